@@ -95,8 +95,20 @@ class ConfigurationError(ParamServerError, status="INVALID_ARGUMENT", fault="use
     """An invalid flag, environment variable or argument."""
 
 
+class StorageError(ParamServerError, status="DATA_LOSS", fault="receiver"):
+    """A file of a checkpoint or journal that cannot be read or written, or belongs to another job or shard."""
+
+
+class DamagedFile(StorageError):
+    """A file of a checkpoint or journal that is missing, cut or altered."""
+
+
 class DatasetError(ParamServerError, status="NOT_FOUND", fault="user"):
     """A data file that is missing, cut or altered; or invalid columns or rows of a dataset."""
+
+
+class ModelFileError(ParamServerError, status="DATA_LOSS", fault="user"):
+    """A model file that is missing, cut, altered or cannot be written, or whose names are not the program's."""
 
 
 #: All error classes by name.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from psworker.data.dataset import *
     from psworker.model import layers as nn
     from psworker.model.gradient_transforms import *
+    from psworker.model.model_files import *
     from psworker.model.optimizers import *
     from psworker.model.tables import *
     from psworker.model.variables import *
@@ -42,6 +43,7 @@ _HOMES = {
         "psworker.data.dataset": "Batch Dataset",
         "psworker.model.gradient_transforms": "accumulate add_decayed_weights clip_by_global_norm clip_by_norm "
         "clip_by_value global_norm per_variable scale",
+        "psworker.model.model_files": "Loaded load save",
         "psworker.model.optimizers": "Adagrad AdagradDecay Adam AdamW Ftrl GradientDescent Lamb Momentum Optimizer "
         "RMSProp optimize_loss",
         "psworker.model.tables": "Table",

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from psserver.core import events
+from psserver.core.cuts import Cuts
 from psserver.core.members.membership import Membership
 from psserver.core.state import Holding, LastEpoch, OpenEpoch, QueueState
 from psserver.core.variables.array_tasks import StepResult
@@ -133,8 +134,8 @@ class _Waiting:
 class DataQueues:
     """The queues by name, and the workers that wait for a block because other workers hold all remaining ones."""
 
-    def __init__(self, members: Membership) -> None:
-        self._members = members
+    def __init__(self, members: Membership, cuts: Cuts) -> None:
+        self._members, self._cuts = members, cuts
         self._queues: dict[str, DataQueue] = {}
         self._waiting: dict[tuple[str, str], _Waiting] = {}
         self._epochs: dict[str, int] = {}
@@ -230,4 +231,4 @@ class DataQueues:
         message = request.message
         unreported = self._queues[message.queue.name].reports[message.reports_received :]
         chief = self._members.chief.is_chief(message.sender.worker)
-        return Reply(request.ticket, Taken(block, done, waiting_for, tuple(unreported), chief))
+        return Reply(request.ticket, Taken(block, done, waiting_for, tuple(unreported), chief, self._cuts.number))

@@ -36,6 +36,17 @@ def lost(member: Member, lease: float) -> Event:
     return Event(f"worker {member.name!r} was silent for {lease:g} s: its lease has expired", warning=True)
 
 
+def cut_skipped(number: int, reason: str) -> Event:
+    """The shard has no part of a cut."""
+    return Event(f"checkpoint {number:,} was skipped here: {reason}", warning=True)
+
+
+def lost_pushes(member: Member, count: int) -> Event:
+    """Acknowledged pushes of a worker came after the state that was restored."""
+    text = f"{pluralize(count, 'acknowledged push')} of worker {member.name!r} came after the restored checkpoint: lost"
+    return Event(text.replace("pushs", "pushes"), warning=True)
+
+
 def block_returned(queue: str, block: Block, worker: str) -> Event:
     """A worker is gone before it finished its block."""
     examples = pluralize(block.stop - block.start, "example")

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from psserver.core.cuts import Cuts
 from psserver.core.members.member import Member
 from psserver.core.members.membership import Membership
 from psserver.core.metrics import EXACT, rounded
@@ -45,8 +46,11 @@ class PendingCall:
 class PendingCalls:
     """The pending calls of a shard; `global_step` counts updates, `applied` and `dropped` pushes."""
 
-    def __init__(self, policy: Policy, store: Store, members: Membership, order: UpdateOrder | None = None) -> None:
+    def __init__(
+        self, policy: Policy, store: Store, members: Membership, cuts: Cuts, order: UpdateOrder | None = None
+    ) -> None:
         self._policy, self._store, self._members, self._update_order = policy, store, members, order
+        self._cuts = cuts
         self.asynchronous = type(policy) is Asynchronous  # no push is held, and no other call waits for one
         self._calls: dict[int, PendingCall] = {}
         # of the last update, as schedules count: pushes of the job before it, as far as known here
@@ -238,7 +242,10 @@ class PendingCalls:
             if push.shards:
                 member.last_push = ms.LastPush(member.name, member.incarnation, push.sequence, push.shards)
             self.stalenesses[staleness if staleness < EXACT else rounded(staleness)] += 1
-            answer = ms.Pushed(ms.Outcome.APPLIED, staleness, self.global_step, group=group, frontier=frontier)
+            if push.cut < self._cuts.late_below:
+                self._cuts.keep_late(push)
+            cut = self._cuts.number
+            answer = ms.Pushed(ms.Outcome.APPLIED, staleness, self.global_step, group=group, frontier=frontier, cut=cut)
             self._record(call, push, answer)
         self.applied += len(pushes)
 
@@ -248,7 +255,8 @@ class PendingCalls:
         self.dropped += 1
         call.member.dropped += 1
         staleness, frontier = self._staleness(push), self.frontier
-        self._record(call, push, ms.Pushed(ms.Outcome.DROPPED, staleness, self.global_step, (), reason, None, frontier))
+        cut, outcome, step = self._cuts.number, ms.Outcome.DROPPED, self.global_step
+        self._record(call, push, ms.Pushed(outcome, staleness, step, (), reason, None, frontier, cut))
 
     def _record(self, call: PendingCall, push: ms.Push, answer: ms.Pushed) -> None:
         """Settle a push; from now on it is pending for its values only."""
@@ -269,6 +277,8 @@ class PendingCalls:
         if self._update_order is not None:
             change = ms.ChangeId(message.sender, message.sequence, message.shards)
             frontier = self._update_order.add([change], message.remote)
+        if message.cut < self._cuts.late_below:
+            self._cuts.keep_late(message)
         answer = ms.Assigned(ms.Outcome.APPLIED, versions, self.global_step, frontier)
         self._members.record(call.member, message.sequence, answer)
         result.replies.append(ms.Reply(call.ticket, answer))
@@ -282,8 +292,8 @@ class PendingCalls:
             answer = ms.Pulled(values, self.global_step, self.frontier)
         else:
             outcome, staleness, reason = settled.outcome, settled.staleness, settled.reason
-            group, frontier = settled.group, settled.frontier
-            answer = ms.Pushed(outcome, staleness, self.global_step, values, reason, group, frontier)
+            group, frontier, cut = settled.group, settled.frontier, settled.cut
+            answer = ms.Pushed(outcome, staleness, self.global_step, values, reason, group, frontier, cut)
         result.replies.append(ms.Reply(call.ticket, answer))
 
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from psserver.core import events
+from psserver.core.cuts import Cuts
 from psserver.core.data_queue import DataQueues
 from psserver.core.members.deduplication import is_repeated
 from psserver.core.members.job_invariants import JobInvariants
@@ -28,7 +29,7 @@ from psserver.core.variables.element_checks import Inspection, Magnitudes, inspe
 from psserver.core.variables.store import Store
 from psserver.core.variables.variable import Variable
 from pswire import messages as ms
-from pswire.errors import InvalidMessage, WrongShard
+from pswire.errors import InvalidMessage, StateLost, UnknownVariable, WrongShard
 from pswire.specs.consistency import (
     Asynchronous,
     Consistency,
@@ -68,7 +69,8 @@ class Shard:
     ) -> None:
         self.shard, self.shards = shard, shards
         self._consistency, self._staleness = consistency, staleness
-        self._repeated = 0
+        self._repeated = self._lost_pushes = self.timeline = 0
+        self.lost = False  # it has begun from an older state than it had acknowledged, and waits to be told to which
         self._changes: list[ms.Change] = []
         self._invariants = JobInvariants(shard, shards, identity)
         self._members = Membership(lease, has_chief=not shard, one_job=one_job)
@@ -76,8 +78,11 @@ class Shard:
         ordered = not shard and shards > 1 and (consistency.orders or staleness.orders)
         self._update_order = UpdateOrder() if ordered else None
         policy = policy or policy_for(consistency, staleness, shard, shards)
-        self._pending = PendingCalls(policy, self._store, self._members, self._update_order)
-        self._queues = DataQueues(self._members)
+        decides = not shard and (consistency.decides or staleness.decides)
+        self.cuts = Cuts(shards, decides=decides)
+        self._store.copied_bytes = lambda: 0 if self.cuts.current is None else self.cuts.current.nbytes
+        self._pending = PendingCalls(policy, self._store, self._members, self.cuts, self._update_order)
+        self._queues = DataQueues(self._members, self.cuts)
         self._traffic = TrafficMeter()
 
     # --- the state ------------------------------------------------------------------------------------------------
@@ -92,14 +97,14 @@ class Shard:
             self._invariants.identity,
             str(self._consistency),
             str(self._staleness),
-            cut=0,
-            timeline=0,
+            cut=self.cuts.number,
+            timeline=self.timeline,
             global_step=pending.global_step,
             last_step=pending.last_step,
             applied=pending.applied,
             dropped=pending.dropped,
             repeated=self._repeated,
-            lost_pushes=0,
+            lost_pushes=self._lost_pushes,
             members=self._members.state(),
             variables=tuple([variable.state() for variable in self._store]),
             queues=queues[0],
@@ -133,8 +138,20 @@ class Shard:
         self._pending.restore(state)
         self._queues.restore(state.queues, state.epochs)
         self._repeated, self._changes = state.repeated, list(state.changes)
+        self.timeline, self._lost_pushes = state.timeline, state.lost_pushes
+        self.cuts.number = self.cuts.completed = state.cut
         if self._update_order is not None and state.order is not None:
             self._update_order.restore(state.order)
+
+    def go_back(self, timeline: int) -> None:
+        """Begin a timeline from this state, which is older than what was acknowledged: all members join again."""
+        self.timeline, self.lost = timeline, False
+        for member in self._members:
+            member.must_join = member.state == "live"
+
+    def resume(self, now: float) -> None:
+        """Begin all leases anew: the shard's clock has another origin, or it was down."""
+        self._members.resume(now)
 
     def waiting(self) -> list[tuple[int, ms.Message]]:
         """The tickets and messages of all calls without an answer: steps of these complete a restored state."""
@@ -215,13 +232,20 @@ class Shard:
         ):
             raise TasksPending
         result = StepResult(settled)
+        shown = getattr(message, "cut", -1)
+        if shown > self.cuts.number:
+            self._begin_cut(shown, result)
         if member is not None:
             self._members.renew(member, now)
+            if self.cuts.late_below:
+                self.cuts.show(member, shown)
         if now >= self._traffic.next_snapshot:
             self._traffic.tick(now)
         match message:
             case ms.Push():
                 self._push(PendingCall(ticket, message, member, allocator, None, magnitudes), repeated, result)
+            case ms.Pull() if message.of_cut:
+                self._pull_of_cut(ticket, message, allocator, result)
             case ms.Pull():
                 self._pending.add(PendingCall(ticket, message, member, allocator), result)
             case ms.Take():
@@ -239,6 +263,8 @@ class Shard:
                 self._renew(ticket, message, member, now, result)
             case ms.Join():
                 self._join(ticket, message, now, result)
+            case ms.Cut():
+                self._cut(ticket, message, result)
             case ms.Leave():
                 self._leave(ticket, message, member, now, result)
             case ms.Status():
@@ -266,12 +292,20 @@ class Shard:
                 self._store.check_gradients(message.gradients)
                 self._store.check_pull(message)
             case ms.Pull():
+                if message.of_cut:
+                    self._check_of_cut(message)
                 self._store.check_pull(message)
+            case ms.Cut():
+                if message.holder is not None:
+                    self._members.check(message.holder)
+            case ms.Restore():
+                raise InvalidMessage("a shard does not go back by itself: its server restores it from a checkpoint")
             case ms.Tune():
                 repeated = is_repeated(member, message)
                 self._store.check_tune(message)
             case ms.Join():
                 self._invariants.check_join(message)
+                self._check_timeline(message)
                 self._members.check_join(message)
             case ms.Register():
                 self._invariants.check_register(message)
@@ -307,13 +341,19 @@ class Shard:
 
     def _join(self, ticket: int, message: ms.Join, now: float, result: StepResult) -> None:
         known = self._members.get(message.worker)
-        was_live = known is not None and known.state == "live"
+        was_live, goes_back = (known.state == "live", known.must_join) if known is not None else (False, False)
         member, new_incarnation = self._members.join(message, now)
+        if goes_back and not new_incarnation and message.steps > member.steps:
+            self._lost_pushes += message.steps - member.steps
+            result.events.append(events.lost_pushes(member, message.steps - member.steps))
         if new_incarnation or not was_live:
             result.events.append(events.joined(member, new_incarnation=new_incarnation))
         step, lease, chief = self.global_step, self._members.lease, self._members.chief.is_chief(member.name)
         consistency, staleness, state = str(self._consistency), str(self._staleness), self._invariants.identity
-        joined = ms.Joined(member.incarnation, member.number, lease, step, consistency, staleness, chief, state)
+        timeline, cut = self.timeline, self.cuts.number
+        joined = ms.Joined(
+            member.incarnation, member.number, lease, step, consistency, staleness, chief, state, timeline, cut
+        )
         result.replies.append(ms.Reply(ticket, joined))
         if new_incarnation:
             self._forget([member], result)
@@ -331,7 +371,7 @@ class Shard:
             self._pending.abandon(member, result)
             self._pending.decide(result)
         waiting_for, chief = self._pending.waits_for(member.name), self._members.chief.is_chief(member.name)
-        result.replies.insert(0, ms.Reply(ticket, ms.Renewed(self.global_step, waiting_for, chief)))
+        result.replies.insert(0, ms.Reply(ticket, ms.Renewed(self.global_step, waiting_for, chief, self.cuts.number)))
 
     def _leave(self, ticket: int, message: ms.Leave, member: Member, now: float, result: StepResult) -> None:
         self._members.leave(member, now, failed=message.failed, trained=self.global_step > 0)
@@ -349,6 +389,8 @@ class Shard:
     def _forget(self, gone: Collection[Member], result: StepResult) -> None:
         """End the calls of these workers, and return their blocks to the data queues; this may release other calls."""
         names = [member.name for member in gone]
+        self.cuts.leave(names)
+        self.cuts.release(names)
         self._pending.forget(names, result)
         self._queues.forget(names, result)
         self._pending.decide(result)
@@ -367,6 +409,8 @@ class Shard:
             result.replies.append(ms.Reply(ticket, ms.Registered((), self.global_step)))
             return
         self._invariants.keep(message)
+        if message.cut < self.cuts.late_below:
+            self.cuts.keep_late(message)
         self._store.declare(message.declarations, magnitudes, result)
         names = tuple([one.spec.name for one in message.declarations if not self._store.is_table(one)])
         values = self._store.read(ms.Pull(message.sender, names), result, allocator)
@@ -406,9 +450,91 @@ class Shard:
         change = ms.Change(self.global_step, member.name, message.names, optimizer)
         self._changes = [*self._changes, change][-MAX_LISTED:]
         self._pending.abandon(member, result)  # a held push would settle an older number later
+        if message.cut < self.cuts.late_below:
+            self.cuts.keep_late(message)
         tuned = ms.Tuned(ms.Outcome.APPLIED, self.global_step)
         self._members.record(member, message.sequence, tuned)
         result.replies.append(ms.Reply(ticket, tuned))
+
+    # --- cuts -----------------------------------------------------------------------------------------------------
+
+    def _begin_cut(self, number: int, result: StepResult) -> None:
+        """Take the snapshot of a cut, unless another one is not over, or there is no memory for its copies."""
+        if not self.cuts.enabled:
+            self.cuts.skip(number)
+            return
+        self.cuts.end_if_idle()
+        store, busy = self._store, self.cuts.current
+        if busy is not None or store.nbytes > store.free_bytes:
+            self.cuts.skip(number)
+            needs = f"a copy of {store.nbytes:,} bytes does not fit into --memory-limit"
+            result.events.append(events.cut_skipped(number, needs if busy is None else f"{busy.number} is not over"))
+            return
+        self.cuts.number = number
+        live = [member for member in self._members if member.state == "live"]
+        self.cuts.begin(number, self.state(), store.variables, self.waiting(), live)
+        result.began_cut = True
+
+    def _cut(self, ticket: int, message: ms.Cut, result: StepResult) -> None:
+        cuts, number = self.cuts, message.number
+        cuts.end_if_idle(unless=number)
+        busy = cuts.current
+        if not number and busy is not None:
+            waiting_for = f"cut {busy.number} is not over"
+            result.replies.append(ms.Reply(ticket, ms.CutReport(0, waiting_for=waiting_for)))
+            return
+        if number > cuts.number or not number:
+            number = number or max(cuts.number + 1, self.global_step)
+            self._begin_cut(number, result)
+        cut, holder = cuts.current, message.holder
+        if cut is not None and cut.number == number and holder is not None:
+            if message.release:
+                cuts.release([holder.worker])
+            else:
+                cut.holders.add(holder)
+        result.replies.append(ms.Reply(ticket, cuts.report(number)))
+
+    def copy_next(self) -> StepResult | None:
+        """The task of a copy of the cut in progress that no change has needed yet; None if there is none left."""
+        for copy in self.cuts.current.copies.values() if self.cuts.current is not None else ():
+            if copy.source.copy is copy:
+                copy.start(result := StepResult())
+                return result
+        return None
+
+    def _check_of_cut(self, message: ms.Pull) -> None:
+        cut = self.cuts.current
+        if cut is None or cut.number != message.of_cut or message.sender not in cut.holders:
+            raise InvalidMessage(f"cut {message.of_cut} is not held for worker {message.sender.worker!r} here: hold it")
+        for name in (*message.names, *[choice.name for choice in message.choices]):
+            if name not in cut.copies:
+                raise UnknownVariable(f"no variable {name!r} in cut {message.of_cut}: it was registered later")
+
+    def _pull_of_cut(self, ticket: int, message: ms.Pull, allocator: ms.Allocator | None, result: StepResult) -> None:
+        cut = self.cuts.current
+        assert cut is not None, "checked"
+        for name in (*message.names, *[choice.name for choice in message.choices]):
+            cut.copies[name].start(result)
+        values = self._store.read(message, result, allocator, cut.variables())
+        result.replies.append(ms.Reply(ticket, ms.Pulled(values, cut.state.global_step)))
+
+    def _check_timeline(self, message: ms.Join) -> None:
+        if self.lost:
+            raise StateLost(
+                f"shard {self.shard} has begun again from checkpoint {self.cuts.number}, which is older than what it "
+                "had acknowledged: all shards have to go back to a common one first"
+            )
+        if message.timeline and message.timeline != self.timeline:
+            raise StateLost(
+                f"worker {message.worker!r} knows timeline {message.timeline} of the job, and shard {self.shard} "
+                f"follows timeline {self.timeline}: all shards have to go back to a common checkpoint first"
+            )
+
+    def _storage_status(self) -> ms.StorageStatus:
+        cut = self.cuts.current
+        writing, missing = (0, "") if cut is None else (cut.number, cut.waiting_for)
+        timeline, lost = self.timeline, self._lost_pushes
+        return ms.StorageStatus(writing=writing, waiting_for=missing, timeline=timeline, lost_pushes=lost)
 
     # --- data queues and status -----------------------------------------------------------------------------------
 
@@ -438,6 +564,7 @@ class Shard:
             changes=tuple(self._changes),
             half_pushes=half_pushes.count,
             last_pushes=half_pushes.last_pushes(MAX_LISTED),
+            storage=self._storage_status(),
         )
 
     def _worker_status(self, one: Member, now: float) -> ms.WorkerStatus:

@@ -65,6 +65,7 @@ class MemberState:
     settled: int
     half_pushes: int
     out_of_data: bool
+    must_join: bool
     tensor_transport: str
     loss: float | None = None
     pushed: Pushed | None = None

@@ -39,10 +39,11 @@ def encode(message: ms.Request | ms.Answer, sender: TensorSender) -> Proto:
         InvalidMessage: a field has a value, or an array a dtype, that the protocol does not have.
         TooLarge: more than the sender's tensor transport carries.
     """
-    return _fill(_BY_MESSAGE[type(message)].proto(), message, sender)
+    return fill(_BY_MESSAGE[type(message)].proto(), message, sender)
 
 
-def _fill(proto: Proto, message: ms.Request | ms.Answer, sender: TensorSender) -> Proto:
+def fill(proto: Proto, message: ms.Request | ms.Answer, sender: TensorSender) -> Proto:
+    """Writes `message` into an empty protobuf of its kind, and returns that; raises as `encode` does."""
     try:
         _BY_MESSAGE[type(message)].put(message, proto, sender)
     except (ValueError, TypeError) as error:
@@ -64,7 +65,7 @@ def to_frame(message: ms.Request | ms.Answer, sender: TensorSender) -> pb.Frame:
     frame = pb.Frame()
     proto: Proto = getattr(frame, _PIECES[_BY_MESSAGE[type(message)].proto.DESCRIPTOR])
     proto.SetInParent()
-    _fill(proto, message, sender)
+    fill(proto, message, sender)
     return frame
 
 

@@ -42,7 +42,7 @@ class ServedState(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., form: _Optional[str] = ..., has_rows: _Optional[bool] = ...) -> None: ...
 
 class MemberState(_message.Message):
-    __slots__ = ("name", "number", "incarnation", "process_nonce", "state", "steps", "staleness", "staleness_sum", "clock", "dropped", "settled", "half_pushes", "out_of_data", "tensor_transport", "loss", "pushed", "assigned", "tuned", "last_push")
+    __slots__ = ("name", "number", "incarnation", "process_nonce", "state", "steps", "staleness", "staleness_sum", "clock", "dropped", "settled", "half_pushes", "out_of_data", "tensor_transport", "loss", "pushed", "assigned", "tuned", "last_push", "must_join")
     NAME_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +62,7 @@ class MemberState(_message.Message):
     ASSIGNED_FIELD_NUMBER: _ClassVar[int]
     TUNED_FIELD_NUMBER: _ClassVar[int]
     LAST_PUSH_FIELD_NUMBER: _ClassVar[int]
+    MUST_JOIN_FIELD_NUMBER: _ClassVar[int]
     name: str
     number: int
     incarnation: int
@@ -81,7 +82,8 @@ class MemberState(_message.Message):
     assigned: _paramserver_pb2.AssignReply
     tuned: _paramserver_pb2.TuneReply
     last_push: _paramserver_pb2.LastPush
-    def __init__(self, name: _Optional[str] = ..., number: _Optional[int] = ..., incarnation: _Optional[int] = ..., process_nonce: _Optional[int] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., staleness: _Optional[int] = ..., staleness_sum: _Optional[int] = ..., clock: _Optional[int] = ..., dropped: _Optional[int] = ..., settled: _Optional[int] = ..., half_pushes: _Optional[int] = ..., out_of_data: _Optional[bool] = ..., tensor_transport: _Optional[str] = ..., loss: _Optional[float] = ..., pushed: _Optional[_Union[_paramserver_pb2.PushReply, _Mapping]] = ..., assigned: _Optional[_Union[_paramserver_pb2.AssignReply, _Mapping]] = ..., tuned: _Optional[_Union[_paramserver_pb2.TuneReply, _Mapping]] = ..., last_push: _Optional[_Union[_paramserver_pb2.LastPush, _Mapping]] = ...) -> None: ...
+    must_join: bool
+    def __init__(self, name: _Optional[str] = ..., number: _Optional[int] = ..., incarnation: _Optional[int] = ..., process_nonce: _Optional[int] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., staleness: _Optional[int] = ..., staleness_sum: _Optional[int] = ..., clock: _Optional[int] = ..., dropped: _Optional[int] = ..., settled: _Optional[int] = ..., half_pushes: _Optional[int] = ..., out_of_data: _Optional[bool] = ..., tensor_transport: _Optional[str] = ..., loss: _Optional[float] = ..., pushed: _Optional[_Union[_paramserver_pb2.PushReply, _Mapping]] = ..., assigned: _Optional[_Union[_paramserver_pb2.AssignReply, _Mapping]] = ..., tuned: _Optional[_Union[_paramserver_pb2.TuneReply, _Mapping]] = ..., last_push: _Optional[_Union[_paramserver_pb2.LastPush, _Mapping]] = ..., must_join: _Optional[bool] = ...) -> None: ...
 
 class MembershipState(_message.Message):
     __slots__ = ("members", "training", "finished", "last_clock", "chief", "done", "half_pushes", "last_pushes")
@@ -230,3 +232,47 @@ class ShardState(_message.Message):
     order: OrderState
     groups: _containers.RepeatedCompositeFieldContainer[VariableGroup]
     def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., identity: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., cut: _Optional[int] = ..., timeline: _Optional[int] = ..., global_step: _Optional[int] = ..., last_step: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[int] = ..., repeated: _Optional[int] = ..., lost_pushes: _Optional[int] = ..., members: _Optional[_Union[MembershipState, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableState, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[LastEpoch, _Mapping]]] = ..., stalenesses: _Optional[_Iterable[_Union[StalenessCount, _Mapping]]] = ..., changes: _Optional[_Iterable[_Union[_paramserver_pb2.Change, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[_paramserver_pb2.Place, _Mapping]]] = ..., states: _Optional[_Iterable[int]] = ..., served: _Optional[_Iterable[_Union[ServedState, _Mapping]]] = ..., order: _Optional[_Union[OrderState, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[VariableGroup, _Mapping]]] = ...) -> None: ...
+
+class Overdue(_message.Message):
+    __slots__ = ("worker", "queue")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    queue: str
+    def __init__(self, worker: _Optional[str] = ..., queue: _Optional[str] = ...) -> None: ...
+
+class Tick(_message.Message):
+    __slots__ = ("lost", "overdue")
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    OVERDUE_FIELD_NUMBER: _ClassVar[int]
+    lost: _containers.RepeatedScalarFieldContainer[str]
+    overdue: _containers.RepeatedCompositeFieldContainer[Overdue]
+    def __init__(self, lost: _Optional[_Iterable[str]] = ..., overdue: _Optional[_Iterable[_Union[Overdue, _Mapping]]] = ...) -> None: ...
+
+class Record(_message.Message):
+    __slots__ = ("join", "renew", "leave", "register", "pull", "push", "assign", "tune", "take", "cut", "restore", "tick")
+    JOIN_FIELD_NUMBER: _ClassVar[int]
+    RENEW_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    REGISTER_FIELD_NUMBER: _ClassVar[int]
+    PULL_FIELD_NUMBER: _ClassVar[int]
+    PUSH_FIELD_NUMBER: _ClassVar[int]
+    ASSIGN_FIELD_NUMBER: _ClassVar[int]
+    TUNE_FIELD_NUMBER: _ClassVar[int]
+    TAKE_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_FIELD_NUMBER: _ClassVar[int]
+    TICK_FIELD_NUMBER: _ClassVar[int]
+    join: _paramserver_pb2.JoinRequest
+    renew: _paramserver_pb2.RenewRequest
+    leave: _paramserver_pb2.LeaveRequest
+    register: _paramserver_pb2.RegisterRequest
+    pull: _paramserver_pb2.PullRequest
+    push: _paramserver_pb2.PushRequest
+    assign: _paramserver_pb2.AssignRequest
+    tune: _paramserver_pb2.TuneRequest
+    take: _paramserver_pb2.TakeRequest
+    cut: _paramserver_pb2.CutRequest
+    restore: _paramserver_pb2.RestoreRequest
+    tick: Tick
+    def __init__(self, join: _Optional[_Union[_paramserver_pb2.JoinRequest, _Mapping]] = ..., renew: _Optional[_Union[_paramserver_pb2.RenewRequest, _Mapping]] = ..., leave: _Optional[_Union[_paramserver_pb2.LeaveRequest, _Mapping]] = ..., register: _Optional[_Union[_paramserver_pb2.RegisterRequest, _Mapping]] = ..., pull: _Optional[_Union[_paramserver_pb2.PullRequest, _Mapping]] = ..., push: _Optional[_Union[_paramserver_pb2.PushRequest, _Mapping]] = ..., assign: _Optional[_Union[_paramserver_pb2.AssignRequest, _Mapping]] = ..., tune: _Optional[_Union[_paramserver_pb2.TuneRequest, _Mapping]] = ..., take: _Optional[_Union[_paramserver_pb2.TakeRequest, _Mapping]] = ..., cut: _Optional[_Union[_paramserver_pb2.CutRequest, _Mapping]] = ..., restore: _Optional[_Union[_paramserver_pb2.RestoreRequest, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ...) -> None: ...

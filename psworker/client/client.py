@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -108,18 +108,22 @@ class Client:
                 part = replace(declaration, spec=partition.spec, value=array, part=partition.part)
                 parts[partition.shard].append(part)
         pull = ShardedPull(placement, names, rejoins=calls.rejoins)
-        messages = {shard: ms.Register(calls.sender, tuple(part), states=calls.states) for shard, part in parts.items()}
-        if self.shards > 1:
-            places = tuple([ms.Place(name, placement[name].partitions[0].shard) for name in names])
-            messages[0] = replace(messages[0], places=places)
-            checks = {}
-            for shard, message in messages.items():
-                without_values = [replace(part, value=None) for part in message.declarations]
-                checks[shard] = replace(message, declarations=tuple(without_values), dry_run=True)
-            calls.results(calls.send(checks), ms.Registered)
-        answers = [calls.call(0, messages[0], ms.Registered)]
-        others = {shard: message for shard, message in messages.items() if shard and message.declarations}
-        answers += calls.results(calls.send(others), ms.Registered)
+        with calls.cuts as cut:
+            messages = {
+                shard: ms.Register(calls.sender, tuple(part), states=calls.states, cut=cut)
+                for shard, part in parts.items()
+            }
+            if self.shards > 1:
+                places = tuple([ms.Place(name, placement[name].partitions[0].shard) for name in names])
+                messages[0] = replace(messages[0], places=places)
+                checks = {}
+                for shard, message in messages.items():
+                    without_values = [replace(part, value=None) for part in message.declarations]
+                    checks[shard] = replace(message, declarations=tuple(without_values), dry_run=True)
+                calls.results(calls.send(checks), ms.Registered)
+            answers = [calls.call(0, messages[0], ms.Registered)]
+            others = {shard: message for shard, message in messages.items() if shard and message.declarations}
+            answers += calls.results(calls.send(others), ms.Registered)
         self._placement = placement
         self._pushing.observed |= {one.spec.name for one in declarations if isinstance(one.optimizer, MovingAverage)}
         if self._pushing.orders and calls.frontier.decided:
@@ -143,13 +147,27 @@ class Client:
         Raises `ShapeMismatch` if a gradient does not have its variable's shape and dtype; then nothing was sent.
         """
         pulled = ShardedPull(self._placement, pull, known_values, self._calls.rejoins)
-        messages = self._pushing.messages(self._placement, self._sequence + 1, gradients, loss, pulled)
-        if self._calls.abandoned:
-            self._calls.report_abandoned()
-        self._heartbeat.idle_since = 0
-        self._sequence += 1
-        sent = self._calls.send({0: messages[0]} if self._pushing.decides else messages, pulled.rejoins)
-        return Future(partial(self._pushing.result, sent, messages, pulled))
+        calls, pushing = self._calls, self._pushing
+        if calls.abandoned:
+            calls.report_abandoned()
+        cut = calls.cuts.begin_change()
+        try:
+            messages = pushing.messages(self._placement, self._sequence + 1, gradients, loss, pulled, cut)
+            self._heartbeat.idle_since = 0
+            self._sequence += 1
+            sent = calls.send({0: messages[0]} if pushing.decides else messages, pulled.rejoins)
+        except BaseException:
+            calls.cuts.end_change()
+            raise
+        return Future(partial(self._pushed, sent, messages, pulled))
+
+    def _pushed(
+        self, sent: Mapping[int, Future[ms.Answer]], messages: Mapping[int, ms.Push | ms.Pull], pulled: ShardedPull
+    ) -> PushResult:
+        try:
+            return self._pushing.result(sent, messages, pulled)
+        finally:
+            self._calls.cuts.end_change()
 
     def pull(
         self, names: Sequence[str], known_values: Iterable[VersionedArray] = (), *, exact: bool = False
@@ -224,30 +242,34 @@ class Client:
         messages = {
             shard: ms.Assign(calls.sender, sequence, tuple(parts[shard]), add, shards) for shard in sorted(parts)
         }
-        if not self._pushing.orders:
-            calls.results(calls.send(messages), ms.Assigned)
-            return
         remote = tuple([one.name for one in assignments if self._placement[one.name].partitions[-1].shard])
-        first = messages.get(0) or ms.Assign(calls.sender, sequence, (), add, shards)
-        failed = list(shards)
-        try:
-            calls.call(0, replace(first, remote=remote), ms.Assigned)
-            failed = []
-            calls.results(calls.send(calls.in_order(messages)), ms.Assigned, failed)
-        except ParamServerError:
-            calls.abandon(failed, sequence)
-            raise
+        with calls.cuts as cut:
+            messages = {shard: replace(message, cut=cut) for shard, message in messages.items()}
+            if not self._pushing.orders:
+                calls.results(calls.send(messages), ms.Assigned)
+                return
+            first = messages.get(0) or ms.Assign(calls.sender, sequence, (), add, shards, cut=cut)
+            failed = list(shards)
+            try:
+                calls.call(0, replace(first, remote=remote), ms.Assigned)
+                failed = []
+                calls.results(calls.send(calls.in_order(messages)), ms.Assigned, failed)
+            except ParamServerError:
+                calls.abandon(failed, sequence)
+                raise
 
     def tune(self, names: Sequence[str], optimizer: UpdateSpec, fields: Sequence[str]) -> None:
         """Sets these hyperparameters of the variables, of the kind of `optimizer`, on all their shards."""
         self.report_deferred_idle()
         parts = ShardedPull(self._placement, names).names
         self._sequence += 1
-        sender, sequence = self._calls.sender, self._sequence
-        messages = {
-            shard: ms.Tune(sender, sequence, tuple(parts[shard]), optimizer, tuple(fields)) for shard in sorted(parts)
-        }
-        self._calls.results(self._calls.send(messages), ms.Tuned)
+        calls, sequence = self._calls, self._sequence
+        with calls.cuts as cut:
+            messages = {
+                shard: ms.Tune(calls.sender, sequence, tuple(parts[shard]), optimizer, tuple(fields), cut)
+                for shard in sorted(parts)
+            }
+            calls.results(calls.send(messages), ms.Tuned)
 
     def take(self, queue: ms.QueueSpec, finished: ms.Finished | None, reports: int = 0) -> ms.Taken:
         """The next block of a data queue, or within seconds why there is none yet; epoch reports from `reports` on."""
@@ -286,6 +308,7 @@ class Client:
     def leave(self, *, failed: bool = False) -> None:
         """Leaves all shards and ends the heartbeat. With `failed`, synchronous updates wait for a replacement."""
         self._closing.set()
+        self._calls.cuts.wake()
         self._heartbeat.join()
         sender = self._calls.sender
         if not sender.incarnation or os.getpid() != self._process:
@@ -296,4 +319,5 @@ class Client:
     def close(self) -> None:
         """Closes the connections; no call is possible afterwards."""
         self._closing.set()
+        self._calls.cuts.wake()
         self._calls.transport.close()

@@ -15,7 +15,8 @@ class Heartbeat:
     """Renews the leases of a worker on all shards, from `start` until its calls are `closing`.
 
     One thread per shard, so that a shard that does not answer does not endanger the leases on others. No retries: the
-    next heartbeat follows soon. It also records why shards hold the worker's pushes.
+    next heartbeat follows soon. It also records why shards hold the worker's pushes, and shows a new cut to all shards
+    at once, so that it completes although the worker does not push to each of them.
 
     `idle_since` is the sequence number as of which the worker is idle, so that shard 0 does not wait for it; 0 while it
     is working. Written by the worker's thread; shard 0 ignores an outdated one.
@@ -46,11 +47,14 @@ class Heartbeat:
         A server that cannot be reached is no warning: the worker's own calls report it.
         """
         calls, worker = self._calls, self._calls.sender.worker
-        while not calls.closing.wait(interval):
+        shown = 0
+        while not calls.cuts.wait(shown, interval, calls.closing):
             reports = calls.chief_reports
             idle = 0 if shard else self.idle_since
+            renewal = calls.renewal(shard, idle, idle=bool(idle))
+            shown = renewal.cut
             try:
-                answer = calls.transport.call(shard, calls.renewal(shard, idle, idle=bool(idle)), interval).result()
+                answer = calls.transport.call(shard, renewal, interval).result()
             except ParamServerError as error:
                 level = logging.WARNING if isinstance(error, TimedOut) else logging.INFO
                 logger.log(level, "%s: heartbeat to shard %d: %s", worker, shard, error)
@@ -60,6 +64,7 @@ class Heartbeat:
             else:
                 assert isinstance(answer, Renewed)
                 calls.update_chief(shard, answer, reports)
+                calls.cuts.note(answer.cut)
                 _, before = calls.hold_reasons.get(shard, (0.0, ""))
                 calls.hold_reasons[shard] = time.monotonic(), answer.waiting_for
                 if answer.waiting_for and answer.waiting_for != before:

@@ -107,6 +107,7 @@ class ShardedPush:
         gradients: Sequence[VersionedArray],
         loss: float | None,
         pull: ShardedPull,
+        cut: int,
     ) -> dict[int, ms.Push | ms.Pull]:
         """By shard, the message for those that take part: a push, or a pull if it gets no gradient.
 
@@ -157,6 +158,7 @@ class ShardedPush:
                     shards=shards,
                     remote=() if shard else tuple(remote),
                     global_step=step if shard else 0,
+                    cut=cut,
                 )
             else:
                 messages[shard] = pull.message(shard, sender, encoding)
@@ -209,7 +211,10 @@ class ShardedPush:
     def _following(
         self, messages: Mapping[int, ms.Push | ms.Pull], decision: ms.Pushed, pull: ShardedPull
     ) -> Mapping[int, ms.Push | ms.Pull]:
-        """The messages to the other shards after shard 0's decision: of a push that it dropped only pulls."""
+        """The messages to the other shards after shard 0's decision: of a push that it dropped only pulls.
+
+        It is in a cut on all shards if it was decided before shard 0's snapshot, so they get the number of that moment.
+        """
         following: dict[int, ms.Push | ms.Pull] = {}
         for shard, message in messages.items():
             if isinstance(message, ms.Pull):
@@ -219,7 +224,7 @@ class ShardedPush:
                 if group is not None:  # of its members, those that have a part there
                     members = [replace(member, shards=()) for member in group.members if shard in member.shards]
                     group = ms.UpdateGroup(group.number, tuple(members))
-                following[shard] = replace(message, group=group, global_step=step)
+                following[shard] = replace(message, group=group, global_step=step, cut=decision.cut)
             elif shard and shard in pull.names:
                 following[shard] = pull.message(shard, message.sender, message.encoding)
         return self._calls.in_order(following) if self.orders else following

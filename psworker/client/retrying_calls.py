@@ -16,6 +16,7 @@ from typing import TypeVar
 from pswire import messages as ms
 from pswire.errors import NotJoined, ParamServerError, TimedOut, Unavailable, Zombie
 from pswire.system.signals import deferred_signals, deferred_to_next_block, raise_deferred
+from psworker.client.cut_numbers import CutNumbers
 from psworker.transport import Future, Transport
 
 logger = logging.getLogger(__name__)
@@ -24,6 +25,9 @@ INITIAL_BACKOFF, MAX_BACKOFF = 0.05, 2.0  # seconds between two tries; doubled e
 MIN_TRY_SECONDS = 0.5  # seconds that each try has at least: enough to learn why there is no connection
 LOG_EVERY = 5.0  # seconds between two log lines of a call that waits
 BEST_EFFORT_SECONDS = 2.0  # for messages the worker does not depend on: that it leaves, is idle, abandons a push
+
+#: The answers that have the number of the shard's last cut.
+WITH_CUT = (ms.Pushed, ms.Taken, ms.Renewed, ms.Joined)
 
 A = TypeVar("A", bound=ms.Answer)
 M = TypeVar("M", ms.Assign, ms.Pull, ms.Push | ms.Pull)  # ordered over shards
@@ -44,6 +48,7 @@ class RetryingCalls:
         chief, chief_reports: whether this worker is chief, as last reported by shard 0, and how often it has.
         hold_reasons: by shard, the time (monotonic) of its last answer to a heartbeat, and why it holds a push.
         abandoned: by shard, the sequence number up to which messages are abandoned and which it does not know of yet.
+        cuts: the numbers of cuts that messages carry.
     """
 
     def __init__(self, transport: Transport, worker: str, timeout: float, closing: threading.Event) -> None:
@@ -53,6 +58,7 @@ class RetryingCalls:
         self.half_pushes: Counter[int] = Counter()
         self.frontier = ms.Frontier(0)
         self.abandoned: dict[int, int] = {}
+        self.cuts = CutNumbers()
         self.chief, self.chief_reports = False, 0
         self._chief_lock = threading.Lock()
         self.hold_reasons: dict[int, tuple[float, str]] = {}
@@ -167,7 +173,7 @@ class RetryingCalls:
     def renewal(self, shard: int, sequence: int, *, idle: bool = False) -> ms.Renew:
         """The message that renews a lease; `sequence`: up to which the worker's messages are over."""
         tensor_transport, half = self.transport.tensor_transport(shard), self.half_pushes[shard]
-        return ms.Renew(self.sender, idle, tensor_transport, sequence, half)
+        return ms.Renew(self.sender, idle, tensor_transport, sequence, half, self.cuts.to_show())
 
     def update_chief(self, shard: int, answer: ms.Answer, reports_before: int | None = None) -> None:
         """Updates whether this worker is chief from an answer of shard 0, if the answer has it. Thread-safe.
@@ -226,6 +232,8 @@ class RetryingCalls:
                 left = began + self._timeout - time.monotonic()
                 future = self.transport.call(shard, self._current(message, rejoins), max(left, MIN_TRY_SECONDS))
             else:
+                if isinstance(answer, WITH_CUT) and answer.cut > self.cuts.newest:
+                    self.cuts.note(answer.cut)
                 if shard == 0:
                     if isinstance(answer, ms.Registered | ms.Pulled | ms.Pushed | ms.Assigned):
                         self.global_step = max(self.global_step, answer.global_step)
@@ -248,5 +256,7 @@ class RetryingCalls:
             joined = self.transport.call(shard, self._join(shard), self._timeout).result()
         except (Unavailable, TimedOut):
             return True  # as if the message itself had been lost
+        assert isinstance(joined, ms.Joined)
+        self.cuts.note(joined.cut)
         self.update_chief(shard, joined)
         return True

@@ -6,7 +6,7 @@ Each thread has its own collection, so workers in threads do not see each other'
 import itertools
 import threading
 import zlib
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -151,12 +151,23 @@ def check_variable(given: object, call: str) -> None:
         raise TypeError(f"{call} takes a psworker.Variable or Table, got {given!r}")
 
 
-class _OpenSession(Protocol):
-    """The methods of an open `psworker.Session` that variables, tables and optimizers call."""
+class OpenSession(Protocol):
+    """The methods of an open `psworker.Session` that variables, tables, optimizers and model files call."""
+
+    @property
+    def global_step(self) -> int: ...
 
     def register(self, variables: Sequence[BaseVariable]) -> None: ...
 
     def look_up(self, table: BaseVariable, indices: Array) -> VersionedArray: ...
+
+    def fetch(self, variables: Sequence[BaseVariable]) -> list[Array]: ...
+
+    def fetch_rows(self, table: BaseVariable, first: int, count: int) -> Array: ...
+
+    def assign_all(self, values: Mapping[BaseVariable, Array | float]) -> None: ...
+
+    def assign_rows(self, table: BaseVariable, pieces: Iterable[Array]) -> None: ...
 
     def note_loss(self, loss: float, variables: Iterable[BaseVariable]) -> None: ...
 
@@ -207,7 +218,7 @@ class Collection:
         self.trainable = True
         self.seed = 0  # of initial values
         self.noted = UpdateMeans()  # not sent yet
-        self.session: _OpenSession | None = None
+        self.session: OpenSession | None = None
 
 
 class _Context(threading.local):

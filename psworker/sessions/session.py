@@ -22,7 +22,7 @@ from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
 from psworker.config import StrategyConfig, WorkerConfig, worker_config
 from psworker.data.dataset import Batch, Dataset
-from psworker.model import variables
+from psworker.model import model_files, variables
 from psworker.model.gradient_transforms import GradientAndVariable
 from psworker.model.tables import Table, check_no_table
 from psworker.model.variables import BaseVariable, UpdateOp, check_variable
@@ -225,9 +225,7 @@ class Session:
         if not table.shape:
             raise ValueError(f"rows of {table.name!r}: it is a scalar and has no rows")
         numbers = checked_ids(f"session.rows: ids for {table.spec}", ids, table.shape[0])
-        array = self.look_up(table, numbers.reshape(-1)).array
-        assert not isinstance(array, IndexedSlices)
-        return array.reshape(*numbers.shape, *table.shape[1:])
+        return _whole(self.look_up(table, numbers.reshape(-1))).reshape(*numbers.shape, *table.shape[1:])
 
     def look_up(self, table: BaseVariable, indices: Array) -> VersionedArray:
         """The rows with these numbers, (n,), which are checked."""
@@ -267,6 +265,29 @@ class Session:
             self._replica.flush()
             self._client.assign(assignments, add=add)
             self.pull(list(values))
+
+    def save(self, path: model_files.Path, variables: Iterable[BaseVariable] | None = None) -> None:
+        """Saves the servers' values, by default of all variables, to a safetensors file: see `psworker.save`."""
+        known = self._known()
+        model_files.save_values(self, path, known.values() if variables is None else variables)
+
+    def fetch(self, variables: Sequence[BaseVariable]) -> list[Array]:
+        """The servers' values, without the session's encoding; the variables stay as they are. For model files."""
+        self._replica.flush()
+        return [_whole(value) for value in self._client.pull([variable.name for variable in variables], exact=True)]
+
+    def fetch_rows(self, table: BaseVariable, first: int, count: int) -> Array:
+        """The servers' rows of a table from number `first` on, likewise."""
+        return _whole(self._client.choose(table.name, np.arange(first, first + count), exact=True))
+
+    def assign_rows(self, table: BaseVariable, pieces: Iterable[Array]) -> None:
+        """Sets the rows of a table, on the servers, to these, from row 0 on; each piece at once. For model files."""
+        self._replica.flush()
+        first = 0
+        for rows in pieces:
+            self._client.assign([Assignment(table.name, rows, first)])
+            first += len(rows)
+        table.read = self._client.choose(table.name, np.empty(0, np.int64)).read
 
     def set_hyperparameters(self, target: Target, **changes: Any) -> None:  # noqa: ANN401 - of any field
         """Changes hyperparameters in the running job, for all workers, from the next push on; slots stay.
@@ -405,6 +426,11 @@ class Session:
         """Prepares the next batches while the servers apply a push."""
         for loop in self._loops:
             loop.prepare()
+
+
+def _whole(value: VersionedArray) -> Array:
+    assert not isinstance(value.array, IndexedSlices), "a value has all rows"
+    return value.array
 
 
 def _checked_gradient(gradient: Array | IndexedSlices | Tensor, variable: BaseVariable) -> Array | IndexedSlices:

@@ -41,8 +41,8 @@ except Unavailable:
     ("program", "absent"),
     [
         ("from psworker import *\ndone = callable(session)", ("grpc", "google.protobuf", "psserver")),
-        (HEALTH, ("numpy", "psserver.core", "psserver.rpc.server", "rich")),
-        ("import psworker.launch.cli\ndone = True", ("numpy", "grpc", "rich")),
+        (HEALTH, ("numpy", "psserver.core", "psserver.rpc.server", "rich", "safetensors")),
+        ("import psworker.launch.cli\ndone = True", ("numpy", "grpc", "rich", "safetensors")),
     ],
     ids=["import psworker", "psserver health", "psworker before SIGTERM is handled"],
 )

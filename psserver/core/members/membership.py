@@ -64,13 +64,18 @@ class Membership:
         for one in state.members:
             member = _member(one)
             self._members[one.name] = member
-            self.renew(member, now)
         known = self._members
         training, finished = [known[name] for name in state.training], [known[name] for name in state.finished]
         self.progress.restore(training, finished, state.last_clock)
         self.half_pushes.restore(state.half_pushes, state.last_pushes)
         self.chief.restore(state.chief)
         self._done = state.done
+        self.resume(now)
+
+    def resume(self, now: float) -> None:
+        """Begin all leases anew, and the time since the last worker has left."""
+        for member in self:
+            self.renew(member, now)
         if self._members:
             self._check_job_end(now)
 
@@ -112,7 +117,7 @@ class Membership:
         self.job_end = None
         known = self._members.get(message.worker)
         if known is not None and _same_incarnation(known, message):
-            known.state = "live"
+            known.state, known.must_join = "live", False
             self.renew(known, now, message.tensor_transport)
             self.chief.elect()
             return known, False
@@ -135,7 +140,9 @@ class Membership:
         """The live member that sends. Raises `NotJoined`, or `Zombie` if another incarnation has joined since."""
         member = self._members.get(sender.worker)
         if member is not None and member.state == "live" and member.incarnation == sender.incarnation:
-            return member
+            if not member.must_join:
+                return member
+            raise NotJoined(f"worker {sender.worker!r} has to join again: this shard went back to an older state")
         raise self.refusal(sender)
 
     def record(self, member: Member, sequence: int, answer: Pushed | Assigned | Tuned) -> None:

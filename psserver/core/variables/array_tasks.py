@@ -64,6 +64,7 @@ class StepResult:
     tasks: list[ArrayTask] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     bytes_out: int = 0
+    began_cut: bool = False  # before anything else the step has taken the snapshot of a cut
 
 
 def run(tasks: Iterable[ArrayTask]) -> None:

@@ -6,7 +6,7 @@ work becomes tasks of the step's result, unless it is guarded (`psserver.core.va
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 
@@ -46,6 +46,7 @@ class Store:
     def __init__(self, memory_limit: int | None = None, strength: float = 0.0) -> None:
         self.variables: dict[str, Variable] = {}
         self.strength, self.served = strength, ServedWeightsCache()
+        self.copied_bytes: Callable[[], int] = lambda: 0  # of the copies of a cut
         self._memory_limit = memory_limit
 
     def __iter__(self) -> Iterator[Variable]:
@@ -63,8 +64,9 @@ class Store:
         return sum(variable.nbytes for variable in self)
 
     @property
-    def _free_bytes(self) -> float:
-        return math.inf if self._memory_limit is None else self._memory_limit - self.nbytes
+    def free_bytes(self) -> float:
+        """Bytes that variables, slots and the copies of a cut may still take."""
+        return math.inf if self._memory_limit is None else self._memory_limit - self.nbytes - self.copied_bytes()
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -93,27 +95,32 @@ class Store:
             variable.chosen_spec(choice)
 
     def read(
-        self, message: ms.Pull | ms.Push, result: StepResult, allocator: ms.Allocator | None
+        self,
+        message: ms.Pull | ms.Push,
+        result: StepResult,
+        allocator: ms.Allocator | None,
+        of_cut: Mapping[str, Variable] | None = None,
     ) -> tuple[ms.Value, ...]:
         """Read-only copies of the variables and choices that are requested; complete when the tasks have run.
 
         A value at its known version has no array. Only float32 is encoded. `allocator` is not used for delay
-        compensation, which keeps the copies.
+        compensation, which keeps the copies. With `of_cut` the values are those of the variables of a cut.
         """
         (names, choices), encoding, worker = _requested(message), message.encoding, message.sender.worker
-        if self.strength:
+        variables, keep = (self.variables, self.strength) if of_cut is None else (of_cut, 0.0)
+        if keep:
             allocator = None
         values = []
         for name, version in zip(names, message.known_versions or repeat(-1), strict=False):
-            variable = self.variables[name]
+            variable = variables[name]
             if variable.version == version:
                 values.append(ms.Value(name, version, None))
             else:
                 values.append(self._copy(variable, None, result, encoding, allocator))
         for choice in choices:
-            values.append(self._copy(self.variables[choice.name], choice, result, encoding, allocator))
-        if self.strength:
-            free = self._free_bytes
+            values.append(self._copy(variables[choice.name], choice, result, encoding, allocator))
+        if keep:
+            free = self.free_bytes
             for choice, value in zip(choices, values[len(names) :], strict=True):
                 if not choice.slot:
                     self.served.keep(worker, value, free, choice.rows)
@@ -183,7 +190,7 @@ class Store:
                 check_tensor(spec, declaration.value, "initial value")
             known = self.variables.get(spec.name)
             needed += declared_bytes(declaration, dry_run) if known is None else agreed_bytes(known, declaration)
-        if needed and needed > self._free_bytes:
+        if needed and needed > self.free_bytes:
             raise TooLarge(
                 f"variables {', '.join(sorted(names))} with their slots need {needed:,} bytes more; this shard holds "
                 f"{self.nbytes:,} and may hold {self._memory_limit:,}: use more shards, or raise --memory-limit"
@@ -299,6 +306,8 @@ class Store:
         updates = []
         for name, mine in contributions.items():
             variable = self.variables[name]
+            if variable.copy is not None:
+                variable.copy.start(result)
             rule, schedule = variable.rule, variable.schedule
             assert rule is not None, "check_gradients was not called"
             rate = variable.learning_rate if schedule is None else schedule.at(global_step)
@@ -336,7 +345,10 @@ class Store:
         """Set values, or add to them; returns the new versions. If it raises `NotFinite`, nothing has changed."""
         arrays, targets, add = {}, {}, message.add
         for one in message.assignments:
-            name, value, first = one.name, self.variables[one.name].value, one.first_row
+            variable = self.variables[one.name]
+            if variable.copy is not None:
+                variable.copy.start(result)
+            name, value, first = one.name, variable.value, one.first_row
             arrays[name] = one.array
             targets[name] = value if first is None else value[first : first + len(one.array)]
         if add and result.settled and self.is_guarded(magnitudes):

@@ -6,6 +6,7 @@ The first registration of a variable wins; later ones must agree with it.
 import dataclasses
 import math
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,6 +22,13 @@ from pswire.tensors.values import DTYPES, Array, Part, TensorSpec
 
 #: The number of updates of a guarded table between two checks of the whole table instead of the changed rows only.
 UPDATES_BETWEEN_FULL_CHECKS = 1000
+
+
+class CopyBeforeChange(Protocol):
+    """A copy of a variable as it is at a moment, which has to be made before a later change."""
+
+    def start(self, result: Any) -> None:  # noqa: ANN401 - a StepResult, whose module imports this one
+        """Add the task that makes it."""
 
 
 @dataclass(slots=True)
@@ -43,6 +51,7 @@ class Variable:
     limits: Limits | None = None  # magnitudes of an ordinary update; None: no update is ordinary
     share: float = 0.0  # the growth of one ordinary update
     growth: float = 0.0  # their sum since all elements were within the limits; infinite while they are not
+    copy: "CopyBeforeChange | None" = None  # to be made before the next change
 
     def __post_init__(self) -> None:
         self.limits = LIMITS.get(self.spec.dtype)

@@ -1,0 +1,218 @@
+"""Cuts: this shard's part of a state of all shards in which each push is on all of its shards, or on none.
+
+A cut has a number. Changes carry the number of the last cut that their worker knew of when it began them, equal on all
+shards. A shard that sees a higher number takes its snapshot first; a change of a lower number that arrives later is
+kept beside the snapshot, for it may be in the snapshots of other shards. When every live worker has shown the number,
+no such change can arrive any more, and the cut is complete. The proof is in docs/reliability.md.
+
+Source: T. H. Lai and T. H. Yang, "On Distributed Snapshots", Information Processing Letters 25 (1987).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from psserver.core.members.member import Member
+from psserver.core.policies.policy import join_names
+from psserver.core.state import ShardState, VariableArrays
+from psserver.core.variables.array_tasks import ArrayTask, StepResult
+from psserver.core.variables.variable import Variable
+from pswire import messages as ms
+from pswire.tensors.compression import Packed
+from pswire.tensors.values import DTYPES, Array, IndexedSlices
+
+#: A change that belongs to a cut, although it arrived after the snapshot.
+Late: TypeAlias = ms.Push | ms.Assign | ms.Tune | ms.Register
+
+
+@dataclass(slots=True, eq=False)
+class VariableCopy:
+    """A variable as it was at a cut; its arrays are copied in its order of tasks, before the first later change."""
+
+    source: Variable
+    variable: Variable
+    copied: bool = False
+
+    @classmethod
+    def of(cls, source: Variable) -> VariableCopy:
+        """A copy to be made."""
+        value = np.empty(source.value.shape, source.value.dtype)
+        slots = {name: np.empty(spec.shape, DTYPES[spec.dtype]) for name, spec in source.slot_specs.items()}
+        return cls(source, dataclasses.replace(source, value=value, slots=slots, copy=None))
+
+    def start(self, result: StepResult) -> None:
+        """Add the task that makes it, unless it was added before."""
+        if self.source.copy is self:
+            self.source.copy = None
+            nbytes = self.variable.nbytes // 4  # relative to a rule that processes as many bytes
+            result.tasks.append(ArrayTask(self.source.spec.name, nbytes, self._run))
+
+    @property
+    def arrays(self) -> VariableArrays:
+        """Value and slots, once they are `copied`."""
+        return VariableArrays(self.variable.value, self.variable.slots)
+
+    def _run(self) -> None:
+        np.copyto(self.variable.value, self.source.value)
+        for name, slot in self.variable.slots.items():
+            np.copyto(slot, self.source.slots[name])
+        self.copied = True
+
+
+@dataclass(slots=True, eq=False)
+class ShardCut:
+    """The cut `number` on this shard.
+
+    `waiting` are the calls that were pending at the snapshot, `late` the changes of lower numbers since, `missing` the
+    incarnations of workers that have not shown the number, and `holders` those that pull its values.
+    """
+
+    number: int
+    state: ShardState
+    copies: dict[str, VariableCopy]
+    waiting: list[tuple[int, ms.Message]]
+    missing: dict[str, int]
+    late: list[Late] = field(default_factory=list)
+    holders: set[ms.Sender] = field(default_factory=set)
+    writing: bool = False  # a server writes it to disk
+
+    @property
+    def complete(self) -> bool:
+        """Whether no change that belongs to it can arrive any more."""
+        return not self.missing
+
+    @property
+    def waiting_for(self) -> str:
+        """The workers that have not shown the number."""
+        return join_names(self.missing) if self.missing else ""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its copies."""
+        return sum([copy.variable.nbytes for copy in self.copies.values()])
+
+    def variables(self) -> dict[str, Variable]:
+        """The variables as they were at the snapshot, by name."""
+        return {name: copy.variable for name, copy in self.copies.items()}
+
+
+class Cuts:
+    """The cuts of one shard: one at a time. `number` is that of the last one that it has seen.
+
+    `late_below`: a change of a lower number belongs to the cut in progress; 0: there is none that could. A single shard
+    needs no late changes, and `decides` says that shard 0 decides about pushes when it applies them: what it applies
+    after the snapshot comes after the cut on all shards.
+    """
+
+    def __init__(self, shards: int, *, decides: bool) -> None:
+        self.number = self.completed = self.late_below = 0
+        self.enabled = True  # False while messages are replayed, whose cuts were taken before
+        self.current: ShardCut | None = None
+        self._shards, self._decides = shards, decides
+
+    def begin(
+        self,
+        number: int,
+        state: ShardState,
+        variables: Mapping[str, Variable],
+        waiting: list[tuple[int, ms.Message]],
+        live: Iterable[Member],
+    ) -> ShardCut:
+        """Begin the cut of this number; the copies of variables are made with their next change, or one by one."""
+        copies = {}
+        for name, variable in variables.items():
+            copies[name] = variable.copy = VariableCopy.of(variable)
+        missing = {member.name: member.incarnation for member in live} if self._shards > 1 else {}
+        self.number, self.late_below = number, number if missing else 0
+        self.current = ShardCut(number, state, copies, waiting, missing)
+        if not missing:
+            self.completed = number
+        return self.current
+
+    def skip(self, number: int) -> None:
+        """Note a cut that this shard has no part in."""
+        self.number = number
+
+    def show(self, member: Member, number: int) -> None:
+        """Note that a worker sends no more changes below this number."""
+        cut = self.current
+        if cut is not None and number >= cut.number and cut.missing.get(member.name) == member.incarnation:
+            self.leave([member.name])
+
+    def leave(self, workers: Iterable[str]) -> None:
+        """Wait no longer for these workers, and hold nothing for them that are gone."""
+        cut = self.current
+        if cut is None or not cut.missing:
+            return
+        for worker in workers:
+            cut.missing.pop(worker, None)
+        if not cut.missing:
+            self.late_below, self.completed = 0, cut.number
+
+    def release(self, workers: Iterable[str]) -> None:
+        """Hold the values of the cut no longer for these workers."""
+        if self.current is not None:
+            gone = set(workers)
+            self.current.holders = {one for one in self.current.holders if one.worker not in gone}
+            self.end_if_idle()
+
+    def end_if_idle(self, unless: int = 0) -> None:
+        """Drop the cut if it is complete and nobody needs it, unless it has this number."""
+        cut = self.current
+        if cut is not None and cut.complete and not cut.holders and not cut.writing and cut.number != unless:
+            self.end()
+
+    def end(self) -> None:
+        """Drop the cut: it was written, or nobody needs it."""
+        if self.current is not None:
+            for copy in self.current.copies.values():
+                if copy.source.copy is copy:
+                    copy.source.copy = None
+        self.current, self.late_below = None, 0
+
+    def keep_late(self, change: Late) -> None:
+        """Keep a change of a lower number, which was applied just now; a push only if shard 0 does not decide here."""
+        if self.current is not None and not (self._decides and isinstance(change, ms.Push)):
+            self.current.late.append(_owned(change))
+
+    def report(self, number: int) -> ms.CutReport:
+        """The state of a cut on this shard, as far as it is known without its storage."""
+        cut = self.current
+        if cut is None or cut.number != number:
+            over = "" if self.completed == number else f"this shard has no part of cut {number}"
+            return ms.CutReport(number, complete=self.completed >= number, waiting_for=over)
+        return ms.CutReport(number, cut.complete, cut.waiting_for, held=bool(cut.holders))
+
+
+def _owned(change: Late) -> Late:
+    """The change with arrays of its own: those of a message are borrowed until its answer."""
+    match change:
+        case ms.Push():
+            gradients = [dataclasses.replace(one, array=_copied(one.array)) for one in change.gradients]
+            return dataclasses.replace(change, gradients=tuple(gradients))
+        case ms.Assign():
+            assignments = [dataclasses.replace(one, array=one.array.copy()) for one in change.assignments]
+            return dataclasses.replace(change, assignments=tuple(assignments))
+        case ms.Register():
+            values = [None if one.value is None else one.value.copy() for one in change.declarations]
+            pairs = zip(change.declarations, values, strict=True)
+            declarations = [dataclasses.replace(one, value=value) for one, value in pairs]
+            return dataclasses.replace(change, declarations=tuple(declarations))
+        case _:
+            return change
+
+
+def _copied(array: Array | IndexedSlices | Packed) -> Array | IndexedSlices | Packed:
+    match array:
+        case IndexedSlices():
+            values = _copied(array.values)
+            return IndexedSlices(values, array.indices.copy(), array.shape, check_range=False)  # type: ignore[arg-type]
+        case Packed():
+            return Packed(array.form, array.shape, tuple([part.copy() for part in array.parts]))
+        case _:
+            return array.copy()

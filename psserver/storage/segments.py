@@ -1,0 +1,249 @@
+"""The files of a journal: their format, and how they are read. `psserver.storage.journal` writes them.
+
+A journal is a folder with segments `segment-<number>.log`. A segment is a header and records:
+
+    segment   magic, format version, number, identity of the shard, number and bytes of the previous segment, CRC32C
+    record    magic, bytes of the payload, safe bytes, CRC32C of the payload, CRC32C of the record's header; payload
+
+The CRC32C of a record's header also covers its offset and the segment's header, so that no copy of a record is valid at
+another place. *Safe bytes* are those of the segment that were as safe as the journal promises when the record was
+written. They tell a torn tail from damage: records that were being written when the machine stopped may be missing or
+bad in any order, but a bad record at an offset that a later record calls safe was good once.
+"""
+
+import io
+import logging
+import os
+import re
+import struct
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from psserver.storage.files import sync_path
+from pswire.errors import DamagedFile, StorageError
+
+FORMAT = 1
+
+#: Bytes read at a time when valid records are searched behind a bad one.
+SEARCH_PIECE = 4 << 20
+
+_NAME = re.compile(r"segment-(\d+)\.log")
+_SEGMENT_MAGIC = b"\xf1psjourn"
+_RECORD_MAGIC = b"\xf2psrecrd"
+_SEGMENT = struct.Struct("<8sIQQQQ")
+_RECORD = struct.Struct("<8sQQI")
+_CRC = struct.Struct("<I")
+_OFFSET = struct.Struct("<Q")
+
+#: Bytes of the two kinds of headers.
+SEGMENT_HEADER = _SEGMENT.size + _CRC.size
+RECORD_HEADER = _RECORD.size + _CRC.size
+
+log = logging.getLogger(__name__)
+
+
+class SegmentHeader(NamedTuple):
+    """The beginning of a segment.
+
+    Attributes:
+        number: as in the file's name.
+        identity: the shard whose journal this is.
+        previous: number of the segment before it; 0 with `previous_bytes` 0 if there was none.
+        previous_bytes: bytes of that segment when this one was begun.
+    """
+
+    number: int
+    identity: int
+    previous: int = 0
+    previous_bytes: int = 0
+
+    def to_bytes(self) -> bytes:
+        """The header as it is in the file."""
+        return self._fields_bytes() + _CRC.pack(self.seed())
+
+    def seed(self) -> int:
+        """The header's checksum: the initial value of those of record headers in this segment."""
+        return crc32c(self._fields_bytes())
+
+    def _fields_bytes(self) -> bytes:
+        return _SEGMENT.pack(_SEGMENT_MAGIC, FORMAT, *self)
+
+
+class Record(NamedTuple):
+    """One record: its payload, the file it is in, and its offset there, in bytes."""
+
+    path: Path
+    offset: int
+    payload: bytes
+
+
+class _RecordHeader(NamedTuple):
+    length: int
+    safe: int
+    payload_crc: int
+
+
+class InvalidRecord(Exception):
+    """No valid record at this offset; the text is the reason."""
+
+
+def segment_path(folder: Path, number: int) -> Path:
+    """The file of a segment."""
+    return folder / f"segment-{number:09d}.log"
+
+
+def list_segments(folder: Path) -> dict[int, Path]:
+    """The segments in a folder by number, in ascending order. Raises `StorageError` if it cannot be read."""
+    try:
+        names = os.listdir(folder)
+    except OSError as error:
+        raise StorageError(f"journal {folder}: cannot be read: {error.strerror}") from error
+    return dict(sorted((int(match[1]), folder / name) for name in names if (match := _NAME.fullmatch(name))))
+
+
+def record_header(length: int, safe: int, payload_crc: int, offset: int, seed: int) -> bytes:
+    """The header of a record at `offset` of the segment that has this `seed`."""
+    fields = _RECORD.pack(_RECORD_MAGIC, length, safe, payload_crc)
+    return fields + _CRC.pack(crc32c(fields, crc32c(_OFFSET.pack(offset), seed)))
+
+
+def read_segment_header(path: Path, identity: int) -> SegmentHeader:
+    """The header of a segment. Raises `DamagedFile`, or `StorageError` for a segment of another shard or version."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(SEGMENT_HEADER)
+    except OSError as error:
+        raise StorageError(f"journal segment {path}: cannot be read: {error.strerror}") from error
+    fields = data[: _SEGMENT.size]
+    if len(data) < SEGMENT_HEADER or _CRC.pack(crc32c(fields)) != data[_SEGMENT.size :]:
+        raise damaged(path, 0, "its header is incomplete or fails its checksum")
+    magic, version, *values = _SEGMENT.unpack(fields)
+    header = SegmentHeader(*values)
+    if magic != _SEGMENT_MAGIC or version != FORMAT:
+        raise StorageError(
+            f"journal segment {path}: format {version} is not format {FORMAT}: use a version that has it"
+        )
+    if segment_path(path.parent, header.number).name != path.name:
+        raise damaged(path, 0, f"it is segment {header.number} under another name")
+    if header.identity != identity:
+        raise StorageError(
+            f"journal segment {path}: belongs to another shard or job (identity {header.identity}, not {identity}): "
+            "use that job's folder for this server, or another folder"
+        )
+    return header
+
+
+def read_segments(folder: Path, identity: int, first: int | None = None, *, truncate: bool = False) -> Iterator[Record]:
+    """The records of a journal in the order in which they were written. Reads one record at a time.
+
+    A torn tail of the last segment, which was being written when the machine or process stopped, ends the records; its
+    size is logged.
+
+    Args:
+        folder: the journal's folder; one that is empty has no records.
+        identity: of the shard, as given when the journal was written.
+        first: number of the segment to begin with; without it, the oldest.
+        truncate: whether to cut a torn tail off, durably. Necessary before the journal is written again.
+
+    Raises:
+        DamagedFile: a segment is missing, cut or altered. Missing and cut segments, and bad headers of segments, are
+            found before the first record is returned.
+        StorageError: a segment belongs to another shard, or cannot be read.
+    """
+    paths = [path for number, path in list_segments(folder).items() if first is None or number >= first]
+    headers = [read_segment_header(path, identity) for path in paths]
+    if paths and first is not None and headers[0].number != first:
+        raise damaged(segment_path(folder, first), 0, f"it is missing, but {paths[0].name} is there")
+    for (path, header), (later_path, later) in pairwise(zip(paths, headers, strict=True)):
+        if (later.previous, later.previous_bytes) != (header.number, path.stat().st_size):
+            raise damaged(
+                path,
+                path.stat().st_size,
+                f"the journal goes on in {later_path.name} after segment {later.previous} of "
+                f"{later.previous_bytes} bytes: a segment was removed, cut or extended",
+            )
+    for path, header in zip(paths, headers, strict=True):
+        yield from _read_segment(path, header, is_last=path is paths[-1], truncate=truncate)
+
+
+def _read_segment(path: Path, header: SegmentHeader, *, is_last: bool, truncate: bool) -> Iterator[Record]:
+    """The records of one segment."""
+    offset, seed = SEGMENT_HEADER, header.seed()
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        while offset < size:
+            try:
+                _, payload = read_record(file, offset, size, seed)
+            except InvalidRecord as invalid:
+                later = _record_that_relies_on(file, offset, size, seed)
+                if later is not None or not is_last:
+                    evidence = f"the record at {later} was written later" if later else "a later segment was begun"
+                    raise damaged(path, offset, f"{invalid}, and {evidence}") from invalid
+                log.warning(
+                    "journal segment %s: the last %d bytes, from offset %d, are a torn tail (%s) and were %s",
+                    path,
+                    size - offset,
+                    offset,
+                    invalid,
+                    "cut off" if truncate else "left out",
+                )
+                break
+            except OSError as error:
+                raise damaged(path, offset, f"it cannot be read: {error.strerror}") from error
+            yield Record(path, offset, payload)
+            offset += RECORD_HEADER + len(payload)
+    if truncate and offset < size:
+        os.truncate(path, offset)
+        sync_path(path)
+
+
+def read_record(file: io.BufferedReader, offset: int, size: int, seed: int) -> tuple[bytes, bytes]:
+    """Header and payload of the record at `offset` of a file of `size` bytes. Raises `OSError`, or `InvalidRecord`."""
+    file.seek(offset)
+    data = file.read(RECORD_HEADER)
+    header = _parse(data, offset, seed)
+    if header is None:
+        raise InvalidRecord("the header of a record is incomplete or fails its checksum")
+    if header.length > size - offset - RECORD_HEADER:
+        raise InvalidRecord("a record is incomplete")
+    payload = file.read(header.length)
+    if len(payload) != header.length or crc32c(payload) != header.payload_crc:
+        raise InvalidRecord("the payload of a record fails its checksum")
+    return data, payload
+
+
+def _parse(data: bytes, offset: int, seed: int) -> _RecordHeader | None:
+    """The header of a record, if these bytes are one at this offset."""
+    if len(data) < RECORD_HEADER:
+        return None
+    magic, length, safe, payload_crc = _RECORD.unpack_from(data)
+    valid = magic == _RECORD_MAGIC and data == record_header(length, safe, payload_crc, offset, seed)
+    return _RecordHeader(length, safe, payload_crc) if valid else None
+
+
+def _record_that_relies_on(file: io.BufferedReader, bad: int, size: int, seed: int) -> int | None:
+    """Offset of a valid record header that calls the byte at `bad` safe; None if there is none behind it."""
+    start = bad + 1
+    while start < size:
+        file.seek(start)
+        piece = file.read(SEARCH_PIECE + RECORD_HEADER)
+        at = piece.find(_RECORD_MAGIC)
+        while at >= 0:
+            header = _parse(piece[at : at + RECORD_HEADER], start + at, seed)
+            if header is not None and header.safe > bad:
+                return start + at
+            at = piece.find(_RECORD_MAGIC, at + 1)
+        start += SEARCH_PIECE
+    return None
+
+
+def damaged(path: Path, offset: int, reason: str) -> DamagedFile:
+    """The error for a damaged segment."""
+    return DamagedFile(
+        f"journal segment {path}, offset {offset}: {reason}: the file is damaged; restore it from a copy, or move the "
+        "journal's folder away to start from the newest checkpoint, without what came after it"
+    )

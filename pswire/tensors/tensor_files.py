@@ -1,0 +1,208 @@
+"""Files of named arrays in the safetensors format: replaced whole or not at all, and read in pieces.
+
+The library checks the header of a file that is read: names, dtypes and shapes, which must account for every byte.
+Elements are read and written here: the library takes whole arrays only, while a table comes in pieces, and numpy has no
+bfloat16. The format has no checksum, so an altered element is not noticed.
+
+Source: the section "Format" of https://github.com/huggingface/safetensors.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import RawIOBase
+from math import prod
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from pswire.errors import ModelFileError
+from pswire.tensors.values import DTYPES, Array, TensorSpec
+
+#: Dtypes of variables as the format names them.
+_NAMES = {
+    "float16": "F16",
+    "float32": "F32",
+    "float64": "F64",
+    "int8": "I8",
+    "int16": "I16",
+    "int32": "I32",
+    "int64": "I64",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+_DTYPES = {name: DTYPES[dtype] for dtype, name in _NAMES.items()}
+_RAW_BFLOAT16 = np.dtype("<u2")
+
+#: The library's limit.
+MAX_HEADER_BYTES = 100_000_000
+
+#: A name that the format uses itself.
+RESERVED = "__metadata__"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """The description of a tensor in a file: its dtype as the format names it, its shape, and its first byte."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+
+    @property
+    def read_as(self) -> np.dtype[np.generic] | None:
+        """The dtype of the array that is read, which has every value exactly; None: it cannot be read."""
+        return DTYPES["float32"] if self.dtype == "BF16" else _DTYPES.get(self.dtype)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+class TensorFile:
+    """A safetensors file that is open for reading, with its `tensors` by name and its `metadata`.
+
+        with TensorFile(path) as file:
+            rows = file.read("words", 0, 1000)
+
+    Every method raises `ModelFileError`, which names the file, if it is missing, cut, altered or no such file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        if not os.path.isfile(self.path):  # opening a pipe would wait for its writer
+            kind = "is not a file" if os.path.exists(self.path) else "does not exist"
+            raise ModelFileError(f"{self.path} {kind}")
+        try:
+            self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - closed by `__exit__`
+        except OSError as error:
+            raise ModelFileError(f"{self.path} cannot be read: {error.strerror or error}") from None
+        try:
+            self.metadata, self.tensors = self._header()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def read(self, name: str, first: int = 0, rows: int | None = None) -> Array:
+        """The tensor of this name, whole or its `rows` rows from `first` on, as an array of dtype `read_as`."""
+        tensor = self.tensors[name]
+        assert tensor.read_as is not None, "the caller has compared dtypes"
+        dtype = _RAW_BFLOAT16 if tensor.dtype == "BF16" else tensor.read_as
+        shape = tensor.shape if rows is None else (rows, *tensor.shape[1:])
+        try:
+            array = np.empty(shape, dtype)
+        except (ValueError, OverflowError) as error:
+            raise ModelFileError(f"{self.path}: {name!r}, {tensor}, cannot be read: {error}") from None
+        self._read_into(array, tensor.begin + first * prod(tensor.shape[1:]) * dtype.itemsize)
+        if tensor.dtype == "BF16":
+            bits = array.astype("<u4")
+            bits <<= 16
+            return bits.view(DTYPES["float32"])
+        if dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
+            raise ModelFileError(f"{self.path} is damaged: {name!r} has a bool that is neither 0 nor 1")
+        return array
+
+    def _header(self) -> tuple[dict[str, str], dict[str, StoredTensor]]:
+        try:
+            with safe_open(self.path, framework="np"):
+                pass  # it has checked the header
+            size = np.zeros((), "<u8")
+            self._read_into(size, 0)
+            text = np.empty(min(int(size), MAX_HEADER_BYTES), np.uint8)
+            self._read_into(text, 8)
+            header = json.loads(text.tobytes())
+        except (SafetensorError, OSError, ValueError) as error:
+            raise ModelFileError(f"{self.path} is not a safetensors file, or is damaged: {error}") from None
+        metadata: dict[str, str] = header.pop(RESERVED, None) or {}
+        tensors = {}
+        for name, entry in header.items():
+            begin = 8 + len(text) + entry["data_offsets"][0]
+            tensors[name] = StoredTensor(entry["dtype"], tuple(entry["shape"]), begin)
+        return metadata, tensors
+
+    def _read_into(self, array: Array, offset: int) -> None:
+        left = array.reshape(-1).view(np.uint8).data
+        while left.nbytes:
+            try:
+                count = os.preadv(self._file.fileno(), [left], offset)
+            except OSError as error:
+                raise ModelFileError(f"{self.path} cannot be read: {error.strerror or error}") from None
+            if not count:
+                raise ModelFileError(f"{self.path} is damaged: it was cut while it was read")
+            left, offset = left[count:], offset + count
+
+
+def write_tensors(
+    path: str | os.PathLike[str],
+    tensors: Iterable[tuple[TensorSpec, Iterable[Array]]],
+    metadata: Mapping[str, str],
+) -> None:
+    """Replaces a file by one with these tensors; until it is complete and on the disk, an earlier file stays as it is.
+
+    Each tensor is a spec and its elements in pieces, which are taken one after the other while the file is written.
+
+    Raises `ModelFileError` if it cannot be written, and whatever the pieces raise; nothing of it is left then.
+    """
+    ordered = sorted(tensors, key=lambda one: (-DTYPES[one[0].dtype].itemsize, one[0].name))  # so all are aligned
+    header: dict[str, object] = {RESERVED: dict(metadata)}
+    end = 0
+    for spec, _ in ordered:
+        begin, end = end, end + spec.nbytes
+        header[spec.name] = {"dtype": _NAMES[spec.dtype], "shape": spec.shape, "data_offsets": (begin, end)}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with _replacing(os.path.realpath(path)) as file:
+        _write(file, len(text).to_bytes(8, "little") + text)
+        for spec, pieces in ordered:
+            left = spec.nbytes
+            for piece in pieces:
+                data = np.ascontiguousarray(piece, DTYPES[spec.dtype]).reshape(-1).view(np.uint8)
+                _write(file, data.data)
+                left -= data.nbytes
+            assert not left, f"the pieces of {spec} lack {left:,} bytes"
+
+
+def _write(file: RawIOBase, data: bytes | memoryview) -> None:
+    left = memoryview(data)
+    while left.nbytes:
+        left = left[file.write(left) :]
+
+
+@contextmanager
+def _replacing(path: str) -> Iterator[RawIOBase]:
+    """A new file that takes the place of `path` when the block ends, and is removed if it raises."""
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.tmp")  # workers may save to one path at once
+    try:
+        with open(temporary, "xb", buffering=0) as file:
+            try:
+                yield file
+                os.fsync(file.fileno())
+                os.replace(temporary, path)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(temporary)
+                raise
+    except OSError as error:
+        reason = error.strerror or error
+        raise ModelFileError(f"{path} could not be written, and nothing was changed: {reason}") from error
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)  # or the file may have its old name after a power failure
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise ModelFileError(f"{path} was written, but its folder could not be synced: {error.strerror}") from error

@@ -1,0 +1,81 @@
+"""The numbers of cuts that a worker's messages carry (`pswire.messages.Cut`). No I/O.
+
+A push, assign, tune or registration carries one number on all of its shards, so that it is in a cut on each of them, or
+on none.
+"""
+
+import threading
+from types import TracebackType
+
+
+class CutNumbers:
+    """The newest cut of which a worker knows, and the one that its messages carry; a context for each of its changes.
+
+        with cuts as number:  # adopts the newest
+            ...               # sends messages with this number; no heartbeat carries a newer one meanwhile
+
+    A change that begins adopts the newest number, so no later change carries an older one than any shard was shown.
+    A worker has one change at a time, begun by its own thread. `_changed` guards all fields, which heartbeats use too,
+    and is notified when there is a number that a heartbeat has not shown.
+    """
+
+    def __init__(self) -> None:
+        self.newest = self._adopted = 0
+        self._in_change = False
+        self._changed = threading.Condition(threading.Lock())
+
+    def begin_change(self) -> int:
+        """Adopts the newest number, for all messages of a change."""
+        with self._changed:
+            self._in_change = True
+            self._adopted = self.newest
+            return self._adopted
+
+    def end_change(self) -> None:
+        """All messages of the change are answered or abandoned."""
+        with self._changed:
+            self._in_change = False
+            if self.newest > self._adopted:
+                self._changed.notify_all()
+
+    def __enter__(self) -> int:
+        return self.begin_change()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end_change()
+
+    def to_show(self) -> int:
+        """The number for other messages: the newest, or that of the open change."""
+        with self._changed:
+            if not self._in_change:
+                self._adopted = self.newest
+            return self._adopted
+
+    def note(self, number: int) -> None:
+        """Notes the number in an answer of a shard."""
+        if number > self.newest:
+            with self._changed:
+                self.newest = max(number, self.newest)
+                if not self._in_change:
+                    self._changed.notify_all()
+
+    def reset(self, number: int) -> None:
+        """Continues from an older number, after all shards went back to it."""
+        with self._changed:
+            self.newest = self._adopted = number
+
+    def wait(self, shown: int, timeout: float, closing: threading.Event) -> bool:
+        """Waits until there is a number above `shown` to show, for `timeout` seconds at most; whether `closing` is set.
+
+        Whoever sets `closing` calls `wake` next.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: closing.is_set() or (not self._in_change and self.newest > shown), timeout)
+        return closing.is_set()
+
+    def wake(self) -> None:
+        """Ends all waits."""
+        with self._changed:
+            self._changed.notify_all()

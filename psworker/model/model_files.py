@@ -1,0 +1,226 @@
+"""Saving and loading variables: safetensors files, with names as in the program.
+
+May import variables, tables and tensor files; values on servers come from the open session and go to it.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from math import prod
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from pswire.errors import ConfigurationError, ModelFileError, NotFinite, ShapeMismatch
+from pswire.tensors.tensor_files import RESERVED, StoredTensor, TensorFile, write_tensors
+from pswire.tensors.values import Array, TensorSpec, not_finite
+from psworker.model.tables import Table
+from psworker.model.variables import BaseVariable, OpenSession, check_variable, context
+from psworker.versions import ReadVersion
+
+__all__ = ["Loaded", "load", "save"]
+
+#: Bytes of a table's rows that are in this worker's memory at a time.
+PIECE_BYTES = 16 << 20
+
+#: Names that an error lists.
+LISTED = 5
+
+Path: TypeAlias = str | os.PathLike[str]
+#: Names in a program by names in a file, or a function of these; None: leave out.
+NameMapping: TypeAlias = Mapping[str, str | None] | Callable[[str], str | None]
+
+
+class Loaded(NamedTuple):
+    """The result of `load`.
+
+    `missing` are variables of the program that the file does not have, `surplus` tensors of the file that the program
+    does not have; both kept as they were. `metadata` is the file's: `save` writes `global_step` from a session.
+    """
+
+    missing: tuple[str, ...]
+    surplus: tuple[str, ...]
+    metadata: dict[str, str]
+
+
+def save(path: Path, variables: Iterable[BaseVariable] | None = None) -> None:
+    """Saves variables, by default all of the program, to a safetensors file.
+
+        ps.save("model.safetensors")
+
+    In a session the values are pulled from the servers: those of variables in one cut of each shard, and those of
+    tables in pieces of `PIECE_BYTES`, each a cut of its own. The slots of optimizers are not saved. The file is
+    replaced whole: if this raises, an earlier one stays as it was.
+
+    Raises:
+        ModelFileError: the file cannot be written, for example because the disk is full.
+        ConfigurationError: there is no variable; or a table, whose rows are on servers, and no session is open.
+        TypeError: one is not a variable.
+    """
+    here = context.collection
+    save_values(here.session, path, here.variables.values() if variables is None else variables)
+
+
+def save_values(session: OpenSession | None, path: Path, variables: Iterable[BaseVariable]) -> None:
+    """See `save`."""
+    chosen: dict[str, BaseVariable] = {}
+    for variable in variables:
+        check_variable(variable, "psworker.save")
+        chosen[variable.name] = variable
+    if not chosen:
+        raise ConfigurationError(
+            f"{os.fspath(path)}: there is no variable to save; variables belong to the thread that made them"
+        )
+    if RESERVED in chosen:
+        raise ConfigurationError(f"a safetensors file cannot have a variable of the name {RESERVED!r}: rename it")
+    tables = [variable for variable in chosen.values() if isinstance(variable, Table)]
+    whole = [variable for variable in chosen.values() if not isinstance(variable, Table)]
+    metadata = {"format": "np"}
+    tensors: list[tuple[TensorSpec, Iterable[Array]]] = []
+    if session is None:
+        _check_no_rows(tables, path)
+        values: list[Array] = [variable.value for variable in whole]
+    else:
+        values = session.fetch(whole)
+        metadata["global_step"] = str(session.global_step)
+        tensors += [(table.spec, _rows_of(session, table)) for table in tables]
+    tensors += [(variable.spec, [value]) for variable, value in zip(whole, values, strict=True)]
+    write_tensors(path, tensors, metadata)
+
+
+def load(path: Path, strict: bool = True, mapping: NameMapping | None = None) -> Loaded:
+    """Sets the variables of the program to the values of a safetensors file.
+
+        ps.load("model.safetensors")
+        ps.load("other.safetensors", mapping={"fc.bias": "out/bias", "fc.scale": None})
+
+    In a session they are assigned on the servers, as by `session.assign_all`, and tables in pieces; without one they
+    are set here. Nothing is set unless all names, shapes and dtypes fit, and in a session all values are finite.
+
+    Args:
+        path: the file, from `save` or from any other program that writes safetensors.
+        strict: whether every variable must be in the file, and the reverse.
+        mapping: the names in the program by those in the file, or a function of the name in the file; a name that a
+            dict does not have stays, and None leaves a tensor out. It renames only: see the guide for transposed
+            weights.
+
+    Raises:
+        ModelFileError: no such file, one that is cut or altered, or with `strict` names that do not fit.
+        ShapeMismatch: a tensor does not have its variable's shape, or a dtype whose values the variable's dtype holds
+            exactly and that is of the same kind, such as bfloat16 or float16 for float32.
+        NotFinite: NaN or infinity, in a session.
+        ConfigurationError: a table, and no session is open; or the mapping gives two tensors one name.
+    """
+    here = context.collection
+    with TensorFile(path) as file:
+        sources = _renamed(file, mapping)
+        missing = tuple([name for name in here.variables if name not in sources])
+        surplus = tuple([source for name, source in sources.items() if name not in here.variables])
+        if strict and (missing or surplus):
+            raise ModelFileError(
+                f"{file.path} does not have the variables of this program: it lacks {_listed(missing)}, and has "
+                f"{_listed(surplus)} beside them; see the arguments mapping and strict"
+            )
+        chosen = {variable: sources[name] for name, variable in here.variables.items() if name in sources}
+        for variable, source in chosen.items():
+            _check_fits(variable, file.tensors[source], source, file.path)
+        tables = [variable for variable in chosen if isinstance(variable, Table)]
+        values = {
+            variable: file.read(source).astype(variable.dtype, copy=False)
+            for variable, source in chosen.items()
+            if not isinstance(variable, Table)
+        }
+        if here.session is None:
+            _check_no_rows(tables, path)
+            for variable, value in values.items():
+                value.flags.writeable = False
+                variable.value, variable.read = value, ReadVersion()
+        else:
+            for variable, value in values.items():
+                _check_finite(variable, value, file.path)
+            for table in tables:
+                for piece in _pieces_of(file, chosen[table], table):
+                    _check_finite(table, piece, file.path)
+            here.session.assign_all(values)
+            for table in tables:
+                here.session.assign_rows(table, _pieces_of(file, chosen[table], table))
+        return Loaded(missing, surplus, file.metadata)
+
+
+def _renamed(file: TensorFile, mapping: NameMapping | None) -> dict[str, str]:
+    """The names in the file by those in the program."""
+    sources: dict[str, str] = {}
+    for source in file.tensors:
+        name: str | None = source
+        if isinstance(mapping, Mapping):
+            name = mapping.get(source, source)
+        elif mapping is not None:
+            name = mapping(source)
+        if name is None:
+            continue
+        if not isinstance(name, str):
+            raise TypeError(f"psworker.load: mapping must give a name or None for {source!r}, got {name!r}")
+        if name in sources:
+            raise ConfigurationError(
+                f"{file.path}: the mapping gives {sources[name]!r} and {source!r} the same name, {name!r}: map one of "
+                "them to another name, or to None"
+            )
+        sources[name] = source
+    return sources
+
+
+def _check_fits(variable: BaseVariable, tensor: StoredTensor, source: str, path: str) -> None:
+    have, want = tensor.read_as, variable.dtype
+    exact = have is not None and have.kind == want.kind and np.can_cast(have, want, "safe")
+    if tensor.shape == variable.shape and exact:
+        return
+    hint = ""
+    if tensor.shape != variable.shape and tensor.shape == variable.shape[::-1]:
+        hint = ": it may be transposed (PyTorch's linear layers keep their weights as (outputs, inputs))"
+    elif tensor.shape == variable.shape:
+        hint = f": its values may not be exact as {want.name}; convert them before"
+    raise ShapeMismatch(
+        f"{path}: the tensor {source!r} is {tensor}, the variable is {variable.spec}{hint}; nothing was loaded"
+    )
+
+
+def _check_finite(variable: BaseVariable, value: Array, path: str) -> None:
+    bad = not_finite(value)
+    if bad:
+        raise NotFinite(
+            f"{path}: {variable.name!r} has {bad:,} elements that are NaN or infinite, which servers refuse; nothing "
+            "was loaded"
+        )
+
+
+def _check_no_rows(tables: list[Table], path: Path) -> None:
+    if tables:
+        names = _listed([table.name for table in tables])
+        raise ConfigurationError(
+            f"{os.fspath(path)}: the rows of a Table are on servers ({names}), and no session is open: save and load "
+            "inside `with psworker.session():`, or leave tables out"
+        )
+
+
+def _rows_at_once(table: Table) -> int:
+    return max(1, PIECE_BYTES // max(1, prod(table.shape[1:]) * table.dtype.itemsize))
+
+
+def _rows_of(session: OpenSession, table: Table) -> Iterator[Array]:
+    """The rows on the servers, in pieces."""
+    for first in range(0, len(table), _rows_at_once(table)):
+        yield session.fetch_rows(table, first, min(_rows_at_once(table), len(table) - first))
+
+
+def _pieces_of(file: TensorFile, source: str, table: Table) -> Iterator[Array]:
+    """The rows in a file, in pieces."""
+    for first in range(0, len(table), _rows_at_once(table)):
+        count = min(_rows_at_once(table), len(table) - first)
+        yield file.read(source, first, count).astype(table.dtype, copy=False)
+
+
+def _listed(names: Iterable[str]) -> str:
+    rest = iter(names)
+    first = ", ".join(map(repr, islice(rest, LISTED)))
+    more = sum(1 for _ in rest)
+    return (first or "nothing") + (f" and {more} more" if more else "")

@@ -1,0 +1,126 @@
+"""A cut takes each push on all of its shards, or on none; the bits are those of the moment of its snapshot."""
+
+import numpy as np
+import pytest
+
+from psserver.core.shard import Shard
+from psserver.core.variables.array_tasks import run
+from pswire import messages as ms
+from pswire.errors import InvalidMessage, StateLost
+from pswire.optimizers import Adam, GradientDescent
+from tests.shard_driver import A, B, ShardDriver, declared
+
+SUM = GradientDescent(learning_rate=1.0)
+
+
+def driver(shard=0, shards=2, **options):
+    """One of two shards, with workers a and b, and a variable W that counts pushes."""
+    one = ShardDriver(shard=shard, shards=shards, workers="", **options)
+    for worker in "ab":
+        one.answer(ms.Join(worker, 1, shard, shards))
+    one.answer(ms.Register(A, (declared("W", np.zeros(2), SUM),)))
+    return one
+
+
+def push(one, sender, sequence, cut=0):
+    """A push that adds 1, of this cut number."""
+    gradient = ms.Gradient("W", 0, -np.ones(2))
+    return one.answer(ms.Push(sender, sequence, (gradient,), cut=cut))
+
+
+def restored(cut, **options):
+    """A shard from a cut: its snapshot, and then the late changes."""
+    new = Shard(cut.state.shard, cut.state.shards, **options)
+    new.restore(cut.state, {name: copy.arrays for name, copy in cut.copies.items()}, 0.0)
+    for number, message in enumerate(cut.late):
+        run(new.step(number, message, 0.0).tasks)
+    return new
+
+
+def finish_copies(shard):
+    while (result := shard.copy_next()) is not None:
+        run(result.tasks)
+
+
+def value(shard):
+    return shard._store["W"].value.tolist()
+
+
+def test_a_push_of_a_higher_number_comes_after_the_snapshot_and_one_of_a_lower_number_belongs_to_it():
+    one = driver()
+    assert push(one, A, 1).cut == 0
+    assert push(one, A, 2, cut=7).cut == 7  # after the cut
+    assert push(one, B, 1, cut=0).cut == 7  # late: b did not know the number
+    cut = one.shard.cuts.current
+    assert (cut.number, cut.complete, cut.waiting_for) == (7, False, "b")
+    assert push(one, B, 2, cut=7).cut == 7
+    assert cut.complete
+    finish_copies(one.shard)
+    assert value(one.shard) == [4, 4]
+    assert value(restored(cut)) == [2, 2], "a's first push and b's late one"
+    again = restored(cut)
+    retried = again.step(1, ms.Push(B, 1, (ms.Gradient("W", 0, np.ones(2)),)), 0.0).replies[0].answer
+    assert retried.outcome is ms.Outcome.REPEATED
+
+
+def test_a_single_shard_has_no_late_changes_and_its_cut_is_complete_at_once():
+    one = driver(shards=1)
+    assert one.answer(ms.Cut()) == ms.CutReport(1, complete=True)
+    push(one, B, 1, cut=0)
+    finish_copies(one.shard)
+    assert value(restored(one.shard.cuts.current)) == [0, 0]
+
+
+def test_a_worker_that_is_gone_is_not_waited_for():
+    one = driver()
+    number = one.answer(ms.Cut()).number
+    push(one, A, 1, cut=number)
+    assert not one.shard.cuts.current.complete
+    one.answer(ms.Leave(B))
+    assert one.answer(ms.Cut(number)) == ms.CutReport(number, complete=True)
+
+
+def test_values_and_slots_of_a_held_cut_stay_as_they_were_while_training_goes_on():
+    one = ShardDriver(declared("W", np.zeros(2, np.float32), Adam(0.1)))
+    before = [one.shard._store["W"].value.copy()]
+    one.push(W=np.ones(2, np.float32))
+    before = [one.shard._store["W"].value.copy(), one.shard._store["W"].slots["m"].copy()]
+    number = one.answer(ms.Cut(holder=A)).number
+    one.push("b", W=np.ones(2, np.float32))
+    pull = ms.Pull(A, ("W",), (ms.Choice("W", None, "m"),), of_cut=number)
+    got = [one_value.array for one_value in one.answer(pull).values]
+    np.testing.assert_array_equal(got, before)
+    assert (one.shard._store["W"].value != before[0]).all()
+    assert one.answer(ms.Cut()).number == 0, "one cut at a time"
+    one.refuse(ms.Pull(B, ("W",), of_cut=number), InvalidMessage, "not held for worker 'b'")
+    one.answer(ms.Cut(number, A, release=True))
+    one.refuse(pull, InvalidMessage, "hold it")
+    assert one.answer(ms.Cut()).number > number
+
+
+def test_a_cut_for_whose_copies_there_is_no_memory_is_skipped_and_training_goes_on():
+    one = driver(memory_limit=20)
+    answer = push(one, A, 1, cut=3)
+    assert (answer.outcome, answer.cut) == (ms.Outcome.APPLIED, 3)
+    assert one.shard.cuts.current is None
+    assert "no part" in one.answer(ms.Cut(3)).waiting_for
+
+
+def test_after_going_back_members_join_again_and_what_they_lost_is_counted_once():
+    one = driver(shards=1)
+    push(one, A, 1)
+    one.answer(ms.Cut())
+    push(one, A, 2)
+    push(one, A, 3)
+    finish_copies(one.shard)
+    back = ShardDriver(workers="")
+    back.shard = restored(one.shard.cuts.current)
+    back.shard.go_back(timeline=1)
+    with pytest.raises(Exception, match="join again"):
+        back.shard.check(ms.Push(A, 4, ()))
+    with pytest.raises(StateLost, match="timeline"):
+        back.shard.check(ms.Join("a", 1, timeline=2))
+    joined = back.answer(ms.Join("a", 1, timeline=1, steps=3))
+    assert joined.timeline == 1
+    back.answer(ms.Join("a", 1, timeline=1, steps=3))
+    assert back.answer(ms.Status()).storage.lost_pushes == 2

@@ -1,0 +1,136 @@
+"""The journal on a disk that becomes full and has room again: a small tmpfs, and a limit of the size of files."""
+
+import asyncio
+import resource
+import subprocess
+import threading
+
+import pytest
+
+from psserver.storage import journal as module
+from psserver.storage.journal import JournalSync
+from psserver.storage.segments import read_segments, segment_path
+from pswire.errors import StorageError
+from tests.unit.psserver.storage.test_journal import IDENTITY, open_journal, run, until
+
+RECORDS = [bytes([number]) * 10_000 for number in range(30)]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 400 KiB, with a file that leaves room for some ten records."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)]
+    made = subprocess.run(mount, capture_output=True, text=True, timeout=20)
+    if made.returncode:
+        pytest.skip(f"a tmpfs cannot be mounted here: {made.stderr.strip()}")
+    (folder / "ballast").write_bytes(bytes(290_000))
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=20)
+
+
+@pytest.fixture
+def file_size_limit():
+    """A function that limits the size of files of this process; without an argument, as it was."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(nbytes=before[0]):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
+
+    yield limit
+    limit()
+
+
+def read(folder):
+    return [record.payload for record in read_segments(folder, IDENTITY)]
+
+
+async def fill_and_free(folder, sync, fill, free):
+    """Append records until the disk takes no more, give it room, and see all of them written once."""
+    journal = open_journal(folder, sync)
+    journal.begin_segment(1)
+    await journal.written()
+    fill()
+    waiting = []
+    for record in RECORDS:
+        journal.append([record[:1], record[1:]])
+        waiting.append(journal.written())
+        if not journal.problem:
+            await asyncio.wait([waiting[-1]], timeout=0.05)
+    await until(lambda: journal.problem)
+    acknowledged = sum(future.done() for future in waiting)
+    assert 0 < acknowledged < len(RECORDS)
+    assert read(folder) == RECORDS[:acknowledged], "nothing that was not completely written stays"
+    problem = journal.problem
+    free()
+    await asyncio.gather(*waiting)
+    await until(lambda: not journal.problem)
+    assert read(folder) == RECORDS
+    assert journal.nbytes == segment_path(folder, 1).stat().st_size
+    return problem
+
+
+@pytest.mark.parametrize("sync", JournalSync)
+def test_a_full_disk_acknowledges_nothing_says_so_and_goes_on_by_itself_when_there_is_room(
+    small_disk, sync, monkeypatch
+):
+    monkeypatch.setattr(module, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(module, "LONGEST_PAUSE", 0.02)
+    problem = run(fill_and_free(small_disk / "journal", sync, lambda: None, (small_disk / "ballast").unlink))
+    assert problem == (
+        f"journal {small_disk / 'journal'} cannot be written: No space left on device; "
+        "nothing is acknowledged until it can: free some room on its disk"
+    )
+
+
+def test_files_that_may_not_grow_acknowledge_nothing_and_go_on_when_they_may(tmp_path, file_size_limit, monkeypatch):
+    monkeypatch.setattr(module, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(module, "LONGEST_PAUSE", 0.02)
+    problem = run(fill_and_free(tmp_path, JournalSync.EVERY, lambda: file_size_limit(105_000), file_size_limit))
+    assert "cannot be written: File too large" in problem
+    assert "raise the limit of a file's size (ulimit -f)" in problem
+
+
+def test_deleting_old_segments_gives_room_and_forgets_the_records_that_a_checkpoint_has(tmp_path, file_size_limit):
+    """The pause after the first error is not waited for."""
+
+    async def program():
+        journal = open_journal(tmp_path, JournalSync.EVERY)
+        journal.begin_segment(1)
+        await journal.written()
+        file_size_limit(15_000)
+        for record in RECORDS[:3]:
+            journal.append([record])
+        await until(lambda: journal.problem)
+        before = journal.written()
+        journal.begin_segment(2)
+        journal.append([b"after the snapshot"])
+        after = journal.written()
+        journal.drop_segments_before(2)
+        await asyncio.gather(before, after)
+
+    run(program())
+    assert read(tmp_path) == [b"after the snapshot"]
+    assert not segment_path(tmp_path, 1).exists()
+
+
+def test_closing_ends_the_pause_and_those_who_wait_get_the_problem(tmp_path, file_size_limit, monkeypatch):
+    monkeypatch.setattr(module, "FIRST_PAUSE", 10_000.0)
+    monkeypatch.setattr(module, "LONGEST_PAUSE", 10_000.0)
+
+    async def program():
+        journal = open_journal(tmp_path, JournalSync.EVERY)
+        journal.begin_segment(1)
+        await journal.written()
+        file_size_limit(1000)
+        journal.append([RECORDS[0]])
+        waiting = journal.written()
+        await until(lambda: journal.problem)
+        await journal.close()
+        with pytest.raises(StorageError, match="File too large"):
+            await waiting
+
+    run(program())
+    assert read(tmp_path) == []
+    assert [thread.name for thread in threading.enumerate() if thread.name == "psserver-journal"] == []

@@ -1,0 +1,406 @@
+"""The journal: group commit, what each mode of syncing waits for, segments, and what happens when a sync fails."""
+
+import asyncio
+import errno
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from psserver.storage import journal as module
+from psserver.storage import segment_file
+from psserver.storage.files import sync_data
+from psserver.storage.journal import Journal, JournalSync
+from psserver.storage.segments import SEGMENT_HEADER, read_segments, segment_path
+from pswire.errors import StorageError
+
+IDENTITY = 5
+
+#: Seconds that a test waits for the journal's thread at most.
+PATIENCE = 30
+
+
+def read(folder, **options):
+    return [record.payload for record in read_segments(folder, IDENTITY, **options)]
+
+
+_opened = []
+
+
+def open_journal(folder, sync):
+    """A journal that `run` closes."""
+    _opened.append(Journal(folder, IDENTITY, sync))
+    return _opened[-1]
+
+
+def run(program):
+    """Run a coroutine in an event loop of its own, for a bounded time, and close its journals."""
+
+    async def closing():
+        try:
+            return await asyncio.wait_for(program, PATIENCE)
+        finally:
+            while _opened:
+                await _opened.pop().close()
+
+    return asyncio.run(closing())
+
+
+async def until(condition):
+    """Return when a condition holds that the journal's thread brings about. `run` bounds it."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+class Gate:
+    """In place of `sync_data`: a sync that waits until it is let through, and may fail."""
+
+    def __init__(self, monkeypatch):
+        self.syncs, self.errors = 0, []
+        self.entered, self.open = threading.Event(), threading.Event()
+        monkeypatch.setattr(segment_file, "sync_data", self)
+
+    def __call__(self, descriptor):
+        self.entered.set()
+        assert self.open.wait(PATIENCE)
+        self.syncs += 1
+        if self.errors:
+            self.errors.pop(0)(descriptor)
+        sync_data(descriptor)
+
+
+@pytest.mark.parametrize("sync", JournalSync)
+def test_records_of_many_parts_and_formats_are_read_as_they_were_appended(tmp_path, sync):
+    array = np.arange(50_000, dtype=np.float32).reshape(100, 500)
+    records = [[b"head", memoryview(array), memoryview(array[:0])], [], [bytes([part % 256]) for part in range(3000)]]
+
+    async def program():
+        journal = open_journal(tmp_path / "new" / "folder", sync)
+        assert journal.written() is None
+        journal.begin_segment(0)
+        for parts in records:
+            journal.append(parts)
+        await journal.written()
+        assert journal.written() is None
+        assert journal.nbytes == segment_path(tmp_path / "new" / "folder", 0).stat().st_size
+
+    run(program())
+    expected = [b"head" + array.tobytes(), b"", b"".join(records[2])]
+    assert read(tmp_path / "new" / "folder") == expected
+
+
+def test_all_bytes_are_written_also_where_the_kernel_takes_a_few_at_a_time(tmp_path, monkeypatch):
+    real = os.pwritev
+
+    def pwritev(descriptor, buffers, offset):
+        return real(descriptor, [b"".join(buffers)[:7]], offset)
+
+    async def program():
+        journal = open_journal(tmp_path, JournalSync.EVERY)
+        journal.begin_segment(3)
+        journal.append([b"some", b"", b"thing of two parts"])
+        journal.append([b"more"])
+        await journal.written()
+        await journal.close()
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    run(program())
+    assert read(tmp_path) == [b"something of two parts", b"more"]
+
+
+def test_with_every_a_record_counts_as_written_once_it_is_synced_and_those_that_wait_share_a_sync(
+    tmp_path, monkeypatch
+):
+    gate = Gate(monkeypatch)
+
+    async def program():
+        journal = open_journal(tmp_path, JournalSync.EVERY)
+        journal.begin_segment(1)
+        journal.append([b"0"])
+        first = journal.written()
+        await until(gate.entered.is_set)
+        others = []
+        for number in range(1, 11):
+            journal.append([b"%d" % number])
+            others.append(journal.written())
+        assert read(tmp_path) == [b"0"], "written, but not synced"
+        assert not first.done()
+        gate.open.set()
+        await asyncio.gather(first, *others)
+        assert gate.syncs == 2
+
+    run(program())
+    assert read(tmp_path) == [b"%d" % number for number in range(11)]
+
+
+@pytest.mark.parametrize(("sync", "syncs"), [(JournalSync.INTERVAL, 1), (JournalSync.OFF, 0)])
+def test_without_every_a_record_counts_as_written_once_the_kernel_has_it(tmp_path, monkeypatch, sync, syncs):
+    gate = Gate(monkeypatch)
+
+    async def program():
+        journal = open_journal(tmp_path, sync)
+        journal.begin_segment(1)
+        journal.append([b"0"])
+        await journal.written()
+        assert read(tmp_path) == [b"0"]
+        assert gate.syncs == 0
+        gate.open.set()
+        await until(lambda: gate.syncs == syncs)
+
+    run(program())
+    assert gate.syncs == syncs
+
+
+def test_with_an_interval_what_is_written_last_is_synced_without_another_record(tmp_path, monkeypatch):
+    gate = Gate(monkeypatch)
+    gate.open.set()
+
+    async def program():
+        journal = open_journal(tmp_path, JournalSync.INTERVAL)
+        journal.begin_segment(1)
+        for record in (b"synced at once", b"synced when it is due"):
+            journal.append([record])
+            await journal.written()
+        await until(lambda: gate.syncs == 2)
+
+    run(program())
+
+
+def test_parts_are_borrowed_until_the_record_is_written_and_not_copied(tmp_path, monkeypatch):
+    seen = []
+    real = os.pwritev
+
+    def pwritev(descriptor, buffers, offset):
+        seen.extend(id(view.obj) for view in buffers if isinstance(view, memoryview))
+        return real(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    part = bytearray(100_000)
+
+    async def program():
+        journal = open_journal(tmp_path, JournalSync.OFF)
+        journal.begin_segment(1)
+        journal.append([memoryview(part)])
+        with pytest.raises(BufferError):
+            part.clear()
+        await journal.written()
+        part.clear()
+
+    run(program())
+    assert id(part) in seen
+
+
+def test_each_caller_has_a_future_of_its_own_which_it_may_cancel(tmp_path, monkeypatch):
+    gate = Gate(monkeypatch)
+
+    async def program():
+        journal = open_journal(tmp_path, JournalSync.EVERY)
+        journal.begin_segment(1)
+        journal.append([b"0"])
+        gone, here = journal.written(), journal.written()
+        gone.cancel()
+        gate.open.set()
+        await here
+
+    run(program())
+
+
+def test_segments_begin_where_they_were_begun_and_old_ones_are_deleted(tmp_path):
+    async def program():
+        journal = open_journal(tmp_path, JournalSync.EVERY)
+        for number in (1, 5, 9):
+            journal.begin_segment(number)
+            journal.append([b"of %d" % number])
+        await journal.written()
+        assert read(tmp_path) == [b"of 1", b"of 5", b"of 9"]
+        journal.drop_segments_before(5)
+        await until(lambda: not segment_path(tmp_path, 1).exists())
+        assert read(tmp_path) == [b"of 5", b"of 9"]
+        journal.drop_segments_before(1000)
+        await until(lambda: not segment_path(tmp_path, 5).exists())
+        journal.append([b"more"])
+        await journal.written()
+        assert read(tmp_path) == [b"of 9", b"more"], "the current segment stays"
+        assert journal.nbytes == segment_path(tmp_path, 9).stat().st_size
+
+    run(program())
+
+
+async def write_one(folder, number, record):
+    journal = open_journal(folder, JournalSync.EVERY)
+    journal.begin_segment(number)
+    journal.append([record])
+    await journal.written()
+
+
+def test_a_journal_is_continued_in_its_newest_segment_or_in_a_new_one(tmp_path):
+    async def program():
+        journal = open_journal(tmp_path, JournalSync.EVERY)
+        with pytest.raises(ValueError, match="begin_segment first"):
+            journal.append([b"nowhere"])
+        with pytest.raises(ValueError, match=r"segment 1 of journal .*: the next is 2 or higher"):
+            journal.begin_segment(1)
+        journal.begin_segment(2)
+        with pytest.raises(ValueError, match=r"segment 2 of journal .*: the next is 3 or higher"):
+            journal.begin_segment(2)
+        journal.append([b"third"])
+        await journal.written()
+
+    run(write_one(tmp_path, 0, b"first"))
+    run(write_one(tmp_path, 2, b"second"))
+    run(program())
+    assert read(tmp_path) == [b"first", b"second", b"third"]
+
+
+@pytest.mark.parametrize(
+    ("number", "sync"), [(1, JournalSync.EVERY), (2, JournalSync.EVERY), (2, JournalSync.INTERVAL)]
+)
+def test_records_that_a_killed_process_left_unsynced_are_synced_before_others_count_as_written(
+    tmp_path, monkeypatch, number, sync
+):
+    run(write_one(tmp_path, 1, b"first"))
+    synced = []
+    monkeypatch.setattr(module, "sync_path", synced.append)
+
+    async def program():
+        journal = open_journal(tmp_path, sync)
+        journal.begin_segment(number)
+        await journal.written()
+        assert synced == [segment_path(tmp_path, 1)]
+
+    run(program())
+
+
+def test_a_folder_in_use_foreign_or_not_a_folder_is_refused_and_leftovers_are_removed(tmp_path):
+    run(write_one(tmp_path / "a", 1, b"first"))
+    leftover = tmp_path / "a" / ".segment-000000002.log.tmp"
+    leftover.write_bytes(b"half")
+    (tmp_path / "file").write_bytes(b"")
+
+    async def program():
+        with pytest.raises(StorageError, match=r"segment-000000001.log: belongs to another shard or job"):
+            Journal(tmp_path / "a", IDENTITY + 1, JournalSync.OFF)
+        with pytest.raises(StorageError, match="file cannot be opened: File exists"):
+            Journal(tmp_path / "file", IDENTITY, JournalSync.OFF)
+        journal = open_journal(tmp_path / "a", JournalSync.OFF)
+        assert not leftover.exists()
+        with pytest.raises(StorageError, match="a is in use by another process: stop that server"):
+            Journal(tmp_path / "a", IDENTITY, JournalSync.OFF)
+        await journal.close()
+        await journal.close()
+        with pytest.raises(StorageError, match="was closed"):
+            journal.begin_segment(2)
+        await Journal(tmp_path / "a", IDENTITY, JournalSync.OFF).close()
+
+    run(program())
+    assert [thread.name for thread in threading.enumerate() if thread.name == "psserver-journal"] == []
+
+
+class LossySync:
+    """In place of `sync_data`: fails once with EIO; the kernel may forget what was not synced (as zeros here)."""
+
+    def __init__(self, monkeypatch, *, forgets):
+        self.forgets, self.fail, self.synced = forgets, False, 0
+        monkeypatch.setattr(segment_file, "sync_data", self)
+        monkeypatch.setattr(module, "FIRST_PAUSE", 0.001)
+
+    def __call__(self, descriptor):
+        size = os.fstat(descriptor).st_size
+        if self.fail:
+            self.fail = False
+            if self.forgets:
+                os.pwrite(descriptor, bytes(size - self.synced), self.synced)
+            raise OSError(errno.EIO, "Input/output error")
+        sync_data(descriptor)
+        self.synced = size
+
+
+def test_after_a_failed_sync_the_records_are_written_again_from_their_buffers(tmp_path, monkeypatch, caplog):
+    disk = LossySync(monkeypatch, forgets=True)
+
+    async def program():
+        journal = open_journal(tmp_path, JournalSync.EVERY)
+        journal.begin_segment(1)
+        journal.append([b"first"])
+        await journal.written()
+        disk.fail = True
+        journal.append([b"second"])
+        await journal.written()
+        assert journal.problem == ""
+
+    run(program())
+    assert read(tmp_path) == [b"first", b"second"]
+    assert f"journal {tmp_path} cannot be written: Input/output error; nothing is acknowledged" in caplog.text
+
+
+def test_after_a_failed_sync_of_an_interval_the_records_are_written_again_from_the_kernels_memory(
+    tmp_path, monkeypatch
+):
+    disk = LossySync(monkeypatch, forgets=False)
+    written = []
+    real = os.pwritev
+
+    def pwritev(descriptor, buffers, offset):
+        written.append((offset, b"".join(buffers)))
+        return real(descriptor, buffers, offset)
+
+    async def program():
+        journal = open_journal(tmp_path, JournalSync.INTERVAL)
+        journal.begin_segment(1)
+        disk.fail = True
+        monkeypatch.setattr(os, "pwritev", pwritev)
+        journal.append([b"first"])
+        await journal.written()
+        await until(lambda: disk.synced)
+
+    run(program())
+    assert [offset for offset, _ in written] == [0, SEGMENT_HEADER, SEGMENT_HEADER]
+    assert written[1] == written[2]
+    assert read(tmp_path) == [b"first"]
+
+
+def test_what_a_failed_sync_has_lost_stops_the_journal_until_a_checkpoint_has_it(tmp_path, monkeypatch):
+    disk = LossySync(monkeypatch, forgets=True)
+
+    async def program():
+        journal = open_journal(tmp_path, JournalSync.INTERVAL)
+        journal.begin_segment(1)
+        disk.fail = True
+        journal.append([b"acknowledged, then lost"])
+        await journal.written()
+        await until(lambda: "were lost by a failed sync" in journal.problem)
+        journal.append([b"never written"])
+        before = journal.written()
+        journal.begin_segment(2)
+        journal.append([b"after the snapshot"])
+        after = journal.written()
+        await asyncio.sleep(0.02)
+        assert not before.done()
+        journal.drop_segments_before(2)
+        await asyncio.gather(before, after)
+        await until(lambda: not journal.problem)
+
+    run(program())
+    assert read(tmp_path) == [b"after the snapshot"]
+    assert not segment_path(tmp_path, 1).exists()
+
+
+def test_a_fault_of_the_thread_is_a_problem_and_those_who_wait_get_an_error(tmp_path, monkeypatch):
+    def sync_data(descriptor):
+        raise ZeroDivisionError("a fault of ours")
+
+    monkeypatch.setattr(segment_file, "sync_data", sync_data)
+    monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
+
+    async def program():
+        journal = open_journal(tmp_path, JournalSync.EVERY)
+        journal.begin_segment(1)
+        journal.append([b"first"])
+        waiting = journal.written()
+        await until(lambda: "its thread ended: ZeroDivisionError" in journal.problem)
+        await journal.close()
+        with pytest.raises(StorageError, match="its thread ended"):
+            await waiting
+
+    run(program())
