@@ -25,7 +25,7 @@ from psworker.launch.job import ANY_PORT, Job, child_environment
 from psworker.launch.processes import OnLines, ParentPipe, Process, Stream, signals_handled
 from psworker.launch.progress import Watch
 from psworker.launch.restarts import Restarts
-from psworker.launch.run_folder import Logs
+from psworker.launch.run_folder import OpenRunFolder
 
 #: Seconds for the servers to start; for a worker from SIGTERM to its end; the same for a server, which gives open calls
 #: 5 s; and for the kernel after SIGKILL.
@@ -67,7 +67,7 @@ class LocalCluster:
         self._processes: dict[str, Process] = {}
         self._addresses: dict[str, str] = {}  # of the servers that have answered, by name
         self._restarts = Restarts(job.restart)
-        self._logs: Logs | None = None
+        self._folder: OpenRunFolder | None = None
         self._watch: Watch | None = None
         self._stopping = False
 
@@ -81,7 +81,7 @@ class LocalCluster:
         """
         signals = signals_handled(_STOP_SIGNALS, partial(self._post, self._on_signal))
         folder = self._job.run_folder.opened() if self._job.run_folder else nullcontext()
-        with folder as self._logs, self._parent, signals, self._display:
+        with folder as self._folder, self._parent, signals, self._display:
             try:
                 self._start_servers()
                 self._train()
@@ -116,9 +116,11 @@ class LocalCluster:
         """Start a process of the job; a server again where the workers know it."""
         job = self._job
         on_lines: OnLines
+        held: list[int] = []
         if name in job.server_names:
             command = job.server_command(job.server_names.index(name), self._addresses.get(name, ANY_PORT))
             environment, on_lines = child_environment(os.environ, None, 1), self._server_lines
+            held += [self._folder.lock] if self._folder else []
         else:
             command = job.worker_command(name, [self._addresses[server] for server in job.server_names])
             environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
@@ -126,7 +128,7 @@ class LocalCluster:
             on_lines = self._worker_lines
         on_end = partial(self._post, self._on_end)
         try:
-            self._processes[name] = Process(name, command, environment, self._parent, on_lines, on_end)
+            self._processes[name] = Process(name, command, environment, self._parent, on_lines, on_end, held)
         except OSError as error:
             raise _Abort(Outcome(1, f"cannot start {name}: {error}")) from error
         self._restarts.started(name, time.monotonic())
@@ -241,7 +243,7 @@ class LocalCluster:
         self._show(name, "stderr", lines)
 
     def _log(self, name: str, lines: list[str]) -> None:
-        if self._logs and (problem := self._logs.write(name, lines)):
+        if self._folder and (problem := self._folder.log(name, lines)):
             self._show(name, "stderr", [f"psworker: {problem}"])
 
     def _show(self, name: str, stream: Stream, lines: list[str]) -> None:

@@ -45,8 +45,8 @@ class RunFolder:
         return self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
 
     @contextmanager
-    def opened(self) -> Iterator["Logs"]:
-        """Create the folder and hold it for this process alone; gives the logs in it.
+    def opened(self) -> Iterator["OpenRunFolder"]:
+        """Create the folder, and hold it for this process and those that inherit its lock.
 
         Raises `ConfigurationError` if it is not empty and the run is not to resume, if it is in use, or if it cannot be
         created or written.
@@ -59,30 +59,35 @@ class RunFolder:
                     )
                 for folder in (self.checkpoints, logs := self.path / "logs"):
                     folder.mkdir(parents=True, exist_ok=True)
-                handle = os.open(self.path, os.O_RDONLY)
-                stack.callback(os.close, handle)
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock = os.open(self.path, os.O_RDONLY)
+                stack.callback(os.close, lock)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigurationError(
-                    f"the folder {self.path} is in use by another psworker local: wait for its end, or use another one"
+                    f"the folder {self.path} is in use by another psworker local, or by servers that it has left and "
+                    "that end within seconds: wait for their end, or use another folder"
                 ) from None
             except OSError as error:
                 raise ConfigurationError(f"cannot use the folder {self.path}: {error.strerror}") from error
-            yield Logs(logs)
+            yield OpenRunFolder(lock, logs)
 
 
-class Logs:
-    """A file NAME.log for each process, to which lines are appended at once. Any thread may call."""
+class OpenRunFolder:
+    """A folder that is held by `lock`, a file descriptor, until all processes that have it have ended.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    Each process has a file `logs/NAME.log`, to which lines are appended at once. Any thread may call.
+    """
+
+    def __init__(self, lock: int, logs: Path) -> None:
+        self.lock = lock
+        self._logs = logs
         self._failed: set[str] = set()
-        self._lock = threading.Lock()  # of a process's lines, each is written whole
+        self._writing = threading.Lock()  # the lines of a call stay together
 
-    def write(self, name: str, lines: Sequence[str]) -> str:
+    def log(self, name: str, lines: Sequence[str]) -> str:
         """Append lines to the log of a process; returns the reason, once, if it cannot be written and ends there."""
-        path = self._folder / f"{name}.log"
-        with self._lock:
+        path = self._logs / f"{name}.log"
+        with self._writing:
             try:
                 if name not in self._failed:
                     with path.open("ab", buffering=0) as file:

@@ -1,5 +1,8 @@
 """The folder of a run: new, resumed, in use or not usable; the options of its servers; logs."""
 
+import os
+import queue
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from pswire.errors import ConfigurationError
 from pswire.specs.checkpoints import EverySteps
 from psworker.launch.cli import main
 from psworker.launch.job import Job
+from psworker.launch.processes import ParentPipe, Process
 from psworker.launch.run_folder import RunFolder
 
 
@@ -57,6 +61,27 @@ def test_a_folder_belongs_to_one_job_at_a_time(runs):
         pass
 
 
+def test_a_folder_is_in_use_until_the_servers_that_a_killed_launcher_has_left_have_ended(runs):
+    ended, folder = queue.SimpleQueue(), RunFolder(Path("a"), resume=True)
+    with ParentPipe() as parent:
+        with folder.opened() as opened:
+            child = Process(
+                "server-0",
+                ["http.server", "--bind", "127.0.0.1", "0"],
+                os.environ,
+                parent,
+                lambda *_: None,
+                ended.put,
+                [opened.lock],
+            )
+        with pytest.raises(ConfigurationError, match="by servers that it has left and that end within seconds"):
+            folder.opened().__enter__()
+        child.kill(signal.SIGKILL)
+        ended.get(timeout=20)
+    with folder.opened():
+        pass
+
+
 def test_a_folder_that_cannot_be_made_is_named_with_the_reason(runs):
     (runs / "file").touch()
     for path, reason in (("file", "Not a directory"), ("file/a", "Not a directory")):
@@ -75,18 +100,18 @@ def test_servers_get_the_folder_of_checkpoints_and_how_often_they_are_written(ru
 
 def test_lines_are_appended_to_the_log_of_their_process(runs):
     for life in (1, 2):
-        with RunFolder(Path("a"), resume=True).opened() as logs:
-            assert logs.write("worker-0", [f"grün {life}", ""]) == logs.write("server-0", ["up"]) == ""
+        with RunFolder(Path("a"), resume=True).opened() as folder:
+            assert folder.log("worker-0", [f"grün {life}", ""]) == folder.log("server-0", ["up"]) == ""
     assert (runs / "a/logs/worker-0.log").read_text() == "grün 1\n\ngrün 2\n\n"
     assert (runs / "a/logs/server-0.log").read_text() == "up\nup\n"
 
 
 def test_a_log_that_cannot_be_written_is_reported_once_and_the_others_go_on(runs):
-    with RunFolder(Path("a")).opened() as logs:
+    with RunFolder(Path("a")).opened() as folder:
         (runs / "a/logs/worker-0.log").mkdir()
-        problems = [logs.write("worker-0", ["lost"]) for _ in range(3)]
+        problems = [folder.log("worker-0", ["lost"]) for _ in range(3)]
         assert problems == ["the log a/logs/worker-0.log ends here: Is a directory", "", ""]
-        assert logs.write("worker-1", ["kept"]) == ""
+        assert folder.log("worker-1", ["kept"]) == ""
     assert (runs / "a/logs/worker-1.log").read_text() == "kept\n"
 
 
