@@ -97,8 +97,8 @@ class Session:
     """The connection between a program's variables and their servers. Made by `psworker.session()`.
 
     Methods that read or change variables, except `push` and `rows`, first push all pending gradients. `pull`, `push`,
-    `rows`, `slot` and `set_hyperparameters` raise `ConfigurationError` when the session is not open. `worker` is this
-    worker's name; `number` is 0 for the first worker of the job that joined, and so on.
+    `rows`, `save`, `slot` and `set_hyperparameters` raise `ConfigurationError` when the session is not open. `worker`
+    is this worker's name; `number` is 0 for the first worker of the job that joined, and so on.
     """
 
     def __init__(
