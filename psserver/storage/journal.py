@@ -8,7 +8,6 @@ record a part of the format.
 """
 
 import asyncio
-import enum
 import errno
 import logging
 import os
@@ -23,6 +22,7 @@ from psserver.storage.files import sync_path, temporary_path
 from psserver.storage.segment_file import SegmentFile
 from psserver.storage.segments import SegmentHeader, list_segments, lock_journal, read_segment_header, segment_path
 from pswire.errors import StorageError
+from pswire.specs.checkpoints import JournalSync
 
 #: Seconds between two syncs with `JournalSync.INTERVAL`.
 SYNC_INTERVAL = 0.1
@@ -40,18 +40,6 @@ _ADVICE = {
 }
 
 log = logging.getLogger(__name__)
-
-
-class JournalSync(enum.StrEnum):
-    """When records count as written.
-
-    `EVERY`: they are on the disk, and survive a loss of power. `INTERVAL`: the kernel has them, so they survive the end
-    of the process, and syncs them each 100 ms. `OFF`: the kernel has them, and chooses when to write them.
-    """
-
-    EVERY = "every"
-    INTERVAL = "100ms"
-    OFF = "off"
 
 
 class Journal:
