@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from pswire import messages as ms
-from pswire.errors import ConfigurationError, ParamServerError
+from pswire.errors import ConfigurationError, ParamServerError, StateLost
 from pswire.optimizers import MovingAverage, UpdateSpec
 from pswire.specs.consistency import (
     Asynchronous,
@@ -23,10 +24,17 @@ from pswire.tensors.values import Array
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.heartbeat import Heartbeat
 from psworker.client.placement import Placement
-from psworker.client.push_pull import PushResult, ShardedPull, ShardedPush, check_finite, join_rows
+from psworker.client.push_pull import PushResult, ShardedPull, ShardedPush, join_rows
+from psworker.client.recovery import Recovery
+from psworker.client.registration import Registration
 from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Future, Transport
 from psworker.versions import ReadVersion, VersionedArray
+
+#: In one call; a job whose shards lose their state more often than that does not get on.
+MAX_RECOVERIES = 10
+
+T = TypeVar("T")
 
 
 class Client:
@@ -42,6 +50,10 @@ class Client:
     Every method raises the server's error, or `Unavailable` or `TimedOut` after `timeout` seconds of retries; and
     `UnknownVariable` for a variable that was not registered, when nothing has been sent yet. The encoding of the
     `encoder` of gradients is also that of values. After `join`, `consistency` and `staleness` are the shards' policies.
+
+    When shards have lost acknowledged state, all go back to a cut (`psworker.client.recovery`) within the call that
+    learns of it. Then a push is dropped, and what else was called is repeated. `value_of` gives the worker's present
+    value of a variable, for one that was registered after the cut.
     """
 
     def __init__(
@@ -55,14 +67,25 @@ class Client:
         self.consistency: Consistency = Asynchronous()
         self.staleness: StalenessSpec = IgnoreStaleness()
         self._pushing = ShardedPush(self._calls, self.encoder)
-        self._placement = Placement(transport.shards)
+        self._registration = Registration(self._calls, lambda name: self.value_of(name))
+        self._recovery = Recovery(self._calls, self._registration, timeout)
         self._process = os.getpid()
         self._sequence = 0
+        self.value_of: Callable[[str], Array | None] = lambda name: None
 
     @property
     def chief(self) -> bool:
         """Whether this worker is chief, as last reported by shard 0."""
         return self._calls.chief
+
+    @property
+    def recoveries(self) -> int:
+        """How often all shards went back to a cut."""
+        return self._recovery.count
+
+    @property
+    def _placement(self) -> Placement:
+        return self._registration.placement
 
     def join(self) -> ms.Joined:
         """Joins every shard and keeps the leases by a heartbeat in the background; shard 0's answer.
@@ -70,7 +93,10 @@ class Client:
         Raises `ConfigurationError` if the shards were started with different policies, and `WrongShard` if they are not
         the servers of the job, all of them and in their order.
         """
-        joined, *others = self._calls.join()
+        try:
+            joined, *others = self._calls.join()
+        except StateLost as error:
+            joined, *others = self._go_back(error, "it has just joined")
         for shard, other in enumerate(others, 1):
             if (joined.consistency, joined.staleness) != (other.consistency, other.staleness):
                 raise ConfigurationError(
@@ -93,42 +119,14 @@ class Client:
         if a worker has registered one of this name that differs, or is placed elsewhere; `ShapeMismatch` if an initial
         value does not have its variable's shape and dtype; `WrongShard` if one of the shards was restarted.
         """
-        calls, names = self._calls, [declaration.spec.name for declaration in declarations]
-        placement = self._placement.extended([declaration.spec for declaration in declarations])
-        parts: dict[int, list[ms.Declaration]] = {shard: [] for shard in range(self.shards)}
-        for name, declaration in zip(names, declarations, strict=True):
-            variable, value = placement[name], declaration.value
-            values: list[Array | None] = [None] * len(variable.partitions)
-            if value is not None:
-                variable.check(value, "initial value")
-                if self.shards > 1:
-                    check_finite(name, value, "initial value")
-                values = [*variable.split(value)]
-            for partition, array in zip(variable.partitions, values, strict=True):
-                part = replace(declaration, spec=partition.spec, value=array, part=partition.part)
-                parts[partition.shard].append(part)
-        pull = ShardedPull(placement, names, rejoins=calls.rejoins)
-        with calls.cuts as cut:
-            messages = {
-                shard: ms.Register(calls.sender, tuple(part), states=calls.states, cut=cut)
-                for shard, part in parts.items()
-            }
-            if self.shards > 1:
-                places = tuple([ms.Place(name, placement[name].partitions[0].shard) for name in names])
-                messages[0] = replace(messages[0], places=places)
-                checks = {}
-                for shard, message in messages.items():
-                    without_values = [replace(part, value=None) for part in message.declarations]
-                    checks[shard] = replace(message, declarations=tuple(without_values), dry_run=True)
-                calls.results(calls.send(checks), ms.Registered)
-            answers = [calls.call(0, messages[0], ms.Registered)]
-            others = {shard: message for shard, message in messages.items() if shard and message.declarations}
-            answers += calls.results(calls.send(others), ms.Registered)
-        self._placement = placement
-        self._pushing.observed |= {one.spec.name for one in declarations if isinstance(one.optimizer, MovingAverage)}
-        if self._pushing.orders and calls.frontier.decided:
+        calls, pushing = self._calls, self._pushing
+        names, rejoins = [declaration.spec.name for declaration in declarations], calls.rejoins
+        answers = self._repeated(lambda: self._registration.register(declarations), "its registration is repeated")
+        pushing.observed |= {one.spec.name for one in declarations if isinstance(one.optimizer, MovingAverage)}
+        if pushing.orders and calls.frontier.decided:
             return self.pull([value.name for answer in answers for value in answer.values])  # in shard 0's order
-        return pull.joined(answers, 0 if self._pushing.orders else None)
+        pull = ShardedPull(self._placement, names, rejoins=max(rejoins, calls.went_back))
+        return pull.joined(answers, 0 if pushing.orders else None)
 
     def push(
         self,
@@ -144,12 +142,16 @@ class Client:
         there is no other push, tune or assign. `gradients` have the versions of the weights that they were computed
         with; of the `known_values` from this client, those that have not changed do not travel again.
 
+        A push is dropped without being sent if its weights are from before the shards went back to a cut.
+
         Raises `ShapeMismatch` if a gradient does not have its variable's shape and dtype; then nothing was sent.
         """
-        pulled = ShardedPull(self._placement, pull, known_values, self._calls.rejoins)
         calls, pushing = self._calls, self._pushing
         if calls.abandoned:
-            calls.report_abandoned()
+            self._repeated(calls.report_abandoned, "nothing of it is open")
+        if calls.went_back and any(gradient.read.rejoins < calls.went_back for gradient in gradients):
+            return Future(partial(self._dropped, pull))
+        pulled = ShardedPull(self._placement, pull, known_values, calls.rejoins)
         cut = calls.cuts.begin_change()
         try:
             messages = pushing.messages(self._placement, self._sequence + 1, gradients, loss, pulled, cut)
@@ -159,15 +161,27 @@ class Client:
         except BaseException:
             calls.cuts.end_change()
             raise
-        return Future(partial(self._pushed, sent, messages, pulled))
+        return Future(partial(self._pushed, sent, messages, pulled, pull))
 
     def _pushed(
-        self, sent: Mapping[int, Future[ms.Answer]], messages: Mapping[int, ms.Push | ms.Pull], pulled: ShardedPull
+        self,
+        sent: Mapping[int, Future[ms.Answer]],
+        messages: Mapping[int, ms.Push | ms.Pull],
+        pulled: ShardedPull,
+        names: Sequence[str],
     ) -> PushResult:
         try:
             return self._pushing.result(sent, messages, pulled)
+        except StateLost as error:
+            self._go_back(error, "its push is dropped")
         finally:
             self._calls.cuts.end_change()
+        return self._dropped(names)
+
+    def _dropped(self, names: Sequence[str]) -> PushResult:
+        """The result of a push that was dropped because the shards went back, with the values of `names`."""
+        values = self.pull(names) if names else []
+        return PushResult(ms.Outcome.DROPPED, 0, self._calls.global_step, values, self._recovery.reason)
 
     def pull(
         self, names: Sequence[str], known_values: Iterable[VersionedArray] = (), *, exact: bool = False
@@ -180,6 +194,17 @@ class Client:
     ) -> Future[list[VersionedArray]]:
         """Sends a `pull`. No push, tune or assign until its result is there."""
         self.report_deferred_idle()
+        known = list(known_values)
+        started = [self._start_pull(names, known, exact=exact)]
+
+        def attempt() -> list[VersionedArray]:
+            return (started.pop() if started else self._start_pull(names, known, exact=exact)).result()
+
+        return Future(lambda: self._repeated(attempt, "its pull is repeated"))
+
+    def _start_pull(
+        self, names: Sequence[str], known_values: Iterable[VersionedArray], *, exact: bool
+    ) -> Future[list[VersionedArray]]:
         calls, encoding = self._calls, "" if exact else self.encoder.encoding
         pull = ShardedPull(self._placement, names, known_values, calls.rejoins)
         messages = {shard: pull.message(shard, calls.sender, encoding) for shard in sorted(pull.names)}
@@ -205,7 +230,11 @@ class Client:
 
         Raises `InvalidMessage` if there is no such slot, and as `PlacedVariable.split_rows`.
         """
+        return self._repeated(lambda: self._choose(name, rows, slot, exact=exact), "its request for rows is repeated")
+
+    def _choose(self, name: str, rows: Array | None, slot: str, *, exact: bool) -> VersionedArray:
         calls, variable, orders = self._calls, self._placement[name], self._pushing.orders
+        rejoins = calls.rejoins
         numbers, positions = (None, None) if rows is None else variable.split_rows(rows)
         encoding = "" if slot or exact else self.encoder.encoding
         served_at = calls.frontier.decided if orders else None
@@ -216,7 +245,7 @@ class Client:
             messages[shard] = ms.Pull(calls.sender, (), (choice,), encoding=encoding, after=after)
         answers = calls.results(calls.send(messages), ms.Pulled)
         values = [value for answer in answers for value in answer.values]
-        read = ReadVersion(tuple([value.version for value in values]), served_at)
+        read = ReadVersion(tuple([value.version for value in values]), served_at, rejoins)
         return VersionedArray(name, read, join_rows(values, positions))
 
     def assign(self, assignments: Sequence[ms.Assignment], *, add: bool = False) -> None:
@@ -235,6 +264,11 @@ class Client:
             for partition, array in zip(variable.partitions, variable.split(value), strict=True):
                 parts.setdefault(partition.shard, []).append(ms.Assignment(name, array))
         self.report_deferred_idle()
+        self._repeated(lambda: self._assign(assignments, parts, add=add), "its assignment is repeated")
+
+    def _assign(
+        self, assignments: Sequence[ms.Assignment], parts: Mapping[int, list[ms.Assignment]], *, add: bool
+    ) -> None:
         self._calls.report_abandoned()
         self._sequence += 1
         calls, sequence = self._calls, self._sequence
@@ -254,6 +288,8 @@ class Client:
                 calls.call(0, replace(first, remote=remote), ms.Assigned)
                 failed = []
                 calls.results(calls.send(calls.in_order(messages)), ms.Assigned, failed)
+            except StateLost:
+                raise
             except ParamServerError:
                 calls.abandon(failed, sequence)
                 raise
@@ -261,6 +297,9 @@ class Client:
     def tune(self, names: Sequence[str], optimizer: UpdateSpec, fields: Sequence[str]) -> None:
         """Sets these hyperparameters of the variables, of the kind of `optimizer`, on all their shards."""
         self.report_deferred_idle()
+        self._repeated(lambda: self._tune(names, optimizer, fields), "its change of hyperparameters is repeated")
+
+    def _tune(self, names: Sequence[str], optimizer: UpdateSpec, fields: Sequence[str]) -> None:
         parts = ShardedPull(self._placement, names).names
         self._sequence += 1
         calls, sequence = self._calls, self._sequence
@@ -274,7 +313,25 @@ class Client:
     def take(self, queue: ms.QueueSpec, finished: ms.Finished | None, reports: int = 0) -> ms.Taken:
         """The next block of a data queue, or within seconds why there is none yet; epoch reports from `reports` on."""
         self._heartbeat.idle_since = 0
-        return self._calls.call(0, ms.Take(self._calls.sender, queue, finished, reports), ms.Taken)
+        done = [finished]  # it is not done any more after the shards went back
+
+        def attempt() -> ms.Taken:
+            message = ms.Take(self._calls.sender, queue, done.pop() if done else None, reports)
+            return self._calls.call(0, message, ms.Taken)
+
+        return self._repeated(attempt, "it takes another block of examples")
+
+    def _repeated(self, attempt: Callable[[], T], consequence: str) -> T:
+        """The result of an attempt, which is made again when all shards went back to a cut during it."""
+        for _ in range(MAX_RECOVERIES):
+            try:
+                return attempt()
+            except StateLost as error:
+                self._go_back(error, consequence)
+        return attempt()
+
+    def _go_back(self, error: StateLost, consequence: str) -> list[ms.Joined]:
+        return self._recovery.go_back(error, self._sequence, consequence)
 
     def give_back(self, queue: ms.QueueSpec) -> None:
         """Gives back the block that this worker holds, so that it need not leave first; raises nothing."""
