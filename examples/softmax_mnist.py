@@ -3,6 +3,7 @@
 python examples/softmax_mnist.py                                        # in one process
 psworker local --workers 2 examples/softmax_mnist.py                    # a server and two workers
 psworker run --servers host:port examples/softmax_mnist.py              # one worker of a cluster
+python examples/softmax_mnist.py --save softmax.safetensors             # for examples/predict_mnist.py
 """
 
 import argparse
@@ -15,6 +16,7 @@ parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--batch-size", type=int, default=100)
 parser.add_argument("--learning-rate", type=float, default=0.01)
 parser.add_argument("--seed", type=int, default=0, help="seed of the order of the examples")
+parser.add_argument("--save", metavar="PATH", help="write the trained model to this safetensors file")
 options = parser.parse_args()
 
 mnist = datasets.mnist()
@@ -41,3 +43,5 @@ with ps.session() as session:
         optimizer.minimize(ops.softmax_cross_entropy(logits(batch), batch.label))
     if session.is_chief:
         print(f"test accuracy: {accuracy(mnist.test[:3000]):.4f} on the first 3,000, {accuracy(mnist.test):.4f} on all")
+        if options.save:
+            session.save(options.save)

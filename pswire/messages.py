@@ -283,6 +283,22 @@ class Gradient:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a worker's block is trained: all its examples before `position`, with this push and those before it.
+
+    Attributes:
+        queue, block: the name of the data queue, and `Block.number`.
+        position: in the order of the epoch, above the block's start and at most its stop.
+        cost_sum: as in `Finished`, of the examples from the block's start, as this worker got it, to `position`.
+    """
+
+    queue: str
+    block: int
+    position: int
+    cost_sum: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Push:
     """The gradients of one step, one per variable: all are applied once, or none.
 
@@ -298,6 +314,8 @@ class Push:
         global_step: the number of updates before this one as far as the worker knows: for learning rate schedules on
             shards that do not get every push.
         cut: the number of the last cut that this push, on all its shards, comes after (`Cut`).
+        progress: to shard 0, for each data queue that the worker reads: the examples that are done with this push. It
+            is noted with the push, once: also if the policy drops it.
     """
 
     sender: Sender
@@ -313,6 +331,7 @@ class Push:
     after: tuple[ChangeId, ...] = ()
     global_step: int = 0
     cut: int = 0
+    progress: tuple[Progress, ...] = ()
 
 
 class Outcome(Enum):
@@ -429,7 +448,10 @@ class QueueSpec:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Positions `start` to `stop` of the order of `epoch` (from 1); `number` names the block within its queue."""
+    """Positions `start` to `stop` of the order of `epoch` (from 1); `number` names the block within its queue.
+
+    Of a block that is handed out again only the rest, which is not done (`Progress`): it has the same number.
+    """
 
     number: int
     epoch: int
@@ -439,7 +461,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A block that its worker has processed, and the sum of the losses of its examples, if computed."""
+    """A block that its worker has processed to its stop, and the sum of the losses of its examples, if computed."""
 
     number: int
     cost_sum: float | None = None

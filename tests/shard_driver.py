@@ -23,7 +23,7 @@ class ShardDriver:
     def __init__(self, *declarations, workers="ab", **options):
         self.shard, self.now, self.sequences = Shard(**options), 0.0, {}
         for worker in workers:
-            self.answer(Join(worker))
+            self.answer(Join(worker, 0, self.shard.shard, self.shard.shards))
         if declarations:
             self.answer(Register(A, declarations))
 

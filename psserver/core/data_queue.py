@@ -2,21 +2,22 @@
 
 The positions 0 to size of every epoch are cut into blocks, numbered through the epochs, so a `DataQueue` is a counter,
 the blocks that are out, and those that were returned. A worker holds one block at a time, which makes taking
-idempotent: a repeated request gets the same block. `DataQueues` keeps the requests that wait.
+idempotent: a repeated request gets the same block. Its pushes say how far it is (`Progress`), so that only the rest of
+a returned block is handed out again. `DataQueues` keeps the requests that wait.
 """
 
 import heapq
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from psserver.core import events
 from psserver.core.cuts import Cuts
 from psserver.core.members.membership import Membership
 from psserver.core.state import Holding, LastEpoch, OpenEpoch, QueueState
 from psserver.core.variables.array_tasks import StepResult
-from pswire.errors import AlreadyRegistered, Unavailable
-from pswire.messages import Block, EpochReport, Finished, QueueSpec, Reply, Take, Taken
+from pswire.errors import AlreadyRegistered, InvalidMessage, Unavailable
+from pswire.messages import Block, EpochReport, Finished, Progress, Push, QueueSpec, Reply, Take, Taken
 
 #: Seconds after which a waiting Take is answered with the workers it waits for, so that its worker can report them.
 MAX_WAIT_SECONDS = 2.0
@@ -29,15 +30,28 @@ class _Epoch:
     cost_examples: int = 0
 
 
+@dataclass(slots=True)
+class _Held:
+    """A block as it was handed out to a worker; its examples before `position` are done, at this cost."""
+
+    block: Block
+    position: int
+    cost_sum: float | None = None
+
+
 class DataQueue:
-    """Hands out the blocks of all epochs, lowest number first; those of lost workers are handed out again."""
+    """Hands out the blocks of all epochs, lowest number first; the rest of a lost worker's block is handed out again.
+
+    An example is done when a push that contains its gradient is applied, or dropped by the policy, or when its block is
+    finished, if that comes first.
+    """
 
     def __init__(self, spec: QueueSpec) -> None:
         self.spec = spec
         self._blocks_an_epoch = math.ceil(spec.size / spec.block)
         self._handed_out = 0
-        self._returned: list[tuple[int, str]] = []  # a heap of (number, worker that held it)
-        self._out: dict[str, int] = {}
+        self._returned: list[tuple[int, int, str]] = []  # a heap of (number, start of the rest, worker that held it)
+        self._out: dict[str, _Held] = {}
         self._open: dict[int, _Epoch] = {}
         self.reports: list[EpochReport] = []
 
@@ -46,8 +60,13 @@ class DataQueue:
         return QueueState(
             self.spec,
             self._handed_out,
-            tuple([Holding(worker, number) for number, worker in self._returned]),
-            tuple([Holding(worker, number) for worker, number in self._out.items()]),
+            tuple([Holding(worker, number, start, start) for number, start, worker in self._returned]),
+            tuple(
+                [
+                    Holding(worker, held.block.number, held.block.start, held.position, held.cost_sum)
+                    for worker, held in self._out.items()
+                ]
+            ),
             tuple([OpenEpoch(n, one.done, one.cost_sum, one.cost_examples) for n, one in self._open.items()]),
             tuple(self.reports),
         )
@@ -57,26 +76,45 @@ class DataQueue:
         """A queue that continues from a `state`."""
         queue = cls(state.spec)
         queue._handed_out = state.handed_out
-        queue._returned = [(one.block, one.worker) for one in state.returned]  # in the order of the heap
-        queue._out = {one.worker: one.block for one in state.out}
+        queue._returned = [(one.block, one.start, one.worker) for one in state.returned]  # in the order of the heap
+        for one in state.out:
+            queue._out[one.worker] = _Held(queue._block(one.block, one.start), one.position, one.cost_sum)
         queue._open = {one.epoch: _Epoch(one.done, one.cost_sum, one.cost_examples) for one in state.open}
         queue.reports = list(state.reports)
         return queue
 
     def finish(self, worker: str, finished: Finished, result: StepResult) -> None:
-        """Count a block as done. One that this worker does not hold is ignored.
+        """Count a block as done. One that this worker does not hold is ignored."""
+        held = self._out.get(worker)
+        if held is not None and held.block.number == finished.number:
+            del self._out[worker]
+            self._count(held.block, held.block.stop, finished.cost_sum, result)
+
+    def note(self, worker: str, progress: Progress) -> None:
+        """Note how far the block is that a worker holds. One that it does not hold, or less than before, is ignored."""
+        held = self._out.get(worker)
+        if held is not None and held.block.number == progress.block and held.position <= progress.position:
+            held.position, held.cost_sum = progress.position, progress.cost_sum
+
+    def check(self, progress: Progress) -> None:
+        """Raise `InvalidMessage` if there is no such block, or the position is not in it."""
+        block = self._block(progress.block)
+        if block.epoch > self.spec.epochs or not block.start < progress.position <= block.stop:
+            raise InvalidMessage(
+                f"position {progress.position} is not in block {progress.block} of data queue {self.spec.name!r}, "
+                f"which has {self.spec.epochs} epochs of {self.spec.size} examples in blocks of {self.spec.block}"
+            )
+
+    def _count(self, block: Block, stop: int, cost_sum: float | None, result: StepResult) -> None:
+        """Count the examples of a block before `stop` as done.
 
         Complete epochs are reported in order: one that is complete waits for the ones before it.
         """
-        if self._out.get(worker) != finished.number:
-            return
-        del self._out[worker]
-        block = self._block(finished.number)
-        examples = block.stop - block.start
+        examples = stop - block.start
         epoch = self._open.setdefault(block.epoch, _Epoch())
         epoch.done += examples
-        if finished.cost_sum is not None:
-            epoch.cost_sum += finished.cost_sum
+        if cost_sum is not None:
+            epoch.cost_sum += cost_sum
             epoch.cost_examples += examples
         while (one := self._open.get(len(self.reports) + 1)) is not None and one.done == self.spec.size:
             number = len(self.reports) + 1
@@ -88,26 +126,32 @@ class DataQueue:
 
     def take(self, worker: str, result: StepResult) -> Block | None:
         """The block that the worker holds, or else the next one; None when there is none to hand out now."""
-        number = self._out.get(worker)
-        if number is None:
+        held = self._out.get(worker)
+        if held is None:
             if self._returned:
-                number, before = heapq.heappop(self._returned)
-                result.events.append(events.handed_out_again(self.spec.name, self._block(number), worker, before))
+                number, start, before = heapq.heappop(self._returned)
+                block = self._block(number, start)
+                result.events.append(events.handed_out_again(self.spec.name, block, worker, before))
             elif self._handed_out < self._blocks_an_epoch * self.spec.epochs:
-                number = self._handed_out
+                block = self._block(self._handed_out)
                 self._handed_out += 1
             else:
                 return None
-            self._out[worker] = number
-        return self._block(number)
+            held = self._out[worker] = _Held(block, block.start)
+        return held.block
 
-    def give_back(self, worker: str) -> Block | None:
-        """Return the block that the worker holds to the queue, and to the caller."""
-        number = self._out.pop(worker, None)
-        if number is None:
+    def give_back(self, worker: str, result: StepResult) -> Block | None:
+        """Return the rest of the block that the worker holds to the queue, and to the caller; None if all is done."""
+        held = self._out.pop(worker, None)
+        if held is None:
             return None
-        heapq.heappush(self._returned, (number, worker))
-        return self._block(number)
+        block, start = held.block, held.position
+        if start > block.start:
+            self._count(block, start, held.cost_sum, result)
+        if start == block.stop:
+            return None
+        heapq.heappush(self._returned, (block.number, start, worker))
+        return replace(block, start=start)
 
     @property
     def done(self) -> bool:
@@ -116,12 +160,13 @@ class DataQueue:
 
     def holders(self) -> dict[str, Block]:
         """The block that each worker holds, in the order of their names."""
-        return {worker: self._block(number) for worker, number in sorted(self._out.items())}
+        return {worker: held.block for worker, held in sorted(self._out.items())}
 
-    def _block(self, number: int) -> Block:
+    def _block(self, number: int, start: int | None = None) -> Block:
+        """A block, or the rest of it from `start`."""
         epoch, index = divmod(number, self._blocks_an_epoch)
-        start = index * self.spec.block
-        return Block(number, epoch + 1, start, min(start + self.spec.block, self.spec.size))
+        first = index * self.spec.block
+        return Block(number, epoch + 1, first if start is None else start, min(first + self.spec.block, self.spec.size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +208,18 @@ class DataQueues:
                 "do all workers run the same script with the same arguments?"
             )
 
+    def check_progress(self, push: Push) -> None:
+        """Raise `InvalidMessage` for positions that are not in their blocks."""
+        for progress in push.progress:
+            if (queue := self._queues.get(progress.queue)) is not None:
+                queue.check(progress)
+
+    def note(self, push: Push) -> None:
+        """Note how far the blocks of the worker are with this push; a queue that is not known here is ignored."""
+        for progress in push.progress:
+            if (queue := self._queues.get(progress.queue)) is not None:
+                queue.note(push.sender.worker, progress)
+
     def take(self, ticket: int, message: Take, now: float, result: StepResult) -> bool:
         """Take a finished block back and hand out the next, also to workers that wait; False if this one must wait."""
         worker, spec = message.sender.worker, message.queue
@@ -176,7 +233,7 @@ class DataQueues:
         self._waiting[key] = request
         if message.give_back:
             del self._waiting[key]
-            queue.give_back(worker)
+            queue.give_back(worker, result)
             result.replies.append(self._answer(request, None, done=queue.done))
         self._hand_out(result)
         return self._waiting.get(key) is not request
@@ -188,7 +245,7 @@ class DataQueues:
             result.replies.append(Reply(request.ticket, self._members.refusal(request.message.sender)))
         for queue in self._queues.values():
             for worker in workers:
-                if (block := queue.give_back(worker)) is not None:
+                if (block := queue.give_back(worker, result)) is not None:
                     result.events.append(events.block_returned(queue.spec.name, block, worker))
         self._hand_out(result)
 

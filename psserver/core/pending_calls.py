@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from psserver.core.cuts import Cuts
+from psserver.core.data_queue import DataQueues
 from psserver.core.members.member import Member
 from psserver.core.members.membership import Membership
 from psserver.core.metrics import EXACT, rounded
@@ -47,10 +48,16 @@ class PendingCalls:
     """The pending calls of a shard; `global_step` counts updates, `applied` and `dropped` pushes."""
 
     def __init__(
-        self, policy: Policy, store: Store, members: Membership, cuts: Cuts, order: UpdateOrder | None = None
+        self,
+        policy: Policy,
+        store: Store,
+        members: Membership,
+        cuts: Cuts,
+        queues: DataQueues,
+        order: UpdateOrder | None = None,
     ) -> None:
         self._policy, self._store, self._members, self._update_order = policy, store, members, order
-        self._cuts = cuts
+        self._cuts, self._queues = cuts, queues
         self.asynchronous = type(policy) is Asynchronous  # no push is held, and no other call waits for one
         self._calls: dict[int, PendingCall] = {}
         # of the last update, as schedules count: pushes of the job before it, as far as known here
@@ -259,9 +266,11 @@ class PendingCalls:
         self._record(call, push, ms.Pushed(outcome, staleness, step, (), reason, None, frontier, cut))
 
     def _record(self, call: PendingCall, push: ms.Push, answer: ms.Pushed) -> None:
-        """Settle a push; from now on it is pending for its values only."""
+        """Settle a push, and note that its examples are done; from now on it is pending for its values only."""
         call.answer = answer
         call.member.clock += 1
+        if push.progress:
+            self._queues.note(push)
         self._members.record(call.member, push.sequence, answer)
 
     def _assign(self, call: PendingCall, result: StepResult) -> None:

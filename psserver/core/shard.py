@@ -81,8 +81,8 @@ class Shard:
         decides = not shard and (consistency.decides or staleness.decides)
         self.cuts = Cuts(shards, decides=decides)
         self._store.copied_bytes = lambda: 0 if self.cuts.current is None else self.cuts.current.nbytes
-        self._pending = PendingCalls(policy, self._store, self._members, self.cuts, self._update_order)
         self._queues = DataQueues(self._members, self.cuts)
+        self._pending = PendingCalls(policy, self._store, self._members, self.cuts, self._queues, self._update_order)
         self._traffic = TrafficMeter()
 
     # --- the state ------------------------------------------------------------------------------------------------
@@ -290,6 +290,9 @@ class Shard:
                     self._check_group(message, message.group)
                 if message.remote:
                     self._check_remote(message.remote, [one.name for one in message.remote])
+                if message.progress:
+                    self._check_has_queues()
+                    self._queues.check_progress(message)
                 repeated = message.sequence <= member.settled and is_repeated(member, message)
                 self._store.check_gradients(message.gradients)
                 self._store.check_pull(message)
@@ -320,10 +323,13 @@ class Shard:
                 repeated = is_repeated(member, message)
                 self._store.check_assignments(message.assignments)
             case ms.Take():
-                if self.shard:
-                    raise WrongShard(f"this is shard {self.shard}: data queues are kept on shard 0")
+                self._check_has_queues()
                 self._queues.check(message.queue)
         return member, repeated
+
+    def _check_has_queues(self) -> None:
+        if self.shard:
+            raise WrongShard(f"this is shard {self.shard}: data queues are kept on shard 0")
 
     def _check_remote(self, weights: Iterable[ms.RemoteWeights], names: Sequence[str]) -> None:
         if self._update_order is None:

@@ -90,10 +90,16 @@ class MembershipState:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A block that a worker holds, or one that it had and that is to be handed out again."""
+    """A block from `start` on that a worker holds, or that it had and that is to be handed out again.
+
+    Its examples before `position` are done, at this cost.
+    """
 
     worker: str
     block: int
+    start: int
+    position: int
+    cost_sum: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Files that are complete or not there, and writes that reach the disk.
+"""Files and folders that are complete or not there, writes that reach the disk, and checksums.
 
 A rename is atomic, but it is durable only once the folder has been synced, and it may reach the disk before the data of
 the renamed file unless that file was synced first.
@@ -7,13 +7,33 @@ the renamed file unless that file was synced first.
 import errno
 import fcntl
 import os
+import shutil
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from crc32c import crc32c
 
 #: Buffers that one call of `pwritev` accepts.
 MAX_BUFFERS = os.sysconf("SC_IOV_MAX")
+
+#: Bytes of a file that a checksum reads at a time.
+CHECKSUM_PIECE = 4 << 20
+
+
+def temporary_path(path: Path) -> Path:
+    """Where a file or folder is written before it takes its name: beside it. One that is there was left by a crash."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+def checksum(path: Path) -> int:
+    """The CRC32C of a file. Raises `OSError`."""
+    crc = 0
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(CHECKSUM_PIECE):
+            crc = crc32c(piece, crc)
+    return crc
 
 
 def sync_data(descriptor: int) -> None:
@@ -54,7 +74,7 @@ def write_all(descriptor: int, buffers: Sequence[memoryview], offset: int) -> No
 
 def write_file(path: Path, data: bytes) -> None:
     """Write a small file that is complete, durable, or not there. Replaces `path`. Raises `OSError`."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = temporary_path(path)
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
@@ -68,3 +88,44 @@ def write_file(path: Path, data: bytes) -> None:
             temporary.unlink()
         raise
     sync_path(path.parent)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Make a folder that is complete, durable, or not there.
+
+        with new_folder(Path("checkpoints/step-000000100/shard-0-of-2")) as folder:
+            (folder / "manifest.json").write_bytes(data)
+
+    The block gets an empty temporary folder, which takes the place `path` when the block ends and all in it is synced.
+    If anything raises, the temporary folder is removed, and so are parents that were made for it and are empty. Two
+    callers must not make the same folder at the same time.
+
+    Raises:
+        FileExistsError: the folder is there already; it is not changed.
+        OSError: it cannot be written.
+    """
+    if path.exists():
+        raise FileExistsError(errno.EEXIST, "the folder is there already", str(path))
+    temporary = temporary_path(path)
+    made = [parent for parent in path.parents if not parent.exists()]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if temporary.exists():
+            shutil.rmtree(temporary)
+        temporary.mkdir()
+        yield temporary
+        for folder, _, names in os.walk(temporary, topdown=False):
+            for name in names:
+                sync_path(Path(folder, name))
+            sync_path(Path(folder))
+        temporary.rename(path)
+        temporary = path
+        for parent in [path.parent, *(parent.parent for parent in made)]:
+            sync_path(parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        for parent in made:
+            with suppress(OSError):  # another shard may write to it
+                parent.rmdir()
+        raise

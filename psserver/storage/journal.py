@@ -10,7 +10,6 @@ record a part of the format.
 import asyncio
 import enum
 import errno
-import fcntl
 import logging
 import os
 import time
@@ -20,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Condition, Thread
 
-from psserver.storage.files import sync_path
+from psserver.storage.files import sync_path, temporary_path
 from psserver.storage.segment_file import SegmentFile
-from psserver.storage.segments import SegmentHeader, list_segments, read_segment_header, segment_path
+from psserver.storage.segments import SegmentHeader, list_segments, lock_journal, read_segment_header, segment_path
 from pswire.errors import StorageError
 
 #: Seconds between two syncs with `JournalSync.INTERVAL`.
@@ -79,7 +78,13 @@ class Journal:
         """
         self._loop = asyncio.get_running_loop()
         self._folder, self._identity, self._mode = folder, identity, sync
-        self._lock = _lock_folder(folder)
+        if not 0 <= identity < 1 << 64:
+            raise ValueError(f"identity {identity} of journal {folder}: it has 64 bits")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"journal {folder} cannot be made: {error.strerror}") from error
+        self._lock = lock_journal(folder)
         try:
             self._sizes = _segment_sizes(folder, identity)
         except StorageError:
@@ -222,8 +227,8 @@ class Journal:
     def _carry_out(self) -> None:
         """Carry out the pending entries: records up to the next beginning of a segment at a time."""
         while self._pending:
-            if isinstance(number := self._pending[0], int):
-                self._open(number)
+            if isinstance(self._pending[0], int):  # without a name for it, which would keep its buffers
+                self._open(self._pending[0])
                 self._done(1)
             else:
                 self._done(self._write())
@@ -329,30 +334,13 @@ class Journal:
                 log.info("journal %s is written again", self._folder)
 
 
-def _lock_folder(folder: Path) -> int:
-    """A descriptor of the folder, which is made if it is not there, with a lock that ends with the process."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise StorageError(f"journal {folder} cannot be opened: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise StorageError(
-            f"journal {folder} is in use by another process: stop that server, or give each its own folder"
-        ) from error
-    return descriptor
-
-
 def _segment_sizes(folder: Path, identity: int) -> dict[int, int]:
     """Bytes of each segment in a folder. Deletes what a crash left of the creation of one. Raises `StorageError`."""
     segments = list_segments(folder)
     if segments:
         read_segment_header(segments[max(segments)], identity)
     try:
-        for leftover in folder.glob(".segment-*.tmp"):
+        for leftover in folder.glob(temporary_path(Path("segment-*")).name):
             leftover.unlink()
         return {number: path.stat().st_size for number, path in segments.items()}
     except OSError as error:

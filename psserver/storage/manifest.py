@@ -113,26 +113,27 @@ def from_json(data: dict[str, Any], arrays: Mapping[str, Array]) -> st.ShardStat
     state: st.ShardState = _SHARD.get(proto, InlineReceiver())
     try:
         unread = cast(Iterable[_Unread], state.served)
-        return replace(state, served=tuple([_with_arrays(*entry, arrays) for entry in unread]))
+        return replace(state, served=tuple([_with_arrays(n, one, arrays) for n, one in enumerate(unread)]))
     except KeyError as error:
         raise Malformed(f"the served weights {error} are missing") from None
 
 
 def served_arrays(state: st.ShardState) -> dict[str, Array]:
-    """The arrays of served weights by their names in the file."""
+    """The arrays of served weights by their names in the file, in the order of the state."""
     arrays: dict[str, Array] = {}
-    for weights in state.served:
-        key = f"{weights.worker}/{weights.name}"
-        arrays[key] = weights.array.parts[0] if isinstance(weights.array, Packed) else weights.array
+    for place, weights in enumerate(state.served):
+        arrays[_key(place)] = weights.array.parts[0] if isinstance(weights.array, Packed) else weights.array
         if weights.rows is not None:
-            arrays[f"{key}/rows"] = weights.rows
+            arrays[f"{_key(place)}/rows"] = weights.rows
     return arrays
 
 
-def _with_arrays(
-    worker: str, name: str, version: int, form: str, has_rows: bool, arrays: Mapping[str, Array]
-) -> st.ServedState:
-    key = f"{worker}/{name}"
-    array = arrays[key]
+def _key(place: int) -> str:
+    return f"served-{place}"
+
+
+def _with_arrays(place: int, unread: _Unread, arrays: Mapping[str, Array]) -> st.ServedState:
+    worker, name, version, form, has_rows = unread
+    array = arrays[_key(place)]
     packed = Packed(form, array.shape, (array,)) if form else array
-    return st.ServedState(worker, name, version, packed, arrays[f"{key}/rows"] if has_rows else None)
+    return st.ServedState(worker, name, version, packed, arrays[f"{_key(place)}/rows"] if has_rows else None)

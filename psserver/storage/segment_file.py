@@ -100,7 +100,8 @@ class SegmentFile:
                     header, payload = read_record(file, offset, self.size, self._seed)
                 except InvalidRecord as invalid:
                     raise OSError(
-                        errno.EIO, f"records from offset {offset} on were lost by a failed sync ({invalid})"
+                        errno.EIO,
+                        f"records from offset {offset} on were lost by a failed sync; the next checkpoint has them",
                     ) from invalid
                 write_all(self._descriptor, [memoryview(header), memoryview(payload)], offset)
                 offset += RECORD_HEADER + len(payload)

@@ -11,12 +11,14 @@ written. They tell a torn tail from damage: records that were being written when
 bad in any order, but a bad record at an offset that a later record calls safe was good once.
 """
 
+import fcntl
 import io
 import logging
 import os
 import re
 import struct
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -96,6 +98,25 @@ def segment_path(folder: Path, number: int) -> Path:
     return folder / f"segment-{number:09d}.log"
 
 
+def lock_journal(folder: Path) -> int:
+    """Reserve a journal's folder for a writer, until the returned descriptor is closed or the process ends.
+
+    Raises `StorageError` if it is reserved already, or the file system has no locks.
+    """
+    try:
+        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise StorageError(f"journal {folder} cannot be opened: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        in_use = "is in use by another process: stop that server, or give each its own folder"
+        reason = in_use if isinstance(error, BlockingIOError) else f"cannot be locked: {error.strerror}"
+        raise StorageError(f"journal {folder} {reason}") from error
+    return descriptor
+
+
 def list_segments(folder: Path) -> dict[int, Path]:
     """The segments in a folder by number, in ascending order. Raises `StorageError` if it cannot be read."""
     try:
@@ -147,13 +168,25 @@ def read_segments(folder: Path, identity: int, first: int | None = None, *, trun
         folder: the journal's folder; one that is empty has no records.
         identity: of the shard, as given when the journal was written.
         first: number of the segment to begin with; without it, the oldest.
-        truncate: whether to cut a torn tail off, durably. Necessary before the journal is written again.
+        truncate: whether to cut a torn tail off, durably. Necessary before the journal is written again. The folder is
+            locked until the last record is read, as what another process writes at the moment looks like a torn tail.
 
     Raises:
         DamagedFile: a segment is missing, cut or altered. Missing and cut segments, and bad headers of segments, are
             found before the first record is returned.
-        StorageError: a segment belongs to another shard, or cannot be read.
+        StorageError: a segment belongs to another shard, or the folder cannot be read or is in use.
     """
+    with ExitStack() as stack:
+        if truncate:
+            stack.callback(os.close, lock_journal(folder))
+        try:
+            yield from _read_segments(folder, identity, first, truncate=truncate)
+        except OSError as error:
+            raise StorageError(f"journal {folder}: cannot be read: {error.strerror}") from error
+
+
+def _read_segments(folder: Path, identity: int, first: int | None, *, truncate: bool) -> Iterator[Record]:
+    """The records, as `read_segments` gives them."""
     paths = [path for number, path in list_segments(folder).items() if first is None or number >= first]
     headers = [read_segment_header(path, identity) for path in paths]
     if paths and first is not None and headers[0].number != first:

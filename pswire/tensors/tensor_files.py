@@ -144,6 +144,23 @@ class TensorFile:
             left, offset = left[count:], offset + count
 
 
+def header_of(
+    tensors: Iterable[tuple[str, TensorSpec]], metadata: Mapping[str, str] | None = None, alignment: int = 8
+) -> bytes:
+    """The beginning of a file of these tensors by name, whose elements follow end to end in this order.
+
+    Its length is a multiple of `alignment`, which must be one of 8.
+    """
+    header: dict[str, object] = {} if metadata is None else {RESERVED: dict(metadata)}
+    end = 0
+    for name, spec in tensors:
+        begin, end = end, end + spec.nbytes
+        header[name] = {"dtype": _NAMES[spec.dtype], "shape": spec.shape, "data_offsets": (begin, end)}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % alignment)
+    return len(text).to_bytes(8, "little") + text
+
+
 def write_tensors(
     path: str | os.PathLike[str],
     tensors: Iterable[tuple[TensorSpec, Iterable[Array]]],
@@ -156,15 +173,9 @@ def write_tensors(
     Raises `ModelFileError` if it cannot be written, and whatever the pieces raise; nothing of it is left then.
     """
     ordered = sorted(tensors, key=lambda one: (-DTYPES[one[0].dtype].itemsize, one[0].name))  # so all are aligned
-    header: dict[str, object] = {RESERVED: dict(metadata)}
-    end = 0
-    for spec, _ in ordered:
-        begin, end = end, end + spec.nbytes
-        header[spec.name] = {"dtype": _NAMES[spec.dtype], "shape": spec.shape, "data_offsets": (begin, end)}
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    header = header_of([(spec.name, spec) for spec, _ in ordered], metadata)
     with _replacing(os.path.realpath(path)) as file:
-        _write(file, len(text).to_bytes(8, "little") + text)
+        _write(file, header)
         for spec, pieces in ordered:
             left = spec.nbytes
             for piece in pieces:

@@ -106,12 +106,18 @@ class MembershipState(_message.Message):
     def __init__(self, members: _Optional[_Iterable[_Union[MemberState, _Mapping]]] = ..., training: _Optional[_Iterable[str]] = ..., finished: _Optional[_Iterable[str]] = ..., last_clock: _Optional[int] = ..., chief: _Optional[_Union[_paramserver_pb2.Sender, _Mapping]] = ..., done: _Optional[bool] = ..., half_pushes: _Optional[int] = ..., last_pushes: _Optional[_Iterable[_Union[_paramserver_pb2.LastPush, _Mapping]]] = ...) -> None: ...
 
 class Holding(_message.Message):
-    __slots__ = ("worker", "block")
+    __slots__ = ("worker", "block", "start", "position", "cost_sum")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    COST_SUM_FIELD_NUMBER: _ClassVar[int]
     worker: str
     block: int
-    def __init__(self, worker: _Optional[str] = ..., block: _Optional[int] = ...) -> None: ...
+    start: int
+    position: int
+    cost_sum: float
+    def __init__(self, worker: _Optional[str] = ..., block: _Optional[int] = ..., start: _Optional[int] = ..., position: _Optional[int] = ..., cost_sum: _Optional[float] = ...) -> None: ...
 
 class OpenEpoch(_message.Message):
     __slots__ = ("epoch", "done", "cost_sum", "cost_examples")

@@ -134,13 +134,15 @@ class Client:
         loss: float | None = None,
         pull: Sequence[str] = (),
         known_values: Iterable[VersionedArray] = (),
+        progress: tuple[ms.Progress, ...] = (),
     ) -> Future[PushResult]:
         """Pushes the gradients of one step; the result has the values of `pull`, in their order.
 
         All shards' messages are sent at once; but where shard 0 decides for all (`pswire.specs.consistency`), the
         others are sent its decision by `result`. Until the result is there, the gradients' arrays are borrowed, and
         there is no other push, tune or assign. `gradients` have the versions of the weights that they were computed
-        with; of the `known_values` from this client, those that have not changed do not travel again.
+        with; of the `known_values` from this client, those that have not changed do not travel again. `progress` says
+        how far the worker's blocks of examples are with this push.
 
         A push is dropped without being sent if its weights are from before the shards went back to a cut.
 
@@ -154,7 +156,7 @@ class Client:
         pulled = ShardedPull(self._placement, pull, known_values, calls.rejoins)
         cut = calls.cuts.begin_change()
         try:
-            messages = pushing.messages(self._placement, self._sequence + 1, gradients, loss, pulled, cut)
+            messages = pushing.messages(self._placement, self._sequence + 1, gradients, loss, pulled, cut, progress)
             self._heartbeat.idle_since = 0
             self._sequence += 1
             sent = calls.send({0: messages[0]} if pushing.decides else messages, pulled.rejoins)

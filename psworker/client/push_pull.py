@@ -108,6 +108,7 @@ class ShardedPush:
         loss: float | None,
         pull: ShardedPull,
         cut: int,
+        progress: tuple[ms.Progress, ...] = (),
     ) -> dict[int, ms.Push | ms.Pull]:
         """By shard, the message for those that take part: a push, or a pull if it gets no gradient.
 
@@ -159,6 +160,7 @@ class ShardedPush:
                     remote=() if shard else tuple(remote),
                     global_step=step if shard else 0,
                     cut=cut,
+                    progress=() if shard else progress,
                 )
             else:
                 messages[shard] = pull.message(shard, sender, encoding)

@@ -35,7 +35,8 @@ class Loaded(NamedTuple):
     """The result of `load`.
 
     `missing` are variables of the program that the file does not have, `surplus` tensors of the file that the program
-    does not have; both kept as they were. `metadata` is the file's: `save` writes `global_step` from a session.
+    does not have; the variables keep their values. `metadata` is the file's: in a session `save` writes its
+    `global_step`, as of this worker's last push.
     """
 
     missing: tuple[str, ...]
@@ -124,27 +125,40 @@ def load(path: Path, strict: bool = True, mapping: NameMapping | None = None) ->
         chosen = {variable: sources[name] for name, variable in here.variables.items() if name in sources}
         for variable, source in chosen.items():
             _check_fits(variable, file.tensors[source], source, file.path)
-        tables = [variable for variable in chosen if isinstance(variable, Table)]
-        values = {
-            variable: file.read(source).astype(variable.dtype, copy=False)
-            for variable, source in chosen.items()
-            if not isinstance(variable, Table)
-        }
         if here.session is None:
-            _check_no_rows(tables, path)
-            for variable, value in values.items():
-                value.flags.writeable = False
-                variable.value, variable.read = value, ReadVersion()
+            _set_here(file, chosen)
         else:
-            for variable, value in values.items():
-                _check_finite(variable, value, file.path)
-            for table in tables:
-                for piece in _pieces_of(file, chosen[table], table):
-                    _check_finite(table, piece, file.path)
-            here.session.assign_all(values)
-            for table in tables:
-                here.session.assign_rows(table, _pieces_of(file, chosen[table], table))
+            _assign(here.session, file, chosen)
         return Loaded(missing, surplus, file.metadata)
+
+
+def _set_here(file: TensorFile, sources: Mapping[BaseVariable, str]) -> None:
+    _check_no_rows([variable for variable in sources if isinstance(variable, Table)], file.path)
+    for variable, value in _whole_values(file, sources).items():
+        value.flags.writeable = False
+        variable.value, variable.read = value, ReadVersion()
+
+
+def _assign(session: OpenSession, file: TensorFile, sources: Mapping[BaseVariable, str]) -> None:
+    """Looks at every element first: of several shards one might refuse its part when another has set its own."""
+    values, tables = _whole_values(file, sources), [one for one in sources if isinstance(one, Table)]
+    for variable, value in values.items():
+        _check_finite(variable, value, file.path)
+    for table in tables:
+        for piece in _pieces_of(file, sources[table], table):
+            _check_finite(table, piece, file.path)
+    session.assign_all(values)
+    for table in tables:
+        session.assign_rows(table, _pieces_of(file, sources[table], table))
+
+
+def _whole_values(file: TensorFile, sources: Mapping[BaseVariable, str]) -> dict[BaseVariable, Array]:
+    """The values of all but tables, each of its variable's dtype."""
+    return {
+        variable: file.read(source).astype(variable.dtype, copy=False)
+        for variable, source in sources.items()
+        if not isinstance(variable, Table)
+    }
 
 
 def _renamed(file: TensorFile, mapping: NameMapping | None) -> dict[str, str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pswire.messages import EpochReport, Finished, QueueSpec
+from pswire.messages import Block, EpochReport, Finished, Progress, QueueSpec
 from pswire.specs.consistency import Asynchronous
 from pswire.tensors.values import Array
 from psworker.client.client import Client
@@ -28,8 +28,10 @@ class DataLoop:
     """The batches that this worker gets from the data queue of a dataset that all workers share; iterated once.
 
     `queue` hands out `queue.block` of the `queue.size` examples at a time; `on_epoch` is called with the report of each
-    epoch, which is logged by default; `flush` pushes all gradients, before a block is reported as done; while it is
-    iterated the loop is in `running`.
+    epoch, which is logged by default; `flush` pushes all gradients, before a block is reported as done; `give_back`
+    returns the block of a loop that is left early; while it is iterated the loop is in `running`.
+
+    A push says how far the block is (`progress`): a batch counts with the first push after the program has got it.
     """
 
     client: Client
@@ -38,13 +40,37 @@ class DataLoop:
     batch_size: int
     on_epoch: Callable[[EpochReport], None] | None
     flush: Callable[[], None]
+    give_back: Callable[[QueueSpec], None]
     running: list["DataLoop"]
 
     def __post_init__(self) -> None:
         self._epoch = self._start = 0
         self._rows: Array = np.empty(0, np.int64)  # of the block; those before `_start` are in batches
         self._prepared: Batch | None = None
+        self._block: Block | None = None
+        self._position = 0  # where the current batch ends, in the order of the epoch
+        self._batch = 0  # examples of the current batch
+        self._cost, self._known = (
+            0.0,
+            0,
+        )  # of the block's batches before it: the sum of losses, and of how many examples
         self.losses: list[float] = []  # of the current batch, whose cost is their mean
+
+    def progress(self) -> Progress | None:
+        """The block's examples up to the end of the current batch; None before the first batch."""
+        if self._block is None:
+            return None
+        return Progress(self.queue.name, self._block.number, self._position, self._cost_sum())
+
+    def _cost_sum(self) -> float | None:
+        """The sum of the losses of the block's examples so far; those without a loss have the mean of the others."""
+        cost, known = self._cost, self._known
+        if self.losses:
+            cost += self._batch * sum(self.losses) / len(self.losses)
+            known += self._batch
+        assert self._block is not None
+        examples = self._position - self._block.start
+        return cost if known == examples else cost / known * examples if known else None
 
     def prepare(self) -> None:
         """Prepares the next batch of the block unless it is ready; called while a push is in progress."""
@@ -59,9 +85,7 @@ class DataLoop:
         try:
             yield from self._batches()
         except BaseException:  # GeneratorExit too: the program left its loop, by `break` or an error
-            self.client.give_back(self.queue)
-            if not isinstance(self.client.consistency, Asynchronous):
-                self.client.defer_idle()
+            self.give_back(self.queue)
             raise
         finally:
             self.running.remove(self)
@@ -92,19 +116,20 @@ class DataLoop:
             if block.epoch != self._epoch:
                 self._epoch, order = block.epoch, permutation(queue.size, queue.seed, block.epoch)
             self._rows, self._start = order[block.start : block.stop], 0
-            cost = yield from self._block()
-            finished = Finished(block.number, cost)
+            self._block, self._position = block, block.start
+            self._cost, self._known, self.losses = 0.0, 0, []
+            yield from self._batches_of_block()
+            finished = Finished(block.number, self._cost_sum())
 
-    def _block(self) -> Generator[Batch, None, float | None]:
-        """Yields the batches of the block; returns its mean cost, if losses are known."""
-        cost, examples = 0.0, 0
+    def _batches_of_block(self) -> Generator[Batch, None, None]:
         while True:
             self.prepare()
             batch, self._prepared = self._prepared, None
             if batch is None:
-                return cost / examples * len(self._rows) if examples else None
-            self.losses = []
-            yield batch
+                return
             if self.losses:
-                cost += len(batch) * sum(self.losses) / len(self.losses)
-                examples += len(batch)
+                self._cost += self._batch * sum(self.losses) / len(self.losses)
+                self._known += self._batch
+            self.losses, self._batch = [], len(batch)
+            self._position += self._batch
+            yield batch

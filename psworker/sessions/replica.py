@@ -13,14 +13,16 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pswire.errors import ConfigurationError, InvalidMessage
-from pswire.messages import Declaration, Outcome
+from pswire.messages import Declaration, Outcome, Progress, QueueSpec
 from pswire.optimizers import UpdateSpec
+from pswire.specs.consistency import Asynchronous
 from pswire.specs.spec import from_plain, to_plain
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.client.client import Client
 from psworker.client.push_pull import PushResult
 from psworker.model.tables import Table
 from psworker.model.variables import BaseVariable, UpdateOp
+from psworker.sessions.data_loop import DataLoop
 from psworker.transport import Future
 from psworker.versions import VersionedArray
 
@@ -51,19 +53,21 @@ class Replica:
     """The variables of one program and their values on the servers: each step is pushed, its answer has weights.
 
     Subclasses are the other strategies: they override `step`, `flush` and other methods as needed. `known` gives the
-    program's variables by name, and raises if the session is not open; `prepare` is called while the servers apply a
-    push, and may raise; `values` has, except for tables, the last ones that the servers sent.
+    program's variables by name, and raises if the session is not open; `loops` are the data loops that run: each
+    prepares its next batch while the servers apply a push. `values` has, except for tables, the last ones that the
+    servers sent.
     """
 
     client: Client
     known: Callable[[], Mapping[str, BaseVariable]]
-    prepare: Callable[[], None]
+    loops: Sequence[DataLoop]
 
     def __post_init__(self) -> None:
         self.values: dict[str, VersionedArray] = {}
         self.optimizers = VariableOptimizers()
         self.global_step = self.staleness = self.dropped = 0
         self._open: Future[PushResult] | Future[list[VersionedArray]] | None = None
+        self._left: list[QueueSpec] = []  # queues whose loop was left, with a block that is still to be given back
 
     def check(self) -> None:
         """Raises `ConfigurationError` if the servers' policies would drop most of the pushes."""
@@ -74,10 +78,30 @@ class Replica:
         The gradients of a push that fails are lost: it may not be known whether the servers have applied it, and
         nothing is applied twice.
         """
-        self.push(step.entries, step.loss, self.names)
+        self.push(step.entries, step.loss, self.names, self.progress() if self.loops else ())
 
     def flush(self) -> None:
         """Pushes everything that steps have computed; returns when the servers have acknowledged it."""
+
+    def is_flushed(self) -> bool:
+        """Whether the servers have acknowledged everything that steps have computed."""
+        return self._open is None
+
+    def progress(self) -> tuple[Progress, ...]:
+        """How far the blocks of the data loops are with the step that is being processed."""
+        return tuple([one for loop in self.loops if (one := loop.progress()) is not None])
+
+    def give_back(self, queue: QueueSpec) -> None:
+        """Gives back the block of a data loop that was left early: once all that was computed from it is pushed.
+
+        Otherwise the examples of gradients that are pushed later would be handed out again. The worker is idle then.
+        """
+        if self.is_flushed():
+            self.client.give_back(queue)
+        else:
+            self._left.append(queue)
+        if not isinstance(self.client.consistency, Asynchronous):
+            self.client.defer_idle()
 
     def finish(self) -> None:
         """Flushes, and pulls weights that include all pushes of this worker."""
@@ -133,17 +157,30 @@ class Replica:
         if names:
             self._open = self.client.start_pull(names, self._known_values(names))
 
-    def start_push(self, entries: Sequence[VersionedArray], loss: float | None, pull: Sequence[str]) -> None:
+    def start_push(
+        self,
+        entries: Sequence[VersionedArray],
+        loss: float | None,
+        pull: Sequence[str],
+        progress: tuple[Progress, ...] = (),
+    ) -> None:
         """Sends one push, whose arrays are borrowed until `complete`, which takes the values of `pull`."""
         if self._open is not None:
             self.complete()
-        self._open = self.client.push(entries, loss, pull, self._known_values(pull))
+        self._open = self.client.push(entries, loss, pull, self._known_values(pull), progress)
 
-    def push(self, entries: Sequence[VersionedArray], loss: float | None, pull: Sequence[str]) -> None:
-        """Pushes, and waits for the result; calls `prepare` while the push is under way."""
-        self.start_push(entries, loss, pull)
+    def push(
+        self,
+        entries: Sequence[VersionedArray],
+        loss: float | None,
+        pull: Sequence[str],
+        progress: tuple[Progress, ...] = (),
+    ) -> None:
+        """Pushes, and waits for the result; the next batches are prepared while the push is under way."""
+        self.start_push(entries, loss, pull, progress)
         try:
-            self.prepare()
+            for loop in self.loops:
+                loop.prepare()
         finally:
             self.complete()
 
@@ -184,6 +221,12 @@ class Replica:
             ) from None
         assert not isinstance(array, IndexedSlices)
         return array
+
+    def _give_back_left(self) -> None:
+        """After a flush, gives back the blocks of loops that were left before it."""
+        left, self._left = self._left, []
+        for queue in left:
+            self.give_back(queue)
 
     def _known_values(self, names: Sequence[str]) -> list[VersionedArray]:
         """The servers' values of these variables that are still in use: the program may have replaced others."""

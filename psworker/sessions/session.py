@@ -97,8 +97,8 @@ class Session:
     """The connection between a program's variables and their servers. Made by `psworker.session()`.
 
     Methods that read or change variables, except `push` and `rows`, first push all pending gradients. `pull`, `push`,
-    `rows`, `slot` and `set_hyperparameters` raise `ConfigurationError` when the session is not open. `worker` is this
-    worker's name; `number` is 0 for the first worker of the job that joined, and so on.
+    `rows`, `save`, `slot` and `set_hyperparameters` raise `ConfigurationError` when the session is not open. `worker`
+    is this worker's name; `number` is 0 for the first worker of the job that joined, and so on.
     """
 
     def __init__(
@@ -112,7 +112,8 @@ class Session:
         if transport is None:
             transport = open_transport(config.servers, shared_memory=config.shared_memory)
         self._client = Client(transport, config.name, config.timeout, encoder)
-        self._strategy, replica = config.strategy, (self._client, self._known, self._prepare)
+        self._loops: list[DataLoop] = []
+        self._strategy, replica = config.strategy, (self._client, self._known, self._loops)
         if self._strategy.local_steps:
             self._replica: Replica = LocalSteps(*replica, self._strategy.local_steps, outer)
         elif self._strategy == StrategyConfig():
@@ -122,7 +123,6 @@ class Session:
         self._collection: variables.Collection | None = None
         #: By variable: the loss whose gradient it gets next, and the version of the weights.
         self._computed: dict[str, tuple[float, ReadVersion]] = {}
-        self._loops: list[DataLoop] = []
         self._queues = 0
 
     @property
@@ -320,10 +320,12 @@ class Session:
         on_epoch: Callable[[EpochReport], None] | None = None,
         name: str | None = None,
     ) -> Iterator[Batch]:
-        """Batches of a dataset, distributed by shard 0: all workers together see each example once an epoch.
+        """Batches of a dataset, distributed by shard 0: all workers together train on each example once an epoch.
 
         They come in blocks of a multiple of `push_every` or `local_steps`, which must be the same in all workers; a
-        block is done when all its gradients are at the servers.
+        block is done when all its gradients are at the servers. A batch is done with the first push after the program
+        has got it, or the push with its gradients if the session pushes later: if the worker dies, other workers go on
+        with the next batch of its block.
 
         Args:
             dataset: the examples; the same in every worker.
@@ -344,8 +346,8 @@ class Session:
         self._queues += 1
         block = batch_size * batches_per_block(self._strategy.steps)
         queue = QueueSpec(name or f"batches-{self._queues}", len(dataset), block, epochs, seed)
-        flush, loops = self._replica.flush, self._loops
-        return iter(DataLoop(self._client, queue, dataset, batch_size, on_epoch, flush, loops))
+        flush, give_back, loops = self._replica.flush, self._replica.give_back, self._loops
+        return iter(DataLoop(self._client, queue, dataset, batch_size, on_epoch, flush, give_back, loops))
 
     def note_loss(self, loss: float, variables: Iterable[BaseVariable]) -> None:
         """Keeps the loss, for the next push of these variables and the current batch; `compute_gradients` calls it."""
@@ -421,11 +423,6 @@ class Session:
         if self._collection is None or self._collection.session not in (None, self):
             raise ConfigurationError("this session is not open: use it inside `with psworker.session() as session:`")
         return self._collection.variables
-
-    def _prepare(self) -> None:
-        """Prepares the next batches while the servers apply a push."""
-        for loop in self._loops:
-            loop.prepare()
 
 
 def _whole(value: VersionedArray) -> Array:

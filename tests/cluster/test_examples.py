@@ -51,6 +51,17 @@ def test_two_workers_and_a_server_reach_the_known_cost_and_accuracy(commands):
     assert re.search(r"^5500 steps in .* 2 workers$", err[-1])
 
 
+def test_the_chief_of_two_workers_saves_the_model_of_the_servers_and_another_program_uses_it(commands):
+    flags = "--shards", "2", "--progress", "off"
+    out, _ = local(commands, "softmax_mnist.py", "--epochs", "1", "--save", "softmax.safetensors", flags=flags)
+    trained = search(r"test accuracy: .* ([0-9.]+) on all", out)  # a worker that joins after the end is chief too
+    [loaded] = search(
+        r"^test accuracy: ([0-9.]+) on 10,000 images$", alone(commands, "predict_mnist.py", "softmax.safetensors")
+    )
+    assert {loaded} == set(trained)
+    assert sorted(commands.folder.iterdir()) == [commands.folder / "softmax.safetensors"]
+
+
 def test_a_hundredth_of_the_gradients_in_16_bits_is_late_by_an_epoch_and_then_reaches_the_known_costs(commands):
     flags = "--encoding", "bfloat16", "--compress", "topk:0.01", "--progress", "off"
     out, _ = local(commands, "softmax_mnist.py", "--epochs", "2", flags=flags)

@@ -201,7 +201,7 @@ TRAINING = """
     def report(epoch):
         print("epoch with", epoch.examples, flush=True)
 
-    with ps.session() as session:
+    with ps.session(outer=ps.GradientDescent(1.0)) as session:
         print("joined", flush=True)
         while not os.path.exists(session.worker):
             time.sleep(0.01)
@@ -225,8 +225,8 @@ class Training:
         self.commands, self.script = commands, commands.script(TRAINING)
         self.server = commands.serve("--log-level", "info", *flags)
 
-    def worker(self, name, at_fifth="nothing", *, examples=48, batch=1, epochs=1, timeout=20.0, pause=0.0):
-        run = "psworker", "run", "--servers", self.server.address, "--name", name, "--timeout", str(timeout)
+    def worker(self, name, at_fifth="nothing", *flags, examples=48, batch=1, epochs=1, timeout=20.0, pause=0.0):
+        run = "psworker", "run", "--servers", self.server.address, "--name", name, "--timeout", str(timeout), *flags
         return self.commands.start(*run, self.script, at_fifth, *map(str, (examples, batch, epochs, pause)))
 
     def begin(self, **workers):
@@ -252,21 +252,30 @@ class Training:
         return log
 
 
+#: Flags of the workers, and how many examples may be left of the block of the killed one.
+STRATEGIES = {
+    (): [120],
+    ("--push-every", "3"): [150],
+    ("--local-steps", "2"): [120],
+    ("--push-every", "2", "--overlap"): [120, 140],
+}
 SIZES = {"examples": 1000, "batch": 10, "epochs": 2}
 
 
-def test_the_examples_of_a_killed_worker_are_handed_out_again(commands):
+@pytest.mark.parametrize(("flags", "rest"), STRATEGIES.items(), ids=str)
+def test_each_example_is_trained_exactly_once_an_epoch_though_a_worker_is_killed_in_its_block(commands, flags, rest):
+    """It has pushed 4 batches of 10, or fewer; the other worker begins after them in its block, of 16 or 18 batches."""
     job = Training(commands, "--lease", "1")
-    killed = job.worker("killed", "SIGKILL", **SIZES)
+    killed = job.worker("killed", "SIGKILL", *flags, **SIZES)
     job.begin(killed=killed)
     assert killed.wait() == -signal.SIGKILL
-    other = job.worker("other", **SIZES)
+    other = job.worker("other", "nothing", *flags, **SIZES)
     job.begin(other=other)
     assert other.wait() == 0, other.err
     assert [line for line in other.out if line.startswith("epoch")] == ["epoch with 1000"] * 2
-    # Twice each; three times what the killed worker had pushed of the block that it did not finish: 4 batches of 10.
-    assert job.seen()[2] == [0, 0, 960, 40]
-    job.end()
+    assert job.seen()[2] == [0, 0, 1000]
+    [again] = [line for line in job.end() if "will be handed out again" in line]
+    assert int(re.search(r"\(([0-9]+) examples\)", again)[1]) in rest
 
 
 def test_a_worker_whose_server_is_killed_retries_for_its_timeout_and_ends_with_an_error(commands):

@@ -91,6 +91,34 @@ def test_gradients_that_were_not_pushed_yet_are_in_the_file_and_so_is_the_global
         assert file.metadata() == {"format": "np", "global_step": "1"}
 
 
+@pytest.mark.parametrize(
+    "strategy", [{"push_every": 4, "overlap": True}, {"push_every": 4, "pull_every": 8}, {"local_steps": 4}]
+)
+def test_what_is_saved_between_two_pushes_of_a_strategy_is_what_a_new_worker_gets(open_session, path, strategy):
+    W = ps.Variable(VALUES["W"], name="W")
+    with open_session("w0", **strategy) as session:
+        for _ in range(6):
+            ps.Adam(0.1).minimize(ops.sum(ops.square(W)))
+        session.save(path)
+        ps.Adam(0.1).minimize(ops.sum(ops.square(W)))
+        with ps.collection(), open_session("w1"):
+            same(load_file(path), {"W": ps.Variable(VALUES["W"], name="W").value})
+    assert np.all(load_file(path)["W"][1:] != VALUES["W"][1:])
+
+
+def test_tables_without_rows_or_without_elements_are_saved_and_loaded(open_session, path):
+    ps.Table((0, 4), ps.RowConstant(1.0), name="no rows")
+    ps.Table((5, 0), ps.RowConstant(1.0), name="no elements")
+    ps.Table((15,), ps.RowConstant(1.0), name="a vector")
+    expected = {"no rows": np.ones((0, 4), "f4"), "no elements": np.ones((5, 0), "f4"), "a vector": np.ones(15, "f4")}
+    with open_session("w0") as session:
+        session.save(path)
+        same(load_file(path), expected)
+        save_file(expected | {"a vector": np.arange(15, dtype=np.float32)}, path)
+        ps.load(path)
+        np.testing.assert_array_equal(session.rows(ps.global_variables()[2], np.arange(15)), np.arange(15))
+
+
 def test_loaded_values_are_those_of_the_servers_from_then_on_and_are_trained(open_session, path):
     W, step, b, words = model()
     expected = other_values()

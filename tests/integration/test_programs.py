@@ -1,4 +1,4 @@
-"""The examples of deep Q-learning and of the GAN, and the programs and commands of README.md and docs/models.md."""
+"""Examples: a saved model, deep Q-learning, the GAN; and the programs and commands of README.md and docs/models.md."""
 
 import importlib.util
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import psworker as ps
 from psworker.config import WorkerConfig
@@ -72,6 +73,20 @@ def reference_gradients(batch, online, target, discount):
         for total, gradient in zip(sums, gradients, strict=True):
             total += gradient / len(batch)
     return sums
+
+
+def test_a_model_that_one_program_saves_is_used_by_another_without_a_server(run_example, tmp_path, capsys):
+    path = str(tmp_path / "softmax.safetensors")
+    run_example("softmax_mnist", "--epochs", "1", "--batch-size", "1000", "--learning-rate", "0.1", "--save", path)
+    trained = capsys.readouterr().out.splitlines()[-1]
+    with ps.collection():
+        predict = run_example("predict_mnist", path)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"test accuracy: {trained.split()[-3]} on 10,000 images"
+    assert float(trained.split()[-3]) > 0.7
+    weights = load_file(path)
+    logits = predict.mnist.test.image @ weights["W"] + weights["b"]
+    assert np.mean(logits.argmax(1) == predict.mnist.test.label) == pytest.approx(float(last.split()[2]))
 
 
 @pytest.mark.slow
@@ -156,7 +171,8 @@ def programs(page):
 
 
 @pytest.mark.parametrize(("page", "program"), programs("README.md") + programs("docs/models.md"))
-def test_every_program_in_readme_and_guide_runs_and_its_assertions_hold(page, program, capsys):
+def test_every_program_in_readme_and_guide_runs_and_its_assertions_hold(page, program, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where it may save its model
     exec(compile(program, page, "exec"), {"__name__": "__main__"})
     if page == "README.md":
         assert abs(float(capsys.readouterr().out) - 0.904) <= 0.003, "the accuracy of softmax regression"

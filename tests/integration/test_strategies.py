@@ -2,6 +2,7 @@
 
 import logging
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -435,7 +436,8 @@ def test_a_round_of_local_steps_whose_push_fails_is_never_sent_again(fault, erro
             SGD.apply_gradients(gradients)
         faults = {"refused": (transport, "refuse", a_push), "answer lost": (transport, "lose", a_push)}
         with monkeypatch.context() as patch:
-            patch.setattr(*faults.get(fault, (session._replica, "prepare", lambda: 1 / 0)))
+            failing = SimpleNamespace(prepare=lambda: 1 / 0, progress=lambda: None)
+            patch.setattr(*faults.get(fault, (session._replica, "loops", [failing])))
             with pytest.raises(error):
                 SGD.apply_gradients([(ONE, x)])
         assert (x.value, y.value) == ([-4 if known else -2], [-1 if known else 0])

@@ -13,7 +13,7 @@ from fractions import Fraction
 from pswire.specs.consistency import Bounded, DropStalePushes, ScaleByStaleness, Synchronous
 
 LEASE, MAX_WAIT_SECONDS = 3.0, 2.0
-SIZE, BLOCK, EPOCHS = 3, 2, 2
+SIZE, BLOCK, EPOCHS = 7, 4, 3
 HALVING, ROW = 4, 2
 HALF = Fraction(1, 2)
 
@@ -34,18 +34,23 @@ class Life:
 
 
 class Held:
-    """A push; once settled with its staleness and the workers whose pushes made the update (none if dropped)."""
+    """A push; once settled with its staleness and the workers whose pushes made the update (none if dropped).
 
-    def __init__(self, worker, gradients, at):
+    `progress`: (number of a block, the place to which its examples are done, their cost), if the push tells.
+    """
+
+    def __init__(self, worker, gradients, at, progress):
         self.worker, self.gradients, self.at, self.staleness, self.group = worker, gradients, at, 0, None
+        self.progress = progress
 
 
 class Model:
     """The expected state.
 
     `due`: the answers that must have come, by ticket; for an error the name of its class. `log`: (push, gradients,
-    scale), (assign or add, values), (tune, rate). `handed_out`: the lives that each block went to. `known`: values at a
-    length of the log.
+    scale), (assign or add, values), (tune, rate). `starts`: of each block, the first example that is not done. `parts`:
+    (epoch, number of examples, cost) of all that is done; `noted`: (end, cost) of the latest push of each worker with a
+    block. `handed_out`: the lives that each block went to. `known`: values at a length of the log.
     """
 
     def __init__(self, consistency, staleness, initial):
@@ -54,7 +59,8 @@ class Model:
         self.lives, self.held, self.due, self.log, self.known = {}, {}, {}, [], {}
         starts = range(0, SIZE, BLOCK)
         self.blocks = [(epoch, at, min(at + BLOCK, SIZE)) for epoch in range(1, EPOCHS + 1) for at in starts]
-        self.free, self.out, self.done, self.waiting = set(range(len(self.blocks))), {}, {}, []
+        self.free, self.out, self.parts, self.waiting = set(range(len(self.blocks))), {}, [], []
+        self.starts, self.noted = [start for _, start, _ in self.blocks], {}
         self.reports, self.finished_last, self.handed_out = [], {}, {}
 
     # --- members --------------------------------------------------------------------------------------------------
@@ -124,7 +130,12 @@ class Model:
         self.abandon(workers, error)
         self.due.update({one.ticket: error for one in self.waiting if one.worker in workers})
         self.waiting = [one for one in self.waiting if one.worker not in workers]
-        self.free.update([self.out.pop(worker) for worker in workers if worker in self.out])
+        for worker in workers:
+            if worker in self.out:
+                number = self.out[worker]
+                self.done(worker, *self.noted.get(worker, (self.starts[number], None)))
+                if self.starts[number] < self.blocks[number][2]:
+                    self.free.add(number)
         self.hand_out()
         self.go_on()
 
@@ -153,13 +164,13 @@ class Model:
 
     # --- pushes ---------------------------------------------------------------------------------------------------
 
-    def push(self, ticket, worker, gradients, at):
+    def push(self, ticket, worker, gradients, at, progress):
         life = self.lives[worker]
         if not life.training:
             life.clock = max(life.clock, self.least_clock)
             life.training, life.finished, life.out_of_data = True, False, False
         self.abandon([worker])
-        self.held[ticket] = Held(worker, gradients, at)
+        self.held[ticket] = Held(worker, gradients, at, progress)
         self.go_on()
 
     def change(self, worker, *entry):
@@ -198,6 +209,10 @@ class Model:
         one.staleness, one.group = staleness, group
         life = self.lives[one.worker]
         life.clock += 1
+        if one.progress is not None:
+            number, end, cost = one.progress
+            if self.out.get(one.worker) == number and end >= self.noted.get(one.worker, (self.starts[number],))[0]:
+                self.noted[one.worker] = end, cost
         if group:
             life.steps, life.staleness = life.steps + 1, staleness
             life.staleness_sum += staleness
@@ -293,16 +308,22 @@ class Model:
             self.go_on()
 
     def finish(self, worker, cost):
-        self.finished_last[worker] = self.out.pop(worker)
-        self.done[self.finished_last[worker]] = cost
-        for epoch in range(1, EPOCHS + 1):
-            numbers = [n for n, block in enumerate(self.blocks) if block[0] == epoch]
-            if not all(n in self.done for n in numbers):
+        self.finished_last[worker] = self.out[worker]
+        self.done(worker, self.blocks[self.out[worker]][2], cost)
+
+    def done(self, worker, end, cost):
+        """The block of this worker is done to `end`, and not the worker's any more."""
+        number = self.out.pop(worker)
+        self.noted.pop(worker, None)
+        self.parts.append((self.blocks[number][0], end - self.starts[number], cost))
+        self.starts[number] = end
+        for epoch in range(len(self.reports) + 1, EPOCHS + 1):
+            parts = [(examples, cost) for of, examples, cost in self.parts if of == epoch]
+            if sum(examples for examples, _ in parts) < SIZE:
                 break
-            if epoch > len(self.reports):
-                costs = {n: self.done[n] for n in numbers if self.done[n] is not None}
-                examples = sum(self.blocks[n][2] - self.blocks[n][1] for n in costs)
-                self.reports.append((epoch, sum(costs.values()) / examples if costs else None, SIZE))
+            known = [(examples, cost) for examples, cost in parts if cost is not None]
+            examples, cost = map(sum, zip(*known, strict=True)) if known else (0, 0)
+            self.reports.append((epoch, cost / examples if known else None, SIZE))
 
     def hand_out(self):
         for one in list(self.waiting):
@@ -310,7 +331,7 @@ class Model:
                 number = self.out[one.worker] = min(self.free)
                 self.free.remove(number)
                 self.handed_out.setdefault(number, set()).add((one.worker, self.lives[one.worker].incarnation))
-            if one.worker in self.out or len(self.done) == len(self.blocks):
+            if one.worker in self.out or sum(examples for _, examples, _ in self.parts) == SIZE * EPOCHS:
                 self.waiting.remove(one)
                 self.answer(one, self.out.get(one.worker), done=one.worker not in self.out)
         for worker in self.out:

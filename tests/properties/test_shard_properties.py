@@ -1,7 +1,7 @@
 """Any interleaving of messages under each consistency against the naive model of a shard.
 
 What is acknowledged is done once, by itself or as part of a mean; what is refused changes nothing; no worker gets
-further ahead than the bound; an update has its number of gradients; each example is handed out; and the same messages
+further ahead than the bound; an update has its number of gradients; each example is done once; and the same messages
 make the same shard, bit for bit.
 """
 
@@ -48,6 +48,8 @@ gradients = st.fixed_dictionaries(
     optional={name: st.lists(sixes, min_size=SIZES[name], max_size=SIZES[name]) for name in "WMA"}
     | {"E": st.lists(st.tuples(st.integers(0, 2), st.tuples(sixes, sixes)), max_size=4)},
 )
+#: Whether it is for the worker's own block, else for which; how many of the block's examples are done; their cost.
+progress = st.tuples(st.sampled_from([True, True, False]), st.integers(0, 5), st.integers(1, 4), st.integers(0, 9))
 values = st.dictionaries(st.sampled_from("".join(SHAPES)), sixes, min_size=1)
 
 
@@ -194,8 +196,9 @@ class AnyInterleaving(RuleBasedStateMachine):
         assert [(report.epoch, report.cost, report.examples) for report in taken.reports] == expected.reports
         if expected.number is not None:
             block = taken.block
-            assert (block.epoch, block.start, block.stop) == self.model.blocks[expected.number]
-            assert block.number == expected.number
+            epoch, _, stop = self.model.blocks[expected.number]
+            start = self.model.starts[expected.number]
+            assert (block.number, block.epoch, block.start, block.stop) == (expected.number, epoch, start, stop)
         else:
             assert taken.block is None
             assert bool(taken.waiting_for) == (not expected.done)
@@ -304,23 +307,32 @@ class AnyInterleaving(RuleBasedStateMachine):
         assert (chosen.version, slot.version) == (self.model.version("E"), self.model.version("M"))
 
     @rule(
-        pushes=st.lists(st.tuples(workers, gradients), min_size=2, max_size=8),
+        pushes=st.lists(st.tuples(workers, gradients, st.one_of(st.none(), progress)), min_size=2, max_size=8),
         gap=st.integers(1, 3),
         pull=st.sampled_from([(), tuple(SHAPES)]),
     )
     def train(self, pushes, gap, pull):
-        for worker, numbers in pushes:
+        for worker, numbers, done in pushes:
             if not self.model.live(worker):
                 self.join_again(worker)
             at = dict(self.seen[worker])
             chosen = tuple(gradient(name, given, at[name]) for name, given in numbers.items())
-            self.push(Push(self.me(worker), self.next_sequence(worker, gap), chosen, 0.5, pull), numbers, at)
+            notes = () if done is None else self.progress(worker, *done)
+            push = Push(self.me(worker), self.next_sequence(worker, gap), chosen, 0.5, pull, progress=notes)
+            self.push(push, numbers, at)
+
+    def progress(self, worker, own, number, examples, cost):
+        """Of its own block, or of one that it may not hold; a cost of 9 is not known."""
+        number = self.model.out.get(worker, number) if own else number
+        _, start, stop = self.model.blocks[number]
+        return (messages.Progress("mnist", number, min(start + examples, stop), None if cost == 9 else cost),)
 
     def push(self, message, numbers, at):
         worker = message.sender.worker
         if self.model.live(worker):
             self.last_push[worker] = message, numbers, at
-        self.send(message, lambda ticket: self.model.push(ticket, worker, numbers, at))
+        done = [(one.block, one.position, one.cost_sum) for one in message.progress]
+        self.send(message, lambda ticket: self.model.push(ticket, worker, numbers, at, *done or [None]))
 
     @rule(worker=workers)
     def retry(self, worker):
@@ -415,9 +427,13 @@ class AnyInterleaving(RuleBasedStateMachine):
         message = messages.Take(self.me(worker), QUEUE, done, reports_received)
         assert self.send(message, lambda ticket: self.model.take(ticket, worker, finished, reports_received)) is None
 
+    @precondition(lambda self: all(self.model.lives[one.worker].out_of_data for one in self.model.waiting))
     @rule()
     def restart(self):
-        """The shard goes on from its state as another one; leases, and the waits of those that wait, begin anew."""
+        """The shard goes on from its state as another one; leases, and the waits of those that wait, begin anew.
+
+        Not while a worker waits for examples and has pushed since: then its request makes it out of data once more.
+        """
         new, model = self.new_shard(), self.model
         assert restored(self.shard, new, model.now) == [], "what waited waits on"
         assert new.state() == self.shard.state()

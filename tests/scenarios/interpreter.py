@@ -41,6 +41,7 @@ OPTIONS = {
     **dict.fromkeys(["known_versions", "shards", "states"], lambda text: _numbers(text)),
     **dict.fromkeys(["pull", "fields"], lambda text: tuple(text.split(","))),
     "places": lambda text: tuple(messages.Place(*one) for one in _pairs(text)),
+    "progress": lambda text: tuple(_progress(*one.split("/")) for one in text.split(",")),
     "remote": lambda text: tuple(messages.RemoteWeights(*one) if len(one) > 1 else one[0] for one in _pairs(text)),
 }
 SHORT = {"seq": "sequence", "transport": "tensor_transport"}
@@ -163,9 +164,10 @@ class Scenario:
     def do_push(self, who: str, *, options, pairs) -> list[str]:
         """`push w0 seq=1 W=1 b=1,2,3 [at=4] [loss=0.5] [pull=W,b] [known_versions=3,-1] [encoding=bfloat16]`.
 
-        By default at the version that w0 was served. Of several shards also `[shards=1,2] [remote=V/4] [after=w1/3]
-        [group=3:w0/1,w1/2]`: other shards with a part, variables there with what had been decided when their weights
-        were served, and messages by worker and sequence number.
+        By default at the version that w0 was served. `progress=mnist/3/42/1.5`: of this queue block 3 is done before
+        position 42, at a cost of 1.5 or, without it, an unknown one. Of several shards also `[shards=1,2]
+        [remote=V/4] [after=w1/3] [group=3:w0/1,w1/2]`: other shards with a part, variables there with what had been
+        decided when their weights were served, and messages by worker and sequence number.
         `W:2x2=1` and `W:float64=1` are a gradient of another shape or dtype, `W[2,0]=1,1,5,5` two rows of one.
         """
         gradients, at = [], options.pop("at", None)
@@ -310,6 +312,10 @@ def _pairs(text: str) -> list[list]:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in text.split(",") if number)
+
+
+def _progress(queue: str, block: str, position: str, cost: str | None = None) -> messages.Progress:
+    return messages.Progress(queue, int(block), int(position), None if cost is None else float(cost))
 
 
 def _shape(text: str) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pswire import optimizers
 from pswire.errors import ConfigurationError
+from pswire.messages import Progress
 from pswire.specs.consistency import DropStalePushes, Synchronous
 from psworker.autodiff.tensor import Gradient
 from psworker.client.push_pull import check_finite
@@ -33,6 +34,8 @@ class Downpour(Replica):
     Steps are counted separately for each optimizer and its set of variables, so that the two optimizers of a GAN push
     in turn, as with `push_every` 1.
 
+    A push says that examples are done (`pswire.messages.Progress`) only if no other sum has gradients left.
+
     With `overlap` computing goes on while a push or pull is under way: its answer is taken right before the next one is
     sent. So a step uses the weights from the answer to the push before the last.
 
@@ -46,6 +49,7 @@ class Downpour(Replica):
         super().__post_init__()
         self._sums: dict[tuple[optimizers.UpdateSpec, tuple[str, ...]], StepSum] = {}
         self._behind = False  # whether something was pushed since the last pull
+        self._computed: dict[str, Progress] = {}  # by queue, with the last step, if a sum may have a part of it
 
     def check(self) -> None:
         """Raises `ConfigurationError` if the worker's own pushes would make the servers drop later ones.
@@ -80,11 +84,13 @@ class Downpour(Replica):
             self.complete()
             self._behind = not pull
         total.add(step)
+        if self.loops:
+            self._computed |= {one.queue: one for one in self.progress()}
         names = self.names if pull else []
         if push and self.config.overlap:
-            self.start_push(*total.take(), names)
+            self.start_push(*total.take(), names, self._pushed())
         elif push:
-            self.push(*total.take(), names)
+            self.push(*total.take(), names, self._pushed())
         elif pull:
             self.start_pull(names)
             if not self.config.overlap:
@@ -96,8 +102,21 @@ class Downpour(Replica):
         unfinished = [key for key, total in self._sums.items() if total]
         for key in unfinished:
             names = self.names if key == unfinished[-1] else []
-            self.push(*self._sums.pop(key).take(), names)
+            self.push(*self._sums.pop(key).take(), names, self._pushed())
             self._behind = False
+        self._give_back_left()
+
+    def is_flushed(self) -> bool:
+        """Whether no push is open, and no sum has gradients."""
+        return self._open is None and not any(self._sums.values())
+
+    def _pushed(self) -> tuple[Progress, ...]:
+        """The progress that the present push completes: what was computed, unless a sum has gradients left."""
+        if any(self._sums.values()):
+            return ()
+        progress = tuple(self._computed.values())
+        self._computed.clear()
+        return progress
 
     def finish(self) -> None:
         """Flushes, and pulls unless weights are fresh; a `flush` alone leaves the pull to `pull_every`."""

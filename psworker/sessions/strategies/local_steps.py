@@ -12,6 +12,7 @@ import numpy as np
 
 from pswire import optimizers
 from pswire.errors import AlreadyRegistered, ConfigurationError
+from pswire.messages import Progress
 from pswire.optimizers.optimizer import GUARDED, LIMITS, check_result
 from pswire.specs.schedules import rate
 from pswire.tensors.values import Array, IndexedSlices, magnitude
@@ -62,6 +63,7 @@ class LocalSteps(Replica):
         self._count = 0
         self._losses: list[float] = []
         self._changed: dict[str, None] = {}  # variables, in the order of their first changes
+        self._computed: dict[str, Progress] = {}  # by queue, with the last step
 
     def declare(self, optimizer: optimizers.UpdateSpec, names: Sequence[str]) -> None:
         """Declares the outer optimizer, or the average over a round, to the servers, and the program's one here."""
@@ -87,6 +89,8 @@ class LocalSteps(Replica):
         self._changed |= dict.fromkeys([entry.name for entry in step.entries])
         if step.loss is not None:
             self._losses.append(step.loss)
+        if self.loops:
+            self._computed |= {one.queue: one for one in self.progress()}
         self._count += 1
         if self._count == self.steps:
             self.flush()
@@ -97,8 +101,15 @@ class LocalSteps(Replica):
         If the push fails the round is lost, since the servers may have applied it: a next round that continued from
         here would include its difference again. So the next round begins where this one began.
         """
-        if not self._count:
-            return
+        if self._count:
+            self._push_round()
+        self._give_back_left()
+
+    def is_flushed(self) -> bool:
+        """Whether a round has no step yet."""
+        return not self._count
+
+    def _push_round(self) -> None:
         entries = []
         for name in self._changed:
             start, end, outer = self._start(name), self._local[name].value, self.optimizers.declared[name]
@@ -108,9 +119,10 @@ class LocalSteps(Replica):
                 array = start - end
             entries.append(VersionedArray(name, self.values[name].read, np.asarray(array)))
         loss, names = (sum(self._losses) / len(self._losses) if self._losses else None), self.names
+        progress = tuple(self._computed.values())
         self._take([self.values[name] for name in names])
         self._begin_round()
-        self.push(entries, loss, names)
+        self.push(entries, loss, names, progress)
 
     def register(self, variables: Sequence[BaseVariable]) -> None:
         """Registers variables; raises `ConfigurationError` for a table, whose rows are updated on the servers."""

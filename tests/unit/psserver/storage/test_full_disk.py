@@ -2,32 +2,17 @@
 
 import asyncio
 import resource
-import subprocess
 import threading
 
 import pytest
 
 from psserver.storage import journal as module
 from psserver.storage.journal import JournalSync
-from psserver.storage.segments import read_segments, segment_path
+from psserver.storage.segments import SEGMENT_HEADER, read_segments, segment_path
 from pswire.errors import StorageError
 from tests.unit.psserver.storage.test_journal import IDENTITY, open_journal, run, until
 
 RECORDS = [bytes([number]) * 10_000 for number in range(30)]
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 400 KiB, with a file that leaves room for some ten records."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)]
-    made = subprocess.run(mount, capture_output=True, text=True, timeout=20)
-    if made.returncode:
-        pytest.skip(f"a tmpfs cannot be mounted here: {made.stderr.strip()}")
-    (folder / "ballast").write_bytes(bytes(290_000))
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=20)
 
 
 @pytest.fixture
@@ -127,6 +112,7 @@ def test_closing_ends_the_pause_and_those_who_wait_get_the_problem(tmp_path, fil
         journal.append([RECORDS[0]])
         waiting = journal.written()
         await until(lambda: journal.problem)
+        assert segment_path(tmp_path, 1).stat().st_size == SEGMENT_HEADER, "nothing of the record stays"
         await journal.close()
         with pytest.raises(StorageError, match="File too large"):
             await waiting

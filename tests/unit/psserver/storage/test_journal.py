@@ -167,28 +167,38 @@ def test_with_an_interval_what_is_written_last_is_synced_without_another_record(
     run(program())
 
 
-def test_parts_are_borrowed_until_the_record_is_written_and_not_copied(tmp_path, monkeypatch):
-    seen = []
+@pytest.mark.parametrize("sync", JournalSync)
+def test_parts_are_not_copied_and_are_given_back_before_the_record_counts_as_written(tmp_path, monkeypatch, sync):
+    part = bytearray(100_000)
+    written_from, borrowed = [], []
     real = os.pwritev
 
     def pwritev(descriptor, buffers, offset):
-        seen.extend(id(view.obj) for view in buffers if isinstance(view, memoryview))
+        written_from.extend(id(view.obj) for view in buffers if isinstance(view, memoryview))
         return real(descriptor, buffers, offset)
 
-    monkeypatch.setattr(os, "pwritev", pwritev)
-    part = bytearray(100_000)
+    def is_borrowed():
+        try:
+            part.append(0)
+        except BufferError:
+            return True
+        return False
 
     async def program():
-        journal = open_journal(tmp_path, JournalSync.OFF)
+        loop = asyncio.get_running_loop()
+        tell = loop.call_soon_threadsafe
+        journal = open_journal(tmp_path, sync)
         journal.begin_segment(1)
-        journal.append([memoryview(part)])
-        with pytest.raises(BufferError):
-            part.clear()
         await journal.written()
-        part.clear()
+        monkeypatch.setattr(os, "pwritev", pwritev)
+        loop.call_soon_threadsafe = lambda *call: (borrowed.append(is_borrowed()), tell(*call))
+        journal.append([memoryview(part)])
+        await journal.written()
+        loop.call_soon_threadsafe = tell
 
     run(program())
-    assert id(part) in seen
+    assert id(part) in written_from
+    assert borrowed[:1] == [False]
 
 
 def test_each_caller_has_a_future_of_its_own_which_it_may_cancel(tmp_path, monkeypatch):
@@ -279,22 +289,51 @@ def test_a_folder_in_use_foreign_or_not_a_folder_is_refused_and_leftovers_are_re
     (tmp_path / "file").write_bytes(b"")
 
     async def program():
+        with pytest.raises(ValueError, match=r"identity 18446744073709551616 of journal .*: it has 64 bits"):
+            Journal(tmp_path / "a", 1 << 64, JournalSync.OFF)
         with pytest.raises(StorageError, match=r"segment-000000001.log: belongs to another shard or job"):
             Journal(tmp_path / "a", IDENTITY + 1, JournalSync.OFF)
-        with pytest.raises(StorageError, match="file cannot be opened: File exists"):
+        with pytest.raises(StorageError, match="file cannot be made: File exists"):
             Journal(tmp_path / "file", IDENTITY, JournalSync.OFF)
         journal = open_journal(tmp_path / "a", JournalSync.OFF)
         assert not leftover.exists()
         with pytest.raises(StorageError, match="a is in use by another process: stop that server"):
             Journal(tmp_path / "a", IDENTITY, JournalSync.OFF)
+        with pytest.raises(StorageError, match="a is in use by another process"):
+            read(tmp_path / "a", truncate=True)
+        assert read(tmp_path / "a") == [b"first"]
         await journal.close()
         await journal.close()
+        assert read(tmp_path / "a", truncate=True) == [b"first"]
         with pytest.raises(StorageError, match="was closed"):
             journal.begin_segment(2)
         await Journal(tmp_path / "a", IDENTITY, JournalSync.OFF).close()
 
     run(program())
     assert [thread.name for thread in threading.enumerate() if thread.name == "psserver-journal"] == []
+
+
+def test_a_segment_is_synced_before_the_next_is_begun(tmp_path, monkeypatch):
+    """So that a loss of power never leaves a later segment without the end of an earlier one."""
+    gate = Gate(monkeypatch)
+    gate.open.set()
+
+    async def program():
+        journal = open_journal(tmp_path, JournalSync.INTERVAL)
+        journal.begin_segment(1)
+        journal.append([b"first"])
+        await until(lambda: gate.syncs == 1)
+        gate.open.clear()
+        journal.append([b"second"])
+        journal.begin_segment(2)
+        gate.entered.clear()
+        await until(gate.entered.is_set)
+        assert not segment_path(tmp_path, 2).exists()
+        gate.open.set()
+        await journal.written()
+        assert segment_path(tmp_path, 2).exists()
+
+    run(program())
 
 
 class LossySync:
@@ -327,7 +366,7 @@ def test_after_a_failed_sync_the_records_are_written_again_from_their_buffers(tm
         disk.fail = True
         journal.append([b"second"])
         await journal.written()
-        assert journal.problem == ""
+        await until(lambda: not journal.problem)
 
     run(program())
     assert read(tmp_path) == [b"first", b"second"]
@@ -358,6 +397,37 @@ def test_after_a_failed_sync_of_an_interval_the_records_are_written_again_from_t
     assert [offset for offset, _ in written] == [0, SEGMENT_HEADER, SEGMENT_HEADER]
     assert written[1] == written[2]
     assert read(tmp_path) == [b"first"]
+
+
+def test_while_what_is_written_cannot_be_synced_nothing_more_is_acknowledged(tmp_path, monkeypatch):
+    disk = LossySync(monkeypatch, forgets=False)
+    tries = 0
+
+    def failing(descriptor):
+        nonlocal tries
+        tries += 1
+        disk.fail = disk.fail or broken
+        disk(descriptor)
+
+    monkeypatch.setattr(segment_file, "sync_data", failing)
+
+    async def program():
+        nonlocal broken
+        journal = open_journal(tmp_path, JournalSync.INTERVAL)
+        journal.begin_segment(1)
+        journal.append([b"first"])
+        await until(lambda: journal.problem)
+        journal.append([b"second"])
+        second, before = journal.written(), tries
+        await until(lambda: tries >= before + 3)
+        assert not second.done()
+        assert read(tmp_path) == [b"first"]
+        broken = False
+        await second
+
+    broken = True
+    run(program())
+    assert read(tmp_path) == [b"first", b"second"]
 
 
 def test_what_a_failed_sync_has_lost_stops_the_journal_until_a_checkpoint_has_it(tmp_path, monkeypatch):

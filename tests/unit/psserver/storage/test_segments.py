@@ -9,11 +9,12 @@ from pathlib import Path
 
 import crc32c
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psserver.storage.journal import Journal, JournalSync
-from psserver.storage.segments import RECORD_HEADER, SEGMENT_HEADER, read_segments, segment_path
+from psserver.storage.segment_file import SegmentFile
+from psserver.storage.segments import RECORD_HEADER, SEGMENT_HEADER, SegmentHeader, read_segments, segment_path
 from pswire.errors import DamagedFile, StorageError
 
 IDENTITY = 77
@@ -124,20 +125,21 @@ def test_a_bad_record_that_was_safe_when_a_later_one_was_written_is_damage_and_n
     assert path.stat().st_size == size
 
 
+def write_groups(folder, groups):
+    """Write a segment in group commits, and return its size after each."""
+    segment, sizes = SegmentFile.create(folder, SegmentHeader(1, IDENTITY)), []
+    for group in groups:
+        segment.append([[memoryview(record)] for record in group])
+        segment.sync()
+        sizes.append(segment.size)
+    segment.close()
+    return sizes
+
+
 def test_records_of_one_group_that_reached_the_disk_in_another_order_are_a_torn_tail(tmp_path):
     """A loss of power during a sync: the last record is there, the one before it is not. Neither was acknowledged."""
 
-    async def program():
-        journal = Journal(tmp_path, IDENTITY, JournalSync.EVERY)
-        journal.begin_segment(1)
-        journal.append([b"acknowledged"])
-        await journal.written()
-        with journal._changed:  # the thread gets both at once
-            journal._queue.extend([[memoryview(b"lost")], [memoryview(b"present")]])
-            journal._changed.notify()
-        await journal.close()
-
-    asyncio.run(program())
+    write_groups(tmp_path, [[b"acknowledged"], [b"lost", b"present"]])
     assert read(tmp_path) == [b"acknowledged", b"lost", b"present"]
     flip(segment_path(tmp_path, 1), SEGMENT_HEADER + 2 * RECORD_HEADER + len(b"acknowledged"))
     assert read(tmp_path) == [b"acknowledged"]
@@ -215,24 +217,52 @@ def test_a_segment_of_another_shard_under_another_name_or_of_another_format_is_r
 RECORDS = st.lists(st.binary(max_size=40) | st.integers(0, 255).map(lambda byte: bytes([byte]) * 5000), max_size=4)
 
 
-@settings(deadline=None, max_examples=60)
-@given(
+def outcome(folder, **options):
+    """The records that can be read, and the error that ends them, or an empty string."""
+    found = []
+    try:
+        for record in read_segments(folder, IDENTITY, **options):
+            found.append(record.payload)
+    except DamagedFile as error:
+        return found, str(error)
+    return found, ""
+
+
+@pytest.mark.parametrize("change", ["flip", "cut"])
+def test_no_flipped_byte_and_no_cut_goes_unnoticed_wherever_it_is(tmp_path, change):
+    write(tmp_path, {1: [b"first", b""], 2: [b"second", b"third"]})
+    written = read(tmp_path)
+    for number in (1, 2):
+        path = segment_path(tmp_path, number)
+        whole = path.read_bytes()
+        for at in range(len(whole)):
+            if change == "flip":
+                flip(path, at)
+            else:
+                path.write_bytes(whole[:at])
+            found, error = outcome(tmp_path)
+            assert found == written[: len(found)]
+            assert path.name in error or (number == 2 and not error and len(found) < len(written))
+            path.write_bytes(whole)
+
+
+altered_journals = given(
     records=st.lists(RECORDS, min_size=1, max_size=3),
     where=st.floats(0, 1, exclude_max=True),
     length=st.integers(1, 5000),
     change=st.sampled_from(["flip", "cut", "zero", "remove"]),
     sync=st.sampled_from(JournalSync),
 )
-@example(records=[[b"a"], [b"b"]], where=0.3, length=1, change="cut", sync=JournalSync.EVERY)
-def test_whatever_region_is_altered_or_cut_a_prefix_is_read_or_there_is_a_clear_error(
-    records, where, length, change, sync
-):
+
+
+def check_altered_journal(records, where, length, change, sync):
+    """Write a journal, alter a region of its files, and read it."""
     folder = Path(tempfile.mkdtemp())
     try:
         write(folder, dict(enumerate(records)), sync)
         written = [record for segment in records for record in segment]
         assert read(folder) == written
-        paths = sorted(folder.iterdir())
+        paths = sorted(folder.glob("segment-*"))
         at = int(where * sum(path.stat().st_size for path in paths))
         while at >= (size := paths[0].stat().st_size):
             at -= size
@@ -246,19 +276,53 @@ def test_whatever_region_is_altered_or_cut_a_prefix_is_read_or_there_is_a_clear_
         else:
             data[at:end] = bytes(end - at) if change == "zero" else bytes(byte ^ 0xA5 for byte in data[at:end])
         paths[0].write_bytes(data)
-        found, error = [], None
-        try:
-            for record in read_segments(folder, IDENTITY, truncate=True):
-                found.append(record.payload)
-        except DamagedFile as raised:
-            error = str(raised)
-        if error is None:
+        found, error = outcome(folder, truncate=True)
+        assert found == written[: len(found)]
+        if error:
+            assert str(paths[0]) in error
+        else:
             assert paths[0] == segment_path(folder, len(records) - 1) or found == written, (
                 "an earlier segment is damaged"
             )
             assert read(folder) == found, "the tail was cut off"
-        else:
-            assert str(paths[0]) in error
-        assert found == written[: len(found)]
+    finally:
+        shutil.rmtree(folder)
+
+
+@settings(deadline=None, max_examples=25)
+@altered_journals
+def test_whatever_region_is_altered_or_cut_a_prefix_is_read_or_there_is_a_clear_error(
+    records, where, length, change, sync
+):
+    check_altered_journal(records, where, length, change, sync)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=500)
+@altered_journals
+def test_whatever_region_of_many_journals_is_altered_or_cut(records, where, length, change, sync):
+    check_altered_journal(records, where, length, change, sync)
+
+
+@settings(deadline=None, max_examples=40)
+@given(groups=st.lists(RECORDS, min_size=1, max_size=4), data=st.data())
+def test_after_a_loss_of_power_all_synced_records_are_read_and_the_rest_is_a_torn_tail(groups, data):
+    """The last group is being synced: of its part of the file, any pages may be on the disk, and any length."""
+    folder = Path(tempfile.mkdtemp())
+    try:
+        *_, safe, size = [SEGMENT_HEADER, *write_groups(folder, groups)]
+        path = segment_path(folder, 1)
+        content = bytearray(path.read_bytes())
+        for page in range(safe // 512, size // 512 + 1):
+            if data.draw(st.booleans()):
+                begin = max(page * 512, safe)
+                content[begin : (page + 1) * 512] = bytes(len(content[begin : (page + 1) * 512]))
+        path.write_bytes(content[: data.draw(st.integers(safe, size))])
+        records = [record for group in groups for record in group]
+        found = read(folder, truncate=True)
+        assert found == records[: len(found)]
+        assert len(found) >= len(records) - len(groups[-1])
+        write(folder, {1: [b"more"]})
+        assert read(folder) == [*found, b"more"]
     finally:
         shutil.rmtree(folder)

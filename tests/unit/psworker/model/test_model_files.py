@@ -95,6 +95,10 @@ def test_strict_names_both_sides_and_otherwise_both_are_returned_and_the_rest_is
     assert (loaded.missing, loaded.surplus) == (("mine",), tuple("abcdefgh"))
     same(values_of(), {"both": np.ones(1), "mine": np.zeros(1)})
     with ps.collection():
+        variables({"both": np.zeros(1), **{name: np.zeros(1) for name in "abcdefg"}})
+        with pytest.raises(ModelFileError, match="lacks nothing, and has 'h' beside"):
+            ps.load(path)
+    with ps.collection():
         variables({"both": np.zeros(1), **{name: np.zeros(1) for name in "abcdefghi"}})
         with pytest.raises(ModelFileError, match="lacks 'i', and has nothing beside"):
             ps.load(path)

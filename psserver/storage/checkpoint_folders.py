@@ -1,0 +1,100 @@
+"""The folders of checkpoints: their names, which are there, and how they are removed.
+
+    DIR/step-000012345/shard-0-of-2/     complete, for it has this name
+    DIR/step-000012345/.shard-0-of-2.tmp being written, or left by a process that was killed (`sweep`)
+
+Several shards may write into one folder at the same time: each changes only what has its own name, and a folder of a
+step is there as long as something is in it.
+"""
+
+import os
+import re
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from psserver.storage.files import sync_path
+from pswire.errors import StorageError
+
+_STEP = re.compile(r"step-(\d{9,})")
+_SHARD = re.compile(r"shard-(\d+)-of-(\d+)")
+
+
+def step_folder(folder: Path, number: int) -> Path:
+    """The folder of all shards of a checkpoint."""
+    return folder / f"step-{number:09d}"
+
+
+def shard_name(shard: int, shards: int) -> str:
+    """The name of what belongs to one shard."""
+    return f"shard-{shard}-of-{shards}"
+
+
+def shard_folder(folder: Path, number: int, shard: int, shards: int) -> Path:
+    """The folder of one shard of a checkpoint."""
+    return step_folder(folder, number) / shard_name(shard, shards)
+
+
+def temporary_folder(path: Path) -> Path:
+    """Where the folder of a shard is written."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+def found(folder: Path) -> dict[int, set[tuple[int, int]]]:
+    """The shards (shard, shards) of each checkpoint in a folder, by number, ascending.
+
+    Looks at names only. A folder that is not there has none. Raises `StorageError` if it cannot be read.
+    """
+    numbers: dict[int, set[tuple[int, int]]] = {}
+    for name in _names(folder):
+        if (step := _STEP.fullmatch(name)) is not None:
+            matches = [_SHARD.fullmatch(one) for one in _names(folder / name)]
+            shards = {(int(one[1]), int(one[2])) for one in matches if one is not None}
+            if shards:
+                numbers[int(step[1])] = shards
+    return dict(sorted(numbers.items()))
+
+
+def available(folder: Path, shard: int, shards: int) -> list[int]:
+    """The numbers of a shard's checkpoints that are complete, ascending. Errors as `found`."""
+    return [number for number, there in found(folder).items() if (shard, shards) in there]
+
+
+def complete(there: set[tuple[int, int]], shards: int) -> bool:
+    """Whether all shards of a job of so many are among those of a checkpoint."""
+    return all((shard, shards) in there for shard in range(shards))
+
+
+def remove(folder: Path, number: int, shard: int, shards: int) -> None:
+    """Remove a shard's checkpoint: at once and durably its name, then its files. Raises `OSError`."""
+    path = shard_folder(folder, number, shard, shards)
+    old = path.with_name(f".{path.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    path.rename(old)
+    sync_path(path.parent)
+    shutil.rmtree(old)
+    remove_if_empty(path.parent)
+
+
+def remove_if_empty(step: Path) -> None:
+    """Remove the folder of a step if no shard has anything in it."""
+    with suppress(OSError):
+        step.rmdir()
+
+
+def sweep(folder: Path, shard: int, shards: int) -> None:
+    """Remove what a killed process of this shard has left: call it at start. Raises `StorageError`."""
+    name = shard_name(shard, shards)
+    for step in [folder / one for one in _names(folder) if _STEP.fullmatch(one)]:
+        for leftover in (step / f".{name}.tmp", step / f".{name}.old"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        remove_if_empty(step)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise StorageError(f"checkpoint folder {folder} cannot be read: {error.strerror}") from error

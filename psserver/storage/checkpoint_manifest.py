@@ -1,0 +1,138 @@
+"""The manifest of a checkpoint: a file with the state of the shard as JSON, and size and CRC32C of all other files."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from crc32c import crc32c
+
+from psserver.core.state import ShardState
+from psserver.storage import manifest
+from psserver.storage.array_files import FileSum, NewFile, damaged, unreadable
+from psserver.storage.checkpoint_folders import shard_folder
+from pswire.errors import Malformed, StorageError
+from pswire.tensors.values import Array, TensorSpec
+
+FORMAT = 1
+
+#: The name of the file.
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint is, without its arrays.
+
+    Attributes:
+        path: its folder.
+        number, shard, shards: of the cut, and of the shard.
+        final: nothing was acknowledged after its snapshot, until a shard was started from it.
+        written: the time (ISO 8601, UTC).
+        version: of the package that wrote it.
+        files: size and CRC32C by name.
+        data: the state as JSON.
+        served: dtype and shape of the arrays of served weights by name.
+    """
+
+    path: Path
+    number: int
+    shard: int
+    shards: int
+    final: bool
+    written: str
+    version: str
+    files: dict[str, FileSum]
+    data: dict[str, Any]
+    served: dict[str, TensorSpec]
+
+    @cached_property
+    def state(self) -> ShardState:
+        """The state, without served weights. Raises `DamagedFile`."""
+        return self.state_with(None)
+
+    def state_with(self, served: dict[str, Array] | None) -> ShardState:
+        """The state, with the arrays of served weights; None: without. Raises `DamagedFile`."""
+        data = self.data if served is not None else self.data | {"served": []}
+        try:
+            return manifest.from_json(data, served or {})
+        except Malformed as error:
+            raise damaged(self.path / MANIFEST, str(error)) from error
+
+    @property
+    def timeline(self) -> int:
+        """As in `ShardState`."""
+        return int(self.data.get("timeline", 0))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all files but the manifest."""
+        return sum([one.nbytes for one in self.files.values()])
+
+
+def write_manifest(
+    folder: Path, state: ShardState, files: Mapping[str, FileSum], served: Mapping[str, Array], *, final: bool
+) -> None:
+    """Write the manifest of a checkpoint, when its other files are complete. Raises `OSError`."""
+    data = {
+        "format": FORMAT,
+        "final": final,
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        "paramserver": version("paramserver"),
+        "files": {name: {"bytes": one.nbytes, "crc32c": f"{one.crc32c:08x}"} for name, one in files.items()},
+        "served": {name: {"dtype": one.dtype.name, "shape": list(one.shape)} for name, one in served.items()},
+        "state": manifest.to_json(state),
+    }
+    with NewFile(folder / MANIFEST) as file:
+        file.write(_text(data))
+        file.sync()
+
+
+def _text(data: dict[str, Any]) -> bytes:
+    """The manifest of this data, with its checksum: the only text that is valid for it."""
+    body = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1)
+    return f'{{"crc32c": "{crc32c(body.encode()):08x}", "manifest": {body}}}\n'.encode()
+
+
+def read_manifest(folder: Path, number: int, shard: int, shards: int) -> Manifest:
+    """What a checkpoint is; its other files are not looked at.
+
+    Raises `DamagedFile`, which names the manifest, unless it is intact and belongs there, and `StorageError` if it may
+    not be read, or is of a later version of its format.
+    """
+    folder = shard_folder(folder, number, shard, shards)
+    path = folder / MANIFEST
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    try:
+        data = json.loads(text)["manifest"]
+        intact = _text(data) == text
+    except (ValueError, TypeError, KeyError, RecursionError):
+        intact = False
+    if not intact:
+        raise damaged(path, "it fails its checksum")
+    if data["format"] != FORMAT:
+        raise StorageError(
+            f"checkpoint file {path}: format {data['format']} is not format {FORMAT}: use a version "
+            "of paramserver that has it"
+        )
+    state, served = data["state"], data["served"]
+    at = int(state.get("cut", 0)), int(state.get("shard", 0)), int(state.get("shards", 0))
+    if at != (number, shard, shards):
+        raise damaged(path, f"it belongs to checkpoint {at[0]} of shard {at[1]} of {at[2]}")
+    return Manifest(
+        folder,
+        *at,
+        data["final"],
+        data["written"],
+        data["paramserver"],
+        {name: FileSum(one["bytes"], int(one["crc32c"], 16)) for name, one in data["files"].items()},
+        state,
+        {name: TensorSpec("served", tuple(one["shape"]), one["dtype"]) for name, one in served.items()},
+    )

@@ -1,0 +1,101 @@
+"""Shards with every kind of state, and their checkpoints."""
+
+import dataclasses
+
+import numpy as np
+
+from psserver.core.shard import Shard
+from psserver.core.state import VariableArrays
+from psserver.storage import checkpoints
+from pswire.messages import (
+    Assign,
+    Assignment,
+    Declaration,
+    Finished,
+    Gradient,
+    Pull,
+    Push,
+    QueueSpec,
+    Register,
+    Sender,
+    Take,
+    Tune,
+)
+from pswire.optimizers import Adam, GradientDescent, Momentum
+from pswire.specs.consistency import parse_consistency, parse_staleness
+from pswire.specs.initializers import RowUniform
+from pswire.tensors.values import DTYPES, IndexedSlices, Part, TensorSpec
+from tests.shard_driver import A, B, ShardDriver
+from tests.shard_state import state_of
+from tests.unit.pswire.optimizers.rules_under_test import RULES_UNDER_TEST
+
+
+def varied_shard(**options):
+    """A driver of a trained shard: all optimizers in all dtypes, all dtypes, shapes of all kinds, a queue, a change."""
+    rng = np.random.default_rng(7)
+    declarations, gradients = [], {}
+    for number, case in enumerate(RULES_UNDER_TEST):
+        for dtype in ("float32", "float64", "float16"):
+            value = rng.uniform(0.5, 1.0, (3, 2)).astype(dtype)
+            name = f"{case.spec.kind}-{number}/{dtype}"
+            declarations.append(Declaration(TensorSpec.of(name, value), value, case.spec))
+            gradients[name] = rng.uniform(0.01, 0.02, (3, 2)).astype(dtype)
+    for dtype in DTYPES:
+        value = rng.integers(0, 2, (2, 3, 1)).astype(dtype)
+        declarations.append(Declaration(TensorSpec.of(f"of {dtype}", value), value))
+    for name, shape in {"scalar": (), "empty": (0,), "no columns": (4, 0), "one row": (1, 5)}.items():
+        value = rng.normal(size=shape).astype("float32")
+        declarations.append(Declaration(TensorSpec.of(name, value), value, Adam(0.1)))
+        gradients[name] = np.full_like(value, 0.25)
+    table = TensorSpec("table ü", (5, 3))
+    declarations.append(Declaration(table, None, Momentum(0.1, momentum=0.9), RowUniform(-1.0, 1.0, 3), Part(5, 20)))
+    gradients[table.name] = IndexedSlices(np.ones((2, 3), np.float32), np.array([4, 0]), (5, 3))
+    driver = ShardDriver(*declarations, **options)
+    names = tuple(gradients)
+    driver.answer(Pull(B, names))
+    for _ in range(3):
+        driver.push(pull=names, loss=0.5, **gradients)
+    driver.push("b", pull=names[:3], **{names[0]: gradients[names[0]]})
+    ones = np.ones((2, 3, 1), np.uint8)
+    driver.answer(Assign(B, 2, (Assignment("of uint8", ones),)))
+    driver.answer(Tune(A, 4, (names[0],), GradientDescent(0.25), ("learning_rate",)))
+    queue = QueueSpec("examples", 10, 3, 2, seed=1)
+    driver.answer(Take(A, queue))
+    driver.answer(Take(B, queue))
+    driver.answer(Take(A, queue, Finished(0, 1.5)))
+    driver.answer(Register(B, (Declaration(TensorSpec("late", (2,)), np.zeros(2, np.float32), GradientDescent(0.1)),)))
+    return driver
+
+
+def arrays_of(shard):
+    """The arrays of all variables, in order."""
+    return {one.spec.name: VariableArrays(one.value, dict(one.slots)) for one in shard._store}
+
+
+def write(folder, shard, number=None, late=(), final=False, **changes):
+    """Writes a checkpoint; returns its folder."""
+    state = shard.state()
+    state = dataclasses.replace(state, cut=state.cut if number is None else number, **changes)
+    return checkpoints.write(folder, state, iter(arrays_of(shard).items()), lambda: late, final=final)
+
+
+def shard_of(checkpoint, **options):
+    """A new shard with the state of a checkpoint, as it was at the snapshot."""
+    state = checkpoint.state
+    consistency, staleness = parse_consistency(state.consistency), parse_staleness(state.handling)
+    shard = Shard(
+        state.shard, state.shards, consistency=consistency, staleness=staleness, identity=state.identity, **options
+    )
+    shard.restore(state, checkpoint.arrays, 0.0)
+    return shard
+
+
+def bits(shard):
+    """State and arrays, for comparison."""
+    return state_of(shard.state()), state_of(arrays_of(shard))
+
+
+def push(worker, sequence, cut=0, shards=(), incarnation=1, **gradients):
+    """A push whose gradients are of the first version."""
+    entries = tuple([Gradient(name, 0, np.asarray(array)) for name, array in gradients.items()])
+    return Push(Sender(worker, incarnation), sequence, entries, shards=shards, cut=cut)

@@ -1,0 +1,148 @@
+"""Files and folders that are complete or not there, durable, and checked."""
+
+import errno
+import itertools
+import os
+
+import pytest
+
+from psserver.storage import files
+from psserver.storage.files import checksum, new_folder, temporary_path, write_file
+
+
+class Disk:
+    """The order in which paths were synced and renamed, relative to a folder."""
+
+    def __init__(self, root, monkeypatch):
+        self.root, self.calls = root, []
+        fsync, rename = os.fsync, os.rename
+        monkeypatch.setattr(
+            os, "fsync", lambda descriptor: (self.note("sync", self.path(descriptor)), fsync(descriptor))
+        )
+        for name in ("rename", "replace"):
+            monkeypatch.setattr(os, name, lambda old, new: (self.note("rename", old, new), rename(old, new)))
+
+    def path(self, descriptor):
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+
+    def note(self, kind, *paths):
+        self.calls.append(" ".join([kind, *(os.path.relpath(path, self.root) for path in paths)]))
+
+
+linux = pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="descriptors have no names here")
+
+
+@linux
+def test_a_file_is_synced_before_it_gets_its_name_and_its_folder_after(tmp_path, monkeypatch):
+    disk = Disk(tmp_path, monkeypatch)
+    for data in (b"first", b"second"):
+        write_file(tmp_path / "timeline.json", data)
+        assert (tmp_path / "timeline.json").read_bytes() == data
+    assert disk.calls == ["sync .timeline.json.tmp", "rename .timeline.json.tmp timeline.json", "sync ."] * 2
+
+
+@linux
+def test_a_folder_is_synced_before_it_gets_its_name_and_its_parents_after(tmp_path, monkeypatch):
+    disk = Disk(tmp_path, monkeypatch)
+    with new_folder(tmp_path / "D" / "step-1" / "shard-0") as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "values").write_bytes(b"1")
+        (folder / "manifest").write_bytes(b"2")
+        assert not (tmp_path / "D" / "step-1" / "shard-0").exists()
+    written = tmp_path / "D" / "step-1" / "shard-0"
+    assert ((written / "inner" / "values").read_bytes(), (written / "manifest").read_bytes()) == (b"1", b"2")
+    temporary = "D/step-1/.shard-0.tmp"
+    assert disk.calls == [
+        f"sync {temporary}/inner/values",
+        f"sync {temporary}/inner",
+        f"sync {temporary}/manifest",
+        f"sync {temporary}",
+        f"rename {temporary} D/step-1/shard-0",
+        "sync D/step-1",
+        "sync D",
+        "sync .",
+    ]
+
+
+def test_nothing_of_a_folder_stays_if_it_cannot_be_completed_and_others_stay_as_they_are(tmp_path):
+    def fail():
+        with new_folder(tmp_path / "D" / "step-1" / "shard-0") as folder:
+            (folder / "half").write_bytes(b"written")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+    with new_folder(tmp_path / "D" / "step-1" / "shard-0"):
+        pass
+    with pytest.raises(KeyboardInterrupt), new_folder(tmp_path / "D" / "step-1" / "shard-1"):
+        raise KeyboardInterrupt
+    assert [path.name for path in (tmp_path / "D" / "step-1").iterdir()] == ["shard-0"]
+    with pytest.raises(FileExistsError, match="the folder is there already"), new_folder(tmp_path / "D"):
+        pass
+    assert [path.name for path in (tmp_path / "D" / "step-1").iterdir()] == ["shard-0"]
+
+
+def test_nothing_of_a_folder_stays_whichever_of_its_syncs_fails(tmp_path, monkeypatch):
+    fsync = os.fsync
+    before_failure = itertools.count()
+
+    def failing(descriptor):
+        if not next(before_failure):
+            raise OSError(errno.EIO, "Input/output error")
+        fsync(descriptor)
+
+    def write():
+        with new_folder(tmp_path / "step-1" / "shard-0") as folder:
+            (folder / "manifest").write_bytes(b"{}")
+
+    monkeypatch.setattr(os, "fsync", failing)
+    for successes in range(4):  # the file, the folder, its parent and the parent's parent
+        before_failure = itertools.count(-successes)
+        with pytest.raises(OSError, match="Input/output error"):
+            write()
+        assert list(tmp_path.iterdir()) == []
+    before_failure = itertools.count(-4)
+    write()
+    assert next(before_failure) == 0
+
+
+def test_what_a_crash_left_of_a_folder_is_not_in_the_next(tmp_path):
+    left = temporary_path(tmp_path / "shard-0")
+    left.mkdir()
+    (left / "old").write_bytes(b"old")
+    with new_folder(tmp_path / "shard-0") as folder:
+        (folder / "new").write_bytes(b"new")
+    assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == ["shard-0", "shard-0/new"]
+
+
+def test_on_a_full_disk_a_folder_leaves_nothing_behind_and_is_written_when_there_is_room(small_disk):
+    def write():
+        with new_folder(small_disk / "step-1" / "shard-0") as folder:
+            for number in range(10):
+                (folder / f"{number}").write_bytes(bytes(20_000))
+
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        write()
+    assert raised.value.errno == errno.ENOSPC
+    assert [path.name for path in small_disk.iterdir()] == ["ballast"]
+    (small_disk / "ballast").unlink()
+    write()
+    assert len(list((small_disk / "step-1" / "shard-0").iterdir())) == 10
+
+
+def test_on_a_full_disk_a_file_stays_as_it_was(small_disk):
+    write_file(small_disk / "file", b"before")
+    with pytest.raises(OSError, match="No space left on device"):
+        write_file(small_disk / "file", bytes(200_000))
+    assert (small_disk / "file").read_bytes() == b"before"
+    assert sorted(path.name for path in small_disk.iterdir()) == ["ballast", "file"]
+
+
+@pytest.mark.parametrize("piece", [1, 4, 9, 1 << 20])
+def test_the_checksum_of_a_file_is_its_crc_32c_however_it_is_read(tmp_path, monkeypatch, piece):
+    monkeypatch.setattr(files, "CHECKSUM_PIECE", piece)
+    (tmp_path / "file").write_bytes(b"123456789")
+    assert checksum(tmp_path / "file") == 0xE3069283
+    (tmp_path / "file").write_bytes(b"")
+    assert checksum(tmp_path / "file") == 0

@@ -1,0 +1,96 @@
+"""Which checkpoints stay: the newest cuts, of which the shards have a common one, and the newest one that is intact."""
+
+import pytest
+
+from psserver.storage import checkpoints
+from psserver.storage.checkpoint_folders import available, shard_folder, sweep
+from psserver.storage.retention import cuts, give_up, prune
+from tests.shard_driver import ShardDriver, declared
+from tests.unit.psserver.storage.stored_shards import write
+
+
+@pytest.fixture
+def write_all(tmp_path):
+    """A function that writes checkpoints of these numbers of a shard."""
+
+    def write_numbers(*numbers, shard=0, shards=1, **options):
+        stored = ShardDriver(declared("W", [1.0, 2.0]), shard=shard, shards=shards).shard
+        for number in numbers:
+            write(tmp_path, stored, number, **options)
+
+    return write_numbers
+
+
+def damage(folder, number, name="variables.safetensors", shard=0, shards=1):
+    path = shard_folder(folder, number, shard, shards) / name
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def test_the_newest_stay_and_the_others_go(tmp_path, write_all):
+    write_all(5, 1, 20, 3)
+    assert prune(tmp_path, 4, 0, 1) == []
+    assert prune(tmp_path, 2, 0, 1) == [1, 3]
+    assert available(tmp_path, 0, 1) == [5, 20]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000005", "step-000000020"]
+
+
+@pytest.mark.parametrize("name", ["variables.safetensors", "manifest.json"])
+def test_the_newest_intact_one_stays_whatever_came_after_it(tmp_path, write_all, name):
+    write_all(1, 2, 3, 4)
+    damage(tmp_path, 3, name)
+    damage(tmp_path, 4, name)
+    prune(tmp_path, 1, 0, 1)
+    assert available(tmp_path, 0, 1) == [2, 3, 4]
+    assert checkpoints.latest(tmp_path, 0, 1).checkpoint.manifest.number == 2
+
+
+def test_a_flipped_bit_counts_as_damage_only_for_those_who_read_all(tmp_path, write_all):
+    write_all(1, 2)
+    path = shard_folder(tmp_path, 2, 0, 1) / "variables.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
+    assert prune(tmp_path, 1, 0, 1, is_intact=lambda manifest: manifest.number == 1) == []
+    assert prune(tmp_path, 1, 0, 1) == [1]
+
+
+def test_shards_with_one_folder_keep_common_cuts_whoever_is_behind(tmp_path, write_all):
+    write_all(1, 2, 3, 4, 5, 6, shard=0, shards=2)
+    write_all(1, 2, 3, shard=1, shards=2)
+    assert prune(tmp_path, 2, 0, 2) == [1]
+    assert available(tmp_path, 0, 2) == [2, 3, 4, 5, 6]
+    assert prune(tmp_path, 3, 1, 2) == []  # 1 is no common cut any more
+    assert prune(tmp_path, 1, 1, 2) == [1, 2]
+    assert available(tmp_path, 0, 2) == [2, 3, 4, 5, 6]
+
+
+def test_a_shard_with_a_disk_of_its_own_keeps_what_it_is_told_to_protect(tmp_path, write_all):
+    write_all(1, 2, 3, 4, 5, shard=1, shards=2)
+    assert prune(tmp_path, 1, 1, 2, protect=2) == [1]
+    assert prune(tmp_path, 1, 1, 2, protect=7) == [2, 3, 4]
+
+
+def test_final_checkpoints_of_several_shards_are_no_cuts_and_neither_count_nor_push_cuts_out(tmp_path, write_all):
+    write_all(0, shard=0, shards=2, final=True)
+    write_all(4, 9, shard=0, shards=2)
+    write_all(5, 10, 11, 12, shard=0, shards=2, final=True)
+    assert cuts(tmp_path, 0, 2) == [0, 4, 9]
+    assert prune(tmp_path, 2, 0, 2) == [0]
+    assert prune(tmp_path, 1, 0, 2) == [4, 5]
+    assert available(tmp_path, 0, 2) == [9, 10, 11, 12]
+    damage(tmp_path, 9, "manifest.json", 0, 2)
+    assert cuts(tmp_path, 0, 2) == []
+
+
+def test_a_final_checkpoint_of_one_shard_is_a_cut(tmp_path, write_all):
+    write_all(1, 2, final=True)
+    assert cuts(tmp_path, 0, 1) == [1, 2]
+
+
+def test_what_a_timeline_gave_up_is_removed_and_nothing_else(tmp_path, write_all):
+    write_all(1, 2, timeline=3)
+    write_all(3, 4, timeline=3)
+    write_all(5, timeline=4)
+    damage(tmp_path, 4, "manifest.json")
+    assert give_up(tmp_path, 4, 2, 0, 1) == [3]
+    assert available(tmp_path, 0, 1) == [1, 2, 4, 5]
+    sweep(tmp_path, 0, 1)
+    assert len(list(tmp_path.iterdir())) == 4
