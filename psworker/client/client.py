@@ -71,6 +71,7 @@ class Client:
         self._recovery = Recovery(self._calls, self._registration, timeout)
         self._process = os.getpid()
         self._sequence = 0
+        self._taken: dict[str, int] = {}  # by data queue, the recoveries when a block was taken
         self.value_of: Callable[[str], Array | None] = lambda name: None
 
     @property
@@ -153,6 +154,8 @@ class Client:
             self._repeated(calls.report_abandoned, "nothing of it is open")
         if calls.went_back and any(gradient.read.rejoins < calls.went_back for gradient in gradients):
             return Future(partial(self._dropped, pull))
+        if calls.went_back:
+            progress = tuple([one for one in progress if self._taken.get(one.queue) == self.recoveries])
         pulled = ShardedPull(self._placement, pull, known_values, calls.rejoins)
         cut = calls.cuts.begin_change()
         try:
@@ -321,7 +324,13 @@ class Client:
             message = ms.Take(self._calls.sender, queue, done.pop() if done else None, reports)
             return self._calls.call(0, message, ms.Taken)
 
-        return self._repeated(attempt, "it takes another block of examples")
+        taken = self._repeated(attempt, "it takes another block of examples")
+        self._taken[queue.name] = self.recoveries
+        return taken
+
+    def has_block(self, queue: ms.QueueSpec) -> bool:
+        """Whether the last `take` is still valid: False after the shards went back, when another may have the block."""
+        return self._taken.get(queue.name) == self.recoveries
 
     def _repeated(self, attempt: Callable[[], T], consequence: str) -> T:
         """The result of an attempt, which is made again when all shards went back to a cut during it."""

@@ -31,7 +31,8 @@ class DataLoop:
     epoch, which is logged by default; `flush` pushes all gradients, before a block is reported as done; `give_back`
     returns the block of a loop that is left early; while it is iterated the loop is in `running`.
 
-    A push says how far the block is (`progress`): a batch counts with the first push after the program has got it.
+    A push says how far the block is (`progress`): a batch counts with the first push after the program has got it. When
+    all servers went back to a checkpoint, the rest of the block is left out: the queue knows what is to be trained.
     """
 
     client: Client
@@ -96,6 +97,8 @@ class DataLoop:
         finished: Finished | None = None
         while True:
             self.flush()
+            if not self.client.has_block(queue):
+                finished = None
             taken = self.client.take(queue, finished, reports)
             reports += len(taken.reports)
             for report in taken.reports:
@@ -125,7 +128,7 @@ class DataLoop:
         while True:
             self.prepare()
             batch, self._prepared = self._prepared, None
-            if batch is None:
+            if batch is None or not self.client.has_block(self.queue):
                 return
             if self.losses:
                 self._cost += self._batch * sum(self.losses) / len(self.losses)
