@@ -7,7 +7,7 @@ from functools import partial
 
 from psserver.core.shard import Shard
 from pswire.errors import InvalidMessage, ParamServerError, TimedOut
-from pswire.messages import Status
+from pswire.messages import Cut, Status
 from pswire.specs.consistency import Asynchronous, IgnoreStaleness
 from psworker.client.client import Client
 from psworker.transport import Future
@@ -57,6 +57,15 @@ class ShardsInProcess:
                     self._answers.setdefault(reply.ticket, reply.answer)
                 self.machines[shard] = self.stored[shard].shard
             self._changed.notify_all()
+
+    def show_cuts(self, *clients, begin=False):
+        """What the heartbeats of these clients do: they learn of the last cut and show it to all shards."""
+        number = self.call(0, Cut(), 1.0).result().number if begin else self.machines[0].cuts.number
+        for client in clients:
+            client._calls.cuts.note(number)
+            for shard in range(self.shards):
+                self.call(shard, client._calls.renewal(shard, 0), 1.0).result()
+        return number
 
     def call(self, shard, message, timeout):
         with self._changed:

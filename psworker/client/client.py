@@ -53,7 +53,7 @@ class Client:
 
     When shards have lost acknowledged state, all go back to a cut (`psworker.client.recovery`) within the call that
     learns of it. Then a push is dropped, and what else was called is repeated. `value_of` gives the worker's present
-    value of a variable, for one that was registered after the cut.
+    value of a variable, for one that was registered after the cut; `on_recovery` is called afterwards, to pull values.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Client:
         self._sequence = 0
         self._taken: dict[str, int] = {}  # by data queue, the recoveries when a block was taken
         self.value_of: Callable[[str], Array | None] = lambda name: None
+        self.on_recovery: Callable[[], None] = lambda: None
 
     @property
     def chief(self) -> bool:
@@ -145,17 +146,15 @@ class Client:
         with; of the `known_values` from this client, those that have not changed do not travel again. `progress` says
         how far the worker's blocks of examples are with this push.
 
-        A push is dropped without being sent if its weights are from before the shards went back to a cut.
+        A push is dropped without being sent if its weights, or its examples, are from before the shards went back.
 
         Raises `ShapeMismatch` if a gradient does not have its variable's shape and dtype; then nothing was sent.
         """
         calls, pushing = self._calls, self._pushing
         if calls.abandoned:
             self._repeated(calls.report_abandoned, "nothing of it is open")
-        if calls.went_back and any(gradient.read.rejoins < calls.went_back for gradient in gradients):
+        if calls.went_back and self._is_outdated(gradients, progress):
             return Future(partial(self._dropped, pull))
-        if calls.went_back:
-            progress = tuple([one for one in progress if self._taken.get(one.queue) == self.recoveries])
         pulled = ShardedPull(self._placement, pull, known_values, calls.rejoins)
         cut = calls.cuts.begin_change()
         try:
@@ -182,6 +181,12 @@ class Client:
         finally:
             self._calls.cuts.end_change()
         return self._dropped(names)
+
+    def _is_outdated(self, gradients: Iterable[VersionedArray], progress: Iterable[ms.Progress]) -> bool:
+        """Whether weights or examples are from before the shards went back: these examples will be trained again."""
+        if any(self._taken.get(one.queue) != self.recoveries for one in progress):
+            return True
+        return any(gradient.read.rejoins < self._calls.went_back for gradient in gradients)
 
     def _dropped(self, names: Sequence[str]) -> PushResult:
         """The result of a push that was dropped because the shards went back, with the values of `names`."""
@@ -316,13 +321,17 @@ class Client:
             calls.results(calls.send(messages), ms.Tuned)
 
     def take(self, queue: ms.QueueSpec, finished: ms.Finished | None, reports: int = 0) -> ms.Taken:
-        """The next block of a data queue, or within seconds why there is none yet; epoch reports from `reports` on."""
+        """The next block of a data queue, or within seconds why there is none yet; epoch reports from `reports` on.
+
+        After the shards went back, the block that was taken before is given back, and `finished` is ignored.
+        """
         self._heartbeat.idle_since = 0
-        done = [finished]  # it is not done any more after the shards went back
+        calls = self._calls
 
         def attempt() -> ms.Taken:
-            message = ms.Take(self._calls.sender, queue, done.pop() if done else None, reports)
-            return self._calls.call(0, message, ms.Taken)
+            if queue.name in self._taken and not self.has_block(queue):  # the rest comes again; `finished` is ignored
+                calls.call(0, ms.Take(calls.sender, queue, give_back=True), ms.Taken)
+            return calls.call(0, ms.Take(calls.sender, queue, finished, reports), ms.Taken)
 
         taken = self._repeated(attempt, "it takes another block of examples")
         self._taken[queue.name] = self.recoveries
@@ -342,7 +351,9 @@ class Client:
         return attempt()
 
     def _go_back(self, error: StateLost, consequence: str) -> list[ms.Joined]:
-        return self._recovery.go_back(error, self._sequence, consequence)
+        answers = self._recovery.go_back(error, self._sequence, consequence)
+        self.on_recovery()
+        return answers
 
     def give_back(self, queue: ms.QueueSpec) -> None:
         """Gives back the block that this worker holds, so that it need not leave first; raises nothing."""

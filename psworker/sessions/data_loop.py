@@ -97,8 +97,6 @@ class DataLoop:
         finished: Finished | None = None
         while True:
             self.flush()
-            if not self.client.has_block(queue):
-                finished = None
             taken = self.client.take(queue, finished, reports)
             reports += len(taken.reports)
             for report in taken.reports:
@@ -128,7 +126,10 @@ class DataLoop:
         while True:
             self.prepare()
             batch, self._prepared = self._prepared, None
-            if batch is None or not self.client.has_block(self.queue):
+            if not self.client.has_block(self.queue):
+                self._rows = self._rows[:0]
+                return
+            if batch is None:
                 return
             if self.losses:
                 self._cost += self._batch * sum(self.losses) / len(self.losses)

@@ -57,11 +57,7 @@ POLICIES = [
 
 def write_checkpoint(transport, *clients):
     """A cut that is written on all shards."""
-    number = clients[0]._calls.call(0, ms.Cut(), ms.CutReport).number
-    for client in clients:
-        client._calls.cuts.note(number)
-        for shard in range(transport.shards):
-            client._calls.call(shard, client._calls.renewal(shard, 0), ms.Renewed)
+    number = transport.show_cuts(*clients, begin=True)
     assert all(number in stored.checkpoints for stored in transport.stored)
     return number
 
@@ -258,6 +254,24 @@ def test_a_worker_that_joins_finds_shards_of_different_timelines_and_brings_them
     transport.lose_state(0)
     third, _ = transport.client("w2", *DECLARATIONS)
     assert values(third) == values(second) == values(client) == [[1, 1], [1, 1]]
+
+
+def test_what_another_worker_has_told_shard_0_meanwhile_holds_for_all():
+    transport = ShardsInProcess(2, stored=True)
+    client, known = transport.client("w0", *DECLARATIONS)
+    first = transport.show_cuts(client, begin=True)
+    push(client, known)
+    transport.show_cuts(client, begin=True)
+    transport.lose_state(1)
+
+    def meanwhile(shard, message):
+        if isinstance(message, ms.Restore) and message.timeline == 1 and not shard:
+            transport._step(0, 0, ms.Restore(1, first))  # another worker does not know of the newer cut
+        return False
+
+    transport.refuse = meanwhile
+    assert values(client) == [[0, 0], [0, 0]]
+    assert [transport.status(shard).storage.timeline for shard in range(2)] == [1, 1]
 
 
 @pytest.mark.parametrize(("consistency", "staleness"), POLICIES)
