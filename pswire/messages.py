@@ -546,6 +546,7 @@ class CutReport:
         written: it is on disk.
         held: its values can be pulled.
         problem: why it could not be written.
+        storage: the server keeps checkpoints.
     """
 
     number: int
@@ -554,6 +555,7 @@ class CutReport:
     written: bool = False
     held: bool = False
     problem: str = ""
+    storage: bool = False
 
 
 @dataclass(frozen=True, slots=True)

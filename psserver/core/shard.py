@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from psserver.core import events
-from psserver.core.cuts import Cuts
+from psserver.core.cuts import Cuts, ShardCut
 from psserver.core.data_queue import DataQueues
 from psserver.core.members.deduplication import is_repeated
 from psserver.core.members.job_invariants import JobInvariants
@@ -153,6 +153,10 @@ class Shard:
         """Begin all leases anew: the shard's clock has another origin, or it was down."""
         self._members.resume(now)
 
+    def arrays(self) -> dict[str, VariableArrays]:
+        """The arrays of all variables, in order; still this shard's."""
+        return {variable.spec.name: VariableArrays(variable.value, variable.slots) for variable in self._store}
+
     def waiting(self) -> list[tuple[int, ms.Message]]:
         """The tickets and messages of all calls without an answer: steps of these complete a restored state."""
         return [*self._pending.waiting(), *self._queues.waiting()]
@@ -161,6 +165,21 @@ class Shard:
     def global_step(self) -> int:
         """Number of updates: pushes applied, those of a group as one."""
         return self._pending.global_step
+
+    @property
+    def identity(self) -> int:
+        """Of the state (`JobInvariants`)."""
+        return self._invariants.identity
+
+    @property
+    def version(self) -> int:
+        """The number of changes of all variables together."""
+        return sum([variable.version for variable in self._store])
+
+    @property
+    def keeps_served_weights(self) -> bool:
+        """Whether later updates depend on the values that pulls were answered with."""
+        return self._store.strength > 0
 
     @property
     def job_end(self) -> JobEnd | None:
@@ -508,6 +527,15 @@ class Shard:
             else:
                 cut.holders.add(holder)
         result.replies.append(ms.Reply(ticket, cuts.report(number)))
+
+    def begin_final_cut(self) -> ShardCut | None:
+        """The cut of a shard that takes no more messages: complete at once; None if there is no memory for it."""
+        self.cuts.end()
+        self._begin_cut(self.cuts.number + 1, StepResult())
+        cut = self.cuts.current
+        if cut is not None:
+            self.cuts.leave(list(cut.missing))
+        return cut
 
     def copy_next(self) -> StepResult | None:
         """The task of a copy of the cut in progress that no change has needed yet; None if there is none left."""

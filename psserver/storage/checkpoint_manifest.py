@@ -1,6 +1,5 @@
 """The manifest of a checkpoint: a file with the state of the shard as JSON, and size and CRC32C of all other files."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,10 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from crc32c import crc32c
-
 from psserver.core.state import ShardState
-from psserver.storage import manifest
+from psserver.storage import checksummed_json, manifest
 from psserver.storage.array_files import FileSum, NewFile, damaged, unreadable
 from psserver.storage.checkpoint_folders import shard_folder
 from pswire.errors import Malformed, StorageError
@@ -88,14 +85,7 @@ def write_manifest(
         "state": manifest.to_json(state),
     }
     with NewFile(folder / MANIFEST) as file:
-        file.write(_text(data))
-        file.sync()
-
-
-def _text(data: dict[str, Any]) -> bytes:
-    """The manifest of this data, with its checksum: the only text that is valid for it."""
-    body = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1)
-    return f'{{"crc32c": "{crc32c(body.encode()):08x}", "manifest": {body}}}\n'.encode()
+        file.write(checksummed_json.dumps(data))
 
 
 def read_manifest(folder: Path, number: int, shard: int, shards: int) -> Manifest:
@@ -110,12 +100,8 @@ def read_manifest(folder: Path, number: int, shard: int, shards: int) -> Manifes
         text = path.read_bytes()
     except OSError as error:
         raise unreadable(path, error) from error
-    try:
-        data = json.loads(text)["manifest"]
-        intact = _text(data) == text
-    except (ValueError, TypeError, KeyError, RecursionError):
-        intact = False
-    if not intact:
+    data = checksummed_json.loads(text)
+    if data is None:
         raise damaged(path, "it fails its checksum")
     if data["format"] != FORMAT:
         raise StorageError(

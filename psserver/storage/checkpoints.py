@@ -10,7 +10,6 @@ A checkpoint is restored as it is if nothing was acknowledged after its snapshot
 it; otherwise as a cut, with the late changes (`psserver.storage.recovery`).
 """
 
-import shutil
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,17 +19,14 @@ from psserver.core.state import ShardState, VariableArrays, VariableState
 from psserver.core.variables.variable import slot_specs
 from psserver.storage import manifest, records
 from psserver.storage.array_files import FileSum, NewFile, StoredFile, array_header, damaged, read_arrays
-from psserver.storage.checkpoint_folders import available, remove, remove_if_empty, shard_folder, temporary_folder
+from psserver.storage.checkpoint_folders import available, remove, shard_folder
 from psserver.storage.checkpoint_manifest import Manifest, read_manifest, write_manifest
-from psserver.storage.files import sync_path
+from psserver.storage.files import new_folder
 from pswire.errors import DamagedFile, Malformed
 from pswire.messages import Message
 from pswire.tensors.values import Array, TensorSpec
 
 VARIABLES, SLOTS, SERVED, LATE = "variables.safetensors", "slots.safetensors", "served.safetensors", "late.log"
-
-#: Attempts to make a folder in one that other shards may be removing.
-_ATTEMPTS = 100
 
 #: Before each record in `late.log`: its bytes. Both are padded to a multiple of `records.ALIGNMENT`.
 _LENGTH = struct.Struct("<Q8x")
@@ -87,9 +83,9 @@ def write(
     Raises `OSError`, and whatever the arguments raise: then nothing is left.
     """
     path = shard_folder(folder, state.cut, state.shard, state.shards)
-    temporary = temporary_folder(path)
-    try:
-        _make_folder(temporary)
+    if path.exists():
+        remove(folder, state.cut, state.shard, state.shards)
+    with new_folder(path) as temporary:
         files = _write_variables(temporary, state.variables, arrays)
         served = manifest.served_arrays(state)
         if served:
@@ -97,31 +93,7 @@ def write(
         if changes := late():
             files[LATE] = _write_late(temporary / LATE, changes)
         write_manifest(temporary, state, files, served, final=final)
-        sync_path(temporary)
-        if path.exists():
-            remove(folder, state.cut, state.shard, state.shards)
-        temporary.rename(path)
-        sync_path(path.parent)
-        sync_path(folder)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        remove_if_empty(path.parent)
-        raise
     return path
-
-
-def _make_folder(temporary: Path) -> None:
-    """Make a new folder, and those that it is in, which other shards may make and remove meanwhile."""
-    shutil.rmtree(temporary, ignore_errors=True)
-    for attempt in range(_ATTEMPTS):
-        temporary.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.mkdir()
-        except FileNotFoundError:
-            if attempt == _ATTEMPTS - 1:
-                raise
-        else:
-            return
 
 
 def _write_variables(
@@ -139,8 +111,6 @@ def _write_variables(
             for slot, spec in _slots(variable).items():
                 slots.write_array(found.slots[slot], spec)
             del found
-        values.sync()
-        slots.sync()
         return {VARIABLES: values.sum, SLOTS: slots.sum}
 
 
@@ -150,7 +120,6 @@ def _write_arrays(path: Path, arrays: dict[str, Array]) -> FileSum:
         file.write(array_header(entries.items()))
         for name, spec in entries.items():
             file.write_array(arrays[name], spec)
-        file.sync()
         return file.sum
 
 
@@ -161,7 +130,6 @@ def _write_late(path: Path, changes: Sequence[Message]) -> FileSum:
             length = sum([len(part) for part in parts])
             for part in (_LENGTH.pack(length), *parts, bytes(-length % records.ALIGNMENT)):
                 file.write(part)
-        file.sync()
         return file.sum
 
 

@@ -588,20 +588,22 @@ class CutRequest(_message.Message):
     def __init__(self, number: _Optional[int] = ..., holder: _Optional[_Union[Sender, _Mapping]] = ..., release: _Optional[bool] = ...) -> None: ...
 
 class CutReply(_message.Message):
-    __slots__ = ("number", "complete", "waiting_for", "written", "held", "problem")
+    __slots__ = ("number", "complete", "waiting_for", "written", "held", "problem", "storage")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_FIELD_NUMBER: _ClassVar[int]
     number: int
     complete: bool
     waiting_for: str
     written: bool
     held: bool
     problem: str
-    def __init__(self, number: _Optional[int] = ..., complete: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., written: _Optional[bool] = ..., held: _Optional[bool] = ..., problem: _Optional[str] = ...) -> None: ...
+    storage: bool
+    def __init__(self, number: _Optional[int] = ..., complete: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., written: _Optional[bool] = ..., held: _Optional[bool] = ..., problem: _Optional[str] = ..., storage: _Optional[bool] = ...) -> None: ...
 
 class RestoreRequest(_message.Message):
     __slots__ = ("timeline", "cut")
