@@ -50,7 +50,7 @@ class StorageConfig:
         checkpoint_every: when shard 0 begins a checkpoint; None: only on demand and at a stop.
         keep: the number of complete checkpoints that stay.
         journal: whether every change is written down before it is acknowledged.
-        journal_sync: when it counts as written (`psserver.storage.journal.JournalSync`).
+        journal_sync: when it counts as written (`pswire.specs.checkpoints.JournalSync`).
         journal_limit: bytes of the journal; a checkpoint begins at half of it.
         on_lost_state: whether the shard follows others to an older checkpoint ("rollback"), or refuses ("fail").
     """
