@@ -84,6 +84,7 @@ class EmbeddedTransport:
                 checkpoints.start(self._shard)
             case Register():
                 checkpoints.check(message)
+        checkpoints.before(message)
         try:
             self._step(ticket, message)
         except ParamServerError as error:

@@ -67,7 +67,7 @@ def test_checkpoints_change_nothing(tmp_path):
 
 def test_a_killed_job_repeats_the_steps_since_its_last_checkpoint_and_ends_with_the_same_bits(tmp_path):
     code, _ = in_a_process(tmp_path / "killed", tmp_path / "job", 3, 25, "kill")
-    assert (code, numbers(tmp_path / "job")) == (-signal.SIGKILL, [7, 14, 21])
+    assert (code, numbers(tmp_path / "job")) == (-signal.SIGKILL, [0, 7, 14, 21])
     again = run(tmp_path / "job")
     assert (again.began, again.ended, again.epochs) == (21, 60, [2, 3])
     assert again.digest == ran_through().digest
@@ -171,14 +171,14 @@ def test_the_start_says_from_what_it_continues(tmp_path, caplog):
     stopped(tmp_path, 10)
     assert "continues" not in messages(caplog)
     run(tmp_path)
-    assert f"continues from checkpoint {tmp_path}/step-000000010/shard-0-of-1, of global step 10" in messages(caplog)
+    assert f"continues from checkpoint {tmp_path}/step-000000010, global step 10" in messages(caplog)
 
 
 def test_old_checkpoints_are_removed_and_the_interval_may_be_time(tmp_path):
     run(tmp_path / "steps", every="5steps", keep=2)
     assert numbers(tmp_path / "steps") == [60, 61], "the last one has the end of the last epoch"
     run(tmp_path / "time", every="1h")
-    assert numbers(tmp_path / "time") == [60]
+    assert numbers(tmp_path / "time") == [0, 60]
 
 
 # --- programs and folders that do not fit -----------------------------------------------------------------------------
@@ -227,17 +227,18 @@ def test_a_damaged_checkpoint_is_skipped_and_named_and_the_one_before_is_used(tm
     values.write_bytes(data)
     again = run(tmp_path)
     assert (again.began, again.digest) == (before, ran_through().digest)
-    assert "skipped" in messages(caplog)
-    assert str(values) in messages(caplog)
+    assert f"{values}: it fails its checksum" in messages(caplog)
+    assert f"continues from checkpoint {tmp_path}/step-{before:09d}" in messages(caplog)
 
 
 def test_a_folder_without_any_intact_checkpoint_is_refused_and_stays_as_it_is(tmp_path):
     stopped(tmp_path, 5)
-    (only,) = tmp_path.glob("step-*/*/variables.safetensors")
-    only.write_bytes(b"")
-    with pytest.raises(StorageError, match="none of the 1 checkpoints"):
+    files = list(tmp_path.glob("step-*/*/variables.safetensors"))
+    for file in files:
+        file.write_bytes(b"")
+    with pytest.raises(StorageError, match="has no intact checkpoint"):
         run(tmp_path)
-    assert only.read_bytes() == b""
+    assert (numbers(tmp_path), [file.read_bytes() for file in files]) == ([0, 5], [b"", b""])
 
 
 def test_a_folder_that_cannot_be_used_is_refused(tmp_path):
@@ -245,7 +246,7 @@ def test_a_folder_that_cannot_be_used_is_refused(tmp_path):
     with pytest.raises(StorageError, match=r"file cannot be used: "):
         run(tmp_path / "file")
     (tmp_path / "servers/step-000000003/shard-1-of-2").mkdir(parents=True)
-    with pytest.raises(StorageError, match="of a job with 2 servers"):
+    with pytest.raises(StorageError, match="are of 2 shards"):
         run(tmp_path / "servers")
 
 
@@ -278,11 +279,12 @@ def test_training_goes_on_when_the_disk_is_full_and_says_so_once(tmp_path, file_
         file_size_limit()
         assert messages(caplog).count("training goes on") == 1
         assert "File too large" in messages(caplog)
-        assert numbers(tmp_path) == [1]
-        assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"], "nothing half-written stays"
+        assert numbers(tmp_path) == [0, 1]
+        there = sorted(path.name for path in tmp_path.iterdir())
+        assert there == ["shard-0-of-1.json", "step-000000000", "step-000000001"], "nothing half-written stays"
         SGD.minimize(ops.sum(variable))
         assert "written to" in messages(caplog).splitlines()[-1]
-        assert (numbers(tmp_path), session.global_step) == ([1, 5], 5)
+        assert (numbers(tmp_path), session.global_step) == ([0, 1, 5], 5)
 
 
 # --- the best model ---------------------------------------------------------------------------------------------------
@@ -329,6 +331,21 @@ def test_a_best_model_needs_a_folder_and_leaves_a_foreign_file_alone(tmp_path):
         session.save(tmp_path / "best.safetensors")
         with pytest.raises(ModelFileError, match="for which value"):
             session.save_best(1.0)
+
+
+def test_training_goes_on_on_a_disk_that_is_full_from_the_beginning(tmp_path, file_size_limit, caplog):
+    with ps.collection(), ps.session(checkpoint_dir=tmp_path, checkpoint_every="2steps") as session:
+        variable = ps.Variable(np.zeros(5000, np.float32), name="W")
+        file_size_limit(4096)
+        for _ in range(3):
+            SGD.minimize(ops.sum(variable))
+        file_size_limit()
+        assert (numbers(tmp_path), messages(caplog).count("training goes on")) == ([], 1)
+        SGD.minimize(ops.sum(variable))
+        assert (numbers(tmp_path), session.global_step) == ([0, 4], 4)
+    with ps.collection(), ps.session(checkpoint_dir=tmp_path) as session:
+        variable = ps.Variable(np.zeros(5000, np.float32), name="W")
+        assert (session.global_step, variable.value[0]) == (4, -2)
 
 
 def test_the_interrupted_save_of_a_best_model_leaves_the_earlier_one(tmp_path, file_size_limit):
