@@ -12,6 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from pswire.errors import Zombie
 from pswire.messages import Finished, Outcome, Progress, QueueSpec
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency, parse_staleness
@@ -51,13 +52,14 @@ class Job:
     def worker(self, name):
         """The incarnations of one worker."""
         draws = random.Random(f"{self.seed}/{name}")
-        for last in [*draws.choices(range(1, 7), k=draws.randint(1, 3)), 0]:
+        lasts = draws.choices(range(1, 7), k=draws.randint(1, 3))
+        while True:
             try:
-                self.live(name, last, draws.choice(MOMENTS))
+                return self.live(name, lasts.pop() if lasts else 0, draws.choice(MOMENTS))
             except KilledError as moment:
                 self.killed[str(moment)] += 1
-            else:
-                break
+            except Zombie:  # a late Join of an earlier incarnation has ended this one
+                self.killed["by a late Join"] += 1
 
     def live(self, name, last, moment):
         """Trains to the end, or is killed with the push of the number `last`."""
@@ -78,10 +80,11 @@ class Job:
                 mark[block.epoch - 1, position] = -1
                 progress = Progress(QUEUE.name, block.number, position + 1, position + 1.0 - block.start)
                 push = client.push([replace(weights, array=mark)], 1.0, ["V"], progress=(progress,))
+                self.open.add((block.epoch, position))
                 if (step, moment) == (last, MOMENTS[1]):
-                    self.open.add((block.epoch, position))
                     raise KilledError(moment)
                 result = push.result()
+                self.open.remove((block.epoch, position))
                 [weights] = result.values
                 if result.outcome is Outcome.DROPPED:
                     self.dropped.add((block.epoch, position))
@@ -118,4 +121,4 @@ def test_workers_are_killed_at_every_moment():
         job = Job(seed, 1, "async", "none")
         job.run()
         killed += job.killed
-    assert set(killed) == set(MOMENTS)
+    assert set(killed) >= set(MOMENTS)
