@@ -1,10 +1,12 @@
 """Configuration of a server. The options of `psserver serve` are its fields; click reads the environment."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 from pswire.channel import check_address
 from pswire.errors import ConfigurationError
+from pswire.specs.checkpoints import CheckpointEvery, JournalSync
 from pswire.specs.consistency import Asynchronous, Consistency, IgnoreStaleness, StalenessSpec
 from pswire.specs.spec import check_count, check_number
 from pswire.system import host
@@ -40,6 +42,29 @@ def parse_size(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class StorageConfig:
+    """Where and how a server keeps its shard.
+
+    Attributes:
+        folder: of the checkpoints and the journal; may be shared by all shards of a job.
+        checkpoint_every: when shard 0 begins a checkpoint; None: only on demand and at a stop.
+        keep: the number of complete checkpoints that stay.
+        journal: whether every change is written down before it is acknowledged.
+        journal_sync: when it counts as written (`pswire.specs.checkpoints.JournalSync`).
+        journal_limit: bytes of the journal; a checkpoint begins at half of it.
+        on_lost_state: whether the shard follows others to an older checkpoint ("rollback"), or refuses ("fail").
+    """
+
+    folder: Path
+    checkpoint_every: CheckpointEvery | None = None
+    keep: int = 5
+    journal: bool = False
+    journal_sync: JournalSync = JournalSync.EVERY
+    journal_limit: int = 4 << 30
+    on_lost_state: str = "rollback"
+
+
+@dataclass(frozen=True, slots=True)
 class ServerConfig:
     """How one server runs its shard: times in seconds, sizes in bytes. `psserver serve --help` explains each field.
 
@@ -60,6 +85,13 @@ class ServerConfig:
     keep_memory: bool = True
     shared_memory: bool = True
     reflection: bool = False
+    checkpoint_dir: Path | None = None
+    checkpoint_every: CheckpointEvery | None = None
+    keep: int = 5
+    journal: bool = False
+    journal_sync: JournalSync = JournalSync.EVERY
+    journal_limit: int = 4 << 30
+    on_lost_state: str = "rollback"
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -74,8 +106,21 @@ class ServerConfig:
             check_number("linger, in seconds,", self.linger or 0, 0)
             check_count("the memory limit, in bytes,", self.memory_limit)
             check_count("max_calls", self.max_calls)
+            check_count("keep", self.keep)
+            check_count("the journal's limit, in bytes,", self.journal_limit)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(str(error)) from error
+
+        if self.checkpoint_dir is None and (self.journal or self.checkpoint_every is not None):
+            raise ConfigurationError("--journal and --checkpoint-every need a folder: --checkpoint-dir")
+
+    @property
+    def storage(self) -> StorageConfig | None:
+        """The options of checkpoints and journal; None without a folder for them."""
+        if self.checkpoint_dir is None:
+            return None
+        names = [field.name for field in fields(StorageConfig) if field.name != "folder"]
+        return StorageConfig(self.checkpoint_dir, **{name: getattr(self, name) for name in names})
 
     @property
     def variables_limit(self) -> int:

@@ -8,6 +8,7 @@ import logging
 import signal
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -16,6 +17,7 @@ from psserver.config import ServerConfig, parse_addresses, parse_shard, parse_si
 from pswire.channel import check_address, check_health
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.parsed_option import Parsed
+from pswire.specs.checkpoints import JournalSync, parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.spec import check_number
 from pswire.system.signals import end_at_once
@@ -97,6 +99,32 @@ _MEMORY = "80 % of the memory of the machine or its container"
 @_field("keep-memory", "Keep the memory of freed arrays for the next ones: faster, but the process never shrinks.")
 @_field("shared-memory", "Share memory with workers of this host and user, in place of sending tensors.")
 @_field("reflection", "Let tools such as grpcurl list the methods (extra `reflection`).")
+@_field(
+    "checkpoint-dir",
+    "Folder of checkpoints and journal, from which a restarted server continues; all shards may share it.",
+    click.Path(file_okay=False, path_type=Path),
+    show_default="nothing is kept",
+)
+@_field(
+    "checkpoint-every",
+    "Time or steps between two checkpoints, such as 60s or 1000steps; shard 0 begins them for all.",
+    Parsed("INTERVAL", parse_checkpoint_every),
+    show_default="on demand, and at a stop",
+)
+@_field("keep", "Complete checkpoints that stay.")
+@_field("journal", "Write every change down before it is acknowledged: a restarted server has lost nothing.")
+@_option(
+    "--journal-sync",
+    type=click.Choice([sync.value for sync in JournalSync]),
+    default=_DEFAULT.journal_sync.value,
+    help="When a change is written: `every` survives a loss of power, `100ms` and `off` the death of the process.",
+)
+@_field("journal-limit", "Bytes of the journal; a checkpoint, which makes it short, begins at half of it.", _SIZE)
+@_field(
+    "on-lost-state",
+    "When a shard restarts without its last changes: all go back to a common checkpoint, or the job fails.",
+    click.Choice(["rollback", "fail"]),
+)
 @_option("--log-level", type=_LEVEL, default="warning", help="The lowest level that is logged to standard error.")
 def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None:  # noqa: ANN401 - of ServerConfig
     """Serve one shard until SIGTERM or Ctrl-C, or with --linger until its job is over.
@@ -108,6 +136,7 @@ def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None
     psserver serve                                   a free port of this machine
     psserver serve --bind 0.0.0.0:5000 --shard 0/2   the first of two shards, for the network
     psserver serve --linger 10                       ends 10 s after its job
+    psserver serve --checkpoint-dir run --checkpoint-every 60s --journal
 
     \b
     --consistency: the policy by which pushes make an update
@@ -127,6 +156,7 @@ def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None
     from psserver.cli.serve import serve_until_signal
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    fields["journal_sync"] = JournalSync(fields["journal_sync"])
     serve_until_signal(ServerConfig(shard=shard[0], shards=shard[1], **fields))
 
 

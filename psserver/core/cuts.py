@@ -113,6 +113,7 @@ class Cuts:
         self.number = self.completed = self.late_below = 0
         self.enabled = True  # False while messages are replayed, whose cuts were taken before
         self.current: ShardCut | None = None
+        self._seen: ShardCut | None = None  # at the last tick
         self._shards, self._decides = shards, decides
 
     def begin(
@@ -166,6 +167,12 @@ class Cuts:
         cut = self.current
         if cut is not None and cut.complete and not cut.holders and not cut.writing and cut.number != unless:
             self.end()
+
+    def tick(self) -> None:
+        """Drop a cut that nobody has needed since the tick before; a worker may be about to hold it."""
+        if self.current is not None and self.current is self._seen:
+            self.end_if_idle()
+        self._seen = self.current
 
     def end(self) -> None:
         """Drop the cut: it was written, or nobody needs it."""

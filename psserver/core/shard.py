@@ -9,10 +9,10 @@ outside, in `psserver.runtime.executor` and `psserver.rpc.server`.
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from psserver.core import events
-from psserver.core.cuts import Cuts
+from psserver.core.cuts import Cuts, ShardCut
 from psserver.core.data_queue import DataQueues
 from psserver.core.members.deduplication import is_repeated
 from psserver.core.members.job_invariants import JobInvariants
@@ -147,11 +147,15 @@ class Shard:
         """Begin a timeline from this state, which is older than what was acknowledged: all members join again."""
         self.timeline, self.lost = timeline, False
         for member in self._members:
-            member.must_join = member.state == "live"
+            member.must_join = True
 
     def resume(self, now: float) -> None:
         """Begin all leases anew: the shard's clock has another origin, or it was down."""
         self._members.resume(now)
+
+    def arrays(self) -> dict[str, VariableArrays]:
+        """The arrays of all variables, in order; still this shard's."""
+        return {variable.spec.name: VariableArrays(variable.value, variable.slots) for variable in self._store}
 
     def waiting(self) -> list[tuple[int, ms.Message]]:
         """The tickets and messages of all calls without an answer: steps of these complete a restored state."""
@@ -161,6 +165,21 @@ class Shard:
     def global_step(self) -> int:
         """Number of updates: pushes applied, those of a group as one."""
         return self._pending.global_step
+
+    @property
+    def identity(self) -> int:
+        """Of the state (`JobInvariants`)."""
+        return self._invariants.identity
+
+    @property
+    def version(self) -> int:
+        """The number of changes of all variables together."""
+        return sum([variable.version for variable in self._store])
+
+    @property
+    def keeps_served_weights(self) -> bool:
+        """Whether later updates depend on the values that pulls were answered with."""
+        return self._store.strength > 0
 
     @property
     def job_end(self) -> JobEnd | None:
@@ -281,6 +300,8 @@ class Shard:
         member: Any = None
         sender, repeated = getattr(message, "sender", None), False
         if sender is not None:
+            if self.lost:
+                self._refuse_until_restored()
             member = self._members.check(sender)
         match message:
             case ms.Push():
@@ -349,9 +370,12 @@ class Shard:
         known = self._members.get(message.worker)
         was_live, goes_back = (known.state == "live", known.must_join) if known is not None else (False, False)
         member, new_incarnation = self._members.join(message, now)
-        if goes_back and not new_incarnation and message.steps > member.steps:
+        if (goes_back or new_incarnation) and message.steps > member.steps:
             self._lost_pushes += message.steps - member.steps
             result.events.append(events.lost_pushes(member, message.steps - member.steps))
+            member.steps = message.steps  # counted once, also if this shard goes back again
+        if message.settled:
+            self._settle(member, message.settled)
         if new_incarnation or not was_live:
             result.events.append(events.joined(member, new_incarnation=new_incarnation))
         step, lease, chief = self.global_step, self._members.lease, self._members.chief.is_chief(member.name)
@@ -370,14 +394,18 @@ class Shard:
         # a heartbeat from before the worker's last messages does not abandon them
         settled = message.settled
         if (message.idle or settled) and not (settled and settled < self._pending.newest(message.sender)):
-            self._pending.settle(message.sender, settled)
-            self._members.half_pushes.settle(member, settled)
+            self._settle(member, settled)
             if message.idle:
                 self._members.progress.finish(member)
             self._pending.abandon(member, result)
             self._pending.decide(result)
         waiting_for, chief = self._pending.waits_for(member.name), self._members.chief.is_chief(member.name)
         result.replies.insert(0, ms.Reply(ticket, ms.Renewed(self.global_step, waiting_for, chief, self.cuts.number)))
+
+    def _settle(self, member: Member, sequence: int) -> None:
+        """Note that the worker's messages up to this number are over: those that arrive later are refused."""
+        self._pending.settle(ms.Sender(member.name, member.incarnation), sequence)
+        self._members.half_pushes.settle(member, sequence)
 
     def _leave(self, ticket: int, message: ms.Leave, member: Member, now: float, result: StepResult) -> None:
         self._members.leave(member, now, failed=message.failed, trained=self.global_step > 0)
@@ -500,6 +528,15 @@ class Shard:
                 cut.holders.add(holder)
         result.replies.append(ms.Reply(ticket, cuts.report(number)))
 
+    def begin_final_cut(self) -> ShardCut | None:
+        """The cut of a shard that takes no more messages: complete at once; None if there is no memory for it."""
+        self.cuts.end()
+        self._begin_cut(self.cuts.number + 1, StepResult())
+        cut = self.cuts.current
+        if cut is not None:
+            self.cuts.leave(list(cut.missing))
+        return cut
+
     def copy_next(self) -> StepResult | None:
         """The task of a copy of the cut in progress that no change has needed yet; None if there is none left."""
         for copy in self.cuts.current.copies.values() if self.cuts.current is not None else ():
@@ -524,12 +561,15 @@ class Shard:
         values = self._store.read(message, result, allocator, cut.variables())
         result.replies.append(ms.Reply(ticket, ms.Pulled(values, cut.state.global_step)))
 
+    def _refuse_until_restored(self) -> NoReturn:
+        raise StateLost(
+            f"shard {self.shard} has begun again from checkpoint {self.cuts.number}, which is older than what it had "
+            "acknowledged: all shards have to go back to a common one first"
+        )
+
     def _check_timeline(self, message: ms.Join) -> None:
         if self.lost:
-            raise StateLost(
-                f"shard {self.shard} has begun again from checkpoint {self.cuts.number}, which is older than what it "
-                "had acknowledged: all shards have to go back to a common one first"
-            )
+            self._refuse_until_restored()
         if message.timeline and message.timeline != self.timeline:
             raise StateLost(
                 f"worker {message.worker!r} knows timeline {message.timeline} of the job, and shard {self.shard} "

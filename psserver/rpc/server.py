@@ -26,6 +26,7 @@ from psserver.rpc.health import Health
 from psserver.rpc.service import SERVICE_NAME, Service
 from psserver.runtime.clock import Clock, Linger, tick_seconds
 from psserver.runtime.executor import Executor
+from psserver.runtime.persistence import start_shard
 from pswire.channel import SERVER_OPTIONS, check_address
 from pswire.errors import ConfigurationError
 from pswire.messages import Status, StatusReport
@@ -43,22 +44,19 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
 
     Raises:
         ConfigurationError: the address cannot be bound, or a package is missing.
+        StorageError: files of checkpoints or journal are damaged, or of another job.
     """
     if config.shared_memory and (swept := sweep()):
         log.warning("removed %d shared memory segments of killed processes", swept)
-    shard = Shard(
-        config.shard,
-        config.shards,
-        config.lease,
-        config.variables_limit,
-        config.consistency,
-        config.staleness,
-        identity=secrets.randbits(62) + 1,
-        one_job=config.linger is not None,
-    )
+    new_shard = partial(_new_shard, config)
     tick = tick_seconds(config.lease)
     clock = Clock(time.monotonic, tick)
-    executor = Executor(shard, clock)
+    if config.storage is None:
+        executor = Executor(new_shard(), clock)
+    else:
+        shard, start = start_shard(config.storage, new_shard, clock())
+        executor = Executor(shard, clock)
+        executor.persist(config.storage, new_shard, start)
     server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=config.max_calls)
     service = Service(executor, config.traffic_limit, config.lease, shared_memory=config.shared_memory)
     server.add_generic_rpc_handlers((service.handlers(),))
@@ -71,7 +69,7 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
 
     async def tick_until_the_job_ends() -> None:
         linger = None if config.linger is None else Linger(config.linger, config.lease)
-        while linger is None or not linger.ends(shard.job_end, clock()):
+        while linger is None or not linger.ends(executor.shard.job_end, clock()):
             await asyncio.sleep(tick)
             try:
                 executor.tick()
@@ -97,6 +95,19 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
             await asyncio.wait(others, timeout=1.0)
     assert isinstance(report, StatusReport)
     return report
+
+
+def _new_shard(config: ServerConfig) -> Shard:
+    return Shard(
+        config.shard,
+        config.shards,
+        config.lease,
+        config.variables_limit,
+        config.consistency,
+        config.staleness,
+        identity=secrets.randbits(62) + 1,
+        one_job=config.linger is not None,
+    )
 
 
 def _add_reflection(server: grpc.aio.Server) -> None:

@@ -134,7 +134,7 @@ class Service:
                     if data is grpc.aio.EOF:
                         raise Malformed("the stream ended before the data that its header announced: not applied")
                     receiver.feed(incoming(data))
-                if region is None:
+                if region is None and not self._executor.borrows_arrays:
                     allocator = ReusedArrays(message)
             answer = await self._executor.step(message, None, allocator)
             await self._send(answer, StreamSender(region), context)

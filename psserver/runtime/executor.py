@@ -13,11 +13,30 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+from psserver.config import StorageConfig
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import StepResult, TasksPending
+from psserver.runtime.persistence import Persistence
 from psserver.runtime.task_order import TaskOrder
+from psserver.storage.recovery import Start
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
-from pswire.messages import Allocator, Answer, Register, Reply, Request, Tune, tensor_bytes
+from pswire.messages import (
+    Allocator,
+    Answer,
+    Cut,
+    CutReport,
+    Register,
+    Renewed,
+    Reply,
+    Request,
+    Restore,
+    Restored,
+    Status,
+    StatusReport,
+    Tick,
+    Tune,
+    tensor_bytes,
+)
 from pswire.optimizers import numba_compiler, rule_for
 from pswire.optimizers.numba_compiler import Loop
 
@@ -32,6 +51,10 @@ _Waiting = asyncio.Future[Answer]
 STOPPING_ERROR = "the server is stopping: try again when a server is back at this address"
 
 
+#: Answers that promise nothing, and so wait for no journal.
+_REPORTS = (Renewed, CutReport, StatusReport)
+
+
 class AnswerTooLarge(TooLarge):
     """The answer may have more values than its caller can accept; nothing was done."""
 
@@ -39,11 +62,13 @@ class AnswerTooLarge(TooLarge):
 class Executor:
     """Steps a shard, one message at a time, in the order of their arrival. All methods are called in the event loop.
 
-    Nothing else steps the shard; `clock` never goes back.
+    Nothing else steps the shard; `clock` never goes back. `shard` is replaced by another one when it goes back to a
+    checkpoint; `persistence`, if there is one, writes it down.
     """
 
     def __init__(self, shard: Shard, clock: Callable[[], float]) -> None:
-        self._shard = shard
+        self.shard = shard
+        self.persistence: Persistence | None = None
         self._clock = clock
         self._tickets = itertools.count(1)
         self._waiting: dict[int, _Waiting] = {}
@@ -54,10 +79,20 @@ class Executor:
         self._compiling = asyncio.Lock()
         self._compiled: set[Loop] = set()
 
+    def persist(self, config: StorageConfig, new_shard: Callable[[], Shard], start: Start) -> None:
+        """Write down from now on what the shard does; before its first step (`Persistence`)."""
+        self.persistence = Persistence(config, new_shard, self.shard, start, self._tasks)
+        self.persistence.begin()
+
+    @property
+    def borrows_arrays(self) -> bool:
+        """Whether arrays of messages are read until the answer, by the journal: they cannot get the answer's values."""
+        return self.persistence is not None and self.persistence.journal is not None
+
     def admit(self, message: Request) -> int:
         """The bytes of `message`, whose arrays may have no memory yet, and of its answer. Raises what `step` would."""
-        self._shard.check(message)
-        return tensor_bytes(message) + self._shard.answer_bytes(message)
+        self.shard.check(message)
+        return tensor_bytes(message) + self.shard.answer_bytes(message)
 
     async def step(self, message: Request, most: int | None = None, allocator: Allocator | None = None) -> Answer:
         """The shard's answer, once there is one.
@@ -77,11 +112,15 @@ class Executor:
         """
         if isinstance(message, Register | Tune):
             await self._compile(message)
+        if self.persistence is not None:
+            if isinstance(message, Restore):
+                return await self._restore(self.persistence, message)
+            self.persistence.check(message)
         inspection = None
         if tensor_bytes(message) > MAX_BYTES_INSPECTED_IN_LOOP:
-            self._shard.check(message)
+            self.shard.check(message)
             loop = asyncio.get_running_loop()
-            inspection = await loop.run_in_executor(self._inspectors, self._shard.inspect, message)
+            inspection = await loop.run_in_executor(self._inspectors, self.shard.inspect, message)
         ticket = next(self._tickets)
 
         def begin() -> StepResult | None:
@@ -90,11 +129,14 @@ class Executor:
                 self._check_answer_size(message, most)
             now, settled = self._clock(), self._tasks.idle
             try:
-                return self._shard.step(
+                result = self.shard.step(
                     ticket, message, now, inspection=inspection, allocator=allocator, settled=settled
                 )
             except TasksPending:
                 return None
+            if self.persistence is not None:
+                self.persistence.note(message, result)
+            return result
 
         result = None if self._guarded.locked() else begin()
         if result is None:
@@ -109,17 +151,33 @@ class Executor:
             self._complete(result)
             if self._closing:
                 self.close()
+            if self.persistence is None:
+                return await answer
+            if isinstance(message, Cut | Status):
+                return self.persistence.completed(await answer)
+            if self.persistence.cut_is_due():
+                self._send(Cut())
             return await answer
         finally:
             answer.cancel()
             self._waiting.pop(ticket, None)
 
     def tick(self) -> None:
-        """Send the shard a tick; skipped while a guarded step waits for tasks."""
-        if not self._guarded.locked():
-            with suppress(TasksPending):
-                now = self._clock()
-                self._complete(self._shard.step(0, self._shard.due(now), now, settled=self._tasks.idle))
+        """Send the shard a tick, and begin a cut if one is due; skipped while a guarded step waits for tasks."""
+        self._send(self.shard.due(self._clock()))
+        self.shard.cuts.tick()
+        if self.persistence is not None and self.persistence.cut_is_due():
+            self._send(Cut())
+
+    def _send(self, message: Tick | Cut) -> None:
+        """Step the shard by a message of this server; a tick or cut that cannot be taken now comes again later."""
+        if self._guarded.locked():
+            return
+        with suppress(TasksPending):
+            result = self.shard.step(0, message, self._clock(), settled=self._tasks.idle)
+            if self.persistence is not None:
+                self.persistence.note(message, result)
+            self._complete(result)
 
     def close(self) -> None:
         """Answer all waiting calls, and later ones that would have to wait, with `Unavailable`."""
@@ -130,15 +188,33 @@ class Executor:
         self._waiting.clear()
 
     async def shutdown(self) -> None:
-        """Wait for all tasks, and end the threads; call when no step is under way."""
+        """Wait for all tasks, write the state down, and end the threads; call when no step can follow."""
+        await self._tasks.wait()
+        if self.persistence is not None:
+            await self.persistence.finish()
         await self._tasks.shutdown()
         self._inspectors.shutdown()
 
+    async def _restore(self, persistence: Persistence, message: Restore) -> Restored:
+        """Go back to a checkpoint, unless the shard follows this timeline already; waiting calls are to be repeated."""
+        if message.timeline > self.shard.timeline:
+            async with self._guarded:  # no step is taken meanwhile
+                if message.timeline > self.shard.timeline:
+                    shard = await persistence.go_back(message, self._clock())
+                    await self._tasks.wait()
+                    for answer in self._waiting.values():
+                        if not answer.done():
+                            answer.set_exception(Unavailable(f"this shard went back to checkpoint {message.cut}"))
+                    self._waiting.clear()
+                    self.shard = persistence.shard = shard
+                    persistence.begin()
+        return await persistence.restored()
+
     def _check_answer_size(self, message: Request, most: int) -> None:
         with suppress(InvalidMessage, UnknownVariable):  # the step refuses the message, perhaps for another reason
-            nbytes = self._shard.answer_bytes(message, at_once=True)
+            nbytes = self.shard.answer_bytes(message, at_once=True)
             if nbytes > most:
-                self._shard.check(message)
+                self.shard.check(message)
                 raise AnswerTooLarge(
                     f"the answer to this {type(message).__name__} would have {nbytes:,} bytes of values, but a single "
                     f"call carries {most:,}: use Transfer (nothing was done)"
@@ -146,7 +222,7 @@ class Executor:
 
     async def _compile(self, message: Register | Tune) -> None:
         """Compile the loops of a message's optimizers in a thread, unless the shard refuses it; other calls go on."""
-        self._shard.check(message)
+        self.shard.check(message)
         specs = [message.optimizer] if isinstance(message, Tune) else [one.optimizer for one in message.declarations]
         loops = {loop for spec in specs if spec is not None and (loop := rule_for(spec).loop) is not None}
         if loops <= self._compiled:
@@ -168,10 +244,14 @@ class Executor:
                 raise
             _answer(replies, fault)
             return
-        if in_progress is None:
+        written = None
+        if self.persistence is not None and any(not isinstance(one.answer, _REPORTS) for _, one in replies):
+            written = self.persistence.written()  # also for values, which have changes that others have made
+        if in_progress is None and written is None:
             _answer(replies, None)
-        else:
-            in_progress.add_done_callback(lambda end: _answer(replies, end.exception()))
+        elif replies:
+            waits = [one for one in (in_progress, written) if one is not None]
+            asyncio.gather(*waits).add_done_callback(lambda end: _answer(replies, end.exception()))
 
 
 def _answer(replies: Iterable[tuple[_Waiting | None, Reply]], fault: BaseException | None) -> None:

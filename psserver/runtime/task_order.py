@@ -61,6 +61,10 @@ class TaskOrder:
         """Whether no task is in progress."""
         return not self._last
 
+    def end_of(self, variable: str) -> asyncio.Future[Any] | None:
+        """The end of the tasks of a variable that are in progress; None if there are none."""
+        return self._last.get(variable)
+
     async def wait(self) -> None:
         """Return when no task is in progress."""
         await _all_ended(self._last.values())

@@ -62,10 +62,6 @@ class NewFile:
             raise ValueError(f"an array of {spec} was expected, not {array.dtype}{list(array.shape)}")
         self.write(bytes_of(np.ascontiguousarray(array, DTYPES[spec.dtype])))
 
-    def sync(self) -> None:
-        """Return when all is on the disk."""
-        os.fsync(self._descriptor)
-
 
 class StoredFile:
     """A file of a checkpoint that is being read, of a known size and CRC32C.

@@ -13,7 +13,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from psserver.storage.files import sync_path
+from psserver.storage.files import sync_path, temporary_path
 from pswire.errors import StorageError
 
 _STEP = re.compile(r"step-(\d{9,})")
@@ -33,11 +33,6 @@ def shard_name(shard: int, shards: int) -> str:
 def shard_folder(folder: Path, number: int, shard: int, shards: int) -> Path:
     """The folder of one shard of a checkpoint."""
     return step_folder(folder, number) / shard_name(shard, shards)
-
-
-def temporary_folder(path: Path) -> Path:
-    """Where the folder of a shard is written."""
-    return path.with_name(f".{path.name}.tmp")
 
 
 def found(folder: Path) -> dict[int, set[tuple[int, int]]]:
@@ -68,7 +63,7 @@ def complete(there: set[tuple[int, int]], shards: int) -> bool:
 def remove(folder: Path, number: int, shard: int, shards: int) -> None:
     """Remove a shard's checkpoint: at once and durably its name, then its files. Raises `OSError`."""
     path = shard_folder(folder, number, shard, shards)
-    old = path.with_name(f".{path.name}.old")
+    old = _old_path(path)
     shutil.rmtree(old, ignore_errors=True)
     path.rename(old)
     sync_path(path.parent)
@@ -86,9 +81,13 @@ def sweep(folder: Path, shard: int, shards: int) -> None:
     """Remove what a killed process of this shard has left: call it at start. Raises `StorageError`."""
     name = shard_name(shard, shards)
     for step in [folder / one for one in _names(folder) if _STEP.fullmatch(one)]:
-        for leftover in (step / f".{name}.tmp", step / f".{name}.old"):
+        for leftover in (temporary_path(step / name), _old_path(step / name)):
             shutil.rmtree(leftover, ignore_errors=True)
         remove_if_empty(step)
+
+
+def _old_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.old")
 
 
 def _names(folder: Path) -> list[str]:

@@ -1,6 +1,5 @@
 """The manifest of a checkpoint: a file with the state of the shard as JSON, and size and CRC32C of all other files."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,10 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from crc32c import crc32c
-
 from psserver.core.state import ShardState
-from psserver.storage import manifest
+from psserver.storage import checksummed_json, manifest
 from psserver.storage.array_files import FileSum, NewFile, damaged, unreadable
 from psserver.storage.checkpoint_folders import shard_folder
 from pswire.errors import Malformed, StorageError
@@ -32,6 +29,7 @@ class Manifest:
         path: its folder.
         number, shard, shards: of the cut, and of the shard.
         final: nothing was acknowledged after its snapshot, until a shard was started from it.
+        is_cut: it has one moment of all shards, so that a job can go back to it.
         written: the time (ISO 8601, UTC).
         version: of the package that wrote it.
         files: size and CRC32C by name.
@@ -44,6 +42,7 @@ class Manifest:
     shard: int
     shards: int
     final: bool
+    is_cut: bool
     written: str
     version: str
     files: dict[str, FileSum]
@@ -75,12 +74,19 @@ class Manifest:
 
 
 def write_manifest(
-    folder: Path, state: ShardState, files: Mapping[str, FileSum], served: Mapping[str, Array], *, final: bool
+    folder: Path,
+    state: ShardState,
+    files: Mapping[str, FileSum],
+    served: Mapping[str, Array],
+    *,
+    final: bool,
+    is_cut: bool,
 ) -> None:
     """Write the manifest of a checkpoint, when its other files are complete. Raises `OSError`."""
     data = {
         "format": FORMAT,
         "final": final,
+        "is_cut": is_cut,
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "paramserver": version("paramserver"),
         "files": {name: {"bytes": one.nbytes, "crc32c": f"{one.crc32c:08x}"} for name, one in files.items()},
@@ -88,14 +94,7 @@ def write_manifest(
         "state": manifest.to_json(state),
     }
     with NewFile(folder / MANIFEST) as file:
-        file.write(_text(data))
-        file.sync()
-
-
-def _text(data: dict[str, Any]) -> bytes:
-    """The manifest of this data, with its checksum: the only text that is valid for it."""
-    body = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1)
-    return f'{{"crc32c": "{crc32c(body.encode()):08x}", "manifest": {body}}}\n'.encode()
+        file.write(checksummed_json.dumps(data))
 
 
 def read_manifest(folder: Path, number: int, shard: int, shards: int) -> Manifest:
@@ -110,12 +109,8 @@ def read_manifest(folder: Path, number: int, shard: int, shards: int) -> Manifes
         text = path.read_bytes()
     except OSError as error:
         raise unreadable(path, error) from error
-    try:
-        data = json.loads(text)["manifest"]
-        intact = _text(data) == text
-    except (ValueError, TypeError, KeyError, RecursionError):
-        intact = False
-    if not intact:
+    data = checksummed_json.loads(text)
+    if data is None:
         raise damaged(path, "it fails its checksum")
     if data["format"] != FORMAT:
         raise StorageError(
@@ -130,6 +125,7 @@ def read_manifest(folder: Path, number: int, shard: int, shards: int) -> Manifes
         folder,
         *at,
         data["final"],
+        data["is_cut"],
         data["written"],
         data["paramserver"],
         {name: FileSum(one["bytes"], int(one["crc32c"], 16)) for name, one in data["files"].items()},

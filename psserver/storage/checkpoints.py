@@ -10,9 +10,8 @@ A checkpoint is restored as it is if nothing was acknowledged after its snapshot
 it; otherwise as a cut, with the late changes (`psserver.storage.recovery`).
 """
 
-import shutil
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,17 +19,14 @@ from psserver.core.state import ShardState, VariableArrays, VariableState
 from psserver.core.variables.variable import slot_specs
 from psserver.storage import manifest, records
 from psserver.storage.array_files import FileSum, NewFile, StoredFile, array_header, damaged, read_arrays
-from psserver.storage.checkpoint_folders import available, remove, remove_if_empty, shard_folder, temporary_folder
+from psserver.storage.checkpoint_folders import available, remove, shard_folder
 from psserver.storage.checkpoint_manifest import Manifest, read_manifest, write_manifest
-from psserver.storage.files import sync_path
+from psserver.storage.files import new_folder
 from pswire.errors import DamagedFile, Malformed
 from pswire.messages import Message
 from pswire.tensors.values import Array, TensorSpec
 
 VARIABLES, SLOTS, SERVED, LATE = "variables.safetensors", "slots.safetensors", "served.safetensors", "late.log"
-
-#: Attempts to make a folder in one that other shards may be removing.
-_ATTEMPTS = 100
 
 #: Before each record in `late.log`: its bytes. Both are padded to a multiple of `records.ALIGNMENT`.
 _LENGTH = struct.Struct("<Q8x")
@@ -71,6 +67,7 @@ def write(
     late: Callable[[], Sequence[Message]],
     *,
     final: bool = False,
+    is_cut: bool | None = None,
 ) -> Path:
     """Write the checkpoint `state.cut` of a shard; returns its folder, which is durable then. For a thread of its own.
 
@@ -83,45 +80,24 @@ def write(
         late: called when all arrays are written; may block until the cut is complete. Returns the changes that belong
             to the cut and came after the snapshot.
         final: see `Manifest`.
+        is_cut: see `Manifest`. Without it, a final checkpoint is a cut only if there is one shard, since the shards of
+            a job stop one after the other.
 
     Raises `OSError`, and whatever the arguments raise: then nothing is left.
     """
     path = shard_folder(folder, state.cut, state.shard, state.shards)
-    temporary = temporary_folder(path)
-    try:
-        _make_folder(temporary)
+    if path.exists():
+        remove(folder, state.cut, state.shard, state.shards)
+    with new_folder(path) as temporary:
         files = _write_variables(temporary, state.variables, arrays)
         served = manifest.served_arrays(state)
         if served:
             files[SERVED] = _write_arrays(temporary / SERVED, served)
         if changes := late():
             files[LATE] = _write_late(temporary / LATE, changes)
-        write_manifest(temporary, state, files, served, final=final)
-        sync_path(temporary)
-        if path.exists():
-            remove(folder, state.cut, state.shard, state.shards)
-        temporary.rename(path)
-        sync_path(path.parent)
-        sync_path(folder)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        remove_if_empty(path.parent)
-        raise
+        is_cut = not final or state.shards == 1 if is_cut is None else is_cut
+        write_manifest(temporary, state, files, served, final=final, is_cut=is_cut)
     return path
-
-
-def _make_folder(temporary: Path) -> None:
-    """Make a new folder, and those that it is in, which other shards may make and remove meanwhile."""
-    shutil.rmtree(temporary, ignore_errors=True)
-    for attempt in range(_ATTEMPTS):
-        temporary.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.mkdir()
-        except FileNotFoundError:
-            if attempt == _ATTEMPTS - 1:
-                raise
-        else:
-            return
 
 
 def _write_variables(
@@ -139,8 +115,6 @@ def _write_variables(
             for slot, spec in _slots(variable).items():
                 slots.write_array(found.slots[slot], spec)
             del found
-        values.sync()
-        slots.sync()
         return {VARIABLES: values.sum, SLOTS: slots.sum}
 
 
@@ -150,7 +124,6 @@ def _write_arrays(path: Path, arrays: dict[str, Array]) -> FileSum:
         file.write(array_header(entries.items()))
         for name, spec in entries.items():
             file.write_array(arrays[name], spec)
-        file.sync()
         return file.sum
 
 
@@ -161,7 +134,6 @@ def _write_late(path: Path, changes: Sequence[Message]) -> FileSum:
             length = sum([len(part) for part in parts])
             for part in (_LENGTH.pack(length), *parts, bytes(-length % records.ALIGNMENT)):
                 file.write(part)
-        file.sync()
         return file.sum
 
 
@@ -220,10 +192,15 @@ def _read_late(path: Path, expected: FileSum) -> Iterator[Message]:
         raise damaged(path, str(error)) from error
 
 
-def latest(folder: Path, shard: int, shards: int) -> Latest:
-    """The newest checkpoint of a shard that is not damaged. Raises `StorageError` for one that may not be read."""
+def latest(folder: Path, shard: int, shards: int, without: Collection[int] = ()) -> Latest:
+    """The newest checkpoint of a shard that is not damaged, other than some.
+
+    Raises `StorageError` for one that may not be read.
+    """
     skipped: list[DamagedFile] = []
     for number in reversed(available(folder, shard, shards)):
+        if number in without:
+            continue
         try:
             return Latest(read(folder, number, shard, shards), tuple(skipped))
         except DamagedFile as error:

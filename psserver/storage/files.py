@@ -18,6 +18,9 @@ from crc32c import crc32c
 #: Buffers that one call of `pwritev` accepts.
 MAX_BUFFERS = os.sysconf("SC_IOV_MAX")
 
+#: Attempts to make a folder in one that others remove when it is empty.
+ATTEMPTS = 100
+
 #: Bytes of a file that a checksum reads at a time.
 CHECKSUM_PIECE = 4 << 20
 
@@ -110,10 +113,9 @@ def new_folder(path: Path) -> Iterator[Path]:
     temporary = temporary_path(path)
     made = [parent for parent in path.parents if not parent.exists()]
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         if temporary.exists():
             shutil.rmtree(temporary)
-        temporary.mkdir()
+        _make_with_parents(temporary)
         yield temporary
         for folder, _, names in os.walk(temporary, topdown=False):
             for name in names:
@@ -129,3 +131,16 @@ def new_folder(path: Path) -> Iterator[Path]:
             with suppress(OSError):  # another shard may write to it
                 parent.rmdir()
         raise
+
+
+def _make_with_parents(path: Path) -> None:
+    """Make a new folder, and those that it is in, which others may make or remove meanwhile. Raises `OSError`."""
+    for attempt in range(ATTEMPTS):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir()
+        except FileNotFoundError:
+            if attempt == ATTEMPTS - 1:
+                raise
+        else:
+            return

@@ -86,7 +86,17 @@ class SegmentFile:
         except OSError:
             self._suspect = self.size > self.safe
             raise
+        self._forget(self.safe, self.size)
         self._suspect, self.safe = False, self.size
+
+    def _forget(self, start: int, end: int) -> None:
+        """Give up the kernel's memory of these bytes: nobody reads them while the server runs.
+
+        The next records take the same pages. Fresh ones cost a virtual machine that gives free memory back to its host
+        ten times as much as the copy itself.
+        """
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
 
     def _write_again(self) -> None:
         """Write what is not safe once more, from the kernel's memory if that still has it.

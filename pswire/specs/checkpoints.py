@@ -1,5 +1,6 @@
-"""How often a job writes a checkpoint, as a spec: by time, or by steps of training."""
+"""How often a job writes a checkpoint, by time or by steps of training, and when a record of the journal is written."""
 
+import enum
 import re
 from dataclasses import dataclass
 from typing import ClassVar
@@ -60,3 +61,15 @@ def parse_checkpoint_every(text: str) -> CheckpointEvery:
         return EverySeconds(float(found["time"]) * _SECONDS[found["unit"]])
     except ValueError as error:
         raise ConfigurationError(f"{text!r}: {error}") from error
+
+
+class JournalSync(enum.StrEnum):
+    """When records count as written.
+
+    `EVERY`: they are on the disk, and survive a loss of power. `INTERVAL`: the kernel has them, so they survive the end
+    of the process, and syncs them each 100 ms. `OFF`: the kernel has them, and chooses when to write them.
+    """
+
+    EVERY = "every"
+    INTERVAL = "100ms"
+    OFF = "off"

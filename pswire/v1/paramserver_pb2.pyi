@@ -128,7 +128,7 @@ class Sender(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("worker", "incarnation", "shard", "shards", "process_nonce", "tensor_transport", "states", "timeline", "steps")
+    __slots__ = ("worker", "incarnation", "shard", "shards", "process_nonce", "tensor_transport", "states", "timeline", "steps", "settled")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +138,7 @@ class JoinRequest(_message.Message):
     STATES_FIELD_NUMBER: _ClassVar[int]
     TIMELINE_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
     worker: str
     incarnation: int
     shard: int
@@ -147,7 +148,8 @@ class JoinRequest(_message.Message):
     states: _containers.RepeatedScalarFieldContainer[int]
     timeline: int
     steps: int
-    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard: _Optional[int] = ..., shards: _Optional[int] = ..., process_nonce: _Optional[int] = ..., tensor_transport: _Optional[str] = ..., states: _Optional[_Iterable[int]] = ..., timeline: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
+    settled: int
+    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard: _Optional[int] = ..., shards: _Optional[int] = ..., process_nonce: _Optional[int] = ..., tensor_transport: _Optional[str] = ..., states: _Optional[_Iterable[int]] = ..., timeline: _Optional[int] = ..., steps: _Optional[int] = ..., settled: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("incarnation", "number", "lease", "global_step", "consistency", "staleness", "chief", "state", "timeline", "cut")
@@ -586,20 +588,22 @@ class CutRequest(_message.Message):
     def __init__(self, number: _Optional[int] = ..., holder: _Optional[_Union[Sender, _Mapping]] = ..., release: _Optional[bool] = ...) -> None: ...
 
 class CutReply(_message.Message):
-    __slots__ = ("number", "complete", "waiting_for", "written", "held", "problem")
+    __slots__ = ("number", "complete", "waiting_for", "written", "held", "problem", "storage")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_FIELD_NUMBER: _ClassVar[int]
     number: int
     complete: bool
     waiting_for: str
     written: bool
     held: bool
     problem: str
-    def __init__(self, number: _Optional[int] = ..., complete: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., written: _Optional[bool] = ..., held: _Optional[bool] = ..., problem: _Optional[str] = ...) -> None: ...
+    storage: bool
+    def __init__(self, number: _Optional[int] = ..., complete: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., written: _Optional[bool] = ..., held: _Optional[bool] = ..., problem: _Optional[str] = ..., storage: _Optional[bool] = ...) -> None: ...
 
 class RestoreRequest(_message.Message):
     __slots__ = ("timeline", "cut")

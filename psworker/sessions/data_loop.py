@@ -31,7 +31,8 @@ class DataLoop:
     epoch, which is logged by default; `flush` pushes all gradients, before a block is reported as done; `give_back`
     returns the block of a loop that is left early; while it is iterated the loop is in `running`.
 
-    A push says how far the block is (`progress`): a batch counts with the first push after the program has got it.
+    A push says how far the block is (`progress`): a batch counts with the first push after the program has got it. When
+    all servers went back to a checkpoint, the rest of the block is left out: the queue knows what is to be trained.
     """
 
     client: Client
@@ -128,6 +129,9 @@ class DataLoop:
         while True:
             self.prepare()
             batch, self._prepared = self._prepared, None
+            if not self.client.has_block(self.queue):
+                self._rows = self._rows[:0]
+                return
             if batch is None:
                 return
             self._cost, self._known = self._costs()

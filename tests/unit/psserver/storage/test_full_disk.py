@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from psserver.storage import journal as module
-from psserver.storage.journal import JournalSync
+from psserver.storage import journal_writer as module
 from psserver.storage.segments import SEGMENT_HEADER, read_segments, segment_path
 from pswire.errors import StorageError
+from pswire.specs.checkpoints import JournalSync
 from tests.unit.psserver.storage.test_journal import IDENTITY, open_journal, run, until
 
 RECORDS = [bytes([number]) * 10_000 for number in range(30)]
@@ -98,6 +98,34 @@ def test_deleting_old_segments_gives_room_and_forgets_the_records_that_a_checkpo
     run(program())
     assert read(tmp_path) == [b"after the snapshot"]
     assert not segment_path(tmp_path, 1).exists()
+
+
+def test_a_segment_that_cannot_be_begun_is_begun_when_there_is_room(tmp_path, file_size_limit, monkeypatch):
+    monkeypatch.setattr(module, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(module, "LONGEST_PAUSE", 0.02)
+
+    async def program():
+        journal = open_journal(tmp_path, JournalSync.EVERY)
+        journal.begin_segment(1)
+        journal.append([b"of 1"])
+        await journal.written()
+        file_size_limit(SEGMENT_HEADER - 1)
+        journal.begin_segment(2)
+        journal.append([b"of 2"])
+        waiting = journal.written()
+        await until(lambda: journal.problem)
+        assert not waiting.done()
+        assert not segment_path(tmp_path, 2).exists()
+        file_size_limit()
+        await waiting
+
+    run(program())
+    assert read(tmp_path) == [b"of 1", b"of 2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "lock",
+        "segment-000000001.log",
+        "segment-000000002.log",
+    ]
 
 
 def test_closing_ends_the_pause_and_those_who_wait_get_the_problem(tmp_path, file_size_limit, monkeypatch):

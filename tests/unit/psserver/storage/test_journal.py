@@ -8,12 +8,13 @@ import threading
 import numpy as np
 import pytest
 
-from psserver.storage import journal as module
+from psserver.storage import journal_writer as module
 from psserver.storage import segment_file
 from psserver.storage.files import sync_data
-from psserver.storage.journal import Journal, JournalSync
+from psserver.storage.journal import Journal
 from psserver.storage.segments import SEGMENT_HEADER, read_segments, segment_path
 from pswire.errors import StorageError
+from pswire.specs.checkpoints import JournalSync
 
 IDENTITY = 5
 
@@ -251,6 +252,7 @@ def test_a_journal_is_continued_in_its_newest_segment_or_in_a_new_one(tmp_path):
             journal.append([b"nowhere"])
         with pytest.raises(ValueError, match=r"segment 1 of journal .*: the next is 2 or higher"):
             journal.begin_segment(1)
+        assert journal.newest == 2
         journal.begin_segment(2)
         with pytest.raises(ValueError, match=r"segment 2 of journal .*: the next is 3 or higher"):
             journal.begin_segment(2)
@@ -468,9 +470,10 @@ def test_a_fault_of_the_thread_is_a_problem_and_those_who_wait_get_an_error(tmp_
         journal.begin_segment(1)
         journal.append([b"first"])
         waiting = journal.written()
-        await until(lambda: "its thread ended: ZeroDivisionError" in journal.problem)
-        await journal.close()
-        with pytest.raises(StorageError, match="its thread ended"):
+        with pytest.raises(StorageError, match="its thread ended: ZeroDivisionError"):
             await waiting
+        journal.append([b"second"])
+        with pytest.raises(StorageError, match="its thread ended: ZeroDivisionError"):
+            await journal.written()
 
     run(program())

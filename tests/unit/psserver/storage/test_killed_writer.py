@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from psserver.storage.journal import JournalSync
 from psserver.storage.segments import read_segments
+from pswire.specs.checkpoints import JournalSync
 
 IDENTITY = 9
 
@@ -16,7 +16,8 @@ IDENTITY = 9
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from psserver.storage.journal import Journal, JournalSync
+from psserver.storage.journal import Journal
+from pswire.specs.checkpoints import JournalSync
 from psserver.storage.segments import list_segments, read_segments
 
 async def main(folder, sync):

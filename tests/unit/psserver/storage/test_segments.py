@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psserver.storage.journal import Journal, JournalSync
+from psserver.storage.journal import Journal
 from psserver.storage.segment_file import SegmentFile
 from psserver.storage.segments import RECORD_HEADER, SEGMENT_HEADER, SegmentHeader, read_segments, segment_path
 from pswire.errors import DamagedFile, StorageError
+from pswire.specs.checkpoints import JournalSync
 
 IDENTITY = 77
 

@@ -1,0 +1,69 @@
+"""`psserver checkpoint save`: one checkpoint of a running job, now."""
+
+import logging
+import time
+from collections.abc import Sequence
+
+import click
+import grpc
+
+from pswire.channel import error_from, open_channel
+from pswire.codec import decode, encode
+from pswire.errors import StorageError, TimedOut
+from pswire.messages import Cut, CutReport
+from pswire.tensors.transport import InlineReceiver, InlineSender
+from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
+
+#: Seconds between two questions whether it is written, and between two lines about what it waits for.
+PAUSE, NOTE_EVERY = 0.1, 2.0
+
+log = logging.getLogger(__name__)
+
+
+def save(addresses: Sequence[str], timeout: float) -> int:
+    """Begin a checkpoint on all servers of a job, in the order of their shards; its number, when all have written it.
+
+    Raises:
+        TimedOut: not within `timeout` seconds.
+        StorageError: a server could not write it, or has no --checkpoint-dir.
+        Unavailable: a server cannot be reached.
+    """
+    until, noted = time.monotonic() + timeout, time.monotonic()
+    number, waiting = 0, dict.fromkeys(addresses, "it was not asked yet")
+    while waiting:
+        if time.monotonic() > until:
+            where = "; ".join(f"{address}: {reason}" for address, reason in waiting.items())
+            raise TimedOut(f"no complete checkpoint within {timeout:g} s: {where}")
+        for address in list(waiting):
+            report = _ask(address, number, until - time.monotonic())
+            number = number or report.number
+            if not number:  # shard 0 is busy with another one
+                waiting[address] = report.waiting_for
+                break
+            if report.problem:
+                raise StorageError(f"the server at {address} says: {report.problem}")
+            if report.written:
+                del waiting[address]
+            else:
+                waiting[address] = f"it waits for {report.waiting_for}" if report.waiting_for else "it is writing"
+        if waiting:
+            if time.monotonic() - noted >= NOTE_EVERY:
+                noted = time.monotonic()
+                click.echo("; ".join(f"{address}: {reason}" for address, reason in waiting.items()), err=True)
+            time.sleep(PAUSE)
+    return number
+
+
+def _ask(address: str, number: int, timeout: float) -> CutReport:
+    with open_channel(address) as channel:
+        stub = ParameterServerStub(channel)  # type: ignore[no-untyped-call]
+        try:
+            answer = decode(
+                stub.Cut(encode(Cut(number), InlineSender()), timeout=max(timeout, PAUSE)), InlineReceiver()
+            )
+        except grpc.RpcError as error:
+            raise error_from(error, address) from None
+    assert isinstance(answer, CutReport)
+    if not answer.storage:
+        raise StorageError(f"the server at {address} keeps no checkpoints: start it with --checkpoint-dir")
+    return answer

@@ -1,0 +1,296 @@
+"""Persistence: writes down what the shard of an executor does, as checkpoints and in a journal.
+
+A checkpoint is a cut (`psserver.core.cuts`) in files. The journal has every message that changed the shard, in the
+order of its steps; it begins a segment with each snapshot, so a checkpoint and the segments from its number on give the
+shard again. Everything here is called in the event loop of the executor; files are written in threads.
+"""
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeAlias
+
+from psserver.config import StorageConfig
+from psserver.core.cuts import Late, ShardCut, VariableCopy
+from psserver.core.shard import Shard
+from psserver.core.state import VariableArrays
+from psserver.core.variables.array_tasks import StepResult
+from psserver.runtime.task_order import TaskOrder
+from psserver.storage import checkpoints, records, retention
+from psserver.storage.journal import Journal
+from psserver.storage.recovery import Start, find_start, journal_folder, start_at
+from psserver.storage.segments import list_segments
+from pswire import messages as ms
+from pswire.errors import ParamServerError, Unavailable, WrongShard
+
+#: Messages that change a shard, besides pulls where served weights are kept, and heartbeats that settle something.
+_CHANGES = (ms.Push, ms.Take, ms.Assign, ms.Tune, ms.Register, ms.Join, ms.Leave)
+
+#: Seconds that a stopping server waits for a checkpoint that is being written.
+_FINISH_TIMEOUT = 600.0
+
+log = logging.getLogger(__name__)
+
+_Messages: TypeAlias = Sequence[Late]
+
+
+def start_shard(config: StorageConfig, new_shard: Callable[[], Shard], now: float) -> tuple[Shard, Start]:
+    """The shard of a server that starts, with the state that its folder has, and what it started from.
+
+    Raises `StorageError` for a folder whose files are damaged or of another job.
+    """
+    shard = new_shard()
+    start = find_start(config.folder, shard.shard, shard.shards)
+    if start.lost and shard.shards == 1 and config.on_lost_state == "rollback":
+        start.give_up()
+    start.restore(shard, now)
+    for note in start.notes:
+        log.warning("%s", note)
+    what = (
+        f"checkpoint {start.number} of {config.folder}" if start.state is not None else f"a new job in {config.folder}"
+    )
+    lost = "the last run ended without writing down its last changes"
+    if start.lost:
+        log.warning("shard %d has %s: %s; all shards have to go back to a common one", shard.shard, what, lost)
+        return shard, start
+    start.begin(shard, journal=config.journal)
+    if start.gave_up and not start.replayed:
+        log.warning("shard %d starts from %s, at global step %d: %s", shard.shard, what, shard.global_step, lost)
+    else:
+        log.info("shard %d starts from %s, at global step %d: nothing is lost", shard.shard, what, shard.global_step)
+    return shard, start
+
+
+class _Aborted(Exception):
+    """The server stops before the cut is complete."""
+
+
+class Persistence:
+    """The checkpoints and the journal, if there is one, of the present `shard`, whose array tasks are `tasks`.
+
+    `new_shard` makes one without state, and `start` is what the present one started from. Call `begin` first.
+
+    Attributes:
+        last: the number of the last checkpoint that was written; 0: none.
+        problem: why the last one could not be written.
+    """
+
+    def __init__(
+        self, config: StorageConfig, new_shard: Callable[[], Shard], shard: Shard, start: Start, tasks: TaskOrder
+    ) -> None:
+        self.shard, self._start, self._new_shard = shard, start, new_shard
+        self.journal: Journal | None = None
+        self.last, self.problem = 0, ""
+        self._failed = 0  # the number of the last checkpoint that could not be written
+        self._config, self._tasks = config, tasks
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="psserver-checkpoint")
+        self._loop = asyncio.get_running_loop()
+        self._writing: asyncio.Task[None] | None = None
+        self._complete = asyncio.Event()  # the cut that is written is complete, or will never be
+        self._written_at = self._began_at = self._loop.time()
+        self._changes_at_cut = (0, 0)
+        self._segment_begun: asyncio.Future[None] | None = None
+
+    def begin(self) -> None:
+        """Take up the journal, which begins or continues with the present state; call it before the next step."""
+        if self.shard.lost:
+            return
+        self.last, self._changes_at_cut = self._start.number, self._changes()
+        if self._config.journal:
+            folder = journal_folder(self._config.folder, self.shard.shard, self.shard.shards)
+            self.journal = Journal(folder, self.shard.identity, self._config.journal_sync)
+            self.journal.begin_segment(max(list_segments(folder), default=self.shard.cuts.number))
+
+    async def go_back(self, message: ms.Restore, now: float) -> Shard:
+        """A shard that begins the timeline of this message from its cut; durable. The present one takes no more steps.
+
+        Raises `WrongShard` if the server was told to fail instead, `StorageError` if the cut is not there or damaged.
+        """
+        config, present = self._config, self.shard
+        if config.on_lost_state != "rollback":
+            raise WrongShard(
+                f"shard {present.shard} does not go back to checkpoint {message.cut}, because it was started with "
+                f"--on-lost-state {config.on_lost_state}: what came after that checkpoint would be lost"
+            )
+        if (writing := self._writing) is not None:
+            self._complete.set()
+            await asyncio.wait([writing], timeout=_FINISH_TIMEOUT)
+        in_thread = partial(self._loop.run_in_executor, self._thread)
+        start = await in_thread(start_at, config.folder, message.timeline, message.cut, present.shard, present.shards)
+        shard = self._new_shard()
+        start.restore(shard, now)
+        if self.journal is not None:
+            await self.journal.close()
+        await in_thread(partial(start.begin, shard, journal=config.journal))
+        self._start = start
+        log.warning("shard %d went back to checkpoint %d, timeline %d", shard.shard, message.cut, message.timeline)
+        return shard
+
+    async def restored(self) -> ms.Restored:
+        """The timeline in force, and the cuts that the shard could go back to."""
+        shard, shards = self.shard.shard, self.shard.shards
+        found = await self._loop.run_in_executor(None, retention.cuts, self._config.folder, shard, shards)
+        return ms.Restored(self.shard.timeline, self._start.timeline_cut, self.shard.lost, tuple(found))
+
+    # --- steps ----------------------------------------------------------------------------------------------------
+
+    def check(self, message: ms.Message) -> None:
+        """Raise `Unavailable` for a change that could not be written down, before it is made."""
+        if self.journal is not None and self.journal.problem and isinstance(message, _CHANGES):
+            raise Unavailable(
+                f"shard {self.shard.shard} accepts no changes until it can write them: {self.journal.problem}"
+            )
+
+    def note(self, message: ms.Message, result: StepResult) -> None:
+        """Write down a message that the shard has taken, and a cut that it has begun before; returns at once."""
+        cut, journal = self.shard.cuts.current, self.journal
+        if result.began_cut and cut is not None:
+            self._began_at, self._changes_at_cut = self._loop.time(), self._changes()
+            if journal is not None:
+                journal.begin_segment(cut.number)
+                for _, waiting in cut.waiting:
+                    journal.append(records.encode(waiting))
+            self._write(cut)
+        if journal is not None and self._is_change(message):
+            journal.append(records.encode(message))
+        if cut is not None and cut.complete:
+            self._complete.set()
+
+    def written(self) -> asyncio.Future[None] | None:
+        """A future that ends when all changes so far are as safe as promised; None if they are."""
+        return None if self.journal is None else self.journal.written()
+
+    def _is_change(self, message: ms.Message) -> bool:
+        match message:
+            case ms.Renew():
+                return bool(message.idle or message.settled or message.half_pushes)
+            case ms.Register():
+                return not message.dry_run
+            case ms.Tick():
+                return bool(message.lost or message.overdue)
+            case ms.Pull():
+                return self.shard.keeps_served_weights
+            case _:
+                return isinstance(message, _CHANGES)
+
+    # --- cuts -----------------------------------------------------------------------------------------------------
+
+    def cut_is_due(self) -> bool:
+        """Whether this shard should begin a cut: shard 0 by its interval, any shard for a large journal."""
+        if self.shard.lost or self._writing is not None:
+            return False
+        if self.journal is not None and self.journal.nbytes > self._config.journal_limit // 2:
+            return True
+        if self.shard.shard or self._config.checkpoint_every is None:
+            return False
+        seconds, steps = self._loop.time() - self._began_at, self.shard.global_step - self._changes_at_cut[0]
+        return self._config.checkpoint_every.due(seconds, steps) and self._changes() != self._changes_at_cut
+
+    def _changes(self) -> tuple[int, int]:
+        return self.shard.global_step, self.shard.version
+
+    def _write(self, cut: ShardCut) -> None:
+        cut.writing = True
+        self._segment_begun = self.written()
+        self._complete.clear()
+        if cut.complete:
+            self._complete.set()
+        self._writing = self._loop.create_task(self._written_checkpoint(cut, final=False))
+
+    async def _written_checkpoint(self, cut: ShardCut, *, final: bool) -> None:
+        """Write a cut, and drop what it makes needless. Raises nothing: training goes on without a checkpoint."""
+        try:
+            await self._loop.run_in_executor(self._thread, self._to_disk, cut, final)
+        except _Aborted:
+            log.info("checkpoint %d was given up: the server stops", cut.number)
+        except (OSError, ParamServerError) as error:
+            self._failed = cut.number
+            self.problem = f"checkpoint {cut.number} could not be written to {self._config.folder}: {error}"
+            log.error("%s; training goes on", self.problem)
+        except Exception:
+            self._failed = cut.number
+            self.problem = f"checkpoint {cut.number} could not be written: see the server's log"
+            log.exception("checkpoint %d could not be written; training goes on", cut.number)
+        else:
+            self.last, self.problem, self._written_at = cut.number, "", self._loop.time()
+            if self.journal is not None:
+                self.journal.drop_segments_before(cut.number)
+            log.info("checkpoint %d of %d late changes was written", cut.number, len(cut.late))
+        finally:
+            cut.writing = False
+            self._writing = None
+
+    def _to_disk(self, cut: ShardCut, final: bool) -> None:
+        """Runs in the thread."""
+        folder, shard, shards = self._config.folder, cut.state.shard, cut.state.shards
+        checkpoints.write(folder, cut.state, self._arrays(cut), lambda: self._late(cut), final=final)
+        retention.prune(folder, self._config.keep, shard, shards)
+
+    def _arrays(self, cut: ShardCut) -> Iterator[tuple[str, VariableArrays]]:
+        """The variables of a cut, each when it is copied. Runs in the thread."""
+        for name, copy in cut.copies.items():
+            asyncio.run_coroutine_threadsafe(self._copied(name, copy), self._loop).result()
+            yield name, copy.arrays
+
+    def _late(self, cut: ShardCut) -> _Messages:
+        """The late changes of a cut, when it is complete. Runs in the thread."""
+        asyncio.run_coroutine_threadsafe(self._completed(), self._loop).result()
+        if not cut.complete:
+            raise _Aborted
+        return cut.late
+
+    async def _completed(self) -> None:
+        """Return when the cut is complete, or never will be, and the journal has a segment that follows it."""
+        await self._complete.wait()
+        if self._segment_begun is not None:
+            await self._segment_begun
+
+    async def _copied(self, name: str, copy: VariableCopy) -> None:
+        """Return when a variable is copied: now, or with the change that needed it."""
+        while not copy.copied:
+            result = StepResult()
+            copy.start(result)
+            ended = self._tasks.add(result.tasks) if result.tasks else self._tasks.end_of(name)
+            if ended is not None:
+                await ended
+
+    # --- reports --------------------------------------------------------------------------------------------------
+
+    def completed(self, answer: ms.Answer) -> ms.Answer:
+        """A report of the shard, with what only its storage knows."""
+        if isinstance(answer, ms.CutReport):
+            number, problem = answer.number, self.problem
+            if number > self._failed or number <= self.last:
+                problem = ""
+            return dataclasses.replace(answer, written=0 < number <= self.last, problem=problem, storage=True)
+        assert isinstance(answer, ms.StatusReport)
+        journal = self.journal
+        storage = dataclasses.replace(
+            answer.storage,
+            folder=str(self._config.folder),
+            last=self.last,
+            age=self._loop.time() - self._written_at,
+            problem=(journal.problem if journal is not None else "") or self.problem,
+            journal=journal is not None,
+            journal_bytes=0 if journal is None else journal.nbytes,
+        )
+        return dataclasses.replace(answer, storage=storage)
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    async def finish(self) -> None:
+        """Write a last checkpoint, from which the next start continues without loss. Call when no step can follow."""
+        if (writing := self._writing) is not None:
+            self._complete.set()
+            await asyncio.wait([writing], timeout=_FINISH_TIMEOUT)
+        if not self.shard.lost:
+            cut = self.shard.begin_final_cut()
+            if cut is not None:
+                self._complete.set()
+                await self._written_checkpoint(cut, final=True)
+        if self.journal is not None:
+            await self.journal.close()
+        self._thread.shutdown()

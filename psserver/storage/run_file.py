@@ -1,0 +1,60 @@
+"""The file of a shard's run: what a later start must know of it, written before anything of the run is acknowledged."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from psserver.storage import checksummed_json
+from psserver.storage.checkpoint_folders import shard_name
+from psserver.storage.files import write_file
+from pswire.errors import DamagedFile, StorageError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The last run of a shard that may have acknowledged anything.
+
+    Attributes:
+        timeline: that it followed.
+        timeline_cut: the cut that this timeline began with.
+        began_from: the number of the checkpoint that the run began from.
+        journal: whether it has written a journal.
+        gave_up: whether it has begun with the late changes of the checkpoint, as a cut, and gave up what came after it.
+    """
+
+    timeline: int
+    timeline_cut: int
+    began_from: int
+    journal: bool
+    gave_up: bool = False
+
+
+def run_path(folder: Path, shard: int, shards: int) -> Path:
+    """The file, beside the checkpoints."""
+    return folder / f"{shard_name(shard, shards)}.json"
+
+
+def read_run(folder: Path, shard: int, shards: int) -> Run | None:
+    """The last run; None: there was none. Raises `DamagedFile`, or `StorageError` if the file may not be read."""
+    path = run_path(folder, shard, shards)
+    try:
+        text = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StorageError(f"run file {path} cannot be read: {error.strerror}") from error
+    data = checksummed_json.loads(text)
+    if data is None:
+        raise DamagedFile(
+            f"run file {path}: it fails its checksum: it is damaged; restore it from a copy, or remove it: the shard "
+            "then starts from its newest checkpoint as if something newer had been lost"
+        )
+    if data.pop("format") != FORMAT:
+        raise StorageError(f"run file {path}: it has another format than {FORMAT}: use a version that has it")
+    return Run(**data)
+
+
+def write_run(folder: Path, shard: int, shards: int, run: Run) -> None:
+    """Replace the file, durably. Raises `OSError`."""
+    write_file(run_path(folder, shard, shards), checksummed_json.dumps({"format": FORMAT} | asdict(run)))
