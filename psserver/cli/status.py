@@ -16,7 +16,7 @@ from rich.text import Text
 
 from pswire.errors import Unavailable
 from pswire.job_status import JobStatus, ShardAnswer
-from pswire.messages import StatusReport
+from pswire.messages import StatusReport, StorageStatus
 from pswire.optimizers import UpdateSpec
 from pswire.specs.schedules import Schedule
 from pswire.specs.spec import to_plain
@@ -114,9 +114,12 @@ def tables(job: JobStatus) -> RenderableType:
     """The line and all tables that have rows."""
     parts: list[RenderableType] = [_text(job_line(job))]
     parts += [_text(f"warning: {problem}", "yellow") for problem in job.problems]
+    shards: tuple[_Column, ...] = _SHARDS
+    if any(answer.report is not None and answer.report.storage.folder for answer in job.answers):
+        shards = (*_SHARDS, *_STORAGE)
     optimizer = _Column("optimizer", lambda one: _optimizer(one.optimizer, job.global_step))
     for table in (
-        _Table("Shards", _SHARDS, job.answers),
+        _Table("Shards", shards, job.answers),
         _Table("Workers", _WORKERS, job.workers),
         _Table("Variables", (*_VARIABLES, optimizer), job.variables),
         _Table("Changes of hyperparameters", _CHANGES, job.changes),
@@ -136,6 +139,7 @@ def job_line(job: JobStatus) -> str:
         f"{job.repeated:,} repeated",
         f"{job.dropped:,} dropped",
         *[f"{job.half_pushes:,} half-applied"] * (job.half_pushes > 0),
+        *[f"{job.lost_pushes:,} lost"] * (job.lost_pushes > 0),
     )
     return " · ".join(parts)
 
@@ -205,6 +209,19 @@ def _optimizer(spec: UpdateSpec | None, global_step: int | None) -> str:
     return " ".join(words)
 
 
+def _checkpoint(storage: StorageStatus) -> str:
+    """The last one and its age; or why there is none."""
+    if not storage.folder:
+        return _NONE
+    if storage.writing and storage.waiting_for:
+        return f"{storage.writing:,} waits for {storage.waiting_for}"
+    return f"{storage.last:,}, {storage.age:,.0f} s ago"
+
+
+def _journal(storage: StorageStatus) -> str:
+    return size(storage.journal_bytes) if storage.journal else _NONE
+
+
 def _of_report(cell: Callable[[StatusReport], str], silent: str = _NONE) -> Callable[[ShardAnswer], str]:
     return lambda answer: silent if answer.report is None else cell(answer.report)
 
@@ -221,6 +238,11 @@ _SHARDS = (
     _Column("stale\np50", _of_report(lambda report: f"{report.staleness.p50:,}"), _NUMBER),
     _Column("p99", _of_report(lambda report: f"{report.staleness.p99:,}"), _NUMBER),
     _Column("live", _of_report(lambda report: f"{sum(one.state == 'live' for one in report.workers):,}"), _NUMBER),
+)
+
+_STORAGE = (
+    _Column("checkpoint", _of_report(lambda report: _checkpoint(report.storage)), _WORDS | {"no_wrap": True}),
+    _Column("journal", _of_report(lambda report: _journal(report.storage)), _NUMBER),
 )
 
 _WORKERS = (

@@ -29,6 +29,7 @@ class Manifest:
         path: its folder.
         number, shard, shards: of the cut, and of the shard.
         final: nothing was acknowledged after its snapshot, until a shard was started from it.
+        is_cut: it has one moment of all shards, so that a job can go back to it.
         written: the time (ISO 8601, UTC).
         version: of the package that wrote it.
         files: size and CRC32C by name.
@@ -41,6 +42,7 @@ class Manifest:
     shard: int
     shards: int
     final: bool
+    is_cut: bool
     written: str
     version: str
     files: dict[str, FileSum]
@@ -72,12 +74,19 @@ class Manifest:
 
 
 def write_manifest(
-    folder: Path, state: ShardState, files: Mapping[str, FileSum], served: Mapping[str, Array], *, final: bool
+    folder: Path,
+    state: ShardState,
+    files: Mapping[str, FileSum],
+    served: Mapping[str, Array],
+    *,
+    final: bool,
+    is_cut: bool,
 ) -> None:
     """Write the manifest of a checkpoint, when its other files are complete. Raises `OSError`."""
     data = {
         "format": FORMAT,
         "final": final,
+        "is_cut": is_cut,
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "paramserver": version("paramserver"),
         "files": {name: {"bytes": one.nbytes, "crc32c": f"{one.crc32c:08x}"} for name, one in files.items()},
@@ -116,6 +125,7 @@ def read_manifest(folder: Path, number: int, shard: int, shards: int) -> Manifes
         folder,
         *at,
         data["final"],
+        data["is_cut"],
         data["written"],
         data["paramserver"],
         {name: FileSum(one["bytes"], int(one["crc32c"], 16)) for name, one in data["files"].items()},

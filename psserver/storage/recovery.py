@@ -1,49 +1,45 @@
-"""What a server starts from: nothing, a checkpoint with what its journal has after it, or an older state of the job.
+"""What a shard starts from: nothing, a checkpoint with what its journal has after it, or an older state of the job.
 
-    start = find_start(folder, shard, shards)    # looks, and removes what was given up before
-    start.restore(shard, now)                    # the shard has the state
-    start.begin(shard, journal=...)              # durable; from now on something may be acknowledged
+    start = find_start(folder, shard, shards)  # looks; if it is lost: start_at, or give_up
+    start.restore(new_shard, now)              # the shard has the state
+    start.begin(new_shard, journal=...)        # durable; from now on something may be acknowledged
 
 A start has lost nothing if the last run has stopped and written a final checkpoint, from which no run has begun yet, or
 if it has written a journal: then the newest checkpoint and the records after it give the state. Otherwise something may
-have been acknowledged after the newest checkpoint, and the start is `lost`.
+have been acknowledged after the newest checkpoint (`lost`): a single shard gives it up, and several have to agree on a
+cut to which they go back. Both begin a new timeline.
 
-The order in which a run begins makes that true at every moment at which the process may be killed:
+A run begins in an order that makes this true at every moment at which the process may be killed:
 
-1. a state that is on no disk yet is written as a final checkpoint;
+1. a state that no checkpoint has is written as a final one;
 2. a journal that does not continue from this state is removed, and an empty segment begins;
 3. the run file (`psserver.storage.run_file`) says which run this is;
-4. checkpoints that its timeline has given up are removed, and are ignored until they are.
+4. checkpoints that its timeline gave up, which are ignored from now on, are removed.
 """
 
+import os
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from psserver.core.shard import Shard
 from psserver.core.state import ShardState, VariableArrays
 from psserver.core.variables.array_tasks import run
 from psserver.storage import checkpoints, records
-from psserver.storage.checkpoint_folders import found, sweep
-from psserver.storage.checkpoints import Checkpoint
+from psserver.storage.checkpoint_folders import available, found, remove, sweep
 from psserver.storage.files import sync_path
 from psserver.storage.reshard import reshard
-from psserver.storage.retention import cuts, give_up
+from psserver.storage.retention import cuts, given_up
 from psserver.storage.run_file import Run, read_run, run_path, write_run
 from psserver.storage.segment_file import SegmentFile
 from psserver.storage.segments import Record, SegmentHeader, list_segments, read_segments
 from pswire.errors import DamagedFile, Malformed, NotJoined, ParamServerError, StorageError
-from pswire.messages import Join, Message
+from pswire.messages import Assign, Join, Message, Push, Register, Tune
 from pswire.specs.consistency import parse_consistency, parse_staleness
 
-#: The timeline of a job that has lost nothing; 0 means none in messages.
+#: The timeline of a job that has given up nothing; 0 means none in messages.
 FIRST_TIMELINE = 1
-
-
-def journal_folder(folder: Path, shard: int, shards: int) -> Path:
-    """The folder of a shard's journal."""
-    return folder / f"journal-{shard}-of-{shards}"
 
 
 @dataclass(slots=True, eq=False)
@@ -52,14 +48,15 @@ class Start:
 
     Attributes:
         folder, shard, shards: whose start it is.
+        timeline, timeline_cut: which timeline the shard follows, and the cut that it began with.
         state: None: the job is new.
-        arrays: of the state's variables; the restored shard owns them.
-        late: changes that are stepped after the state, which is that of a cut.
-        replayed: the records of the journal are stepped after the state.
-        stored: a checkpoint has the state, and the journal what follows if it is `replayed`.
-        timeline, timeline_cut: which the shard follows, and the cut that it began with.
-        lost: something newer may have been acknowledged: the shards have to agree on a cut, unless there is one only.
-        notes: for the log: what was damaged, left out or given up, sentence by sentence.
+        arrays: of the state's variables; the restored shard will own them.
+        late: changes that belong to the cut and came after the state.
+        stored: a checkpoint has the state.
+        replayed: the journal has what came after it.
+        lost: something newer may have been acknowledged: the shard cannot begin a run from here.
+        gave_up: what may have been acknowledged after the cut is given up: all workers have to join again.
+        notes: sentences for the log: what was damaged, left out or given up.
     """
 
     folder: Path
@@ -68,67 +65,79 @@ class Start:
     timeline: int = FIRST_TIMELINE
     timeline_cut: int = 0
     state: ShardState | None = None
-    arrays: dict[str, VariableArrays] | None = None
+    arrays: dict[str, VariableArrays] = field(default_factory=dict)
     late: tuple[Message, ...] = ()
-    replayed: bool = False
     stored: bool = False
+    replayed: bool = False
     lost: bool = False
-    notes: tuple[str, ...] = ()
+    gave_up: bool = False
+    notes: list[str] = field(default_factory=list)
 
     @property
     def number(self) -> int:
         """The number of the checkpoint; 0 if the job is new."""
         return 0 if self.state is None else self.state.cut
 
-    def restore(self, shard: Shard, now: float) -> None:
-        """Give a new shard the state; call it once.
+    def give_up(self) -> None:
+        """Begin a new timeline from here, without what may have been acknowledged since: for a single shard."""
+        self.lost, self.gave_up = False, True
+        self.timeline, self.timeline_cut = self.timeline + 1, self.number
+        self.notes.append(f"what may have been acknowledged after checkpoint {self.number} is given up")
 
-        Raises `WrongShard` for a shard with other options, and `StorageError` or `DamagedFile` for a bad journal.
+    def restore(self, shard: Shard, now: float, *, truncate: bool = True) -> None:
+        """Give a new shard the state; call it once. May add notes.
+
+        Args:
+            shard: with the options of the state.
+            now: as in `Shard.step`.
+            truncate: whether to cut a torn tail of the journal off.
+
+        Raises:
+            WrongShard: the state is of a shard with other options.
+            StorageError: the journal cannot be read, or does not continue from the state; `DamagedFile`: it is damaged.
         """
         if self.state is not None:
-            shard.restore(self.state, self.arrays or {}, now)
-            self.arrays = None
-        shard.timeline = self.timeline
-        if self.late:
+            shard.restore(self.state, self.arrays, now)
+            self.arrays = {}
+        if self.lost or self.gave_up:
             self.notes += step_late(shard, self.late, now)
+        shard.timeline, shard.lost = self.timeline, self.lost
+        if self.gave_up:
+            shard.go_back(self.timeline)
         if self.replayed:
-            _replay(shard, self._records(shard.identity, truncate=True), now)
+            _replay(shard, journal_folder(self.folder, self.shard, self.shards), self.number, now, truncate=truncate)
         shard.resume(now)
 
     def begin(self, shard: Shard, *, journal: bool) -> None:
-        """Make the beginning of the run of a restored shard durable; before anything is acknowledged.
+        """Begin the run of the restored shard, durably. Raises `OSError`, or `StorageError`.
 
-        With a `journal`, its folder has a segment that continues from here. Raises `OSError` or `StorageError`.
+        With a `journal`, its newest segment continues from the shard's state.
         """
-        folder, at = self.folder, (self.shard, self.shards)
-        number = shard.cuts.number
+        folder, at, number = self.folder, (self.shard, self.shards), self.number
+        continues = self.replayed and journal
         if not self.stored or (self.replayed and not journal):
             if self.replayed:
-                number = shard.cuts.number = shard.cuts.completed = max(number + 1, shard.global_step)
-            state = replace(shard.state(), cut=number)
-            checkpoints.write(folder, state, iter(shard.arrays().items()), tuple, final=True)
-        elif self.replayed:
-            number = self.number
-        if not (self.replayed and journal):
+                number = shard.cuts.number = shard.cuts.completed = max(shard.cuts.number + 1, shard.global_step)
+            arrays, is_cut = iter(shard.arrays().items()), not self.replayed or self.shards == 1
+            checkpoints.write(folder, shard.state(), arrays, tuple, final=True, is_cut=is_cut)
+        if not continues:
             remove_journal(folder, *at)
             if journal:
                 path = journal_folder(folder, *at)
                 path.mkdir()
                 SegmentFile.create(path, SegmentHeader(number, shard.identity)).close()
                 sync_path(folder)
-        write_run(folder, *at, Run(self.timeline, self.timeline_cut, number, journal))
-        give_up(folder, self.timeline, self.timeline_cut, *at)
-
-    def _records(self, identity: int, *, truncate: bool) -> Iterator[Record]:
-        path = journal_folder(self.folder, self.shard, self.shards)
-        return read_segments(path, identity, self.number, truncate=truncate)
+        began_from = Run(self.timeline, self.timeline_cut, number, journal, self.gave_up and number == self.number)
+        write_run(folder, *at, began_from)
+        for old in given_up(folder, self.timeline, self.timeline_cut, *at):
+            remove(folder, old, *at)
 
 
 def find_start(folder: Path, shard: int, shards: int) -> Start:
-    """What a shard starts from. Removes what a killed process of it has left.
+    """What a shard starts from. Removes only what a killed process of it has left.
 
     If the newest checkpoints are of another number of shards, and those of all of them are here, the start is the state
-    of the job on this number of shards (`psserver.storage.reshard`). It waits for no other shard: all compute the same.
+    of the job on this number of shards (`psserver.storage.reshard`), which every new shard computes alike.
 
     Raises:
         DamagedFile: the run file is damaged, or checkpoints are there and none is intact.
@@ -136,33 +145,29 @@ def find_start(folder: Path, shard: int, shards: int) -> Start:
     """
     sweep(folder, shard, shards)
     _remove_renamed_journal(folder, shard, shards)
-    run_before = read_run(folder, shard, shards)
-    if run_before is not None:
-        give_up(folder, run_before.timeline, run_before.timeline_cut, shard, shards)
     there = found(folder)
     mine = max([number for number, one in there.items() if (shard, shards) in one], default=-1)
-    others = {of: number for number, one in there.items() for _, of in sorted(one) if of != shards and number > mine}
-    if others:
-        return _on_other_shards(folder, shard, shards, max(others, key=others.__getitem__))
-    if mine < 0 and run_before is not None:
-        raise StorageError(
-            f"{folder} has no checkpoint of shard {shard} of {shards}, but a run began from {run_before.began_from}: "
-            f"restore the checkpoints, or remove {run_path(folder, shard, shards)} to begin a new job"
-        )
-    return _own_start(folder, shard, shards, run_before)
+    newer = {of: number for number, one in there.items() if number > mine for _, of in one if of != shards}
+    if newer:
+        return _on_other_shards(folder, shard, shards, max(newer, key=lambda of: (newer[of], of)))
+    return _own_start(folder, shard, shards)
 
 
 def start_at(folder: Path, timeline: int, cut: int, shard: int, shards: int) -> Start:
-    """The start of a new timeline from a cut, with its late changes. Raises `DamagedFile` or `StorageError`."""
-    start = _from(folder, shard, shards, checkpoints.read(folder, cut, shard, shards))
-    start.timeline, start.timeline_cut = timeline, cut
-    return start
+    """The start of a new timeline from a cut. Raises `DamagedFile` or `StorageError`."""
+    found = checkpoints.read(folder, cut, shard, shards)
+    return Start(folder, shard, shards, timeline, cut, found.state, found.arrays, found.late, stored=True, gave_up=True)
+
+
+def journal_folder(folder: Path, shard: int, shards: int) -> Path:
+    """The folder of a shard's journal."""
+    return folder / f"journal-{shard}-of-{shards}"
 
 
 def remove_journal(folder: Path, shard: int, shards: int) -> None:
-    """Remove the journal of a shard: all at once, since a part of it would look complete. Raises `OSError`."""
-    path = journal_folder(folder, shard, shards)
+    """Remove the journal of a shard: at once and durably its name, since a part of it would look complete."""
     _remove_renamed_journal(folder, shard, shards)
+    path = journal_folder(folder, shard, shards)
     if path.exists():
         path.rename(_renamed_journal(folder, shard, shards))
         sync_path(folder)
@@ -178,127 +183,128 @@ def _remove_renamed_journal(folder: Path, shard: int, shards: int) -> None:
     shutil.rmtree(_renamed_journal(folder, shard, shards), ignore_errors=True)
 
 
-# --- from the files of this shard -------------------------------------------------------------------------------------
+# --- from the files of the shard itself -------------------------------------------------------------------------------
 
 
-def _own_start(folder: Path, shard: int, shards: int, run_before: Run | None) -> Start:
-    """The start from the checkpoints and the journal of the shard itself."""
-    latest = checkpoints.latest(folder, shard, shards)
-    notes = tuple(map(str, latest.skipped))
+def _own_start(folder: Path, shard: int, shards: int) -> Start:
+    """The start from the shard's own checkpoints and journal. Changes nothing."""
+    at = shard, shards
+    last = read_run(folder, *at)
+    without = [] if last is None else given_up(folder, last.timeline, last.timeline_cut, *at)
+    latest = checkpoints.latest(folder, *at, without)
+    notes = [str(error) for error in latest.skipped]
     if latest.checkpoint is None:
-        if latest.skipped:
-            raise DamagedFile(f"no checkpoint of shard {shard} of {shards} in {folder} is intact: {'; '.join(notes)}")
-        return Start(folder, shard, shards)
-    start = _from(folder, shard, shards, latest.checkpoint)
+        if not notes and last is None:
+            return Start(folder, *at)
+        raise DamagedFile(
+            f"{folder} has no intact checkpoint of shard {shard} of {shards}, which has begun before: restore the "
+            f"checkpoints, or remove {run_path(folder, *at)} and what is left of them to begin a new job"
+            + "".join([f"; {note}" for note in notes])
+        )
+    checkpoint = latest.checkpoint
+    start = Start(folder, *at, state=checkpoint.state, arrays=checkpoint.arrays, late=checkpoint.late, stored=True)
     start.notes = notes
-    if run_before is not None:
-        start.timeline, start.timeline_cut = run_before.timeline, run_before.timeline_cut
-    final = latest.checkpoint.manifest.final
-    if run_before is None:
-        numbers = [number for number, one in found(folder).items() if (shard, shards) in one]
-        start.lost = not final or len(numbers) > 1
-    elif final and not latest.skipped and start.number > run_before.began_from:
-        start.lost = False
-    else:
-        start.replayed = run_before.journal and _has_segment(folder, start)
+    is_final = checkpoint.manifest.final and not notes
+    if last is None:  # no run has begun, or its file was removed
+        start.timeline = max(checkpoint.state.timeline, FIRST_TIMELINE)
+        start.lost = not (is_final and len(available(folder, *at)) == 1)
+        return start
+    start.timeline, start.timeline_cut = last.timeline, last.timeline_cut
+    if not (is_final and start.number > last.began_from):
+        start.replayed = last.journal and start.number in _segments(folder, *at)
+        start.gave_up = start.replayed and last.gave_up and start.number == last.began_from
         start.lost = not start.replayed
-    if not start.lost:
-        start.late = ()
     return start
 
 
-def _from(folder: Path, shard: int, shards: int, checkpoint: Checkpoint) -> Start:
-    """A start from a cut that was read."""
-    state = checkpoint.state
-    timeline = state.timeline or FIRST_TIMELINE
-    return Start(folder, shard, shards, timeline, 0, state, checkpoint.arrays, checkpoint.late, stored=True)
+def _segments(folder: Path, shard: int, shards: int) -> Iterable[int]:
+    """The numbers of the segments of the journal: that of a checkpoint begins there."""
+    path = journal_folder(folder, shard, shards)
+    return list_segments(path) if os.path.isdir(path) else ()
 
 
-def _has_segment(folder: Path, start: Start) -> bool:
-    """Whether the journal has all records since the checkpoint: its segment begins there."""
-    path = journal_folder(folder, start.shard, start.shards)
-    return path.is_dir() and start.number in list_segments(path)
-
-
-def step_late(shard: Shard, changes: Iterator[Message] | tuple[Message, ...], now: float) -> tuple[str, ...]:
+def step_late(shard: Shard, changes: Iterable[Message], now: float) -> list[str]:
     """Step the late changes of a cut, by workers that may have joined after the snapshot; returns what was refused."""
     refused = []
     for change in changes:
+        assert isinstance(change, Push | Assign | Tune | Register), "other messages are not kept with a cut"
         try:
             try:
                 shard.check(change)
             except NotJoined:
-                sender = change.sender  # type: ignore[union-attr]  # a push, an assign, a tune or a registration
-                join = Join(sender.worker, sender.incarnation, shard.shard, shard.shards)
-                run(shard.step(0, join, now).tasks)
+                sender = change.sender
+                run(shard.step(0, Join(sender.worker, sender.incarnation, shard.shard, shard.shards), now).tasks)
             run(shard.step(0, change, now).tasks)
         except ParamServerError as error:
             refused.append(f"a late {type(change).__name__} of checkpoint {shard.cuts.number} was left out: {error}")
-    return tuple(refused)
+    return refused
 
 
-def _replay(shard: Shard, journal: Iterator[Record], now: float) -> None:
-    """Step the records of a journal; their cuts were taken before."""
+def _replay(shard: Shard, journal: Path, first: int, now: float, *, truncate: bool) -> None:
+    """Step the records of a journal from a segment on; their cuts were taken before."""
     shard.cuts.enabled = False
-    for ticket, record in enumerate(journal):
+    for ticket, record in enumerate(read_segments(journal, shard.identity, first, truncate=truncate)):
         try:
             run(shard.step(ticket, records.decode(record.payload), now).tasks)
         except Malformed as error:
-            raise DamagedFile(f"journal segment {record.path}, offset {record.offset}: no message: {error}") from error
+            raise DamagedFile(f"{_place(record)}: not a message: {error}") from error
         except ParamServerError as error:
-            raise StorageError(
-                f"journal segment {record.path}, offset {record.offset}: it does not fit the checkpoint: {error}"
-            ) from error
+            raise StorageError(f"{_place(record)}: the message does not fit the checkpoint: {error}") from error
     shard.cuts.enabled = True
+
+
+def _place(record: Record) -> str:
+    return f"journal segment {record.path}, offset {record.offset}"
 
 
 # --- from the files of another number of shards -----------------------------------------------------------------------
 
 
 def _on_other_shards(folder: Path, shard: int, shards: int, before: int) -> Start:
-    """The start from the checkpoints of a job of `before` shards."""
-    present = {one for shards_there in found(folder).values() for one, of in shards_there if of == before}
-    if present != set(range(before)):
-        names = ", ".join(map(str, sorted(present)))
+    """The start from the files of a job of `before` shards, which are not changed."""
+    present = sorted({one for there in found(folder).values() for one, of in there if of == before})
+    if present != list(range(before)):
         raise StorageError(
             f"the newest checkpoints in {folder} are of {before} shards, and this is shard {shard} of {shards}: start "
-            f"{before} servers, or bring the checkpoints of all of them into one folder (here: shard {names})"
+            f"{before} servers, or bring the checkpoints of all of them into one folder (here are those of "
+            f"{', '.join(map(str, present))})"
         )
-    runs = [read_run(folder, one, before) for one in range(before)]
-    starts = [_own_start(folder, one, before, run_before) for one, run_before in enumerate(runs)]
+    starts = [_own_start(folder, one, before) for one in range(before)]
     notes = [note for start in starts for note in start.notes]
-    timeline = max([start.timeline for start in starts])
-    newest = max([start.number for start in starts])
+    timeline, newest = max([start.timeline for start in starts]), max([start.number for start in starts])
     if any(start.lost for start in starts):
-        starts = _common_cut(folder, before)
         timeline += 1
-        notes.append(f"what came after checkpoint {starts[0].number} of {before} shards was given up")
+        starts = _common_cut(starts)
+        notes.append(f"what may have been acknowledged after checkpoint {starts[0].number} is given up")
     old = [_restored(start) for start in starts]
     number = max([newest, *[one.cuts.number for one in old]]) + 1
     state, arrays = reshard(old, shards, number)[shard]
-    state = replace(state, timeline=timeline)
     notes.append(f"the job goes on with {shards} shards instead of {before}")
-    return Start(folder, shard, shards, timeline, number, state, arrays, notes=tuple(notes))
+    state = replace(state, timeline=timeline)
+    return Start(folder, shard, shards, timeline, number, state, arrays, notes=notes)
 
 
-def _common_cut(folder: Path, shards: int) -> list[Start]:
-    """The newest cut that all shards have, intact."""
-    common = set.intersection(*[set(cuts(folder, shard, shards)) for shard in range(shards)])
+def _common_cut(starts: list[Start]) -> list[Start]:
+    """The newest cut that all shards have, intact, and that was not given up."""
+    folder, shards, numbers = starts[0].folder, len(starts), []
+    for start in starts:
+        without = given_up(folder, start.timeline, start.timeline_cut, start.shard, shards)
+        numbers.append(set(cuts(folder, start.shard, shards)) - set(without))
     reasons = []
-    for number in sorted(common, reverse=True):
+    for number in sorted(set.intersection(*numbers), reverse=True):
         try:
-            return [start_at(folder, 1, number, shard, shards) for shard in range(shards)]
+            return [start_at(folder, start.timeline, number, start.shard, shards) for start in starts]
         except DamagedFile as error:
-            reasons.append(str(error))
-    raise StorageError(f"{folder} has no cut of all {shards} shards that is intact {'; '.join(reasons)}")
+            reasons.append(f"; {error}")
+    raise StorageError(f"{folder} has no intact cut of all {shards} shards{''.join(reasons)}")
 
 
 def _restored(start: Start) -> Shard:
-    """A shard of before."""
+    """A shard of before, with its state."""
     state = start.state
     if state is None:
         return Shard(start.shard, start.shards)
     consistency, staleness = parse_consistency(state.consistency), parse_staleness(state.handling)
-    shard = Shard(start.shard, start.shards, consistency=consistency, staleness=staleness, identity=state.identity)
-    start.restore(shard, 0.0)
+    shard = Shard(start.shard, start.shards, consistency=consistency, staleness=staleness)
+    start.restore(shard, 0.0, truncate=False)
     return shard
