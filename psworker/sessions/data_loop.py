@@ -64,13 +64,16 @@ class DataLoop:
 
     def _cost_sum(self) -> float | None:
         """The sum of the losses of the block's examples so far; those without a loss have the mean of the others."""
-        cost, known = self._cost, self._known
-        if self.losses:
-            cost += self._batch * sum(self.losses) / len(self.losses)
-            known += self._batch
         assert self._block is not None
+        cost, known = self._costs()
         examples = self._position - self._block.start
         return cost if known == examples else cost / known * examples if known else None
+
+    def _costs(self) -> tuple[float, int]:
+        """The sum of the known losses of the block so far, and of how many examples they are."""
+        if not self.losses:
+            return self._cost, self._known
+        return self._cost + self._batch * sum(self.losses) / len(self.losses), self._known + self._batch
 
     def prepare(self) -> None:
         """Prepares the next batch of the block unless it is ready; called while a push is in progress."""
@@ -130,9 +133,7 @@ class DataLoop:
                 return
             if batch is None:
                 return
-            if self.losses:
-                self._cost += self._batch * sum(self.losses) / len(self.losses)
-                self._known += self._batch
+            self._cost, self._known = self._costs()
             self.losses, self._batch = [], len(batch)
             self._position += self._batch
             yield batch

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pswire.errors import StorageError
-from psworker.autodiff.ops.activations import dropout_state, restore_dropout
+from psworker.autodiff.ops.activations import dropout_state, set_dropout_state
 
 
 class SessionPart:
@@ -35,7 +35,7 @@ class SessionPart:
             if not all(type(count) is int and count >= 0 for count in reports.values()):
                 raise ValueError(f"reports of epochs are counted, got {reports!r}")
             if dropout is not None:
-                restore_dropout(dropout)
+                set_dropout_state(dropout)
         except (TypeError, KeyError, ValueError) as error:
             raise StorageError(f"the worker's part of the checkpoint cannot be read: {error!r}") from error
         self.reports, self._dropout = reports, dropout

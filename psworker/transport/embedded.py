@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run
 from pswire.errors import ParamServerError, TimedOut
-from pswire.messages import Answer, Cut, Join, Push, Register, Request, Tick
+from pswire.messages import Answer, Cut, CutReport, Join, Push, Register, Request, Tick
 from psworker.transport import Future
 
 if TYPE_CHECKING:
@@ -77,9 +77,6 @@ class EmbeddedTransport:
 
     def _step_with(self, checkpoints: EmbeddedCheckpoints, ticket: int, message: Request) -> None:
         match message:
-            case Cut(holder=None):
-                self._answers[ticket] = checkpoints.answer(message)
-                return
             case Join() if not checkpoints.started:
                 checkpoints.start(self._shard)
             case Register():
@@ -91,6 +88,10 @@ class EmbeddedTransport:
             raise checkpoints.explained(error) from None
         if isinstance(message, Push):
             checkpoints.after_push()
+        elif isinstance(message, Cut):
+            report = self._answers[ticket]
+            assert isinstance(report, CutReport)
+            self._answers[ticket] = checkpoints.reported(message, report)
 
     def _step(self, ticket: int, message: Request | Tick) -> None:
         result = self._shard.step(ticket, message, time.monotonic())

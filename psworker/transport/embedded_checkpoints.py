@@ -129,24 +129,24 @@ class EmbeddedCheckpoints:
     # --- writing --------------------------------------------------------------------------------------------------
 
     def before(self, message: Request) -> None:
-        """To be called before each message: the run begins with its first change."""
-        if not self._begun and isinstance(message, Push | Assign | Tune):
+        """To be called before each message: the run begins with its first change, or later if the disk is full."""
+        if not self._begun and not self._problem and isinstance(message, Push | Assign | Tune):
             self._try(self._begin)
 
     def after_push(self) -> None:
         """To be called after each push: writes a checkpoint if one is due. Raises nothing: training goes on."""
         self._worker.note_push()
         if self._every.due(time.monotonic() - self._tried_at, self._open.global_step - self._tried_step):
+            self._begin_cut()
             self._try_write()
 
-    def answer(self, message: Cut) -> CutReport:
-        """The answer to a request for a checkpoint now (number 0), or about one; errors are in the report."""
-        number = message.number
-        if not number:
+    def reported(self, message: Cut, report: CutReport) -> CutReport:
+        """The shard's answer to a request, with what its storage knows: a cut is written at once when it begins."""
+        if not message.number and report.number:
             self._try_write()
-            number = self._open.cuts.number
-        written = number <= self._last
-        return CutReport(number, complete=True, written=written, problem="" if written else self._problem, storage=True)
+        written = 0 < report.number <= self._last
+        problem = "" if written else self._problem
+        return dataclasses.replace(report, written=written, problem=problem, storage=True)
 
     def close(self) -> None:
         """Writes a last checkpoint, if anything has changed since the one before; leaves the folder."""
@@ -155,6 +155,7 @@ class EmbeddedCheckpoints:
             return
         try:
             if self._begun and _without_members(shard.state()) != self._last_state:
+                self._begin_cut()
                 self._try_write(final=True)
         finally:
             self._shard = None
@@ -169,8 +170,12 @@ class EmbeddedCheckpoints:
         self._start.begin(self._open, journal=False)
         self._begun = True
 
+    def _begin_cut(self) -> None:
+        cuts, global_step = self._open.cuts, self._open.global_step
+        cuts.skip(max(cuts.number + 1, global_step))  # the shard copies nothing for it
+
     def _try_write(self, *, final: bool = False) -> None:
-        """Writes a checkpoint now; the next one is due an interval later, whether or not it could be written."""
+        """Writes the shard's last cut; the next one is due an interval later, even if it could not be written."""
         self._tried_step = self._open.global_step
         self._try(self._write, final)
         self._tried_at = time.monotonic()
@@ -178,9 +183,7 @@ class EmbeddedCheckpoints:
     def _write(self, final: bool) -> None:
         if not self._begun:
             self._begin()
-        shard = self._open
-        shard.cuts.skip(max(shard.cuts.number + 1, shard.global_step))
-        state, arrays = shard.state(), iter(shard.arrays().items())
+        state, arrays = self._open.state(), iter(self._open.arrays().items())
         path = checkpoints.write(self._folder, state, arrays, tuple, final=final, worker=self._worker.data())
         self._last, self._last_state = state.cut, _without_members(state)
         retention.prune(self._folder, self._keep, *_AT)

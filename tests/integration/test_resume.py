@@ -14,7 +14,7 @@ import pytest
 
 import psworker as ps
 from psserver.storage import checkpoint_folders
-from pswire.errors import AlreadyRegistered, ConfigurationError, ModelFileError, StorageError
+from pswire.errors import AlreadyRegistered, ConfigurationError, ModelFileError, ParamServerError, StorageError
 from psworker import ops
 from tests.commands import Command, environment
 from tests.resumable_job import STEPS_AN_EPOCH, Outcome, Stopped, train
@@ -181,6 +181,27 @@ def test_old_checkpoints_are_removed_and_the_interval_may_be_time(tmp_path):
     assert numbers(tmp_path / "time") == [0, 60]
 
 
+def test_a_checkpoint_on_demand_is_one_to_continue_from(tmp_path, file_size_limit):
+    with ps.collection(), ps.session(checkpoint_dir=tmp_path, checkpoint_every="1h") as session:
+        variable = ps.Variable(np.zeros(5000, np.float32), name="W")
+        assert session.checkpoint() == 1, "there may be no update yet"
+        SGD.minimize(ops.sum(variable))
+        assert [session.checkpoint(), session.checkpoint()] == [2, 3]
+        file_size_limit(4096)
+        with pytest.raises(ParamServerError, match="File too large"):
+            session.checkpoint()
+        file_size_limit()
+        SGD.minimize(ops.sum(variable))
+        with session.generation():
+            assert variable.value[0] == -1
+        assert session.checkpoint() == numbers(tmp_path)[-1]
+        SGD.minimize(ops.sum(variable))
+    with ps.collection(), ps.session() as session, pytest.raises(ConfigurationError, match="checkpoint_dir"):
+        session.checkpoint()
+    with ps.collection(), ps.session(checkpoint_dir=tmp_path) as session:
+        assert ps.Variable(np.zeros(5000, np.float32), name="W").value[0] == -1.5
+
+
 # --- programs and folders that do not fit -----------------------------------------------------------------------------
 
 
@@ -342,7 +363,7 @@ def test_training_goes_on_on_a_disk_that_is_full_from_the_beginning(tmp_path, fi
         file_size_limit()
         assert (numbers(tmp_path), messages(caplog).count("training goes on")) == ([], 1)
         SGD.minimize(ops.sum(variable))
-        assert (numbers(tmp_path), session.global_step) == ([0, 4], 4)
+        assert (numbers(tmp_path), session.global_step) == ([4], 4)
     with ps.collection(), ps.session(checkpoint_dir=tmp_path) as session:
         variable = ps.Variable(np.zeros(5000, np.float32), name="W")
         assert (session.global_step, variable.value[0]) == (4, -2)
