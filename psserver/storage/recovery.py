@@ -64,11 +64,14 @@ def stored_job(folder: Path, shards: int, number: int | None = None) -> StoredJo
 
     Raises `DamagedFile`, or `StorageError` if checkpoints are missing, may not be read, or are of a later version.
     """
-    present = sorted({shard for there in found(folder).values() for shard, of in there if of == shards})
+    numbers = found(folder)
+    chosen = numbers.values() if number is None else [numbers.get(number, set())]
+    present = sorted({shard for there in chosen for shard, of in there if of == shards})
     if present != list(range(shards)):
+        which = "checkpoints" if number is None else f"checkpoint {number}"
         raise StorageError(
-            f"{folder} has checkpoints of shard {', '.join(map(str, present))} of {shards} only: bring those of all "
-            "shards into one folder"
+            f"{folder} has {which} of shard {', '.join(map(str, present)) or 'none'} of {shards} only: bring those of "
+            "all shards into one folder"
         )
     if number is not None:
         starts = [start_at(folder, 1, number, shard, shards) for shard in range(shards)]
