@@ -5,6 +5,7 @@ May import the client, the engine and the configuration; a transport is imported
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, SupportsFloat
 
@@ -368,6 +369,7 @@ class Session:
 
         The gradients are borrowed until this returns. `updates` has one op per variable.
         """
+        self._client.check_changeable()
         names: list[str] = []
         entries: list[VersionedArray] = []
         observed = tuple(updates)
@@ -409,6 +411,52 @@ class Session:
                 batch = dataset.take(np.arange(start, min(start + batch_size, len(dataset))))
                 total += float(function(batch)) * len(batch)
         return total / len(dataset)
+
+    @contextmanager
+    def generation(self, timeout: float | None = None) -> Iterator[int]:
+        """A block in which variables have the values of one moment of the whole job, while other workers go on.
+
+            with session.generation() as number:
+                error = session.evaluate(accuracy, test_data)
+                session.save("model.safetensors")
+
+        Everything that this worker has pushed is in these values; each push of another worker is on all shards, or on
+        none. `pull`, `rows`, `slot`, `evaluate` and `save` read them, and nothing can be trained in the block. The
+        servers keep a copy of what changes meanwhile. After the block variables have fresh values; after an error in
+        it those of the generation.
+
+        Args:
+            timeout: seconds to wait until all workers have taken notice [that of the session].
+
+        Raises:
+            TimedOut: a worker has not taken notice in time, or other cuts were in progress.
+            ConfigurationError: a generation is open already, or something is changed in the block.
+        """
+        self._known()  # raises when the session is not open
+        self._client.check_changeable()
+        self._replica.flush()
+        number = self._client.hold_cut(timeout)
+        try:
+            self.pull()
+            yield number
+        finally:
+            self._client.release_cut()
+        self.pull()
+
+    def checkpoint(self, timeout: float | None = None) -> int:
+        """Makes all servers write a checkpoint of this moment; returns its number when it is written.
+
+        Args:
+            timeout: seconds to wait [that of the session].
+
+        Raises:
+            TimedOut: it is not complete, or not written, in time.
+            ConfigurationError: the servers have no folder for checkpoints.
+            ParamServerError: it could not be written, with the reason.
+        """
+        self._known()
+        self._replica.flush()
+        return self._client.checkpoint(timeout)
 
     def idle(self) -> None:
         """Reports that this worker has nothing to push for a while, so that no other worker waits for it.
