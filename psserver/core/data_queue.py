@@ -98,11 +98,13 @@ class DataQueue:
 
     def check(self, progress: Progress) -> None:
         """Raise `InvalidMessage` if there is no such block, or the position is not in it."""
-        block = self._block(progress.block)
-        if block.epoch > self.spec.epochs or not block.start < progress.position <= block.stop:
+        spec, number = self.spec, progress.block
+        start = number % self._blocks_an_epoch * spec.block
+        within = start < progress.position <= min(start + spec.block, spec.size)
+        if not within or number >= self._blocks_an_epoch * spec.epochs:
             raise InvalidMessage(
-                f"position {progress.position} is not in block {progress.block} of data queue {self.spec.name!r}, "
-                f"which has {self.spec.epochs} epochs of {self.spec.size} examples in blocks of {self.spec.block}"
+                f"position {progress.position} is not in block {number} of data queue {spec.name!r}, which has "
+                f"{spec.epochs} epochs of {spec.size} examples in blocks of {spec.block}"
             )
 
     def _count(self, block: Block, stop: int, cost_sum: float | None, result: StepResult) -> None:

@@ -99,7 +99,7 @@ def write(
         if changes := late():
             files[LATE] = _write_late(temporary / LATE, changes)
         is_cut = not final or state.shards == 1 if is_cut is None else is_cut
-        write_manifest(temporary, state, files, served, final=final, is_cut=is_cut, worker=worker)
+        write_manifest(temporary, state, files, served, final=final, is_cut=is_cut, late=len(changes), worker=worker)
     return path
 
 

@@ -18,7 +18,8 @@ from psserver.core.state import MembershipState, ShardState
 from psserver.core.variables.array_tasks import run
 from psserver.storage import checkpoints, retention
 from psserver.storage.checkpoint_folders import step_folder
-from psserver.storage.recovery import Start, find_start
+from psserver.storage.recovery import find_start
+from psserver.storage.start import Start
 from pswire.errors import AlreadyRegistered, ConfigurationError, ParamServerError, ShapeMismatch, StorageError
 from pswire.messages import Assign, Cut, CutReport, Push, Register, Request, Tick, Tune
 from psworker.config import CheckpointConfig
