@@ -79,6 +79,7 @@ class EmbeddedCheckpoints:
         self._start = start = find_start(self._folder, *_AT)
         if start.lost:
             start.give_up()
+            start.notes[-1] = f"steps after checkpoint {start.number}, if there were any, are repeated"
         try:
             start.restore(shard, now)
         except (ParamServerError, ValueError) as error:
