@@ -58,7 +58,7 @@ class StoredLink(Link):
 class Run:
     """A run: its shards, and what its workers did.
 
-    `dead` has the names of workers that were killed, `acknowledged` by shard the pushes that it has acknowledged as
+    `finished` has the workers that make no more changes, `acknowledged` by shard the pushes that it has acknowledged as
     applied, `dropped` counts those that the clients reported as dropped.
     """
 
@@ -70,9 +70,15 @@ class Run:
         links = [StoredLink(StoredShard(new), f"{seed}/{one}", turns) for one, new in enumerate(self.new)]
         self.transport.links = links
         self.kill, self.lose = kill, lose
-        self.killed = self.losses = self.dropped = self.training = 0
+        self.killed = self.losses = self.dropped = 0
+        self.finished = set()
         self.acknowledged = [0] * shards
         self.clients = []
+
+    def forget_joins(self, worker):
+        """No Join of a process that has ended arrives after that of the next one, which it would replace."""
+        for link in self.transport.links:
+            link._late = [one for one in link._late if not (isinstance(one, ms.Join) and one.worker == worker)]
 
     def cuts(self):
         """The numbers of the cuts that all shards have."""
@@ -104,7 +110,6 @@ def run(seed, shards, *, split=False, consistency="async", staleness="none", lea
         mock.patch("psworker.client.heartbeat.Heartbeat.start"),
         mock.patch.object(placement, "SPLIT_BYTES", 0 if split else placement.SPLIT_BYTES),
     ):
-        result.training = len(WORKERS)
         result.transport.turns.run({name: partial(_life, result, name) for name in WORKERS})
     for client in result.clients:
         for shard in range(shards):
@@ -123,6 +128,10 @@ def _life(result, name):
         except Killed:
             result.killed += 1
             left -= 1
+            if left <= 0:
+                result.finished.add(name)
+        result.forget_joins(name)
+        if left > 0:
             for _ in range(result.random.randint(0, 5)):
                 result.transport.turns.pass_on()
 
@@ -139,9 +148,9 @@ def _incarnation(result, client, left):
         action = chance.random()
         if action < 0.6:
             _push(result, client, weights)
-        elif action < 0.65:
+        elif action < 0.65 and not result.kill:  # a half assignment is not counted
             client.assign([ms.Assignment(one, np.ones(SHAPE)) for one in NAMES], add=True)
-        elif action < 0.7 and not result.lose:
+        elif action < 0.7 and left and not result.lose:
             client.leave()
             return left
         elif action < 0.8:
@@ -149,20 +158,19 @@ def _incarnation(result, client, left):
             for _ in range(chance.randint(0, 4)):
                 turns.pass_on()
                 _heartbeat(result, client)
-        elif action < 0.9:
+        elif action < 0.95:
             result.transport.links[0]._step(ms.Cut())
         _heartbeat(result, client)
         if chance.random() < result.lose and all(link.stored.checkpoints for link in result.transport.links):
             chance.choice(result.transport.links).lose_state()
             result.losses += 1
     client.report_idle()
-    if result.lose:
-        result.training -= 1
-        while result.training > 0:
-            turns.pass_on()
-            client.pull(NAMES)  # learns of losses
-            client.report_idle()
-        client.pull(NAMES)
+    result.finished.add(client._calls.sender.worker)
+    while len(result.finished) < len(WORKERS):  # nobody is alone, as in a new job
+        turns.pass_on()
+        client.pull(NAMES)  # learns of losses
+        client.report_idle()
+    client.pull(NAMES)
     client.leave()
     return 0
 
@@ -182,7 +190,7 @@ def _heartbeat(result, client):
     """What `psworker.client.heartbeat` does, to some of the shards."""
     calls = client._calls
     for shard in range(result.transport.shards):
-        if result.random.random() < 0.7:
+        if result.random.random() < 0.9:
             rejoins = calls.rejoins
             try:
                 answer = calls.transport.call(shard, calls.renewal(shard, 0), 1.0).result()

@@ -3,6 +3,8 @@
 import pytest
 
 from pswire.job_status import ShardAnswer, merge_reports
+from pswire.messages import Tick
+from tests.shard_state import run_step
 from tests.simulation.cuts import elements, run, status
 from tests.simulation.test_unreliable_transport import seeds
 
@@ -28,7 +30,9 @@ def test_in_every_cut_all_shards_have_the_same_pushes(seed, consistency, stalene
 
 
 def half_pushes(shards):
-    """The pushes that only some of these shards have, as `psserver status` counts them."""
+    """The pushes that only some of these shards have, as `psserver status` counts them when no worker is back."""
+    for shard in shards:
+        run_step(shard, 0, Tick(tuple([one.name for one in status(shard).workers])), 0.0)
     answers = [ShardAnswer(f"shard-{number}", status(shard)) for number, shard in enumerate(shards)]
     return merge_reports(answers).half_pushes
 
@@ -78,5 +82,4 @@ def test_the_simulation_does_what_it_is_for():
         halves += sum(half_pushes(result.restored(number)) for number in result.cuts())
         result = run(seed, 2, split=True, lose=0.05)
         losses, dropped = losses + result.losses, dropped + result.dropped
-    assert 0, (cuts, late, killed, halves, losses, dropped)
     assert min(cuts, late, killed, halves, losses, dropped) > 0
