@@ -70,7 +70,8 @@ class JobStatus:
 
     `global_step` and `dropped` are those of the shard with the most, since shard 0 gets every push; `repeated` and
     `nbytes` are sums. `half_pushes` counts pushes that only some shards have applied: those that workers report, and
-    those interrupted by the death of a worker.
+    those interrupted by the death of a worker. `lost_pushes` were acknowledged, and given up when all shards went back
+    to a checkpoint: those of the shard with the most, as far as their workers have reported them.
     """
 
     answers: tuple[ShardAnswer, ...]
@@ -79,6 +80,7 @@ class JobStatus:
     repeated: int
     dropped: int
     half_pushes: int
+    lost_pushes: int
     nbytes: int
     consistency: str
     handling: str
@@ -100,6 +102,7 @@ def merge_reports(answers: Sequence[ShardAnswer]) -> JobStatus:
         repeated=sum(report.repeated for report in reports),
         dropped=max((report.dropped for report in reports), default=0),
         half_pushes=sum(report.half_pushes for report in reports) + _interrupted_pushes(by_shard),
+        lost_pushes=max((report.storage.lost_pushes for report in reports), default=0),
         nbytes=sum(report.nbytes for report in reports),
         consistency=" or ".join(_distinct(report.consistency for report in reports)),
         handling=" or ".join(_distinct(report.handling for report in reports)),
@@ -223,3 +226,11 @@ def _problems(answers: Sequence[ShardAnswer]) -> Iterable[str]:
     ):
         if len(values) > 1:
             yield f"all servers of a job need the same {option}; these have {' and '.join(sorted(values))}"
+    for address, report in known:
+        if report.storage.problem:
+            yield f"shard {report.shard} at {address}: {report.storage.problem}"
+    without = [address for address, report in known if not report.storage.folder]
+    if 0 < len(without) < len(known):
+        yield f"some servers keep checkpoints, and these do not: {', '.join(without)}"
+    if len({report.storage.timeline for _, report in known}) > 1:
+        yield "the shards follow different timelines: they go back to a common checkpoint as soon as a worker joins"

@@ -40,6 +40,7 @@ class Join:
         states: when joining again: `Joined.state` of all shards, in order; a shard with a different state refuses.
         timeline: when joining again: `Joined.timeline`; a shard with another one refuses with `StateLost`. 0: none.
         steps: when joining again: pushes of this incarnation that this shard has acknowledged as applied.
+        settled: as in `Renew`: after state was lost, messages from before are refused if they arrive late.
     """
 
     worker: str
@@ -51,6 +52,7 @@ class Join:
     states: tuple[int, ...] = ()
     timeline: int = 0
     steps: int = 0
+    settled: int = 0
 
 
 @dataclass(frozen=True, slots=True)

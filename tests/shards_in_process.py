@@ -7,11 +7,12 @@ from functools import partial
 
 from psserver.core.shard import Shard
 from pswire.errors import InvalidMessage, ParamServerError, TimedOut
-from pswire.messages import Status
+from pswire.messages import Cut, Status
 from pswire.specs.consistency import Asynchronous, IgnoreStaleness
 from psworker.client.client import Client
 from psworker.transport import Future
 from tests.shard_state import run_step
+from tests.stored_shard import StoredShard
 
 PATIENCE = 10.0  # seconds to wait for an answer that depends on another thread
 
@@ -20,13 +21,23 @@ class ShardsInProcess:
     """A transport to shards in this process; thread-safe, so that pushes can wait for each other.
 
     `sent` and `answers` have (shard, message), in order, `ended` the shards whose calls have ended. `refuse` and `lose`
-    are called for each message: whether it is refused, or its answer lost. `now` are seconds on the shards' clock.
+    are called for each message: whether it is refused, or its answer lost. `now` are seconds on the shards' clock. With
+    `stored`, shards write each cut, and go back to one.
     """
 
-    def __init__(self, shards=3, consistency=Asynchronous(), staleness=IgnoreStaleness(), lease=math.inf):  # noqa: B008
+    def __init__(
+        self,
+        shards=3,
+        consistency=Asynchronous(),  # noqa: B008
+        staleness=IgnoreStaleness(),  # noqa: B008
+        lease=math.inf,
+        *,
+        stored=False,
+    ):
         self.shards = shards
         self._new = partial(Shard, shards=shards, lease=lease, consistency=consistency, staleness=staleness)
         self.machines = [self._new(shard) for shard in range(shards)]
+        self.stored = [StoredShard(partial(self._new, shard)) for shard in range(shards)] if stored else []
         self.sent, self.answers, self.ended, self._answers = [], [], [], {}
         self.refuse = self.lose = lambda shard, message: False
         self.now = 0.0
@@ -37,6 +48,24 @@ class ShardsInProcess:
         """Starts shards without state, each with an identity different from any before."""
         for shard in shards:
             self.machines[shard] = self._new(shard, identity=next(self._identities))
+
+    def lose_state(self, *shards):
+        """Kills stored shards, which begin again from their newest checkpoints."""
+        with self._changed:
+            for shard in shards:
+                for reply in self.stored[shard].lose(self.now):
+                    self._answers.setdefault(reply.ticket, reply.answer)
+                self.machines[shard] = self.stored[shard].shard
+            self._changed.notify_all()
+
+    def show_cuts(self, *clients, begin=False):
+        """What the heartbeats of these clients do: they learn of the last cut and show it to all shards."""
+        number = self.call(0, Cut(), 1.0).result().number if begin else self.machines[0].cuts.number
+        for client in clients:
+            client._calls.cuts.note(number)
+            for shard in range(self.shards):
+                self.call(shard, client._calls.renewal(shard, 0), 1.0).result()
+        return number
 
     def call(self, shard, message, timeout):
         with self._changed:
@@ -63,7 +92,12 @@ class ShardsInProcess:
         return answer
 
     def _step(self, shard, ticket, message):
-        for reply in run_step(self.machines[shard], ticket, message, self.now):
+        if self.stored:
+            replies = self.stored[shard].step(ticket, message, self.now)
+            self.machines[shard] = self.stored[shard].shard
+        else:
+            replies = run_step(self.machines[shard], ticket, message, self.now)
+        for reply in replies:
             self._answers.setdefault(reply.ticket, reply.answer)
         self._changed.notify_all()
 

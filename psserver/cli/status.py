@@ -16,7 +16,7 @@ from rich.text import Text
 
 from pswire.errors import Unavailable
 from pswire.job_status import JobStatus, ShardAnswer
-from pswire.messages import StatusReport
+from pswire.messages import StatusReport, StorageStatus
 from pswire.optimizers import UpdateSpec
 from pswire.specs.schedules import Schedule
 from pswire.specs.spec import to_plain
@@ -45,7 +45,7 @@ def show_once(addresses: Sequence[str], timeout: float, *, as_json: bool) -> boo
     if as_json:
         _print_json(job, indent=2)
     else:
-        _console().print(tables(job))
+        make_console().print(tables(job))
     return not silent
 
 
@@ -61,7 +61,7 @@ def show_repeatedly(addresses: Sequence[str], timeout: float, every: float, *, a
 @contextmanager
 def _display(as_json: bool) -> Iterator[Callable[[JobStatus], object]]:
     """A function that shows each status: in place on a terminal, otherwise one below the other."""
-    console = _console()
+    console = make_console()
     if as_json:
         yield _print_json
     elif console.is_terminal and not console.is_dumb_terminal:
@@ -71,7 +71,8 @@ def _display(as_json: bool) -> Iterator[Callable[[JobStatus], object]]:
         yield lambda job: console.print(tables(job), "")
 
 
-def _console() -> Console:
+def make_console() -> Console:
+    """Standard output; without a terminal it is wide enough that no line is wrapped."""
     console = Console()
     return console if console.is_terminal else Console(width=_NON_TERMINAL_WIDTH)
 
@@ -85,7 +86,7 @@ def to_json(job: JobStatus, at: float) -> dict[str, Any]:
 
     `at` is the time in seconds since 1970. A number that is NaN or infinite becomes None, since JSON has none.
     """
-    data = {"time": at, **_plain(job)}
+    data = {"time": at, **plain(job)}
     data["shards"] = [
         {"address": answer["address"], **(answer["report"] or {"problem": answer["problem"]})}
         for answer in data.pop("answers")
@@ -93,30 +94,33 @@ def to_json(job: JobStatus, at: float) -> dict[str, Any]:
     return data
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - data of any kind
+def plain(value: Any) -> Any:  # noqa: ANN401 - data of any kind
     """JSON data; a variable has the fields of its spec among its own."""
     match value:
         case dict():
-            return {key: _plain(one) for key, one in value.items()}
+            return {key: plain(one) for key, one in value.items()}
         case list() | tuple():
-            return [_plain(one) for one in value]
+            return [plain(one) for one in value]
         case float() if not math.isfinite(value):
             return None
         case UpdateSpec():
-            return _plain(to_plain(value))
+            return plain(to_plain(value))
     if not dataclasses.is_dataclass(value):
         return value
-    data = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    data = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     return data.pop("spec", {}) | data
 
 
-def tables(job: JobStatus) -> RenderableType:
-    """The line and all tables that have rows."""
+def tables(job: JobStatus, *, servers: bool = True) -> RenderableType:
+    """The line and all tables that have rows; that of the shards only if they are `servers`."""
     parts: list[RenderableType] = [_text(job_line(job))]
     parts += [_text(f"warning: {problem}", "yellow") for problem in job.problems]
+    shards: tuple[_Column, ...] = _SHARDS
+    if any(answer.report is not None and answer.report.storage.folder for answer in job.answers):
+        shards = (*_SHARDS, *_STORAGE)
     optimizer = _Column("optimizer", lambda one: _optimizer(one.optimizer, job.global_step))
     for table in (
-        _Table("Shards", _SHARDS, job.answers),
+        _Table("Shards", shards, job.answers if servers else ()),
         _Table("Workers", _WORKERS, job.workers),
         _Table("Variables", (*_VARIABLES, optimizer), job.variables),
         _Table("Changes of hyperparameters", _CHANGES, job.changes),
@@ -136,6 +140,7 @@ def job_line(job: JobStatus) -> str:
         f"{job.repeated:,} repeated",
         f"{job.dropped:,} dropped",
         *[f"{job.half_pushes:,} half-applied"] * (job.half_pushes > 0),
+        *[f"{job.lost_pushes:,} lost"] * (job.lost_pushes > 0),
     )
     return " · ".join(parts)
 
@@ -205,6 +210,19 @@ def _optimizer(spec: UpdateSpec | None, global_step: int | None) -> str:
     return " ".join(words)
 
 
+def _checkpoint(storage: StorageStatus) -> str:
+    """The last one and its age; or why there is none."""
+    if not storage.folder:
+        return _NONE
+    if storage.writing and storage.waiting_for:
+        return f"{storage.writing:,} waits for {storage.waiting_for}"
+    return f"{storage.last:,}, {storage.age:,.0f} s ago"
+
+
+def _journal(storage: StorageStatus) -> str:
+    return size(storage.journal_bytes) if storage.journal else _NONE
+
+
 def _of_report(cell: Callable[[StatusReport], str], silent: str = _NONE) -> Callable[[ShardAnswer], str]:
     return lambda answer: silent if answer.report is None else cell(answer.report)
 
@@ -221,6 +239,11 @@ _SHARDS = (
     _Column("stale\np50", _of_report(lambda report: f"{report.staleness.p50:,}"), _NUMBER),
     _Column("p99", _of_report(lambda report: f"{report.staleness.p99:,}"), _NUMBER),
     _Column("live", _of_report(lambda report: f"{sum(one.state == 'live' for one in report.workers):,}"), _NUMBER),
+)
+
+_STORAGE = (
+    _Column("checkpoint", _of_report(lambda report: _checkpoint(report.storage)), _WORDS | {"no_wrap": True}),
+    _Column("journal", _of_report(lambda report: _journal(report.storage)), _NUMBER),
 )
 
 _WORKERS = (

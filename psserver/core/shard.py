@@ -9,7 +9,7 @@ outside, in `psserver.runtime.executor` and `psserver.rpc.server`.
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from psserver.core import events
 from psserver.core.cuts import Cuts, ShardCut
@@ -147,7 +147,7 @@ class Shard:
         """Begin a timeline from this state, which is older than what was acknowledged: all members join again."""
         self.timeline, self.lost = timeline, False
         for member in self._members:
-            member.must_join = member.state == "live"
+            member.must_join = True
 
     def resume(self, now: float) -> None:
         """Begin all leases anew: the shard's clock has another origin, or it was down."""
@@ -248,6 +248,7 @@ class Shard:
         if not settled and (
             self._pending.may_be_guarded
             or (isinstance(message, ms.Push | ms.Assign) and self._store.is_guarded(magnitudes))
+            or (isinstance(message, ms.Cut) and self._applies_late(message))
         ):
             raise TasksPending
         result = StepResult(settled)
@@ -300,6 +301,8 @@ class Shard:
         member: Any = None
         sender, repeated = getattr(message, "sender", None), False
         if sender is not None:
+            if self.lost:
+                self._refuse_until_restored()
             member = self._members.check(sender)
         match message:
             case ms.Push():
@@ -341,7 +344,7 @@ class Shard:
                 self._store.check_assignments(message.assignments)
             case ms.Take():
                 self._check_has_queues()
-                self._queues.check(message.queue)
+                self._queues.check(message)
         return member, repeated
 
     def _check_has_queues(self) -> None:
@@ -368,9 +371,12 @@ class Shard:
         known = self._members.get(message.worker)
         was_live, goes_back = (known.state == "live", known.must_join) if known is not None else (False, False)
         member, new_incarnation = self._members.join(message, now)
-        if goes_back and not new_incarnation and message.steps > member.steps:
+        if (goes_back or new_incarnation) and message.steps > member.steps:
             self._lost_pushes += message.steps - member.steps
             result.events.append(events.lost_pushes(member, message.steps - member.steps))
+            member.steps = message.steps  # counted once, also if this shard goes back again
+        if message.settled:
+            self._settle(member, message.settled)
         if new_incarnation or not was_live:
             result.events.append(events.joined(member, new_incarnation=new_incarnation))
         step, lease, chief = self.global_step, self._members.lease, self._members.chief.is_chief(member.name)
@@ -389,14 +395,18 @@ class Shard:
         # a heartbeat from before the worker's last messages does not abandon them
         settled = message.settled
         if (message.idle or settled) and not (settled and settled < self._pending.newest(message.sender)):
-            self._pending.settle(message.sender, settled)
-            self._members.half_pushes.settle(member, settled)
+            self._settle(member, settled)
             if message.idle:
                 self._members.progress.finish(member)
             self._pending.abandon(member, result)
             self._pending.decide(result)
         waiting_for, chief = self._pending.waits_for(member.name), self._members.chief.is_chief(member.name)
         result.replies.insert(0, ms.Reply(ticket, ms.Renewed(self.global_step, waiting_for, chief, self.cuts.number)))
+
+    def _settle(self, member: Member, sequence: int) -> None:
+        """Note that the worker's messages up to this number are over: those that arrive later are refused."""
+        self._pending.settle(ms.Sender(member.name, member.incarnation), sequence)
+        self._members.half_pushes.settle(member, sequence)
 
     def _leave(self, ticket: int, message: ms.Leave, member: Member, now: float, result: StepResult) -> None:
         self._members.leave(member, now, failed=message.failed, trained=self.global_step > 0)
@@ -517,7 +527,23 @@ class Shard:
                 cuts.release([holder.worker])
             else:
                 cut.holders.add(holder)
+                for copy in cut.copies.values() if cut.late else ():
+                    copy.start(result)
+                if cut.may_apply:
+                    self._apply_late(cut, result)
         result.replies.append(ms.Reply(ticket, cuts.report(number)))
+
+    def _applies_late(self, message: ms.Cut) -> bool:
+        cut = self.cuts.current
+        return cut is not None and message.holder is not None and message.number == cut.number and cut.may_apply
+
+    def _apply_late(self, cut: ShardCut, result: StepResult) -> None:
+        """Make the late changes in the copies: as after a restore of the cut, by the same rules, to the same bits."""
+        shard = Shard(self.shard, self.shards, consistency=self._consistency, staleness=self._staleness)
+        shard.restore(cut.state, {name: copy.arrays for name, copy in cut.copies.items()}, 0.0)
+        for ticket, change in enumerate(cut.late):
+            result.tasks += shard.step(ticket, change, 0.0).tasks
+        cut.applied = shard._store.variables
 
     def begin_final_cut(self) -> ShardCut | None:
         """The cut of a shard that takes no more messages: complete at once; None if there is no memory for it."""
@@ -540,24 +566,31 @@ class Shard:
         cut = self.cuts.current
         if cut is None or cut.number != message.of_cut or message.sender not in cut.holders:
             raise InvalidMessage(f"cut {message.of_cut} is not held for worker {message.sender.worker!r} here: hold it")
+        if not cut.readable:
+            raise InvalidMessage(f"cut {message.of_cut} is not complete here yet: ask about it until it is")
+        variables = cut.variables()
         for name in (*message.names, *[choice.name for choice in message.choices]):
-            if name not in cut.copies:
+            if name not in variables:
                 raise UnknownVariable(f"no variable {name!r} in cut {message.of_cut}: it was registered later")
 
     def _pull_of_cut(self, ticket: int, message: ms.Pull, allocator: ms.Allocator | None, result: StepResult) -> None:
         cut = self.cuts.current
         assert cut is not None, "checked"
         for name in (*message.names, *[choice.name for choice in message.choices]):
-            cut.copies[name].start(result)
+            if name in cut.copies:
+                cut.copies[name].start(result)
         values = self._store.read(message, result, allocator, cut.variables())
         result.replies.append(ms.Reply(ticket, ms.Pulled(values, cut.state.global_step)))
 
+    def _refuse_until_restored(self) -> NoReturn:
+        raise StateLost(
+            f"shard {self.shard} has begun again from checkpoint {self.cuts.number}, which is older than what it had "
+            "acknowledged: all shards have to go back to a common one first"
+        )
+
     def _check_timeline(self, message: ms.Join) -> None:
         if self.lost:
-            raise StateLost(
-                f"shard {self.shard} has begun again from checkpoint {self.cuts.number}, which is older than what it "
-                "had acknowledged: all shards have to go back to a common one first"
-            )
+            self._refuse_until_restored()
         if message.timeline and message.timeline != self.timeline:
             raise StateLost(
                 f"worker {message.worker!r} knows timeline {message.timeline} of the job, and shard {self.shard} "

@@ -21,8 +21,9 @@ from psserver.core.variables.array_tasks import StepResult
 from psserver.runtime.task_order import TaskOrder
 from psserver.storage import checkpoints, records, retention
 from psserver.storage.journal import Journal
-from psserver.storage.recovery import Start, find_start, journal_folder, start_at
+from psserver.storage.recovery import find_start
 from psserver.storage.segments import list_segments
+from psserver.storage.start import Start, journal_folder, start_at
 from pswire import messages as ms
 from pswire.errors import ParamServerError, Unavailable, WrongShard
 
@@ -37,15 +38,6 @@ log = logging.getLogger(__name__)
 _Messages: TypeAlias = Sequence[Late]
 
 
-def begin_timeline(start: Start, shard: Shard, journal: bool) -> None:
-    """Make the beginning of a timeline durable: a cut of its own, which all shards have, and a journal after it."""
-    start.timeline, start.timeline_cut = shard.timeline, start.number
-    shard.cuts.number = shard.cuts.completed = start.number + 1
-    checkpoints.write(start.folder, shard.state(), iter(shard.arrays().items()), tuple)
-    start.stored, start.replayed, start.late = True, False, ()
-    start.begin(shard, journal=journal)
-
-
 def start_shard(config: StorageConfig, new_shard: Callable[[], Shard], now: float) -> tuple[Shard, Start]:
     """The shard of a server that starts, with the state that its folder has, and what it started from.
 
@@ -53,24 +45,23 @@ def start_shard(config: StorageConfig, new_shard: Callable[[], Shard], now: floa
     """
     shard = new_shard()
     start = find_start(config.folder, shard.shard, shard.shards)
+    if start.lost and shard.shards == 1 and config.on_lost_state == "rollback":
+        start.give_up()
     start.restore(shard, now)
     for note in start.notes:
         log.warning("%s", note)
     what = (
         f"checkpoint {start.number} of {config.folder}" if start.state is not None else f"a new job in {config.folder}"
     )
-    if not start.lost:
-        start.begin(shard, journal=config.journal)
-        log.info("shard %d starts from %s, at global step %d: nothing is lost", shard.shard, what, shard.global_step)
-        return shard, start
     lost = "the last run ended without writing down its last changes"
-    if shard.shards == 1 and config.on_lost_state == "rollback":
-        shard.go_back(start.timeline + 1)
-        begin_timeline(start, shard, config.journal)
+    if start.lost:
+        log.warning("shard %d has %s: %s; all shards have to go back to a common one", shard.shard, what, lost)
+        return shard, start
+    start.begin(shard, journal=config.journal)
+    if start.gave_up and not start.replayed:
         log.warning("shard %d starts from %s, at global step %d: %s", shard.shard, what, shard.global_step, lost)
     else:
-        shard.lost = True
-        log.warning("shard %d has %s: %s; all shards have to go back to a common one", shard.shard, what, lost)
+        log.info("shard %d starts from %s, at global step %d: nothing is lost", shard.shard, what, shard.global_step)
     return shard, start
 
 
@@ -108,7 +99,7 @@ class Persistence:
         """Take up the journal, which begins or continues with the present state; call it before the next step."""
         if self.shard.lost:
             return
-        self.last = self._start.number
+        self.last, self._changes_at_cut = self._start.number, self._changes()
         if self._config.journal:
             folder = journal_folder(self._config.folder, self.shard.shard, self.shard.shards)
             self.journal = Journal(folder, self.shard.identity, self._config.journal_sync)
@@ -132,10 +123,9 @@ class Persistence:
         start = await in_thread(start_at, config.folder, message.timeline, message.cut, present.shard, present.shards)
         shard = self._new_shard()
         start.restore(shard, now)
-        shard.go_back(message.timeline)
         if self.journal is not None:
             await self.journal.close()
-        await in_thread(begin_timeline, start, shard, config.journal)
+        await in_thread(partial(start.begin, shard, journal=config.journal))
         self._start = start
         log.warning("shard %d went back to checkpoint %d, timeline %d", shard.shard, message.cut, message.timeline)
         return shard

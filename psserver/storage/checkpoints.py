@@ -11,9 +11,10 @@ it; otherwise as a cut, with the late changes (`psserver.storage.recovery`).
 """
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from psserver.core.state import ShardState, VariableArrays, VariableState
 from psserver.core.variables.variable import slot_specs
@@ -67,6 +68,8 @@ def write(
     late: Callable[[], Sequence[Message]],
     *,
     final: bool = False,
+    is_cut: bool | None = None,
+    worker: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the checkpoint `state.cut` of a shard; returns its folder, which is durable then. For a thread of its own.
 
@@ -79,6 +82,9 @@ def write(
         late: called when all arrays are written; may block until the cut is complete. Returns the changes that belong
             to the cut and came after the snapshot.
         final: see `Manifest`.
+        is_cut: see `Manifest`. Without it, a final checkpoint is a cut only if there is one shard, since the shards of
+            a job stop one after the other.
+        worker: see `Manifest`.
 
     Raises `OSError`, and whatever the arguments raise: then nothing is left.
     """
@@ -92,7 +98,8 @@ def write(
             files[SERVED] = _write_arrays(temporary / SERVED, served)
         if changes := late():
             files[LATE] = _write_late(temporary / LATE, changes)
-        write_manifest(temporary, state, files, served, final=final)
+        is_cut = not final or state.shards == 1 if is_cut is None else is_cut
+        write_manifest(temporary, state, files, served, final=final, is_cut=is_cut, late=len(changes), worker=worker)
     return path
 
 
@@ -188,10 +195,15 @@ def _read_late(path: Path, expected: FileSum) -> Iterator[Message]:
         raise damaged(path, str(error)) from error
 
 
-def latest(folder: Path, shard: int, shards: int) -> Latest:
-    """The newest checkpoint of a shard that is not damaged. Raises `StorageError` for one that may not be read."""
+def latest(folder: Path, shard: int, shards: int, without: Collection[int] = ()) -> Latest:
+    """The newest checkpoint of a shard that is not damaged, other than some.
+
+    Raises `StorageError` for one that may not be read.
+    """
     skipped: list[DamagedFile] = []
     for number in reversed(available(folder, shard, shards)):
+        if number in without:
+            continue
         try:
             return Latest(read(folder, number, shard, shards), tuple(skipped))
         except DamagedFile as error:

@@ -1,304 +1,130 @@
-"""What a server starts from: nothing, a checkpoint with what its journal has after it, or an older state of the job.
+"""The start of a shard from the files of a job of this or another number of shards; and whole jobs from their files."""
 
-    start = find_start(folder, shard, shards)    # looks, and removes what was given up before
-    start.restore(shard, now)                    # the shard has the state
-    start.begin(shard, journal=...)              # durable; from now on something may be acknowledged
-
-A start has lost nothing if the last run has stopped and written a final checkpoint, from which no run has begun yet, or
-if it has written a journal: then the newest checkpoint and the records after it give the state. Otherwise something may
-have been acknowledged after the newest checkpoint, and the start is `lost`.
-
-The order in which a run begins makes that true at every moment at which the process may be killed:
-
-1. a state that is on no disk yet is written as a final checkpoint;
-2. a journal that does not continue from this state is removed, and an empty segment begins;
-3. the run file (`psserver.storage.run_file`) says which run this is;
-4. checkpoints that its timeline has given up are removed, and are ignored until they are.
-"""
-
-import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from psserver.core.shard import Shard
-from psserver.core.state import ShardState, VariableArrays
-from psserver.core.variables.array_tasks import run
-from psserver.storage import checkpoints, records
 from psserver.storage.checkpoint_folders import found, sweep
-from psserver.storage.checkpoints import Checkpoint
-from psserver.storage.files import sync_path
 from psserver.storage.reshard import reshard
-from psserver.storage.retention import cuts, give_up
-from psserver.storage.run_file import Run, read_run, run_path, write_run
-from psserver.storage.segment_file import SegmentFile
-from psserver.storage.segments import Record, SegmentHeader, list_segments, read_segments
-from pswire.errors import DamagedFile, Malformed, NotJoined, ParamServerError, StorageError
-from pswire.messages import Join, Message
+from psserver.storage.retention import cuts, given_up
+from psserver.storage.start import Start, own_start, remove_renamed_journal, start_at
+from pswire.errors import DamagedFile, StorageError
 from pswire.specs.consistency import parse_consistency, parse_staleness
 
-#: The timeline of a job that has lost nothing; 0 means none in messages.
-FIRST_TIMELINE = 1
 
-
-def journal_folder(folder: Path, shard: int, shards: int) -> Path:
-    """The folder of a shard's journal."""
-    return folder / f"journal-{shard}-of-{shards}"
-
-
-@dataclass(slots=True, eq=False)
-class Start:
-    """What a shard starts from.
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredJob:
+    """A job as its files have it.
 
     Attributes:
-        folder, shard, shards: whose start it is.
-        state: None: the job is new.
-        arrays: of the state's variables; the restored shard owns them.
-        late: changes that are stepped after the state, which is that of a cut.
-        replayed: the records of the journal are stepped after the state.
-        stored: a checkpoint has the state, and the journal what follows if it is `replayed`.
-        timeline, timeline_cut: which the shard follows, and the cut that it began with.
-        lost: something newer may have been acknowledged: the shards have to agree on a cut, unless there is one only.
-        notes: for the log: what was damaged, left out or given up, sentence by sentence.
+        shards: all of them, with their states.
+        cut: what came after this cut is not there; None: nothing that was acknowledged is missing.
+        timeline: that of its last run.
+        number: of the newest checkpoint that was looked at.
+        notes: as in `Start`.
     """
 
-    folder: Path
-    shard: int
-    shards: int
-    timeline: int = FIRST_TIMELINE
-    timeline_cut: int = 0
-    state: ShardState | None = None
-    arrays: dict[str, VariableArrays] | None = None
-    late: tuple[Message, ...] = ()
-    replayed: bool = False
-    stored: bool = False
-    lost: bool = False
-    notes: tuple[str, ...] = ()
-
-    @property
-    def number(self) -> int:
-        """The number of the checkpoint; 0 if the job is new."""
-        return 0 if self.state is None else self.state.cut
-
-    def restore(self, shard: Shard, now: float) -> None:
-        """Give a new shard the state; call it once.
-
-        Raises `WrongShard` for a shard with other options, and `StorageError` or `DamagedFile` for a bad journal.
-        """
-        if self.state is not None:
-            shard.restore(self.state, self.arrays or {}, now)
-            self.arrays = None
-        shard.timeline = self.timeline
-        if self.late:
-            self.notes += step_late(shard, self.late, now)
-        if self.replayed:
-            _replay(shard, self._records(shard.identity, truncate=True), now)
-        shard.resume(now)
-
-    def begin(self, shard: Shard, *, journal: bool) -> None:
-        """Make the beginning of the run of a restored shard durable; before anything is acknowledged.
-
-        With a `journal`, its folder has a segment that continues from here. Raises `OSError` or `StorageError`.
-        """
-        folder, at = self.folder, (self.shard, self.shards)
-        number = shard.cuts.number
-        if not self.stored or (self.replayed and not journal):
-            if self.replayed:
-                number = shard.cuts.number = shard.cuts.completed = max(number + 1, shard.global_step)
-            state = replace(shard.state(), cut=number)
-            checkpoints.write(folder, state, iter(shard.arrays().items()), tuple, final=True)
-        elif self.replayed:
-            number = self.number
-        if not (self.replayed and journal):
-            remove_journal(folder, *at)
-            if journal:
-                path = journal_folder(folder, *at)
-                path.mkdir()
-                SegmentFile.create(path, SegmentHeader(number, shard.identity)).close()
-                sync_path(folder)
-        write_run(folder, *at, Run(self.timeline, self.timeline_cut, number, journal))
-        give_up(folder, self.timeline, self.timeline_cut, *at)
-
-    def _records(self, identity: int, *, truncate: bool) -> Iterator[Record]:
-        path = journal_folder(self.folder, self.shard, self.shards)
-        return read_segments(path, identity, self.number, truncate=truncate)
+    shards: list[Shard]
+    cut: int | None
+    timeline: int
+    number: int
+    notes: list[str]
 
 
 def find_start(folder: Path, shard: int, shards: int) -> Start:
-    """What a shard starts from. Removes what a killed process of it has left.
+    """What a shard starts from. Removes only what a killed process of it has left.
 
     If the newest checkpoints are of another number of shards, and those of all of them are here, the start is the state
-    of the job on this number of shards (`psserver.storage.reshard`). It waits for no other shard: all compute the same.
+    of the job on this number of shards (`psserver.storage.reshard`), which every new shard computes alike.
 
     Raises:
         DamagedFile: the run file is damaged, or checkpoints are there and none is intact.
         StorageError: files may not be read, or are of a later version; or checkpoints that should be there are not.
     """
     sweep(folder, shard, shards)
-    _remove_renamed_journal(folder, shard, shards)
-    run_before = read_run(folder, shard, shards)
-    if run_before is not None:
-        give_up(folder, run_before.timeline, run_before.timeline_cut, shard, shards)
-    there = found(folder)
-    mine = max([number for number, one in there.items() if (shard, shards) in one], default=-1)
-    others = {of: number for number, one in there.items() for _, of in sorted(one) if of != shards and number > mine}
-    if others:
-        return _on_other_shards(folder, shard, shards, max(others, key=others.__getitem__))
-    if mine < 0 and run_before is not None:
+    remove_renamed_journal(folder, shard, shards)
+    mine = max([number for number, there in found(folder).items() if (shard, shards) in there], default=-1)
+    newest, before = newest_job(folder, without=shards)
+    if newest > mine:
+        return _on_other_shards(folder, shard, shards, before)
+    return own_start(folder, shard, shards)
+
+
+def newest_job(folder: Path, without: int = 0) -> tuple[int, int]:
+    """The number of the newest checkpoint in a folder, and of how many shards it is; (-1, 0): there is none.
+
+    Those of `without` shards are left out.
+    """
+    numbers = [(number, of) for number, there in found(folder).items() for _, of in there if of != without]
+    return max(numbers, default=(-1, 0))
+
+
+def stored_job(folder: Path, shards: int, number: int | None = None) -> StoredJob:
+    """The job of so many shards, as it was in checkpoint `number`; without it, as late as possible. Changes nothing.
+
+    Raises `DamagedFile`, or `StorageError` if checkpoints are missing, may not be read, or are of a later version.
+    """
+    numbers = found(folder)
+    chosen = numbers.values() if number is None else [numbers.get(number, set())]
+    present = sorted({shard for there in chosen for shard, of in there if of == shards})
+    if present != list(range(shards)):
+        which = "checkpoints" if number is None else f"checkpoint {number}"
         raise StorageError(
-            f"{folder} has no checkpoint of shard {shard} of {shards}, but a run began from {run_before.began_from}: "
-            f"restore the checkpoints, or remove {run_path(folder, shard, shards)} to begin a new job"
+            f"{folder} has {which} of shard {', '.join(map(str, present)) or 'none'} of {shards} only: bring those of "
+            "all shards into one folder"
         )
-    return _own_start(folder, shard, shards, run_before)
-
-
-def start_at(folder: Path, timeline: int, cut: int, shard: int, shards: int) -> Start:
-    """The start of a new timeline from a cut, with its late changes. Raises `DamagedFile` or `StorageError`."""
-    start = _from(folder, shard, shards, checkpoints.read(folder, cut, shard, shards))
-    start.timeline, start.timeline_cut = timeline, cut
-    return start
-
-
-def remove_journal(folder: Path, shard: int, shards: int) -> None:
-    """Remove the journal of a shard: all at once, since a part of it would look complete. Raises `OSError`."""
-    path = journal_folder(folder, shard, shards)
-    _remove_renamed_journal(folder, shard, shards)
-    if path.exists():
-        path.rename(_renamed_journal(folder, shard, shards))
-        sync_path(folder)
-        _remove_renamed_journal(folder, shard, shards)
-
-
-def _renamed_journal(folder: Path, shard: int, shards: int) -> Path:
-    path = journal_folder(folder, shard, shards)
-    return path.with_name(f".{path.name}.old")
-
-
-def _remove_renamed_journal(folder: Path, shard: int, shards: int) -> None:
-    shutil.rmtree(_renamed_journal(folder, shard, shards), ignore_errors=True)
-
-
-# --- from the files of this shard -------------------------------------------------------------------------------------
-
-
-def _own_start(folder: Path, shard: int, shards: int, run_before: Run | None) -> Start:
-    """The start from the checkpoints and the journal of the shard itself."""
-    latest = checkpoints.latest(folder, shard, shards)
-    notes = tuple(map(str, latest.skipped))
-    if latest.checkpoint is None:
-        if latest.skipped:
-            raise DamagedFile(f"no checkpoint of shard {shard} of {shards} in {folder} is intact: {'; '.join(notes)}")
-        return Start(folder, shard, shards)
-    start = _from(folder, shard, shards, latest.checkpoint)
-    start.notes = notes
-    if run_before is not None:
-        start.timeline, start.timeline_cut = run_before.timeline, run_before.timeline_cut
-    final = latest.checkpoint.manifest.final
-    if run_before is None:
-        numbers = [number for number, one in found(folder).items() if (shard, shards) in one]
-        start.lost = not final or len(numbers) > 1
-    elif final and not latest.skipped and start.number > run_before.began_from:
-        start.lost = False
-    else:
-        start.replayed = run_before.journal and _has_segment(folder, start)
-        start.lost = not start.replayed
-    if not start.lost:
-        start.late = ()
-    return start
-
-
-def _from(folder: Path, shard: int, shards: int, checkpoint: Checkpoint) -> Start:
-    """A start from a cut that was read."""
-    state = checkpoint.state
-    timeline = state.timeline or FIRST_TIMELINE
-    return Start(folder, shard, shards, timeline, 0, state, checkpoint.arrays, checkpoint.late, stored=True)
-
-
-def _has_segment(folder: Path, start: Start) -> bool:
-    """Whether the journal has all records since the checkpoint: its segment begins there."""
-    path = journal_folder(folder, start.shard, start.shards)
-    return path.is_dir() and start.number in list_segments(path)
-
-
-def step_late(shard: Shard, changes: Iterator[Message] | tuple[Message, ...], now: float) -> tuple[str, ...]:
-    """Step the late changes of a cut, by workers that may have joined after the snapshot; returns what was refused."""
-    refused = []
-    for change in changes:
-        try:
-            try:
-                shard.check(change)
-            except NotJoined:
-                sender = change.sender  # type: ignore[union-attr]  # a push, an assign, a tune or a registration
-                join = Join(sender.worker, sender.incarnation, shard.shard, shard.shards)
-                run(shard.step(0, join, now).tasks)
-            run(shard.step(0, change, now).tasks)
-        except ParamServerError as error:
-            refused.append(f"a late {type(change).__name__} of checkpoint {shard.cuts.number} was left out: {error}")
-    return tuple(refused)
-
-
-def _replay(shard: Shard, journal: Iterator[Record], now: float) -> None:
-    """Step the records of a journal; their cuts were taken before."""
-    shard.cuts.enabled = False
-    for ticket, record in enumerate(journal):
-        try:
-            run(shard.step(ticket, records.decode(record.payload), now).tasks)
-        except Malformed as error:
-            raise DamagedFile(f"journal segment {record.path}, offset {record.offset}: no message: {error}") from error
-        except ParamServerError as error:
-            raise StorageError(
-                f"journal segment {record.path}, offset {record.offset}: it does not fit the checkpoint: {error}"
-            ) from error
-    shard.cuts.enabled = True
-
-
-# --- from the files of another number of shards -----------------------------------------------------------------------
+    if number is not None:
+        starts = [start_at(folder, 1, number, shard, shards) for shard in range(shards)]
+        return StoredJob([_restored(start) for start in starts], number, 1, number, [])
+    starts = [own_start(folder, shard, shards) for shard in range(shards)]
+    notes = [note for start in starts for note in start.notes]
+    timeline, newest = max([start.timeline for start in starts]), max([start.number for start in starts])
+    cut = None
+    if any(start.lost for start in starts):
+        starts = _common_cut(starts)
+        cut = starts[0].number
+        notes.append(f"what may have been acknowledged after checkpoint {cut} is given up")
+    return StoredJob([_restored(start) for start in starts], cut, timeline, newest, notes)
 
 
 def _on_other_shards(folder: Path, shard: int, shards: int, before: int) -> Start:
-    """The start from the checkpoints of a job of `before` shards."""
-    present = {one for shards_there in found(folder).values() for one, of in shards_there if of == before}
-    if present != set(range(before)):
-        names = ", ".join(map(str, sorted(present)))
-        raise StorageError(
-            f"the newest checkpoints in {folder} are of {before} shards, and this is shard {shard} of {shards}: start "
-            f"{before} servers, or bring the checkpoints of all of them into one folder (here: shard {names})"
-        )
-    runs = [read_run(folder, one, before) for one in range(before)]
-    starts = [_own_start(folder, one, before, run_before) for one, run_before in enumerate(runs)]
-    notes = [note for start in starts for note in start.notes]
-    timeline = max([start.timeline for start in starts])
-    newest = max([start.number for start in starts])
-    if any(start.lost for start in starts):
-        starts = _common_cut(folder, before)
-        timeline += 1
-        notes.append(f"what came after checkpoint {starts[0].number} of {before} shards was given up")
-    old = [_restored(start) for start in starts]
-    number = max([newest, *[one.cuts.number for one in old]]) + 1
-    state, arrays = reshard(old, shards, number)[shard]
+    """The start from the files of a job of `before` shards, which are not changed."""
+    try:
+        job = stored_job(folder, before)
+    except StorageError as error:
+        raise type(error)(
+            f"the newest checkpoints in {folder} are of {before} shards, and this is shard {shard} of {shards}; they "
+            f"cannot be used here, start {before} servers instead: {error}"
+        ) from error
+    number = max([job.number, *[one.cuts.number for one in job.shards]]) + 1
+    timeline = job.timeline + (job.cut is not None)
+    state, arrays = reshard(job.shards, shards, number)[shard]
+    notes = [*job.notes, f"the job goes on with {shards} shards instead of {before}"]
     state = replace(state, timeline=timeline)
-    notes.append(f"the job goes on with {shards} shards instead of {before}")
-    return Start(folder, shard, shards, timeline, number, state, arrays, notes=tuple(notes))
+    return Start(folder, shard, shards, timeline, number, state, arrays, notes=notes)
 
 
-def _common_cut(folder: Path, shards: int) -> list[Start]:
-    """The newest cut that all shards have, intact."""
-    common = set.intersection(*[set(cuts(folder, shard, shards)) for shard in range(shards)])
+def _common_cut(starts: list[Start]) -> list[Start]:
+    """The newest cut that all shards have, intact, and that was not given up."""
+    folder, shards, numbers = starts[0].folder, len(starts), []
+    for start in starts:
+        without = given_up(folder, start.timeline, start.timeline_cut, start.shard, shards)
+        numbers.append(set(cuts(folder, start.shard, shards)) - set(without))
     reasons = []
-    for number in sorted(common, reverse=True):
+    for number in sorted(set.intersection(*numbers), reverse=True):
         try:
-            return [start_at(folder, 1, number, shard, shards) for shard in range(shards)]
+            return [start_at(folder, start.timeline, number, start.shard, shards) for start in starts]
         except DamagedFile as error:
-            reasons.append(str(error))
-    raise StorageError(f"{folder} has no cut of all {shards} shards that is intact {'; '.join(reasons)}")
+            reasons.append(f"; {error}")
+    raise StorageError(f"{folder} has no intact cut of all {shards} shards{''.join(reasons)}")
 
 
 def _restored(start: Start) -> Shard:
-    """A shard of before."""
+    """A shard of before, with its state."""
     state = start.state
     if state is None:
         return Shard(start.shard, start.shards)
     consistency, staleness = parse_consistency(state.consistency), parse_staleness(state.handling)
-    shard = Shard(start.shard, start.shards, consistency=consistency, staleness=staleness, identity=state.identity)
-    start.restore(shard, 0.0)
+    shard = Shard(start.shard, start.shards, consistency=consistency, staleness=staleness)
+    start.restore(shard, 0.0, truncate=False)
     return shard

@@ -9,10 +9,9 @@ from pswire.errors import DamagedFile
 
 
 def cuts(folder: Path, shard: int, shards: int) -> list[int]:
-    """The numbers of checkpoints that are cuts over all shards, ascending: to which a job can go back.
+    """The numbers of a shard's checkpoints that are cuts, ascending: to which a job can go back.
 
-    A final checkpoint is one only if there is one shard, or nothing in it: the shards of a job stop one after the
-    other. Raises `StorageError` if a checkpoint may not be read.
+    Raises `StorageError` if one may not be read.
     """
     return [number for number in available(folder, shard, shards) if _is_cut(_manifest(folder, number, shard, shards))]
 
@@ -54,18 +53,15 @@ def prune(
     return old
 
 
-def give_up(folder: Path, timeline: int, cut: int, shard: int, shards: int) -> list[int]:
-    """Remove a shard's checkpoints that came after `cut` in timelines before `timeline`, which began there.
+def given_up(folder: Path, timeline: int, cut: int, shard: int, shards: int) -> list[int]:
+    """The checkpoints of a shard that came after `cut` in timelines before `timeline`, which began there; ascending.
 
-    Returns their numbers. One whose manifest is damaged stays: it may be of any timeline. Raises as `prune`.
+    One whose manifest is damaged is not among them: it may be of any timeline. Raises `StorageError` if one may not be
+    read.
     """
-    removed = []
-    for number in [number for number in available(folder, shard, shards) if number > cut]:
-        manifest = _manifest(folder, number, shard, shards)
-        if manifest is not None and manifest.timeline < timeline:
-            remove(folder, number, shard, shards)
-            removed.append(number)
-    return removed
+    later = [number for number in available(folder, shard, shards) if number > cut]
+    manifests = {number: _manifest(folder, number, shard, shards) for number in later}
+    return [number for number, one in manifests.items() if one is not None and one.timeline < timeline]
 
 
 def has_right_sizes(manifest: Manifest) -> bool:
@@ -85,4 +81,4 @@ def _manifest(folder: Path, number: int, shard: int, shards: int) -> Manifest | 
 
 
 def _is_cut(manifest: Manifest | None) -> bool:
-    return manifest is not None and (manifest.shards == 1 or not manifest.final or not manifest.number)
+    return manifest is not None and manifest.is_cut

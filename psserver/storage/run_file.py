@@ -20,12 +20,14 @@ class Run:
         timeline_cut: the cut that this timeline began with.
         began_from: the number of the checkpoint that the run began from.
         journal: whether it has written a journal.
+        gave_up: whether it has begun with the late changes of the checkpoint, as a cut, and gave up what came after it.
     """
 
     timeline: int
     timeline_cut: int
     began_from: int
     journal: bool
+    gave_up: bool = False
 
 
 def run_path(folder: Path, shard: int, shards: int) -> Path:

@@ -128,7 +128,7 @@ class Sender(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("worker", "incarnation", "shard", "shards", "process_nonce", "tensor_transport", "states", "timeline", "steps")
+    __slots__ = ("worker", "incarnation", "shard", "shards", "process_nonce", "tensor_transport", "states", "timeline", "steps", "settled")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +138,7 @@ class JoinRequest(_message.Message):
     STATES_FIELD_NUMBER: _ClassVar[int]
     TIMELINE_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
     worker: str
     incarnation: int
     shard: int
@@ -147,7 +148,8 @@ class JoinRequest(_message.Message):
     states: _containers.RepeatedScalarFieldContainer[int]
     timeline: int
     steps: int
-    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard: _Optional[int] = ..., shards: _Optional[int] = ..., process_nonce: _Optional[int] = ..., tensor_transport: _Optional[str] = ..., states: _Optional[_Iterable[int]] = ..., timeline: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
+    settled: int
+    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard: _Optional[int] = ..., shards: _Optional[int] = ..., process_nonce: _Optional[int] = ..., tensor_transport: _Optional[str] = ..., states: _Optional[_Iterable[int]] = ..., timeline: _Optional[int] = ..., steps: _Optional[int] = ..., settled: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("incarnation", "number", "lease", "global_step", "consistency", "staleness", "chief", "state", "timeline", "cut")

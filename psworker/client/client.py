@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from pswire import messages as ms
-from pswire.errors import ConfigurationError, ParamServerError
+from pswire.errors import ConfigurationError, ParamServerError, StateLost
 from pswire.optimizers import MovingAverage, UpdateSpec
 from pswire.specs.consistency import (
     Asynchronous,
@@ -22,11 +23,19 @@ from pswire.specs.consistency import (
 from pswire.tensors.values import Array
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.heartbeat import Heartbeat
+from psworker.client.job_cuts import JobCuts
 from psworker.client.placement import Placement
-from psworker.client.push_pull import PushResult, ShardedPull, ShardedPush, check_finite, join_rows
+from psworker.client.push_pull import PushResult, ShardedPull, ShardedPush, join_rows
+from psworker.client.recovery import Recovery
+from psworker.client.registration import Registration
 from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Future, Transport
 from psworker.versions import ReadVersion, VersionedArray
+
+#: In one call; a job whose shards lose their state more often than that does not get on.
+MAX_RECOVERIES = 10
+
+T = TypeVar("T")
 
 
 class Client:
@@ -42,6 +51,13 @@ class Client:
     Every method raises the server's error, or `Unavailable` or `TimedOut` after `timeout` seconds of retries; and
     `UnknownVariable` for a variable that was not registered, when nothing has been sent yet. The encoding of the
     `encoder` of gradients is also that of values. After `join`, `consistency` and `staleness` are the shards' policies.
+
+    When shards have lost acknowledged state, all go back to a cut (`psworker.client.recovery`) within the call that
+    learns of it. Then a push is dropped, and what else was called is repeated. `value_of` gives the worker's present
+    value of a variable, for one that was registered after the cut; `on_recovery` is called afterwards, to pull values.
+
+    `generation` is the number of the cut that is held (`hold_cut`); 0: none. All values that are read are of this cut,
+    and nothing can be changed.
     """
 
     def __init__(
@@ -55,14 +71,30 @@ class Client:
         self.consistency: Consistency = Asynchronous()
         self.staleness: StalenessSpec = IgnoreStaleness()
         self._pushing = ShardedPush(self._calls, self.encoder)
-        self._placement = Placement(transport.shards)
+        self._registration = Registration(self._calls, lambda name: self.value_of(name))
+        self._recovery = Recovery(self._calls, self._registration, timeout)
+        self._cuts = JobCuts(self._calls)
+        self.generation = 0
         self._process = os.getpid()
+        self._timeout = timeout
         self._sequence = 0
+        self._taken: dict[str, int] = {}  # by data queue, the recoveries when a block was taken
+        self.value_of: Callable[[str], Array | None] = lambda name: None
+        self.on_recovery: Callable[[], None] = lambda: None
 
     @property
     def chief(self) -> bool:
         """Whether this worker is chief, as last reported by shard 0."""
         return self._calls.chief
+
+    @property
+    def recoveries(self) -> int:
+        """How often all shards went back to a cut."""
+        return self._recovery.count
+
+    @property
+    def _placement(self) -> Placement:
+        return self._registration.placement
 
     def join(self) -> ms.Joined:
         """Joins every shard and keeps the leases by a heartbeat in the background; shard 0's answer.
@@ -70,7 +102,10 @@ class Client:
         Raises `ConfigurationError` if the shards were started with different policies, and `WrongShard` if they are not
         the servers of the job, all of them and in their order.
         """
-        joined, *others = self._calls.join()
+        try:
+            joined, *others = self._calls.join()
+        except StateLost as error:
+            joined, *others = self._go_back(error, "it has just joined")
         for shard, other in enumerate(others, 1):
             if (joined.consistency, joined.staleness) != (other.consistency, other.staleness):
                 raise ConfigurationError(
@@ -93,42 +128,15 @@ class Client:
         if a worker has registered one of this name that differs, or is placed elsewhere; `ShapeMismatch` if an initial
         value does not have its variable's shape and dtype; `WrongShard` if one of the shards was restarted.
         """
-        calls, names = self._calls, [declaration.spec.name for declaration in declarations]
-        placement = self._placement.extended([declaration.spec for declaration in declarations])
-        parts: dict[int, list[ms.Declaration]] = {shard: [] for shard in range(self.shards)}
-        for name, declaration in zip(names, declarations, strict=True):
-            variable, value = placement[name], declaration.value
-            values: list[Array | None] = [None] * len(variable.partitions)
-            if value is not None:
-                variable.check(value, "initial value")
-                if self.shards > 1:
-                    check_finite(name, value, "initial value")
-                values = [*variable.split(value)]
-            for partition, array in zip(variable.partitions, values, strict=True):
-                part = replace(declaration, spec=partition.spec, value=array, part=partition.part)
-                parts[partition.shard].append(part)
-        pull = ShardedPull(placement, names, rejoins=calls.rejoins)
-        with calls.cuts as cut:
-            messages = {
-                shard: ms.Register(calls.sender, tuple(part), states=calls.states, cut=cut)
-                for shard, part in parts.items()
-            }
-            if self.shards > 1:
-                places = tuple([ms.Place(name, placement[name].partitions[0].shard) for name in names])
-                messages[0] = replace(messages[0], places=places)
-                checks = {}
-                for shard, message in messages.items():
-                    without_values = [replace(part, value=None) for part in message.declarations]
-                    checks[shard] = replace(message, declarations=tuple(without_values), dry_run=True)
-                calls.results(calls.send(checks), ms.Registered)
-            answers = [calls.call(0, messages[0], ms.Registered)]
-            others = {shard: message for shard, message in messages.items() if shard and message.declarations}
-            answers += calls.results(calls.send(others), ms.Registered)
-        self._placement = placement
-        self._pushing.observed |= {one.spec.name for one in declarations if isinstance(one.optimizer, MovingAverage)}
-        if self._pushing.orders and calls.frontier.decided:
+        calls, pushing = self._calls, self._pushing
+        names, rejoins = [declaration.spec.name for declaration in declarations], calls.rejoins
+        self.check_changeable()
+        answers = self._repeated(lambda: self._registration.register(declarations), "its registration is repeated")
+        pushing.observed |= {one.spec.name for one in declarations if isinstance(one.optimizer, MovingAverage)}
+        if pushing.orders and calls.frontier.decided:
             return self.pull([value.name for answer in answers for value in answer.values])  # in shard 0's order
-        return pull.joined(answers, 0 if self._pushing.orders else None)
+        pull = ShardedPull(self._placement, names, rejoins=max(rejoins, calls.went_back))
+        return pull.joined(answers, 0 if pushing.orders else None)
 
     def push(
         self,
@@ -146,12 +154,17 @@ class Client:
         with; of the `known_values` from this client, those that have not changed do not travel again. `progress` says
         how far the worker's blocks of examples are with this push.
 
+        A push is dropped without being sent if its weights, or its examples, are from before the shards went back.
+
         Raises `ShapeMismatch` if a gradient does not have its variable's shape and dtype; then nothing was sent.
         """
-        pulled = ShardedPull(self._placement, pull, known_values, self._calls.rejoins)
+        self.check_changeable()
         calls, pushing = self._calls, self._pushing
         if calls.abandoned:
-            calls.report_abandoned()
+            self._repeated(calls.report_abandoned, "nothing of it is open")
+        if calls.went_back and self._is_outdated(gradients, progress):
+            return Future(partial(self._dropped, pull))
+        pulled = ShardedPull(self._placement, pull, known_values, calls.rejoins)
         cut = calls.cuts.begin_change()
         try:
             messages = pushing.messages(self._placement, self._sequence + 1, gradients, loss, pulled, cut, progress)
@@ -161,15 +174,33 @@ class Client:
         except BaseException:
             calls.cuts.end_change()
             raise
-        return Future(partial(self._pushed, sent, messages, pulled))
+        return Future(partial(self._pushed, sent, messages, pulled, pull))
 
     def _pushed(
-        self, sent: Mapping[int, Future[ms.Answer]], messages: Mapping[int, ms.Push | ms.Pull], pulled: ShardedPull
+        self,
+        sent: Mapping[int, Future[ms.Answer]],
+        messages: Mapping[int, ms.Push | ms.Pull],
+        pulled: ShardedPull,
+        names: Sequence[str],
     ) -> PushResult:
         try:
             return self._pushing.result(sent, messages, pulled)
+        except StateLost as error:
+            self._go_back(error, "its push is dropped")
         finally:
             self._calls.cuts.end_change()
+        return self._dropped(names)
+
+    def _is_outdated(self, gradients: Iterable[VersionedArray], progress: Iterable[ms.Progress]) -> bool:
+        """Whether weights or examples are from before the shards went back: these examples will be trained again."""
+        if any(self._taken.get(one.queue) != self.recoveries for one in progress):
+            return True
+        return any(gradient.read.rejoins < self._calls.went_back for gradient in gradients)
+
+    def _dropped(self, names: Sequence[str]) -> PushResult:
+        """The result of a push that was dropped because the shards went back, with the values of `names`."""
+        values = self.pull(names) if names else []
+        return PushResult(ms.Outcome.DROPPED, 0, self._calls.global_step, values, self._recovery.reason)
 
     def pull(
         self, names: Sequence[str], known_values: Iterable[VersionedArray] = (), *, exact: bool = False
@@ -182,10 +213,23 @@ class Client:
     ) -> Future[list[VersionedArray]]:
         """Sends a `pull`. No push, tune or assign until its result is there."""
         self.report_deferred_idle()
+        known = list(known_values)
+        started = [self._start_pull(names, known, exact=exact)]
+
+        def attempt() -> list[VersionedArray]:
+            return (started.pop() if started else self._start_pull(names, known, exact=exact)).result()
+
+        return Future(lambda: self._repeated(attempt, "its pull is repeated"))
+
+    def _start_pull(
+        self, names: Sequence[str], known_values: Iterable[VersionedArray], *, exact: bool
+    ) -> Future[list[VersionedArray]]:
         calls, encoding = self._calls, "" if exact else self.encoder.encoding
         pull = ShardedPull(self._placement, names, known_values, calls.rejoins)
         messages = {shard: pull.message(shard, calls.sender, encoding) for shard in sorted(pull.names)}
-        if not self._pushing.orders:
+        if self.generation:
+            messages = {shard: replace(message, of_cut=self.generation) for shard, message in messages.items()}
+        if self.generation or not self._pushing.orders:
             sent = calls.send(messages, pull.rejoins)
             return Future(lambda: pull.joined(calls.results(sent, ms.Pulled), None))
         first = calls.send({0: messages.get(0) or ms.Pull(calls.sender, ())}, pull.rejoins)
@@ -207,7 +251,11 @@ class Client:
 
         Raises `InvalidMessage` if there is no such slot, and as `PlacedVariable.split_rows`.
         """
-        calls, variable, orders = self._calls, self._placement[name], self._pushing.orders
+        return self._repeated(lambda: self._choose(name, rows, slot, exact=exact), "its request for rows is repeated")
+
+    def _choose(self, name: str, rows: Array | None, slot: str, *, exact: bool) -> VersionedArray:
+        calls, variable, orders = self._calls, self._placement[name], self._pushing.orders and not self.generation
+        rejoins = calls.rejoins
         numbers, positions = (None, None) if rows is None else variable.split_rows(rows)
         encoding = "" if slot or exact else self.encoder.encoding
         served_at = calls.frontier.decided if orders else None
@@ -215,10 +263,12 @@ class Client:
         for index, partition in enumerate(variable.partitions):
             shard, choice = partition.shard, ms.Choice(name, None if numbers is None else numbers[index], slot)
             after = calls.after(shard) if orders and shard else ()
-            messages[shard] = ms.Pull(calls.sender, (), (choice,), encoding=encoding, after=after)
+            messages[shard] = ms.Pull(
+                calls.sender, (), (choice,), encoding=encoding, after=after, of_cut=self.generation
+            )
         answers = calls.results(calls.send(messages), ms.Pulled)
         values = [value for answer in answers for value in answer.values]
-        read = ReadVersion(tuple([value.version for value in values]), served_at)
+        read = ReadVersion(tuple([value.version for value in values]), served_at, rejoins)
         return VersionedArray(name, read, join_rows(values, positions))
 
     def assign(self, assignments: Sequence[ms.Assignment], *, add: bool = False) -> None:
@@ -226,6 +276,7 @@ class Client:
 
         Raises `ShapeMismatch` if a value does not have its variable's shape and dtype; then nothing was sent.
         """
+        self.check_changeable()
         parts: dict[int, list[ms.Assignment]] = {}
         for assignment in assignments:
             name, value, variable = assignment.name, assignment.array, self._placement[assignment.name]
@@ -237,6 +288,11 @@ class Client:
             for partition, array in zip(variable.partitions, variable.split(value), strict=True):
                 parts.setdefault(partition.shard, []).append(ms.Assignment(name, array))
         self.report_deferred_idle()
+        self._repeated(lambda: self._assign(assignments, parts, add=add), "its assignment is repeated")
+
+    def _assign(
+        self, assignments: Sequence[ms.Assignment], parts: Mapping[int, list[ms.Assignment]], *, add: bool
+    ) -> None:
         self._calls.report_abandoned()
         self._sequence += 1
         calls, sequence = self._calls, self._sequence
@@ -256,13 +312,19 @@ class Client:
                 calls.call(0, replace(first, remote=remote), ms.Assigned)
                 failed = []
                 calls.results(calls.send(calls.in_order(messages)), ms.Assigned, failed)
+            except StateLost:
+                raise
             except ParamServerError:
                 calls.abandon(failed, sequence)
                 raise
 
     def tune(self, names: Sequence[str], optimizer: UpdateSpec, fields: Sequence[str]) -> None:
         """Sets these hyperparameters of the variables, of the kind of `optimizer`, on all their shards."""
+        self.check_changeable()
         self.report_deferred_idle()
+        self._repeated(lambda: self._tune(names, optimizer, fields), "its change of hyperparameters is repeated")
+
+    def _tune(self, names: Sequence[str], optimizer: UpdateSpec, fields: Sequence[str]) -> None:
         parts = ShardedPull(self._placement, names).names
         self._sequence += 1
         calls, sequence = self._calls, self._sequence
@@ -274,9 +336,70 @@ class Client:
             calls.results(calls.send(messages), ms.Tuned)
 
     def take(self, queue: ms.QueueSpec, finished: ms.Finished | None, reports: int = 0) -> ms.Taken:
-        """The next block of a data queue, or within seconds why there is none yet; epoch reports from `reports` on."""
+        """The next block of a data queue, or within seconds why there is none yet; epoch reports from `reports` on.
+
+        After the shards went back, the block that was taken before is given back, and `finished` is ignored.
+        """
         self._heartbeat.idle_since = 0
-        return self._calls.call(0, ms.Take(self._calls.sender, queue, finished, reports), ms.Taken)
+        calls = self._calls
+
+        def attempt() -> ms.Taken:
+            if queue.name in self._taken and not self.has_block(queue):  # the rest comes again; `finished` is ignored
+                calls.call(0, ms.Take(calls.sender, queue, give_back=True), ms.Taken)
+            return calls.call(0, ms.Take(calls.sender, queue, finished, reports), ms.Taken)
+
+        taken = self._repeated(attempt, "it takes another block of examples")
+        self._taken[queue.name] = self.recoveries
+        return taken
+
+    def has_block(self, queue: ms.QueueSpec) -> bool:
+        """Whether the last `take` is still valid: False after the shards went back, when another may have the block."""
+        return self._taken.get(queue.name) == self.recoveries
+
+    def hold_cut(self, timeout: float | None = None) -> int:
+        """Begins a generation, and waits until all workers have shown its number to all shards; its number.
+
+        Raises `TimedOut` after `timeout` seconds, by default those of the client, with the workers it waits for.
+        """
+        self.check_changeable()
+        self.generation = self._cuts.begin(self._timeout if timeout is None else timeout)
+        return self.generation
+
+    def release_cut(self) -> None:
+        """Ends the generation, if it is not gone; raises nothing."""
+        generation, self.generation = self.generation, 0
+        if generation:
+            self._cuts.release(generation)
+
+    def checkpoint(self, timeout: float | None = None) -> int:
+        """Begins a checkpoint, and waits until all servers have written it; its number. See `JobCuts.write`."""
+        self.check_changeable()
+        return self._cuts.write(self._timeout if timeout is None else timeout)
+
+    def check_changeable(self) -> None:
+        """Raises `ConfigurationError` while a generation is held."""
+        if self.generation:
+            raise ConfigurationError(
+                "inside `with session.generation()` variables have the values of one moment, and cannot be trained, "
+                "assigned or registered: do it after the block"
+            )
+
+    def _repeated(self, attempt: Callable[[], T], consequence: str) -> T:
+        """The result of an attempt, which is made again when all shards went back to a cut during it."""
+        for _ in range(MAX_RECOVERIES):
+            try:
+                return attempt()
+            except StateLost as error:
+                self._go_back(error, consequence)
+        return attempt()
+
+    def _go_back(self, error: StateLost, consequence: str) -> list[ms.Joined]:
+        generation, self.generation = self.generation, 0
+        answers = self._recovery.go_back(error, self._sequence, consequence)
+        self.on_recovery()
+        if generation:
+            raise ParamServerError(f"the values of generation {generation} are gone: {self._recovery.reason}")
+        return answers
 
     def give_back(self, queue: ms.QueueSpec) -> None:
         """Gives back the block that this worker holds, so that it need not leave first; raises nothing."""

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 
-from pswire.errors import NotJoined, ParamServerError, TimedOut
+from pswire.errors import NotJoined, ParamServerError, StateLost, TimedOut
 from pswire.messages import Renewed
 from psworker.client.retrying_calls import RetryingCalls
 
@@ -49,7 +49,7 @@ class Heartbeat:
         calls, worker = self._calls, self._calls.sender.worker
         shown = 0
         while not calls.cuts.wait(shown, interval, calls.closing):
-            reports = calls.chief_reports
+            reports, rejoins = calls.chief_reports, calls.rejoins
             idle = 0 if shard else self.idle_since
             renewal = calls.renewal(shard, idle, idle=bool(idle))
             shown = renewal.cut
@@ -59,12 +59,13 @@ class Heartbeat:
                 level = logging.WARNING if isinstance(error, TimedOut) else logging.INFO
                 logger.log(level, "%s: heartbeat to shard %d: %s", worker, shard, error)
                 calls.hold_reasons.pop(shard, None)  # outdated: the shard may not even have the push
-                if not error.retry and not isinstance(error, NotJoined):  # the next call joins again
+                if not error.retry and not isinstance(error, NotJoined | StateLost):  # the next call joins again
                     return
             else:
                 assert isinstance(answer, Renewed)
                 calls.update_chief(shard, answer, reports)
-                calls.cuts.note(answer.cut)
+                if rejoins == calls.rejoins:  # otherwise the number may be one from before all shards went back
+                    calls.cuts.note(answer.cut)
                 _, before = calls.hold_reasons.get(shard, (0.0, ""))
                 calls.hold_reasons[shard] = time.monotonic(), answer.waiting_for
                 if answer.waiting_for and answer.waiting_for != before:

@@ -12,7 +12,7 @@ from operator import attrgetter
 import numpy as np
 
 from pswire import messages as ms
-from pswire.errors import InvalidMessage, Malformed, NotFinite, ParamServerError
+from pswire.errors import InvalidMessage, Malformed, NotFinite, ParamServerError, StateLost
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, not_finite
 from psworker.client.error_feedback import GradientEncoder
@@ -175,6 +175,8 @@ class ShardedPush:
         failed: list[int] = []
         try:
             answers = self._calls.results(sent, _ANSWERS, failed)
+        except StateLost:
+            raise  # no shard keeps its part
         except ParamServerError:
             pushes = {shard: message for shard, message in messages.items() if isinstance(message, ms.Push)}
             missing = [shard for shard in pushes if shard in failed]
@@ -191,6 +193,8 @@ class ShardedPush:
         assert isinstance(push, ms.Push)
         try:
             (decision,) = calls.results(sent, ms.Pushed)
+        except StateLost:
+            raise
         except ParamServerError:
             if self.orders:
                 calls.abandon(push.shards, push.sequence)  # it may have been decided all the same
@@ -199,6 +203,8 @@ class ShardedPush:
         try:
             following = self._following(messages, decision, pull)
             others = calls.results(calls.send(following, pull.rejoins), _ANSWERS, failed)
+        except StateLost:
+            raise
         except ParamServerError:
             missing = [shard for shard in push.shards if shard in failed]
             if missing and decision.outcome is not ms.Outcome.DROPPED:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from pswire import messages as ms
-from pswire.errors import NotJoined, ParamServerError, TimedOut, Unavailable, Zombie
+from pswire.errors import NotJoined, ParamServerError, StateLost, TimedOut, Unavailable, Zombie
 from pswire.system.signals import deferred_signals, deferred_to_next_block, raise_deferred
 from psworker.client.cut_numbers import CutNumbers
 from psworker.transport import Future, Transport
@@ -43,6 +43,10 @@ class RetryingCalls:
         states: of the shards when the worker joined them (`Joined.state`); () until it has joined all.
         rejoins: how often it has joined a shard again. Versions from before may count other updates, so no message is
             sent that names them.
+        timeline: of the shards when the worker joined them (`Joined.timeline`).
+        went_back: `rejoins` when the shards went back to a cut the last time; gradients of weights from before are not
+            pushed.
+        steps: by shard, the pushes that it has acknowledged as applied.
         global_step, frontier: of shard 0, as of its last answer.
         half_pushes: by shard, pushes that it has not applied and others have; counted for the first such shard.
         chief, chief_reports: whether this worker is chief, as last reported by shard 0, and how often it has.
@@ -54,7 +58,8 @@ class RetryingCalls:
     def __init__(self, transport: Transport, worker: str, timeout: float, closing: threading.Event) -> None:
         self.sender = ms.Sender(worker, 0)
         self.states: tuple[int, ...] = ()
-        self.rejoins = self.global_step = 0
+        self.rejoins = self.global_step = self.timeline = self.went_back = 0
+        self.steps: Counter[int] = Counter()
         self.half_pushes: Counter[int] = Counter()
         self.frontier = ms.Frontier(0)
         self.abandoned: dict[int, int] = {}
@@ -68,12 +73,36 @@ class RetryingCalls:
 
     def join(self) -> list[ms.Joined]:
         """Joins every shard, shard 0 first; their answers."""
-        first = self.call(0, self._join(0), ms.Joined)
-        self.sender = ms.Sender(self.sender.worker, first.incarnation)
-        others = range(1, self.transport.shards)
-        answers = [first, *(self.call(shard, self._join(shard), ms.Joined) for shard in others)]
-        self.states = tuple([joined.state for joined in answers])
+        answers = self._join_all(0)
+        self.states, self.timeline = tuple([joined.state for joined in answers]), answers[0].timeline
         return answers
+
+    def join_again(self, timeline: int, cut: int, settled: int) -> list[ms.Joined]:
+        """Joins every shard after all went back to a cut, with which `timeline` began; their answers.
+
+        Messages up to `settled` are abandoned. Raises `StateLost` if a shard follows another timeline.
+        """
+        self.rejoins += 1
+        self.went_back, self.timeline = self.rejoins, timeline
+        self.cuts.reset(cut)  # the answers may have later ones
+        self.abandoned.clear()
+        self.hold_reasons.clear()
+        answers = self._join_all(settled)
+        self.states = tuple([joined.state for joined in answers])
+        self.frontier, self.global_step = ms.Frontier(0), answers[0].global_step
+        return answers
+
+    def _join_all(self, settled: int) -> list[ms.Joined]:
+        first = self.call(0, self._join(0, settled), ms.Joined)
+        self.sender = ms.Sender(self.sender.worker, first.incarnation)
+        others = [self.call(shard, self._join(shard, settled), ms.Joined) for shard in range(1, self.transport.shards)]
+        for shard, joined in enumerate([first, *others]):
+            self._check_timeline(shard, joined, self.timeline or first.timeline)
+        return [first, *others]
+
+    def _check_timeline(self, shard: int, joined: ms.Joined, timeline: int) -> None:
+        if joined.timeline != timeline:
+            raise StateLost(f"shard {shard} follows timeline {joined.timeline} of the job, and others {timeline}")
 
     def call(self, shard: int, message: ms.Request, kind: type[A]) -> A:
         """Sends one message; its answer."""
@@ -115,7 +144,8 @@ class RetryingCalls:
             if failed is not None:
                 failed += errors
         if errors:
-            raise next(iter(errors.values()))
+            first, *others = errors.values()
+            raise next((error for error in others if isinstance(error, StateLost)), first)  # it is what can be mended
         return answers
 
     def call_best_effort(self, shard: int, message: ms.Request, failure: str) -> ms.Answer | None:
@@ -135,7 +165,7 @@ class RetryingCalls:
                     time.sleep(pause)  # not `closing.wait`: it is set when the worker leaves
                     pause = min(2 * pause, MAX_BACKOFF)
                     continue
-                expected = isinstance(error, NotJoined | Zombie | Unavailable | TimedOut)
+                expected = isinstance(error, NotJoined | StateLost | Zombie | Unavailable | TimedOut)
                 level = logging.INFO if expected else logging.WARNING
                 logger.log(level, "worker %s, shard %d: %s: %s", self.sender.worker, shard, failure, error)
                 return None
@@ -191,11 +221,16 @@ class RetryingCalls:
         if took_over:
             logger.warning("%s is now the chief: the previous one is gone", self.sender.worker)
 
-    def _join(self, shard: int) -> ms.Join:
+    def _join(self, shard: int, settled: int = 0) -> ms.Join:
         sender, transport = self.sender, self.transport
         travel = transport.tensor_transport(shard)
-        nonce, states = self._process_nonce, self.states
-        return ms.Join(sender.worker, sender.incarnation, shard, transport.shards, nonce, travel, states)
+        nonce, states, steps = self._process_nonce, self.states, self.steps[shard]
+        return ms.Join(
+            *(sender.worker, sender.incarnation, shard, transport.shards, nonce, travel, states),
+            timeline=self.timeline,
+            steps=steps,
+            settled=settled,
+        )
 
     def _current(self, message: ms.Request, rejoins: int) -> ms.Request:
         """The message, without the versions that it names if the worker has joined a shard again since `rejoins`."""
@@ -232,8 +267,11 @@ class RetryingCalls:
                 left = began + self._timeout - time.monotonic()
                 future = self.transport.call(shard, self._current(message, rejoins), max(left, MIN_TRY_SECONDS))
             else:
-                if isinstance(answer, WITH_CUT) and answer.cut > self.cuts.newest:
-                    self.cuts.note(answer.cut)
+                if isinstance(answer, WITH_CUT):
+                    if answer.cut > self.cuts.newest:
+                        self.cuts.note(answer.cut)
+                    if isinstance(answer, ms.Pushed) and answer.outcome is not ms.Outcome.DROPPED:
+                        self.steps[shard] += 1
                 if shard == 0:
                     if isinstance(answer, ms.Registered | ms.Pulled | ms.Pushed | ms.Assigned):
                         self.global_step = max(self.global_step, answer.global_step)
@@ -246,7 +284,8 @@ class RetryingCalls:
         """Rejoins a shard if the worker's lease there had ended; returns whether the message may be sent again.
 
         By then the worker's block of examples has been handed out again, and its result is discarded. Raises
-        `WrongShard` if the server has lost its state, and `Zombie` if another worker has joined with this name.
+        `StateLost` if the shard went back to an older state, or has to, `WrongShard` if it has none any more, and
+        `Zombie` if another worker has joined with this name.
         """
         if not isinstance(error, NotJoined) or not self.sender.incarnation or self.closing.is_set():
             return False
@@ -257,6 +296,7 @@ class RetryingCalls:
         except (Unavailable, TimedOut):
             return True  # as if the message itself had been lost
         assert isinstance(joined, ms.Joined)
+        self._check_timeline(shard, joined, self.timeline)
         self.cuts.note(joined.cut)
         self.update_chief(shard, joined)
         return True

@@ -21,11 +21,13 @@ import click
 
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.parsed_option import Parsed
+from pswire.specs.checkpoints import parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.encodings import ENCODINGS, parse_compression
 from pswire.system.signals import end_at_next, end_at_once, handle, raise_deferred, raise_or_defer
 from psworker import config
 from psworker.launch.processes import blas_threads
+from psworker.launch.run_folder import RunFolder
 
 #: The exit code after SIGTERM, as in shells.
 SIGTERM_CODE = 128 + signal.SIGTERM
@@ -84,6 +86,21 @@ def _worker_options(options: dict[str, Any]) -> dict[str, Any]:
     except ConfigurationError as error:
         raise click.BadParameter(str(error), param_hint="--local-steps") from None
     return strategy | {name: options.pop(name) for name in ("encoding", "compress", "shared_memory")}
+
+
+def _run_folder(options: dict[str, Any]) -> RunFolder | None:
+    """Removes the options of the folder of a run, and returns it; refuses them without --run-dir."""
+    path = options.pop("run_dir")
+    values = {name: options.pop(name) for name in ("checkpoint_every", "keep", "journal", "resume")}
+    given = {name: value for name, value in values.items() if value}
+    if path is None:
+        for name in given:
+            raise click.UsageError(f"--{name.replace('_', '-')} needs --run-dir, the folder of the run.")
+        return None
+    folder = RunFolder(Path(path), **given)
+    if folder.resume and not folder.has_checkpoints():
+        click.echo(f"psworker: nothing to resume in {folder.path}: the run starts anew", err=True)
+    return folder
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -208,8 +225,23 @@ def run(
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="How often a worker that fails or is killed is started again.",
+    help="How often a process that fails or is killed is started again; a server only with --run-dir.",
 )
+@_option(
+    "--run-dir",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Folder for the checkpoints of the servers and the logs of all processes; new or empty, unless --resume.",
+)
+@_option(
+    "--checkpoint-every",
+    type=Parsed("INTERVAL", parse_checkpoint_every),
+    show_default="60s",
+    help="The interval between two checkpoints: 60s, 5m, 1h or 1000steps.",
+)
+@_option("--keep", type=_POSITIVE, metavar="N", show_default="5", help="Number of checkpoints that are kept.")
+@_option("--journal", is_flag=True, help="Write each push to disk before it is answered, so that none is ever lost.")
+@_option("--resume", is_flag=True, help="Continue the run in --run-dir where it stopped.")
 @_script_command
 def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
     """Run SCRIPT on a cluster of processes on this machine, and stop all of them at the end.
@@ -218,11 +250,16 @@ def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...]
     times; then the others are stopped, and its exit code is this command's. Ctrl-C stops all of them; a second Ctrl-C
     kills them.
 
+    With --run-dir the servers write checkpoints, --restart restarts them too, and --resume continues a run that was
+    stopped, also on another number of shards or with another number of workers.
+
     \b
       psworker local train.py
       psworker local --workers 4 --shards 2 train.py --epochs 3
       psworker local --workers 3 --consistency bounded:2 train.py
       psworker local --workers 3 --restart 5 train.py
+      psworker local --run-dir runs/a --checkpoint-every 5m --restart 5 train.py
+      psworker local --run-dir runs/a --resume train.py
       psworker local --workers 4 --push-every 4 --pull-every 4 --overlap train.py
       psworker local --workers 4 --consistency sync:4 --local-steps 50 train.py
       psworker local --workers 4 --encoding bfloat16 --compress topk:0.01 train.py
@@ -233,9 +270,9 @@ def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...]
     from psworker.launch.job import Job
     from psworker.launch.local_cluster import LocalCluster
 
-    worker_options = _worker_options(options)
+    worker_options, run_folder = _worker_options(options), _run_folder(options)
     try:
-        job = Job(script, arguments, debug=debug, worker_options=worker_options, **options)
+        job = Job(script, arguments, debug=debug, worker_options=worker_options, run_folder=run_folder, **options)
     except ConfigurationError as error:
         raise click.BadParameter(str(error), param_hint="--workers") from None
     cluster = LocalCluster(job, make_display(progress, job.worker_names + job.server_names))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pswire.errors import ConfigurationError
 from pswire.specs.consistency import Asynchronous, Consistency, IgnoreStaleness, StalenessSpec, Synchronous
 from psworker.launch.processes import BLAS_VARIABLES, blas_threads
+from psworker.launch.run_folder import RunFolder
 
 #: The address of a server that takes a free port.
 ANY_PORT = "127.0.0.1:0"
@@ -18,7 +19,7 @@ class Job:
     `threads` is the number of BLAS threads of each worker; None: its share of the cores. `debug` makes the workers show
     tracebacks of our errors. `consistency` and `staleness` are the servers'. `worker_options` are options of
     `psworker run`, by name, which workers get in their environment. A worker that fails is started again up to
-    `restart` times.
+    `restart` times; so is a server if there is a `run_folder` from which it can restore its state.
 
     Raises `ConfigurationError` for fewer workers than a synchronous update waits for.
     """
@@ -33,6 +34,7 @@ class Job:
     staleness: StalenessSpec = field(default_factory=IgnoreStaleness)
     worker_options: Mapping[str, object] = field(default_factory=dict)
     restart: int = 0
+    run_folder: RunFolder | None = None
 
     def __post_init__(self) -> None:
         """Refuse a job that would wait for more workers than it has."""
@@ -58,6 +60,7 @@ class Job:
         """Module and arguments of a shard."""
         options = ["--consistency", str(self.consistency), "--staleness", str(self.staleness)]
         options += ["--no-shared-memory"] * (not self.worker_options.get("shared_memory", True))
+        options += self.run_folder.server_options() if self.run_folder else []
         return ["psserver", "serve", "--bind", bind, "--shard", f"{shard}/{self.shards}", *options]
 
     def worker_command(self, name: str, servers: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,15 +25,20 @@ from psworker.launch.job import ANY_PORT, Job, child_environment
 from psworker.launch.processes import OnLines, ParentPipe, Process, Stream, signals_handled
 from psworker.launch.progress import Watch
 from psworker.launch.restarts import Restarts
+from psworker.launch.run_folder import OpenRunFolder
 
 #: Seconds for the servers to start; for a worker from SIGTERM to its end; the same for a server, which gives open calls
 #: 5 s; and for the kernel after SIGKILL.
 START_TIMEOUT, WORKER_GRACE, SERVER_GRACE, KILL_TIMEOUT = 30.0, 5.0, 10.0, 5.0
+#: Seconds for the start and for the end of servers that read and write a checkpoint there, which may be large.
+CHECKPOINT_TIMEOUT = 300.0
 #: Seconds between two notes about a wait, and the longest that a signal may have to wait for the main thread.
 NOTE_INTERVAL = 2.0
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LISTENING = re.compile(r"^psserver: .*\blistening on (\S+)$", re.MULTILINE)
+#: The lines of a server that are not shown.
+_ROUTINE = re.compile(r"^psserver: .*\b(?:listening on|stopped at) ")
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,7 @@ class LocalCluster:
         self._processes: dict[str, Process] = {}
         self._addresses: dict[str, str] = {}  # of the servers that have answered, by name
         self._restarts = Restarts(job.restart)
+        self._folder: OpenRunFolder | None = None
         self._watch: Watch | None = None
         self._stopping = False
 
@@ -69,10 +76,12 @@ class LocalCluster:
 
         The code of the outcome is 0 when all workers ended with 0; else that of the first process that failed without a
         restart (128 + the signal that killed it); 128 + the signal's number when a signal ended this process. Raises
-        `OSError` if the reader of the output has closed it; all processes are stopped by then.
+        `OSError` if the reader of the output has closed it, when all processes have been stopped, and
+        `ConfigurationError` if the run folder cannot be used, before anything is started.
         """
         signals = signals_handled(_STOP_SIGNALS, partial(self._post, self._on_signal))
-        with self._parent, signals, self._display:
+        folder = self._job.run_folder.opened() if self._job.run_folder else nullcontext()
+        with folder as self._folder, self._parent, signals, self._display:
             try:
                 self._start_servers()
                 self._train()
@@ -88,10 +97,11 @@ class LocalCluster:
     def _start_servers(self) -> None:
         for name in self._job.server_names:
             self._start(name)
-        if not self._wait(self._silent, START_TIMEOUT, "to answer"):
+        seconds = CHECKPOINT_TIMEOUT if self._job.run_folder else START_TIMEOUT
+        if not self._wait(self._silent, seconds, "to answer"):
             silent = self._silent()
             last_lines = tuple(self._processes[silent[0]].last_lines)
-            raise _Abort(Outcome(1, f"no answer from {' and '.join(silent)} within {START_TIMEOUT:g} s", last_lines))
+            raise _Abort(Outcome(1, f"no answer from {' and '.join(silent)} within {seconds:g} s", last_lines))
 
     def _train(self) -> None:
         job = self._job
@@ -106,17 +116,19 @@ class LocalCluster:
         """Start a process of the job; a server again where the workers know it."""
         job = self._job
         on_lines: OnLines
+        held: list[int] = []
         if name in job.server_names:
             command = job.server_command(job.server_names.index(name), self._addresses.get(name, ANY_PORT))
             environment, on_lines = child_environment(os.environ, None, 1), self._server_lines
+            held += [self._folder.lock] if self._folder else []
         else:
             command = job.worker_command(name, [self._addresses[server] for server in job.server_names])
             environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
             environment |= config.environment(job.worker_options)
-            on_lines = self._pass_on
+            on_lines = self._worker_lines
         on_end = partial(self._post, self._on_end)
         try:
-            self._processes[name] = Process(name, command, environment, self._parent, on_lines, on_end)
+            self._processes[name] = Process(name, command, environment, self._parent, on_lines, on_end, held)
         except OSError as error:
             raise _Abort(Outcome(1, f"cannot start {name}: {error}")) from error
         self._restarts.started(name, time.monotonic())
@@ -125,7 +137,8 @@ class LocalCluster:
         """End all processes: workers first, so that they can leave the job."""
         self._stopping = True
         self._restarts.cancel()
-        for names, grace in ((self._job.worker_names, WORKER_GRACE), (self._job.server_names, SERVER_GRACE)):
+        server_grace = CHECKPOINT_TIMEOUT if self._job.run_folder else SERVER_GRACE
+        for names, grace in ((self._job.worker_names, WORKER_GRACE), (self._job.server_names, server_grace)):
             running = partial(self._unfinished, names)
             self._kill(names, signal.SIGTERM)
             if not self._wait(running, grace, "to stop"):
@@ -166,14 +179,17 @@ class LocalCluster:
         del self._processes[name]
         if self._stopping or (process.code == 0 and name in self._job.worker_names):
             return
-        pause = self._restarts.schedule(name, time.monotonic()) if self._restartable(name) else None
+        pause = self._restarts.schedule(name, time.monotonic()) if self._restartable(process) else None
         if pause is None:
             raise _Abort(self._failure(process))
         attempt = f"restart {self._restarts.count(name)} of {self._job.restart} in {pause:g} s"
-        self._pass_on(process, "stderr", [f"psworker: {time.strftime('%X')} {process.describe_exit()}; {attempt}"])
+        self._say(name, f"{process.describe_exit()}; {attempt}")
 
-    def _restartable(self, name: str) -> bool:
-        return name in self._job.worker_names
+    def _restartable(self, process: Process) -> bool:
+        """Not a server that has ended without an error, has never listened, or would have lost its state."""
+        if process.name in self._job.worker_names:
+            return True
+        return bool(process.code and process.name in self._addresses and self._job.run_folder)
 
     def _failure(self, process: Process) -> Outcome:
         """The end of the job because of this process."""
@@ -181,6 +197,8 @@ class LocalCluster:
         restarts = self._restarts.count(process.name)
         after = f" after {restarts} restart{'s' * (restarts > 1)}" if restarts else ""
         then = "; the others were stopped" if self._watch else " before the workers were started"
+        if process.name in self._addresses and self._job.restart and not self._job.run_folder:
+            then += ". Its state was lost with it: with --run-dir it is saved, and the server is started again"
         error = f"{process.name} {process.describe_exit()}{after}{then}"
         return Outcome(128 - code if code < 0 else code, error, tuple(process.last_lines))
 
@@ -200,18 +218,36 @@ class LocalCluster:
         self._events.put(partial(handle, *arguments))
 
     def _server_lines(self, server: Process, stream: Stream, lines: list[str]) -> None:
-        """Read where a server listens, and check that it serves; pass on the lines that are not its own."""
-        if others := [line for line in lines if not line.startswith("psserver: ")]:
-            self._pass_on(server, stream, others)
+        """Read where a server listens, and check that it serves; show the lines that are not routine."""
+        self._log(server.name, lines)
+        if others := [line for line in lines if not _ROUTINE.match(line)]:
+            self._show(server.name, stream, others)
         for address in _LISTENING.findall("\n".join(lines)):
+            if server.name in self._addresses:
+                self._say(server.name, f"listens again on {address}")
+                continue
             try:
                 if check_health(address, START_TIMEOUT):  # a server that does not serve stays silent
                     self._post(self._addresses.__setitem__, server.name, address)
             except ParamServerError as error:
                 self._post(self._on_error, error)
 
-    def _pass_on(self, process: Process, stream: Stream, lines: list[str]) -> None:
-        self._guarded(self._display.lines, process.name, stream, lines)
+    def _worker_lines(self, worker: Process, stream: Stream, lines: list[str]) -> None:
+        self._log(worker.name, lines)
+        self._show(worker.name, stream, lines)
+
+    def _say(self, name: str, text: str) -> None:
+        """Log and show a line about a process."""
+        lines = [f"psworker: {time.strftime('%H:%M:%S')} {text}"]
+        self._log(name, lines)
+        self._show(name, "stderr", lines)
+
+    def _log(self, name: str, lines: list[str]) -> None:
+        if self._folder and (problem := self._folder.log(name, lines)):
+            self._show(name, "stderr", [f"psworker: {problem}"])
+
+    def _show(self, name: str, stream: Stream, lines: list[str]) -> None:
+        self._guarded(self._display.lines, name, stream, lines)
 
     def _guarded(self, write: Callable[..., None], *arguments: object) -> None:
         """Write to the display; an output that its reader has closed ends the job, not only this thread."""

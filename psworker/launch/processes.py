@@ -83,8 +83,8 @@ class Process:
     """A Python module in a child, `python -m MODULE ARGS`, in a session and process group of its own.
 
     `command` is the module and its arguments, `environment` all of the child's; the child ends when the pipe `parent`
-    closes. `on_lines` is called in a thread with this process, the stream and new lines; `on_end` once, with this
-    process, when it and its group have ended and all lines were passed on.
+    closes, and keeps the file descriptors `held` open. `on_lines` is called in a thread with this process, the stream
+    and new lines; `on_end` once, with this process, when it and its group have ended and all lines were passed on.
 
     `code` is None while it runs; then its exit code, or minus the number of the signal that killed it. `last_lines` are
     the end of its output, of both streams.
@@ -98,6 +98,7 @@ class Process:
         parent: ParentPipe,
         on_lines: OnLines,
         on_end: Callable[["Process"], None],
+        held: Sequence[int] = (),
     ) -> None:
         self.name = name
         self.code: int | None = None
@@ -110,7 +111,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=dict(environment),
-            pass_fds=(parent.reader,),
+            pass_fds=(parent.reader, *held),
             start_new_session=True,
             bufsize=0,
         )

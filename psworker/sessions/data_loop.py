@@ -29,9 +29,11 @@ class DataLoop:
 
     `queue` hands out `queue.block` of the `queue.size` examples at a time; `on_epoch` is called with the report of each
     epoch, which is logged by default; `flush` pushes all gradients, before a block is reported as done; `give_back`
-    returns the block of a loop that is left early; while it is iterated the loop is in `running`.
+    returns the block of a loop that is left early; while it is iterated the loop is in `running`. `reports` has, by
+    queue, how many reports of epochs the program has had, and is kept up to date.
 
-    A push says how far the block is (`progress`): a batch counts with the first push after the program has got it.
+    A push says how far the block is (`progress`): a batch counts with the first push after the program has got it. When
+    all servers went back to a checkpoint, the rest of the block is left out: the queue knows what is to be trained.
     """
 
     client: Client
@@ -42,6 +44,7 @@ class DataLoop:
     flush: Callable[[], None]
     give_back: Callable[[QueueSpec], None]
     running: list["DataLoop"]
+    reports: dict[str, int]
 
     def __post_init__(self) -> None:
         self._epoch = self._start = 0
@@ -50,10 +53,7 @@ class DataLoop:
         self._block: Block | None = None
         self._position = 0  # where the current batch ends, in the order of the epoch
         self._batch = 0  # examples of the current batch
-        self._cost, self._known = (
-            0.0,
-            0,
-        )  # of the block's batches before it: the sum of losses, and of how many examples
+        self._cost, self._known = 0.0, 0  # of the block's batches before it: sum of losses, number of examples
         self.losses: list[float] = []  # of the current batch, whose cost is their mean
 
     def progress(self) -> Progress | None:
@@ -64,13 +64,16 @@ class DataLoop:
 
     def _cost_sum(self) -> float | None:
         """The sum of the losses of the block's examples so far; those without a loss have the mean of the others."""
-        cost, known = self._cost, self._known
-        if self.losses:
-            cost += self._batch * sum(self.losses) / len(self.losses)
-            known += self._batch
         assert self._block is not None
+        cost, known = self._costs()
         examples = self._position - self._block.start
         return cost if known == examples else cost / known * examples if known else None
+
+    def _costs(self) -> tuple[float, int]:
+        """The sum of the known losses of the block so far, and of how many examples they are."""
+        if not self.losses:
+            return self._cost, self._known
+        return self._cost + self._batch * sum(self.losses) / len(self.losses), self._known + self._batch
 
     def prepare(self) -> None:
         """Prepares the next batch of the block unless it is ready; called while a push is in progress."""
@@ -92,17 +95,17 @@ class DataLoop:
 
     def _batches(self) -> Iterator[Batch]:
         order: Array = np.empty(0, np.int64)
-        queue, reports = self.queue, 0
+        queue, reports = self.queue, self.reports
         finished: Finished | None = None
         while True:
             self.flush()
-            taken = self.client.take(queue, finished, reports)
-            reports += len(taken.reports)
+            taken = self.client.take(queue, finished, reports.get(queue.name, 0))
             for report in taken.reports:
                 if self.on_epoch is None:
                     logger.info("epoch %d: cost %s over %d examples", report.epoch, report.cost, report.examples)
                 else:
                     self.on_epoch(report)
+                reports[queue.name] = report.epoch
             if taken.block is None and not isinstance(self.client.consistency, Asynchronous):
                 self.client.report_idle()  # no other worker waits for this one until it has examples again
             if taken.done:
@@ -125,11 +128,12 @@ class DataLoop:
         while True:
             self.prepare()
             batch, self._prepared = self._prepared, None
+            if not self.client.has_block(self.queue):
+                self._rows = self._rows[:0]
+                return
             if batch is None:
                 return
-            if self.losses:
-                self._cost += self._batch * sum(self.losses) / len(self.losses)
-                self._known += self._batch
+            self._cost, self._known = self._costs()
             self.losses, self._batch = [], len(batch)
             self._position += self._batch
             yield batch

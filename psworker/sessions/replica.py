@@ -68,6 +68,7 @@ class Replica:
         self.global_step = self.staleness = self.dropped = 0
         self._open: Future[PushResult] | Future[list[VersionedArray]] | None = None
         self._left: list[QueueSpec] = []  # queues whose loop was left, with a block that is still to be given back
+        self.client.value_of, self.client.on_recovery = self._value_of, self._refresh
 
     def check(self) -> None:
         """Raises `ConfigurationError` if the servers' policies would drop most of the pushes."""
@@ -235,6 +236,19 @@ class Replica:
             if name in values and known[name].value is values[name].array:
                 found.append(values[name])
         return found
+
+    def _refresh(self) -> None:
+        """Takes fresh values after the servers went back: gradients of older ones would be dropped."""
+        if self.values:
+            self._take(self.client.pull(self.names))
+
+    def _value_of(self, name: str) -> Array | None:
+        """The value that the servers sent last, with which they can begin again if they do not have it any more."""
+        value = self.values.get(name)
+        if value is None:
+            return None
+        assert not isinstance(value.array, IndexedSlices), "a value has all rows"
+        return value.array
 
     def _take(self, values: Sequence[VersionedArray]) -> None:
         known = self.known()

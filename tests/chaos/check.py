@@ -373,20 +373,31 @@ class Check:
             self._break("not done", "the job did not complete in time")
 
     def _examples(self) -> None:
-        """Every example of every epoch is trained on and counted once; twice only after a fault of its worker."""
+        """Every example of every epoch is trained on and counted exactly once, also when its worker is killed.
+
+        Twice only if shard 0 declared a living worker lost, since its block is then handed out though it goes on.
+        A push without an answer counts if it is on shard 0, which hands out the examples. Whether it was dropped, or a
+        push without gradients for shard 0 has arrived there, is not known: then its examples need not be trained again.
+        """
+        drops = isinstance(self.consistency, Synchronous) or isinstance(self.staleness, DropStalePushes)
         trained: dict[tuple[int, int], list[History]] = defaultdict(list)
+        unknown: set[tuple[int, int]] = set()
         for history in self.histories:
             for push in history.pushes:
-                for example in push.examples if push.answered is not None else ():
-                    trained[push.epoch, example].append(history)
-            for epoch, examples in history.reports:
-                if examples != self.examples:
-                    self._break("examples", f"epoch {epoch} is done with {examples} of {self.examples}")
+                examples = [(push.epoch, example) for example in push.examples]
+                if push.answered is not None or 0 in push.placed:
+                    for one in examples:
+                        trained[one].append(history)
+                elif drops or 0 not in push.shards:
+                    unknown.update(examples)
+            for epoch, count in history.reports:
+                if count != self.examples:
+                    self._break("examples", f"epoch {epoch} is done with {count} of {self.examples}")
         for (epoch, example), authors in trained.items():
             self.counts["examples twice"] += len(authors) - 1
-            if len(authors) > 1 and not any(history.faults for history in authors):
+            if len(authors) > 1 and not any(map(_was_lost_alive, authors)):
                 self._break("examples", f"example {example} of epoch {epoch} was trained on {len(authors)} times")
-        missing = self.epochs * self.examples - len(trained)
+        missing = self.epochs * self.examples - len(trained.keys() | unknown)
         if missing and self.complete:
             self._break("examples", f"{missing} were never trained on")
 
@@ -394,3 +405,8 @@ class Check:
 def _units(push: PushRecord, shard: int, unit: int) -> int:
     """The units that a push has added to its process's column on a shard."""
     return unit // push.placed[shard].gradients if shard in push.placed else 0
+
+
+def _was_lost_alive(history: History) -> bool:
+    """Whether shard 0 declared the process lost while it lived."""
+    return any(not shard and history.joined < lost < history.until for lost, shard in history.losses)

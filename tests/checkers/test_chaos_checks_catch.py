@@ -73,9 +73,25 @@ class Job:
         """Worker 2 is a newer incarnation of worker 1."""
         self.two.name, self.two.incarnation, self.two.joined = self.one.name, 2, self.now + 0.5
 
-    def lose(self, until=101.0, *faults):
-        """Shard 1 declares worker 1 lost at 100; faults and its last record are at these times."""
-        self.one.losses, self.one.faults, self.one.until = [(100.0, 1)], [(at, "a fault") for at in faults], until
+    def lose(self, until=101.0, *faults, shard=1):
+        """A shard declares worker 1 lost at 100; faults and its last record are at these times."""
+        self.one.losses, self.one.faults, self.one.until = [(100.0, shard)], [(at, "a fault") for at in faults], until
+
+    def train_twice(self, **lost):
+        """Worker 1 trains on an example of worker 2, too."""
+        self.one.pushes[0].examples.append(1)
+        if lost:
+            self.lose(101.0, 99.0, **lost)
+
+    def kill(self, *applied, example=1):
+        """Worker 2 is killed while a push is under way, which is applied on these shards."""
+        push = self.send(2)
+        push.examples[:] = [example]
+        for shard in applied:
+            self.apply(shard, push)
+        self.two.code, self.two.ended_by = -9, "kill"
+        self.one.pushes[0].examples.append(4)  # of five
+        self.reported["half_pushes"] = len(applied) % 2
 
     def check(self):
         finals = [
@@ -188,10 +204,18 @@ def test_a_push_that_is_applied_again_after_its_answer_is_doubled_and_does_not_m
         (["async"], lambda job: job.reported.update(complete=False), ["not done"]),
         # A step without gradients for one shard.
         (["async"], lambda job: (job.push(1, shards=[1]), job.reported.update(half_pushes=1)), []),
-        # Examples: each once, twice only if something was done to a worker, and all of them reported.
+        # Examples: each once, twice only if shard 0 declared a living worker lost, and all of them reported.
         (["async"], lambda job: job.one.pushes[0].examples.clear(), ["examples"]),
-        (["async"], lambda job: job.one.pushes[0].examples.append(1), ["examples"]),
-        (["async"], lambda job: (job.one.pushes[0].examples.append(1), job.two.faults.append((1.0, "reset"))), []),
+        (["async"], lambda job: job.train_twice(), ["examples"]),
+        (["async"], lambda job: job.train_twice(shard=1), ["examples"]),
+        (["async"], lambda job: job.train_twice(shard=0), []),
+        # The push of a killed worker counts if it is on shard 0; if it may have been dropped, nobody knows.
+        (["async"], lambda job: job.kill(example=1), []),
+        (["async"], lambda job: job.kill(1, example=1), []),
+        (["async"], lambda job: job.kill(0, 1, example=1), ["examples"]),
+        (["async"], lambda job: (job.kill(0, 1, example=4), job.one.pushes[0].examples.pop()), []),
+        (["async"], lambda job: (job.kill(example=4), job.one.pushes[0].examples.pop()), ["examples"]),
+        (["async", "drop:9"], lambda job: (job.kill(example=4), job.one.pushes[0].examples.pop()), []),
         (["async"], lambda job: job.one.reports.append((1, 3)), ["examples"]),
         # Staleness, as limited and as answered, on any shard.
         (["async", "drop:2"], lambda job: job.push(1, seen=[2, 2]), []),

@@ -25,7 +25,7 @@ SHARDS = 2
 PROCESSES = 64  # rows of marks for processes, at most
 ROWS = 10_000  # of a table of marks, at least: larger than the weights, so each shard gets one of the tables
 STALLED = 60.0  # seconds without progress after which the job counts as hanging
-LEASE = 3.0
+LEASE = 4.0
 
 
 @dataclass

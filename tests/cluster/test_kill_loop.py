@@ -29,7 +29,8 @@ def run(job, seed, kills, victims, pauses=0):
             break
         victim = draws.choice(victims)
         if moment in stops:
-            job.pause(victim, draws.choice([0.3, 1.0, 1.5 * LEASE]))
+            # The block of a worker that sleeps longer than its lease is trained by others too.
+            job.pause(victim, draws.choice([0.3, 1.0] + [1.5 * LEASE] * (victim in job.servers)))
         else:
             job.kill(victim)
     return job.finish()

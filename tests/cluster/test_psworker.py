@@ -207,7 +207,7 @@ def test_a_server_that_is_not_there_is_given_up_with_its_address(commands):
 
 
 def test_help_shows_examples_and_the_environment_variable_of_every_option_and_version_is_the_packages(commands):
-    for command, count in (("run", 13), ("local", 14)):
+    for command, count in (("run", 13), ("local", 19)):
         text = " ".join(CliRunner().invoke(main, [command, "--help"], prog_name="psworker").output.split())
         assert text.startswith(f"Usage: psworker {command} [OPTIONS] SCRIPT [ARGS]...")
         assert f" psworker {command} --" in text
@@ -279,6 +279,17 @@ def test_a_killed_process_stops_the_job(commands, victim, options):
     assert (command.wait(), command.err[0]) == (128 + signal.SIGKILL, end)
     assert ["worker-0 | out" in command.out, "worker-1 | out" in command.out] == [True, victim == "server-1"]
     assert not commands.alive()
+
+
+def test_a_killed_server_ends_the_job_also_with_restarts_if_there_is_no_run_folder(commands):
+    command = commands.start(*LOCAL, "--restart", "3", "--workers", "1", commands.script(LEAVES))
+    command.wait_for("in")
+    (pid,) = [pid for pid, line in commands.alive().items() if "--shard" in line]
+    os.kill(pid, signal.SIGKILL)
+    error = (
+        "Error: server-0 was killed by SIGKILL; the others were stopped. Its state was lost with it: with --run-dir "
+    )
+    assert (command.wait(), command.err[0][: len(error)]) == (128 + signal.SIGKILL, error)
 
 
 @pytest.mark.slow

@@ -315,7 +315,8 @@ class Model:
         """The block of this worker is done to `end`, and not the worker's any more."""
         number = self.out.pop(worker)
         self.noted.pop(worker, None)
-        self.parts.append((self.blocks[number][0], end - self.starts[number], cost))
+        if end > self.starts[number]:
+            self.parts.append((self.blocks[number][0], end - self.starts[number], cost))
         self.starts[number] = end
         for epoch in range(len(self.reports) + 1, EPOCHS + 1):
             parts = [(examples, cost) for of, examples, cost in self.parts if of == epoch]

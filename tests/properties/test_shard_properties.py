@@ -313,13 +313,24 @@ class AnyInterleaving(RuleBasedStateMachine):
     )
     def train(self, pushes, gap, pull):
         for worker, numbers, done in pushes:
-            if not self.model.live(worker):
-                self.join_again(worker)
-            at = dict(self.seen[worker])
-            chosen = tuple(gradient(name, given, at[name]) for name, given in numbers.items())
-            notes = () if done is None else self.progress(worker, *done)
-            push = Push(self.me(worker), self.next_sequence(worker, gap), chosen, 0.5, pull, progress=notes)
-            self.push(push, numbers, at)
+            self.train_one(worker, numbers, done, gap, pull)
+
+    @rule(worker=workers, numbers=gradients, done=st.lists(progress, min_size=1, max_size=2), failed=st.booleans())
+    def leave_in_the_middle_of_a_block(self, worker, numbers, done, failed):
+        if self.model.live(worker) and worker not in self.model.out:
+            self.take(worker, None)
+        for one in done:
+            self.train_one(worker, numbers, one)
+        self.leave(worker, failed)
+
+    def train_one(self, worker, numbers, done, gap=1, pull=()):
+        if not self.model.live(worker):
+            self.join_again(worker)
+        at = dict(self.seen[worker])
+        chosen = tuple(gradient(name, given, at[name]) for name, given in numbers.items())
+        notes = () if done is None else self.progress(worker, *done)
+        push = Push(self.me(worker), self.next_sequence(worker, gap), chosen, 0.5, pull, progress=notes)
+        self.push(push, numbers, at)
 
     def progress(self, worker, own, number, examples, cost):
         """Of its own block, or of one that it may not hold; a cost of 9 is not known."""

@@ -108,10 +108,10 @@ class UnreliableTransport:
 
 
 class Link:
-    """The way to one shard and back, and the time there. `stalenesses`: of the pushes that the shard applied."""
+    """The way to one shard and back, and the time there. `applied`: the pushes that the shard applied, in order."""
 
     def __init__(self, shard, seed, turns):
-        self.fates, self.stalenesses = Counter(), Counter()
+        self.fates, self.stalenesses, self.applied, self._messages = Counter(), Counter(), [], {}
         self._shard, self._random, self._turns = shard, random.Random(seed), turns
         self._tickets, self._answers, self._late, self._now = itertools.count(1), {}, [], 0.0
 
@@ -157,6 +157,7 @@ class Link:
 
     def _step(self, message):
         ticket = next(self._tickets)
+        self._messages[ticket] = message
         try:
             replies = run_step(self._shard, ticket, message, self._now)
         except ParamServerError as refusal:
@@ -165,6 +166,7 @@ class Link:
             self._answers[reply.ticket] = reply.answer
             if isinstance(reply.answer, Pushed) and reply.answer.outcome is Outcome.APPLIED:
                 self.stalenesses[reply.answer.staleness] += 1
+                self.applied.append(self._messages[reply.ticket])
         return ticket
 
 

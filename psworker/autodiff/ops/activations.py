@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import threading
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -125,6 +127,32 @@ _random = _Random()
 def seed_dropout(*seeds: int) -> None:
     """Seed this thread's default generator of `dropout` with non-negative integers; the system seeds it without any."""
     _random.generator = np.random.default_rng(seeds or None)
+
+
+def dropout_state() -> dict[str, str]:
+    """The state of this thread's default generator of `dropout`, for a checkpoint: texts, so that JSON keeps them."""
+    state: dict[str, Any] = dict(_random.generator.bit_generator.state)
+    numbers = {**state.pop("state"), "has_uint32": state.pop("has_uint32"), "uinteger": state.pop("uinteger")}
+    return {"bit_generator": state["bit_generator"], **{name: str(number) for name, number in numbers.items()}}
+
+
+def set_dropout_state(state: Mapping[str, str]) -> None:
+    """Let this thread's default generator continue from a `dropout_state`: `dropout` draws the very same masks.
+
+    Raises ValueError for a state of another kind of generator, or one that is incomplete; then nothing has changed.
+    """
+    generator = np.random.Generator(np.random.PCG64())
+    try:
+        numbers = {name: int(state[name]) for name in ("state", "inc", "has_uint32", "uinteger")}
+        generator.bit_generator.state = {
+            "bit_generator": state["bit_generator"],
+            "state": {"state": numbers["state"], "inc": numbers["inc"]},
+            "has_uint32": numbers["has_uint32"],
+            "uinteger": numbers["uinteger"],
+        }
+    except (KeyError, ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"not a state of the generator of dropout (PCG64): {dict(state)} ({error!r})") from error
+    _random.generator = generator
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks

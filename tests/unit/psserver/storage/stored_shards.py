@@ -72,11 +72,11 @@ def arrays_of(shard):
     return {one.spec.name: VariableArrays(one.value, dict(one.slots)) for one in shard._store}
 
 
-def write(folder, shard, number=None, late=(), final=False, **changes):
+def write(folder, shard, number=None, late=(), final=False, is_cut=None, **changes):
     """Writes a checkpoint; returns its folder."""
     state = shard.state()
     state = dataclasses.replace(state, cut=state.cut if number is None else number, **changes)
-    return checkpoints.write(folder, state, iter(arrays_of(shard).items()), lambda: late, final=final)
+    return checkpoints.write(folder, state, iter(arrays_of(shard).items()), lambda: late, final=final, is_cut=is_cut)
 
 
 def shard_of(checkpoint, **options):

@@ -1,5 +1,6 @@
 """Ops beyond their cases in `cases.py`: at kinks, ties and infinities, far from 0, at random; dtypes; long sums."""
 
+import json
 import math
 import os
 import subprocess
@@ -15,6 +16,7 @@ from pswire.tensors.sums import add_rows
 from pswire.tensors.values import IndexedSlices
 from psworker.autodiff import Tensor, gradients, op, ops
 from psworker.autodiff.gradient_check import dense
+from psworker.autodiff.ops.activations import dropout_state, seed_dropout, set_dropout_state
 from psworker.autodiff.ops.normalization import batch_norm_with_moments
 
 SEED = 19981127
@@ -247,6 +249,23 @@ def test_a_random_seed_and_the_name_of_the_worker_determine_dropout_in_their_thr
         assert drawn(7) == first
         assert len({*first, other_thread, *drawn(8), *drawn(7, "worker-0"), *drawn(7, "worker-1")}) == 9
         assert drawn(7, "worker-1") == drawn(7, "worker-1")
+
+
+def test_dropout_continues_from_a_state_that_went_through_json_with_the_very_same_masks():
+    """Of shapes with an odd number of elements: half of a 64-bit number is left for the next mask."""
+    masks = lambda: [ops.dropout(np.ones(size, np.float32), 0.5).value.tobytes() for size in (3, 5, 400)]
+    seed_dropout(SEED)
+    ops.dropout(np.ones(7, np.float32), 0.5)
+    state = json.loads(json.dumps(dropout_state()))
+    expected = masks()
+    assert masks() != expected
+    set_dropout_state(state)
+    assert masks() == expected
+    set_dropout_state(state)
+    for wrong in ({}, {**state, "inc": "x"}, {**state, "bit_generator": "MT19937"}, {**state, "state": str(1 << 200)}):
+        with pytest.raises(ValueError, match="not a state of the generator of dropout"):
+            set_dropout_state(wrong)
+    assert masks() == expected, "nothing has changed"
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

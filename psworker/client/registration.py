@@ -1,0 +1,103 @@
+"""Registration of variables over all shards; and again, after the shards went back to a cut without some of them."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pswire import messages as ms
+from pswire.errors import WrongShard
+from pswire.tensors.values import Array
+from psworker.client.placement import Placement
+from psworker.client.push_pull import check_finite
+from psworker.client.retrying_calls import RetryingCalls
+
+logger = logging.getLogger(__name__)
+
+
+class Registration:
+    """The variables that a worker has registered, and their `placement`.
+
+    `value_of` gives the value that the worker has of a variable, or None.
+    """
+
+    def __init__(self, calls: RetryingCalls, value_of: Callable[[str], Array | None]) -> None:
+        self.placement = Placement(calls.transport.shards)
+        self._calls, self._value_of = calls, value_of
+        self._made: list[list[ms.Declaration]] = []  # without values, in order
+
+    def register(self, declarations: Sequence[ms.Declaration]) -> list[ms.Registered]:
+        """Registers variables; the answers of the shards. See `psworker.client.client.Client.register`."""
+        placement = self.placement.extended([declaration.spec for declaration in declarations])
+        answers = self._send(placement, declarations)
+        self.placement = placement
+        self._made.append([replace(declaration, value=None) for declaration in declarations])
+        return answers
+
+    def register_again(self) -> None:
+        """Registers what the shards do not have any more, in the same order, with this worker's present values.
+
+        The initial values are gone. If several workers do so, the first one's values win.
+        """
+        shards, seen = range(self._calls.transport.shards), set()
+        reports = [self._calls.call(shard, ms.Status(), ms.StatusReport) for shard in shards]
+        known = [{one.spec.name: one for one in report.variables} for report in reports]
+        for declarations in self._made:
+            again = []
+            for declaration in declarations:
+                name = declaration.spec.name
+                parts = [known[one.shard].get(name) for one in self.placement[name].partitions]
+                if None in parts and name not in seen:
+                    seen.add(name)
+                    again.append(replace(declaration, value=self._present_value(declaration)))
+                elif declaration.optimizer is not None and any(one is None or one.optimizer is None for one in parts):
+                    again.append(declaration)
+            if again:
+                self._send(self.placement, again)
+        if seen:
+            logger.warning(
+                "%s has registered variables again that the checkpoint did not have, with its present values: %s",
+                self._calls.sender.worker,
+                ", ".join(sorted(seen)),
+            )
+
+    def _present_value(self, declaration: ms.Declaration) -> Array | None:
+        if declaration.initial is not None:
+            return None
+        name = declaration.spec.name
+        value = self._value_of(name)
+        if value is None:
+            raise WrongShard(f"no shard has variable {name!r} any more, and this worker has no value of it")
+        return value
+
+    def _send(self, placement: Placement, declarations: Sequence[ms.Declaration]) -> list[ms.Registered]:
+        calls, shards = self._calls, placement.shards
+        parts: dict[int, list[ms.Declaration]] = {shard: [] for shard in range(shards)}
+        for declaration in declarations:
+            name, value = declaration.spec.name, declaration.value
+            variable = placement[name]
+            values: list[Array | None] = [None] * len(variable.partitions)
+            if value is not None:
+                variable.check(value, "initial value")
+                if shards > 1:
+                    check_finite(name, value, "initial value")
+                values = [*variable.split(value)]
+            for partition, array in zip(variable.partitions, values, strict=True):
+                part = replace(declaration, spec=partition.spec, value=array, part=partition.part)
+                parts[partition.shard].append(part)
+        with calls.cuts as cut:
+            messages = {
+                shard: ms.Register(calls.sender, tuple(part), states=calls.states, cut=cut)
+                for shard, part in parts.items()
+            }
+            if shards > 1:
+                names = [declaration.spec.name for declaration in declarations]
+                places = tuple([ms.Place(name, placement[name].partitions[0].shard) for name in names])
+                messages[0] = replace(messages[0], places=places)
+                checks = {}
+                for shard, message in messages.items():
+                    without_values = [replace(part, value=None) for part in message.declarations]
+                    checks[shard] = replace(message, declarations=tuple(without_values), dry_run=True)
+                calls.results(calls.send(checks), ms.Registered)
+            answers = [calls.call(0, messages[0], ms.Registered)]
+            others = {shard: message for shard, message in messages.items() if shard and message.declarations}
+            return answers + calls.results(calls.send(others), ms.Registered)

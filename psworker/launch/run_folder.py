@@ -1,0 +1,98 @@
+"""The folder of a run: the checkpoints of its servers and the output of its processes.
+
+runs/a/checkpoints/         written and read by the servers, from which the job resumes
+runs/a/logs/worker-0.log    the output of each process, of every life, and when it was started again
+"""
+
+import fcntl
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pswire.errors import ConfigurationError
+from pswire.specs.checkpoints import CheckpointEvery, EverySeconds
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder at `path`, and how often the servers write a checkpoint to it.
+
+    `keep` is how many checkpoints are kept, `journal` whether every push is written to disk as well. With `resume` the
+    folder may be that of an earlier run, which continues; without, it must be new or empty.
+    """
+
+    path: Path
+    checkpoint_every: CheckpointEvery = field(default_factory=lambda: EverySeconds(60.0))
+    keep: int = 5
+    journal: bool = False
+    resume: bool = False
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the servers; absolute."""
+        return self.path.absolute() / "checkpoints"
+
+    def server_options(self) -> list[str]:
+        """The options of `psserver serve`."""
+        options = ["--checkpoint-dir", str(self.checkpoints), "--checkpoint-every", str(self.checkpoint_every)]
+        return [*options, "--keep", str(self.keep), "--journal" if self.journal else "--no-journal"]
+
+    def has_checkpoints(self) -> bool:
+        """Whether there is something to resume from; the servers know whether it is complete."""
+        return self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
+
+    @contextmanager
+    def opened(self) -> Iterator["OpenRunFolder"]:
+        """Create the folder, and hold it for this process and those that inherit its lock.
+
+        Raises `ConfigurationError` if it is not empty and the run is not to resume, if it is in use, or if it cannot be
+        created or written.
+        """
+        with ExitStack() as stack:
+            try:
+                if not self.resume and self.path.exists() and any(self.path.iterdir()):
+                    raise ConfigurationError(
+                        f"the folder {self.path} is not empty: use --resume to continue its run, or another folder"
+                    )
+                for folder in (self.checkpoints, logs := self.path / "logs"):
+                    folder.mkdir(parents=True, exist_ok=True)
+                lock = os.open(self.path, os.O_RDONLY)
+                stack.callback(os.close, lock)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigurationError(
+                    f"the folder {self.path} is in use by another psworker local, or by servers that it has left and "
+                    "that end within seconds: wait for their end, or use another folder"
+                ) from None
+            except OSError as error:
+                raise ConfigurationError(f"cannot use the folder {self.path}: {error.strerror}") from error
+            yield OpenRunFolder(lock, logs)
+
+
+class OpenRunFolder:
+    """A folder that is held by `lock`, a file descriptor, until all processes that have it have ended.
+
+    Each process has a file `logs/NAME.log`, to which lines are appended at once. Any thread may call.
+    """
+
+    def __init__(self, lock: int, logs: Path) -> None:
+        self.lock = lock
+        self._logs = logs
+        self._failed: set[str] = set()
+        self._writing = threading.Lock()  # the lines of a call stay together
+
+    def log(self, name: str, lines: Sequence[str]) -> str:
+        """Append lines to the log of a process; returns the reason, once, if it cannot be written and ends there."""
+        path = self._logs / f"{name}.log"
+        with self._writing:
+            try:
+                if name not in self._failed:
+                    with path.open("ab", buffering=0) as file:
+                        file.write("".join(f"{line}\n" for line in lines).encode())
+            except OSError as error:
+                self._failed.add(name)
+                return f"the log {path} ends here: {error.strerror}"
+        return ""

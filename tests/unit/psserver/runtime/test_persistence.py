@@ -1,0 +1,274 @@
+"""What a server writes down: a shard that starts from its files is the one that has answered, or says what is lost.
+
+A copy of the folder stands for the disk after `kill -9`: all that was acknowledged is in the kernel's hands by then.
+"""
+
+import asyncio
+import itertools
+import shutil
+from functools import partial
+
+import numpy as np
+import pytest
+
+from psserver.config import StorageConfig
+from psserver.core.shard import Shard
+from psserver.runtime.executor import Executor
+from psserver.runtime.persistence import start_shard
+from psserver.storage import checkpoints
+from psserver.storage.checkpoint_folders import available
+from psserver.storage.journal import Journal
+from pswire import messages as ms
+from pswire.errors import InvalidMessage, NotJoined, StateLost, Unavailable, WrongShard
+from pswire.optimizers import Adam, GradientDescent
+from pswire.specs.checkpoints import EverySeconds, EverySteps
+from pswire.specs.consistency import parse_consistency, parse_staleness
+from pswire.tensors.values import TensorSpec
+from tests.shard_state import state_of
+
+TIMEOUT = 30  # seconds after which a test has failed; none comes near it
+A = ms.Sender("a", 1)
+
+
+def run(test):
+    """A test in an event loop of its own."""
+
+    def in_loop(tmp_path):
+        asyncio.run(asyncio.wait_for(test(tmp_path), TIMEOUT))
+
+    in_loop.__name__, in_loop.__doc__ = test.__name__, test.__doc__
+    return in_loop
+
+
+class Server:
+    """The executor of a shard that is kept in a folder; numbered workers push 1 to `W` and something to `V`."""
+
+    def __init__(self, folder, shard=0, shards=1, consistency="async", staleness="none", limit=None, **options):
+        identity = itertools.count(77)
+        policies = {"consistency": parse_consistency(consistency), "staleness": parse_staleness(staleness)}
+        new = partial(Shard, shard, shards, 1e9, limit, **policies)
+        self.config, self.folder = StorageConfig(folder, **options), folder
+        self.at = shard, shards
+        first, start = start_shard(self.config, lambda: new(identity=next(identity)), 0.0)
+        self.executor = Executor(first, lambda: 0.0)
+        self.executor.persist(self.config, lambda: new(identity=next(identity)), start)
+        self.sequence = itertools.count(1)
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        self.executor.close()
+        await self.executor.shutdown()
+
+    @property
+    def shard(self):
+        return self.executor.shard
+
+    @property
+    def W(self):  # noqa: N802
+        return self.shard._store["W"].value.tolist()
+
+    async def ask(self, message):
+        return await asyncio.wait_for(self.executor.step(message), TIMEOUT)
+
+    async def join(self, worker="a", incarnation=1, **fields):
+        return await self.ask(ms.Join(worker, incarnation, *self.at, **fields))
+
+    async def declare(self):
+        values = {"W": (np.zeros(2), GradientDescent(1.0)), "V": (np.ones((3, 2), np.float32), Adam(0.1))}
+        declared = [ms.Declaration(TensorSpec.of(name, one), one, rule) for name, (one, rule) in values.items()]
+        await self.ask(ms.Register(A, tuple(declared)))
+
+    async def push(self, worker="a", cut=0, sequence=None):
+        gradients = ms.Gradient("W", 0, -np.ones(2)), ms.Gradient("V", 0, np.full((3, 2), 0.5, np.float32))
+        number = sequence or next(self.sequence)
+        return await self.ask(ms.Push(ms.Sender(worker, 1), number, gradients, pull=("V",), cut=cut))
+
+    async def checkpoint(self):
+        """The number of a new checkpoint, which is written."""
+        number = (await self.ask(ms.Cut())).number
+        while not (report := await self.ask(ms.Cut(number))).written:
+            assert not report.problem
+            await asyncio.sleep(0.001)
+        return number
+
+    def killed(self, name):
+        """A copy of the folder as the disk would be."""
+        return shutil.copytree(self.folder, self.folder.with_name(name))
+
+
+@run
+async def test_a_journal_gives_back_the_very_bits_and_the_answers_to_retries(tmp_path):
+    for staleness in ("none", "delay-compensated"):
+        folder = tmp_path / staleness
+        async with Server(folder / "one", staleness=staleness, journal=True) as server:
+            await server.join()
+            await server.join("b")
+            await server.declare()
+            for _ in range(3):
+                await server.push()
+            await server.checkpoint()
+            await server.push()
+            last = await server.push("b", sequence=9)
+            async with Server(server.killed("two"), staleness=staleness, journal=True) as again:
+                assert state_of(again.shard.state()) == state_of(server.shard.state())
+                assert state_of(again.shard._store) == state_of(server.shard._store)
+                retried = await again.push("b", sequence=9)
+                assert (retried.outcome, retried.staleness) == (ms.Outcome.REPEATED, last.staleness)
+                assert again.W == server.W
+
+
+@run
+async def test_pushes_that_a_policy_holds_at_a_checkpoint_are_in_the_journal_after_it(tmp_path):
+    async with Server(tmp_path / "one", consistency="sync:2", journal=True) as server:
+        for worker in "ab":
+            await server.join(worker)
+        await server.declare()
+        held = asyncio.create_task(server.push("a", sequence=1))
+        while not server.shard.waiting():
+            await asyncio.sleep(0)
+        await server.checkpoint()
+        await server.push("b", sequence=1)
+        await held
+        async with Server(server.killed("two"), consistency="sync:2", journal=True) as again:
+            assert again.W == server.W == [1, 1]
+            assert again.shard.state() == server.shard.state()
+
+
+@run
+async def test_a_server_that_was_stopped_has_lost_nothing_and_one_that_was_killed_without_a_journal_says_so(tmp_path):
+    folder = tmp_path / "one"
+    async with Server(folder) as server:
+        await server.join()
+        await server.declare()
+        await server.push()
+    async with Server(folder) as server:
+        assert (server.W, server.shard.timeline) == ([1, 1], 1)
+        await server.push(sequence=2)
+        killed = server.killed("two")
+    async with Server(killed) as server:
+        assert (server.W, server.shard.timeline) == ([1, 1], 2)
+        with pytest.raises(NotJoined, match="join again"):
+            await server.push(sequence=3)
+        with pytest.raises(StateLost, match="timeline"):
+            await server.join(timeline=1, steps=2)
+        await server.join(timeline=2, steps=2)
+        assert (await server.ask(ms.Status())).storage.lost_pushes == 1
+
+
+@run
+async def test_shards_that_have_lost_state_wait_until_they_are_told_to_which_cut_to_go_back(tmp_path):
+    async with Server(tmp_path / "one", shard=1, shards=2) as server:
+        await server.join()
+        await server.declare()
+        await server.push()
+        cut = (await server.ask(ms.Cut())).number
+        await server.push(cut=cut)
+        while not (await server.ask(ms.Cut(cut))).written:
+            await asyncio.sleep(0.001)
+        killed = server.killed("two")
+    async with Server(killed, shard=1, shards=2) as server:
+        with pytest.raises(StateLost, match="common"):
+            await server.join("b")
+        asked = await server.ask(ms.Restore())
+        assert (asked.lost, asked.timeline, asked.cuts) == (True, 1, (0, cut))
+        told = await server.ask(ms.Restore(2, cut))
+        assert (told.lost, told.timeline, told.cut) == (False, 2, cut)
+        assert await server.ask(ms.Restore(2, 0)) == await server.ask(ms.Restore()), "that timeline has begun"
+        assert server.W == [1, 1]
+        await server.join(timeline=2)
+        await server.push(sequence=9)
+        again = server.killed("three")
+    async with Server(again, shard=1, shards=2) as server:
+        assert (await server.ask(ms.Restore())).timeline == 2, "it is durable"
+
+
+@run
+async def test_a_running_shard_goes_back_with_the_others_and_refuses_if_it_was_told_to_fail(tmp_path):
+    async with Server(tmp_path / "one", shard=1, shards=2, journal=True) as server:
+        await server.join()
+        await server.declare()
+        await server.push()
+        cut = (await server.ask(ms.Cut())).number
+        await server.push(cut=cut)
+        while not (await server.ask(ms.Cut(cut))).written:
+            await asyncio.sleep(0.001)
+        await server.push(cut=cut)
+        with pytest.raises(InvalidMessage):
+            server.shard.check(ms.Restore(2, cut))
+        await server.ask(ms.Restore(2, cut))
+        assert server.W == [1, 1]
+        with pytest.raises(NotJoined):
+            await server.push()
+        await server.join(timeline=2, steps=3)
+        await server.push(sequence=9)
+        assert server.W == [2, 2]
+        killed = server.killed("two")
+    async with Server(killed, shard=1, shards=2, journal=True) as again:
+        assert (again.W, again.shard.timeline, again.shard.lost) == ([2, 2], 2, False)
+    async with Server(tmp_path / "fail", shard=1, shards=2, on_lost_state="fail") as server:
+        with pytest.raises(WrongShard, match="--on-lost-state fail"):
+            await server.ask(ms.Restore(2, 0))
+
+
+@run
+async def test_a_late_push_is_in_the_checkpoint_of_its_cut(tmp_path):
+    async with Server(tmp_path / "one", shard=1, shards=2) as server:
+        await server.join()
+        await server.join("b")
+        await server.declare()
+        await server.push("a", sequence=1, cut=5)
+        await server.push("b", sequence=1, cut=0)
+        await server.push("b", sequence=2, cut=5)
+        while not (await server.ask(ms.Cut(5))).written:
+            await asyncio.sleep(0.001)
+        found = checkpoints.read(server.folder, 5, 1, 2)
+        assert found.arrays["W"].value.tolist() == [0, 0]
+        assert [(one.sender.worker, one.sequence) for one in found.late] == [("b", 1)]
+
+
+@run
+async def test_checkpoints_begin_by_steps_or_time_and_only_after_changes(tmp_path):
+    async with Server(tmp_path / "one", checkpoint_every=EverySteps(2), keep=2) as server:
+        await server.join()
+        await server.declare()
+        for _ in range(5):
+            await server.push()
+            while server.shard.cuts.current is not None and server.shard.cuts.current.writing:
+                await asyncio.sleep(0.001)
+        assert available(server.folder, 0, 1) == [2, 4], "two are kept"
+    async with Server(tmp_path / "two", checkpoint_every=EverySeconds(1e-9)) as server:
+        server.executor.tick()
+        assert server.shard.cuts.number == 0, "nothing has changed"
+
+
+@run
+async def test_a_checkpoint_that_cannot_be_written_leaves_nothing_and_training_goes_on(tmp_path):
+    async with Server(tmp_path / "one") as server:
+        await server.join()
+        await server.declare()
+        step = server.folder / "step-000000001"
+        step.write_text("in the way")
+        number = (await server.ask(ms.Cut())).number
+        while not (report := await server.ask(ms.Cut(number))).problem:
+            await asyncio.sleep(0.001)
+        assert "step-000000001" in report.problem
+        assert "step-000000001" in (await server.ask(ms.Status())).storage.problem
+        await server.push()
+        step.unlink()
+        await server.checkpoint()
+        assert (await server.ask(ms.Status())).storage.problem == ""
+
+
+@run
+async def test_while_the_journal_cannot_be_written_changes_are_refused_before_they_are_made(tmp_path):
+    async with Server(tmp_path / "one", journal=True) as server:
+        await server.join()
+        await server.declare()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Journal, "problem", "the disk is full")
+            with pytest.raises(Unavailable, match="the disk is full"):
+                await server.push()
+        assert server.W == [0, 0]
+        await server.push()

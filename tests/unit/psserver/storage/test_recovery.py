@@ -1,0 +1,357 @@
+"""A start has what was acknowledged, or says that it may have lost something: wherever the process was killed."""
+
+import os
+from contextlib import contextmanager, suppress
+
+import numpy as np
+import pytest
+
+from psserver.core.shard import Shard
+from psserver.storage import records
+from psserver.storage.checkpoint_folders import available, shard_folder
+from psserver.storage.checkpoints import write as write_checkpoint
+from psserver.storage.recovery import find_start
+from psserver.storage.run_file import run_path
+from psserver.storage.segment_file import SegmentFile
+from psserver.storage.segments import SegmentHeader, list_segments, segment_path
+from psserver.storage.start import journal_folder, start_at
+from pswire.errors import DamagedFile, NotJoined, StateLost, StorageError
+from pswire.messages import Assign, Assignment, Gradient, Join, Push, Register, Sender
+from pswire.optimizers import GradientDescent
+from tests.shard_driver import declared
+from tests.shard_state import run_step, state_of
+from tests.unit.psserver.storage.stored_shards import bits
+
+ME = Sender("a", 1)
+MUTATING = ("open", "mkdir", "pwritev", "rename", "replace", "unlink", "rmdir", "truncate", "ftruncate")
+
+
+class Killed(BaseException):
+    """The process was killed: nothing that it does has an effect any more."""
+
+
+@contextmanager
+def killed_after(monkeypatch, calls):
+    """All system calls that change files fail after so many of them, those of handlers of errors too."""
+    count = 0
+
+    def limited(original):
+        def call(*args, **kwargs):
+            nonlocal count
+            if original.__name__ == "open" and not args[1] & os.O_CREAT:
+                return original(*args, **kwargs)
+            count += 1
+            if count > calls:
+                raise Killed
+            return original(*args, **kwargs)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in MUTATING:
+            patch.setattr(os, name, limited(getattr(os, name)))
+        with suppress(Killed):
+            yield
+
+
+class Server:
+    """A server without a network: a shard, its checkpoints and journal. `W` counts the pushes that were applied."""
+
+    def __init__(self, folder, shard=0, shards=1, journal=False):
+        self.folder, self.journal, self.segment = folder, journal, None
+        self.start = find_start(folder, shard, shards)
+        if self.start.lost and shards == 1:
+            self.start.give_up()
+        self.shard = self.new_shard()
+        self.start.restore(self.shard, 0.0)
+
+    def new_shard(self):
+        return Shard(self.start.shard, self.start.shards, identity=17)
+
+    def begin(self):
+        self.start.begin(self.shard, journal=self.journal)
+        if self.journal:
+            folder = journal_folder(self.folder, self.start.shard, self.start.shards)
+            newest = max(list_segments(folder))
+            self.segment = SegmentFile.reopen(segment_path(folder, newest), 17)
+        if "W" not in self.shard.arrays():
+            self.take(Join("a", 1, self.start.shard, self.start.shards))
+            self.take(Register(ME, (declared("W", [0.0], GradientDescent(1.0)),)))
+        return self
+
+    def take(self, message):
+        """Step, and write down; returns when the answer may leave."""
+        replies = run_step(self.shard, 0, message, 0.0)
+        if self.journal:
+            self.segment.append([list(map(memoryview, records.encode(message)))])
+            self.segment.sync()
+        return replies
+
+    def push(self):
+        gradient = Gradient("W", 0, np.array([-1.0]))
+        self.take(Push(ME, self.settled + 1, (gradient,)))
+
+    @property
+    def settled(self):
+        return self.shard.state().members.members[0].settled
+
+    @property
+    def pushes(self):
+        """The number of pushes that the shard has."""
+        arrays = self.shard.arrays()
+        return int(arrays["W"].value[0]) if arrays else 0
+
+    def cut(self, *, final=False, number=None):
+        cuts = self.shard.cuts
+        cuts.number = cuts.completed = number or max(cuts.number + 1, self.shard.global_step)
+        state = self.shard.state()
+        if self.journal and not final:
+            size = self.segment.size
+            header = SegmentHeader(cuts.number, 17, self.segment.number, size)
+            self.segment.close()
+            self.segment = SegmentFile.create(journal_folder(self.folder, state.shard, state.shards), header)
+        write_checkpoint(self.folder, state, iter(self.shard.arrays().items()), tuple, final=final)
+
+
+class Ledger:
+    """What a job was promised: the least and the most pushes that must be there, and whether a run may have begun."""
+
+    def __init__(self):
+        self.acknowledged = self.sent = 0
+        self.running = False
+
+    def push(self, server):
+        self.sent += 1
+        server.push()
+        self.acknowledged += 1
+
+
+def live(folder, ledger, *, journal):
+    """Two lives: the first is stopped, the second is not; with checkpoints in both."""
+    for life in range(2):
+        server = Server(folder, journal=journal)
+        ledger.running = True
+        server.begin()
+        for _ in range(2):
+            ledger.push(server)
+            server.cut()
+            ledger.push(server)
+        if not life:
+            server.cut(final=True)
+            ledger.running = False
+    if server.segment is not None:
+        server.segment.close()
+
+
+#: Each so many system calls, or after each of them.
+every = pytest.mark.parametrize("every", [17, pytest.param(1, marks=pytest.mark.slow)], ids=["some calls", "all calls"])
+
+
+@every
+@pytest.mark.parametrize("journal", [False, True], ids=["", "journal"])
+def test_wherever_the_process_is_killed_a_start_has_all_or_says_that_it_gave_something_up(
+    tmp_path, monkeypatch, journal, every
+):
+    """And a journal gives nothing up; nor does a start that follows no run, or a stopped one."""
+    gave_up = kept = 0
+    for calls in range(0, 1000, every):
+        folder, ledger, complete = tmp_path / str(calls), Ledger(), False
+        with killed_after(monkeypatch, calls):
+            live(folder, ledger, journal=journal)
+            complete = True
+        server = Server(folder, journal=journal)
+        assert server.start.notes == [] or server.start.gave_up
+        if server.start.gave_up:
+            gave_up += 1
+            assert ledger.running
+            assert not journal
+            assert server.start.timeline == 2
+            with pytest.raises((NotJoined, StateLost)):
+                server.shard.check(Push(ME, 1, ()))
+        else:
+            kept += 1
+            assert ledger.acknowledged <= server.pushes <= ledger.sent
+            assert server.start.timeline == 1
+        if journal and server.pushes:
+            assert server.settled == server.pushes
+        server.begin()  # and it can go on
+        if server.segment is not None:
+            server.segment.close()
+        if complete:
+            break
+    assert complete
+    assert kept
+    assert bool(gave_up) != journal
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", [False, True], ids=["", "journal before"])
+@pytest.mark.parametrize("after", [False, True], ids=["", "journal after"])
+def test_wherever_going_back_is_interrupted_the_old_timeline_is_lost_or_the_new_one_is_in_force(
+    tmp_path, monkeypatch, before, after
+):
+    interrupted_returns(tmp_path, monkeypatch, before, after)
+
+
+def test_wherever_going_back_without_a_journal_is_interrupted_the_old_timeline_is_lost_or_the_new_one_is_in_force(
+    tmp_path, monkeypatch
+):
+    interrupted_returns(tmp_path, monkeypatch, before=False, after=False)
+
+
+def interrupted_returns(tmp_path, monkeypatch, before, after):
+    seen = set()
+    for calls in range(1000):
+        folder, complete = tmp_path / str(calls), False
+        first = Server(folder, 0, 2, journal=before).begin()
+        for number in (100, 200):
+            first.push()
+            first.cut(number=number)
+        first.push()
+        if before:
+            first.segment.close()
+        with killed_after(monkeypatch, calls):
+            again = Server.__new__(Server)
+            again.folder, again.journal = folder, after
+            again.start = start_at(folder, 2, 100, 0, 2)
+            again.shard = again.new_shard()
+            again.start.restore(again.shard, 0.0)
+            again.start.begin(again.shard, journal=after)
+            complete = True
+        found = Server(folder, 0, 2, journal=after)
+        start = found.start
+        seen.add((start.timeline, start.number, start.lost, found.pushes))
+        if start.timeline == 2 and not start.lost:
+            assert start.gave_up
+            with pytest.raises(NotJoined, match="has to join again"):
+                found.shard.check(Push(ME, 1, ()))
+        if complete:
+            break
+    assert complete
+    assert available(folder, 0, 2) == [0, 100]
+    expected = {(1, 200, True, 2)}  # without its journal, or with none
+    if before:
+        expected.add((1, 200, False, 3))  # nothing has happened yet
+    expected.add((2, 100, not after, 1))  # without a journal something may have been acknowledged since
+    assert seen == expected
+
+
+def test_a_new_job_begins_with_an_empty_final_checkpoint_and_a_job_that_stopped_goes_on(tmp_path):
+    server = Server(tmp_path).begin()
+    assert available(tmp_path, 0, 1) == [0]
+    server.push()
+    server.cut(final=True)
+    again = Server(tmp_path)
+    assert (again.start.lost, again.start.gave_up, again.start.number) == (False, False, 1)
+    assert bits(again.shard) == bits(server.shard)
+
+
+def test_a_journal_gives_the_very_state_and_the_answers_of_repeated_pushes(tmp_path):
+    server = Server(tmp_path, journal=True).begin()
+    for number in range(4):
+        server.push()
+        if number == 1:
+            server.cut()
+    server.take(Assign(ME, 5, (Assignment("W", np.array([0.5])),), add=True))
+    again = Server(tmp_path, journal=True)
+    assert bits(again.shard) == bits(server.shard)
+    repeated = Assign(ME, 5, (Assignment("W", np.array([0.5])),), add=True)
+    assert state_of(run_step(again.shard, 0, repeated, 0.0)) == state_of(run_step(server.shard, 0, repeated, 0.0))
+    assert again.shard.cuts.enabled
+
+
+def test_a_server_that_stops_writing_a_journal_has_all_of_it_first(tmp_path):
+    server = Server(tmp_path, journal=True).begin()
+    server.push()
+    server.cut()
+    server.push()
+    server.segment.close()
+    Server(tmp_path, journal=False).begin()
+    assert not journal_folder(tmp_path, 0, 1).exists()
+    assert available(tmp_path, 0, 1) == [0, 1, 2]
+    again = Server(tmp_path)
+    assert (again.pushes, again.start.gave_up) == (2, True)
+
+
+def test_a_stale_journal_is_not_continued(tmp_path):
+    """After a run without a journal, the old one does not lead to the state."""
+    server = Server(tmp_path, journal=True).begin()
+    server.push()
+    server.segment.close()
+    server = Server(tmp_path, journal=False).begin()
+    server.push()
+    server.cut(final=True)
+    server = Server(tmp_path, journal=True).begin()
+    server.push()
+    server.segment.close()
+    again = Server(tmp_path, journal=True)
+    assert (again.pushes, again.start.gave_up, again.start.replayed) == (3, False, True)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_used_with_the_journal_or_as_a_loss(tmp_path):
+    server = Server(tmp_path, journal=True).begin()
+    for _ in range(3):
+        server.push()
+        server.cut()
+    server.segment.close()
+    path = shard_folder(tmp_path, 3, 0, 1) / "variables.safetensors"
+    path.write_bytes(b"")
+    start = Server(tmp_path, journal=True).start
+    assert (start.number, start.gave_up, start.replayed) == (2, False, True)
+    assert [str(path) in note for note in start.notes] == [True]
+    segment_path(journal_folder(tmp_path, 0, 1), 2).unlink()  # as when the checkpoint was written
+    start = Server(tmp_path, journal=True).start
+    assert (start.number, start.gave_up, start.replayed, start.timeline) == (2, True, False, 2)
+
+
+def test_a_final_checkpoint_that_is_damaged_is_a_loss(tmp_path):
+    server = Server(tmp_path).begin()
+    server.push()
+    server.cut()
+    server.push()
+    server.cut(final=True)
+    (shard_folder(tmp_path, 2, 0, 1) / "manifest.json").unlink()
+    start = find_start(tmp_path, 0, 1)
+    assert (start.number, start.lost) == (1, True)
+
+
+def test_of_several_shards_one_that_may_have_lost_something_waits_with_its_newest_state(tmp_path):
+    server = Server(tmp_path, 1, 2).begin()
+    server.push()
+    server.cut(number=5)
+    server.push()
+    again = Server(tmp_path, 1, 2)
+    assert (again.start.lost, again.start.gave_up, again.start.number, again.pushes) == (True, False, 5, 1)
+    with pytest.raises(StateLost):
+        again.shard.check(Join("b", 0, 1, 2))
+
+
+def test_what_is_gone_is_not_taken_for_a_new_job(tmp_path):
+    Server(tmp_path).begin()
+    shard_folder(tmp_path, 0, 0, 1).rename(tmp_path / "elsewhere")
+    with pytest.raises(DamagedFile, match=f"no intact checkpoint of shard 0 of 1, .*remove {run_path(tmp_path, 0, 1)}"):
+        find_start(tmp_path, 0, 1)
+    run_path(tmp_path, 0, 1).unlink()
+    assert find_start(tmp_path, 0, 1).state is None
+
+
+def test_a_run_file_that_is_damaged_is_named_and_without_it_something_may_be_lost(tmp_path):
+    server = Server(tmp_path).begin()
+    server.push()
+    server.cut(final=True)
+    path = run_path(tmp_path, 0, 1)
+    text = path.read_bytes()
+    for place in range(len(text)):
+        path.write_bytes(text[:place] + bytes([text[place] ^ 1]) + text[place + 1 :])
+        with pytest.raises(DamagedFile, match=f"run file {path}: it fails its checksum"):
+            find_start(tmp_path, 0, 1)
+    path.unlink()
+    assert find_start(tmp_path, 0, 1).lost
+
+
+def test_a_job_whose_other_shards_are_elsewhere_is_not_begun_on_another_number_of_shards(tmp_path):
+    Server(tmp_path, 0, 2).begin()
+    with pytest.raises(
+        StorageError, match=r"are of 2 shards, and this is shard 1 of 3; .*start 2 servers.*of shard 0 of 2"
+    ):
+        find_start(tmp_path, 1, 3)
