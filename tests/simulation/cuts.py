@@ -18,7 +18,7 @@ from pswire import placement
 from pswire.errors import ParamServerError
 from pswire.messages import Outcome
 from pswire.optimizers import GradientDescent
-from pswire.specs.consistency import parse_consistency, parse_staleness
+from pswire.specs.consistency import Synchronous, parse_consistency, parse_staleness
 from pswire.tensors.values import IndexedSlices
 from psworker.client.client import Client
 from tests.shard_driver import declared
@@ -70,6 +70,8 @@ class Run:
         links = [StoredLink(StoredShard(new), f"{seed}/{one}", turns) for one, new in enumerate(self.new)]
         self.transport.links = links
         self.kill, self.lose = kill, lose
+        # a job that all have left begins anew with the first that is back, for whose push there are no others
+        self.may_leave = not lose and not isinstance(options[0], Synchronous)
         self.killed = self.losses = self.dropped = 0
         self.finished = set()
         self.acknowledged = [0] * shards
@@ -150,7 +152,7 @@ def _incarnation(result, client, left):
             _push(result, client, weights)
         elif action < 0.65 and not result.kill:  # a half assignment is not counted
             client.assign([ms.Assignment(one, np.ones(SHAPE)) for one in NAMES], add=True)
-        elif action < 0.7 and left and not result.lose:
+        elif action < 0.7 and left and result.may_leave:
             client.leave()
             return left
         elif action < 0.8:
