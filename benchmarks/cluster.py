@@ -22,20 +22,27 @@ import _report
 from pswire.messages import Status, StatusReport
 from psworker.transport.grpc_transport import GrpcTransport
 
-EXAMPLE = _report.ROOT / "examples" / "deep_mnist.py"
+PROGRAM = (str(_report.ROOT / "examples" / "deep_mnist.py"), "--report", "1000000", "--steps", "1000000")
 WARM_UP = 20  # steps, over all workers
 WINDOW = 4.0  # seconds: about 100 steps
 WINDOWS = 3
 PATIENCE = 60.0  # seconds until the first steps are done
 
 
-def ours(workers: int, *, numba: bool, options: Sequence[str] = ()) -> tuple[float, str]:
+def ours(
+    workers: int,
+    *,
+    numba: bool,
+    options: Sequence[str] = (),
+    server_options: Sequence[str] = (),
+    program: Sequence[str] = PROGRAM,
+) -> tuple[float, str]:
     """The median of steps per second over the windows of one run, and the tensor transport of its workers."""
     with (
         _report.kernels(numba=numba) as environment,
-        _report.server_process(environment=environment) as server,
+        _report.server_process(*server_options, environment=environment) as server,
         closing(GrpcTransport([server.address])) as transport,
-        running(server.address, workers, environment, options) as processes,
+        running([*options, *program], server.address, workers, environment) as processes,
     ):
 
         def look() -> tuple[float, StatusReport]:
@@ -64,10 +71,9 @@ def alone(what: str, workers: int) -> float:
 
 
 @contextmanager
-def running(address: str, workers: int, environment: Mapping[str, str], options: Sequence[str]):
-    """Worker processes that end with the block."""
-    command = [sys.executable, "-m", "psworker", "run", "--servers", address, "--threads", "1", *options]
-    command += [str(EXAMPLE), "--report", "1000000", "--steps", "1000000"]
+def running(arguments: Sequence[str], address: str, workers: int, environment: Mapping[str, str]):
+    """Worker processes that end with the block; `arguments` are options, the program and its arguments."""
+    command = [sys.executable, "-m", "psworker", "run", "--servers", address, "--threads", "1", *arguments]
     processes = [subprocess.Popen(command, env=environment) for _ in range(workers)]
     try:
         yield processes

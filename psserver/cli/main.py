@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
+from psserver.cli.checkpoint_commands import checkpoint_group, export_command
 from psserver.config import ServerConfig, parse_addresses, parse_shard, parse_size
 from pswire.channel import check_address, check_health
 from pswire.errors import ConfigurationError, ParamServerError
@@ -283,3 +284,7 @@ def health_command(address: str | None, timeout: float) -> None:
     click.echo("SERVING" if serving else "NOT_SERVING")
     if not serving:
         raise SystemExit(1)
+
+
+main.add_command(checkpoint_group)
+main.add_command(export_command)

@@ -45,7 +45,7 @@ def show_once(addresses: Sequence[str], timeout: float, *, as_json: bool) -> boo
     if as_json:
         _print_json(job, indent=2)
     else:
-        _console().print(tables(job))
+        make_console().print(tables(job))
     return not silent
 
 
@@ -61,7 +61,7 @@ def show_repeatedly(addresses: Sequence[str], timeout: float, every: float, *, a
 @contextmanager
 def _display(as_json: bool) -> Iterator[Callable[[JobStatus], object]]:
     """A function that shows each status: in place on a terminal, otherwise one below the other."""
-    console = _console()
+    console = make_console()
     if as_json:
         yield _print_json
     elif console.is_terminal and not console.is_dumb_terminal:
@@ -71,7 +71,8 @@ def _display(as_json: bool) -> Iterator[Callable[[JobStatus], object]]:
         yield lambda job: console.print(tables(job), "")
 
 
-def _console() -> Console:
+def make_console() -> Console:
+    """Standard output; without a terminal it is wide enough that no line is wrapped."""
     console = Console()
     return console if console.is_terminal else Console(width=_NON_TERMINAL_WIDTH)
 
@@ -85,7 +86,7 @@ def to_json(job: JobStatus, at: float) -> dict[str, Any]:
 
     `at` is the time in seconds since 1970. A number that is NaN or infinite becomes None, since JSON has none.
     """
-    data = {"time": at, **_plain(job)}
+    data = {"time": at, **plain(job)}
     data["shards"] = [
         {"address": answer["address"], **(answer["report"] or {"problem": answer["problem"]})}
         for answer in data.pop("answers")
@@ -93,25 +94,25 @@ def to_json(job: JobStatus, at: float) -> dict[str, Any]:
     return data
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - data of any kind
+def plain(value: Any) -> Any:  # noqa: ANN401 - data of any kind
     """JSON data; a variable has the fields of its spec among its own."""
     match value:
         case dict():
-            return {key: _plain(one) for key, one in value.items()}
+            return {key: plain(one) for key, one in value.items()}
         case list() | tuple():
-            return [_plain(one) for one in value]
+            return [plain(one) for one in value]
         case float() if not math.isfinite(value):
             return None
         case UpdateSpec():
-            return _plain(to_plain(value))
+            return plain(to_plain(value))
     if not dataclasses.is_dataclass(value):
         return value
-    data = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    data = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     return data.pop("spec", {}) | data
 
 
-def tables(job: JobStatus) -> RenderableType:
-    """The line and all tables that have rows."""
+def tables(job: JobStatus, *, servers: bool = True) -> RenderableType:
+    """The line and all tables that have rows; that of the shards only if they are `servers`."""
     parts: list[RenderableType] = [_text(job_line(job))]
     parts += [_text(f"warning: {problem}", "yellow") for problem in job.problems]
     shards: tuple[_Column, ...] = _SHARDS
@@ -119,7 +120,7 @@ def tables(job: JobStatus) -> RenderableType:
         shards = (*_SHARDS, *_STORAGE)
     optimizer = _Column("optimizer", lambda one: _optimizer(one.optimizer, job.global_step))
     for table in (
-        _Table("Shards", shards, job.answers),
+        _Table("Shards", shards, job.answers if servers else ()),
         _Table("Workers", _WORKERS, job.workers),
         _Table("Variables", (*_VARIABLES, optimizer), job.variables),
         _Table("Changes of hyperparameters", _CHANGES, job.changes),

@@ -69,7 +69,8 @@ class ShardCut:
     """The cut `number` on this shard.
 
     `waiting` are the calls that were pending at the snapshot, `late` the changes of lower numbers since, `missing` the
-    incarnations of workers that have not shown the number, and `holders` those that pull its values.
+    incarnations of workers that have not shown the number, and `holders` those that pull its values. For these, the
+    late changes are made in the copies once all are copied and written; then `applied` are the variables.
     """
 
     number: int
@@ -80,11 +81,27 @@ class ShardCut:
     late: list[Late] = field(default_factory=list)
     holders: set[ms.Sender] = field(default_factory=set)
     writing: bool = False  # a server writes it to disk
+    applied: Mapping[str, Variable] | None = None
 
     @property
     def complete(self) -> bool:
         """Whether no change that belongs to it can arrive any more."""
         return not self.missing
+
+    @property
+    def readable(self) -> bool:
+        """Whether values can be pulled: it is complete, and the late changes are made."""
+        return self.complete and (not self.late or self.applied is not None)
+
+    @property
+    def may_apply(self) -> bool:
+        """Whether the late changes can be made now, if no array task is left."""
+        return not self.readable and self.complete and not self.writing and self.copied
+
+    @property
+    def copied(self) -> bool:
+        """Whether all copies are made."""
+        return all(copy.copied for copy in self.copies.values())
 
     @property
     def waiting_for(self) -> str:
@@ -96,8 +113,10 @@ class ShardCut:
         """Bytes of its copies."""
         return sum([copy.variable.nbytes for copy in self.copies.values()])
 
-    def variables(self) -> dict[str, Variable]:
-        """The variables as they were at the snapshot, by name."""
+    def variables(self) -> Mapping[str, Variable]:
+        """The variables of a `readable` cut by name."""
+        if self.applied is not None:
+            return self.applied
         return {name: copy.variable for name, copy in self.copies.items()}
 
 
@@ -193,6 +212,8 @@ class Cuts:
         if cut is None or cut.number != number:
             over = "" if self.completed == number else f"this shard has no part of cut {number}"
             return ms.CutReport(number, complete=self.completed >= number, waiting_for=over)
+        if cut.holders and cut.complete and not cut.readable:
+            return ms.CutReport(number, waiting_for="copies of the variables", held=True)
         return ms.CutReport(number, cut.complete, cut.waiting_for, held=bool(cut.holders))
 
 

@@ -253,6 +253,7 @@ class Shard:
         if not settled and (
             self._pending.may_be_guarded
             or (isinstance(message, ms.Push | ms.Assign) and self._store.is_guarded(magnitudes))
+            or (isinstance(message, ms.Cut) and self._applies_late(message))
         ):
             raise TasksPending
         result = StepResult(settled)
@@ -348,7 +349,7 @@ class Shard:
                 self._store.check_assignments(message.assignments)
             case ms.Take():
                 self._check_has_queues()
-                self._queues.check(message.queue)
+                self._queues.check(message)
         return member, repeated
 
     def _check_has_queues(self) -> None:
@@ -531,7 +532,23 @@ class Shard:
                 cuts.release([holder.worker])
             else:
                 cut.holders.add(holder)
+                for copy in cut.copies.values() if cut.late else ():
+                    copy.start(result)
+                if cut.may_apply:
+                    self._apply_late(cut, result)
         result.replies.append(ms.Reply(ticket, cuts.report(number)))
+
+    def _applies_late(self, message: ms.Cut) -> bool:
+        cut = self.cuts.current
+        return cut is not None and message.holder is not None and message.number == cut.number and cut.may_apply
+
+    def _apply_late(self, cut: ShardCut, result: StepResult) -> None:
+        """Make the late changes in the copies: as after a restore of the cut, by the same rules, to the same bits."""
+        shard = Shard(self.shard, self.shards, consistency=self._consistency, staleness=self._staleness)
+        shard.restore(cut.state, {name: copy.arrays for name, copy in cut.copies.items()}, 0.0)
+        for ticket, change in enumerate(cut.late):
+            result.tasks += shard.step(ticket, change, 0.0).tasks
+        cut.applied = shard._store.variables
 
     def begin_final_cut(self) -> ShardCut | None:
         """The cut of a shard that takes no more messages: complete at once; None if there is no memory for it."""
@@ -554,15 +571,19 @@ class Shard:
         cut = self.cuts.current
         if cut is None or cut.number != message.of_cut or message.sender not in cut.holders:
             raise InvalidMessage(f"cut {message.of_cut} is not held for worker {message.sender.worker!r} here: hold it")
+        if not cut.readable:
+            raise InvalidMessage(f"cut {message.of_cut} is not complete here yet: ask about it until it is")
+        variables = cut.variables()
         for name in (*message.names, *[choice.name for choice in message.choices]):
-            if name not in cut.copies:
+            if name not in variables:
                 raise UnknownVariable(f"no variable {name!r} in cut {message.of_cut}: it was registered later")
 
     def _pull_of_cut(self, ticket: int, message: ms.Pull, allocator: ms.Allocator | None, result: StepResult) -> None:
         cut = self.cuts.current
         assert cut is not None, "checked"
         for name in (*message.names, *[choice.name for choice in message.choices]):
-            cut.copies[name].start(result)
+            if name in cut.copies:
+                cut.copies[name].start(result)
         values = self._store.read(message, result, allocator, cut.variables())
         result.replies.append(ms.Reply(ticket, ms.Pulled(values, cut.state.global_step)))
 

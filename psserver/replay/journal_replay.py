@@ -15,9 +15,9 @@ from psserver.core.state import ShardState, VariableArrays
 from psserver.core.variables.array_tasks import StepResult
 from psserver.storage import checkpoints, records
 from psserver.storage.checkpoint_folders import available
-from psserver.storage.recovery import Start, journal_folder
 from psserver.storage.run_file import read_run
 from psserver.storage.segments import list_segments, read_segments
+from psserver.storage.start import Start, journal_folder
 from pswire import messages as ms
 from pswire.errors import DamagedFile, Malformed, ParamServerError, StorageError
 from pswire.specs.consistency import parse_consistency, parse_staleness

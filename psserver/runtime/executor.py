@@ -18,7 +18,7 @@ from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import StepResult, TasksPending
 from psserver.runtime.persistence import Persistence
 from psserver.runtime.task_order import TaskOrder
-from psserver.storage.recovery import Start
+from psserver.storage.start import Start
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.messages import (
     Allocator,

@@ -21,8 +21,9 @@ from psserver.core.variables.array_tasks import StepResult
 from psserver.runtime.task_order import TaskOrder
 from psserver.storage import checkpoints, records, retention
 from psserver.storage.journal import Journal
-from psserver.storage.recovery import Start, find_start, journal_folder, start_at
+from psserver.storage.recovery import find_start
 from psserver.storage.segments import list_segments
+from psserver.storage.start import Start, journal_folder, start_at
 from pswire import messages as ms
 from pswire.errors import ParamServerError, Unavailable, WrongShard
 

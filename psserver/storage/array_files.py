@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from crc32c import crc32c
 
-from psserver.storage.files import write_all
+from psserver.storage.files import FORGET_BYTES, forget_pages, sync_data, write_all
 from pswire.errors import DamagedFile, StorageError
 from pswire.tensors.tensor_files import header_of
 from pswire.tensors.values import DTYPES, Array, TensorSpec
@@ -39,6 +39,7 @@ class NewFile:
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         self.sum = FileSum(0, 0)
+        self._cached_from = 0
 
     def __enter__(self) -> Self:
         return self
@@ -55,6 +56,10 @@ class NewFile:
             piece = view[start : start + PIECE]
             write_all(self._descriptor, [piece], self.sum.nbytes)
             self.sum = FileSum(self.sum.nbytes + piece.nbytes, crc32c(piece, self.sum.crc32c))
+            if self.sum.nbytes - self._cached_from >= FORGET_BYTES:
+                sync_data(self._descriptor)
+                forget_pages(self._descriptor, self._cached_from, self.sum.nbytes)
+                self._cached_from = self.sum.nbytes
 
     def write_array(self, array: Array, spec: TensorSpec) -> None:
         """Write the elements of an array, which must be as `spec` says."""

@@ -25,6 +25,12 @@ def step_folder(folder: Path, number: int) -> Path:
     return folder / f"step-{number:09d}"
 
 
+def parse_step(name: str) -> int | None:
+    """The number of a checkpoint whose folder has this name; None: it is no such folder."""
+    step = _STEP.fullmatch(name)
+    return None if step is None else int(step[1])
+
+
 def shard_name(shard: int, shards: int) -> str:
     """The name of what belongs to one shard."""
     return f"shard-{shard}-of-{shards}"
@@ -42,11 +48,11 @@ def found(folder: Path) -> dict[int, set[tuple[int, int]]]:
     """
     numbers: dict[int, set[tuple[int, int]]] = {}
     for name in _names(folder):
-        if (step := _STEP.fullmatch(name)) is not None:
+        if (number := parse_step(name)) is not None:
             matches = [_SHARD.fullmatch(one) for one in _names(folder / name)]
             shards = {(int(one[1]), int(one[2])) for one in matches if one is not None}
             if shards:
-                numbers[int(step[1])] = shards
+                numbers[number] = shards
     return dict(sorted(numbers.items()))
 
 
@@ -80,7 +86,7 @@ def remove_if_empty(step: Path) -> None:
 def sweep(folder: Path, shard: int, shards: int) -> None:
     """Remove what a killed process of this shard has left: call it at start. Raises `StorageError`."""
     name = shard_name(shard, shards)
-    for step in [folder / one for one in _names(folder) if _STEP.fullmatch(one)]:
+    for step in [folder / one for one in _names(folder) if parse_step(one) is not None]:
         for leftover in (temporary_path(step / name), _old_path(step / name)):
             shutil.rmtree(leftover, ignore_errors=True)
         remove_if_empty(step)

@@ -32,9 +32,11 @@ class Manifest:
         is_cut: it has one moment of all shards, so that a job can go back to it.
         written: the time (ISO 8601, UTC).
         version: of the package that wrote it.
+        late: the number of late changes.
         files: size and CRC32C by name.
         data: the state as JSON.
         served: dtype and shape of the arrays of served weights by name.
+        worker: of an embedded shard, the part of the worker beside it (`psworker.transport.WorkerPart`).
     """
 
     path: Path
@@ -45,9 +47,11 @@ class Manifest:
     is_cut: bool
     written: str
     version: str
+    late: int
     files: dict[str, FileSum]
     data: dict[str, Any]
     served: dict[str, TensorSpec]
+    worker: dict[str, Any] | None = None
 
     @cached_property
     def state(self) -> ShardState:
@@ -81,6 +85,8 @@ def write_manifest(
     *,
     final: bool,
     is_cut: bool,
+    late: int,
+    worker: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the manifest of a checkpoint, when its other files are complete. Raises `OSError`."""
     data = {
@@ -89,10 +95,11 @@ def write_manifest(
         "is_cut": is_cut,
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "paramserver": version("paramserver"),
+        "late": late,
         "files": {name: {"bytes": one.nbytes, "crc32c": f"{one.crc32c:08x}"} for name, one in files.items()},
         "served": {name: {"dtype": one.dtype.name, "shape": list(one.shape)} for name, one in served.items()},
         "state": manifest.to_json(state),
-    }
+    } | ({} if worker is None else {"worker": worker})
     with NewFile(folder / MANIFEST) as file:
         file.write(checksummed_json.dumps(data))
 
@@ -128,7 +135,9 @@ def read_manifest(folder: Path, number: int, shard: int, shards: int) -> Manifes
         data["is_cut"],
         data["written"],
         data["paramserver"],
+        data["late"],
         {name: FileSum(one["bytes"], int(one["crc32c"], 16)) for name, one in data["files"].items()},
         state,
         {name: TensorSpec("served", tuple(one["shape"]), one["dtype"]) for name, one in served.items()},
+        data.get("worker"),
     )

@@ -1,139 +1,34 @@
-"""What a shard starts from: nothing, a checkpoint with what its journal has after it, or an older state of the job.
+"""The start of a shard from the files of a job of this or another number of shards; and whole jobs from their files."""
 
-    start = find_start(folder, shard, shards)  # looks; if it is lost: start_at, or give_up
-    start.restore(new_shard, now)              # the shard has the state
-    start.begin(new_shard, journal=...)        # durable; from now on something may be acknowledged
-
-A start has lost nothing if the last run has stopped and written a final checkpoint, from which no run has begun yet, or
-if it has written a journal: then the newest checkpoint and the records after it give the state. Otherwise something may
-have been acknowledged after the newest checkpoint (`lost`): a single shard gives it up, and several have to agree on a
-cut to which they go back. Both begin a new timeline.
-
-A run begins in an order that makes this true at every moment at which the process may be killed:
-
-1. a state that no checkpoint has is written as a final one;
-2. a journal that does not continue from this state is removed, and an empty segment begins;
-3. the run file (`psserver.storage.run_file`) says which run this is;
-4. checkpoints that its timeline gave up, which are ignored from now on, are removed.
-"""
-
-import os
-import shutil
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from psserver.core.shard import Shard
-from psserver.core.state import ShardState, VariableArrays
-from psserver.core.variables.array_tasks import run
-from psserver.storage import checkpoints, records
-from psserver.storage.checkpoint_folders import available, found, remove, sweep
-from psserver.storage.files import sync_path
+from psserver.storage.checkpoint_folders import found, sweep
 from psserver.storage.reshard import reshard
 from psserver.storage.retention import cuts, given_up
-from psserver.storage.run_file import Run, read_run, run_path, write_run
-from psserver.storage.segment_file import SegmentFile
-from psserver.storage.segments import Record, SegmentHeader, list_segments, read_segments
-from pswire.errors import DamagedFile, Malformed, NotJoined, ParamServerError, StorageError
-from pswire.messages import Assign, Join, Message, Push, Register, Tune
+from psserver.storage.start import Start, own_start, remove_renamed_journal, start_at
+from pswire.errors import DamagedFile, StorageError
 from pswire.specs.consistency import parse_consistency, parse_staleness
 
-#: The timeline of a job that has given up nothing; 0 means none in messages.
-FIRST_TIMELINE = 1
 
-
-@dataclass(slots=True, eq=False)
-class Start:
-    """What a shard starts from.
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredJob:
+    """A job as its files have it.
 
     Attributes:
-        folder, shard, shards: whose start it is.
-        timeline, timeline_cut: which timeline the shard follows, and the cut that it began with.
-        state: None: the job is new.
-        arrays: of the state's variables; the restored shard will own them.
-        late: changes that belong to the cut and came after the state.
-        stored: a checkpoint has the state.
-        replayed: the journal has what came after it.
-        lost: something newer may have been acknowledged: the shard cannot begin a run from here.
-        gave_up: what may have been acknowledged after the cut is given up: all workers have to join again.
-        notes: sentences for the log: what was damaged, left out or given up.
+        shards: all of them, with their states.
+        cut: what came after this cut is not there; None: nothing that was acknowledged is missing.
+        timeline: that of its last run.
+        number: of the newest checkpoint that was looked at.
+        notes: as in `Start`.
     """
 
-    folder: Path
-    shard: int
-    shards: int
-    timeline: int = FIRST_TIMELINE
-    timeline_cut: int = 0
-    state: ShardState | None = None
-    arrays: dict[str, VariableArrays] = field(default_factory=dict)
-    late: tuple[Message, ...] = ()
-    stored: bool = False
-    replayed: bool = False
-    lost: bool = False
-    gave_up: bool = False
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def number(self) -> int:
-        """The number of the checkpoint; 0 if the job is new."""
-        return 0 if self.state is None else self.state.cut
-
-    def give_up(self) -> None:
-        """Begin a new timeline from here, without what may have been acknowledged since: for a single shard."""
-        self.lost, self.gave_up = False, True
-        self.timeline, self.timeline_cut = self.timeline + 1, self.number
-        self.notes.append(f"what may have been acknowledged after checkpoint {self.number} is given up")
-
-    def restore(self, shard: Shard, now: float, *, truncate: bool = True) -> None:
-        """Give a new shard the state; call it once. May add notes.
-
-        Args:
-            shard: with the options of the state.
-            now: as in `Shard.step`.
-            truncate: whether to cut a torn tail of the journal off.
-
-        Raises:
-            WrongShard: the state is of a shard with other options.
-            StorageError: the journal cannot be read, or does not continue from the state; `DamagedFile`: it is damaged.
-        """
-        if self.state is not None:
-            shard.restore(self.state, self.arrays, now)
-            self.arrays = {}
-        if self.lost or self.gave_up:
-            self.notes += step_late(shard, self.late, now)
-        shard.timeline, shard.lost = self.timeline, self.lost
-        if self.gave_up:
-            shard.go_back(self.timeline)
-        if self.replayed:
-            _replay(shard, journal_folder(self.folder, self.shard, self.shards), self.number, now, truncate=truncate)
-        shard.resume(now)
-
-    def begin(self, shard: Shard, *, journal: bool, keep_journal: bool = False) -> None:
-        """Begin the run of the restored shard, durably. Raises `OSError`, or `StorageError`.
-
-        With a `journal`, its newest segment continues from the shard's state. With `keep_journal`, the segments before
-        it stay if they lead to this state.
-        """
-        folder, at, number = self.folder, (self.shard, self.shards), self.number
-        continues = self.replayed and journal
-        if not self.stored or (self.replayed and not journal):
-            if self.replayed:
-                number = shard.cuts.number = shard.cuts.completed = max(shard.cuts.number + 1, shard.global_step)
-            arrays, is_cut = iter(shard.arrays().items()), not self.replayed or self.shards == 1
-            checkpoints.write(folder, shard.state(), arrays, tuple, final=True, is_cut=is_cut)
-        path = journal_folder(folder, *at)
-        if keep_journal and not continues and self.stored and not self.gave_up and _segments(folder, *at):
-            _continue_journal(path, number, shard.identity)
-        elif not continues:
-            remove_journal(folder, *at)
-            if journal:
-                path.mkdir()
-                SegmentFile.create(path, SegmentHeader(number, shard.identity)).close()
-                sync_path(folder)
-        began_from = Run(self.timeline, self.timeline_cut, number, journal, self.gave_up and number == self.number)
-        write_run(folder, *at, began_from)
-        for old in given_up(folder, self.timeline, self.timeline_cut, *at):
-            remove(folder, old, *at)
+    shards: list[Shard]
+    cut: int | None
+    timeline: int
+    number: int
+    notes: list[str]
 
 
 def find_start(folder: Path, shard: int, shards: int) -> Start:
@@ -147,153 +42,64 @@ def find_start(folder: Path, shard: int, shards: int) -> Start:
         StorageError: files may not be read, or are of a later version; or checkpoints that should be there are not.
     """
     sweep(folder, shard, shards)
-    _remove_renamed_journal(folder, shard, shards)
-    there = found(folder)
-    mine = max([number for number, one in there.items() if (shard, shards) in one], default=-1)
-    newer = {of: number for number, one in there.items() if number > mine for _, of in one if of != shards}
-    if newer:
-        return _on_other_shards(folder, shard, shards, max(newer, key=lambda of: (newer[of], of)))
-    return _own_start(folder, shard, shards)
+    remove_renamed_journal(folder, shard, shards)
+    mine = max([number for number, there in found(folder).items() if (shard, shards) in there], default=-1)
+    newest, before = newest_job(folder, without=shards)
+    if newest > mine:
+        return _on_other_shards(folder, shard, shards, before)
+    return own_start(folder, shard, shards)
 
 
-def start_at(folder: Path, timeline: int, cut: int, shard: int, shards: int) -> Start:
-    """The start of a new timeline from a cut. Raises `DamagedFile` or `StorageError`."""
-    found = checkpoints.read(folder, cut, shard, shards)
-    return Start(folder, shard, shards, timeline, cut, found.state, found.arrays, found.late, stored=True, gave_up=True)
+def newest_job(folder: Path, without: int = 0) -> tuple[int, int]:
+    """The number of the newest checkpoint in a folder, and of how many shards it is; (-1, 0): there is none.
+
+    Those of `without` shards are left out.
+    """
+    numbers = [(number, of) for number, there in found(folder).items() for _, of in there if of != without]
+    return max(numbers, default=(-1, 0))
 
 
-def journal_folder(folder: Path, shard: int, shards: int) -> Path:
-    """The folder of a shard's journal."""
-    return folder / f"journal-{shard}-of-{shards}"
+def stored_job(folder: Path, shards: int, number: int | None = None) -> StoredJob:
+    """The job of so many shards, as it was in checkpoint `number`; without it, as late as possible. Changes nothing.
 
-
-def remove_journal(folder: Path, shard: int, shards: int) -> None:
-    """Remove the journal of a shard: at once and durably its name, since a part of it would look complete."""
-    _remove_renamed_journal(folder, shard, shards)
-    path = journal_folder(folder, shard, shards)
-    if path.exists():
-        path.rename(_renamed_journal(folder, shard, shards))
-        sync_path(folder)
-        _remove_renamed_journal(folder, shard, shards)
-
-
-def _renamed_journal(folder: Path, shard: int, shards: int) -> Path:
-    path = journal_folder(folder, shard, shards)
-    return path.with_name(f".{path.name}.old")
-
-
-def _remove_renamed_journal(folder: Path, shard: int, shards: int) -> None:
-    shutil.rmtree(_renamed_journal(folder, shard, shards), ignore_errors=True)
-
-
-# --- from the files of the shard itself -------------------------------------------------------------------------------
-
-
-def _own_start(folder: Path, shard: int, shards: int) -> Start:
-    """The start from the shard's own checkpoints and journal. Changes nothing."""
-    at = shard, shards
-    last = read_run(folder, *at)
-    without = [] if last is None else given_up(folder, last.timeline, last.timeline_cut, *at)
-    latest = checkpoints.latest(folder, *at, without)
-    notes = [str(error) for error in latest.skipped]
-    if latest.checkpoint is None:
-        if not notes and last is None:
-            return Start(folder, *at)
-        raise DamagedFile(
-            f"{folder} has no intact checkpoint of shard {shard} of {shards}, which has begun before: restore the "
-            f"checkpoints, or remove {run_path(folder, *at)} and what is left of them to begin a new job"
-            + "".join([f"; {note}" for note in notes])
+    Raises `DamagedFile`, or `StorageError` if checkpoints are missing, may not be read, or are of a later version.
+    """
+    numbers = found(folder)
+    chosen = numbers.values() if number is None else [numbers.get(number, set())]
+    present = sorted({shard for there in chosen for shard, of in there if of == shards})
+    if present != list(range(shards)):
+        which = "checkpoints" if number is None else f"checkpoint {number}"
+        raise StorageError(
+            f"{folder} has {which} of shard {', '.join(map(str, present)) or 'none'} of {shards} only: bring those of "
+            "all shards into one folder"
         )
-    checkpoint = latest.checkpoint
-    start = Start(folder, *at, state=checkpoint.state, arrays=checkpoint.arrays, late=checkpoint.late, stored=True)
-    start.notes = notes
-    is_final = checkpoint.manifest.final and not notes
-    if last is None:  # no run has begun, or its file was removed
-        start.timeline = max(checkpoint.state.timeline, FIRST_TIMELINE)
-        start.lost = not (is_final and len(available(folder, *at)) == 1)
-        return start
-    start.timeline, start.timeline_cut = last.timeline, last.timeline_cut
-    if not (is_final and start.number > last.began_from):
-        start.replayed = last.journal and start.number in _segments(folder, *at)
-        start.gave_up = start.replayed and last.gave_up and start.number == last.began_from
-        start.lost = not start.replayed
-    return start
-
-
-def _segments(folder: Path, shard: int, shards: int) -> Iterable[int]:
-    """The numbers of the segments of the journal: that of a checkpoint begins there."""
-    path = journal_folder(folder, shard, shards)
-    return list_segments(path) if os.path.isdir(path) else ()
-
-
-def _continue_journal(path: Path, number: int, identity: int) -> None:
-    """Begin the segment of a final checkpoint after the segments that led to it, unless a killed process has."""
-    segments = list_segments(path)
-    newest = max(segments)
-    if newest < number:
-        for _ in read_segments(path, identity, newest, truncate=True):
-            pass  # a torn tail, which the checkpoint has, is cut off
-        previous = newest, segments[newest].stat().st_size
-        SegmentFile.create(path, SegmentHeader(number, identity, *previous)).close()
-
-
-def step_late(shard: Shard, changes: Iterable[Message], now: float) -> list[str]:
-    """Step the late changes of a cut, by workers that may have joined after the snapshot; returns what was refused."""
-    refused = []
-    for change in changes:
-        assert isinstance(change, Push | Assign | Tune | Register), "other messages are not kept with a cut"
-        try:
-            try:
-                shard.check(change)
-            except NotJoined:
-                sender = change.sender
-                run(shard.step(0, Join(sender.worker, sender.incarnation, shard.shard, shard.shards), now).tasks)
-            run(shard.step(0, change, now).tasks)
-        except ParamServerError as error:
-            refused.append(f"a late {type(change).__name__} of checkpoint {shard.cuts.number} was left out: {error}")
-    return refused
-
-
-def _replay(shard: Shard, journal: Path, first: int, now: float, *, truncate: bool) -> None:
-    """Step the records of a journal from a segment on; their cuts were taken before."""
-    shard.cuts.enabled = False
-    for ticket, record in enumerate(read_segments(journal, shard.identity, first, truncate=truncate)):
-        try:
-            run(shard.step(ticket, records.decode(record.payload), now).tasks)
-        except Malformed as error:
-            raise DamagedFile(f"{_place(record)}: not a message: {error}") from error
-        except ParamServerError as error:
-            raise StorageError(f"{_place(record)}: the message does not fit the checkpoint: {error}") from error
-    shard.cuts.enabled = True
-
-
-def _place(record: Record) -> str:
-    return f"journal segment {record.path}, offset {record.offset}"
-
-
-# --- from the files of another number of shards -----------------------------------------------------------------------
+    if number is not None:
+        starts = [start_at(folder, 1, number, shard, shards) for shard in range(shards)]
+        return StoredJob([_restored(start) for start in starts], number, 1, number, [])
+    starts = [own_start(folder, shard, shards) for shard in range(shards)]
+    notes = [note for start in starts for note in start.notes]
+    timeline, newest = max([start.timeline for start in starts]), max([start.number for start in starts])
+    cut = None
+    if any(start.lost for start in starts):
+        starts = _common_cut(starts)
+        cut = starts[0].number
+        notes.append(f"what may have been acknowledged after checkpoint {cut} is given up")
+    return StoredJob([_restored(start) for start in starts], cut, timeline, newest, notes)
 
 
 def _on_other_shards(folder: Path, shard: int, shards: int, before: int) -> Start:
     """The start from the files of a job of `before` shards, which are not changed."""
-    present = sorted({one for there in found(folder).values() for one, of in there if of == before})
-    if present != list(range(before)):
-        raise StorageError(
-            f"the newest checkpoints in {folder} are of {before} shards, and this is shard {shard} of {shards}: start "
-            f"{before} servers, or bring the checkpoints of all of them into one folder (here are those of "
-            f"{', '.join(map(str, present))})"
-        )
-    starts = [_own_start(folder, one, before) for one in range(before)]
-    notes = [note for start in starts for note in start.notes]
-    timeline, newest = max([start.timeline for start in starts]), max([start.number for start in starts])
-    if any(start.lost for start in starts):
-        timeline += 1
-        starts = _common_cut(starts)
-        notes.append(f"what may have been acknowledged after checkpoint {starts[0].number} is given up")
-    old = [_restored(start) for start in starts]
-    number = max([newest, *[one.cuts.number for one in old]]) + 1
-    state, arrays = reshard(old, shards, number)[shard]
-    notes.append(f"the job goes on with {shards} shards instead of {before}")
+    try:
+        job = stored_job(folder, before)
+    except StorageError as error:
+        raise type(error)(
+            f"the newest checkpoints in {folder} are of {before} shards, and this is shard {shard} of {shards}; they "
+            f"cannot be used here, start {before} servers instead: {error}"
+        ) from error
+    number = max([job.number, *[one.cuts.number for one in job.shards]]) + 1
+    timeline = job.timeline + (job.cut is not None)
+    state, arrays = reshard(job.shards, shards, number)[shard]
+    notes = [*job.notes, f"the job goes on with {shards} shards instead of {before}"]
     state = replace(state, timeline=timeline)
     return Start(folder, shard, shards, timeline, number, state, arrays, notes=notes)
 

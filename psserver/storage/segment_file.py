@@ -12,7 +12,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from psserver.storage.files import sync_data, write_all, write_file
+from psserver.storage.files import FORGET_BYTES, forget_pages, sync_data, write_all, write_file
 from psserver.storage.segments import (
     RECORD_HEADER,
     InvalidRecord,
@@ -39,6 +39,7 @@ class SegmentFile:
         self._path = path
         self._seed = header.seed()
         self._suspect = False
+        self._cached_from = 0
         self._descriptor = os.open(path, os.O_RDWR)
         self.size = self.safe = os.fstat(self._descriptor).st_size
 
@@ -86,17 +87,10 @@ class SegmentFile:
         except OSError:
             self._suspect = self.size > self.safe
             raise
-        self._forget(self.safe, self.size)
         self._suspect, self.safe = False, self.size
-
-    def _forget(self, start: int, end: int) -> None:
-        """Give up the kernel's memory of these bytes: nobody reads them while the server runs.
-
-        The next records take the same pages. Fresh ones cost a virtual machine that gives free memory back to its host
-        ten times as much as the copy itself.
-        """
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
+        if self.safe - self._cached_from >= FORGET_BYTES:
+            forget_pages(self._descriptor, self._cached_from, self.safe)
+            self._cached_from = self.safe
 
     def _write_again(self) -> None:
         """Write what is not safe once more, from the kernel's memory if that still has it.

@@ -190,13 +190,18 @@ def one(part: Part, *, optional: bool = False) -> Field:
 def many(part: Part, name_of: Callable[[Any], str] | None = None) -> Field:
     """Parts in order; with `name_of`, which returns the name of a part, each name once."""
 
-    def put(value: Iterable[object], proto: Proto, name: str, sender: TensorSender) -> None:
+    def put(value: Sequence[object], proto: Proto, name: str, sender: TensorSender) -> None:
+        if not value:
+            return  # as most are, of most messages
         repeated = getattr(proto, name)
         for item in value:
             part.put(item, repeated.add(), sender)
 
     def get(proto: Proto, name: str, receiver: TensorReceiver) -> tuple[object, ...]:
-        items = tuple([part.get(item, receiver) for item in getattr(proto, name)])
+        repeated = getattr(proto, name)
+        if not repeated:
+            return ()
+        items = tuple([part.get(item, receiver) for item in repeated])
         if name_of is not None and len(items) > 1:
             check_distinct([name_of(item) for item in items])
         return items

@@ -23,6 +23,7 @@ from pswire.specs.consistency import (
 from pswire.tensors.values import Array
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.heartbeat import Heartbeat
+from psworker.client.job_cuts import JobCuts
 from psworker.client.placement import Placement
 from psworker.client.push_pull import PushResult, ShardedPull, ShardedPush, join_rows
 from psworker.client.recovery import Recovery
@@ -54,6 +55,9 @@ class Client:
     When shards have lost acknowledged state, all go back to a cut (`psworker.client.recovery`) within the call that
     learns of it. Then a push is dropped, and what else was called is repeated. `value_of` gives the worker's present
     value of a variable, for one that was registered after the cut; `on_recovery` is called afterwards, to pull values.
+
+    `generation` is the number of the cut that is held (`hold_cut`); 0: none. All values that are read are of this cut,
+    and nothing can be changed.
     """
 
     def __init__(
@@ -69,7 +73,10 @@ class Client:
         self._pushing = ShardedPush(self._calls, self.encoder)
         self._registration = Registration(self._calls, lambda name: self.value_of(name))
         self._recovery = Recovery(self._calls, self._registration, timeout)
+        self._cuts = JobCuts(self._calls)
+        self.generation = 0
         self._process = os.getpid()
+        self._timeout = timeout
         self._sequence = 0
         self._taken: dict[str, int] = {}  # by data queue, the recoveries when a block was taken
         self.value_of: Callable[[str], Array | None] = lambda name: None
@@ -123,6 +130,7 @@ class Client:
         """
         calls, pushing = self._calls, self._pushing
         names, rejoins = [declaration.spec.name for declaration in declarations], calls.rejoins
+        self.check_changeable()
         answers = self._repeated(lambda: self._registration.register(declarations), "its registration is repeated")
         pushing.observed |= {one.spec.name for one in declarations if isinstance(one.optimizer, MovingAverage)}
         if pushing.orders and calls.frontier.decided:
@@ -150,6 +158,7 @@ class Client:
 
         Raises `ShapeMismatch` if a gradient does not have its variable's shape and dtype; then nothing was sent.
         """
+        self.check_changeable()
         calls, pushing = self._calls, self._pushing
         if calls.abandoned:
             self._repeated(calls.report_abandoned, "nothing of it is open")
@@ -218,7 +227,9 @@ class Client:
         calls, encoding = self._calls, "" if exact else self.encoder.encoding
         pull = ShardedPull(self._placement, names, known_values, calls.rejoins)
         messages = {shard: pull.message(shard, calls.sender, encoding) for shard in sorted(pull.names)}
-        if not self._pushing.orders:
+        if self.generation:
+            messages = {shard: replace(message, of_cut=self.generation) for shard, message in messages.items()}
+        if self.generation or not self._pushing.orders:
             sent = calls.send(messages, pull.rejoins)
             return Future(lambda: pull.joined(calls.results(sent, ms.Pulled), None))
         first = calls.send({0: messages.get(0) or ms.Pull(calls.sender, ())}, pull.rejoins)
@@ -243,7 +254,7 @@ class Client:
         return self._repeated(lambda: self._choose(name, rows, slot, exact=exact), "its request for rows is repeated")
 
     def _choose(self, name: str, rows: Array | None, slot: str, *, exact: bool) -> VersionedArray:
-        calls, variable, orders = self._calls, self._placement[name], self._pushing.orders
+        calls, variable, orders = self._calls, self._placement[name], self._pushing.orders and not self.generation
         rejoins = calls.rejoins
         numbers, positions = (None, None) if rows is None else variable.split_rows(rows)
         encoding = "" if slot or exact else self.encoder.encoding
@@ -252,7 +263,9 @@ class Client:
         for index, partition in enumerate(variable.partitions):
             shard, choice = partition.shard, ms.Choice(name, None if numbers is None else numbers[index], slot)
             after = calls.after(shard) if orders and shard else ()
-            messages[shard] = ms.Pull(calls.sender, (), (choice,), encoding=encoding, after=after)
+            messages[shard] = ms.Pull(
+                calls.sender, (), (choice,), encoding=encoding, after=after, of_cut=self.generation
+            )
         answers = calls.results(calls.send(messages), ms.Pulled)
         values = [value for answer in answers for value in answer.values]
         read = ReadVersion(tuple([value.version for value in values]), served_at, rejoins)
@@ -263,6 +276,7 @@ class Client:
 
         Raises `ShapeMismatch` if a value does not have its variable's shape and dtype; then nothing was sent.
         """
+        self.check_changeable()
         parts: dict[int, list[ms.Assignment]] = {}
         for assignment in assignments:
             name, value, variable = assignment.name, assignment.array, self._placement[assignment.name]
@@ -306,6 +320,7 @@ class Client:
 
     def tune(self, names: Sequence[str], optimizer: UpdateSpec, fields: Sequence[str]) -> None:
         """Sets these hyperparameters of the variables, of the kind of `optimizer`, on all their shards."""
+        self.check_changeable()
         self.report_deferred_idle()
         self._repeated(lambda: self._tune(names, optimizer, fields), "its change of hyperparameters is repeated")
 
@@ -341,6 +356,34 @@ class Client:
         """Whether the last `take` is still valid: False after the shards went back, when another may have the block."""
         return self._taken.get(queue.name) == self.recoveries
 
+    def hold_cut(self, timeout: float | None = None) -> int:
+        """Begins a generation, and waits until all workers have shown its number to all shards; its number.
+
+        Raises `TimedOut` after `timeout` seconds, by default those of the client, with the workers it waits for.
+        """
+        self.check_changeable()
+        self.generation = self._cuts.begin(self._timeout if timeout is None else timeout)
+        return self.generation
+
+    def release_cut(self) -> None:
+        """Ends the generation, if it is not gone; raises nothing."""
+        generation, self.generation = self.generation, 0
+        if generation:
+            self._cuts.release(generation)
+
+    def checkpoint(self, timeout: float | None = None) -> int:
+        """Begins a checkpoint, and waits until all servers have written it; its number. See `JobCuts.write`."""
+        self.check_changeable()
+        return self._cuts.write(self._timeout if timeout is None else timeout)
+
+    def check_changeable(self) -> None:
+        """Raises `ConfigurationError` while a generation is held."""
+        if self.generation:
+            raise ConfigurationError(
+                "inside `with session.generation()` variables have the values of one moment, and cannot be trained, "
+                "assigned or registered: do it after the block"
+            )
+
     def _repeated(self, attempt: Callable[[], T], consequence: str) -> T:
         """The result of an attempt, which is made again when all shards went back to a cut during it."""
         for _ in range(MAX_RECOVERIES):
@@ -351,8 +394,11 @@ class Client:
         return attempt()
 
     def _go_back(self, error: StateLost, consequence: str) -> list[ms.Joined]:
+        generation, self.generation = self.generation, 0
         answers = self._recovery.go_back(error, self._sequence, consequence)
         self.on_recovery()
+        if generation:
+            raise ParamServerError(f"the values of generation {generation} are gone: {self._recovery.reason}")
         return answers
 
     def give_back(self, queue: ms.QueueSpec) -> None:

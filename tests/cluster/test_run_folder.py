@@ -67,14 +67,20 @@ def test_a_killed_server_is_started_again_with_its_state_and_the_workers_go_on(c
         ), log
 
 
-@pytest.mark.parametrize("options", [(), pytest.param(("--journal",), marks=pytest.mark.slow)])
-def test_a_job_that_was_stopped_is_resumed_where_it_was(commands, options):
+@pytest.mark.parametrize(
+    ("options", "then"),
+    [
+        ((), ()),
+        *[pytest.param(*one, marks=pytest.mark.slow) for one in ((("--journal",), ()), ((), ("--shards", "2")))],
+    ],
+)
+def test_a_job_that_was_stopped_is_resumed_where_it_was_also_on_more_shards(commands, options, then):
     script = commands.script(COUNTS)
     command = commands.start(*LOCAL, *options, "--workers", "1", script)
     command.wait_for("at ten")
     assert command.end(signal.SIGINT)[0] == 130
     (commands.folder / "go").touch()
-    code, out, err = commands.run(*LOCAL, *options, "--workers", "1", "--resume", script)
+    code, out, err = commands.run(*LOCAL, *options, *then, "--workers", "1", "--resume", script)
     assert (code, "starts anew" in "".join(err)) == (0, False)
     assert out[0] == "worker-0 | incarnation 2 at step 10"
     assert out[-1] == "worker-0 | trained 2.0 until step 24", "each example once an epoch, over both runs"

@@ -98,6 +98,22 @@ def test_values_and_slots_of_a_held_cut_stay_as_they_were_while_training_goes_on
     assert one.answer(ms.Cut()).number > number
 
 
+def test_the_values_of_a_held_cut_have_its_late_changes_too():
+    one = driver()
+    push(one, A, 1)
+    number = one.answer(ms.Cut(holder=A)).number
+    push(one, B, 1, cut=number - 1)
+    pull = ms.Pull(A, ("W",), of_cut=number)
+    one.refuse(pull, InvalidMessage, "not complete")
+    push(one, B, 2, cut=number)
+    push(one, A, 2, cut=number)
+    one.refuse(pull, InvalidMessage, "not complete")
+    reports = [one.answer(ms.Cut(number, A)) for _ in range(3)]
+    assert [report.complete for report in reports][-1], reports
+    assert one.answer(pull).values[0].array.tolist() == [2, 2]
+    assert value(one.shard) == [4, 4]
+
+
 def test_a_cut_for_whose_copies_there_is_no_memory_is_skipped_and_training_goes_on():
     one = driver(memory_limit=20)
     answer = push(one, A, 1, cut=3)

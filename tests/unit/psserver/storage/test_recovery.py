@@ -10,10 +10,11 @@ from psserver.core.shard import Shard
 from psserver.storage import records
 from psserver.storage.checkpoint_folders import available, shard_folder
 from psserver.storage.checkpoints import write as write_checkpoint
-from psserver.storage.recovery import find_start, journal_folder, start_at
+from psserver.storage.recovery import find_start
 from psserver.storage.run_file import run_path
 from psserver.storage.segment_file import SegmentFile
 from psserver.storage.segments import SegmentHeader, list_segments, segment_path
+from psserver.storage.start import journal_folder, start_at
 from pswire.errors import DamagedFile, NotJoined, StateLost, StorageError
 from pswire.messages import Assign, Assignment, Gradient, Join, Push, Register, Sender
 from pswire.optimizers import GradientDescent
@@ -350,5 +351,7 @@ def test_a_run_file_that_is_damaged_is_named_and_without_it_something_may_be_los
 
 def test_a_job_whose_other_shards_are_elsewhere_is_not_begun_on_another_number_of_shards(tmp_path):
     Server(tmp_path, 0, 2).begin()
-    with pytest.raises(StorageError, match=r"are of 2 shards, and this is shard 1 of 3: .* \(here are those of 0\)"):
+    with pytest.raises(
+        StorageError, match=r"are of 2 shards, and this is shard 1 of 3; .*start 2 servers.*of shard 0 of 2"
+    ):
         find_start(tmp_path, 1, 3)

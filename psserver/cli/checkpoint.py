@@ -1,0 +1,245 @@
+"""`psserver checkpoint`: what is in the checkpoints of a folder, as text or JSON; and the removal of old ones."""
+
+import dataclasses
+import json
+import math
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.table import Table
+
+from psserver.cli.status import make_console, plain, size, tables, to_json
+from psserver.core.shard import Shard
+from psserver.core.state import QueueState, VariableArrays, VariableState
+from psserver.core.variables.variable import slot_specs
+from psserver.storage import checkpoints
+from psserver.storage.checkpoint_folders import found, shard_folder
+from psserver.storage.checkpoint_manifest import Manifest, read_manifest
+from psserver.storage.retention import prune
+from pswire.errors import DamagedFile, StorageError
+from pswire.job_status import JobStatus, ShardAnswer, merge_reports
+from pswire.messages import Status, StatusReport
+from pswire.specs.consistency import parse_consistency, parse_staleness
+from pswire.tensors.values import DTYPES, Array, TensorSpec
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Listed:
+    """A checkpoint of a job of so many `shards`; `damaged` are the reasons of those whose manifest cannot be read."""
+
+    number: int
+    shards: int
+    present: tuple[int, ...]
+    manifests: tuple[Manifest, ...]
+    damaged: tuple[str, ...]
+
+    @property
+    def complete(self) -> bool:
+        return len(self.present) == self.shards and not self.damaged
+
+    @property
+    def final(self) -> bool:
+        return bool(self.manifests) and all(one.final for one in self.manifests)
+
+    @property
+    def is_cut(self) -> bool:
+        return bool(self.manifests) and all(one.is_cut for one in self.manifests)
+
+    @property
+    def written(self) -> str:
+        """When the last shard was written; empty if that is unknown."""
+        return max([one.written for one in self.manifests], default="")
+
+    @property
+    def nbytes(self) -> int:
+        return sum([one.nbytes for one in self.manifests])
+
+    @property
+    def late(self) -> int:
+        return sum([one.late for one in self.manifests])
+
+    @property
+    def kind(self) -> str:
+        words = ["damaged"] * bool(self.damaged) + ["final"] * self.final + ["cut"] * self.is_cut
+        return ", ".join(words)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {
+            "number": self.number,
+            "shards": self.shards,
+            "present": list(self.present),
+            "complete": self.complete,
+            "final": self.final,
+            "cut": self.is_cut,
+            "written": self.written or None,
+            "timeline": max([one.timeline for one in self.manifests], default=None),
+            "nbytes": self.nbytes,
+            "late": self.late,
+            "damaged": list(self.damaged),
+        }
+
+
+def show_list(directory: Path, *, as_json: bool) -> None:
+    """Print all checkpoints in a folder."""
+    listed = list(_listed(directory))
+    if as_json:
+        click.echo(json.dumps([one.to_json() for one in listed], indent=2))
+        return
+    if not listed:
+        click.echo(f"no checkpoints in {directory}")
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for header in ("number", "age", "size", "shards", "kind"):
+        table.add_column(header, justify="right" if header in ("number", "age", "size") else "left")
+    for one in listed:
+        table.add_row(str(one.number), _age(one.written), size(one.nbytes), _shards_text(one), one.kind)
+    make_console().print(table)
+
+
+def _listed(directory: Path, only: int | None = None) -> Iterator[_Listed]:
+    for number, there in found(directory).items():
+        for shards in sorted({of for _, of in there}) if only in (None, number) else ():
+            present = tuple(sorted(shard for shard, of in there if of == shards))
+            manifests, damaged = [], []
+            for shard in present:
+                try:
+                    manifests.append(read_manifest(directory, number, shard, shards))
+                except DamagedFile as error:
+                    damaged.append(str(error))
+            yield _Listed(number, shards, present, tuple(manifests), tuple(damaged))
+
+
+def _shards_text(one: _Listed) -> str:
+    if len(one.present) == one.shards:
+        return f"all {one.shards}" if one.shards > 1 else "1"
+    return f"{', '.join(map(str, one.present))} of {one.shards}"
+
+
+def _age(written: str) -> str:
+    if not written:
+        return "–"
+    seconds = max(0.0, time.time() - datetime.fromisoformat(written).timestamp())
+    for unit, most in (("s", 120.0), ("min", 120.0), ("h", 48.0)):
+        if seconds < most:
+            return f"{seconds:.0f} {unit}"
+        seconds /= 60
+    return f"{seconds * 60 / 24:.0f} d"
+
+
+# --- one checkpoint ---------------------------------------------------------------------------------------------------
+
+
+def show(directory: Path, number: int | None, *, as_json: bool) -> None:
+    """Print the job in a checkpoint, the newest without a number. Raises `StorageError`."""
+    if number is None:
+        number = max([one.number for one in _listed(directory) if one.manifests], default=None)
+    chosen = [one for one in _listed(directory, number) if one.manifests] if number is not None else []
+    if not chosen:
+        which = "" if number is None else f" {number}"
+        raise StorageError(f"there is no checkpoint{which} in {directory} with a manifest that is intact")
+    for one in chosen:
+        job, queues = _job(one), _queues(one)
+        if as_json:
+            at = datetime.fromisoformat(one.written).timestamp()
+            data = to_json(job, at) | {"queues": plain(list(queues)), "checkpoint": one.to_json()}
+            click.echo(json.dumps(data, indent=2, allow_nan=False))
+        else:
+            _print(directory, one, job, queues)
+
+
+def _print(directory: Path, one: _Listed, job: JobStatus, queues: tuple[QueueState, ...]) -> None:
+    console = make_console()
+    late = f", and {one.late} late change{'s' * (one.late != 1)}" if one.late else ""
+    click.echo(f"checkpoint {one.number} in {directory}: {one.kind}; shards {_shards_text(one)}; {one.written}{late}")
+    for reason in one.damaged:
+        click.echo(f"warning: {reason}")
+    console.print(tables(job, servers=False))
+    for queue in queues:
+        spec, number = queue.spec, math.ceil(queue.spec.size / queue.spec.block)
+        out = ", ".join([f"{held.worker} has block {held.block}" for held in queue.out]) or "none is out"
+        blocks = f"{queue.handed_out:,} of {number * spec.epochs:,} blocks were handed out"
+        click.echo(
+            f"\ndata queue {spec.name!r}: {spec.size:,} examples in blocks of {spec.block:,}, {spec.epochs} epochs, of "
+            f"which {len(queue.reports)} are complete; {blocks}; {len(queue.returned)} came back; {out}"
+        )
+
+
+def _queues(one: _Listed) -> tuple[QueueState, ...]:
+    return tuple([queue for manifest in one.manifests for queue in manifest.state.queues])
+
+
+def _job(one: _Listed) -> JobStatus:
+    """The status that the servers would report with these states, of no age."""
+    answers = [ShardAnswer(str(manifest.path), _report(manifest)) for manifest in one.manifests]
+    job = merge_reports(answers)
+    workers = [dataclasses.replace(worker, lease_left=None) for worker in job.workers]
+    return dataclasses.replace(job, workers=tuple(workers), problems=())
+
+
+def _report(manifest: Manifest) -> StatusReport:
+    state = manifest.state
+    consistency, staleness = parse_consistency(state.consistency), parse_staleness(state.handling)
+    shard = Shard(state.shard, state.shards, consistency=consistency, staleness=staleness)
+    shard.restore(state, {one.spec.name: _placeholders(one) for one in state.variables}, 0.0)
+    answer = shard.step(0, Status(), 0.0).replies[-1].answer
+    assert isinstance(answer, StatusReport)
+    return answer
+
+
+def _placeholders(variable: VariableState) -> VariableArrays:
+    """Arrays of the right shapes that take no memory; nobody looks at their elements."""
+    optimizer = variable.declared or variable.optimizer
+    specs = {} if optimizer is None else slot_specs(variable.spec, optimizer)
+    slots = {name: _placeholder(spec) for name, spec in specs.items()}
+    return VariableArrays(_placeholder(variable.spec), slots)
+
+
+def _placeholder(spec: TensorSpec) -> Array:
+    return np.broadcast_to(np.zeros((), DTYPES[spec.dtype]), spec.shape)
+
+
+# --- checks and removal -----------------------------------------------------------------------------------------------
+
+
+def verify(directory: Path, number: int | None) -> bool:
+    """Read checkpoints whole, and print which are intact; returns whether all are. Raises `StorageError` for none."""
+    there = {n: shards for n, shards in found(directory).items() if number in (None, n)}
+    if not there:
+        raise StorageError(f"there is no checkpoint{'' if number is None else f' {number}'} in {directory}")
+    intact = True
+    for n, shards in there.items():
+        for shard, of in sorted(shards, key=lambda one: (one[1], one[0])):
+            try:
+                read = checkpoints.read(directory, n, shard, of)
+            except StorageError as error:
+                intact = False
+                click.echo(f"damaged: {error}")
+            else:
+                click.echo(f"intact: {read.manifest.path} ({size(read.manifest.nbytes)})")
+    return intact
+
+
+def remove_old(directory: Path, keep: int) -> None:
+    """Remove old checkpoints of all shards in a folder."""
+    for shard, shards in sorted({one for there in found(directory).values() for one in there}):
+        try:
+            removed = prune(directory, keep, shard, shards, is_intact=_is_intact)
+        except OSError as error:
+            raise StorageError(f"checkpoints in {directory} cannot be removed: {error}") from error
+        for number in removed:
+            click.echo(f"removed: {shard_folder(directory, number, shard, shards)}")
+
+
+def _is_intact(manifest: Manifest) -> bool:
+    directory = manifest.path.parent.parent
+    try:
+        checkpoints.read(directory, manifest.number, manifest.shard, manifest.shards)
+    except StorageError:
+        return False
+    return True

@@ -1,0 +1,124 @@
+"""The commands for checkpoints in files: `psserver checkpoint ...` and `psserver export`.
+
+Imports neither numpy nor rich (`psserver.cli.main`); `psserver.cli.checkpoint` does the work.
+"""
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from psserver.config import parse_addresses
+from pswire.parsed_option import Parsed
+
+_option = partial(click.option, show_default=True, show_envvar=True)
+_directory = click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+_number = click.argument("number", required=False, type=click.IntRange(0))
+_json = _option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+
+@click.group("checkpoint")
+def checkpoint_group() -> None:
+    """List, show, verify and remove the checkpoints in a folder; or have a running job write one.
+
+    DIR is the folder that servers got as --checkpoint-dir. Servers may be running.
+
+    \b
+    psserver checkpoint save host1:5000,host2:5000
+    psserver checkpoint list runs/a/checkpoints
+    psserver checkpoint show runs/a/checkpoints 12345
+    psserver checkpoint verify runs/a/checkpoints && echo intact
+    psserver checkpoint prune runs/a/checkpoints --keep 2
+    """  # noqa: D301
+
+
+@checkpoint_group.command("save")
+@click.argument("addresses", metavar="ADDRESSES", type=Parsed("HOST:PORT,...", parse_addresses))
+@_option("--timeout", type=click.FloatRange(0, 86_400, min_open=True), default=60.0, help="Seconds to wait for it.")
+def save_command(addresses: tuple[str, ...], timeout: float) -> None:
+    """Write a checkpoint of the running job whose servers are at ADDRESSES, in the order of their shards.
+
+    Training goes on meanwhile. Prints the checkpoint's number when all servers have written it.
+    """
+    from psserver.cli.checkpoint_save import save
+
+    click.echo(save(addresses, timeout))
+
+
+@checkpoint_group.command("list")
+@_directory
+@_json
+def list_command(directory: Path, as_json: bool) -> None:
+    """List the checkpoints in DIR, oldest first.
+
+    A job can go back to a "cut": a moment that all its shards have. A "final" checkpoint is what a server has written
+    when it stopped. With servers on several hosts, each has only its own shard in its folder.
+    """
+    from psserver.cli.checkpoint import show_list
+
+    show_list(directory, as_json=as_json)
+
+
+@checkpoint_group.command("show")
+@_directory
+@_number
+@_json
+def show_command(directory: Path, number: int | None, as_json: bool) -> None:
+    """Show the job in checkpoint NUMBER of DIR, or in the newest: workers, variables, optimizers, data queues.
+
+    --json prints what `psserver status --json` does, with the data queues and the checkpoint itself. Changes that came
+    late, which are made when a job goes back to this checkpoint, are counted but not made.
+    """
+    from psserver.cli.checkpoint import show
+
+    show(directory, number, as_json=as_json)
+
+
+@checkpoint_group.command("verify")
+@_directory
+@_number
+def verify_command(directory: Path, number: int | None) -> None:
+    """Read checkpoint NUMBER of DIR, or all, and compare every file with its checksum.
+
+    Damaged files are named, with the reason; the exit code is then 1.
+    """
+    from psserver.cli.checkpoint import verify
+
+    if not verify(directory, number):
+        raise SystemExit(1)
+
+
+@checkpoint_group.command("prune")
+@_directory
+@_option("--keep", type=click.IntRange(1), required=True, help="Cuts that stay.")
+def prune_command(directory: Path, keep: int) -> None:
+    """Remove the old checkpoints in DIR.
+
+    What stays: the newest --keep cuts and all that are newer, and in any case the newest checkpoint that is intact; for
+    that, checkpoints are read. If the folder has several shards of a job, cuts count that all of them have.
+    """
+    from psserver.cli.checkpoint import remove_old
+
+    remove_old(directory, keep)
+
+
+@click.command("export")
+@click.argument("source", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("output", type=click.Path(dir_okay=False, path_type=Path))
+@_option(
+    "--format", "form", type=click.Choice(["safetensors", "npz"]), default="safetensors", help="Of the file OUTPUT."
+)
+@_option("--slots", is_flag=True, help="Also write the slots of optimizers, as VARIABLE/SLOT.")
+def export_command(source: Path, output: Path, form: str, slots: bool) -> None:
+    """Write the variables in DIR to one file, whole and with the names that they have in the program.
+
+    DIR is a folder of checkpoints with those of all shards of a job, which is exported as late as possible; or one of
+    the checkpoints in it.
+
+    \b
+    psserver export runs/a/checkpoints model.safetensors
+    psserver export runs/a/checkpoints/step-000012345 model.npz --format npz
+    """  # noqa: D301
+    from psserver.cli.export import export
+
+    export(source, output, form, slots=slots)
