@@ -344,7 +344,7 @@ class Shard:
                 self._store.check_assignments(message.assignments)
             case ms.Take():
                 self._check_has_queues()
-                self._queues.check(message.queue)
+                self._queues.check(message)
         return member, repeated
 
     def _check_has_queues(self) -> None:

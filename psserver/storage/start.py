@@ -22,6 +22,7 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from psserver.core.shard import Shard
 from psserver.core.state import ShardState, VariableArrays
@@ -50,6 +51,7 @@ class Start:
         state: None: the job is new.
         arrays: of the state's variables; the restored shard will own them.
         late: changes that belong to the cut and came after the state.
+        worker: see `psserver.storage.checkpoint_manifest.Manifest`.
         stored: a checkpoint has the state.
         replayed: the journal has what came after it.
         lost: something newer may have been acknowledged: the shard cannot begin a run from here.
@@ -65,6 +67,7 @@ class Start:
     state: ShardState | None = None
     arrays: dict[str, VariableArrays] = field(default_factory=dict)
     late: tuple[Message, ...] = ()
+    worker: dict[str, Any] | None = None
     stored: bool = False
     replayed: bool = False
     lost: bool = False
@@ -180,7 +183,7 @@ def own_start(folder: Path, shard: int, shards: int) -> Start:
         )
     checkpoint = latest.checkpoint
     start = Start(folder, *at, state=checkpoint.state, arrays=checkpoint.arrays, late=checkpoint.late, stored=True)
-    start.notes = notes
+    start.notes, start.worker = notes, checkpoint.manifest.worker
     is_final = checkpoint.manifest.final and not notes
     if last is None:  # no run has begun, or its file was removed
         start.timeline = max(checkpoint.state.timeline, FIRST_TIMELINE)

@@ -62,8 +62,13 @@ def save(path: Path, variables: Iterable[BaseVariable] | None = None) -> None:
     save_values(here.session, path, here.variables.values() if variables is None else variables)
 
 
-def save_values(session: OpenSession | None, path: Path, variables: Iterable[BaseVariable]) -> None:
-    """See `save`."""
+def save_values(
+    session: OpenSession | None,
+    path: Path,
+    variables: Iterable[BaseVariable],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """See `save`; `metadata` is added to the file's."""
     chosen: dict[str, BaseVariable] = {}
     for variable in variables:
         check_variable(variable, "psworker.save")
@@ -76,7 +81,7 @@ def save_values(session: OpenSession | None, path: Path, variables: Iterable[Bas
         raise ConfigurationError(f"a safetensors file cannot have a variable of the name {RESERVED!r}: rename it")
     tables = [variable for variable in chosen.values() if isinstance(variable, Table)]
     whole = [variable for variable in chosen.values() if not isinstance(variable, Table)]
-    metadata = {"format": "np"}
+    metadata = {"format": "np"} | dict(metadata or {})
     tensors: list[tuple[TensorSpec, Iterable[Array]]] = []
     if session is None:
         _check_no_rows(tables, path)
