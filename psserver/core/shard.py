@@ -157,6 +157,11 @@ class Shard:
         """The arrays of all variables, in order; still this shard's."""
         return {variable.spec.name: VariableArrays(variable.value, variable.slots) for variable in self._store}
 
+    @property
+    def variables(self) -> Mapping[str, Variable]:
+        """All variables by name, in order; still this shard's."""
+        return self._store.variables
+
     def waiting(self) -> list[tuple[int, ms.Message]]:
         """The tickets and messages of all calls without an answer: steps of these complete a restored state."""
         return [*self._pending.waiting(), *self._queues.waiting()]

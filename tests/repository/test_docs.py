@@ -28,14 +28,15 @@ def commands(text):
             yield shlex.split(found[1])
 
 
-def check_click(words, script, folder):
+def check_click(words, script):
     group = GROUPS[words[0]]
     if words[1].startswith("-"):
         assert words[1] in {option for parameter in group.params for option in parameter.opts} | {"--help", "-h"}
         return
     # A page may name a command without its arguments, or an option without its value; --help exits.
     with suppress(click.exceptions.Exit, click.MissingParameter, click.BadOptionUsage):
-        arguments = [{"DIR": folder}.get(word, script if word.endswith(".py") else word) for word in words[2:]]
+        there = {"DIR": str(Path(script).parent)}
+        arguments = [script if word.endswith(".py") else there.get(word, word) for word in words[2:]]
         group.commands[words[1]].make_context(words[1], arguments)
 
 
@@ -57,7 +58,7 @@ def test_every_command_on_a_page_exists_with_its_options(page, tmp_path):
     script.touch()
     for words in commands(page.read_text()):
         if words[0] in GROUPS:
-            check_click(words, str(script), str(tmp_path))
+            check_click(words, str(script))
         elif words[0] == "make":
             assert {word for word in words[1:] if "=" not in word} <= TARGETS, words
         elif words[1] not in ("train.py", "benchmarks/NAME.py"):
