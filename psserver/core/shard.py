@@ -589,8 +589,8 @@ class Shard:
 
     def _refuse_until_restored(self) -> NoReturn:
         raise StateLost(
-            f"shard {self.shard} has begun again from checkpoint {self.cuts.number}, which is older than what it had "
-            "acknowledged: all shards have to go back to a common one first"
+            f"shard {self.shard} was started again from checkpoint {self.cuts.number}, which is older than what it had "
+            "acknowledged"
         )
 
     def _check_timeline(self, message: ms.Join) -> None:
@@ -600,8 +600,8 @@ class Shard:
         must_join = known is not None and known.must_join and known.is_of(message)
         if message.timeline != self.timeline and (message.timeline or must_join):  # 0: it joins for the first time
             raise StateLost(
-                f"worker {message.worker!r} knows timeline {message.timeline} of the job, and shard {self.shard} "
-                f"follows timeline {self.timeline}: all shards have to go back to a common checkpoint first"
+                f"shard {self.shard} follows timeline {self.timeline} of the job, and worker {message.worker!r} "
+                f"timeline {message.timeline}"
             )
 
     def _storage_status(self) -> ms.StorageStatus:

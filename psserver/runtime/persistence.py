@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from psserver.config import StorageConfig
 from psserver.core.cuts import Late, ShardCut, VariableCopy
+from psserver.core.events import pluralize
 from psserver.core.shard import Shard
 from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import StepResult
@@ -223,7 +224,7 @@ class Persistence:
             self.last, self.problem, self._written_at = cut.number, "", self._loop.time()
             if self.journal is not None and not self._config.keep_journal:
                 self.journal.drop_segments_before(cut.number)
-            log.info("checkpoint %d of %d late changes was written", cut.number, len(cut.late))
+            log.info("checkpoint %d was written, with %s", cut.number, pluralize(len(cut.late), "late change"))
         finally:
             cut.writing = False
             self._writing = None
