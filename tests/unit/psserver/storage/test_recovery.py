@@ -326,6 +326,30 @@ def test_of_several_shards_one_that_may_have_lost_something_waits_with_its_newes
         again.shard.check(Join("b", 0, 1, 2))
 
 
+def test_late_changes_are_made_also_those_of_workers_that_joined_after_the_snapshot_and_what_is_refused_is_named(
+    tmp_path,
+):
+    server = Server(tmp_path, 1, 2).begin()
+    server.push()
+    again = Gradient("W", 0, np.array([-1.0]))
+    late = [
+        Push(Sender("new", 3), 1, (again,)),
+        Push(ME, 2, (again,)),
+        Push(Sender("new", 2), 1, (again,)),
+        Register(Sender("other", 1), (declared("V", [1.0]),)),
+    ]
+    server.shard.cuts.number = 5
+    state = server.shard.state()
+    write_checkpoint(tmp_path, state, iter(server.shard.arrays().items()), lambda: late)
+    start = start_at(tmp_path, 2, 5, 1, 2)
+    shard = Shard(1, 2)
+    start.restore(shard, 0.0)
+    assert {name: one.value.tolist() for name, one in shard.arrays().items()} == {"W": [3.0], "V": [1.0]}
+    members = {one.name: (one.incarnation, one.settled) for one in shard.state().members.members}
+    assert members == {"a": (1, 2), "new": (3, 1), "other": (1, 0)}
+    assert [("left out" in note, "incarnation 3 has joined" in note) for note in start.notes] == [(True, True)]
+
+
 def test_what_is_gone_is_not_taken_for_a_new_job(tmp_path):
     Server(tmp_path).begin()
     shard_folder(tmp_path, 0, 0, 1).rename(tmp_path / "elsewhere")
