@@ -25,7 +25,7 @@ CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
     *_MESSAGE_SIZES,
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),  # by default 30 s: a restarted server may have another address
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 5_000),
