@@ -17,7 +17,7 @@ from psserver.storage import checkpoint_folders
 from pswire.errors import AlreadyRegistered, ConfigurationError, ModelFileError, ParamServerError, StorageError
 from psworker import ops
 from tests.commands import Command, environment
-from tests.resumable_job import STEPS_AN_EPOCH, Outcome, Stopped, train
+from tests.resumable_job import BATCH, DATA, STEPS_AN_EPOCH, Outcome, Stopped, train
 
 SEED = 20261122
 SGD = ps.GradientDescent(0.5)
@@ -142,6 +142,23 @@ def test_reports_of_epochs_come_once_and_again_only_for_repeated_steps(tmp_path)
     assert run(tmp_path).epochs == [], "the job is done"
 
 
+def test_a_checkpoint_in_a_report_brings_that_report_again_and_the_last_one_does_not(tmp_path):
+    def life(fails):
+        def report(epoch):
+            seen.append(epoch.epoch)
+            session.checkpoint()
+            if fails:
+                raise Stopped
+
+        with ps.collection(), suppress(Stopped), ps.session(checkpoint_dir=tmp_path) as session:
+            variable, seen = ps.Variable(np.float32(0), name="W"), []
+            for _ in session.batches(DATA, BATCH, 2, on_epoch=report):
+                SGD.minimize(variable * 1)
+        return seen
+
+    assert [life(fails=True), life(fails=True), life(fails=False), life(fails=False)] == [[1], [1], [1, 2], []]
+
+
 def test_a_job_that_is_done_stays_as_it_is_and_can_be_given_more_epochs(tmp_path, caplog):
     assert run(tmp_path, 2).ended == 40
     before = numbers(tmp_path)
@@ -212,7 +229,7 @@ def test_a_changed_program_is_refused_with_the_folder_and_the_difference(tmp_pat
         run(tmp_path, width=8)
     with ps.collection():
         ps.Variable(ops.zeros((2,)), name="other")
-        with pytest.raises(ConfigurationError, match=r"does not have: other;.*others: hidden/bias"):
+        with pytest.raises(ConfigurationError, match=r"are not in .*: other;.*others: hidden/bias"):
             ps.session(checkpoint_dir=tmp_path).__enter__()
     with pytest.raises(AlreadyRegistered, match=r"epochs=3.*epochs=2(.|\n)*step-000000010.*another checkpoint_dir"):
         run(tmp_path, 2)

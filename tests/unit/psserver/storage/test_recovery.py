@@ -373,6 +373,24 @@ def test_a_run_file_that_is_damaged_is_named_and_without_it_something_may_be_los
     assert find_start(tmp_path, 0, 1).lost
 
 
+def test_journals_of_killed_shards_lose_nothing_on_another_number_of_shards_either_and_stay_as_they_are(tmp_path):
+    for shard in range(2):
+        server = Server(tmp_path, shard, 2, journal=True).begin()
+        for _ in range(3):
+            server.push()
+            server.cut()
+        server.push()
+        server.segment.close()
+    journal = segment_path(journal_folder(tmp_path, 0, 2), 3)
+    with journal.open("ab") as file:
+        file.write(b"a torn tail")
+    before = journal.read_bytes()
+    server = Server(tmp_path, journal=True)
+    assert (server.pushes, server.start.gave_up, server.start.number) == (4, False, 4)
+    assert server.start.notes == ["the job goes on with 1 shard instead of 2"]
+    assert journal.read_bytes() == before
+
+
 def test_a_job_whose_other_shards_are_elsewhere_is_not_begun_on_another_number_of_shards(tmp_path):
     Server(tmp_path, 0, 2).begin()
     with pytest.raises(
