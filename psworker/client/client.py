@@ -163,7 +163,8 @@ class Client:
 
         Raises `ShapeMismatch` if a gradient does not have its variable's shape and dtype; then nothing was sent.
         """
-        self.check_changeable()
+        if self.generation:
+            self.check_changeable()
         calls, pushing = self._calls, self._pushing
         if calls.abandoned:
             self._repeated(calls.report_abandoned, "nothing of it is open")

@@ -426,7 +426,8 @@ class Session:
 
         The gradients are borrowed until this returns. `updates` has one op per variable.
         """
-        self._client.check_changeable()
+        if self._client.generation:
+            self._client.check_changeable()
         names: list[str] = []
         entries: list[VersionedArray] = []
         observed = tuple(updates)
