@@ -267,14 +267,17 @@ class Persistence:
     # --- reports --------------------------------------------------------------------------------------------------
 
     def completed(self, answer: ms.Answer) -> ms.Answer:
-        """A report of the shard, with what only its storage knows."""
+        """The answer, with what only the storage knows if it is a report; why changes wait for the journal, if so."""
+        journal = self.journal
+        if isinstance(answer, ms.Renewed) and journal is not None and journal.problem:
+            return dataclasses.replace(answer, waiting_for=answer.waiting_for or journal.problem)
         if isinstance(answer, ms.CutReport):
             number, problem = answer.number, self.problem
             if number > self._failed or number <= self.last:
                 problem = ""
             return dataclasses.replace(answer, written=0 < number <= self.last, problem=problem, storage=True)
-        assert isinstance(answer, ms.StatusReport)
-        journal = self.journal
+        if not isinstance(answer, ms.StatusReport):
+            return answer
         storage = dataclasses.replace(
             answer.storage,
             folder=str(self._config.folder),

@@ -88,6 +88,11 @@ class Client:
         return self._calls.chief
 
     @property
+    def global_step(self) -> int:
+        """Of shard 0, as of its last answer with values: of a generation, inside one."""
+        return self._calls.global_step
+
+    @property
     def recoveries(self) -> int:
         """How often all shards went back to a cut."""
         return self._recovery.count

@@ -42,7 +42,7 @@ class EmbeddedCheckpoints:
         assert folder is not None
         self._folder, self._every, self._keep, self._worker = folder, config.checkpoint_every, config.keep, worker
         self._shard: Shard | None = None
-        self._lock = -1
+        self._lock = self._process = -1
         self._start = Start(folder, *_AT)
         self._begun = False  # the run: nothing is written before its first change
         self._unchecked: set[str] = set()  # variables of the checkpoint, until the program has registered its own
@@ -72,7 +72,7 @@ class EmbeddedCheckpoints:
         except BaseException:
             self._unlock()
             raise
-        self._shard = shard
+        self._shard, self._process = shard, os.getpid()
         self._tried_at, self._tried_step = time.monotonic(), shard.global_step
 
     def _restore(self, shard: Shard, now: float) -> None:
@@ -155,9 +155,12 @@ class EmbeddedCheckpoints:
         return dataclasses.replace(report, written=written, problem=problem, storage=True)
 
     def close(self) -> None:
-        """Writes a last checkpoint, if anything has changed since the one before; leaves the folder."""
+        """Writes a last checkpoint, if anything has changed since the one before; leaves the folder.
+
+        Does nothing in a fork of the process: the folder is its parent's.
+        """
         shard = self._shard
-        if shard is None:
+        if shard is None or os.getpid() != self._process:
             return
         try:
             if self._begun and _kept(shard.state(), self._worker.data()) != self._last_kept:

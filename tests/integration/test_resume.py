@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import signal
 import threading
 from contextlib import suppress
@@ -16,6 +17,9 @@ import psworker as ps
 from psserver.storage import checkpoint_folders
 from pswire.errors import AlreadyRegistered, ConfigurationError, ModelFileError, ParamServerError, StorageError
 from psworker import ops
+from psworker.config import CheckpointConfig, WorkerConfig
+from psworker.sessions.session import Session
+from psworker.transport.embedded import EmbeddedTransport
 from tests.commands import Command, environment
 from tests.resumable_job import BATCH, DATA, STEPS_AN_EPOCH, Outcome, Stopped, train
 
@@ -180,8 +184,9 @@ def test_the_resumed_worker_is_the_same_member_and_number(tmp_path):
 
 def test_blocks_of_workers_with_other_names_are_handed_out_again(tmp_path):
     stopped(tmp_path, 10, name="first")
+    shutil.rmtree(tmp_path / "step-000000010")  # as if it was killed: in the one before it is a member, with a block
     again = run(tmp_path, name="second")
-    assert (again.began, again.digest) == (10, ran_through().digest)
+    assert (again.began, again.digest) == (7, ran_through().digest)
 
 
 def test_the_start_says_from_what_it_continues(tmp_path, caplog):
@@ -359,6 +364,43 @@ def test_the_best_model_is_kept_also_over_a_resume(tmp_path):
         life(9, maximize=True)
     (tmp_path / "best.safetensors").unlink()
     assert life(1, 2, float("nan"), 1.5, maximize=True) == [True, True, False, False]
+
+
+def test_the_chief_alone_saves_the_best_model(tmp_path):
+    transport = EmbeddedTransport()
+
+    def session(name):
+        return Session(WorkerConfig(name=name, checkpoints=CheckpointConfig(str(tmp_path))), transport)
+
+    with session("chief") as chief:
+        W = ps.Variable(np.float32(0), name="W")
+        with ps.collection(), session("other") as other:
+            ps.Variable(np.float32(0), name="W")
+            assert (other.save_best(1.0), chief.save_best(2.0)) == (False, True)
+            ps.GradientDescent(1.0).minimize(ops.sum(ps.global_variables()[0] * -1))
+            with chief.generation():
+                assert (W.value, chief.save_best(1.5)) == (1, True)
+    assert best(tmp_path) == (1.5, 1, 1.0)
+
+
+def test_with_servers_the_folder_is_for_the_best_model_alone_and_that_is_said(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    config = WorkerConfig(("h:1",), "w", checkpoints=CheckpointConfig(str(tmp_path / "a")))
+    Session(config, EmbeddedTransport())
+    assert f"{tmp_path}/a is used for the best model alone" in messages(caplog, logging.INFO)
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_fork_of_the_program_leaves_the_folder_alone(tmp_path):
+    with ps.collection(), ps.session(checkpoint_dir=tmp_path, checkpoint_every="1h") as session:
+        SGD.minimize(ps.Variable(np.float32(0), name="W") * 1)
+        child = os.fork()
+        if not child:
+            session._client.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert numbers(tmp_path) == [0]
+    assert numbers(tmp_path) == [0, 1]
 
 
 def test_a_best_model_needs_a_folder_and_leaves_a_foreign_file_alone(tmp_path):

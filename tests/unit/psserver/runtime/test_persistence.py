@@ -280,3 +280,13 @@ async def test_while_the_journal_cannot_be_written_changes_are_refused_before_th
                 await server.push()
         assert server.W == [0, 0]
         await server.push()
+
+
+@run
+async def test_a_worker_whose_push_waits_for_the_journal_learns_why_from_its_heartbeats(tmp_path):
+    async with Server(tmp_path / "one", journal=True) as server:
+        await server.join()
+        assert (await server.ask(ms.Renew(A))).waiting_for == ""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Journal, "problem", "the disk is full")
+            assert (await server.ask(ms.Renew(A))).waiting_for == "the disk is full"
