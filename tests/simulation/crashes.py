@@ -5,10 +5,8 @@ shows in the values. One seed makes one run.
 """
 
 import asyncio
-import itertools
 import logging
 import os
-import shutil
 import types
 from collections import Counter, defaultdict
 from contextlib import ExitStack, contextmanager
@@ -30,9 +28,9 @@ from psserver.storage.journal_writer import JournalWriter
 from psserver.storage.start import start_at
 from pswire import messages as ms
 from pswire import placement
-from pswire.errors import ParamServerError, StorageError, TimedOut, Unavailable, Zombie
+from pswire.errors import ParamServerError, TimedOut, Unavailable, Zombie
 from pswire.job_status import ShardAnswer, merge_reports
-from pswire.optimizers import GradientDescent
+from pswire.optimizers import GradientDescent, numba_compiler, rule_for
 from pswire.specs.checkpoints import EverySeconds, JournalSync
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from psworker.client.client import Client
@@ -91,7 +89,7 @@ class Options:
             sync=random.choice([JournalSync.EVERY, JournalSync.EVERY, JournalSync.INTERVAL, JournalSync.OFF]),
             shared=random.random() < 0.5,
             interval=random.choice([0.3, 1.0, 4.0]),
-            keep=random.choice([1, 2, 5]),
+            keep=random.choice([2, 5]),
             accidents=random.choice([0.1, 0.3, 0.8]),
         )
 
@@ -138,9 +136,9 @@ class Server:
     def __init__(self, job, shard):
         options, folder = job.options, job.folder / ("all" if job.options.shared else f"host-{shard}")
         self.job, self.shard, self.folder = job, shard, folder
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         self.process = self.executor = None
-        self.life, self.up, self.calls = 0, False, set()
+        self.life, self.up, self.calls = 0, False, {}  # calls without an answer: a set in order
         self.open = 0
         self.config = StorageConfig(
             folder,
@@ -181,9 +179,7 @@ class Server:
             shard, start = start_shard(self.config, self.new_shard, clock())
             if start.lost or start.gave_up:
                 self.job.seen["started with lost state"] += 1
-            simulation.loop.call_soon(
-                lambda: self._task(process, serve(shard, start)), context=process.context
-            )
+            simulation.loop.call_soon(lambda: self._task(process, serve(shard, start)), context=process.context)
 
         simulation.fiber(process, begin)
 
@@ -205,7 +201,7 @@ class Server:
             os.close(descriptor)
         for call in self.calls:
             self.job.simulation.after(0.0, call.settle, Unavailable("the connection was closed"))
-        self.calls = set()
+        self.calls = {}
         self.open = 0
 
     def stop(self):
@@ -232,7 +228,7 @@ class Server:
         if not self.up or self.life != life:
             call.settle(Unavailable(f"shard {self.shard} cannot be reached"))
             return
-        self.calls.add(call)
+        self.calls[call] = None
         self.open += 1
         task = self._task(self.process, self._answer(call, message, answered))
         task.add_done_callback(lambda _: self._closed(life), context=self.process.context)
@@ -251,7 +247,7 @@ class Server:
             simulation.after(simulation.random.expovariate(200), self._deliver, call, answer)
 
     def _deliver(self, call, answer):
-        self.calls.discard(call)
+        self.calls.pop(call, None)
         call.settle(answer)
 
     def _task(self, process, coroutine):
@@ -334,6 +330,7 @@ class Job:
         """Runs it to its end; raises what went wrong."""
         simulation = self.simulation
         Job.present = self
+        _compile()
         with ExitStack() as stack:
             stack.callback(simulation.close)
             stack.callback(self._end_all)
@@ -507,6 +504,9 @@ class Job:
             client.join()
             client.register(self.declarations())
             self.values = {one.name: one.array for one in client.pull(WORKERS)}
+            self.simulation.sleep(
+                3 * LEASE
+            )  # killed workers are known to be gone: a push of a live one may be under way
             calls = client._calls
             self.status = [calls.call(shard, ms.Status(), ms.StatusReport) for shard in range(self.options.shards)]
             client.leave()
@@ -582,6 +582,13 @@ class Job:
             self._check_equal({name: np.concatenate(one) for name, one in rows.items()}, f"checkpoint {number}")
 
 
+def _compile():
+    """Compiles the update rule, whose first use opens files."""
+    loop = rule_for(GradientDescent(learning_rate=1)).loop
+    if loop is not None:
+        numba_compiler.machine_code(loop)
+
+
 # --- patches ----------------------------------------------------------------------------------------------------------
 
 
@@ -618,8 +625,11 @@ def _simulated(job):
         return fiber
 
     threads = types.SimpleNamespace(
-        Event=lambda: Event(simulation), Condition=lambda lock: Waitable(simulation), Lock=lambda: None,
-        Thread=thread, TIMEOUT_MAX=no_timeout,
+        Event=lambda: Event(simulation),
+        Condition=lambda lock: Waitable(simulation),
+        Lock=lambda: None,
+        Thread=thread,
+        TIMEOUT_MAX=no_timeout,
     )
 
     class Asyncio:
@@ -673,7 +683,9 @@ def _simulated(job):
         mock.patch("psworker.client.heartbeat.threading", threads),
         mock.patch("psworker.client.heartbeat.time", clock),
         mock.patch("psworker.client.retrying_calls.time", clock),
-        mock.patch("psworker.client.retrying_calls.secrets", types.SimpleNamespace(randbits=simulation.random.getrandbits)),
+        mock.patch(
+            "psworker.client.retrying_calls.secrets", types.SimpleNamespace(randbits=simulation.random.getrandbits)
+        ),
         mock.patch("psworker.client.recovery.time", clock),
         mock.patch("psworker.client.job_cuts.time", clock),
         mock.patch.object(placement, "SPLIT_BYTES", 0),

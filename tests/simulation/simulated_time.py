@@ -17,7 +17,7 @@ MAX_TURN_SECONDS = 60.0
 PROCESS = contextvars.ContextVar("process", default=None)
 
 
-class Killed(BaseException):  # noqa: N818 - no error: nothing may handle it
+class Killed(BaseException):
     """Ends a fiber of a killed process."""
 
 
