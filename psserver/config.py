@@ -52,6 +52,7 @@ class StorageConfig:
         journal: whether every change is written down before it is acknowledged.
         journal_sync: when it counts as written (`pswire.specs.checkpoints.JournalSync`).
         journal_limit: bytes of the journal; a checkpoint begins at half of it.
+        keep_journal: whether segments stay after a checkpoint; `journal_limit` then counts bytes since the last one.
         on_lost_state: whether the shard follows others to an older checkpoint ("rollback"), or refuses ("fail").
     """
 
@@ -61,6 +62,7 @@ class StorageConfig:
     journal: bool = False
     journal_sync: JournalSync = JournalSync.EVERY
     journal_limit: int = 4 << 30
+    keep_journal: bool = False
     on_lost_state: str = "rollback"
 
 
@@ -91,6 +93,7 @@ class ServerConfig:
     journal: bool = False
     journal_sync: JournalSync = JournalSync.EVERY
     journal_limit: int = 4 << 30
+    keep_journal: bool = False
     on_lost_state: str = "rollback"
 
     def __post_init__(self) -> None:
@@ -113,6 +116,8 @@ class ServerConfig:
 
         if self.checkpoint_dir is None and (self.journal or self.checkpoint_every is not None):
             raise ConfigurationError("--journal and --checkpoint-every need a folder: --checkpoint-dir")
+        if self.keep_journal and not self.journal:
+            raise ConfigurationError("--keep-journal needs a journal: --journal")
 
     @property
     def storage(self) -> StorageConfig | None:

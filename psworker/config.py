@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from functools import partial
 from operator import index
 from pathlib import Path
 from typing import Any
 
 from pswire.errors import ConfigurationError
+from pswire.specs.checkpoints import CheckpointEvery, EverySeconds, parse_checkpoint_every
 from pswire.specs.encodings import NONE, Compression, parse_compression, parse_encoding
 from pswire.system.host import process_name
 
@@ -83,6 +85,37 @@ class StrategyConfig:
 
 
 @dataclass(frozen=True)
+class CheckpointConfig:
+    """Where an embedded session keeps its checkpoints; the fields are arguments of `psworker.session`.
+
+    `checkpoint_dir` is "" without checkpoints. Raises `ConfigurationError` for an invalid field.
+    """
+
+    checkpoint_dir: str = ""
+    checkpoint_every: CheckpointEvery = field(default_factory=partial(EverySeconds, 60.0))
+    keep: int = 5
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        if not isinstance(self.checkpoint_every, CheckpointEvery):
+            raise ConfigurationError(
+                f"checkpoint_every must be EverySeconds(S) or EverySteps(N), got {self.checkpoint_every!r}"
+            )
+        if not hasattr(self.keep, "__index__") or isinstance(self.keep, bool) or self.keep < 1:
+            raise ConfigurationError(f"keep must be an integer of at least 1, got {self.keep!r}")
+        object.__setattr__(self, "keep", index(self.keep))
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of checkpoints, absolute; None without checkpoints."""
+        return Path(self.checkpoint_dir).absolute() if self.checkpoint_dir else None
+
+
+#: The name of the worker of an embedded job with checkpoints: the same member of the job after each restart.
+EMBEDDED_WORKER = "worker-0"
+
+
+@dataclass(frozen=True)
 class WorkerConfig:
     """How a worker reaches its servers, and when: the arguments of `psworker.session`, checked.
 
@@ -98,11 +131,13 @@ class WorkerConfig:
     compression: Compression = NONE
     shared_memory: bool = True
     strategy: StrategyConfig = StrategyConfig()
+    checkpoints: CheckpointConfig = CheckpointConfig()
 
     def __post_init__(self) -> None:
         """Check every field."""
         if not self.name:
-            object.__setattr__(self, "name", process_name())
+            continues = self.checkpoints.checkpoint_dir and not self.servers
+            object.__setattr__(self, "name", EMBEDDED_WORKER if continues else process_name())
         if len(set(self.servers)) != len(self.servers):
             raise ConfigurationError(f"a server is listed twice in {','.join(self.servers)}: name each shard once")
         if not 0 < self.timeout < math.inf:
@@ -129,13 +164,16 @@ def worker_config(
     name: str | None = None,
     *,
     compress: str | None = None,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+    checkpoint_every: str | None = None,
     **options: Any,  # noqa: ANN401 - of several types
 ) -> WorkerConfig:
     """The configuration: each argument, or else its environment variable `$PSWORKER_...`, or else the default.
 
-    Arguments are those of `psworker.session`, and `keep_memory`: fields of `WorkerConfig` and `StrategyConfig`, where
-    servers may be a text with commas between the addresses, and `compress` is as `parse_compression` takes it. In the
-    environment, booleans are 1 or 0.
+    Arguments are those of `psworker.session`, and `keep_memory`: fields of `WorkerConfig`, `StrategyConfig` and
+    `CheckpointConfig`, where servers may be a text with commas between the addresses, `compress` is as
+    `parse_compression` takes it, and `checkpoint_every` as `parse_checkpoint_every`. In the environment, booleans are 1
+    or 0.
 
     Raises:
         ConfigurationError: an invalid value.
@@ -147,10 +185,16 @@ def worker_config(
     compression = parse_compression(
         os.environ.get(variable("compress")) or "none" if compress is None else str(compress)
     )
-    options["name"] = name or None
+    every = os.environ.get(variable("checkpoint_every")) if checkpoint_every is None else str(checkpoint_every)
+    options |= {
+        "name": name or None,
+        "checkpoint_dir": None if checkpoint_dir is None else os.fspath(checkpoint_dir),
+        "checkpoint_every": parse_checkpoint_every(every) if every else None,
+    }
     strategy = StrategyConfig(**_given(StrategyConfig, options))
+    checkpoints = CheckpointConfig(**_given(CheckpointConfig, options))
     values = _given(WorkerConfig, options) | options  # refuses unknown options
-    return WorkerConfig(tuple(servers), compression=compression, strategy=strategy, **values)
+    return WorkerConfig(tuple(servers), compression=compression, strategy=strategy, checkpoints=checkpoints, **values)
 
 
 _FLAGS = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True)  # as click accepts them
@@ -168,15 +212,15 @@ _PARSERS: dict[str, tuple[Callable[[str], object], str]] = {
 def _given(config: type, options: dict[str, Any]) -> dict[str, Any]:
     """The fields of `config` that an option gives, which is removed from `options`, or else the environment."""
     found = {}
-    for field in fields(config):
-        value = options.pop(field.name, None)
-        text = os.environ.get(variable(field.name))
+    for one in fields(config):
+        value = options.pop(one.name, None)
+        text = os.environ.get(variable(one.name))
         if value is not None:
-            found[field.name] = value
-        elif text and field.type in _PARSERS:
-            parse, expected = _PARSERS[field.type]
+            found[one.name] = value
+        elif text and one.type in _PARSERS:
+            parse, expected = _PARSERS[one.type]
             try:
-                found[field.name] = parse(text)
+                found[one.name] = parse(text)
             except (ValueError, KeyError):
-                raise ConfigurationError(f"{variable(field.name)} must be {expected}, got {text!r}") from None
+                raise ConfigurationError(f"{variable(one.name)} must be {expected}, got {text!r}") from None
     return found

@@ -1,7 +1,9 @@
 """Commands as real processes: their lines and exit codes. For tests and `make chaos`."""
 
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +16,15 @@ def environment(**changes: str) -> dict[str, str]:
     """The environment of this process, without settings of workers, servers and numerical libraries."""
     ours = ("PSWORKER_", "PSSERVER_", "OMP_", "OPENBLAS_", "MKL_", "BLIS_", "VECLIB_", "NUMEXPR_", "PYTHONUNB")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | changes
+
+
+def free_address() -> str:
+    """An address of this machine that no other process uses or is given by chance, also while its server is down."""
+    draws = random.SystemRandom()
+    host = f"127.{draws.randrange(1, 255)}.{draws.randrange(1, 255)}.1"
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return f"{host}:{probe.getsockname()[1]}"
 
 
 class Command:

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import resource
 import sys
 
 import pytest
@@ -26,3 +27,15 @@ def own_variables():
     """A collection of variables for each test."""
     with ps.collection():
         yield
+
+
+@pytest.fixture
+def file_size_limit():
+    """A function that limits the size of files of this process; without an argument, as it was."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(nbytes=before[0]):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
+
+    yield limit
+    limit()

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import click
 
+from psserver.config import parse_addresses
+from pswire.parsed_option import Parsed
+
 _option = partial(click.option, show_default=True, show_envvar=True)
 _directory = click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 _number = click.argument("number", required=False, type=click.IntRange(0))
@@ -16,16 +19,30 @@ _json = _option("--json", "as_json", is_flag=True, help="Print JSON, for program
 
 @click.group("checkpoint")
 def checkpoint_group() -> None:
-    """List, show, verify and remove the checkpoints in a folder.
+    """List, show, verify and remove the checkpoints in a folder; or have a running job write one.
 
     DIR is the folder that servers got as --checkpoint-dir. Servers may be running.
 
     \b
+    psserver checkpoint save host1:5000,host2:5000
     psserver checkpoint list runs/a/checkpoints
     psserver checkpoint show runs/a/checkpoints 12345
     psserver checkpoint verify runs/a/checkpoints && echo intact
     psserver checkpoint prune runs/a/checkpoints --keep 2
     """  # noqa: D301
+
+
+@checkpoint_group.command("save")
+@click.argument("addresses", metavar="ADDRESSES", type=Parsed("HOST:PORT,...", parse_addresses))
+@_option("--timeout", type=click.FloatRange(0, 86_400, min_open=True), default=60.0, help="Seconds to wait for it.")
+def save_command(addresses: tuple[str, ...], timeout: float) -> None:
+    """Write a checkpoint of the running job whose servers are at ADDRESSES, in the order of their shards.
+
+    Training goes on meanwhile. Prints the checkpoint's number when all servers have written it.
+    """
+    from psserver.cli.checkpoint_save import save
+
+    click.echo(save(addresses, timeout))
 
 
 @checkpoint_group.command("list")

@@ -1,6 +1,5 @@
 """`psserver checkpoint save`: one checkpoint of a running job, now."""
 
-import logging
 import time
 from collections.abc import Sequence
 
@@ -16,8 +15,6 @@ from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 
 #: Seconds between two questions whether it is written, and between two lines about what it waits for.
 PAUSE, NOTE_EVERY = 0.1, 2.0
-
-log = logging.getLogger(__name__)
 
 
 def save(addresses: Sequence[str], timeout: float) -> int:

@@ -5,6 +5,7 @@ orchestrator runs `health` every few seconds: this module must not import numpy 
 """
 
 import logging
+import math
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -122,6 +123,10 @@ _MEMORY = "80 % of the memory of the machine or its container"
 )
 @_field("journal-limit", "Bytes of the journal; a checkpoint, which makes it short, begins at half of it.", _SIZE)
 @_field(
+    "keep-journal",
+    "Keep the whole journal and the checkpoint it begins with, for `psserver replay`: it grows with each push.",
+)
+@_field(
     "on-lost-state",
     "When a shard restarts without its last changes: all go back to a common checkpoint, or the job fails.",
     click.Choice(["rollback", "fail"]),
@@ -161,6 +166,12 @@ def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None
     serve_until_signal(ServerConfig(shard=shard[0], shards=shard[1], **fields))
 
 
+def _parse_replayed(text: str) -> tuple[int, int | None]:
+    """The index of a shard, and the number of shards if it is given."""
+    return parse_shard(text) if "/" in text else (parse_shard(f"{text}/999999")[0], None)
+
+
+_REPLAYED = Parsed("I[/N]", _parse_replayed)
 _timeout = _option("--timeout", type=_SECONDS, default=5.0, help="Time to wait for an answer.")
 
 
@@ -191,6 +202,62 @@ def status_command(addresses: tuple[str, ...], as_json: bool, watch: bool, every
         show_repeatedly(addresses, timeout, every, as_json=as_json)
     elif not show_once(addresses, timeout, as_json=as_json):
         raise SystemExit(1)
+
+
+@main.command("replay")
+@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@_option("--shard", type=_REPLAYED, default="0", help="Which shard: I, or I/N if DIR has journals of several N.")
+@_option(
+    "--from", "number", type=click.IntRange(min=0), show_default="the oldest", help="The checkpoint to begin with."
+)
+@_option("--until", type=click.IntRange(min=0), show_default="the end", help="The global step to stop at.")
+@_option("--watch", multiple=True, metavar="VARIABLE", show_default="none", help="A variable whose norms are printed.")
+@_option(
+    "--output",
+    type=click.Path(path_type=Path),
+    show_default="none",
+    help="Write the state at the end: a file NAME.safetensors of the variables, or a new folder with a checkpoint.",
+)
+@_option("--stop-at-nan/--no-stop-at-nan", default=True, help="Stop where a loss, a norm or an update is not finite.")
+@_option(
+    "--stop-above", type=click.FloatRange(min=0), default=math.inf, help="Stop where a loss or norm is above this."
+)
+@_option("--verify", is_flag=True, help="Compare with every later checkpoint, bit by bit; exit code 1 if one differs.")
+@_option("--quiet", is_flag=True, help="Print only the summary.")
+@_option("--json", "as_json", is_flag=True, help="Print JSON, an object per line, for programs.")
+def replay_command(
+    folder: Path,
+    shard: tuple[int, int | None],
+    number: int | None,
+    until: int | None,
+    stop_at_nan: bool,
+    stop_above: float,
+    verify: bool,
+    **options: Any,  # noqa: ANN401 - of ReplayOptions
+) -> None:
+    """Step the journal of a shard in DIR again, offline, to the same bits, and print what each push did.
+
+    DIR is the --checkpoint-dir of servers with --journal. It is only read, also beside a running server, up to its last
+    complete record. A journal goes back to the last checkpoint; with --keep-journal, to the beginning.
+
+    \b
+    psserver replay run                                 every push: step, staleness, loss, norms, outcome
+    psserver replay run --watch W --stop-above 100      until a loss or norm exceeds 100, with the norms of W
+    psserver replay run --until 1200 --output at-1200   the state after step 1200, from which a server can start
+    psserver replay run --quiet                         only the summary
+    psserver replay run --verify                        whether all checkpoints are what the journal gives
+    """  # noqa: D301
+    from psserver.cli.replay import ReplayOptions, open_replay, show, verified
+    from psserver.replay.summary import StopRule
+
+    replay = open_replay(folder, *shard, number)
+    if verify:
+        if until is not None or options["output"] is not None or options["watch"]:
+            raise click.UsageError("--verify replays all records, and only compares: leave the other options out.")
+        if not verified(folder, replay, as_json=options["as_json"]):
+            raise SystemExit(1)
+        return
+    show(folder, replay, ReplayOptions(until, stop=StopRule(stop_at_nan, stop_above), **options))
 
 
 def local_address(bind: str) -> str:

@@ -201,14 +201,24 @@ class DataQueues:
         """The tickets and messages of requests that wait, in order."""
         return [(request.ticket, request.message) for request in self._waiting.values()]
 
-    def check(self, spec: QueueSpec) -> None:
-        """Raise `AlreadyRegistered` if a queue of this name has different parameters."""
-        known = self._queues.get(spec.name)
-        if known is not None and known.spec != spec:
-            raise AlreadyRegistered(
-                f"data queue {spec.name!r} is {known.spec}, but this worker requests {spec}: "
-                "do all workers run the same script with the same arguments?"
-            )
+    def check(self, message: Take) -> None:
+        """Raise `AlreadyRegistered` if a queue of this name has different parameters.
+
+        It gets more epochs than it had if no other worker reads it: a job that is resumed may be extended.
+        """
+        spec = message.queue
+        queue = self._queues.get(spec.name)
+        if queue is None or queue.spec == spec or message.give_back:
+            return
+        longer = spec.epochs > queue.spec.epochs and replace(spec, epochs=queue.spec.epochs) == queue.spec
+        readers = {*queue.holders(), *[worker for worker, name in self._waiting if name == spec.name]}
+        if longer and readers <= {message.sender.worker}:
+            return
+        raise AlreadyRegistered(
+            f"data queue {spec.name!r} is {queue.spec}, but this worker requests {spec}: "
+            "do all workers run the same script with the same arguments?"
+            + (f" It cannot be longer while other workers read it: {', '.join(sorted(readers))}" if longer else "")
+        )
 
     def check_progress(self, push: Push) -> None:
         """Raise `InvalidMessage` for positions that are not in their blocks."""
@@ -226,6 +236,8 @@ class DataQueues:
         """Take a finished block back and hand out the next, also to workers that wait; False if this one must wait."""
         worker, spec = message.sender.worker, message.queue
         queue = self._queues.setdefault(spec.name, DataQueue(spec))
+        if not message.give_back:
+            queue.spec = spec  # of more epochs than before, perhaps
         if message.finished is not None:
             queue.finish(worker, message.finished, result)
         key, request = (worker, spec.name), _Waiting(ticket, message, now)

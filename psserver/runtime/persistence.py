@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from psserver.config import StorageConfig
 from psserver.core.cuts import Late, ShardCut, VariableCopy
+from psserver.core.events import pluralize
 from psserver.core.shard import Shard
 from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import StepResult
@@ -57,7 +58,7 @@ def start_shard(config: StorageConfig, new_shard: Callable[[], Shard], now: floa
     if start.lost:
         log.warning("shard %d has %s: %s; all shards have to go back to a common one", shard.shard, what, lost)
         return shard, start
-    start.begin(shard, journal=config.journal)
+    start.begin(shard, journal=config.journal, keep_journal=config.keep_journal)
     if start.gave_up and not start.replayed:
         log.warning("shard %d starts from %s, at global step %d: %s", shard.shard, what, shard.global_step, lost)
     else:
@@ -93,6 +94,7 @@ class Persistence:
         self._complete = asyncio.Event()  # the cut that is written is complete, or will never be
         self._written_at = self._began_at = self._loop.time()
         self._changes_at_cut = (0, 0)
+        self._kept_bytes = self._oldest = 0  # of the journal that stays: its bytes at the last cut, its first segment
         self._segment_begun: asyncio.Future[None] | None = None
 
     def begin(self) -> None:
@@ -103,6 +105,8 @@ class Persistence:
         if self._config.journal:
             folder = journal_folder(self._config.folder, self.shard.shard, self.shard.shards)
             self.journal = Journal(folder, self.shard.identity, self._config.journal_sync)
+            self._kept_bytes = self.journal.nbytes if self._config.keep_journal else 0
+            self._oldest = min(list_segments(folder), default=self.shard.cuts.number)
             self.journal.begin_segment(max(list_segments(folder), default=self.shard.cuts.number))
 
     async def go_back(self, message: ms.Restore, now: float) -> Shard:
@@ -151,6 +155,7 @@ class Persistence:
         if result.began_cut and cut is not None:
             self._began_at, self._changes_at_cut = self._loop.time(), self._changes()
             if journal is not None:
+                self._kept_bytes = journal.nbytes if self._config.keep_journal else 0
                 journal.begin_segment(cut.number)
                 for _, waiting in cut.waiting:
                     journal.append(records.encode(waiting))
@@ -173,7 +178,7 @@ class Persistence:
             case ms.Tick():
                 return bool(message.lost or message.overdue)
             case ms.Pull():
-                return self.shard.keeps_served_weights
+                return self.shard.keeps_served_weights and not message.of_cut
             case _:
                 return isinstance(message, _CHANGES)
 
@@ -183,7 +188,7 @@ class Persistence:
         """Whether this shard should begin a cut: shard 0 by its interval, any shard for a large journal."""
         if self.shard.lost or self._writing is not None:
             return False
-        if self.journal is not None and self.journal.nbytes > self._config.journal_limit // 2:
+        if self.journal is not None and self.journal.nbytes - self._kept_bytes > self._config.journal_limit // 2:
             return True
         if self.shard.shard or self._config.checkpoint_every is None:
             return False
@@ -217,9 +222,9 @@ class Persistence:
             log.exception("checkpoint %d could not be written; training goes on", cut.number)
         else:
             self.last, self.problem, self._written_at = cut.number, "", self._loop.time()
-            if self.journal is not None:
+            if self.journal is not None and not self._config.keep_journal:
                 self.journal.drop_segments_before(cut.number)
-            log.info("checkpoint %d of %d late changes was written", cut.number, len(cut.late))
+            log.info("checkpoint %d was written, with %s", cut.number, pluralize(len(cut.late), "late change"))
         finally:
             cut.writing = False
             self._writing = None
@@ -228,7 +233,8 @@ class Persistence:
         """Runs in the thread."""
         folder, shard, shards = self._config.folder, cut.state.shard, cut.state.shards
         checkpoints.write(folder, cut.state, self._arrays(cut), lambda: self._late(cut), final=final)
-        retention.prune(folder, self._config.keep, shard, shards)
+        spare = self._oldest if self._config.keep_journal else None
+        retention.prune(folder, self._config.keep, shard, shards, spare=spare)
 
     def _arrays(self, cut: ShardCut) -> Iterator[tuple[str, VariableArrays]]:
         """The variables of a cut, each when it is copied. Runs in the thread."""
@@ -261,14 +267,17 @@ class Persistence:
     # --- reports --------------------------------------------------------------------------------------------------
 
     def completed(self, answer: ms.Answer) -> ms.Answer:
-        """A report of the shard, with what only its storage knows."""
+        """The answer, with what only the storage knows if it is a report; why changes wait for the journal, if so."""
+        journal = self.journal
+        if isinstance(answer, ms.Renewed) and journal is not None and journal.problem:
+            return dataclasses.replace(answer, waiting_for=answer.waiting_for or journal.problem)
         if isinstance(answer, ms.CutReport):
             number, problem = answer.number, self.problem
             if number > self._failed or number <= self.last:
                 problem = ""
             return dataclasses.replace(answer, written=0 < number <= self.last, problem=problem, storage=True)
-        assert isinstance(answer, ms.StatusReport)
-        journal = self.journal
+        if not isinstance(answer, ms.StatusReport):
+            return answer
         storage = dataclasses.replace(
             answer.storage,
             folder=str(self._config.folder),

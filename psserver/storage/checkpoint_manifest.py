@@ -36,6 +36,7 @@ class Manifest:
         files: size and CRC32C by name.
         data: the state as JSON.
         served: dtype and shape of the arrays of served weights by name.
+        worker: of an embedded shard, the part of the worker beside it (`psworker.transport.WorkerPart`).
     """
 
     path: Path
@@ -50,6 +51,7 @@ class Manifest:
     files: dict[str, FileSum]
     data: dict[str, Any]
     served: dict[str, TensorSpec]
+    worker: dict[str, Any] | None = None
 
     @cached_property
     def state(self) -> ShardState:
@@ -84,6 +86,7 @@ def write_manifest(
     final: bool,
     is_cut: bool,
     late: int,
+    worker: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the manifest of a checkpoint, when its other files are complete. Raises `OSError`."""
     data = {
@@ -96,7 +99,7 @@ def write_manifest(
         "files": {name: {"bytes": one.nbytes, "crc32c": f"{one.crc32c:08x}"} for name, one in files.items()},
         "served": {name: {"dtype": one.dtype.name, "shape": list(one.shape)} for name, one in served.items()},
         "state": manifest.to_json(state),
-    }
+    } | ({} if worker is None else {"worker": worker})
     with NewFile(folder / MANIFEST) as file:
         file.write(checksummed_json.dumps(data))
 
@@ -136,4 +139,5 @@ def read_manifest(folder: Path, number: int, shard: int, shards: int) -> Manifes
         {name: FileSum(one["bytes"], int(one["crc32c"], 16)) for name, one in data["files"].items()},
         state,
         {name: TensorSpec("served", tuple(one["shape"]), one["dtype"]) for name, one in served.items()},
+        data.get("worker"),
     )

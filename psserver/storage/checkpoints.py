@@ -11,9 +11,10 @@ it; otherwise as a cut, with the late changes (`psserver.storage.recovery`).
 """
 
 import struct
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from psserver.core.state import ShardState, VariableArrays, VariableState
 from psserver.core.variables.variable import slot_specs
@@ -68,6 +69,7 @@ def write(
     *,
     final: bool = False,
     is_cut: bool | None = None,
+    worker: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the checkpoint `state.cut` of a shard; returns its folder, which is durable then. For a thread of its own.
 
@@ -82,6 +84,7 @@ def write(
         final: see `Manifest`.
         is_cut: see `Manifest`. Without it, a final checkpoint is a cut only if there is one shard, since the shards of
             a job stop one after the other.
+        worker: see `Manifest`.
 
     Raises `OSError`, and whatever the arguments raise: then nothing is left.
     """
@@ -96,7 +99,7 @@ def write(
         if changes := late():
             files[LATE] = _write_late(temporary / LATE, changes)
         is_cut = not final or state.shards == 1 if is_cut is None else is_cut
-        write_manifest(temporary, state, files, served, final=final, is_cut=is_cut, late=len(changes))
+        write_manifest(temporary, state, files, served, final=final, is_cut=is_cut, late=len(changes), worker=worker)
     return path
 
 

@@ -23,6 +23,7 @@ def prune(
     shards: int,
     *,
     protect: int | None = None,
+    spare: int | None = None,
     is_intact: Callable[[Manifest], bool] | None = None,
 ) -> list[int]:
     """Remove old checkpoints of a shard; returns their numbers, ascending.
@@ -31,7 +32,8 @@ def prune(
     checkpoint that is intact with all that are newer. Where the folder has checkpoints of other shards of the job too,
     cuts count only if all shards have them: otherwise the shards might keep no common one. Where it has not, that is
     what `protect` is for: nothing from this number on is removed, such as the newest cut that all shards are known to
-    have. `is_intact` decides with a manifest; without it, the sizes of files do.
+    have. `spare` stays in any case: a journal begins with it. `is_intact` decides with a manifest; without it, the
+    sizes of files do.
 
     Raises `OSError`, or `StorageError` if a checkpoint may not be read.
     """
@@ -47,7 +49,7 @@ def prune(
     check = is_intact or has_right_sizes
     intact = next((n for n, one in reversed(manifests.items()) if one is not None and check(one)), first)
     first = min(first, intact, first if protect is None else protect)
-    old = [number for number in manifests if number < first]
+    old = [number for number in manifests if number < first and number != spare]
     for number in old:
         remove(folder, number, shard, shards)
     return old

@@ -20,8 +20,9 @@ A run begins in an order that makes this true at every moment at which the proce
 import os
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from psserver.core.shard import Shard
 from psserver.core.state import ShardState, VariableArrays
@@ -50,6 +51,7 @@ class Start:
         state: None: the job is new.
         arrays: of the state's variables; the restored shard will own them.
         late: changes that belong to the cut and came after the state.
+        worker: see `psserver.storage.checkpoint_manifest.Manifest`.
         stored: a checkpoint has the state.
         replayed: the journal has what came after it.
         lost: something newer may have been acknowledged: the shard cannot begin a run from here.
@@ -65,6 +67,7 @@ class Start:
     state: ShardState | None = None
     arrays: dict[str, VariableArrays] = field(default_factory=dict)
     late: tuple[Message, ...] = ()
+    worker: dict[str, Any] | None = None
     stored: bool = False
     replayed: bool = False
     lost: bool = False
@@ -96,9 +99,10 @@ class Start:
         """
         if self.state is not None:
             shard.restore(self.state, self.arrays, now)
-            self.arrays = {}
+            self.state, self.arrays = replace(self.state, served=()), {}
         if self.lost or self.gave_up:
             self.notes += step_late(shard, self.late, now)
+        self.late = ()
         shard.timeline, shard.lost = self.timeline, self.lost
         if self.gave_up:
             shard.go_back(self.timeline)
@@ -106,10 +110,11 @@ class Start:
             _replay(shard, journal_folder(self.folder, self.shard, self.shards), self.number, now, truncate=truncate)
         shard.resume(now)
 
-    def begin(self, shard: Shard, *, journal: bool) -> None:
+    def begin(self, shard: Shard, *, journal: bool, keep_journal: bool = False) -> None:
         """Begin the run of the restored shard, durably. Raises `OSError`, or `StorageError`.
 
-        With a `journal`, its newest segment continues from the shard's state.
+        With a `journal`, its newest segment continues from the shard's state. With `keep_journal`, the segments before
+        it stay if they lead to this state.
         """
         folder, at, number = self.folder, (self.shard, self.shards), self.number
         continues = self.replayed and journal
@@ -118,10 +123,12 @@ class Start:
                 number = shard.cuts.number = shard.cuts.completed = max(shard.cuts.number + 1, shard.global_step)
             arrays, is_cut = iter(shard.arrays().items()), not self.replayed or self.shards == 1
             checkpoints.write(folder, shard.state(), arrays, tuple, final=True, is_cut=is_cut)
-        if not continues:
+        path = journal_folder(folder, *at)
+        if keep_journal and not continues and self.stored and not self.gave_up and _segments(folder, *at):
+            _continue_journal(path, number, shard.identity)
+        elif not continues:
             remove_journal(folder, *at)
             if journal:
-                path = journal_folder(folder, *at)
                 path.mkdir()
                 SegmentFile.create(path, SegmentHeader(number, shard.identity)).close()
                 sync_path(folder)
@@ -179,7 +186,7 @@ def own_start(folder: Path, shard: int, shards: int) -> Start:
         )
     checkpoint = latest.checkpoint
     start = Start(folder, *at, state=checkpoint.state, arrays=checkpoint.arrays, late=checkpoint.late, stored=True)
-    start.notes = notes
+    start.notes, start.worker = notes, checkpoint.manifest.worker
     is_final = checkpoint.manifest.final and not notes
     if last is None:  # no run has begun, or its file was removed
         start.timeline = max(checkpoint.state.timeline, FIRST_TIMELINE)
@@ -197,6 +204,17 @@ def _segments(folder: Path, shard: int, shards: int) -> Iterable[int]:
     """The numbers of the segments of the journal: that of a checkpoint begins there."""
     path = journal_folder(folder, shard, shards)
     return list_segments(path) if os.path.isdir(path) else ()
+
+
+def _continue_journal(path: Path, number: int, identity: int) -> None:
+    """Begin the segment of a final checkpoint after the segments that led to it, unless a killed process has."""
+    segments = list_segments(path)
+    newest = max(segments)
+    if newest < number:
+        for _ in read_segments(path, identity, newest, truncate=True):
+            pass  # a torn tail, which the checkpoint has, is cut off
+        previous = newest, segments[newest].stat().st_size
+        SegmentFile.create(path, SegmentHeader(number, identity, *previous)).close()
 
 
 def step_late(shard: Shard, changes: Iterable[Message], now: float) -> list[str]:

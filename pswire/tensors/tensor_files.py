@@ -185,6 +185,12 @@ def write_tensors(
             assert not left, f"the pieces of {spec} lack {left:,} bytes"
 
 
+def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
+    """Replaces a file by one with these bytes, in the same way. Raises `ModelFileError`."""
+    with _replacing(os.path.realpath(path)) as file:
+        _write(file, data)
+
+
 def _write(file: RawIOBase, data: bytes | memoryview) -> None:
     left = memoryview(data)
     while left.nbytes:

@@ -62,8 +62,13 @@ def save(path: Path, variables: Iterable[BaseVariable] | None = None) -> None:
     save_values(here.session, path, here.variables.values() if variables is None else variables)
 
 
-def save_values(session: OpenSession | None, path: Path, variables: Iterable[BaseVariable]) -> None:
-    """See `save`."""
+def save_values(
+    session: OpenSession | None,
+    path: Path,
+    variables: Iterable[BaseVariable],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """See `save`; `metadata` is added to the file's."""
     chosen: dict[str, BaseVariable] = {}
     for variable in variables:
         check_variable(variable, "psworker.save")
@@ -76,14 +81,14 @@ def save_values(session: OpenSession | None, path: Path, variables: Iterable[Bas
         raise ConfigurationError(f"a safetensors file cannot have a variable of the name {RESERVED!r}: rename it")
     tables = [variable for variable in chosen.values() if isinstance(variable, Table)]
     whole = [variable for variable in chosen.values() if not isinstance(variable, Table)]
-    metadata = {"format": "np"}
+    metadata = {"format": "np"} | dict(metadata or {})
     tensors: list[tuple[TensorSpec, Iterable[Array]]] = []
     if session is None:
         _check_no_rows(tables, path)
         values: list[Array] = [variable.value for variable in whole]
     else:
         values = session.fetch(whole)
-        metadata["global_step"] = str(session.global_step)
+        metadata.setdefault("global_step", str(session.global_step))
         tensors += [(table.spec, _rows_of(session, table)) for table in tables]
     tensors += [(variable.spec, [value]) for variable, value in zip(whole, values, strict=True)]
     write_tensors(path, tensors, metadata)

@@ -29,7 +29,8 @@ class DataLoop:
 
     `queue` hands out `queue.block` of the `queue.size` examples at a time; `on_epoch` is called with the report of each
     epoch, which is logged by default; `flush` pushes all gradients, before a block is reported as done; `give_back`
-    returns the block of a loop that is left early; while it is iterated the loop is in `running`.
+    returns the block of a loop that is left early; while it is iterated the loop is in `running`. `reports` has, by
+    queue, how many reports of epochs the program has had, and is kept up to date.
 
     A push says how far the block is (`progress`): a batch counts with the first push after the program has got it. When
     all servers went back to a checkpoint, the rest of the block is left out: the queue knows what is to be trained.
@@ -43,6 +44,7 @@ class DataLoop:
     flush: Callable[[], None]
     give_back: Callable[[QueueSpec], None]
     running: list["DataLoop"]
+    reports: dict[str, int]
 
     def __post_init__(self) -> None:
         self._epoch = self._start = 0
@@ -51,10 +53,7 @@ class DataLoop:
         self._block: Block | None = None
         self._position = 0  # where the current batch ends, in the order of the epoch
         self._batch = 0  # examples of the current batch
-        self._cost, self._known = (
-            0.0,
-            0,
-        )  # of the block's batches before it: the sum of losses, and of how many examples
+        self._cost, self._known = 0.0, 0  # of the block's batches before it: sum of losses, number of examples
         self.losses: list[float] = []  # of the current batch, whose cost is their mean
 
     def progress(self) -> Progress | None:
@@ -96,17 +95,17 @@ class DataLoop:
 
     def _batches(self) -> Iterator[Batch]:
         order: Array = np.empty(0, np.int64)
-        queue, reports = self.queue, 0
+        queue, reports = self.queue, self.reports
         finished: Finished | None = None
         while True:
             self.flush()
-            taken = self.client.take(queue, finished, reports)
-            reports += len(taken.reports)
+            taken = self.client.take(queue, finished, reports.get(queue.name, 0))
             for report in taken.reports:
                 if self.on_epoch is None:
                     logger.info("epoch %d: cost %s over %d examples", report.epoch, report.cost, report.examples)
                 else:
                     self.on_epoch(report)
+                reports[queue.name] = report.epoch
             if taken.block is None and not isinstance(self.client.consistency, Asynchronous):
                 self.client.report_idle()  # no other worker waits for this one until it has examples again
             if taken.done:

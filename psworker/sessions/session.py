@@ -4,8 +4,10 @@ May import the client, the engine and the configuration; a transport is imported
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, SupportsFloat
 
@@ -27,10 +29,12 @@ from psworker.model import model_files, variables
 from psworker.model.gradient_transforms import GradientAndVariable
 from psworker.model.tables import Table, check_no_table
 from psworker.model.variables import BaseVariable, UpdateOp, check_variable
+from psworker.sessions.best_model import save_best
 from psworker.sessions.data_loop import DataLoop, batches_per_block
 from psworker.sessions.replica import Replica, Step, Target
 from psworker.sessions.strategies.downpour import Downpour
 from psworker.sessions.strategies.local_steps import OUTER, LocalSteps
+from psworker.sessions.worker_part import SessionPart
 from psworker.transport import Transport, open_transport
 from psworker.versions import ReadVersion, VersionedArray
 
@@ -51,12 +55,19 @@ def session(
     encoding: str | None = None,
     compress: str | None = None,
     shared_memory: bool | None = None,
+    checkpoint_dir: str | os.PathLike[str] | None = None,
+    checkpoint_every: str | None = None,
+    keep: int | None = None,
     outer: optimizers.OptimizerSpec = OUTER,
 ) -> "Session":
     """A session, to be used as `with psworker.session() as session:`.
 
     Each argument but `outer` defaults to the environment variable of its name, such as `$PSWORKER_PUSH_EVERY`, which
     `psworker run` and `psworker local` set from their flags, and then to the value in brackets.
+
+    With a `checkpoint_dir` an embedded job goes on where it stopped: the same program continues from the newest
+    checkpoint in it. Servers write their own checkpoints (`psserver serve --checkpoint-dir`); with servers the folder
+    is that of `Session.save_best` alone.
 
     Args:
         servers: addresses in the order of their shards [none: the shard is embedded in this process].
@@ -72,6 +83,10 @@ def session(
         compress: of gradients: "none", "int8", or "topk:0.01" for the largest hundredth ["none"]. The rest is added to
             the next gradient (`psworker.client.error_feedback`).
         shared_memory: whether tensors go through shared memory to servers on this host [True].
+        checkpoint_dir: the folder of this job's checkpoints and of its best model, made if it is not there [none].
+        checkpoint_every: the interval between checkpoints, such as "60s", "5m" or "1000steps" ["60s"]. One more is
+            written at the end of the session, also after an exception.
+        keep: how many checkpoints stay; older ones are removed [5].
         outer: the servers' optimizer for the gradient of local steps; without them it is not used.
 
     Raises:
@@ -88,6 +103,9 @@ def session(
         encoding=encoding,
         compress=compress,
         shared_memory=shared_memory,
+        checkpoint_dir=checkpoint_dir,
+        checkpoint_every=checkpoint_every,
+        keep=keep,
     )
     if config.keep_memory:
         keep_memory()
@@ -110,8 +128,13 @@ class Session:
         self.worker = config.name
         self.number = 0
         encoder = GradientEncoder("" if config.encoding == "float32" else config.encoding, config.compression)
+        self._part, self._folder = SessionPart(), config.checkpoints.folder
+        if config.servers and self._folder is not None:
+            logger.info("%s is used for the best model alone: the servers write the checkpoints", self._folder)
         if transport is None:
-            transport = open_transport(config.servers, shared_memory=config.shared_memory)
+            transport = open_transport(
+                config.servers, shared_memory=config.shared_memory, checkpoints=config.checkpoints, worker=self._part
+            )
         self._client = Client(transport, config.name, config.timeout, encoder)
         self._loops: list[DataLoop] = []
         self._strategy, replica = config.strategy, (self._client, self._known, self._loops)
@@ -153,8 +176,9 @@ class Session:
     def __enter__(self) -> Self:
         """Joins the servers and registers the variables made so far; they get the server's values.
 
-        Raises `ConfigurationError` if a session is open already, or the servers' policies do not fit the strategy,
-        `Unavailable` if a server could not be reached in time.
+        Raises `ConfigurationError` if a session is open already, the servers' policies do not fit the strategy, or the
+        program's variables are not those of its checkpoint; `StorageError` if no checkpoint can be read, or the folder
+        cannot be used; `Unavailable` if a server could not be reached in time.
         """
         here = variables.context.collection
         if here.session is not None:
@@ -272,6 +296,37 @@ class Session:
         known = self._known()
         model_files.save_values(self, path, known.values() if variables is None else variables)
 
+    def save_best(self, value: SupportsFloat, *, maximize: bool = False) -> bool:
+        """Saves the model as `best.safetensors` in the `checkpoint_dir` if this value is the lowest of the job so far.
+
+            accuracy = session.evaluate(..., mnist.test)
+            session.save_best(accuracy, maximize=True)
+
+        `best.json` beside it has value, global step and time. The file is replaced whole; `psworker.load` reads it. The
+        values of before count also when the job is resumed. With several workers the chief alone saves.
+
+        Args:
+            value: of an evaluation of the present model. NaN and infinity are never best.
+            maximize: whether the highest value is best; the same in each call.
+
+        Returns:
+            Whether the model was saved; False in a worker that is not the chief.
+
+        Raises:
+            ConfigurationError: the session has no `checkpoint_dir`, or is not open, or `maximize` has changed.
+            ModelFileError: a file cannot be written, or read.
+        """
+        known, folder = self._known(), self._folder
+        if folder is None:
+            raise ConfigurationError("save_best needs a folder: use psworker.session(checkpoint_dir=...)")
+        if not self.is_chief:
+            return False
+
+        def save(path: Path, metadata: Mapping[str, str]) -> None:
+            model_files.save_values(self, path, known.values(), metadata)
+
+        return save_best(folder, float(value), maximize=maximize, global_step=self._client.global_step, save=save)
+
     def fetch(self, variables: Sequence[BaseVariable]) -> list[Array]:
         """The servers' values, without the session's encoding; the variables stay as they are. For model files."""
         self._replica.flush()
@@ -348,7 +403,9 @@ class Session:
         block = batch_size * batches_per_block(self._strategy.steps)
         queue = QueueSpec(name or f"batches-{self._queues}", len(dataset), block, epochs, seed)
         flush, give_back, loops = self._replica.flush, self._replica.give_back, self._loops
-        return iter(DataLoop(self._client, queue, dataset, batch_size, on_epoch, flush, give_back, loops))
+        return iter(
+            DataLoop(self._client, queue, dataset, batch_size, on_epoch, flush, give_back, loops, self._part.reports)
+        )
 
     def note_loss(self, loss: float, variables: Iterable[BaseVariable]) -> None:
         """Keeps the loss, for the next push of these variables and the current batch; `compute_gradients` calls it."""
@@ -369,7 +426,8 @@ class Session:
 
         The gradients are borrowed until this returns. `updates` has one op per variable.
         """
-        self._client.check_changeable()
+        if self._client.generation:
+            self._client.check_changeable()
         names: list[str] = []
         entries: list[VersionedArray] = []
         observed = tuple(updates)

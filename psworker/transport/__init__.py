@@ -3,11 +3,12 @@
 A transport delivers one message; the client handles retries, sequence numbers and splitting. May import messages.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from pswire.messages import Answer, Request
+from psworker.config import CheckpointConfig
 
 T = TypeVar("T")
 
@@ -47,15 +48,40 @@ class Transport(Protocol):
         """Closes all connections; calls under way fail."""
 
 
-def open_transport(servers: Sequence[str], *, shared_memory: bool = True) -> Transport:
+class WorkerPart(Protocol):
+    """The part of a checkpoint that belongs to the worker, as plain data that JSON can hold. For an embedded shard."""
+
+    def note_push(self) -> None:
+        """Notes the state that belongs to a push; called in the worker's thread right after each."""
+
+    def data(self) -> dict[str, Any]:
+        """The worker's part of a checkpoint that is written now."""
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Continues from a checkpoint's `data`. Raises `StorageError` if it does not have this form."""
+
+
+def open_transport(
+    servers: Sequence[str],
+    *,
+    shared_memory: bool = True,
+    checkpoints: CheckpointConfig | None = None,
+    worker: WorkerPart | None = None,
+) -> Transport:
     """A transport to these addresses, in the order of their shards; without addresses, to a shard in this process.
 
-    With `shared_memory`, tensors go through shared memory where a server is on this host.
+    With `shared_memory`, tensors go through shared memory where a server is on this host. A shard in this process has
+    `checkpoints` if they have a folder, with the part of this `worker`.
     """
     if not servers:
         from psworker.transport.embedded import EmbeddedTransport
 
-        return EmbeddedTransport()
+        if checkpoints is None or not checkpoints.checkpoint_dir:
+            return EmbeddedTransport()
+        from psworker.transport.embedded_checkpoints import EmbeddedCheckpoints
+
+        assert worker is not None
+        return EmbeddedTransport(EmbeddedCheckpoints(checkpoints, worker))
     from psworker.transport.grpc_transport import GrpcTransport
 
     return GrpcTransport(servers, shared_memory=shared_memory)

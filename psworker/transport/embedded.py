@@ -1,23 +1,30 @@
 """Embedded transport: the shard in this process, the same state machine as in a server, without a network.
 
-The only module outside psserver that imports it. Serves one program, or several of its threads.
+With `psworker.transport.embedded_checkpoints`, the only module outside psserver that imports it. Serves one program, or
+several of its threads.
 """
+
+from __future__ import annotations
 
 import itertools
 import math
 import threading
 import time
 from functools import partial
+from typing import TYPE_CHECKING
 
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run
 from pswire.errors import ParamServerError, TimedOut
-from pswire.messages import Answer, Request, Tick
+from pswire.messages import Answer, Cut, CutReport, Join, Push, Register, Request, Tick
 from psworker.transport import Future
+
+if TYPE_CHECKING:
+    from psworker.transport.embedded_checkpoints import EmbeddedCheckpoints
 
 
 class EmbeddedTransport:
-    """One shard, stepped by the calling thread.
+    """One shard, stepped by the calling thread; with `checkpoints`, if given, from the first Join to `close`.
 
     `_changed` guards the shard and the answers, and is notified after each step. Leases do not expire, because all
     threads end with the process.
@@ -25,8 +32,9 @@ class EmbeddedTransport:
 
     shards = 1
 
-    def __init__(self) -> None:
+    def __init__(self, checkpoints: EmbeddedCheckpoints | None = None) -> None:
         self._shard = Shard(lease=math.inf)
+        self._checkpoints = checkpoints
         self._tickets = itertools.count(1)
         self._changed = threading.Condition()
         self._answers: dict[int, Answer | ParamServerError] = {}
@@ -37,7 +45,10 @@ class EmbeddedTransport:
         with self._changed:
             ticket = next(self._tickets)
             try:
-                self._step(ticket, message)
+                if self._checkpoints is None:
+                    self._step(ticket, message)
+                else:
+                    self._step_with(self._checkpoints, ticket, message)
             except ParamServerError as error:
                 self._answers[ticket] = error
         return Future(partial(self._result, ticket, type(message).__name__, deadline))
@@ -47,7 +58,10 @@ class EmbeddedTransport:
         return ""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Writes a last checkpoint, if there are checkpoints."""
+        if self._checkpoints is not None:
+            with self._changed:
+                self._checkpoints.close()
 
     def _result(self, ticket: int, what: str, deadline: float) -> Answer:
         with self._changed:
@@ -60,6 +74,24 @@ class EmbeddedTransport:
         if isinstance(answer, ParamServerError):
             raise answer
         return answer
+
+    def _step_with(self, checkpoints: EmbeddedCheckpoints, ticket: int, message: Request) -> None:
+        match message:
+            case Join() if not checkpoints.started:
+                checkpoints.start(self._shard)
+            case Register():
+                checkpoints.check(message)
+        checkpoints.before(message)
+        try:
+            self._step(ticket, message)
+        except ParamServerError as error:
+            raise checkpoints.explained(error) from None
+        if isinstance(message, Push):
+            checkpoints.after_push()
+        elif isinstance(message, Cut):
+            report = self._answers[ticket]
+            assert isinstance(report, CutReport)
+            self._answers[ticket] = checkpoints.reported(message, report)
 
     def _step(self, ticket: int, message: Request | Tick) -> None:
         result = self._shard.step(ticket, message, time.monotonic())

@@ -1,10 +1,10 @@
 """Consistency under faults: `make chaos`, or `python -m tests.chaos` in the repository's root.
 
 Trains a job with real servers and workers under each consistency policy and staleness handling, on one to three shards.
-Meanwhile workers are killed, stopped, started twice and made to fail, servers are stopped, and connections are cut,
-reset, stalled and refused. Finally the job completes, and the values on the servers are compared with the workers'
-records of each push and example (`check`). Prints a table; if a guarantee was broken, the exit code is 1, and records
-and logs are kept.
+Meanwhile workers are killed, stopped, started twice and made to fail, servers are stopped, killed and started again,
+and connections are cut, reset, stalled and refused. Finally the job completes, and the values on the servers, and those
+in each checkpoint on disk, are compared with the workers' records of each push and example (`check`). Prints a table;
+if a guarantee was broken, the exit code is 1, and records and logs are kept.
 
     python -m tests.chaos --only sync:2,backup=2 --staleness none --shards 2 --seed 7        one configuration
 """
@@ -39,7 +39,18 @@ PAUSE = 0.01  # longest time of a step beside its push, seconds
 MOST_SHOWN = 3  # lines for each kind of violation
 
 #: Columns of the table of results, and counts of `Check`.
-COUNTS = ["pushes", "lost", "doubled", "half", "reads", "torn", "dropped", "worst staleness", "examples twice"]
+COUNTS = [
+    "pushes",
+    "lost",
+    "doubled",
+    "half",
+    "reads",
+    "torn",
+    "dropped",
+    "worst staleness",
+    "examples twice",
+    "checkpoints",
+]
 
 say = partial(print, flush=True)
 
@@ -115,6 +126,7 @@ async def run_one(
         await faults.inject(2 * seconds)
         complete = await faults.finish(TO_END)
         finals, half_pushes = await asyncio.to_thread(cluster.finals)
+        cuts = await asyncio.to_thread(cluster.cuts)
     finally:
         cluster.close()
     facts = {"configuration": name, "seed": seed, "faults": faults.count, "complete": complete}
@@ -123,7 +135,7 @@ async def run_one(
     (folder / "run.json").write_text(json.dumps(facts, indent=1))
     cluster.read_records()
     data = {"lease": LEASE, "examples": examples, "epochs": EPOCHS, "half_pushes": half_pushes, "complete": complete}
-    check = Check(consistency, staleness, cluster.workers, finals, **data)
+    check = Check(consistency, staleness, cluster.workers, finals, cuts=cuts, **data)
     return check, faults.count
 
 

@@ -8,7 +8,7 @@ import bisect
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -137,6 +137,7 @@ class Check:
     epochs: int
     half_pushes: int  # half-applied pushes, as reported by the servers
     complete: bool  # whether the job completed
+    cuts: Mapping[int, Sequence[Final]] = field(default_factory=dict)  # checkpoints by number, the values by shard
     violations: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list), init=False)  # sentences by kind
     #: Of violations by kind, answered pushes, dropped and half-applied ones, reads of a shard's variables, and examples
     #: trained on again in their epoch; and the worst staleness of an applied push.
@@ -150,6 +151,7 @@ class Check:
         for history in self.histories:
             self._exactly_once(history)
         self._half_pushes()
+        self._cuts()
         for shard, final in enumerate(self.finals):
             self._variables_agree(shard, final)
             self._updates_add_up(shard, final)
@@ -225,6 +227,33 @@ class Check:
         known, reported = self.counts["half"], self.half_pushes
         if reported < known or (reported > known and everywhere):
             self._break("half pushes", f"the servers report {reported}, the records show {known}")
+
+    def _cuts(self) -> None:
+        """Each checkpoint has the first pushes of each process, the same on all shards, and nothing else.
+
+        Their steps may differ from those of the job: late pushes are applied at the end.
+        """
+        sums: dict[int, list[list[int]]] = {}  # by column and shard, the units of the first pushes
+        for history in self.histories:
+            sums[history.column] = [
+                list(itertools.accumulate([_units(push, shard, self.unit) for push in history.pushes], initial=0))
+                for shard in range(len(self.finals))
+            ]
+        for number, finals in self.cuts.items():
+            self.counts["checkpoints"] += 1
+            for shard, final in enumerate(finals):
+                rows = [[own] * len(row) for own, row in zip(final.first, final.table, strict=False)]
+                if final.first != final.second or final.table != rows:
+                    self._break("checkpoint", f"checkpoint {number}, shard {shard}: its variables differ")
+            for column, by_shard in sums.items():
+                values = [scheme.count_updates(final.first[column])[0] for final in finals]
+                if not any(list(first) == values for first in zip(*by_shard, strict=True)):
+                    what = [
+                        [count for count, total in enumerate(totals) if total == value]
+                        for totals, value in zip(by_shard, values, strict=True)
+                    ]
+                    line = f"checkpoint {number}: of process {column} it has the first {what} pushes, by shard"
+                    self._break("checkpoint", line)
 
     def _variables_agree(self, shard: int, final: Final) -> None:
         if final.first != final.second:
@@ -371,6 +400,11 @@ class Check:
         missing = self.epochs * self.examples - len(trained.keys() | unknown)
         if missing and self.complete:
             self._break("examples", f"{missing} were never trained on")
+
+
+def _units(push: PushRecord, shard: int, unit: int) -> int:
+    """The units that a push has added to its process's column on a shard."""
+    return unit // push.placed[shard].gradients if shard in push.placed else 0
 
 
 def _was_lost_alive(history: History) -> bool:

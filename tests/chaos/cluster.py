@@ -1,6 +1,7 @@
 """The processes of one chaos run, and the faults injected into them.
 
-They are `psserver serve` for each shard, and workers, each behind its own proxies. Logs and records are in one folder.
+They are `psserver serve` for each shard, and workers, each behind its own proxies. Logs, records, checkpoints and
+journals are in one folder.
 """
 
 import asyncio
@@ -21,12 +22,16 @@ from typing import Any
 
 import numpy as np
 
+from psserver.core.shard import Shard
+from psserver.storage import retention
+from psserver.storage.recovery import FIRST_TIMELINE, start_at
 from pswire.messages import Choice, Join, Leave, Pull, Sender
+from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.status_client import StatusClient
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.chaos import scheme
 from tests.chaos.check import Final, History, losses
-from tests.commands import BOUND, Command, environment
+from tests.commands import BOUND, Command, environment, free_address
 
 LEASE, TIMEOUT = 4.0, 25.0  # of workers, and of their calls, seconds
 LONGEST = 1.5 * LEASE  # of faults that do not end a process
@@ -34,7 +39,8 @@ GAP, BETWEEN_ENDS = 0.4, 2.5  # mean seconds between faults, and least between t
 
 #: Relative frequencies of faults; after those of ENDING a worker is restarted.
 ENDING = {"kill": 2, "twin": 1, "fail": 1, "terminate": 1}
-WEIGHTS = {"cut": 4, "reset": 4, "stall": 4, "refuse": 2, "stop worker": 3, "stop server": 1} | ENDING
+WEIGHTS = {"cut": 4, "reset": 4, "stall": 4, "refuse": 2, "stop worker": 3, "stop server": 1, "kill server": 1}
+WEIGHTS |= ENDING
 SIGNALS = {"kill": signal.SIGKILL, "fail": signal.SIGUSR1, "terminate": signal.SIGTERM}
 
 
@@ -126,16 +132,32 @@ class Cluster:
     def __init__(self, folder: Path, shards: int, flags: list[str], settings: dict[str, Any]) -> None:
         self.workers: list[Worker] = []
         self._folder, self._settings = folder, {"shards": shards, **settings}
-        serve = ["psserver", "serve", "--bind", "127.0.0.1:0", "--log-level", "info", "--lease", str(LEASE)]
-        serve += [*flags, "--shard"]
-        self.servers = [self._launch(f"server-{shard}", *serve, f"{shard}/{shards}") for shard in range(shards)]
+        self.checkpoints = folder / "checkpoints"
+        self._serve = ["psserver", "serve", "--log-level", "info", "--lease", str(LEASE), *flags, "--journal"]
+        self._serve += ["--checkpoint-dir", str(self.checkpoints), "--checkpoint-every", "1s", "--keep", "1000"]
+        self.addresses = [free_address() for _ in range(shards)]
+        self.servers: list[Command] = []
+        self._killed: list[tuple[int, Command]] = []  # servers, with their shards
+        for shard in range(shards):
+            self.servers.append(self._start_server(shard))
+
+    def _start_server(self, shard: int) -> Command:
+        name = f"server-{shard}-{len(self._killed)}"
+        place = "--bind", self.addresses[shard], "--shard", f"{shard}/{len(self.addresses)}"
+        return self._launch(name, *self._serve, *place)
+
+    def kill_server(self, shard: int) -> None:
+        """Kills a server, and starts it again at once."""
+        self.servers[shard].end(signal.SIGKILL)
+        self._killed.append((shard, self.servers[shard]))
+        self.servers[shard] = self._start_server(shard)
 
     def _launch(self, name: str, *command: str) -> Command:
         env = environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
         return Command(self._folder / name, "-P", "-m", *command, env=env)
 
     async def start(self, name: str, *, shared_memory: bool) -> Worker:
-        proxies = [Proxy(server.address) for server in self.servers]
+        proxies = [Proxy(address) for address in self.addresses]
         for proxy in proxies:
             await proxy.open()
         column = len(self.workers) + 1
@@ -161,11 +183,10 @@ class Cluster:
                 worker.command.end(signal.SIGKILL)
                 worker.runs()
             time.sleep(1.0)  # servers receive their last data
-        addresses = [server.address for server in self.servers]
-        with closing(GrpcTransport(addresses, shared_memory=False)) as transport:
+        with closing(GrpcTransport(self.addresses, shared_memory=False)) as transport:
             finals = self._read_values(transport)
         end = time.monotonic() + BOUND
-        with StatusClient(addresses) as client:
+        with StatusClient(self.addresses) as client:
             while True:
                 job = client.ask(BOUND)
                 workers = [worker for answer in job.answers if answer.report for worker in answer.report.workers]
@@ -187,6 +208,27 @@ class Cluster:
             finals.append(Final(first, second, dense[0][: scheme.COLUMNS], table, values[0].version))
         return finals
 
+    def cuts(self) -> dict[int, list[Final]]:
+        """By number, the values in each checkpoint on disk that all shards have, with its late changes."""
+        shards = len(self.addresses)
+        numbers = [set(retention.cuts(self.checkpoints, shard, shards)) for shard in range(shards)]
+        return {
+            number: [self._stored_values(number, shard) for shard in range(shards)]
+            for number in sorted(set.intersection(*numbers))
+        }
+
+    def _stored_values(self, number: int, shard: int) -> Final:
+        shards = len(self.addresses)
+        start = start_at(self.checkpoints, FIRST_TIMELINE, number, shard, shards)
+        if start.state is None or not start.state.variables:
+            return Final([0.0] * scheme.COLUMNS, [0.0] * scheme.COLUMNS, [], [], 0)
+        consistency, staleness = parse_consistency(start.state.consistency), parse_staleness(start.state.handling)
+        restored = Shard(shard, shards, consistency=consistency, staleness=staleness, identity=start.state.identity)
+        start.restore(restored, 0.0)
+        arrays = restored.arrays()
+        first, second = (np.asarray(arrays[name].value).tolist() for name in scheme.small(shards)[shard])
+        return Final(first, second, [], np.asarray(arrays["table"].value)[: scheme.COLUMNS].tolist(), 0)
+
     def read_records(self) -> None:
         """Completes the histories: records of workers, the last line of their output, and losses in servers' logs."""
         since = time.time() - time.monotonic()
@@ -194,7 +236,7 @@ class Cluster:
             worker.error = (worker.command.err or [""])[-1]
             for line in worker.records.read_text().splitlines() if worker.records.exists() else ():  # if killed early
                 worker.add(**json.loads(line))
-            for shard, server in enumerate(self.servers):
+            for shard, server in [*self._killed, *enumerate(self.servers)]:
                 worker.losses += [(at - since, shard) for at in losses(server.err, worker.name, LEASE)]
 
     def close(self) -> None:
@@ -271,7 +313,7 @@ class Faults:
 
     async def _inject(self, kind: str, worker: Worker) -> None:
         shard = self._draws.randrange(len(self._cluster.servers))
-        if kind != "stop server":  # by which no worker may be lost
+        if "server" not in kind:  # by which no worker may be lost
             worker.faults.append((time.monotonic(), kind))
         elif shard in self._stopped:
             return
@@ -287,6 +329,11 @@ class Faults:
         elif kind == "stop server":
             self._stopped.add(shard)
             await self._stop(self._cluster.servers[shard])
+            self._stopped.discard(shard)
+        elif kind == "kill server":
+            self._stopped.add(shard)
+            await asyncio.to_thread(self._cluster.kill_server, shard)
+            await asyncio.to_thread(self._cluster.servers[shard].wait_for, "listening on")
             self._stopped.discard(shard)
         else:
             await self._disturb(worker, kind)

@@ -24,7 +24,7 @@ class Job:
         self.steps = [0] * shards
         self.now = 0.0
         self.reported = {"complete": True, "half_pushes": 0}
-        self.changes = {}  # of the finals
+        self.changes, self.cuts = {}, {}  # of the finals; checkpoints
         self.histories = [History(column, f"w{column}", code=0, joined=0.0, incarnation=1) for column in (1, 2)]
         self.one, self.two = self.histories
         for history in self.histories:
@@ -99,7 +99,14 @@ class Job:
             for values, step in zip(self.values, self.steps, strict=True)
         ]
         examples = sum(len(history.pushes) for history in self.histories)
-        return Check(*self.policies, self.histories, finals, lease=4.0, examples=examples, epochs=1, **self.reported)
+        facts = {"examples": examples, "epochs": 1, "cuts": self.cuts, **self.reported}
+        return Check(*self.policies, self.histories, finals, lease=4.0, **facts)
+
+    def cut(self, *shards):
+        """A checkpoint with the present values of these shards, and those of the checkpoint before of the others."""
+        before = self.cuts.get(len(self.cuts), [None] * len(self.values))
+        now = [Final(list(values), list(values), [], [[value] * 2 for value in values], 0) for values in self.values]
+        self.cuts[len(self.cuts) + 1] = [now[shard] if shard in shards else old for shard, old in enumerate(before)]
 
 
 def test_a_worker_that_a_server_declares_lost_is_found_in_its_log_by_the_words_of_the_server():
@@ -241,6 +248,30 @@ def test_a_fault_is_found(policies, fault, broken):
             job.push(*columns)
     fault(job)
     assert sorted(job.check().violations) == broken
+
+
+@pytest.mark.parametrize("shards", [(0, 1), (0,), (1,)])
+@pytest.mark.parametrize("policy", ["async", "sync:2"])
+def test_a_checkpoint_with_a_push_on_one_shard_only_is_found(policy, shards):
+    job = Job(policy)
+    for cut in (0, 1), shards:
+        for columns in [(1, 2)] if policy == "sync:2" else [(1,), (2,)]:
+            job.push(*columns)
+        job.cut(*cut)
+    check = job.check()
+    assert check.counts["checkpoints"] == 2
+    lines = check.violations["checkpoint"]
+    assert len(lines) == (0 if len(shards) == 2 else 2)
+    whole, part = [int(shard in shards) + 1 for shard in (0, 1)]
+    assert not lines or lines[0] == f"checkpoint 2: of process 1 it has the first {[[whole], [part]]} pushes, by shard"
+
+
+def test_a_checkpoint_whose_variables_differ_is_found():
+    job = Job()
+    job.push(1)
+    job.cut(0, 1)
+    job.cuts[1][1].table[0][1] = 7.0
+    assert job.check().violations["checkpoint"] == ["checkpoint 1, shard 1: its variables differ"]
 
 
 @pytest.mark.parametrize(("pushes", "broken"), [(4, []), (5, ["bound"])])

@@ -112,9 +112,10 @@ NOTES = {
     "handed out": [(51, "worker-3", "worker-1")],
     "finished": [("worker-2", 1350)],
     "accuracy": [(0.8737,)],
+    "starts": [(0,), (1,), (1,), (0,), (1,)],
 }
-GOOD = {"seconds": 41.0, "killed": "worker-1", "cut": "worker-2", "steps": 300}
-GOOD["containers"] = STOPPED | ended("worker-1", 137)
+GOOD = {"seconds": 41.0, "killed": "worker-1", "cut": "worker-2", "steps": (300, 310), "restarted": "server-1"}
+GOOD["containers"] = STOPPED | ended("server-1", 0, restarts=1)
 
 
 @pytest.mark.parametrize(
@@ -133,8 +134,11 @@ GOOD["containers"] = STOPPED | ended("worker-1", 137)
         ({"given back": [(51, "worker-1"), (7, "worker-1")]}, ["handed out again"]),
         ({"handed out": [(51, "worker-1", "worker-1")]}, ["handed out again"]),
         ({"given back": [(51, "worker-2")], "handed out": [(51, "worker-3", "worker-2")]}, ["handed out again"]),
-        *[({"finished": ends}, ["takes part again"]) for ends in ([], [("worker-3", 1350)], [("worker-2", 300)])],
+        *[({"finished": ends}, ["takes part again"]) for ends in ([], [("worker-3", 1350)])],
+        ({"steps": (300, 300)}, ["takes part again"]),
+        ({"starts": NOTES["starts"][:-1]}, ["without loss"]),
         ({"containers": STOPPED}, ["every container"]),
+        ({"containers": GOOD["containers"] | ended("worker-1", 137)}, ["every container"]),
         ({"containers": {}}, ["every container"]),
     ],
 )

@@ -139,3 +139,21 @@ def test_help_shows_examples_and_every_option_with_its_default_and_its_variable(
                 assert all((option.help, option.show_default, option.show_envvar)), (name, option.name)
     version = f"psserver, version {metadata.version('paramserver')}"
     assert commands.run("psserver", "--version") == (0, [version], [])
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_a_running_job_is_written_by_all_its_servers_and_status_shows_it(commands):
+    kept = ["--checkpoint-dir", str(commands.folder / "kept")]
+    servers = [commands.serve("--shard", f"{shard}/2", *kept) for shard in range(2)]
+    addresses = ",".join(server.address for server in servers)
+    code, (number,), errors = commands.run("psserver", "checkpoint", "save", addresses)
+    assert (code, errors) == (0, [])
+    code, lines, _ = commands.run("psserver", "checkpoint", "list", str(commands.folder / "kept"))
+    assert any(number in line and "all 2" in line for line in lines), lines
+    _, lines, _ = commands.run("psserver", "status", addresses)
+    assert sum(f"{number}, " in line and " s ago" in line for line in lines) == 2, lines
+    careless = commands.serve()
+    code, _, errors = commands.run("psserver", "checkpoint", "save", careless.address)
+    assert code == 1
+    assert "--checkpoint-dir" in errors[-1]
+    assert [server.end()[0] for server in (*servers, careless)] == [0, 0, 0]

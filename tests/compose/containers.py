@@ -2,8 +2,9 @@
 
 Starts the cluster twice and stops it, at once and while it trains. Then trains examples/softmax_mnist.py on all of
 MNIST with two shards and three workers, kills the chief's container, disconnects another worker from the network for
-ten seconds, and checks that the job completes. Prints the events, and removes all that it has created, also after
-Ctrl-C and SIGTERM. The exit code is 0 if all checks pass, 1 if not, 2 without a Docker engine or Compose.
+ten seconds, kills all containers and starts them again, kills the process of a server, and checks that the job
+completes with nothing lost. Prints the events, and removes all that it has created, also after Ctrl-C and SIGTERM. The
+exit code is 0 if all checks pass, 1 if not, 2 without a Docker engine or Compose.
 
 Environment variables: DOCKER_HOST; COMPOSE, the command of Compose (default: `docker compose` or `docker-compose`);
 BASE_IMAGE and BUILD_NETWORK as in deploy/compose.yaml. Plain pytest does not run this file.
@@ -34,6 +35,17 @@ TO_TRAIN, TO_COME_BACK, TO_END = 120.0, 60.0, 300.0  # timeouts, seconds
 
 #: Expected of examples/softmax_mnist.py with default arguments, as in one process.
 EPOCHS, EXAMPLES, COST, ACCURACY = 10, 55_000, 0.3924, 0.873
+
+#: The epoch that a worker has reached when the failures begin.
+FAILURES_AT = 2
+
+#: Kills `psserver serve` from inside its container: no signal of its own container reaches process 1, which is init.
+KILL_SERVER = """
+import os, signal
+for pid in set(filter(str.isdigit, os.listdir("/proc"))) - {"1", str(os.getpid())}:
+    if b"serve" in open(f"/proc/{pid}/cmdline", "rb").read():
+        os.kill(int(pid), signal.SIGKILL)
+"""
 
 say = partial(print, flush=True)
 
@@ -88,8 +100,8 @@ def started(cluster: Cluster, session: pytest.Session) -> Iterator[None]:
         cluster.down()
 
 
-def ends(containers: Mapping[str, Container], killed: str = "", *, at_once: bool = False) -> dict[str, str]:
-    """The containers that have not ended without a restart and with code 0, or 137 for the killed one.
+def ends(containers: Mapping[str, Container], restarted: str = "", *, at_once: bool = False) -> dict[str, str]:
+    """The containers that have not ended with code 0, without a restart, or after one for the restarted one.
 
     A worker that is stopped `at_once` after its start may end with 143: SIGTERM ends Python while it starts.
     """
@@ -97,7 +109,7 @@ def ends(containers: Mapping[str, Container], killed: str = "", *, at_once: bool
     for name in ("server-0", "server-1", "worker-1", "worker-2", "worker-3"):
         end = containers[name].end if name in containers else "missing"
         early = at_once and name.startswith("worker-") and end == "143"
-        if not early and end != ("137" if name == killed else "0"):
+        if not early and end != ("0 after 1 restarts" if name == restarted else "0"):
             wrong[name] = end
     return wrong
 
@@ -127,6 +139,7 @@ _NOTES = {
     "handed out": rf"{_BLOCK} goes to worker {_WORKER} \({_WORKER} had it\)",
     "finished": rf"worker {_WORKER} finished after {_NUMBER} steps?",
     "accuracy": r"^test accuracy: ([\d.]+) on the first 3,000",
+    "starts": rf"shard {_NUMBER} starts from .*: nothing is lost$",
 }
 Notes = Mapping[str, list[tuple]]
 
@@ -154,7 +167,8 @@ def notes(story: Iterable[Event]) -> Notes:
     """What the checks need, in order, numbers as numbers.
 
     epochs: (epoch, mean cost, examples); given back: (block, worker); handed out: (block, worker, worker before);
-    finished: (worker, steps); accuracy: (on the first 3,000 test images,).
+    finished: (worker, steps); accuracy: (on the first 3,000 test images,); starts: (shard,) of servers that have lost
+    nothing.
     """
     texts = [event.what for event in story]
     return {
@@ -176,8 +190,8 @@ def table(story: Iterable[Event], start: float) -> str:
     """
     rows = []
     for at, who, text in sorted(story, key=lambda event: event.at):
-        note = re.search(r" psserver\.runtime\.(?:executor|clock): (.*)", text)
-        if note and who == "server-0":
+        note = re.search(r" psserver\.runtime\.(?:executor|clock|persistence): (.*)", text)
+        if note and (who == "server-0" or " starts from " in text):
             text = note[1]
         elif re.match(r"epoch +\d+: |psserver: |.* psserver\.", text):
             continue
@@ -193,44 +207,90 @@ class Job(NamedTuple):
     """The observed facts of a job."""
 
     seconds: float | None  # from `up` until all containers have ended by themselves; None: not in time
-    notes: Notes
+    notes: Notes  # those of blocks are from before the kill of all containers
     killed: str  # the worker whose container was killed
     cut: str  # the worker that was disconnected for a while
-    steps: int  # its steps before it was connected again
+    steps: tuple[int, int]  # its steps before it was connected again, and some time after that
+    restarted: str  # the server whose process was killed
     containers: Mapping[str, Container]  # their final states, by name
+
+
+class Failures(NamedTuple):
+    """What was done to a cluster: as `Job`, and when all its containers were killed, in seconds since 1970."""
+
+    killed: str
+    cut: str
+    steps: tuple[int, int]
+    restarted: str
+    all_killed: float
 
 
 @pytest.fixture(scope="session")
 def job(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Job]:
-    """One worker is killed, another is disconnected for a while, and the job completes."""
+    """A worker, all containers and a server are killed, another worker is disconnected, and the job completes."""
     # The engine, whose times the logs have, may be on another machine.
     ahead = moment(docker("info", "--format", "{{.SystemTime}}").strip()) - time.time()
     story: list[Event] = []
 
-    def act(who: str, what: str) -> None:
+    def act(who: str, what: str) -> float:
         story.append(Event(time.time() + ahead, who, what))
         say(f"{story[-1].at - story[0].at:6.1f} s  {who}: {what}")
+        return story[-1].at
 
     act("cluster", f"`up`: two servers, then three workers with {WORKER_CPUS} cores each")
     start, seconds = story[0].at, None
     with started(cluster, request.session):
-        killed, cut, steps = inject_failures(cluster, act)
+        logs = Logs(cluster)
+        done = inject_failures(cluster, logs, act)
         with suppress(Failed):  # the checks report it
             wait_for("the end", cluster.running, TO_END, lambda running: not running)
             seconds = max(one.ended for one in cluster.containers().values()) - start
-        containers = cluster.containers()
-        names = {container.host: container.name for container in containers.values()}
+        containers = logs.read()
+        story += logs.events()
         for name, container in containers.items():
-            story += events(name, cluster.log(container), names)
             story += [Event(container.ended, name, f"ends with code {container.exit_code}")] * (seconds is not None)
         say("", table(story, start), "", sep="\n")
-        found = notes(event for event in story if event.who != "server-1")
-        yield Job(seconds, found, killed.name, cut.name, steps, containers)
+        starts = {"starts": notes(story)["starts"]}
+        story = [event for event in story if event.who != "server-1"]
+        early = notes(event for event in story if event.at < done.all_killed)
+        found = {**notes(story), **starts, "given back": early["given back"], "handed out": early["handed out"]}
+        yield Job(seconds, found, *done[:4], containers)
 
 
-def inject_failures(cluster: Cluster, act: Callable[[str, str], None]) -> tuple[Container, Container, int]:
-    """Kills the chief and disconnects another worker for a while; returns both, and the steps of the second by then."""
-    workers = wait_for("epoch 2", cluster.workers, TO_TRAIN, lambda found: any(one["epoch"] >= 2 for one in found))
+class Logs:
+    """The logs of all containers. Some versions of Compose replace a container when it is started again."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._containers: dict[str, Container] = {}  # by host
+        self._logs: dict[str, str] = {}
+
+    def read(self) -> dict[str, Container]:
+        """Reads the logs of the present containers; returns these by name."""
+        containers = self._cluster.containers()
+        for container in containers.values():
+            self._containers[container.host] = container
+            self._logs[container.host] = self._cluster.log(container)
+        return containers
+
+    def events(self) -> list[Event]:
+        names = {host: container.name for host, container in self._containers.items()}
+        return [event for host, log in self._logs.items() for event in events(names[host], log, names)]
+
+    def epochs(self) -> int:
+        """The number of epochs that are done."""
+        self.read()
+        return len(notes(self.events())["epochs"])
+
+
+def inject_failures(cluster: Cluster, logs: Logs, act: Callable[[str, str], float]) -> Failures:
+    """Kills the chief, and disconnects another worker for a while; kills all containers, then a server's process."""
+    workers = wait_for(
+        f"epoch {FAILURES_AT}",
+        cluster.workers,
+        TO_TRAIN,
+        lambda found: any(one["epoch"] >= FAILURES_AT for one in found),
+    )
     hosts = {container.host: container for container in cluster.containers().values()}
     live = sorted((one for one in workers if one["state"] == "live"), key=lambda one: not one["chief"])
     if len(live) < 2 or not live[0]["chief"]:
@@ -246,13 +306,27 @@ def inject_failures(cluster: Cluster, act: Callable[[str, str], None]) -> tuple[
     def steps() -> int:
         return max((one["steps"] for one in cluster.workers() if one["name"].startswith(cut.host)), default=0)
 
-    before = wait_for(f"the steps of {cut.name}", steps, TO_COME_BACK, lambda steps: True)
+    before = after = wait_for(f"the steps of {cut.name}", steps, TO_COME_BACK, lambda steps: True)
     act(cut.name, "is connected again")
     docker("network", "connect", "--alias", "worker", network, cut.id)
     with suppress(Failed):  # the checks report it
         after = wait_for(f"a step of {cut.name}", steps, TO_COME_BACK, lambda steps: steps > before)
         act(cut.name, f"continues: step {before:,}, then {after:,}")
-    return killed, cut, before
+
+    # It was in the block of the killed worker.
+    done = wait_for("the end of the epoch", logs.epochs, TO_COME_BACK, lambda done: done >= FAILURES_AT)
+    all_killed = act("cluster", "all containers are killed")
+    docker("kill", *[container.id for container in cluster.running()])
+    logs.read()
+    act("cluster", "`up` again")
+    cluster.up()
+
+    wait_for("an epoch after that", logs.epochs, TO_TRAIN, lambda later: later > done)
+    restarted = cluster.containers()["server-1"]
+    act(restarted.name, "its process is killed")
+    with suppress(Failed):  # the command ends with the container
+        docker("exec", restarted.id, "python3", "-c", KILL_SERVER)
+    return Failures(killed.name, cut.name, (before, after), restarted.name, all_killed)
 
 
 def test_the_job_ends_by_itself(job):
@@ -279,9 +353,14 @@ def test_the_blocks_of_the_killed_worker_are_handed_out_again(job):
 
 
 def test_the_disconnected_worker_takes_part_again_and_finishes(job):
-    [steps] = [steps for worker, steps in job.notes["finished"] if worker == job.cut]
-    assert steps > job.steps
+    before, after = job.steps
+    assert after > before
+    assert job.cut in {worker for worker, _ in job.notes["finished"]}
 
 
-def test_every_container_ends_with_code_0_but_the_killed_one(job):
-    assert ends(job.containers, job.killed) == {}
+def test_the_servers_start_without_loss_at_first_after_the_kill_of_all_and_after_that_of_one(job):
+    assert sorted(job.notes["starts"]) == [(0,), (0,), (1,), (1,), (1,)]
+
+
+def test_every_container_ends_with_code_0_and_only_the_killed_server_was_restarted_by_the_engine(job):
+    assert ends(job.containers, job.restarted) == {}

@@ -35,7 +35,8 @@ def check_click(words, script):
         return
     # A page may name a command without its arguments, or an option without its value; --help exits.
     with suppress(click.exceptions.Exit, click.MissingParameter, click.BadOptionUsage):
-        arguments = [script if word.endswith(".py") else word for word in words[2:]]
+        there = {"DIR": str(Path(script).parent)}
+        arguments = [script if word.endswith(".py") else there.get(word, word) for word in words[2:]]
         group.commands[words[1]].make_context(words[1], arguments)
 
 

@@ -37,7 +37,8 @@ class ArrayTask:
     """Work on the arrays of the variable of this name. Cannot fail.
 
     `nbytes`: the cost of `run`, as bytes of a gradient that an update rule would process in the same time. `part` does
-    the work for the flat elements from start to stop, of `elements`; None and 0: the task is indivisible.
+    the work for the flat elements from start to stop, of `elements`; None and 0: the task is indivisible. `update`:
+    the update that it makes, if it is one.
     """
 
     variable: str
@@ -45,6 +46,7 @@ class ArrayTask:
     run: Callable[[], None]
     part: Callable[[int, int], None] | None = None
     elements: int = 0
+    update: "Update | None" = None
 
 
 class TasksPending(Exception):
@@ -126,8 +128,8 @@ class Update:
             else:
                 cost += array.nbytes
                 divisible = divisible and isinstance(array, np.ndarray) and array.flags.c_contiguous
-        parts = (self.part, variable.value.size) if divisible else ()
-        return ArrayTask(variable.spec.name, cost, self.run, *parts)
+        part, elements = (self.part, variable.value.size) if divisible else (None, 0)
+        return ArrayTask(variable.spec.name, cost, self.run, part, elements, self)
 
     def run(self) -> None:
         """Change the value and the slots."""

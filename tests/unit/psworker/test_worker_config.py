@@ -1,14 +1,16 @@
 """Configuration of a worker: arguments, the environment, defaults, and the command line."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from pswire.errors import ConfigurationError
+from pswire.specs.checkpoints import EverySeconds, EverySteps
 from pswire.specs.encodings import NONE, Int8, TopK, parse_compression
-from psworker.config import StrategyConfig, WorkerConfig, environment, worker_config
+from psworker.config import CheckpointConfig, StrategyConfig, WorkerConfig, environment, worker_config
 from psworker.launch import cli
 from psworker.launch.cli import main
 
@@ -38,6 +40,25 @@ def test_an_argument_comes_before_the_environment_and_that_before_the_default(mo
         worker_config(push_evry=2)
 
 
+def test_checkpoints_are_configured_like_everything_else(monkeypatch, tmp_path):
+    assert worker_config().checkpoints == CheckpointConfig("", EverySeconds(60.0), 5)
+    assert worker_config().checkpoints.folder is None
+    monkeypatch.setenv("PSWORKER_CHECKPOINT_DIR", "runs/a")
+    monkeypatch.setenv("PSWORKER_CHECKPOINT_EVERY", "5m")
+    monkeypatch.setenv("PSWORKER_KEEP", "3")
+    config = worker_config()
+    assert config.checkpoints == CheckpointConfig("runs/a", EverySeconds(300.0), 3)
+    assert config.checkpoints.folder == Path.cwd() / "runs/a"
+    given = worker_config(checkpoint_dir=tmp_path, checkpoint_every="7steps", keep=np.int64(2)).checkpoints
+    assert (given, type(given.keep)) == (CheckpointConfig(str(tmp_path), EverySteps(7), 2), int)
+
+
+def test_the_worker_of_an_embedded_job_with_checkpoints_keeps_its_name():
+    assert worker_config(checkpoint_dir="a").name == "worker-0"
+    assert worker_config(checkpoint_dir="a", name="w7").name == "w7"
+    assert worker_config("h:1", checkpoint_dir="a").name == worker_config().name != "worker-0"
+
+
 @pytest.mark.parametrize(("text", "kept"), [("", True), ("1", True), ("Yes", True), ("0", False), ("false", False)])
 def test_a_flag_in_the_environment_is_what_click_takes(monkeypatch, text, kept):
     monkeypatch.setenv("PSWORKER_KEEP_MEMORY", text)
@@ -55,6 +76,9 @@ def test_a_flag_in_the_environment_is_what_click_takes(monkeypatch, text, kept):
         ({"LOCAL_STEPS": "-1"}, "local_steps must be an integer of at least 0, got -1"),
         ({"OVERLAP": "2"}, "PSWORKER_OVERLAP must be 1 or 0, got '2'"),
         ({"ENCODING": "float8"}, "'float8' is not an encoding: use float32, bfloat16 or float16"),
+        ({"CHECKPOINT_EVERY": "often"}, "'often' is not a valid interval between checkpoints: use 60s"),
+        ({"KEEP": "0"}, "keep must be an integer of at least 1, got 0"),
+        ({"checkpoint_every": "0s"}, "'0s'"),
         ({"COMPRESS": "zip"}, "'zip' is not a valid compression: use none; int8; or topk:FRACTION"),
         *[({"push_every": value}, "push_every must be an integer of at least 1") for value in (0, True, np.float64(2))],
         ({"overlap": 1}, "overlap must be True or False, got 1"),

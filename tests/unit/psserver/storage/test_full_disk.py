@@ -1,7 +1,6 @@
 """The journal on a disk that becomes full and has room again: a small tmpfs, and a limit of the size of files."""
 
 import asyncio
-import resource
 import threading
 
 import pytest
@@ -13,18 +12,6 @@ from pswire.specs.checkpoints import JournalSync
 from tests.unit.psserver.storage.test_journal import IDENTITY, open_journal, run, until
 
 RECORDS = [bytes([number]) * 10_000 for number in range(30)]
-
-
-@pytest.fixture
-def file_size_limit():
-    """A function that limits the size of files of this process; without an argument, as it was."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def limit(nbytes=before[0]):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
-
-    yield limit
-    limit()
 
 
 def read(folder):

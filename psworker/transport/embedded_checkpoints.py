@@ -1,0 +1,240 @@
+"""Checkpoints of an embedded shard: found before its first message, and written between two of its messages.
+
+Its folder is that of a server with one shard (`psserver.storage.recovery`). The calling thread steps the shard, so its
+state between two messages is a cut: nothing is copied, and training waits while a checkpoint is written. With
+`psworker.transport.embedded`, the only module outside psserver that imports it.
+"""
+
+import dataclasses
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from psserver.core.shard import Shard
+from psserver.core.state import MembershipState, ShardState
+from psserver.core.variables.array_tasks import run
+from psserver.storage import checkpoints, retention
+from psserver.storage.checkpoint_folders import step_folder
+from psserver.storage.recovery import find_start
+from psserver.storage.start import Start
+from pswire.errors import AlreadyRegistered, ConfigurationError, ParamServerError, ShapeMismatch, StorageError
+from pswire.messages import Assign, Cut, CutReport, Push, Register, Request, Tick, Tune
+from psworker.config import CheckpointConfig
+from psworker.transport import WorkerPart
+
+logger = logging.getLogger(__name__)
+
+_AT = 0, 1  # the shard, and the number of shards
+
+
+class EmbeddedCheckpoints:
+    """The checkpoints of the shard in this process, in a folder that no other process uses at the same time.
+
+    Not thread-safe. `worker` has the worker's part of each.
+    """
+
+    def __init__(self, config: CheckpointConfig, worker: WorkerPart) -> None:
+        folder = config.folder
+        assert folder is not None
+        self._folder, self._every, self._keep, self._worker = folder, config.checkpoint_every, config.keep, worker
+        self._shard: Shard | None = None
+        self._lock = self._process = -1
+        self._start = Start(folder, *_AT)
+        self._begun = False  # the run: nothing is written before its first change
+        self._unchecked: set[str] = set()  # variables of the checkpoint, until the program has registered its own
+        self._last = 0  # the number of the last checkpoint
+        self._last_kept: tuple[ShardState, dict[str, Any]] | None = None  # in it
+        self._tried_at, self._tried_step = 0.0, 0
+        self._problem = ""
+
+    @property
+    def started(self) -> bool:
+        """Whether there is a shard, from `start` to `close`."""
+        return self._shard is not None
+
+    # --- the start ------------------------------------------------------------------------------------------------
+
+    def start(self, shard: Shard) -> None:
+        """Gives a new shard the state of the newest checkpoint that is intact, if there is one.
+
+        All members of the job are gone: their blocks of examples are handed out again.
+
+        Raises `StorageError` if the folder cannot be used, another process uses it, or none of its checkpoints is
+        intact.
+        """
+        self._lock = _locked(self._folder)
+        try:
+            self._restore(shard, time.monotonic())
+        except BaseException:
+            self._unlock()
+            raise
+        self._shard, self._process = shard, os.getpid()
+        self._tried_at, self._tried_step = time.monotonic(), shard.global_step
+
+    def _restore(self, shard: Shard, now: float) -> None:
+        self._start = start = find_start(self._folder, *_AT)
+        if start.lost:
+            start.give_up()
+            start.notes[-1] = f"steps after checkpoint {start.number}, if there were any, are repeated"
+        try:
+            start.restore(shard, now)
+        except (ParamServerError, ValueError) as error:
+            raise StorageError(f"{self._folder}: checkpoint {start.number} cannot continue here: {error}") from error
+        state = start.state
+        if state is None:
+            logger.info("no checkpoint in %s yet: the job begins", self._folder)
+            return
+        live = tuple([member.name for member in state.members.members if member.state == "live"])
+        run(shard.step(0, Tick(live), now).tasks)
+        if start.worker is not None:
+            self._worker.restore(start.worker)
+        self._unchecked = {one.spec.name for one in state.variables}
+        self._last, self._last_kept = start.number, _kept(shard.state(), self._worker.data())
+        for note in start.notes:
+            logger.warning("%s: %s", self._folder, note)
+        logger.warning("the job continues from %s", self._from)
+
+    @property
+    def _from(self) -> str:
+        start = self._start
+        assert start.state is not None
+        which = f"checkpoint {step_folder(start.folder, start.number)}"
+        if not start.stored:  # of several shards
+            which = f"the checkpoints in {start.folder}"
+        return f"{which}, global step {start.state.global_step}"
+
+    def check(self, message: Register) -> None:
+        """Checks that the program's first variables are those of the checkpoint.
+
+        A program registers what it has before it trains, so a checkpoint has all of these. It may have others, which
+        the program makes later. Raises `ConfigurationError` otherwise.
+        """
+        known, self._unchecked = self._unchecked, set()
+        names = {one.spec.name for one in message.declarations}
+        if not known or names <= known:
+            return
+        raise ConfigurationError(
+            f"the program has variables that are not in {self._from}: {', '.join(sorted(names - known))}; and there "
+            f"are others: {', '.join(sorted(known - names)) or 'none'}. If the program was changed, give it "
+            "another checkpoint_dir, or remove that folder; psworker.load(..., strict=False) takes over a saved model"
+        )
+
+    def explained(self, error: ParamServerError) -> ParamServerError:
+        """The error of a message, with the checkpoint that the job continues from, where it may be the reason."""
+        if self._start.state is None or not isinstance(error, AlreadyRegistered | ShapeMismatch):
+            return error
+        return type(error)(
+            f"{error} (the job continues from {self._from}: if the program was changed, give it another "
+            "checkpoint_dir, or remove that folder)"
+        )
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    def before(self, message: Request) -> None:
+        """To be called before each message: the run begins with its first change, or later if the disk is full."""
+        if not self._begun and not self._problem and isinstance(message, Push | Assign | Tune):
+            self._try(self._begin)
+
+    def after_push(self) -> None:
+        """To be called after each push: writes a checkpoint if one is due. Raises nothing: training goes on."""
+        self._worker.note_push()
+        if self._every.due(time.monotonic() - self._tried_at, self._open.global_step - self._tried_step):
+            self._begin_cut()
+            self._try_write()
+
+    def reported(self, message: Cut, report: CutReport) -> CutReport:
+        """The shard's answer to a request, with what its storage knows: a cut is written at once when it begins."""
+        if not message.number and report.number:
+            self._try_write()
+        written = 0 < report.number <= self._last
+        problem = "" if written else self._problem
+        return dataclasses.replace(report, written=written, problem=problem, storage=True)
+
+    def close(self) -> None:
+        """Writes a last checkpoint, if anything has changed since the one before; leaves the folder.
+
+        Does nothing in a fork of the process: the folder is its parent's.
+        """
+        shard = self._shard
+        if shard is None or os.getpid() != self._process:
+            return
+        try:
+            if self._begun and _kept(shard.state(), self._worker.data()) != self._last_kept:
+                self._begin_cut()
+                self._try_write(final=True)
+        finally:
+            self._shard = None
+            self._unlock()
+
+    @property
+    def _open(self) -> Shard:
+        assert self._shard is not None, "started"
+        return self._shard
+
+    def _begin(self) -> None:
+        self._start.begin(self._open, journal=False)
+        self._begun = True
+
+    def _begin_cut(self) -> None:
+        cuts, global_step = self._open.cuts, self._open.global_step
+        cuts.skip(max(cuts.number + 1, global_step))  # the shard copies nothing for it
+
+    def _try_write(self, *, final: bool = False) -> None:
+        """Writes the shard's last cut; the next one is due an interval later, even if it could not be written."""
+        self._tried_step = self._open.global_step
+        self._try(self._write, final)
+        self._tried_at = time.monotonic()
+
+    def _write(self, final: bool) -> None:
+        if not self._begun:
+            self._begin()
+        state, arrays, worker = self._open.state(), iter(self._open.arrays().items()), self._worker.data()
+        path = checkpoints.write(self._folder, state, arrays, tuple, final=final, worker=worker)
+        self._last, self._last_kept = state.cut, _kept(state, worker)
+        retention.prune(self._folder, self._keep, *_AT)
+        logger.info("checkpoint %s was written", path.parent)
+
+    def _try(self, attempt: Callable[..., None], *arguments: bool) -> None:
+        """Logs what an attempt to write raises, once until there is a success."""
+        try:
+            attempt(*arguments)
+        except (OSError, ParamServerError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            problem = f"no checkpoint could be written to {self._folder}: {reason}"
+            if problem != self._problem:
+                logger.error("%s; training goes on, and the next one is tried as usual", problem)
+            self._problem = problem
+        else:
+            if self._problem:
+                logger.warning("checkpoints are written to %s again", self._folder)
+            self._problem = ""
+
+    def _unlock(self) -> None:
+        os.close(self._lock)
+        self._lock = -1
+
+
+def _kept(state: ShardState, worker: dict[str, Any]) -> tuple[ShardState, dict[str, Any]]:
+    """What must be written down again when it has changed."""
+    return dataclasses.replace(state, members=MembershipState(), cut=0, repeated=0), worker
+
+
+def _locked(folder: Path) -> int:
+    """A descriptor of the folder, which is made if it is not there, with a lock that ends with the process."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise StorageError(f"checkpoint folder {folder} cannot be used: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise StorageError(
+            f"checkpoint folder {folder} is in use by another process: wait for its end, or give each job its own"
+        ) from error
+    return descriptor
