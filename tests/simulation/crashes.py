@@ -9,7 +9,7 @@ import logging
 import os
 import types
 from collections import Counter, defaultdict
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -389,7 +389,7 @@ class Job:
             name = random.choice(living)
             self.killed_workers.add(name)
             self.workers[name].kill()
-            if name == WORKERS[0] or random.random() < 0.8:
+            if name == WORKERS[0] or self.options.consistency.startswith("sync") or random.random() < 0.8:
                 simulation.after(random.uniform(0, 4), self.start_worker, name)
             else:
                 del self.workers[name]
@@ -627,7 +627,7 @@ def _simulated(job):
     threads = types.SimpleNamespace(
         Event=lambda: Event(simulation),
         Condition=lambda lock: Waitable(simulation),
-        Lock=lambda: None,
+        Lock=nullcontext,
         Thread=thread,
         TIMEOUT_MAX=no_timeout,
     )
