@@ -245,6 +245,8 @@ def _replay(shard: Shard, journal: Path, first: int, now: float, *, truncate: bo
         except ParamServerError as error:
             raise StorageError(f"{_place(record)}: the message does not fit the checkpoint: {error}") from error
     shard.cuts.enabled = True
+    # a segment is begun by each cut, also by one whose checkpoint was not written: its number is not used again
+    shard.cuts.number = max(shard.cuts.number, *list_segments(journal))
 
 
 def _place(record: Record) -> str:

@@ -215,6 +215,19 @@ async def test_a_running_shard_goes_back_with_the_others_and_refuses_if_it_was_t
 
 
 @run
+async def test_the_number_of_a_cut_that_was_not_written_is_not_used_again(tmp_path):
+    async with Server(tmp_path / "one", shards=2, journal=True) as server:
+        await server.join()
+        await server.declare()
+        number = (await server.ask(ms.Cut())).number
+        await server.push(cut=0)
+        killed = server.killed("two")
+    assert available(killed, 0, 2) == [0], "the worker has not shown it"
+    async with Server(killed, shards=2, journal=True) as again:
+        assert (await again.ask(ms.Cut())).number == number + 1
+
+
+@run
 async def test_a_late_push_is_in_the_checkpoint_of_its_cut(tmp_path):
     async with Server(tmp_path / "one", shard=1, shards=2) as server:
         await server.join()
