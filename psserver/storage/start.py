@@ -17,9 +17,10 @@ A run begins in an order that makes this true at every moment at which the proce
 4. checkpoints that its timeline gave up, which are ignored from now on, are removed.
 """
 
+import itertools
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -100,14 +101,16 @@ class Start:
         if self.state is not None:
             shard.restore(self.state, self.arrays, now)
             self.state, self.arrays = replace(self.state, served=()), {}
+        tickets = itertools.count(-1, -1)  # other ones than of the executor's calls: what is held stays held
         if self.lost or self.gave_up:
-            self.notes += step_late(shard, self.late, now)
+            self.notes += step_late(shard, self.late, tickets, now)
         self.late = ()
         shard.timeline, shard.lost = self.timeline, self.lost
         if self.gave_up:
             shard.go_back(self.timeline)
         if self.replayed:
-            _replay(shard, journal_folder(self.folder, self.shard, self.shards), self.number, now, truncate=truncate)
+            journal = journal_folder(self.folder, self.shard, self.shards)
+            _replay(shard, journal, self.number, tickets, now, truncate=truncate)
         shard.resume(now)
 
     def begin(self, shard: Shard, *, journal: bool, keep_journal: bool = False) -> None:
@@ -217,7 +220,7 @@ def _continue_journal(path: Path, number: int, identity: int) -> None:
         SegmentFile.create(path, SegmentHeader(number, identity, *previous)).close()
 
 
-def step_late(shard: Shard, changes: Iterable[Message], now: float) -> list[str]:
+def step_late(shard: Shard, changes: Iterable[Message], tickets: Iterator[int], now: float) -> list[str]:
     """Step the late changes of a cut, by workers that may have joined after the snapshot; returns what was refused."""
     refused = []
     for change in changes:
@@ -226,20 +229,20 @@ def step_late(shard: Shard, changes: Iterable[Message], now: float) -> list[str]
             try:
                 shard.check(change)
             except NotJoined:
-                sender = change.sender
-                run(shard.step(0, Join(sender.worker, sender.incarnation, shard.shard, shard.shards), now).tasks)
-            run(shard.step(0, change, now).tasks)
+                join = Join(change.sender.worker, change.sender.incarnation, shard.shard, shard.shards)
+                run(shard.step(next(tickets), join, now).tasks)
+            run(shard.step(next(tickets), change, now).tasks)
         except ParamServerError as error:
             refused.append(f"a late {type(change).__name__} of checkpoint {shard.cuts.number} was left out: {error}")
     return refused
 
 
-def _replay(shard: Shard, journal: Path, first: int, now: float, *, truncate: bool) -> None:
+def _replay(shard: Shard, journal: Path, first: int, tickets: Iterator[int], now: float, *, truncate: bool) -> None:
     """Step the records of a journal from a segment on; their cuts were taken before."""
     shard.cuts.enabled = False
-    for ticket, record in enumerate(read_segments(journal, shard.identity, first, truncate=truncate)):
+    for record in read_segments(journal, shard.identity, first, truncate=truncate):
         try:
-            run(shard.step(ticket, records.decode(record.payload), now).tasks)
+            run(shard.step(next(tickets), records.decode(record.payload), now).tasks)
         except Malformed as error:
             raise DamagedFile(f"{_place(record)}: not a message: {error}") from error
         except ParamServerError as error:

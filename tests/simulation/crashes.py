@@ -576,6 +576,7 @@ class Job:
                 start = start_at(server.folder, 9, number, server.shard, self.options.shards)
                 shard = server.new_shard()
                 start.restore(shard, 0.0)
+                assert not start.notes, start.notes
                 for name, one in shard.arrays().items():
                     rows[name].append(one.value)
             self.seen["checkpoint read"] += 1

@@ -215,6 +215,45 @@ async def test_a_running_shard_goes_back_with_the_others_and_refuses_if_it_was_t
 
 
 @run
+async def test_a_push_that_a_policy_held_when_the_server_was_killed_is_not_replaced_by_the_call_of_another(tmp_path):
+    async with Server(tmp_path / "one", consistency="sync:2", journal=True) as server:
+        for worker in "ab":
+            await server.join(worker)
+        await server.declare()
+        held = asyncio.create_task(server.push("a", sequence=1))
+        while not server.shard.waiting():
+            await asyncio.sleep(0)
+        await server.ask(ms.Tune(ms.Sender("b", 1), 1, ("W",), GradientDescent(1.0), ("learning_rate",)))
+        killed = server.killed("two")
+        held.cancel()
+    async with Server(killed, consistency="sync:2", journal=True) as again:
+        for _ in range(2):
+            await again.ask(ms.Status())
+        await again.push("b", sequence=2)  # the call of the same number in this life
+        assert again.W == [1, 1]
+        assert (await again.push("a", sequence=1)).outcome is ms.Outcome.REPEATED
+
+
+@run
+async def test_late_pushes_that_make_one_update_are_in_the_cut(tmp_path):
+    async with Server(tmp_path / "one", shard=1, shards=2, consistency="sync:2") as server:
+        for worker in "ab":
+            await server.join(worker)
+        await server.declare()
+        cut = (await server.ask(ms.Cut(5))).number
+        group = ms.UpdateGroup(0, tuple([ms.ChangeId(ms.Sender(worker, 1), 1) for worker in "ab"]))
+        gradients = (ms.Gradient("W", 0, -np.ones(2)),)
+        late = [ms.Push(ms.Sender(worker, 1), 1, gradients, group=group) for worker in "ab"]
+        await asyncio.gather(*[server.ask(one) for one in late])
+        for worker in "ab":
+            await server.ask(ms.Renew(ms.Sender(worker, 1), cut=cut))
+        while not (await server.ask(ms.Cut(cut))).written:
+            await asyncio.sleep(0.001)
+        await server.ask(ms.Restore(2, cut))
+        assert server.W == [1, 1]
+
+
+@run
 async def test_the_number_of_a_cut_that_was_not_written_is_not_used_again(tmp_path):
     async with Server(tmp_path / "one", shards=2, journal=True) as server:
         await server.join()
