@@ -485,6 +485,7 @@ class Take:
         finished: the block to return as done.
         reports_received: the number of reports received so far.
         give_back: request no block; the one held goes to other workers.
+        timeline: that the worker knows, as in `Join`; 0: any.
     """
 
     sender: Sender
@@ -492,6 +493,7 @@ class Take:
     finished: Finished | None = None
     reports_received: int = 0
     give_back: bool = False
+    timeline: int = 0
 
 
 @dataclass(frozen=True, slots=True)

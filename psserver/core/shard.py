@@ -349,6 +349,8 @@ class Shard:
                 self._store.check_assignments(message.assignments)
             case ms.Take():
                 self._check_has_queues()
+                if message.timeline and message.timeline != self.timeline:
+                    self._refuse_timeline(message.sender.worker, message.timeline)
                 self._queues.check(message)
         return member, repeated
 
@@ -374,7 +376,7 @@ class Shard:
 
     def _join(self, ticket: int, message: ms.Join, now: float, result: StepResult) -> None:
         known = self._members.get(message.worker)
-        was_live = known is not None and known.state == "live"
+        was_live, goes_back = (known.state == "live", known.must_join) if known is not None else (False, False)
         member, new_incarnation = self._members.join(message, now)
         if message.steps > member.steps:
             self._lost_pushes += message.steps - member.steps
@@ -393,6 +395,8 @@ class Shard:
         result.replies.append(ms.Reply(ticket, joined))
         if new_incarnation:
             self._forget([member], result)
+        elif goes_back:  # it does not know of the block that it had at the cut
+            self._queues.forget([member.name], result)
 
     def _renew(self, ticket: int, message: ms.Renew, member: Member, now: float, result: StepResult) -> None:
         self._members.renew(member, now, message.tensor_transport)
@@ -599,10 +603,12 @@ class Shard:
         known = self._members.get(message.worker)
         must_join = known is not None and known.must_join and known.is_of(message)
         if message.timeline != self.timeline and (message.timeline or must_join):  # 0: it joins for the first time
-            raise StateLost(
-                f"shard {self.shard} follows timeline {self.timeline} of the job, and worker {message.worker!r} "
-                f"timeline {message.timeline}"
-            )
+            self._refuse_timeline(message.worker, message.timeline)
+
+    def _refuse_timeline(self, worker: str, timeline: int) -> NoReturn:
+        raise StateLost(
+            f"shard {self.shard} follows timeline {self.timeline} of the job, and worker {worker!r} timeline {timeline}"
+        )
 
     def _storage_status(self) -> ms.StorageStatus:
         cut = self.cuts.current

@@ -536,18 +536,20 @@ class Finished(_message.Message):
     def __init__(self, number: _Optional[int] = ..., cost_sum: _Optional[float] = ...) -> None: ...
 
 class TakeRequest(_message.Message):
-    __slots__ = ("sender", "queue", "finished", "reports_received", "give_back")
+    __slots__ = ("sender", "queue", "finished", "reports_received", "give_back", "timeline")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     REPORTS_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     GIVE_BACK_FIELD_NUMBER: _ClassVar[int]
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     queue: Queue
     finished: Finished
     reports_received: int
     give_back: bool
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., queue: _Optional[_Union[Queue, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., reports_received: _Optional[int] = ..., give_back: _Optional[bool] = ...) -> None: ...
+    timeline: int
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., queue: _Optional[_Union[Queue, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., reports_received: _Optional[int] = ..., give_back: _Optional[bool] = ..., timeline: _Optional[int] = ...) -> None: ...
 
 class EpochReport(_message.Message):
     __slots__ = ("queue", "epoch", "cost", "examples")

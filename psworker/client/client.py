@@ -344,15 +344,13 @@ class Client:
     def take(self, queue: ms.QueueSpec, finished: ms.Finished | None, reports: int = 0) -> ms.Taken:
         """The next block of a data queue, or within seconds why there is none yet; epoch reports from `reports` on.
 
-        After the shards went back, the block that was taken before is given back, and `finished` is ignored.
+        After the shards went back, the block that was taken before was given back, and `finished` is ignored.
         """
         self._heartbeat.idle_since = 0
         calls = self._calls
 
         def attempt() -> ms.Taken:
-            if queue.name in self._taken and not self.has_block(queue):  # the rest comes again; `finished` is ignored
-                calls.call(0, ms.Take(calls.sender, queue, give_back=True), ms.Taken)
-            return calls.call(0, ms.Take(calls.sender, queue, finished, reports), ms.Taken)
+            return calls.call(0, ms.Take(calls.sender, queue, finished, reports, timeline=calls.timeline), ms.Taken)
 
         taken = self._repeated(attempt, "it takes another block of examples")
         self._taken[queue.name] = self.recoveries

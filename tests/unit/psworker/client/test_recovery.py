@@ -323,3 +323,22 @@ def test_a_job_whose_shards_are_lost_all_the_time_ends():
     transport.refuse = lose
     with pytest.raises(StateLost, match="older than what it had acknowledged"):
         client.pull(NAMES)
+
+
+def test_a_take_from_before_the_shards_went_back_arrives_too_late_to_finish_a_block_that_is_trained_again():
+    transport = ShardsInProcess(2, stored=True)
+    client, _ = transport.client("w0", *DECLARATIONS)
+    write_checkpoint(transport, client)
+    transport.lose_state(1)
+    client.pull(NAMES)
+    block = client.take(QUEUE, None).block
+    write_checkpoint(transport, client)
+    transport.lose_state(1)
+    client.pull(NAMES)
+    again = client.take(QUEUE, None).block
+    assert again == block
+    late = ms.Take(client._calls.sender, QUEUE, ms.Finished(block.number), timeline=client._calls.timeline - 1)
+    with pytest.raises(StateLost, match="follows timeline"):
+        transport.call(0, late, 1.0).result()
+    assert client.take(QUEUE, None).block == block
+    assert not any(message.give_back for _, message in transport.messages(ms.Take)), "it might come late, too"
