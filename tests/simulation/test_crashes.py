@@ -11,7 +11,14 @@ import pytest
 from tests.simulation.crashes import simulate
 
 #: Shards, consistency, staleness.
-JOBS = [(2, "async", "none"), (1, "async", "none"), (3, "async", "none")]
+JOBS = [
+    (2, "async", "none"),
+    (1, "sync:2", "none"),
+    (3, "async", "none"),
+    (2, "sync:2", "none"),
+    (2, "bounded:1", "drop:2"),
+]
+JOBS += [(2, "async", "delay-compensated"), (1, "async", "none")]
 
 SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else [*range(1, 3)]
 MANY = [] if "SEED" in os.environ else [pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 100)]

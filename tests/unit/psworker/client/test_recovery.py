@@ -327,16 +327,19 @@ def test_a_job_whose_shards_are_lost_all_the_time_ends():
 
 def test_a_take_from_before_the_shards_went_back_arrives_too_late_to_finish_a_block_that_is_trained_again():
     transport = ShardsInProcess(2, stored=True)
-    client, _ = transport.client("w0", *DECLARATIONS)
+    client, known = transport.client("w0", *DECLARATIONS)
+    write_checkpoint(transport, client)
+    transport.lose_state(1)
+    known = {one.name: one for one in client.pull(NAMES)}
+    block = client.take(QUEUE, None).block
+    progress = ms.Progress(QUEUE.name, block.number, block.start + 1, 1.0)
+    client.push([replace(one, array=np.full(2, -1.0)) for one in known.values()], progress=(progress,)).result()
     write_checkpoint(transport, client)
     transport.lose_state(1)
     client.pull(NAMES)
     block = client.take(QUEUE, None).block
-    write_checkpoint(transport, client)
-    transport.lose_state(1)
-    client.pull(NAMES)
-    again = client.take(QUEUE, None).block
-    assert again == block
+    assert block.start == progress.position, "the rest of it"
+    assert transport.messages(ms.Take)[-1][1].timeline == client._calls.timeline
     late = ms.Take(client._calls.sender, QUEUE, ms.Finished(block.number), timeline=client._calls.timeline - 1)
     with pytest.raises(StateLost, match="follows timeline"):
         transport.call(0, late, 1.0).result()
