@@ -137,6 +137,54 @@ async def test_pushes_that_a_policy_holds_at_a_checkpoint_are_in_the_journal_aft
 
 
 @run
+async def test_a_push_that_the_journal_has_as_held_is_not_replaced_by_a_later_call(tmp_path):
+    async with Server(tmp_path / "one", consistency="sync:2", journal=True) as server:
+        for worker in "ab":
+            await server.join(worker)
+        await server.declare()
+        held = asyncio.create_task(server.push("a", sequence=1))
+        while not server.shard.waiting():
+            await asyncio.sleep(0)
+        await asyncio.wait_for(server.executor.persistence.written(), TIMEOUT)
+        killed = server.killed("two")
+        held.cancel()
+    async with Server(killed, consistency="sync:2", journal=True) as again:
+        [(ticket, _)] = again.shard.waiting()
+        while next(again.executor._tickets) < abs(ticket) - 1:
+            pass
+        answer = await again.push("b", sequence=1)
+        assert (answer.outcome, again.W) == (ms.Outcome.APPLIED, [1, 1])
+        assert {one.sender.worker for one in answer.group.members} == {"a", "b"}
+
+
+@run
+async def test_a_cut_whose_checkpoint_was_not_written_before_a_kill_does_not_end_the_journal(tmp_path):
+    async with Server(tmp_path / "one", journal=True, keep_journal=True) as server:
+        await server.join()
+        await server.declare()
+        await server.checkpoint()
+        last = await server.checkpoint()
+        killed = server.killed("two")
+    shutil.rmtree(killed / f"step-{last:09d}")
+    async with Server(killed, journal=True, keep_journal=True) as again:
+        await again.push()
+        assert await again.checkpoint() > last
+        assert again.W == [1, 1]
+
+
+@run
+async def test_a_pull_of_a_cut_is_not_replayed(tmp_path):
+    async with Server(tmp_path / "one", staleness="delay-compensated", journal=True) as server:
+        await server.join()
+        await server.declare()
+        cut = (await server.ask(ms.Cut(holder=A))).number
+        await server.ask(ms.Pull(A, ("W",), of_cut=cut))
+        await server.push()
+        async with Server(server.killed("two"), staleness="delay-compensated", journal=True) as again:
+            assert again.W == server.W == [1, 1]
+
+
+@run
 async def test_a_server_that_was_stopped_has_lost_nothing_and_one_that_was_killed_without_a_journal_says_so(tmp_path):
     folder = tmp_path / "one"
     async with Server(folder) as server:
