@@ -60,6 +60,7 @@ def test_all_gradients_of_a_push_count_for_its_norm_rows_that_are_repeated_are_a
     draws = np.random.default_rng(0)
     for push in pushes_of(tmp_path):
         rows = draws.integers(0, 49, 3)
+        rows[2] = rows[0]
         w, v = draws.normal(size=(4, 3)), draws.normal(size=(30, 4)).astype("float32").astype(float)
         counts = np.bincount(rows)
         expected = math.sqrt((w**2).sum() + (v**2).sum() + 2 * (counts**2).sum())
@@ -164,7 +165,7 @@ def until(condition):
 
 
 class ServerByHand:
-    """A server of a journal that is kept, in which two workers push numbers to the scalar `S` by hand."""
+    """A server of a journal that is kept, in which three workers push numbers to the scalar `S` by hand."""
 
     def __init__(self, folder, **options):
         self._server = ServerThread(
@@ -180,8 +181,10 @@ class ServerByHand:
         self.client.channel.close()
         self._server.__exit__(*error)
 
+    dtype = "float64"
+
     def begin(self, rate=1.0, dtype="float64"):
-        for worker in "ab":
+        for worker in "abc":
             self.client.join(worker)
         value = np.zeros(1, dtype)
         self.client.register(Sender("a", 1), GradientDescent(rate), S=value)
@@ -203,7 +206,7 @@ class ServerByHand:
 
 
 def test_a_push_that_is_held_over_a_checkpoint_is_told_once_and_a_restart_ends_it(tmp_path):
-    with ServerByHand(tmp_path, consistency=parse_consistency("sync:2"), grace=0.0) as server:
+    with ServerByHand(tmp_path, consistency=parse_consistency("sync:2,backup=1"), grace=0.0) as server:
         server.begin()
         held = server.push("a", 1, -1)
         server.wait_until_held("a")
@@ -213,19 +216,19 @@ def test_a_push_that_is_held_over_a_checkpoint_is_told_once_and_a_restart_ends_i
         unanswered = server.push("a", 2, -5, version=1)
         server.wait_until_held("a")
     assert unanswered.exception() is not None
-    with ServerByHand(tmp_path, consistency=parse_consistency("sync:2")) as server:
-        server.dtype = "float64"
-        again = server.push("a", 2, -5, version=1)
-        server.push("b", 2, -7, version=1).result()
-        again.result()
+    with ServerByHand(tmp_path, consistency=parse_consistency("sync:2,backup=1")) as server:
+        others = [server.push(worker, 2, -7, version=1) for worker in "bc"]
+        for other in others:
+            other.result()
+        server.push("a", 2, -5, version=1).result()
         server.push("b", 3, -9, version=2)
         server.wait_until_held("b")
     pushes = [line for line in lines_of(tmp_path, ("S",))[0] if isinstance(line, PushReport)]
     found = [(one.worker, one.sequence, one.fate, one.step, one.group) for one in pushes]
     assert sorted(found[:2]) == [("a", 1, Fate.APPLIED, 1, (("b", 1),)), ("b", 1, Fate.APPLIED, 1, (("a", 1),))]
-    assert sorted(found[2:4]) == [("a", 2, Fate.APPLIED, 2, (("b", 2),)), ("b", 2, Fate.APPLIED, 2, (("a", 2),))]
-    assert found[4:] == [("b", 3, Fate.HELD, None, ())]
-    assert [one.watched["S"].after for one in pushes[:4]] == [2, 2, 8, 8]
+    assert sorted(found[2:4]) == [("b", 2, Fate.APPLIED, 2, (("c", 2),)), ("c", 2, Fate.APPLIED, 2, (("b", 2),))]
+    assert found[4:] == [("a", 2, Fate.DROPPED, None, ()), ("b", 3, Fate.HELD, None, ())]
+    assert [one.watched["S"].after for one in pushes[:4]] == [2, 2, 9, 9]
     assert {one.difference for one in verify(tmp_path, JournalReplay(tmp_path, 0, 1))} == {""}
 
 
