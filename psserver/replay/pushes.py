@@ -75,10 +75,8 @@ class PushReport:
 
     @property
     def values(self) -> Iterator[tuple[str, float]]:
-        """Its loss and norms, by name."""
+        """Its loss, and the norms of its gradient and update, by name."""
         named = [("loss", self.loss), ("norm of the gradient", self.gradient), ("norm of the update", self.update)]
-        for name, one in self.watched.items():
-            named += [(f"norm of {name!r}", one.after), (f"norm of the gradient of {name!r}", one.gradient)]
         return ((name, value) for name, value in named if value is not None)
 
 
