@@ -51,7 +51,8 @@ def report(loss):
 
 
 with ps.session() as session:
-    began, next_report = time.monotonic(), options.report
+    began = time.monotonic()
+    next_report = session.global_step // options.report * options.report + options.report
     epochs = math.ceil(options.steps * options.batch_size / len(mnist.train)) + 1
     for batch in session.batches(mnist.train, options.batch_size, epochs, seed=options.seed):
         loss = ops.softmax_cross_entropy(logits(batch.image, True), batch.label)

@@ -2,6 +2,7 @@
 
 python examples/softmax_mnist.py --save softmax.safetensors             # trains it
 python examples/predict_mnist.py softmax.safetensors
+python examples/predict_mnist.py runs/a/best.safetensors                # of --checkpoint-dir runs/a
 """
 
 import argparse

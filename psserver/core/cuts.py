@@ -204,7 +204,7 @@ class Cuts:
     def keep_late(self, change: Late) -> None:
         """Keep a change of a lower number, which was applied just now; a push only if shard 0 does not decide here."""
         if self.current is not None and not (self._decides and isinstance(change, ms.Push)):
-            self.current.late.append(_owned(change))
+            self.current.late.append(_owned(change, self.current.copies))
 
     def report(self, number: int) -> ms.CutReport:
         """The state of a cut on this shard, as far as it is known without its storage."""
@@ -217,15 +217,24 @@ class Cuts:
         return ms.CutReport(number, cut.complete, cut.waiting_for, held=bool(cut.holders))
 
 
-def _owned(change: Late) -> Late:
-    """The change with arrays of its own: those of a message are borrowed until its answer."""
+def _owned(change: Late, snapshot: Mapping[str, VariableCopy]) -> Late:
+    """The change with arrays of its own: those of a message are borrowed until its answer.
+
+    Gradients of weights that were read after the snapshot get the version at the snapshot: the cut has no later one.
+    The order of late changes is that in which they were made, so they wait for no others (`after`), which the cut may
+    not have.
+    """
     match change:
         case ms.Push():
-            gradients = [dataclasses.replace(one, array=_copied(one.array)) for one in change.gradients]
-            return dataclasses.replace(change, gradients=tuple(gradients))
+            gradients = []
+            for one in change.gradients:
+                newest = snapshot[one.name].variable.version if one.name in snapshot else 0
+                version = min(one.version, newest)
+                gradients.append(dataclasses.replace(one, version=version, array=_copied(one.array)))
+            return dataclasses.replace(change, gradients=tuple(gradients), after=())
         case ms.Assign():
             assignments = [dataclasses.replace(one, array=one.array.copy()) for one in change.assignments]
-            return dataclasses.replace(change, assignments=tuple(assignments))
+            return dataclasses.replace(change, assignments=tuple(assignments), after=())
         case ms.Register():
             values = [None if one.value is None else one.value.copy() for one in change.declarations]
             pairs = zip(change.declarations, values, strict=True)

@@ -208,7 +208,7 @@ class DataQueues:
         """
         spec = message.queue
         queue = self._queues.get(spec.name)
-        if queue is None or queue.spec == spec:
+        if queue is None or queue.spec == spec or message.give_back:
             return
         longer = spec.epochs > queue.spec.epochs and replace(spec, epochs=queue.spec.epochs) == queue.spec
         readers = {*queue.holders(), *[worker for worker, name in self._waiting if name == spec.name]}
@@ -236,7 +236,8 @@ class DataQueues:
         """Take a finished block back and hand out the next, also to workers that wait; False if this one must wait."""
         worker, spec = message.sender.worker, message.queue
         queue = self._queues.setdefault(spec.name, DataQueue(spec))
-        queue.spec = spec  # of more epochs than before, perhaps
+        if not message.give_back:
+            queue.spec = spec  # of more epochs than before, perhaps
         if message.finished is not None:
             queue.finish(worker, message.finished, result)
         key, request = (worker, spec.name), _Waiting(ticket, message, now)

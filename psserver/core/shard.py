@@ -374,9 +374,9 @@ class Shard:
 
     def _join(self, ticket: int, message: ms.Join, now: float, result: StepResult) -> None:
         known = self._members.get(message.worker)
-        was_live, goes_back = (known.state == "live", known.must_join) if known is not None else (False, False)
+        was_live = known is not None and known.state == "live"
         member, new_incarnation = self._members.join(message, now)
-        if (goes_back or new_incarnation) and message.steps > member.steps:
+        if message.steps > member.steps:
             self._lost_pushes += message.steps - member.steps
             result.events.append(events.lost_pushes(member, message.steps - member.steps))
             member.steps = message.steps  # counted once, also if this shard goes back again
@@ -589,17 +589,19 @@ class Shard:
 
     def _refuse_until_restored(self) -> NoReturn:
         raise StateLost(
-            f"shard {self.shard} has begun again from checkpoint {self.cuts.number}, which is older than what it had "
-            "acknowledged: all shards have to go back to a common one first"
+            f"shard {self.shard} was started again from checkpoint {self.cuts.number}, which is older than what it had "
+            "acknowledged"
         )
 
     def _check_timeline(self, message: ms.Join) -> None:
         if self.lost:
             self._refuse_until_restored()
-        if message.timeline and message.timeline != self.timeline:
+        known = self._members.get(message.worker)
+        must_join = known is not None and known.must_join and known.is_of(message)
+        if message.timeline != self.timeline and (message.timeline or must_join):  # 0: it joins for the first time
             raise StateLost(
-                f"worker {message.worker!r} knows timeline {message.timeline} of the job, and shard {self.shard} "
-                f"follows timeline {self.timeline}: all shards have to go back to a common checkpoint first"
+                f"shard {self.shard} follows timeline {self.timeline} of the job, and worker {message.worker!r} "
+                f"timeline {message.timeline}"
             )
 
     def _storage_status(self) -> ms.StorageStatus:

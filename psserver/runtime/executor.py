@@ -153,11 +153,9 @@ class Executor:
                 self.close()
             if self.persistence is None:
                 return await answer
-            if isinstance(message, Cut | Status):
-                return self.persistence.completed(await answer)
-            if self.persistence.cut_is_due():
+            if not isinstance(message, Cut | Status) and self.persistence.cut_is_due():
                 self._send(Cut())
-            return await answer
+            return self.persistence.completed(await answer)
         finally:
             answer.cancel()
             self._waiting.pop(ticket, None)

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from psserver.config import StorageConfig
 from psserver.core.cuts import Late, ShardCut, VariableCopy
+from psserver.core.events import pluralize
 from psserver.core.shard import Shard
 from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import StepResult
@@ -225,7 +226,7 @@ class Persistence:
             self.last, self.problem, self._written_at = cut.number, "", self._loop.time()
             if self.journal is not None and not self._config.keep_journal:
                 self.journal.drop_segments_before(cut.number)
-            log.info("checkpoint %d of %d late changes was written", cut.number, len(cut.late))
+            log.info("checkpoint %d was written, with %s", cut.number, pluralize(len(cut.late), "late change"))
         finally:
             cut.writing = False
             self._writing = None
@@ -268,14 +269,17 @@ class Persistence:
     # --- reports --------------------------------------------------------------------------------------------------
 
     def completed(self, answer: ms.Answer) -> ms.Answer:
-        """A report of the shard, with what only its storage knows."""
+        """The answer, with what only the storage knows if it is a report; why changes wait for the journal, if so."""
+        journal = self.journal
+        if isinstance(answer, ms.Renewed) and journal is not None and journal.problem:
+            return dataclasses.replace(answer, waiting_for=answer.waiting_for or journal.problem)
         if isinstance(answer, ms.CutReport):
             number, problem = answer.number, self.problem
             if number > self._failed or number <= self.last:
                 problem = ""
             return dataclasses.replace(answer, written=0 < number <= self.last, problem=problem, storage=True)
-        assert isinstance(answer, ms.StatusReport)
-        journal = self.journal
+        if not isinstance(answer, ms.StatusReport):
+            return answer
         storage = dataclasses.replace(
             answer.storage,
             folder=str(self._config.folder),

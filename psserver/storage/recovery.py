@@ -99,7 +99,7 @@ def _on_other_shards(folder: Path, shard: int, shards: int, before: int) -> Star
     number = max([job.number, *[one.cuts.number for one in job.shards]]) + 1
     timeline = job.timeline + (job.cut is not None)
     state, arrays = reshard(job.shards, shards, number)[shard]
-    notes = [*job.notes, f"the job goes on with {shards} shards instead of {before}"]
+    notes = [*job.notes, f"the job goes on with {shards} shard{'s' * (shards != 1)} instead of {before}"]
     state = replace(state, timeline=timeline)
     return Start(folder, shard, shards, timeline, number, state, arrays, notes=notes)
 

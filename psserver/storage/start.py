@@ -20,7 +20,7 @@ A run begins in an order that makes this true at every moment at which the proce
 import os
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +99,10 @@ class Start:
         """
         if self.state is not None:
             shard.restore(self.state, self.arrays, now)
-            self.arrays = {}
+            self.state, self.arrays = replace(self.state, served=()), {}
         if self.lost or self.gave_up:
             self.notes += step_late(shard, self.late, now)
+        self.late = ()
         shard.timeline, shard.lost = self.timeline, self.lost
         if self.gave_up:
             shard.go_back(self.timeline)
@@ -244,6 +245,8 @@ def _replay(shard: Shard, journal: Path, first: int, now: float, *, truncate: bo
         except ParamServerError as error:
             raise StorageError(f"{_place(record)}: the message does not fit the checkpoint: {error}") from error
     shard.cuts.enabled = True
+    # a segment is begun by each cut, also by one whose checkpoint was not written: its number is not used again
+    shard.cuts.number = max(shard.cuts.number, *list_segments(journal))
 
 
 def _place(record: Record) -> str:

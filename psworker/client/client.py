@@ -88,6 +88,11 @@ class Client:
         return self._calls.chief
 
     @property
+    def global_step(self) -> int:
+        """Of shard 0, as of its last answer with values: of a generation, inside one."""
+        return self._calls.global_step
+
+    @property
     def recoveries(self) -> int:
         """How often all shards went back to a cut."""
         return self._recovery.count
@@ -158,7 +163,8 @@ class Client:
 
         Raises `ShapeMismatch` if a gradient does not have its variable's shape and dtype; then nothing was sent.
         """
-        self.check_changeable()
+        if self.generation:
+            self.check_changeable()
         calls, pushing = self._calls, self._pushing
         if calls.abandoned:
             self._repeated(calls.report_abandoned, "nothing of it is open")

@@ -15,25 +15,26 @@ class CutNumbers:
             ...               # sends messages with this number; no heartbeat carries a newer one meanwhile
 
     A change that begins adopts the newest number, so no later change carries an older one than any shard was shown.
-    A worker has one change at a time, begun by its own thread. `_changed` guards all fields, which heartbeats use too,
-    and is notified when there is a number that a heartbeat has not shown.
+    A worker has one change at a time, begun by its own thread. `_lock` guards all fields, which heartbeats use too;
+    `_changed` is notified when there is a number that a heartbeat has not shown.
     """
 
     def __init__(self) -> None:
         self.newest = self._adopted = 0
         self._in_change = False
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
 
     def begin_change(self) -> int:
         """Adopts the newest number, for all messages of a change."""
-        with self._changed:
+        with self._lock:
             self._in_change = True
             self._adopted = self.newest
             return self._adopted
 
     def end_change(self) -> None:
         """All messages of the change are answered or abandoned."""
-        with self._changed:
+        with self._lock:
             self._in_change = False
             if self.newest > self._adopted:
                 self._changed.notify_all()
@@ -48,7 +49,7 @@ class CutNumbers:
 
     def to_show(self) -> int:
         """The number for other messages: the newest, or that of the open change."""
-        with self._changed:
+        with self._lock:
             if not self._in_change:
                 self._adopted = self.newest
             return self._adopted
@@ -56,14 +57,14 @@ class CutNumbers:
     def note(self, number: int) -> None:
         """Notes the number in an answer of a shard."""
         if number > self.newest:
-            with self._changed:
+            with self._lock:
                 self.newest = max(number, self.newest)
                 if not self._in_change:
                     self._changed.notify_all()
 
     def reset(self, number: int) -> None:
         """Continues from an older number, after all shards went back to it."""
-        with self._changed:
+        with self._lock:
             self.newest = self._adopted = number
 
     def wait(self, shown: int, timeout: float, closing: threading.Event) -> bool:
@@ -71,11 +72,11 @@ class CutNumbers:
 
         Whoever sets `closing` calls `wake` next.
         """
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: closing.is_set() or (not self._in_change and self.newest > shown), timeout)
         return closing.is_set()
 
     def wake(self) -> None:
         """Ends all waits."""
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()

@@ -21,7 +21,8 @@ from psworker.transport import Future, Transport
 
 logger = logging.getLogger(__name__)
 
-INITIAL_BACKOFF, MAX_BACKOFF = 0.05, 2.0  # seconds between two tries; doubled each time
+#: Seconds between two tries, doubled each time. A server that was killed is back in a second: the longest is shorter.
+INITIAL_BACKOFF, MAX_BACKOFF = 0.05, 0.5
 MIN_TRY_SECONDS = 0.5  # seconds that each try has at least: enough to learn why there is no connection
 LOG_EVERY = 5.0  # seconds between two log lines of a call that waits
 BEST_EFFORT_SECONDS = 2.0  # for messages the worker does not depend on: that it leaves, is idle, abandons a push

@@ -124,7 +124,8 @@ class LocalCluster:
         else:
             command = job.worker_command(name, [self._addresses[server] for server in job.server_names])
             environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
-            environment |= config.environment(job.worker_options)
+            folder = None if job.run_folder is None else job.run_folder.path.absolute()
+            environment |= config.environment({**job.worker_options, "checkpoint_dir": folder})
             on_lines = self._worker_lines
         on_end = partial(self._post, self._on_end)
         try:

@@ -1,6 +1,7 @@
 """The folder of a run: the checkpoints of its servers and the output of its processes.
 
 runs/a/checkpoints/         written and read by the servers, from which the job resumes
+runs/a/best.safetensors     the best model, if the program saves one (`Session.save_best`)
 runs/a/logs/worker-0.log    the output of each process, of every life, and when it was started again
 """
 

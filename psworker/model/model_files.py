@@ -88,7 +88,7 @@ def save_values(
         values: list[Array] = [variable.value for variable in whole]
     else:
         values = session.fetch(whole)
-        metadata["global_step"] = str(session.global_step)
+        metadata.setdefault("global_step", str(session.global_step))
         tensors += [(table.spec, _rows_of(session, table)) for table in tables]
     tensors += [(variable.spec, [value]) for variable, value in zip(whole, values, strict=True)]
     write_tensors(path, tensors, metadata)

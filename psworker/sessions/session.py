@@ -129,6 +129,8 @@ class Session:
         self.number = 0
         encoder = GradientEncoder("" if config.encoding == "float32" else config.encoding, config.compression)
         self._part, self._folder = SessionPart(), config.checkpoints.folder
+        if config.servers and self._folder is not None:
+            logger.info("%s is used for the best model alone: the servers write the checkpoints", self._folder)
         if transport is None:
             transport = open_transport(
                 config.servers, shared_memory=config.shared_memory, checkpoints=config.checkpoints, worker=self._part
@@ -323,7 +325,7 @@ class Session:
         def save(path: Path, metadata: Mapping[str, str]) -> None:
             model_files.save_values(self, path, known.values(), metadata)
 
-        return save_best(folder, float(value), maximize=maximize, global_step=self.global_step, save=save)
+        return save_best(folder, float(value), maximize=maximize, global_step=self._client.global_step, save=save)
 
     def fetch(self, variables: Sequence[BaseVariable]) -> list[Array]:
         """The servers' values, without the session's encoding; the variables stay as they are. For model files."""
@@ -424,7 +426,8 @@ class Session:
 
         The gradients are borrowed until this returns. `updates` has one op per variable.
         """
-        self._client.check_changeable()
+        if self._client.generation:
+            self._client.check_changeable()
         names: list[str] = []
         entries: list[VersionedArray] = []
         observed = tuple(updates)

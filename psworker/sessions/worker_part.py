@@ -26,7 +26,7 @@ class SessionPart:
 
     def data(self) -> dict[str, Any]:
         """The reports as of now, and the generator as of the last push; None: there was no push."""
-        return {"dropout": self._dropout, "reports": self.reports}
+        return {"dropout": self._dropout, "reports": dict(self.reports)}
 
     def restore(self, data: Mapping[str, Any]) -> None:
         """Continues from `data`, for the thread that calls. Raises `StorageError` if it does not have its form."""

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from psserver.core.shard import Shard
 from psserver.core.state import MembershipState, ShardState
@@ -41,12 +42,12 @@ class EmbeddedCheckpoints:
         assert folder is not None
         self._folder, self._every, self._keep, self._worker = folder, config.checkpoint_every, config.keep, worker
         self._shard: Shard | None = None
-        self._lock = -1
+        self._lock = self._process = -1
         self._start = Start(folder, *_AT)
         self._begun = False  # the run: nothing is written before its first change
         self._unchecked: set[str] = set()  # variables of the checkpoint, until the program has registered its own
         self._last = 0  # the number of the last checkpoint
-        self._last_state: ShardState | None = None  # in it
+        self._last_kept: tuple[ShardState, dict[str, Any]] | None = None  # in it
         self._tried_at, self._tried_step = 0.0, 0
         self._problem = ""
 
@@ -71,13 +72,14 @@ class EmbeddedCheckpoints:
         except BaseException:
             self._unlock()
             raise
-        self._shard = shard
+        self._shard, self._process = shard, os.getpid()
         self._tried_at, self._tried_step = time.monotonic(), shard.global_step
 
     def _restore(self, shard: Shard, now: float) -> None:
         self._start = start = find_start(self._folder, *_AT)
         if start.lost:
             start.give_up()
+            start.notes[-1] = f"steps after checkpoint {start.number}, if there were any, are repeated"
         try:
             start.restore(shard, now)
         except (ParamServerError, ValueError) as error:
@@ -91,16 +93,19 @@ class EmbeddedCheckpoints:
         if start.worker is not None:
             self._worker.restore(start.worker)
         self._unchecked = {one.spec.name for one in state.variables}
-        self._last, self._last_state = start.number, _without_members(shard.state())
+        self._last, self._last_kept = start.number, _kept(shard.state(), self._worker.data())
         for note in start.notes:
             logger.warning("%s: %s", self._folder, note)
         logger.warning("the job continues from %s", self._from)
 
     @property
     def _from(self) -> str:
-        state = self._start.state
-        assert state is not None
-        return f"checkpoint {step_folder(self._folder, state.cut)}, global step {state.global_step}"
+        start = self._start
+        assert start.state is not None
+        which = f"checkpoint {step_folder(start.folder, start.number)}"
+        if not start.stored:  # of several shards
+            which = f"the checkpoints in {start.folder}"
+        return f"{which}, global step {start.state.global_step}"
 
     def check(self, message: Register) -> None:
         """Checks that the program's first variables are those of the checkpoint.
@@ -113,8 +118,8 @@ class EmbeddedCheckpoints:
         if not known or names <= known:
             return
         raise ConfigurationError(
-            f"the program has variables that {self._from}, does not have: {', '.join(sorted(names - known))}; and the "
-            f"checkpoint has others: {', '.join(sorted(known - names)) or 'none'}. If the program was changed, give it "
+            f"the program has variables that are not in {self._from}: {', '.join(sorted(names - known))}; and there "
+            f"are others: {', '.join(sorted(known - names)) or 'none'}. If the program was changed, give it "
             "another checkpoint_dir, or remove that folder; psworker.load(..., strict=False) takes over a saved model"
         )
 
@@ -150,12 +155,15 @@ class EmbeddedCheckpoints:
         return dataclasses.replace(report, written=written, problem=problem, storage=True)
 
     def close(self) -> None:
-        """Writes a last checkpoint, if anything has changed since the one before; leaves the folder."""
+        """Writes a last checkpoint, if anything has changed since the one before; leaves the folder.
+
+        Does nothing in a fork of the process: the folder is its parent's.
+        """
         shard = self._shard
-        if shard is None:
+        if shard is None or os.getpid() != self._process:
             return
         try:
-            if self._begun and _without_members(shard.state()) != self._last_state:
+            if self._begun and _kept(shard.state(), self._worker.data()) != self._last_kept:
                 self._begin_cut()
                 self._try_write(final=True)
         finally:
@@ -184,9 +192,9 @@ class EmbeddedCheckpoints:
     def _write(self, final: bool) -> None:
         if not self._begun:
             self._begin()
-        state, arrays = self._open.state(), iter(self._open.arrays().items())
-        path = checkpoints.write(self._folder, state, arrays, tuple, final=final, worker=self._worker.data())
-        self._last, self._last_state = state.cut, _without_members(state)
+        state, arrays, worker = self._open.state(), iter(self._open.arrays().items()), self._worker.data()
+        path = checkpoints.write(self._folder, state, arrays, tuple, final=final, worker=worker)
+        self._last, self._last_kept = state.cut, _kept(state, worker)
         retention.prune(self._folder, self._keep, *_AT)
         logger.info("checkpoint %s was written", path.parent)
 
@@ -210,9 +218,9 @@ class EmbeddedCheckpoints:
         self._lock = -1
 
 
-def _without_members(state: ShardState) -> ShardState:
-    """What of a state must be written down again when it has changed."""
-    return dataclasses.replace(state, members=MembershipState(), cut=0, repeated=0)
+def _kept(state: ShardState, worker: dict[str, Any]) -> tuple[ShardState, dict[str, Any]]:
+    """What must be written down again when it has changed."""
+    return dataclasses.replace(state, members=MembershipState(), cut=0, repeated=0), worker
 
 
 def _locked(folder: Path) -> int:

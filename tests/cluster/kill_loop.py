@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pswire.messages import Choice, Join, Leave, Pull, Sender
+from psserver.storage import retention
+from pswire.messages import Choice, Join, Leave, Pull, Sender, Status, StatusReport
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.commands import BOUND, Command, free_address
 
@@ -118,12 +119,21 @@ class KillLoop:
         """The log of a server's processes, in order."""
         return [line for process in [*self.ended[server], self.processes[server]] for line in process.err]
 
+    def newest_cut(self) -> int:
+        """The newest checkpoint that both shards have."""
+        return max(set.intersection(*[set(retention.cuts(self.checkpoints, shard, SHARDS)) for shard in range(SHARDS)]))
+
+    def reports(self) -> list[StatusReport]:
+        """The status of each shard."""
+        with closing(GrpcTransport(self.addresses, shared_memory=False)) as transport:
+            return [transport.call(shard, Status(), BOUND).result() for shard in range(SHARDS)]
+
     def finish(self) -> "Outcome":
-        """Waits for the end of the job, reads the marks, and stops the servers."""
+        """Waits for the end of the job, reads marks and status, and stops the servers."""
         self.wait_for(10**9)
         for name in self.workers:
             assert self.processes[name].wait() == 0, (name, self.lines())
-        outcome = Outcome(self, self.values())
+        outcome = Outcome(self, self.values(), self.reports())
         for name in self.servers:
             code, _, log = self.processes[name].end()
             assert code == 0, log[-5:]
@@ -159,11 +169,12 @@ class Outcome:
     Attributes:
         pushes: by process (its row), in order; `PushRecord.added` is set.
         marks: of each example, by shard.
-        half: pushes that are on one shard only, by process; only a killed process may have one, its last.
+        unknown: by shard, the marks of rows for processes that have no records; they are zeros.
+        reports: the status of each shard at the end.
     """
 
-    def __init__(self, job: KillLoop, values: list[np.ndarray]) -> None:
-        self.job = job
+    def __init__(self, job: KillLoop, values: list[np.ndarray], reports: list[StatusReport]) -> None:
+        self.job, self.values, self.reports = job, values, reports
         self.marks = [value[: job.examples] for value in values]
         self.pushes = {int(path.stem): self._read(path) for path in sorted(job.folder.glob("*.pushes"))}
         for row, pushes in self.pushes.items():
@@ -212,9 +223,9 @@ class Outcome:
         """The pushes without an answer."""
         return [push for pushes in self.pushes.values() for push in pushes if not push.answer]
 
-    @property
-    def acknowledged(self) -> list[PushRecord]:
-        return [push for pushes in self.pushes.values() for push in pushes if push.answer]
+    def answers(self, kind: str) -> list[PushRecord]:
+        """The pushes with this answer."""
+        return [push for pushes in self.pushes.values() for push in pushes if push.answer == kind]
 
     def added_marks(self, shard: int) -> np.ndarray:
         """The marks of examples that follow from what each push has added to its process's row."""

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="uses addresses 
 
 SEED = 15
 COST = re.compile(r"epoch (\d+): cost ([\d.]+) over \d+ examples")
+WENT_BACK = r"went back to checkpoint (\d+), timeline \d+"
 JOURNAL = "--checkpoint-every", "2s", "--keep", "2", "--journal"
 
 
@@ -85,3 +86,33 @@ def test_after_20_kills_each_acknowledged_push_is_there_once_and_the_job_is_as_u
     assert sorted(costs) == [1, 2, 3]
     if consistency != "sync:2" and staleness != "drop:0":
         assert costs == pytest.approx(undisturbed_costs(job), abs=0.03)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_without_a_journal_only_what_came_after_the_last_checkpoint_is_lost_and_the_servers_report_it(commands):
+    """All shards go back together: what is lost is lost on both, and its examples are trained again."""
+    storage = "--checkpoint-every", "1s", "--keep", "1000"
+    job = KillLoop(commands, examples=30_000, epochs=2, storage=storage)
+    draws = random.Random(SEED)
+    job.begin()
+    for number in range(1, 7):
+        job.wait_for(70 * number)
+        newest, victims = job.newest_cut(), draws.choice([["server-0"], ["server-1"], job.servers])
+        job.kill(*victims)
+        job.wait_for(job.acknowledged + 10)
+        for server in job.servers:
+            went_back = [int(match[1]) for line in job.log(server) if (match := re.search(WENT_BACK, line))]
+            assert went_back, (number, victims, job.lines())
+            assert went_back[-1] >= newest
+    outcome = job.finish()
+    for marks in outcome.marks:
+        assert set(marks) == {2.0}
+    acknowledged, dropped = len(outcome.answers("a")), len(outcome.answers("d"))
+    present = [sum(value[job.first :]) for value in outcome.values]
+    assert present[0] == present[1]
+    lost = acknowledged - present[0]
+    assert lost > 0
+    for report in outcome.reports:
+        # A push that was under way may have been acknowledged by one of the shards.
+        assert lost <= report.storage.lost_pushes <= lost + dropped

@@ -1,4 +1,4 @@
-"""Examples: a saved model, deep Q-learning, the GAN; and the programs and commands of README.md and docs/models.md."""
+"""Examples: a saved model, deep Q-learning, the GAN; and the programs and commands of README.md and pages of docs/."""
 
 import importlib.util
 import os
@@ -170,7 +170,9 @@ def programs(page):
     ]
 
 
-@pytest.mark.parametrize(("page", "program"), programs("README.md") + programs("docs/models.md"))
+@pytest.mark.parametrize(
+    ("page", "program"), programs("README.md") + programs("docs/models.md") + programs("docs/checkpoints.md")
+)
 def test_every_program_in_readme_and_guide_runs_and_its_assertions_hold(page, program, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where it may save its model
     exec(compile(program, page, "exec"), {"__name__": "__main__"})
@@ -184,7 +186,7 @@ def test_the_commands_of_the_readme_that_need_no_container_train_the_example_and
     lines = re.findall(r"`((?:python|psworker|psserver) [^`]+)`", section)
     interpreter = {"python": [], "psworker": ["-m", "psworker"], "psserver": ["-m", "psserver"]}
     words = map(shlex.split, lines)
-    alone, local, serve, worker, status = [[sys.executable, *interpreter[first], *rest] for first, *rest in words]
+    alone, local, _, serve, worker, status = [[sys.executable, *interpreter[first], *rest] for first, *rest in words]
     environment = {**os.environ, "PSWORKER_PROGRESS": "off"}
     options = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True, "timeout": 100, "check": True}
     for program in (alone, local):

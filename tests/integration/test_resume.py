@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import signal
 import threading
 from contextlib import suppress
@@ -16,8 +17,11 @@ import psworker as ps
 from psserver.storage import checkpoint_folders
 from pswire.errors import AlreadyRegistered, ConfigurationError, ModelFileError, ParamServerError, StorageError
 from psworker import ops
+from psworker.config import CheckpointConfig, WorkerConfig
+from psworker.sessions.session import Session
+from psworker.transport.embedded import EmbeddedTransport
 from tests.commands import Command, environment
-from tests.resumable_job import STEPS_AN_EPOCH, Outcome, Stopped, train
+from tests.resumable_job import BATCH, DATA, STEPS_AN_EPOCH, Outcome, Stopped, train
 
 SEED = 20261122
 SGD = ps.GradientDescent(0.5)
@@ -142,6 +146,23 @@ def test_reports_of_epochs_come_once_and_again_only_for_repeated_steps(tmp_path)
     assert run(tmp_path).epochs == [], "the job is done"
 
 
+def test_a_checkpoint_in_a_report_brings_that_report_again_and_the_last_one_does_not(tmp_path):
+    def life(fails):
+        def report(epoch):
+            seen.append(epoch.epoch)
+            session.checkpoint()
+            if fails:
+                raise Stopped
+
+        with ps.collection(), suppress(Stopped), ps.session(checkpoint_dir=tmp_path) as session:
+            variable, seen = ps.Variable(np.float32(0), name="W"), []
+            for _ in session.batches(DATA, BATCH, 2, on_epoch=report):
+                SGD.minimize(variable * 1)
+        return seen
+
+    assert [life(fails=True), life(fails=True), life(fails=False), life(fails=False)] == [[1], [1], [1, 2], []]
+
+
 def test_a_job_that_is_done_stays_as_it_is_and_can_be_given_more_epochs(tmp_path, caplog):
     assert run(tmp_path, 2).ended == 40
     before = numbers(tmp_path)
@@ -163,8 +184,9 @@ def test_the_resumed_worker_is_the_same_member_and_number(tmp_path):
 
 def test_blocks_of_workers_with_other_names_are_handed_out_again(tmp_path):
     stopped(tmp_path, 10, name="first")
+    shutil.rmtree(tmp_path / "step-000000010")  # as if it was killed: in the one before it is a member, with a block
     again = run(tmp_path, name="second")
-    assert (again.began, again.digest) == (10, ran_through().digest)
+    assert (again.began, again.digest) == (7, ran_through().digest)
 
 
 def test_the_start_says_from_what_it_continues(tmp_path, caplog):
@@ -212,7 +234,7 @@ def test_a_changed_program_is_refused_with_the_folder_and_the_difference(tmp_pat
         run(tmp_path, width=8)
     with ps.collection():
         ps.Variable(ops.zeros((2,)), name="other")
-        with pytest.raises(ConfigurationError, match=r"does not have: other;.*others: hidden/bias"):
+        with pytest.raises(ConfigurationError, match=r"are not in .*: other;.*others: hidden/bias"):
             ps.session(checkpoint_dir=tmp_path).__enter__()
     with pytest.raises(AlreadyRegistered, match=r"epochs=3.*epochs=2(.|\n)*step-000000010.*another checkpoint_dir"):
         run(tmp_path, 2)
@@ -342,6 +364,43 @@ def test_the_best_model_is_kept_also_over_a_resume(tmp_path):
         life(9, maximize=True)
     (tmp_path / "best.safetensors").unlink()
     assert life(1, 2, float("nan"), 1.5, maximize=True) == [True, True, False, False]
+
+
+def test_the_chief_alone_saves_the_best_model(tmp_path):
+    transport = EmbeddedTransport()
+
+    def session(name):
+        return Session(WorkerConfig(name=name, checkpoints=CheckpointConfig(str(tmp_path))), transport)
+
+    with session("chief") as chief:
+        W = ps.Variable(np.float32(0), name="W")
+        with ps.collection(), session("other") as other:
+            ps.Variable(np.float32(0), name="W")
+            assert (other.save_best(1.0), chief.save_best(2.0)) == (False, True)
+            ps.GradientDescent(1.0).minimize(ops.sum(ps.global_variables()[0] * -1))
+            with chief.generation():
+                assert (W.value, chief.save_best(1.5)) == (1, True)
+    assert best(tmp_path) == (1.5, 1, 1.0)
+
+
+def test_with_servers_the_folder_is_for_the_best_model_alone_and_that_is_said(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    config = WorkerConfig(("h:1",), "w", checkpoints=CheckpointConfig(str(tmp_path / "a")))
+    Session(config, EmbeddedTransport())
+    assert f"{tmp_path}/a is used for the best model alone" in messages(caplog, logging.INFO)
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_fork_of_the_program_leaves_the_folder_alone(tmp_path):
+    with ps.collection(), ps.session(checkpoint_dir=tmp_path, checkpoint_every="1h") as session:
+        SGD.minimize(ps.Variable(np.float32(0), name="W") * 1)
+        child = os.fork()
+        if not child:
+            session._client.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert numbers(tmp_path) == [0]
+    assert numbers(tmp_path) == [0, 1]
 
 
 def test_a_best_model_needs_a_folder_and_leaves_a_foreign_file_alone(tmp_path):

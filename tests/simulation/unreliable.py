@@ -155,11 +155,14 @@ class Link:
             self._step(self._shard.due(self._now))
         return None
 
+    def _replies(self, ticket, message):
+        return run_step(self._shard, ticket, message, self._now)
+
     def _step(self, message):
         ticket = next(self._tickets)
         self._messages[ticket] = message
         try:
-            replies = run_step(self._shard, ticket, message, self._now)
+            replies = self._replies(ticket, message)
         except ParamServerError as refusal:
             replies = [Reply(ticket, refusal)]
         for reply in replies:

@@ -8,7 +8,7 @@ queue had no examples for it. Policies decide which workers wait.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pswire.messages import Assigned, LastPush, Pushed, Tuned
+from pswire.messages import Assigned, Join, LastPush, Pushed, Tuned
 
 
 @dataclass(slots=True)
@@ -36,6 +36,12 @@ class Member:
     half_pushes: int = 0  # see `psserver.core.members.deduplication.HalfPushes`
     last_push: LastPush | None = None
     must_join: bool = False  # after its shard went back to an older state; its messages are refused until then
+
+    def is_of(self, message: Join) -> bool:
+        """Whether a Join is of this incarnation: it joins again, or its message has arrived twice."""
+        if message.incarnation:
+            return message.incarnation == self.incarnation
+        return message.process_nonce != 0 and message.process_nonce == self.process_nonce
 
 
 class Progress:

@@ -116,7 +116,7 @@ class Membership:
         """
         self.job_end = None
         known = self._members.get(message.worker)
-        if known is not None and _same_incarnation(known, message):
+        if known is not None and known.is_of(message):
             known.state, known.must_join = "live", False
             self.renew(known, now, message.tensor_transport)
             self.chief.elect()
@@ -226,12 +226,6 @@ def _member_state(member: Member) -> MemberState:
 def _member(state: MemberState) -> Member:
     answer = state.pushed or state.assigned or state.tuned
     return Member(**{name: getattr(state, name) for name in _COMMON}, answer=answer)
-
-
-def _same_incarnation(member: Member, message: Join) -> bool:
-    if message.incarnation:
-        return message.incarnation == member.incarnation
-    return message.process_nonce != 0 and message.process_nonce == member.process_nonce
 
 
 def _replaced(worker: str, incarnation: int, current: int) -> str:

@@ -8,6 +8,7 @@ from psserver.core.variables.array_tasks import run
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, StateLost
 from pswire.optimizers import Adam, GradientDescent
+from pswire.specs.consistency import DropStalePushes
 from tests.shard_driver import A, B, ShardDriver, declared
 
 SUM = GradientDescent(learning_rate=1.0)
@@ -61,6 +62,19 @@ def test_a_push_of_a_higher_number_comes_after_the_snapshot_and_one_of_a_lower_n
     again = restored(cut)
     retried = again.step(1, ms.Push(B, 1, (ms.Gradient("W", 0, np.ones(2)),)), 0.0).replies[0].answer
     assert retried.outcome is ms.Outcome.REPEATED
+
+
+def test_a_late_change_may_follow_changes_that_the_cut_does_not_have():
+    one = driver(shard=1, staleness=DropStalePushes(9))
+    push(one, A, 1, cut=5)  # after the cut
+    late = ms.Gradient("W", 1, -np.ones(2))  # of weights with that push
+    assert one.answer(ms.Push(B, 1, (late,), after=(ms.ChangeId(A, 1),))).cut == 5
+    one.answer(ms.Assign(B, 2, (ms.Assignment("W", np.ones(2)),), add=True, after=(ms.ChangeId(A, 1),)))
+    push(one, B, 3, cut=5)
+    cut = one.shard.cuts.current
+    assert cut.complete
+    finish_copies(one.shard)
+    assert (value(one.shard), value(restored(cut, staleness=DropStalePushes(9)))) == ([4, 4], [2, 2])
 
 
 def test_a_single_shard_has_no_late_changes_and_its_cut_is_complete_at_once():

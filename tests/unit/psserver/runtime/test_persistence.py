@@ -80,8 +80,8 @@ class Server:
         declared = [ms.Declaration(TensorSpec.of(name, one), one, rule) for name, (one, rule) in values.items()]
         await self.ask(ms.Register(A, tuple(declared)))
 
-    async def push(self, worker="a", cut=0, sequence=None):
-        gradients = ms.Gradient("W", 0, -np.ones(2)), ms.Gradient("V", 0, np.full((3, 2), 0.5, np.float32))
+    async def push(self, worker="a", cut=0, sequence=None, version=0):
+        gradients = ms.Gradient("W", version, -np.ones(2)), ms.Gradient("V", 0, np.full((3, 2), 0.5, np.float32))
         number = sequence or next(self.sequence)
         return await self.ask(ms.Push(ms.Sender(worker, 1), number, gradients, pull=("V",), cut=cut))
 
@@ -109,7 +109,9 @@ async def test_a_journal_gives_back_the_very_bits_and_the_answers_to_retries(tmp
             for _ in range(3):
                 await server.push()
             await server.checkpoint()
-            await server.push()
+            pulled = await server.ask(ms.Pull(A, ("W",)))
+            await server.push("b", sequence=8)
+            await server.push(version=pulled.values[0].version)
             last = await server.push("b", sequence=9)
             async with Server(server.killed("two"), staleness=staleness, journal=True) as again:
                 assert state_of(again.shard.state()) == state_of(server.shard.state())
@@ -217,7 +219,7 @@ async def test_shards_that_have_lost_state_wait_until_they_are_told_to_which_cut
             await asyncio.sleep(0.001)
         killed = server.killed("two")
     async with Server(killed, shard=1, shards=2) as server:
-        with pytest.raises(StateLost, match="common"):
+        with pytest.raises(StateLost, match="older than"):
             await server.join("b")
         asked = await server.ask(ms.Restore())
         assert (asked.lost, asked.timeline, asked.cuts) == (True, 1, (0, cut))
@@ -261,12 +263,31 @@ async def test_a_running_shard_goes_back_with_the_others_and_refuses_if_it_was_t
 
 
 @run
+async def test_the_number_of_a_cut_that_was_not_written_is_not_used_again(tmp_path):
+    async with Server(tmp_path / "one", shards=2, journal=True) as server:
+        await server.join()
+        await server.declare()
+        number = (await server.ask(ms.Cut())).number
+        await server.push(cut=0)
+        killed = server.killed("two")
+    assert available(killed, 0, 2) == [0], "the worker has not shown it"
+    async with Server(killed, shards=2, journal=True) as again:
+        assert (await again.ask(ms.Cut())).number == number + 1
+
+
+@run
 async def test_a_late_push_is_in_the_checkpoint_of_its_cut(tmp_path):
     async with Server(tmp_path / "one", shard=1, shards=2) as server:
         await server.join()
         await server.join("b")
         await server.declare()
         await server.push("a", sequence=1, cut=5)
+        unfinished = server.folder / "step-000000005" / ".shard-1-of-2.tmp"
+        while not (unfinished / "slots.safetensors").exists():
+            await asyncio.sleep(0.001)
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+            assert unfinished.exists(), "it waits for b"
         await server.push("b", sequence=1, cut=0)
         await server.push("b", sequence=2, cut=5)
         while not (await server.ask(ms.Cut(5))).written:
@@ -320,3 +341,13 @@ async def test_while_the_journal_cannot_be_written_changes_are_refused_before_th
                 await server.push()
         assert server.W == [0, 0]
         await server.push()
+
+
+@run
+async def test_a_worker_whose_push_waits_for_the_journal_learns_why_from_its_heartbeats(tmp_path):
+    async with Server(tmp_path / "one", journal=True) as server:
+        await server.join()
+        assert (await server.ask(ms.Renew(A))).waiting_for == ""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Journal, "problem", "the disk is full")
+            assert (await server.ask(ms.Renew(A))).waiting_for == "the disk is full"

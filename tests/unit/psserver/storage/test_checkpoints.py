@@ -376,6 +376,7 @@ def test_a_writer_killed_between_its_first_and_last_file_leaves_the_previous_che
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # a process for each call
 def test_a_writer_killed_at_any_system_call_leaves_the_previous_checkpoint_or_the_new_one(tmp_path):
     numbers = []
     for calls in range(1000):

@@ -327,6 +327,30 @@ def test_of_several_shards_one_that_may_have_lost_something_waits_with_its_newes
         again.shard.check(Join("b", 0, 1, 2))
 
 
+def test_late_changes_are_made_also_those_of_workers_that_joined_after_the_snapshot_and_what_is_refused_is_named(
+    tmp_path,
+):
+    server = Server(tmp_path, 1, 2).begin()
+    server.push()
+    again = Gradient("W", 0, np.array([-1.0]))
+    late = [
+        Push(Sender("new", 3), 1, (again,)),
+        Push(ME, 2, (again,)),
+        Push(Sender("new", 2), 1, (again,)),
+        Register(Sender("other", 1), (declared("V", [1.0]),)),
+    ]
+    server.shard.cuts.number = 5
+    state = server.shard.state()
+    write_checkpoint(tmp_path, state, iter(server.shard.arrays().items()), lambda: late)
+    start = start_at(tmp_path, 2, 5, 1, 2)
+    shard = Shard(1, 2)
+    start.restore(shard, 0.0)
+    assert {name: one.value.tolist() for name, one in shard.arrays().items()} == {"W": [3.0], "V": [1.0]}
+    members = {one.name: (one.incarnation, one.settled) for one in shard.state().members.members}
+    assert members == {"a": (1, 2), "new": (3, 1), "other": (1, 0)}
+    assert [("left out" in note, "incarnation 3 has joined" in note) for note in start.notes] == [(True, True)]
+
+
 def test_what_is_gone_is_not_taken_for_a_new_job(tmp_path):
     Server(tmp_path).begin()
     shard_folder(tmp_path, 0, 0, 1).rename(tmp_path / "elsewhere")
@@ -348,6 +372,24 @@ def test_a_run_file_that_is_damaged_is_named_and_without_it_something_may_be_los
             find_start(tmp_path, 0, 1)
     path.unlink()
     assert find_start(tmp_path, 0, 1).lost
+
+
+def test_journals_of_killed_shards_lose_nothing_on_another_number_of_shards_either_and_stay_as_they_are(tmp_path):
+    for shard in range(2):
+        server = Server(tmp_path, shard, 2, journal=True).begin()
+        for _ in range(3):
+            server.push()
+            server.cut()
+        server.push()
+        server.segment.close()
+    journal = segment_path(journal_folder(tmp_path, 0, 2), 3)
+    with journal.open("ab") as file:
+        file.write(b"a torn tail")
+    before = journal.read_bytes()
+    server = Server(tmp_path, journal=True)
+    assert (server.pushes, server.start.gave_up, server.start.number) == (4, False, 4)
+    assert server.start.notes == ["the job goes on with 1 shard instead of 2"]
+    assert journal.read_bytes() == before
 
 
 def test_a_job_whose_other_shards_are_elsewhere_is_not_begun_on_another_number_of_shards(tmp_path):

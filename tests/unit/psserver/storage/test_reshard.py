@@ -199,15 +199,24 @@ def test_half_pushes_changes_and_counts_are_those_of_the_job_and_are_kept_once()
     job.sequence = 2
     job.push(1, shards=[0, 1])
     before = [shard.state() for shard in job.shards]
+    assert {one.version for state in before for one in state.variables if one.spec.name == "large"} == {1, 2}
     new = [shard.state() for shard in resharded(job.shards, 2, 77)]
     assert [state.members.half_pushes for state in new] == [1, 0]
     assert [len(state.changes) for state in new] == [1, 0]
     assert {one.optimizer.learning_rate for state in new for one in state.variables if one.spec.name == "large"} == {
         0.5
     }
+    assert {one.version for state in new for one in state.variables if one.spec.name == "large"} == {2}
     assert [(state.global_step, state.cut, state.last_step) for state in new] == 2 * [(2, 77, before[0].last_step)]
     assert len({state.identity for state in new} - {state.identity for state in before} - {0}) == 2
     assert [state.states for state in new] == [(new[0].identity, 0), (0, new[1].identity)]
+
+
+def test_parts_are_joined_by_their_rows_in_whatever_order_they_come():
+    job = Job(new_shards(3))
+    found = whole_variables(reversed(job.shards))
+    values = {name: state_of(one.arrays.value) for name, one in found.items()}
+    assert values == {name: state_of(value) for name, (value, _) in job.values().items()}
 
 
 def test_every_new_shard_computes_the_same():

@@ -120,10 +120,11 @@ class Clock:
 
 
 def unreachable(monkeypatch, after=math.inf):
-    """A transport to a shard that cannot be reached, `closing` a clock; the first pause is 0.5 s."""
+    """A transport to a shard that cannot be reached, `closing` a clock; pauses are of 0.5 to 2 s."""
     clock, transport = Clock(after), Scripted(*[Unavailable("cut off")] * 20)
     transport.calls.closing = clock
     monkeypatch.setattr(retrying_calls, "INITIAL_BACKOFF", 0.5)
+    monkeypatch.setattr(retrying_calls, "MAX_BACKOFF", 2.0)
     monkeypatch.setattr(retrying_calls.time, "monotonic", lambda: clock.now)
     monkeypatch.setattr(retrying_calls.time, "sleep", clock.wait)
     return transport
