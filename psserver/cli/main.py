@@ -205,7 +205,7 @@ def status_command(addresses: tuple[str, ...], as_json: bool, watch: bool, every
 
 
 @main.command("replay")
-@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 @_option("--shard", type=_REPLAYED, default="0", help="Which shard: I, or I/N if DIR has journals of several N.")
 @_option(
     "--from", "number", type=click.IntRange(min=0), show_default="the oldest", help="The checkpoint to begin with."
