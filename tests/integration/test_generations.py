@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 
 import psworker as ps
+from psserver.config import ServerConfig
+from psserver.rpc.server import ServerThread
+from psserver.storage.checkpoint_manifest import read_manifest
 from pswire.errors import ConfigurationError, ParamServerError, TimedOut
 from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.session import Session
+from psworker.transport import open_transport
 from psworker.transport.embedded import EmbeddedTransport
 from tests.shards_in_process import ShardsInProcess
 
@@ -158,3 +162,38 @@ def test_servers_without_a_folder_write_no_checkpoint_and_the_error_says_what_to
         with pytest.raises(ConfigurationError, match="--checkpoint-dir"):
             session.checkpoint()
         step(a, b)
+
+
+@pytest.mark.parametrize("shared_memory", [True, False], ids=["shared memory", "gRPC"])
+def test_real_servers_write_checkpoints_on_demand_and_hold_generations_while_another_worker_trains(
+    tmp_path, shared_memory
+):
+    configs = [ServerConfig(shard=shard, shards=2, checkpoint_dir=tmp_path) for shard in range(2)]
+    with ServerThread(configs[0]) as first, ServerThread(configs[1]) as second:
+        addresses, stop = (first.address, second.address), threading.Event()
+
+        def worker(name):
+            config = WorkerConfig(addresses, name=name, timeout=20, shared_memory=shared_memory)
+            return Session(config, open_transport(addresses, shared_memory=shared_memory))
+
+        def train():
+            with ps.collection(), worker("other"):
+                variables = two_variables()
+                while not stop.is_set():
+                    step(*variables)
+
+        with ps.collection(), worker("w0") as session:
+            a, b = two_variables()
+            thread = threading.Thread(target=train)
+            thread.start()
+            try:
+                for _ in range(3):
+                    step(a, b)
+                    with session.generation():
+                        assert a.value.tolist() == b.value.tolist()
+                    number = session.checkpoint()
+                    for shard in range(2):
+                        read_manifest(tmp_path, number, shard, 2)
+            finally:
+                stop.set()
+                thread.join()
