@@ -172,6 +172,8 @@ class ServerByHand:
             ServerConfig(checkpoint_dir=folder, journal=True, keep_journal=True, lease=60.0, **options)
         )
 
+        self._calls = []  # a call that nobody refers to is cancelled
+
     def __enter__(self):
         self._server.__enter__()
         self.client = Client(self._server.address)
@@ -194,7 +196,8 @@ class ServerByHand:
         """The answer to come."""
         gradient = Gradient("S", version, np.array([number], self.dtype))
         push = Push(Sender(worker, 1), sequence, (gradient,), loss)
-        return self.client.stub.Push.future(encode(push, InlineSender()), timeout=60)
+        self._calls.append(self.client.stub.Push.future(encode(push, InlineSender()), timeout=60))
+        return self._calls[-1]
 
     def wait_until_held(self, worker):
         until(lambda: self.client.unary(Renew(Sender(worker, 1))).waiting_for)
