@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 from contextlib import closing
 
 import numpy as np
@@ -147,3 +148,23 @@ def test_a_journal_that_is_not_kept_is_replayed_from_the_last_checkpoint_on_besi
     assert (code, errors, out[0]) == (0, [], f"shard 0/1 from checkpoint {number}")
     assert "stopped at global step 5: the end of the journal" in out
     assert server.end()[0] == 0
+
+
+@pytest.mark.slow
+def test_the_whole_journal_of_a_server_that_was_killed_again_and_again_gives_all_checkpoints(commands, serve):
+    for life in range(4):
+        server = serve("run", "--keep-journal", "--checkpoint-every", "3steps")
+        with closing(GrpcTransport([server.address])) as transport:
+            transport.call(0, Join("me", 1), BOUND).result()
+            if not life:
+                declared = Declaration(TensorSpec.of("W", np.zeros(2)), np.zeros(2), Momentum(1.0, 0.5))
+                transport.call(0, Register(ME, (declared,)), BOUND).result()
+            for number in range(10 * life + 1, 10 * life + 11):
+                gradient = Gradient("W", number - 1, np.array([-1.0, number]))
+                transport.call(0, Push(ME, number, (gradient,)), BOUND).result()
+        if life < 3:
+            server.end(signal.SIGKILL)
+    assert server.end()[0] == 0
+    code, out, errors = commands.run("psserver", "replay", "run", "--verify")
+    assert (code, errors) == (0, [])
+    assert "global step 40: the same bits in all 1 variables and their slots" in out[-2]
