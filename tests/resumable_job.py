@@ -73,7 +73,7 @@ def train(folder, epochs=3, stop_at=0, how="fail", every="7steps", width=16, **o
             x = ops.concatenate([batch.x, ops.sum(words(batch.ids), axis=1)], axis=1)
             x = ops.dropout(norm(hidden(x), True), 0.3, True)
             optimizer.minimize(ops.softmax_cross_entropy(out(x), batch.label))
-            if session.global_step == stop_at:
+            if stop_at and session.global_step == stop_at:
                 stop(how)
         outcome.ended = session.global_step
         outcome.digest = digest(session)

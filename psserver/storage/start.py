@@ -220,7 +220,7 @@ def _continue_journal(path: Path, number: int, identity: int) -> None:
 def step_late(shard: Shard, changes: Iterable[Message], now: float) -> list[str]:
     """Step the late changes of a cut, by workers that may have joined after the snapshot; returns what was refused."""
     refused = []
-    for change in changes:
+    for ticket, change in enumerate(changes, 1):
         assert isinstance(change, Push | Assign | Tune | Register), "other messages are not kept with a cut"
         try:
             try:
@@ -228,7 +228,7 @@ def step_late(shard: Shard, changes: Iterable[Message], now: float) -> list[str]
             except NotJoined:
                 sender = change.sender
                 run(shard.step(0, Join(sender.worker, sender.incarnation, shard.shard, shard.shards), now).tasks)
-            run(shard.step(0, change, now).tasks)
+            run(shard.step(-ticket, change, now).tasks)  # it may be held: no call to come has this ticket
         except ParamServerError as error:
             refused.append(f"a late {type(change).__name__} of checkpoint {shard.cuts.number} was left out: {error}")
     return refused
@@ -237,9 +237,9 @@ def step_late(shard: Shard, changes: Iterable[Message], now: float) -> list[str]
 def _replay(shard: Shard, journal: Path, first: int, now: float, *, truncate: bool) -> None:
     """Step the records of a journal from a segment on; their cuts were taken before."""
     shard.cuts.enabled = False
-    for ticket, record in enumerate(read_segments(journal, shard.identity, first, truncate=truncate)):
-        try:
-            run(shard.step(ticket, records.decode(record.payload), now).tasks)
+    for ticket, record in enumerate(read_segments(journal, shard.identity, first, truncate=truncate), 1):
+        try:  # pushes may be held: no call to come has their tickets
+            run(shard.step(-ticket, records.decode(record.payload), now).tasks)
         except Malformed as error:
             raise DamagedFile(f"{_place(record)}: not a message: {error}") from error
         except ParamServerError as error:

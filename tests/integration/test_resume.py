@@ -118,6 +118,20 @@ def test_an_error_before_the_push_of_a_batch_repeats_that_batch_with_the_same_dr
     assert (again.began, again.digest) == (9, ran_through().digest)
 
 
+@pytest.mark.parametrize("stop_at", [3, 15])
+def test_gradients_that_were_not_pushed_yet_are_computed_again_with_the_same_masks(tmp_path, stop_at):
+    through = run(None, push_every=2)
+    stopped(tmp_path, stop_at, push_every=2)
+    again = run(tmp_path, push_every=2)
+    assert (again.began, again.ended, again.digest) == (stop_at, 30, through.digest)
+
+
+def test_a_job_with_overlap_goes_on_too(tmp_path):
+    options = {"push_every": 2, "pull_every": 4, "overlap": True}
+    stopped(tmp_path, 15, **options)
+    assert (run(tmp_path, **options).ended, run(tmp_path, **options).epochs) == (30, [])
+
+
 @pytest.mark.slow
 def test_a_job_that_is_killed_again_and_again_ends_with_the_same_bits(tmp_path):
     generator = random.Random(SEED)
