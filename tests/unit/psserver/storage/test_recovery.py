@@ -400,16 +400,18 @@ def test_a_job_whose_other_shards_are_elsewhere_is_not_begun_on_another_number_o
         find_start(tmp_path, 1, 3)
 
 
-def test_late_pushes_of_one_synchronous_update_are_applied_together():
-    """Shard 1 of two has the snapshot before both parts of an update; the first of them is held again."""
+@pytest.mark.parametrize(("arrived", "expected"), [("ab", 2.0), ("a", 1.0)])
+def test_late_pushes_of_one_synchronous_update_are_applied_together_without_that_of_a_killed_worker(arrived, expected):
+    """Shard 1 of two has the snapshot before the parts of an update; the first of them is held again."""
     shard = Shard(1, 2, consistency=parse_consistency("sync:2"))
-    for worker in "ab":
+    for worker in "abc":
         run_step(shard, 1, Join(worker, 1, 1, 2), 0.0)
     run_step(shard, 1, Register(ME, (declared("W", [0.0], GradientDescent(1.0)),)), 0.0)
     group = UpdateGroup(0, (ChangeId(ME, 1), ChangeId(Sender("b", 1), 1)))
     late = [
         Push(Sender(worker, 1), 1, (Gradient("W", 0, np.array([value])),), group=group)
         for worker, value in (("a", -1.0), ("b", -3.0))
+        if worker in arrived
     ]
     assert step_late(shard, late, 0.0) == []
-    assert (shard.arrays()["W"].value.tolist(), shard.waiting()) == ([2.0], [])
+    assert (shard.arrays()["W"].value.tolist(), shard.waiting()) == ([expected], [])
