@@ -193,7 +193,8 @@ class Persistence:
             case ms.Tick():
                 return bool(message.lost or message.overdue)
             case ms.Pull():
-                return self.shard.keeps_served_weights and not message.of_cut
+                # one that waits for changes of workers that are gone settles these
+                return (self.shard.keeps_served_weights and not message.of_cut) or bool(message.after)
             case _:
                 return isinstance(message, _CHANGES)
 
