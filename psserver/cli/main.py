@@ -205,7 +205,7 @@ def status_command(addresses: tuple[str, ...], as_json: bool, watch: bool, every
 
 
 @main.command("replay")
-@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 @_option("--shard", type=_REPLAYED, default="0", help="Which shard: I, or I/N if DIR has journals of several N.")
 @_option(
     "--from", "number", type=click.IntRange(min=0), show_default="the oldest", help="The checkpoint to begin with."
@@ -218,9 +218,12 @@ def status_command(addresses: tuple[str, ...], as_json: bool, watch: bool, every
     show_default="none",
     help="Write the state at the end: a file NAME.safetensors of the variables, or a new folder with a checkpoint.",
 )
-@_option("--stop-at-nan/--no-stop-at-nan", default=True, help="Stop where a loss, a norm or an update is not finite.")
+@_option("--stop-at-nan/--no-stop-at-nan", default=True, help="Stop at a loss or an update that is not finite.")
 @_option(
-    "--stop-above", type=click.FloatRange(min=0), default=math.inf, help="Stop where a loss or norm is above this."
+    "--stop-above",
+    type=click.FloatRange(min=0),
+    default=math.inf,
+    help="Stop at a loss, or norm of a gradient or update, above this.",
 )
 @_option("--verify", is_flag=True, help="Compare with every later checkpoint, bit by bit; exit code 1 if one differs.")
 @_option("--quiet", is_flag=True, help="Print only the summary.")
@@ -242,7 +245,7 @@ def replay_command(
 
     \b
     psserver replay run                                 every push: step, staleness, loss, norms, outcome
-    psserver replay run --watch W --stop-above 100      until a loss or norm exceeds 100, with the norms of W
+    psserver replay run --watch W --stop-above 100      until a loss or norm is above 100, with the norms of W
     psserver replay run --until 1200 --output at-1200   the state after step 1200, from which a server can start
     psserver replay run --quiet                         only the summary
     psserver replay run --verify                        whether all checkpoints are what the journal gives

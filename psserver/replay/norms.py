@@ -17,6 +17,8 @@ PIECE = 1 << 16
 def norm(array: Array) -> float:
     """The root of the sum of squares; exact to some 1e-15, and without overflow. NaN or infinite if an element is."""
     flat = array.reshape(-1)
+    if 0 < flat.size <= PIECE:
+        return _piece_norm(flat)
     pieces = [_piece_norm(flat[start : start + PIECE]) for start in range(0, flat.size, PIECE)]
     return math.hypot(*pieces)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from psserver.core.variables.array_tasks import ArrayTask, StepResult, TasksPending, run
+from psserver.core.variables.array_tasks import ArrayTask, StepResult, TasksPending, Update, run
 from psserver.replay.journal_replay import Entry, JournalReplay
 from psserver.replay.norms import VariableNorms, gradient_norm
 from pswire import messages as ms
@@ -54,7 +54,7 @@ class PushReport:
         step: the shard's global step after its update; None: it made none.
         staleness: as the policy saw it; None: it did not look.
         update: the norm of the change of all variables by its update; of the whole group if there is one.
-        learning_rate: of its update, the largest if variables have different ones; None: not known.
+        learning_rate: of its update, the largest if variables have different ones.
         group: the other pushes of its update, by worker and sequence number.
         watched: by variable.
     """
@@ -75,10 +75,8 @@ class PushReport:
 
     @property
     def values(self) -> Iterator[tuple[str, float]]:
-        """Its loss and norms, by name."""
+        """Its loss, and the norms of its gradient and update, by name."""
         named = [("loss", self.loss), ("norm of the gradient", self.gradient), ("norm of the update", self.update)]
-        for name, one in self.watched.items():
-            named += [(f"norm of {name!r}", one.after), (f"norm of the gradient of {name!r}", one.gradient)]
         return ((name, value) for name, value in named if value is not None)
 
 
@@ -162,9 +160,7 @@ class PushObserver:
         norms = VariableNorms(update.variable, gradients, of_value=name in self._watched)
         task.run()
         norms.done()
-        for report, push in self._open.values():
-            if any(one is gradient for one in push.gradients for gradient in gradients):
-                self._note(report, name, norms, update.step.learning_rate)
+        self._note_all(update, norms)
 
     def _guarded_step(self, entry: Entry) -> StepResult:
         """As `_step`, where updates are made within the step: their norms are those of all its updates together."""
@@ -181,19 +177,21 @@ class PushObserver:
         run(result.tasks)
         for norms in all_norms.values():
             norms.done()
-        applied = {reply.ticket for reply in result.replies if isinstance(reply.answer, ms.Pushed)}
-        for ticket in applied & self._open.keys():
-            report, push = self._open[ticket]
-            for gradient in push.gradients:
-                self._note(report, gradient.name, all_norms[gradient.name], None)
+        for update in result.guarded:
+            self._note_all(update, all_norms[update.variable.spec.name])
         return result
 
-    def _note(self, report: PushReport, name: str, norms: VariableNorms, rate: float | None) -> None:
+    def _note_all(self, update: Update, norms: VariableNorms) -> None:
+        """Add the norms of an update of one variable to all pushes that have made it."""
+        for report, push in self._open.values():
+            if any(one is gradient for one in push.gradients for gradient, _ in update.contributions):
+                self._note(report, update.variable.spec.name, norms, update.step.learning_rate)
+
+    def _note(self, report: PushReport, name: str, norms: VariableNorms, rate: float) -> None:
         """Add the norms of the update of one variable to the push that has made it."""
         if self._is_gradient(name):
             report.update = math.hypot(report.update or 0.0, norms.update)
-            if rate is not None:
-                report.learning_rate = max(report.learning_rate or 0.0, rate)
+            report.learning_rate = max(report.learning_rate or 0.0, rate)
         if name in report.watched:
             watched = report.watched[name]
             watched.update, watched.before, watched.after = norms.update, norms.before, norms.after

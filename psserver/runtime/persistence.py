@@ -26,7 +26,7 @@ from psserver.storage.recovery import find_start
 from psserver.storage.segments import list_segments
 from psserver.storage.start import Start, journal_folder, start_at
 from pswire import messages as ms
-from pswire.errors import ParamServerError, Unavailable, WrongShard
+from pswire.errors import InvalidMessage, ParamServerError, StorageError, Unavailable, WrongShard
 
 #: Messages that change a shard, besides pulls where served weights are kept, and heartbeats that settle something.
 _CHANGES = (ms.Push, ms.Take, ms.Assign, ms.Tune, ms.Register, ms.Join, ms.Leave)
@@ -86,6 +86,8 @@ class Persistence:
         self.shard, self._start, self._new_shard = shard, start, new_shard
         self.journal: Journal | None = None
         self.last, self.problem = 0, ""
+        self._unusable: set[int] = set()  # cuts that are damaged
+        self._interrupted = ""  # why going back has ended half way
         self._failed = 0  # the number of the last checkpoint that could not be written
         self._config, self._tasks = config, tasks
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="psserver-checkpoint")
@@ -107,12 +109,15 @@ class Persistence:
             self.journal = Journal(folder, self.shard.identity, self._config.journal_sync)
             self._kept_bytes = self.journal.nbytes if self._config.keep_journal else 0
             self._oldest = min(list_segments(folder), default=self.shard.cuts.number)
-            self.journal.begin_segment(max(list_segments(folder), default=self.shard.cuts.number))
+            newest = max(list_segments(folder), default=self.shard.cuts.number)
+            self.shard.cuts.number = max(self.shard.cuts.number, newest)  # its checkpoint may not have been written
+            self.journal.begin_segment(newest)
 
     async def go_back(self, message: ms.Restore, now: float) -> Shard:
         """A shard that begins the timeline of this message from its cut; durable. The present one takes no more steps.
 
-        Raises `WrongShard` if the server was told to fail instead, `StorageError` if the cut is not there or damaged.
+        Raises `WrongShard` if the server was told to fail instead, `InvalidMessage` if the cut is not there or damaged,
+        after which it is not offered again, and `Unavailable` if the beginning cannot be written: try again.
         """
         config, present = self._config, self.shard
         if config.on_lost_state != "rollback":
@@ -124,13 +129,23 @@ class Persistence:
             self._complete.set()
             await asyncio.wait([writing], timeout=_FINISH_TIMEOUT)
         in_thread = partial(self._loop.run_in_executor, self._thread)
-        start = await in_thread(start_at, config.folder, message.timeline, message.cut, present.shard, present.shards)
-        shard = self._new_shard()
-        start.restore(shard, now)
+        at, shard = (present.shard, present.shards), self._new_shard()
+        try:
+            start = await in_thread(start_at, config.folder, message.timeline, message.cut, *at)
+            start.restore(shard, now)
+        except StorageError as error:
+            self._unusable.add(message.cut)
+            log.error("shard %d cannot go back to checkpoint %d: %s", present.shard, message.cut, error)
+            raise InvalidMessage(f"shard {present.shard} cannot go back to checkpoint {message.cut}: {error}") from None
         if self.journal is not None:
             await self.journal.close()
-        await in_thread(partial(start.begin, shard, journal=config.journal))
-        self._start = start
+        try:
+            await in_thread(partial(start.begin, shard, journal=config.journal))
+        except (OSError, StorageError) as error:
+            self._interrupted = f"shard {present.shard} is going back to checkpoint {message.cut}, but cannot: {error}"
+            log.error("%s", self._interrupted)
+            raise Unavailable(self._interrupted) from None
+        self._start, self._interrupted = start, ""
         log.warning("shard %d went back to checkpoint %d, timeline %d", shard.shard, message.cut, message.timeline)
         return shard
 
@@ -138,16 +153,16 @@ class Persistence:
         """The timeline in force, and the cuts that the shard could go back to."""
         shard, shards = self.shard.shard, self.shard.shards
         found = await self._loop.run_in_executor(None, retention.cuts, self._config.folder, shard, shards)
-        return ms.Restored(self.shard.timeline, self._start.timeline_cut, self.shard.lost, tuple(found))
+        usable = [number for number in found if number not in self._unusable]
+        return ms.Restored(self.shard.timeline, self._start.timeline_cut, self.shard.lost, tuple(usable))
 
     # --- steps ----------------------------------------------------------------------------------------------------
 
     def check(self, message: ms.Message) -> None:
         """Raise `Unavailable` for a change that could not be written down, before it is made."""
-        if self.journal is not None and self.journal.problem and isinstance(message, _CHANGES):
-            raise Unavailable(
-                f"shard {self.shard.shard} accepts no changes until it can write them: {self.journal.problem}"
-            )
+        problem = self._interrupted or ("" if self.journal is None else self.journal.problem)
+        if problem and isinstance(message, _CHANGES):
+            raise Unavailable(f"shard {self.shard.shard} accepts no changes until it can write them: {problem}")
 
     def note(self, message: ms.Message, result: StepResult) -> None:
         """Write down a message that the shard has taken, and a cut that it has begun before; returns at once."""
@@ -178,7 +193,8 @@ class Persistence:
             case ms.Tick():
                 return bool(message.lost or message.overdue)
             case ms.Pull():
-                return self.shard.keeps_served_weights and not message.of_cut
+                # one that waits for changes of workers that are gone settles these
+                return (self.shard.keeps_served_weights and not message.of_cut) or bool(message.after)
             case _:
                 return isinstance(message, _CHANGES)
 

@@ -50,6 +50,7 @@ COUNTS = [
     "worst staleness",
     "examples twice",
     "checkpoints",
+    "half in checkpoint",
 ]
 
 say = partial(print, flush=True)

@@ -4,12 +4,15 @@ import itertools
 from datetime import datetime
 
 import pytest
+from click.testing import CliRunner
 
 from psserver.core import events
 from psserver.core.members.member import Member
 from pswire.specs.consistency import parse_consistency, parse_staleness
+from tests.chaos import __main__ as chaos
 from tests.chaos import scheme
 from tests.chaos.check import Check, Final, History, PushRecord, Reading, Wait, losses
+from tests.chaos.cluster import WEIGHTS
 
 COLUMNS = 4
 
@@ -117,6 +120,12 @@ def test_a_worker_that_a_server_declares_lost_is_found_in_its_log_by_the_words_o
     begin = datetime(2026, 11, 21, 19, 19, 46).timestamp()
     found = losses(["psserver: shard 0/1 listening on host:1", *log], "w0", 4.0)
     assert found == pytest.approx([begin + 0.51, begin + 0.512], abs=1e-4)
+
+
+def test_the_command_names_all_kinds_of_faults():
+    text = "".join(CliRunner().invoke(chaos.main, ["--faults", "flood"], prog_name="chaos").output.split())
+    assert "unknown:flood" in text
+    assert {"kill", "kill server", "stop server", "stop worker"} < set(WEIGHTS)
 
 
 def test_a_job_without_faults_passes_and_is_counted():
@@ -264,6 +273,20 @@ def test_a_checkpoint_with_a_push_on_one_shard_only_is_found(policy, shards):
     assert len(lines) == (0 if len(shards) == 2 else 2)
     whole, part = [int(shard in shards) + 1 for shard in (0, 1)]
     assert not lines or lines[0] == f"checkpoint 2: of process 1 it has the first {[[whole], [part]]} pushes, by shard"
+
+
+@pytest.mark.parametrize(("pushes", "lost", "broken"), [(1, True, 0), (2, True, 1), (1, False, 1)])
+def test_a_checkpoint_may_have_one_push_of_a_lost_worker_on_one_shard_only(pushes, lost, broken):
+    job = Job()
+    job.push(2)
+    job.cut(0, 1)
+    for _ in range(pushes):
+        job.push(2)
+    job.cut(0)
+    if lost:
+        job.two.losses, job.two.faults = [(100.0, 1)], [(100.0, "stop worker")]
+    check = job.check()
+    assert (len(check.violations["checkpoint"]), check.counts["half in checkpoint"]) == (broken, 1)
 
 
 def test_a_checkpoint_whose_variables_differ_is_found():

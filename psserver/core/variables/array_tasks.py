@@ -58,7 +58,8 @@ class StepResult:
     """Replies, array tasks and events of one step, each in order. Mutable while the step is under way.
 
     `settled`: all tasks of earlier steps have run, so this step may compute guarded changes immediately. The arrays in
-    the replies, of `bytes_out`, are complete when all tasks have run.
+    the replies, of `bytes_out`, are complete when all tasks have run. `guarded` are the updates that the step has made
+    immediately.
     """
 
     settled: bool = True
@@ -66,6 +67,7 @@ class StepResult:
     tasks: list[ArrayTask] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     bytes_out: int = 0
+    guarded: "list[Update]" = field(default_factory=list)
     began_cut: bool = False  # before anything else the step has taken the snapshot of a cut
 
 

@@ -318,6 +318,7 @@ class Store:
             run(result.tasks)
             result.tasks.clear()
             update_guarded(updates)
+            result.guarded += updates
         for update in updates:
             variable = update.variable
             if not guarded:

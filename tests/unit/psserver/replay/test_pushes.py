@@ -1,15 +1,24 @@
 """What a replay says of each push, compared with what the workers have recorded and computed by themselves."""
 
 import math
+import time
 
 import numpy as np
 import pytest
 
+from psserver.config import ServerConfig
 from psserver.replay.journal_replay import JournalReplay
 from psserver.replay.norms import norm
 from psserver.replay.pushes import Fate, Happening, PushObserver, PushReport
 from psserver.replay.summary import StopRule, Summary
-from pswire.messages import Outcome
+from psserver.replay.verification import verify
+from psserver.rpc.server import ServerThread
+from pswire.codec import encode
+from pswire.messages import Assign, Assignment, Cut, Gradient, Outcome, Push, Renew, Sender, Tune
+from pswire.optimizers import GradientDescent
+from pswire.specs.consistency import parse_consistency
+from pswire.tensors.transport import InlineSender
+from tests.server_client import Client
 from tests.unit.psserver.replay.journaled_job import RATE, Job, W
 
 
@@ -51,6 +60,7 @@ def test_all_gradients_of_a_push_count_for_its_norm_rows_that_are_repeated_are_a
     draws = np.random.default_rng(0)
     for push in pushes_of(tmp_path):
         rows = draws.integers(0, 49, 3)
+        rows[2] = rows[0]
         w, v = draws.normal(size=(4, 3)), draws.normal(size=(30, 4)).astype("float32").astype(float)
         counts = np.bincount(rows)
         expected = math.sqrt((w**2).sum() + (v**2).sum() + 2 * (counts**2).sum())
@@ -145,3 +155,127 @@ def test_norms_neither_overflow_nor_vanish(scale):
     assert norm(np.zeros(3)) == 0
     assert math.isinf(norm(np.array([1.0, -np.inf])))
     assert math.isnan(norm(np.array([1.0, np.nan])))
+
+
+def until(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+class ServerByHand:
+    """A server of a journal that is kept, in which three workers push numbers to the scalar `S` by hand."""
+
+    def __init__(self, folder, **options):
+        self._server = ServerThread(
+            ServerConfig(checkpoint_dir=folder, journal=True, keep_journal=True, lease=60.0, **options)
+        )
+
+        self._calls = []  # a call that nobody refers to is cancelled
+
+    def __enter__(self):
+        self._server.__enter__()
+        self.client = Client(self._server.address)
+        return self
+
+    def __exit__(self, *error):
+        self.client.channel.close()
+        self._server.__exit__(*error)
+
+    dtype = "float64"
+
+    def begin(self, rate=1.0, dtype="float64"):
+        for worker in "abc":
+            self.client.join(worker)
+        value = np.zeros(1, dtype)
+        self.client.register(Sender("a", 1), GradientDescent(rate), S=value)
+        self.dtype = dtype
+
+    def push(self, worker, sequence, number, loss=None, version=0):
+        """The answer to come."""
+        gradient = Gradient("S", version, np.array([number], self.dtype))
+        push = Push(Sender(worker, 1), sequence, (gradient,), loss)
+        self._calls.append(self.client.stub.Push.future(encode(push, InlineSender()), timeout=60))
+        return self._calls[-1]
+
+    def wait_until_held(self, worker):
+        until(lambda: self.client.unary(Renew(Sender(worker, 1))).waiting_for)
+
+    def checkpoint(self):
+        number = self.client.unary(Cut()).number
+        until(lambda: self.client.unary(Cut(number)).written)
+        return number
+
+
+def test_a_push_that_is_held_over_a_checkpoint_is_told_once_and_a_restart_ends_it(tmp_path):
+    with ServerByHand(tmp_path, consistency=parse_consistency("sync:2,backup=1"), grace=0.0) as server:
+        server.begin()
+        held = server.push("a", 1, -1)
+        server.wait_until_held("a")
+        server.checkpoint()
+        server.push("b", 1, -3).result()
+        held.result()
+        unanswered = server.push("a", 2, -5, version=1)
+        server.wait_until_held("a")
+    assert unanswered.exception() is not None
+    with ServerByHand(tmp_path, consistency=parse_consistency("sync:2,backup=1")) as server:
+        others = [server.push(worker, 2, -7, version=1) for worker in "bc"]
+        for other in others:
+            other.result()
+        server.push("a", 2, -5, version=1).result()
+        server.push("b", 3, -9, version=2)
+        server.wait_until_held("b")
+    pushes = [line for line in lines_of(tmp_path, ("S",))[0] if isinstance(line, PushReport)]
+    found = [(one.worker, one.sequence, one.fate, one.step, one.group) for one in pushes]
+    assert sorted(found[:2]) == [("a", 1, Fate.APPLIED, 1, (("b", 1),)), ("b", 1, Fate.APPLIED, 1, (("a", 1),))]
+    assert sorted(found[2:4]) == [("b", 2, Fate.APPLIED, 2, (("c", 2),)), ("c", 2, Fate.APPLIED, 2, (("b", 2),))]
+    assert found[4:] == [("a", 2, Fate.DROPPED, None, ()), ("b", 3, Fate.HELD, None, ())]
+    assert [one.watched["S"].after for one in pushes[:4]] == [2, 2, 9, 9]
+    assert {one.difference for one in verify(tmp_path, JournalReplay(tmp_path, 0, 1))} == {""}
+
+
+def test_updates_that_are_computed_on_copies_have_their_norms_and_one_that_would_not_be_finite_is_refused(tmp_path):
+    with ServerByHand(tmp_path) as server:
+        server.begin(rate=1e20, dtype="float32")
+        server.push("a", 1, -4.0, loss=0.5).result()
+        assert server.push("b", 1, -1e30, loss=math.inf).exception() is not None
+        server.push("a", 2, 1.0).result()
+    lines, shard = lines_of(tmp_path, ("S",))
+    first, refused, second = [line for line in lines if isinstance(line, PushReport)]
+    assert (first.fate, first.step, first.watched["S"].before) == (Fate.APPLIED, 1, 0.0)
+    assert (first.update, first.watched["S"].after) == pytest.approx((4e20, 4e20))
+    assert (refused.fate, refused.step, refused.loss, refused.update) == (Fate.REFUSED, None, math.inf, None)
+    assert refused.gradient == pytest.approx(1e30)
+    assert "the update of 'S' would make NaN or infinity" in refused.reason
+    assert (second.fate, second.step, second.update) == (Fate.APPLIED, 2, pytest.approx(1e20))
+    assert shard.variables["S"].value == pytest.approx(3e20)
+
+
+def test_a_repeated_push_and_assignments_and_changed_hyperparameters_are_told(tmp_path):
+    with ServerByHand(tmp_path) as server:
+        server.begin()
+        for _ in range(2):
+            server.push("a", 1, -1.0).result()
+        server.client.transfer(Assign(Sender("b", 1), 1, (Assignment("S", np.array([5.0])),)))
+        server.client.unary(Tune(Sender("a", 1), 2, ("S",), GradientDescent(0.5), ("learning_rate",)))
+        server.push("b", 2, 2.0).result()
+    lines, _ = lines_of(tmp_path, ("S",))
+    told = [line.text if isinstance(line, Happening) else (line.fate, line.learning_rate) for line in lines]
+    assert told[told.index((Fate.APPLIED, 1.0)) :] == [
+        (Fate.APPLIED, 1.0),
+        (Fate.REPEATED, None),
+        "worker 'b' set S",
+        "worker 'a' set learning_rate=0.5 for S",
+        (Fate.APPLIED, 0.5),
+    ]
+
+
+def test_a_journal_is_read_beside_the_server_that_writes_it(tmp_path):
+    with ServerByHand(tmp_path) as server:
+        server.begin()
+        for sequence in range(1, 5):
+            server.push("a", sequence, -1.0).result()
+            _, shard = lines_of(tmp_path)
+            assert shard.variables["S"].value == [sequence]
+            server.checkpoint()

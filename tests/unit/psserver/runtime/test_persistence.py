@@ -4,7 +4,9 @@ A copy of the folder stands for the disk after `kill -9`: all that was acknowled
 """
 
 import asyncio
+import errno
 import itertools
+import os
 import shutil
 from functools import partial
 
@@ -18,6 +20,7 @@ from psserver.runtime.persistence import start_shard
 from psserver.storage import checkpoints
 from psserver.storage.checkpoint_folders import available
 from psserver.storage.journal import Journal
+from psserver.storage.start import Start
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, NotJoined, StateLost, Unavailable, WrongShard
 from pswire.optimizers import Adam, GradientDescent
@@ -38,6 +41,10 @@ def run(test):
 
     in_loop.__name__, in_loop.__doc__ = test.__name__, test.__doc__
     return in_loop
+
+
+def full_disk(*_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class Server:
@@ -136,6 +143,54 @@ async def test_pushes_that_a_policy_holds_at_a_checkpoint_are_in_the_journal_aft
         async with Server(server.killed("two"), consistency="sync:2", journal=True) as again:
             assert again.W == server.W == [1, 1]
             assert again.shard.state() == server.shard.state()
+
+
+@run
+async def test_a_push_that_the_journal_has_as_held_is_not_replaced_by_a_later_call(tmp_path):
+    async with Server(tmp_path / "one", consistency="sync:2", journal=True) as server:
+        for worker in "ab":
+            await server.join(worker)
+        await server.declare()
+        held = asyncio.create_task(server.push("a", sequence=1))
+        while not server.shard.waiting():
+            await asyncio.sleep(0)
+        await asyncio.wait_for(server.executor.persistence.written(), TIMEOUT)
+        killed = server.killed("two")
+        held.cancel()
+    async with Server(killed, consistency="sync:2", journal=True) as again:
+        [(ticket, _)] = again.shard.waiting()
+        while next(again.executor._tickets) < abs(ticket) - 1:
+            pass
+        answer = await again.push("b", sequence=1)
+        assert (answer.outcome, again.W) == (ms.Outcome.APPLIED, [1, 1])
+        assert {one.sender.worker for one in answer.group.members} == {"a", "b"}
+
+
+@run
+async def test_a_cut_whose_checkpoint_was_not_written_before_a_kill_does_not_end_the_journal(tmp_path):
+    async with Server(tmp_path / "one", journal=True, keep_journal=True) as server:
+        await server.join()
+        await server.declare()
+        await server.checkpoint()
+        last = await server.checkpoint()
+        killed = server.killed("two")
+    shutil.rmtree(killed / f"step-{last:09d}")
+    async with Server(killed, journal=True, keep_journal=True) as again:
+        await again.push()
+        assert await again.checkpoint() > last
+        assert again.W == [1, 1]
+
+
+@run
+async def test_a_pull_of_a_cut_is_not_replayed(tmp_path):
+    async with Server(tmp_path / "one", staleness="delay-compensated", journal=True) as server:
+        await server.join()
+        await server.declare()
+        cut = (await server.ask(ms.Cut(holder=A))).number
+        await server.ask(ms.Pull(A, ("W",), of_cut=cut))
+        await server.push()
+        async with Server(server.killed("two"), staleness="delay-compensated", journal=True) as again:
+            assert again.W == server.W == [1, 1]
 
 
 @run
@@ -264,6 +319,47 @@ async def test_the_number_of_a_cut_that_was_not_written_is_not_used_again(tmp_pa
     assert available(killed, 0, 2) == [0], "the worker has not shown it"
     async with Server(killed, shards=2, journal=True) as again:
         assert (await again.ask(ms.Cut())).number == number + 1
+
+
+@run
+async def test_a_shard_does_not_go_back_to_a_damaged_cut_and_offers_it_no_more(tmp_path):
+    async with Server(tmp_path / "one", shard=1, shards=2) as server:
+        await server.join()
+        await server.declare()
+        await server.push()
+        cut = (await server.ask(ms.Cut())).number
+        await server.push(cut=cut)
+        while not (await server.ask(ms.Cut(cut))).written:
+            await asyncio.sleep(0.001)
+        file = server.folder / f"step-{cut:09d}" / "shard-1-of-2" / "variables.safetensors"
+        file.write_bytes(file.read_bytes()[:-1] + b"\x01")
+        assert (await server.ask(ms.Restore())).cuts == (0, cut)
+        with pytest.raises(InvalidMessage, match=r"variables\.safetensors"):
+            await server.ask(ms.Restore(2, cut))
+        assert (await server.ask(ms.Restore())).cuts == (0,)
+        await server.push(sequence=9)
+        assert server.W == [3, 3], "it goes on as before"
+        assert (await server.ask(ms.Restore(2, 0))).timeline == 2
+
+
+@run
+async def test_going_back_that_cannot_be_written_is_tried_again_and_nothing_is_accepted_meanwhile(tmp_path):
+    async with Server(tmp_path / "one", shard=1, shards=2, journal=True) as server:
+        await server.join()
+        await server.declare()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Start, "begin", full_disk)
+            with pytest.raises(Unavailable, match="No space left"):
+                await server.ask(ms.Restore(2, 0))
+            with pytest.raises(Unavailable, match="No space left"):
+                await server.push()
+        assert (await server.ask(ms.Restore(2, 0))).timeline == 2
+        await server.join(timeline=2)
+        await server.declare()
+        await server.push()
+        killed = server.killed("two")
+    async with Server(killed, shard=1, shards=2, journal=True) as server:
+        assert server.W == [1, 1]
 
 
 @run

@@ -14,10 +14,11 @@ from psserver.storage.recovery import find_start
 from psserver.storage.run_file import run_path
 from psserver.storage.segment_file import SegmentFile
 from psserver.storage.segments import SegmentHeader, list_segments, segment_path
-from psserver.storage.start import journal_folder, start_at
+from psserver.storage.start import journal_folder, start_at, step_late
 from pswire.errors import DamagedFile, NotJoined, StateLost, StorageError
-from pswire.messages import Assign, Assignment, Gradient, Join, Push, Register, Sender
+from pswire.messages import Assign, Assignment, ChangeId, Gradient, Join, Push, Register, Sender, UpdateGroup
 from pswire.optimizers import GradientDescent
+from pswire.specs.consistency import parse_consistency
 from tests.shard_driver import declared
 from tests.shard_state import run_step, state_of
 from tests.unit.psserver.storage.stored_shards import bits
@@ -397,3 +398,20 @@ def test_a_job_whose_other_shards_are_elsewhere_is_not_begun_on_another_number_o
         StorageError, match=r"are of 2 shards, and this is shard 1 of 3; .*start 2 servers.*of shard 0 of 2"
     ):
         find_start(tmp_path, 1, 3)
+
+
+@pytest.mark.parametrize(("arrived", "expected"), [("ab", 2.0), ("a", 1.0)])
+def test_late_pushes_of_one_synchronous_update_are_applied_together_without_that_of_a_killed_worker(arrived, expected):
+    """Shard 1 of two has the snapshot before the parts of an update; the first of them is held again."""
+    shard = Shard(1, 2, consistency=parse_consistency("sync:2"))
+    for worker in "abc":
+        run_step(shard, 1, Join(worker, 1, 1, 2), 0.0)
+    run_step(shard, 1, Register(ME, (declared("W", [0.0], GradientDescent(1.0)),)), 0.0)
+    group = UpdateGroup(0, (ChangeId(ME, 1), ChangeId(Sender("b", 1), 1)))
+    late = [
+        Push(Sender(worker, 1), 1, (Gradient("W", 0, np.array([value])),), group=group)
+        for worker, value in (("a", -1.0), ("b", -3.0))
+        if worker in arrived
+    ]
+    assert step_late(shard, late, 0.0) == []
+    assert (shard.arrays()["W"].value.tolist(), shard.waiting()) == ([expected], [])
