@@ -326,6 +326,8 @@ class Shard:
                     self._check_of_cut(message)
                 self._store.check_pull(message)
             case ms.Cut():
+                if self.lost:  # its checkpoint would look like one of the others
+                    self._refuse_until_restored()
                 if message.holder is not None:
                     self._members.check(message.holder)
             case ms.Restore():

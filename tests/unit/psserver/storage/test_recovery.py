@@ -1,5 +1,6 @@
 """A start has what was acknowledged, or says that it may have lost something: wherever the process was killed."""
 
+import itertools
 import os
 from contextlib import contextmanager, suppress
 
@@ -413,5 +414,5 @@ def test_late_pushes_of_one_synchronous_update_are_applied_together_without_that
         for worker, value in (("a", -1.0), ("b", -3.0))
         if worker in arrived
     ]
-    assert step_late(shard, late, 0.0) == []
+    assert step_late(shard, late, itertools.count(-1, -1), 0.0) == []
     assert (shard.arrays()["W"].value.tolist(), shard.waiting()) == ([expected], [])
