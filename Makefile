@@ -66,7 +66,7 @@ compose-logs: ## Show the output of its containers until Ctrl-C or its end
 compose-down: ## Stop it and remove its containers
 	@$(CLUSTER) down
 
-compose-test: $(BIN)/.installed-dev ## Kill and disconnect workers of such a cluster; the job must complete
+compose-test: $(BIN)/.installed-dev ## Kill and disconnect parts of such a cluster, and all of it; the job must complete
 	$(BIN)/python -m pytest --capture=no -vv tests/compose/containers.py
 
 clean: ## Remove the virtual environment and caches
