@@ -350,7 +350,8 @@ class Client:
         calls = self._calls
 
         def attempt() -> ms.Taken:
-            return calls.call(0, ms.Take(calls.sender, queue, finished, reports, timeline=calls.timeline), ms.Taken)
+            done = finished if self.has_block(queue) else None  # a retry would finish the block that comes again
+            return calls.call(0, ms.Take(calls.sender, queue, done, reports, timeline=calls.timeline), ms.Taken)
 
         taken = self._repeated(attempt, "it takes another block of examples")
         self._taken[queue.name] = self.recoveries

@@ -345,3 +345,7 @@ def test_a_take_from_before_the_shards_went_back_arrives_too_late_to_finish_a_bl
         transport.call(0, late, 1.0).result()
     assert client.take(QUEUE, None).block == block
     assert not any(message.give_back for _, message in transport.messages(ms.Take)), "it might come late, too"
+    transport.lose_state(1)
+    client.pull(NAMES)
+    client.take(QUEUE, ms.Finished(block.number))
+    assert transport.messages(ms.Take)[-1][1].finished is None, "the answer may be lost, and the message repeated"
