@@ -228,6 +228,8 @@ async def test_shards_that_have_lost_state_wait_until_they_are_told_to_which_cut
     async with Server(killed, shard=1, shards=2) as server:
         with pytest.raises(StateLost, match="older than"):
             await server.join("b")
+        with pytest.raises(StateLost, match="older than"):
+            await server.ask(ms.Cut(cut + 1, A))
         asked = await server.ask(ms.Restore())
         assert (asked.lost, asked.timeline, asked.cuts) == (True, 1, (0, cut))
         told = await server.ask(ms.Restore(2, cut))
