@@ -249,7 +249,8 @@ class Executor:
             _answer(replies, None)
         elif replies:
             waits = [one for one in (in_progress, written) if one is not None]
-            asyncio.gather(*waits).add_done_callback(lambda end: _answer(replies, end.exception()))
+            ends = waits[0] if len(waits) == 1 else asyncio.gather(*waits)
+            ends.add_done_callback(lambda end: _answer(replies, end.exception()))
 
 
 def _answer(replies: Iterable[tuple[_Waiting | None, Reply]], fault: BaseException | None) -> None:

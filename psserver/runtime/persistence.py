@@ -109,9 +109,7 @@ class Persistence:
             self.journal = Journal(folder, self.shard.identity, self._config.journal_sync)
             self._kept_bytes = self.journal.nbytes if self._config.keep_journal else 0
             self._oldest = min(list_segments(folder), default=self.shard.cuts.number)
-            newest = max(list_segments(folder), default=self.shard.cuts.number)
-            self.shard.cuts.number = max(self.shard.cuts.number, newest)  # its checkpoint may not have been written
-            self.journal.begin_segment(newest)
+            self.journal.begin_segment(max(list_segments(folder), default=self.shard.cuts.number))
 
     async def go_back(self, message: ms.Restore, now: float) -> Shard:
         """A shard that begins the timeline of this message from its cut; durable. The present one takes no more steps.

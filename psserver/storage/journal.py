@@ -17,6 +17,12 @@ from psserver.storage.segments import list_segments, lock_journal, read_segment_
 from pswire.errors import StorageError
 from pswire.specs.checkpoints import JournalSync
 
+#: Bytes of a record that the event loop writes itself. Waking the thread for it would take longer.
+MAX_BYTES_IN_LOOP = 256 << 10
+
+#: Seconds of one write and sync in the event loop after which the thread does all for `SLOW_PAUSE` seconds.
+SLOW_SECONDS, SLOW_PAUSE = 0.002, 5.0
+
 #: Seconds that `Journal.close` gives the thread to write what waits.
 CLOSING_TIME = 30.0
 
@@ -60,6 +66,9 @@ class Journal:
         self._begun = self._closing = self._ended = False
         self._entries, self._completed = 0, 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._group: list[list[memoryview]] = []  # small records of this round of the event loop
+        self._grouped = sync is JournalSync.EVERY  # those of one round share a sync
+        self._thread_until = 0.0  # the disk was slow: the thread writes small records too
         self._writer = JournalWriter(
             folder,
             identity,
@@ -123,6 +132,7 @@ class Journal:
         """Write and sync what waits, once; from now on nothing more can be appended."""
         if self._closing:
             return
+        self._flush()
         self._closing = True
         self._writer.stop()
         await asyncio.to_thread(self._writer.join, CLOSING_TIME)
@@ -135,8 +145,33 @@ class Journal:
     def _enqueue(self, entry: list[memoryview] | int) -> None:
         if self._closing:
             raise StorageError(f"journal {self._folder} was closed")
-        self._writer.put(entry)
         self._entries += 1
+        if isinstance(entry, int) or sum([part.nbytes for part in entry]) > MAX_BYTES_IN_LOOP:
+            self._flush()
+            self._writer.put(entry)
+            return
+        self._group.append(entry)
+        if not self._grouped:
+            self._flush()
+        elif len(self._group) == 1:
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Write the small records of this round of the event loop: at once, unless the disk was slow lately."""
+        group, self._group = self._group, []
+        if not group or (self._closing and not self._writer.is_alive()):
+            return
+        began = self._loop.time()
+        if began < self._thread_until:
+            for record in group:
+                self._writer.put(record)
+            return
+        written = self._writer.write_now(group)
+        ended = self._loop.time()
+        if ended - began > SLOW_SECONDS:
+            self._thread_until = ended + SLOW_PAUSE
+        if written is not None:
+            self._complete(written)
 
     def _call(self, method: Callable[..., None], *arguments: int) -> None:
         """Have a method called in the event loop. Called by the thread."""
@@ -145,7 +180,7 @@ class Journal:
 
     def _complete(self, written: int) -> None:
         """Complete those who wait for the first `written` entries."""
-        self._completed = written
+        self._completed = max(self._completed, written)
         while self._waiters and self._waiters[0][0] <= written:
             _, future = self._waiters.popleft()
             if not future.done():

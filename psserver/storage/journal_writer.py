@@ -8,7 +8,7 @@ import errno
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Condition, Thread
 from typing import TypeAlias
@@ -75,7 +75,8 @@ class JournalWriter(Thread):
         self._queue: deque[Entry] = deque()
         self._keep_from: int | None = None
         self._closing = False
-        # Of this thread.
+        self._idle = False  # this thread waits, and `write_now` may do its work
+        # Of this thread; of that of `write_now` while it is idle.
         self._pending: deque[Entry] = deque()
         self._carried_out = 0
         self._sizes = sizes
@@ -93,6 +94,31 @@ class JournalWriter(Thread):
         with self._changed:
             self._keep_from = number
             self._changed.notify()
+
+    def write_now(self, records: Sequence[list[memoryview]]) -> int | None:
+        """Write and sync records in the calling thread, if this one is idle and could: its `done` number then.
+
+        None: they wait for this thread, as after `put`.
+        """
+        with self._changed:
+            ready = self._idle and not (self._queue or self._pending or self._closing or self.problem)
+            if ready and self._keep_from is None and self._segment is not None:
+                synced = not self._unsynced()
+                self._pending.extend(records)
+                try:
+                    self._write()
+                except OSError as error:  # the thread tries again
+                    self._pending.clear()
+                    self._report(error)
+                else:
+                    self._pending.clear()
+                    self._carried_out += len(records)
+                    if synced and self._unsynced():
+                        self._changed.notify()  # the thread has something to sync in a while
+                    return self._carried_out
+            self._queue.extend(records)
+            self._changed.notify()
+        return None
 
     def stop(self) -> None:
         """Carry out what waits, once, and end."""
@@ -130,13 +156,18 @@ class JournalWriter(Thread):
 
     def _wait(self, pause: float) -> bool:
         """Wait for something to do, or for `pause` seconds after an error. Returns whether the journal closes."""
-        timeout = pause or None
-        if not pause and self._unsynced():
-            timeout = max(self._sync_due - time.monotonic(), 0.0)
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._closing or self._keep_from is not None or (self._queue and not pause), timeout
-            )
+            self._idle = True
+            timeout = pause or None
+            if not pause and self._unsynced():
+                timeout = max(self._sync_due - time.monotonic(), 0.0)
+
+            def awaited() -> bool:
+                to_do = self._queue or (timeout is None and self._unsynced())
+                return self._closing or self._keep_from is not None or bool(to_do and not pause)
+
+            self._changed.wait_for(awaited, timeout)
+            self._idle = False
             self._pending.extend(self._queue)
             self._queue.clear()
             return self._closing

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from psserver.storage.files import sync_path
+from psserver.storage.files import FORGET_BYTES, forget_pages, sync_path
 from pswire.errors import DamagedFile, StorageError
 
 FORMAT = 1
@@ -205,7 +205,7 @@ def _read_segments(folder: Path, identity: int, first: int | None, *, truncate: 
 
 def _read_segment(path: Path, header: SegmentHeader, *, is_last: bool, truncate: bool) -> Iterator[Record]:
     """The records of one segment."""
-    offset, seed = SEGMENT_HEADER, header.seed()
+    offset, seed, cached_from = SEGMENT_HEADER, header.seed(), 0
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         while offset < size:
@@ -229,6 +229,9 @@ def _read_segment(path: Path, header: SegmentHeader, *, is_last: bool, truncate:
                 raise damaged(path, offset, f"it cannot be read: {error.strerror}") from error
             yield Record(path, offset, payload)
             offset += RECORD_HEADER + len(payload)
+            if offset - cached_from >= FORGET_BYTES:
+                forget_pages(file.fileno(), cached_from, offset)
+                cached_from = offset
     if truncate and offset < size:
         os.truncate(path, offset)
         sync_path(path)

@@ -9,6 +9,7 @@ from psserver.storage import journal_writer as module
 from psserver.storage.segments import SEGMENT_HEADER, read_segments, segment_path
 from pswire.errors import StorageError
 from pswire.specs.checkpoints import JournalSync
+from tests.journals import all_written
 from tests.unit.psserver.storage.test_journal import IDENTITY, open_journal, run, until
 
 RECORDS = [bytes([number]) * 10_000 for number in range(30)]
@@ -22,16 +23,19 @@ async def fill_and_free(folder, sync, fill, free):
     """Append records until the disk takes no more, give it room, and see all of them written once."""
     journal = open_journal(folder, sync)
     journal.begin_segment(1)
-    await journal.written()
+    await all_written(journal)
     fill()
-    waiting = []
+    waiting, at_once = [], 0
     for record in RECORDS:
         journal.append([record[:1], record[1:]])
-        waiting.append(journal.written())
+        if (future := journal.written()) is None:
+            at_once += 1
+            continue
+        waiting.append(future)
         if not journal.problem:
-            await asyncio.wait([waiting[-1]], timeout=0.05)
+            await asyncio.wait([future], timeout=0.05)
     await until(lambda: journal.problem)
-    acknowledged = sum(future.done() for future in waiting)
+    acknowledged = at_once + sum(future.done() for future in waiting)
     assert 0 < acknowledged < len(RECORDS)
     assert read(folder) == RECORDS[:acknowledged], "nothing that was not completely written stays"
     problem = journal.problem
@@ -70,7 +74,7 @@ def test_deleting_old_segments_gives_room_and_forgets_the_records_that_a_checkpo
     async def program():
         journal = open_journal(tmp_path, JournalSync.EVERY)
         journal.begin_segment(1)
-        await journal.written()
+        await all_written(journal)
         file_size_limit(15_000)
         for record in RECORDS[:3]:
             journal.append([record])
@@ -95,7 +99,7 @@ def test_a_segment_that_cannot_be_begun_is_begun_when_there_is_room(tmp_path, fi
         journal = open_journal(tmp_path, JournalSync.EVERY)
         journal.begin_segment(1)
         journal.append([b"of 1"])
-        await journal.written()
+        await all_written(journal)
         file_size_limit(SEGMENT_HEADER - 1)
         journal.begin_segment(2)
         journal.append([b"of 2"])
@@ -122,7 +126,7 @@ def test_closing_ends_the_pause_and_those_who_wait_get_the_problem(tmp_path, fil
     async def program():
         journal = open_journal(tmp_path, JournalSync.EVERY)
         journal.begin_segment(1)
-        await journal.written()
+        await all_written(journal)
         file_size_limit(1000)
         journal.append([RECORDS[0]])
         waiting = journal.written()

@@ -8,13 +8,15 @@ import threading
 import numpy as np
 import pytest
 
+from psserver.storage import journal as module_of_journal
 from psserver.storage import journal_writer as module
 from psserver.storage import segment_file
 from psserver.storage.files import sync_data
-from psserver.storage.journal import Journal
+from psserver.storage.journal import MAX_BYTES_IN_LOOP, Journal
 from psserver.storage.segments import SEGMENT_HEADER, read_segments, segment_path
 from pswire.errors import StorageError
 from pswire.specs.checkpoints import JournalSync
+from tests.journals import all_written
 
 IDENTITY = 5
 
@@ -82,7 +84,7 @@ def test_records_of_many_parts_and_formats_are_read_as_they_were_appended(tmp_pa
         journal.begin_segment(0)
         for parts in records:
             journal.append(parts)
-        await journal.written()
+        await all_written(journal)
         assert journal.written() is None
         assert journal.nbytes == segment_path(tmp_path / "new" / "folder", 0).stat().st_size
 
@@ -102,7 +104,7 @@ def test_all_bytes_are_written_also_where_the_kernel_takes_a_few_at_a_time(tmp_p
         journal.begin_segment(3)
         journal.append([b"some", b"", b"thing of two parts"])
         journal.append([b"more"])
-        await journal.written()
+        await all_written(journal)
         await journal.close()
 
     monkeypatch.setattr(os, "pwritev", pwritev)
@@ -143,7 +145,7 @@ def test_without_every_a_record_counts_as_written_once_the_kernel_has_it(tmp_pat
         journal = open_journal(tmp_path, sync)
         journal.begin_segment(1)
         journal.append([b"0"])
-        await journal.written()
+        await all_written(journal)
         assert read(tmp_path) == [b"0"]
         assert gate.syncs == 0
         gate.open.set()
@@ -162,7 +164,7 @@ def test_with_an_interval_what_is_written_last_is_synced_without_another_record(
         journal.begin_segment(1)
         for record in (b"synced at once", b"synced when it is due"):
             journal.append([record])
-            await journal.written()
+            await all_written(journal)
         await until(lambda: gate.syncs == 2)
 
     run(program())
@@ -170,7 +172,7 @@ def test_with_an_interval_what_is_written_last_is_synced_without_another_record(
 
 @pytest.mark.parametrize("sync", JournalSync)
 def test_parts_are_not_copied_and_are_given_back_before_the_record_counts_as_written(tmp_path, monkeypatch, sync):
-    part = bytearray(100_000)
+    part = bytearray(MAX_BYTES_IN_LOOP + 1)  # the thread writes it
     written_from, borrowed = [], []
     real = os.pwritev
 
@@ -190,11 +192,11 @@ def test_parts_are_not_copied_and_are_given_back_before_the_record_counts_as_wri
         tell = loop.call_soon_threadsafe
         journal = open_journal(tmp_path, sync)
         journal.begin_segment(1)
-        await journal.written()
+        await all_written(journal)
         monkeypatch.setattr(os, "pwritev", pwritev)
         loop.call_soon_threadsafe = lambda *call: (borrowed.append(is_borrowed()), tell(*call))
         journal.append([memoryview(part)])
-        await journal.written()
+        await all_written(journal)
         loop.call_soon_threadsafe = tell
 
     run(program())
@@ -223,7 +225,7 @@ def test_segments_begin_where_they_were_begun_and_old_ones_are_deleted(tmp_path)
         for number in (1, 5, 9):
             journal.begin_segment(number)
             journal.append([b"of %d" % number])
-        await journal.written()
+        await all_written(journal)
         assert read(tmp_path) == [b"of 1", b"of 5", b"of 9"]
         journal.drop_segments_before(5)
         await until(lambda: not segment_path(tmp_path, 1).exists())
@@ -231,7 +233,7 @@ def test_segments_begin_where_they_were_begun_and_old_ones_are_deleted(tmp_path)
         journal.drop_segments_before(1000)
         await until(lambda: not segment_path(tmp_path, 5).exists())
         journal.append([b"more"])
-        await journal.written()
+        await all_written(journal)
         assert read(tmp_path) == [b"of 9", b"more"], "the current segment stays"
         assert journal.nbytes == segment_path(tmp_path, 9).stat().st_size
 
@@ -242,7 +244,7 @@ async def write_one(folder, number, record):
     journal = open_journal(folder, JournalSync.EVERY)
     journal.begin_segment(number)
     journal.append([record])
-    await journal.written()
+    await all_written(journal)
 
 
 def test_a_journal_is_continued_in_its_newest_segment_or_in_a_new_one(tmp_path):
@@ -257,7 +259,7 @@ def test_a_journal_is_continued_in_its_newest_segment_or_in_a_new_one(tmp_path):
         with pytest.raises(ValueError, match=r"segment 2 of journal .*: the next is 3 or higher"):
             journal.begin_segment(2)
         journal.append([b"third"])
-        await journal.written()
+        await all_written(journal)
 
     run(write_one(tmp_path, 0, b"first"))
     run(write_one(tmp_path, 2, b"second"))
@@ -278,7 +280,7 @@ def test_records_that_a_killed_process_left_unsynced_are_synced_before_others_co
     async def program():
         journal = open_journal(tmp_path, sync)
         journal.begin_segment(number)
-        await journal.written()
+        await all_written(journal)
         assert synced == [segment_path(tmp_path, 1)]
 
     run(program())
@@ -332,7 +334,7 @@ def test_a_segment_is_synced_before_the_next_is_begun(tmp_path, monkeypatch):
         await until(gate.entered.is_set)
         assert not segment_path(tmp_path, 2).exists()
         gate.open.set()
-        await journal.written()
+        await all_written(journal)
         assert segment_path(tmp_path, 2).exists()
 
     run(program())
@@ -364,10 +366,10 @@ def test_after_a_failed_sync_the_records_are_written_again_from_their_buffers(tm
         journal = open_journal(tmp_path, JournalSync.EVERY)
         journal.begin_segment(1)
         journal.append([b"first"])
-        await journal.written()
+        await all_written(journal)
         disk.fail = True
         journal.append([b"second"])
-        await journal.written()
+        await all_written(journal)
         await until(lambda: not journal.problem)
 
     run(program())
@@ -392,7 +394,7 @@ def test_after_a_failed_sync_of_an_interval_the_records_are_written_again_from_t
         disk.fail = True
         monkeypatch.setattr(os, "pwritev", pwritev)
         journal.append([b"first"])
-        await journal.written()
+        await all_written(journal)
         await until(lambda: disk.synced)
 
     run(program())
@@ -440,7 +442,7 @@ def test_what_a_failed_sync_has_lost_stops_the_journal_until_a_checkpoint_has_it
         journal.begin_segment(1)
         disk.fail = True
         journal.append([b"acknowledged, then lost"])
-        await journal.written()
+        await all_written(journal)
         await until(lambda: "were lost by a failed sync" in journal.problem)
         journal.append([b"never written"])
         before = journal.written()
@@ -474,6 +476,33 @@ def test_a_fault_of_the_thread_is_a_problem_and_those_who_wait_get_an_error(tmp_
             await waiting
         journal.append([b"second"])
         with pytest.raises(StorageError, match="its thread ended: ZeroDivisionError"):
-            await journal.written()
+            await all_written(journal)
 
     run(program())
+
+
+@pytest.mark.parametrize("sync", [JournalSync.EVERY, JournalSync.OFF])
+def test_small_records_are_written_in_the_event_loop_until_the_disk_is_slow(tmp_path, monkeypatch, sync):
+    threads, real = [], os.pwritev
+
+    def pwritev(descriptor, buffers, offset):
+        threads.append(threading.current_thread().name)
+        return real(descriptor, buffers, offset)
+
+    async def program():
+        journal = open_journal(tmp_path, sync)
+        journal.begin_segment(1)
+        await all_written(journal)
+        await until(lambda: journal._writer._idle)
+        monkeypatch.setattr(os, "pwritev", pwritev)
+        journal.append([b"in the loop"])
+        await all_written(journal)
+        monkeypatch.setattr(module_of_journal, "SLOW_SECONDS", -1.0)
+        journal.append([b"in the loop, and slow"])
+        await all_written(journal)
+        journal.append([b"in the thread"])
+        await all_written(journal)
+
+    run(program())
+    assert threads == ["MainThread", "MainThread", "psserver-journal"]
+    assert read(tmp_path) == [b"in the loop", b"in the loop, and slow", b"in the thread"]

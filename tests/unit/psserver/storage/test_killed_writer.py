@@ -19,6 +19,7 @@ from pathlib import Path
 from psserver.storage.journal import Journal
 from pswire.specs.checkpoints import JournalSync
 from psserver.storage.segments import list_segments, read_segments
+from tests.journals import all_written
 
 async def main(folder, sync):
     folder.mkdir(exist_ok=True)
@@ -36,7 +37,7 @@ async def main(folder, sync):
                 segment += 1
                 journal.begin_segment(segment)
             journal.append([b"%08d" % number, bytes([number % 256]) * (number * 7919 % 60_000)])
-            await journal.written()
+            await all_written(journal)
             print(number, flush=True)
 
     await asyncio.gather(*map(appender, range(4)))

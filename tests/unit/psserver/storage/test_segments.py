@@ -17,6 +17,7 @@ from psserver.storage.segment_file import SegmentFile
 from psserver.storage.segments import RECORD_HEADER, SEGMENT_HEADER, SegmentHeader, read_segments, segment_path
 from pswire.errors import DamagedFile, StorageError
 from pswire.specs.checkpoints import JournalSync
+from tests.journals import all_written
 
 IDENTITY = 77
 
@@ -30,7 +31,7 @@ def write(folder, segments, sync=JournalSync.EVERY, identity=IDENTITY):
             journal.begin_segment(number)
             for record in records:
                 journal.append([record])
-                await journal.written()
+                await all_written(journal)
         await journal.close()
 
     asyncio.run(program())
