@@ -277,6 +277,8 @@ class Persistence:
             ended = self._tasks.add(result.tasks) if result.tasks else self._tasks.end_of(name)
             if ended is not None:
                 await ended
+            elif not copy.copied and not result.tasks:
+                raise _Aborted  # the cut was ended: nothing will copy it, and waiting would stop the event loop
 
     # --- reports --------------------------------------------------------------------------------------------------
 
