@@ -27,6 +27,8 @@ PROCESSES = 64  # rows of marks for processes, at most
 ROWS = 10_000  # of a table of marks, at least: larger than the weights, so each shard gets one of the tables
 STALLED = 60.0  # seconds without progress after which the job counts as hanging
 LEASE = 4.0
+#: The most that delay compensation adds to a gradient of -1 of weights that have moved by 1 since (its strength).
+COMPENSATED = 0.05
 
 
 @dataclass
@@ -50,6 +52,7 @@ class KillLoop:
         self.checkpoints = commands.folder / "checkpoints"
         self.examples, self.epochs, self.batch = examples, epochs, 100
         self.unit = 2 if consistency.startswith("sync") else 1  # so that the mean of two is a whole number
+        self.compensated = staleness.startswith("delay")
         self.drops = consistency.startswith("sync") or staleness.startswith("drop")
         self.addresses = [free_address() for _ in range(SHARDS)]
         names = [f"w{number}" for number in range(workers)]
@@ -178,6 +181,8 @@ class Outcome:
         self.marks = [value[: job.examples] for value in values]
         self.pushes = {int(path.stem): self._read(path) for path in sorted(job.folder.glob("*.pushes"))}
         for row, pushes in self.pushes.items():
+            if not pushes:  # it was killed before its first push
+                continue
             after = [push.before for push in pushes[1:]] + [[value[row] for value in values]]
             for push, later in zip(pushes, after, strict=True):
                 push.added = [new - old for new, old in zip(later, push.before, strict=True)]
@@ -216,7 +221,10 @@ class Outcome:
         assert len(self.open) <= killed, self.open
         assert uneven <= sum((one.added[0] > 0) != (one.added[1] > 0) for one in self.open)
         for shard, marks in enumerate(self.marks):
-            assert np.array_equal(marks, self.added_marks(shard)), f"shard {shard}: examples and processes disagree"
+            # an example that another worker trained since the weights were served is compensated: around epochs
+            tolerance = COMPENSATED if self.job.compensated else 0.0
+            different = np.abs(marks - self.added_marks(shard)) > tolerance
+            assert not different.any(), f"shard {shard}: {marks[different]}, added {self.added_marks(shard)[different]}"
 
     @property
     def open(self) -> list[PushRecord]:

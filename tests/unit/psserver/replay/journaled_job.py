@@ -88,6 +88,8 @@ class Job:
             values, number = client.pull(["W", "V"]), 0
             while number < steps or not self._over:
                 if number % 5 == 0:  # between these meetings they are as asynchronous as the policy allows
+                    if "backup" in str(self._config.consistency):
+                        client.report_idle()  # the others are fewer than an update needs
                     self._meeting.wait(TIMEOUT)
                 number += 1
                 assert number < MOST_STEPS
@@ -103,7 +105,7 @@ class Job:
                 loss = math.nan if number == 2 else float(number)
                 result = client.push([*gradients, table], loss, ["W", "V"]).result()
                 assert result.outcome in (Outcome.APPLIED, Outcome.DROPPED)
-                self.pushes[name, incarnation, number] = gradients[0].array, result
+                self.pushes[name, incarnation, client._sequence] = gradients[0].array, result
                 values = result.values
             client.leave()
             client.close()
