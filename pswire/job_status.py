@@ -2,12 +2,12 @@
 
 import itertools
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from pswire.messages import Change, EpochReport, LastPush, StatusReport, VariableStatus, WorkerStatus
 from pswire.optimizers import UpdateSpec
-from pswire.tensors.values import TensorSpec
+from pswire.tensors.values import TensorSpec, whole_spec
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -134,7 +134,7 @@ def _variables(reports: Sequence[StatusReport]) -> tuple[JobVariable, ...]:
 def _variable(shards: tuple[int, ...], variables: tuple[VariableStatus, ...]) -> JobVariable:
     first = variables[0]
     return JobVariable(
-        spec=first.spec if first.part is None else replace(first.spec, shape=(first.part.of, *first.spec.shape[1:])),
+        spec=whole_spec(first.spec, first.part),
         shards=shards,
         versions=tuple(variable.version for variable in variables),
         updates=tuple(variable.updates for variable in variables),

@@ -23,13 +23,6 @@ class Partition:
     spec: TensorSpec
     part: Part | None = None
 
-    @property
-    def whole(self) -> TensorSpec:
-        """The spec of the variable."""
-        if self.part is None:
-            return self.spec
-        return TensorSpec(self.spec.name, (self.part.of, *self.spec.shape[1:]), self.spec.dtype)
-
 
 def place(
     group: Iterable[TensorSpec], shards: int, placed: Iterable[Partition] = ()

@@ -11,8 +11,8 @@ from psserver.core.state import MemberState, ShardState
 from psserver.core.variables.array_tasks import run
 from psserver.replay.journal_replay import Entry, JournalReplay
 from psserver.storage import checkpoints
-from psserver.storage.array_files import bytes_of
 from psserver.storage.checkpoint_folders import available
+from pswire.tensors.values import bytes_of
 
 #: Fields of the state that are compared, besides variables and members.
 _FIELDS = (

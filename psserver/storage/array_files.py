@@ -17,7 +17,7 @@ from crc32c import crc32c
 from psserver.storage.files import FORGET_BYTES, forget_pages, sync_data, write_all
 from pswire.errors import DamagedFile, StorageError
 from pswire.tensors.tensor_files import header_of
-from pswire.tensors.values import DTYPES, Array, TensorSpec
+from pswire.tensors.values import DTYPES, Array, TensorSpec, bytes_of
 
 #: Bytes that are summed and then written, or read and then summed: few enough for the processor's cache.
 PIECE = 1 << 20
@@ -141,11 +141,6 @@ def read_arrays(path: Path, expected: FileSum, arrays: Sequence[tuple[str, Tenso
         found = {name: file.read_array(spec) for name, spec in arrays}
         file.check_end()
     return found
-
-
-def bytes_of(array: Array) -> memoryview:
-    """The memory of a contiguous array."""
-    return array.reshape(-1).view(np.uint8).data
 
 
 def damaged(path: Path, reason: str) -> DamagedFile:

@@ -24,7 +24,7 @@ from pswire.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.messages import Place, Status, StatusReport, Tick
 from pswire.placement import Partition, place_again
 from pswire.specs.consistency import parse_consistency, parse_staleness
-from pswire.tensors.values import Array, TensorSpec
+from pswire.tensors.values import Array, TensorSpec, whole_spec
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +95,7 @@ def _joined(parts: list[tuple[VariableState, VariableArrays]]) -> WholeVariable 
     rows = sum([one.spec.shape[0] for one in states])
     if rows != first.part.of:
         return None
-    spec = TensorSpec(first.spec.name, (rows, *first.spec.shape[1:]), first.spec.dtype)
+    spec = whole_spec(first.spec, first.part)
     slots = {slot: np.concatenate([one.slots[slot] for _, one in parts]) for slot in arrays.slots}
     return WholeVariable(spec, state, VariableArrays(np.concatenate([one.value for _, one in parts]), slots))
 

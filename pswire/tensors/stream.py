@@ -14,7 +14,7 @@ from pswire.errors import Malformed, TooLarge
 from pswire.tensors import frames
 from pswire.tensors.shared_memory import Region
 from pswire.tensors.transport import CHUNK, MAX_INLINE_MESSAGE, InlineReceiver, TensorReceiver, check_elements
-from pswire.tensors.values import DTYPES, Array, TensorSpec
+from pswire.tensors.values import DTYPES, Array, TensorSpec, bytes_of
 from pswire.v1 import paramserver_pb2 as pb
 
 #: A tensor of fewer bytes than this travels inside its message: protobuf copies it in less time.
@@ -46,7 +46,7 @@ class StreamSender:
             tensor.inline = array.astype(DTYPES[tensor.dtype], copy=False).tobytes()
             return
         tensor.streamed = True
-        data = _bytes_of(np.ascontiguousarray(array, DTYPES[tensor.dtype]))
+        data = bytes_of(np.ascontiguousarray(array, DTYPES[tensor.dtype]))
         if data:
             self._data.append(data)
 
@@ -137,7 +137,7 @@ class StreamReceiver:
             arrays = [np.empty(spec.shape, DTYPES[spec.dtype]) for spec in self._specs]
         except MemoryError as error:
             raise TooLarge(f"no memory for tensors of {self.nbytes} bytes: {error}") from error
-        gaps = zip(self._specs, map(_bytes_of, arrays), strict=True)
+        gaps = zip(self._specs, map(bytes_of, arrays), strict=True)
         self._gaps.extend((spec, gap) for spec, gap in gaps if gap)
         self._arrays = iter(arrays)
 
@@ -165,8 +165,3 @@ class StreamReceiver:
     def complete(self) -> bool:
         """Whether the arrays are allocated and filled."""
         return self._arrays is not None and not self._gaps
-
-
-def _bytes_of(array: Array) -> memoryview:
-    """The memory of a contiguous array."""
-    return array.reshape(-1).view(np.uint8).data

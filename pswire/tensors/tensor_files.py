@@ -22,7 +22,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from pswire.errors import ModelFileError
-from pswire.tensors.values import DTYPES, Array, TensorSpec
+from pswire.tensors.values import DTYPES, Array, TensorSpec, bytes_of
 
 #: Dtypes of variables as the format names them.
 _NAMES = {
@@ -133,7 +133,7 @@ class TensorFile:
         return metadata, tensors
 
     def _read_into(self, array: Array, offset: int) -> None:
-        left = array.reshape(-1).view(np.uint8).data
+        left = bytes_of(array)
         while left.nbytes:
             try:
                 count = os.preadv(self._file.fileno(), [left], offset)
@@ -179,8 +179,8 @@ def write_tensors(
         for spec, pieces in ordered:
             left = spec.nbytes
             for piece in pieces:
-                data = np.ascontiguousarray(piece, DTYPES[spec.dtype]).reshape(-1).view(np.uint8)
-                _write(file, data.data)
+                data = bytes_of(np.ascontiguousarray(piece, DTYPES[spec.dtype]))
+                _write(file, data)
                 left -= data.nbytes
             assert not left, f"the pieces of {spec} lack {left:,} bytes"
 

@@ -79,6 +79,16 @@ class Part:
             raise ValueError(f"a part must begin at a row from 0 to {self.of}, not at {self.first}")
 
 
+def whole_spec(spec: TensorSpec, part: Part | None) -> TensorSpec:
+    """The spec of the variable of which `spec` describes a part; None: all rows."""
+    return spec if part is None or not spec.shape else TensorSpec(spec.name, (part.of, *spec.shape[1:]), spec.dtype)
+
+
+def bytes_of(array: Array) -> memoryview:
+    """The memory of a contiguous array."""
+    return array.reshape(-1).view(np.uint8).data
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexedSlices:
     """The nonzero rows of an array, such as the gradient of an embedding table.

@@ -18,7 +18,7 @@ from pswire.optimizers.optimizer import GUARDED, LIMITS, Limits
 from pswire.specs.initializers import RowInitializer, check_fits, fill
 from pswire.specs.schedules import Schedule
 from pswire.specs.spec import to_plain
-from pswire.tensors.values import DTYPES, Array, Part, TensorSpec
+from pswire.tensors.values import DTYPES, Array, Part, TensorSpec, whole_spec
 
 #: The number of updates of a guarded table between two checks of the whole table instead of the changed rows only.
 UPDATES_BETWEEN_FULL_CHECKS = 1000
@@ -144,7 +144,7 @@ class Variable:
 def agreed_bytes(known: Variable, declaration: Declaration) -> int:
     """Raise if a later declaration contradicts the first; returns the bytes of slots that it would add."""
     spec, optimizer = declaration.spec, declaration.optimizer
-    registered, declared = _whole_spec(known.spec, known.part), _whole_spec(spec, declaration.part)
+    registered, declared = whole_spec(known.spec, known.part), whole_spec(spec, declaration.part)
     same_script = ": do all workers run the same script?"
     if registered != declared:
         there = f"as {registered.dtype}{list(registered.shape)}"
@@ -172,11 +172,6 @@ def agreed_bytes(known: Variable, declaration: Declaration) -> int:
 
 def _differs(spec: TensorSpec, registered: str, declared: str) -> AlreadyRegistered:
     return AlreadyRegistered(f"variable {spec.name!r} is registered {registered}, this worker declares {declared}")
-
-
-def _whole_spec(spec: TensorSpec, part: Part | None) -> TensorSpec:
-    """The spec of the variable that `spec` is a part of."""
-    return spec if part is None or not spec.shape else TensorSpec(spec.name, (part.of, *spec.shape[1:]), spec.dtype)
 
 
 def _part_text(spec: TensorSpec, part: Part | None) -> str:

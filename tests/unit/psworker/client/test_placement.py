@@ -9,7 +9,7 @@ from pswire import placement
 from pswire.errors import AlreadyRegistered, InvalidMessage, Malformed, ShapeMismatch, UnknownVariable
 from pswire.messages import Declaration, Register, Value
 from pswire.placement import SPLIT_BYTES, Partition, place_again
-from pswire.tensors.values import IndexedSlices, Part, TensorSpec
+from pswire.tensors.values import IndexedSlices, Part, TensorSpec, whole_spec
 from psworker.client import push_pull
 from psworker.client.placement import Placement
 from psworker.versions import ReadVersion, VersionedArray
@@ -101,7 +101,7 @@ def test_a_restore_onto_other_shards_places_what_shard_0_has_recorded_as_workers
     transport, partitions = registered(before)
     groups = [group.names for group in transport.machines[0].state().groups]
     assert [set(group) for group in groups] == [{"a", "b", "c"}, {"d"}, {"f", "e"}]
-    whole = {name: of[0].whole for name, of in partitions.items()}
+    whole = {name: whole_spec(of[0].spec, of[0].part) for name, of in partitions.items()}
     assert {name: spec.shape for name, spec in whole.items()} == {
         n: s for group in REGISTERED for n, s in group.items()
     }
