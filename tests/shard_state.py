@@ -11,7 +11,7 @@ import numpy as np
 
 from psserver.core.shard import Shard
 from psserver.core.state import VariableArrays
-from psserver.core.variables.array_tasks import run
+from psserver.core.variables.array_tasks import StepResult, run
 from psserver.storage import manifest
 from pswire.messages import Message, Reply
 from pswire.tensors.values import Array
@@ -86,6 +86,14 @@ def restored(shard: Shard, new: Shard, now: float) -> list[Reply]:
 
 def _copies(arrays: dict[str, Array]) -> dict[str, Array]:
     return {name: array.copy() for name, array in arrays.items()}
+
+
+def finish_copies(shard: Shard) -> None:
+    """Makes the copies of the cut in progress that no change has needed yet."""
+    result = StepResult()
+    for copy in shard.cuts.current.copies.values():
+        copy.start(result)
+    run(result.tasks)
 
 
 def run_step(shard: Shard, ticket: int, message: Message, now: float, **options: Any) -> list[Reply]:

@@ -8,6 +8,7 @@ from psserver.core.state import ShardState, VariableArrays
 from psserver.core.variables.array_tasks import run
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, Unavailable, WrongShard
+from tests.shard_state import finish_copies
 
 _identities = itertools.count(1)
 
@@ -63,8 +64,7 @@ class StoredShard:
             cut.writing = True
         if cut is None or not cut.writing or not cut.complete:
             return
-        while (result := self.shard.copy_next()) is not None:
-            run(result.tasks)
+        finish_copies(self.shard)
         arrays = {name: copy.arrays for name, copy in cut.copies.items()}
         self.checkpoints[cut.number] = Checkpoint(cut.state, arrays, list(cut.late))
         cut.writing = False

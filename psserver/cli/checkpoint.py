@@ -16,15 +16,14 @@ from rich.table import Table
 from psserver.cli.status import make_console, plain, size, tables, to_json
 from psserver.core.shard import Shard
 from psserver.core.state import QueueState, VariableArrays, VariableState
-from psserver.core.variables.variable import slot_specs
+from psserver.core.variables.variable import stored_slot_specs
 from psserver.storage import checkpoints
 from psserver.storage.checkpoint_folders import found, shard_folder
 from psserver.storage.checkpoint_manifest import Manifest, read_manifest
 from psserver.storage.retention import prune
 from pswire.errors import DamagedFile, StorageError
 from pswire.job_status import JobStatus, ShardAnswer, merge_reports
-from pswire.messages import Status, StatusReport
-from pswire.specs.consistency import parse_consistency, parse_staleness
+from pswire.messages import StatusReport
 from pswire.tensors.values import DTYPES, Array, TensorSpec
 
 
@@ -184,19 +183,14 @@ def _job(one: _Listed) -> JobStatus:
 
 def _report(manifest: Manifest) -> StatusReport:
     state = manifest.state
-    consistency, staleness = parse_consistency(state.consistency), parse_staleness(state.handling)
-    shard = Shard(state.shard, state.shards, consistency=consistency, staleness=staleness)
+    shard = Shard.for_state(state)
     shard.restore(state, {one.spec.name: _placeholders(one) for one in state.variables}, 0.0)
-    answer = shard.step(0, Status(), 0.0).replies[-1].answer
-    assert isinstance(answer, StatusReport)
-    return answer
+    return shard.status(0.0)
 
 
 def _placeholders(variable: VariableState) -> VariableArrays:
     """Arrays of the right shapes that take no memory; nobody looks at their elements."""
-    optimizer = variable.declared or variable.optimizer
-    specs = {} if optimizer is None else slot_specs(variable.spec, optimizer)
-    slots = {name: _placeholder(spec) for name, spec in specs.items()}
+    slots = {name: _placeholder(spec) for name, spec in stored_slot_specs(variable).items()}
     return VariableArrays(_placeholder(variable.spec), slots)
 
 

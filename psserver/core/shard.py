@@ -37,6 +37,8 @@ from pswire.specs.consistency import (
     IgnoreStaleness,
     StalenessSpec,
     Synchronous,
+    parse_consistency,
+    parse_staleness,
 )
 
 #: Workers, epochs and changes that a status lists, live workers and the newest first, so that it fits into a message.
@@ -84,6 +86,12 @@ class Shard:
         self._queues = DataQueues(self._members, self.cuts)
         self._pending = PendingCalls(policy, self._store, self._members, self.cuts, self._queues, self._update_order)
         self._traffic = TrafficMeter()
+
+    @classmethod
+    def for_state(cls, state: ShardState) -> "Shard":
+        """A new shard with the options of a state, for `restore`; its memory has no limit."""
+        consistency, staleness = parse_consistency(state.consistency), parse_staleness(state.handling)
+        return cls(state.shard, state.shards, consistency=consistency, staleness=staleness)
 
     # --- the state ------------------------------------------------------------------------------------------------
 
@@ -293,7 +301,7 @@ class Shard:
             case ms.Leave():
                 self._leave(ticket, message, member, now, result)
             case ms.Status():
-                result.replies.append(ms.Reply(ticket, self._status(now)))
+                result.replies.append(ms.Reply(ticket, self.status(now)))
             case ms.Tick():
                 self._tick(message, now, result)
         traffic = self._traffic
@@ -550,7 +558,7 @@ class Shard:
 
     def _apply_late(self, cut: ShardCut, result: StepResult) -> None:
         """Make the late changes in the copies: as after a restore of the cut, by the same rules, to the same bits."""
-        shard = Shard(self.shard, self.shards, consistency=self._consistency, staleness=self._staleness)
+        shard = Shard.for_state(cut.state)
         shard.restore(cut.state, {name: copy.arrays for name, copy in cut.copies.items()}, 0.0)
         for ticket, change in enumerate(cut.late):
             result.tasks += shard.step(ticket, change, 0.0).tasks
@@ -564,14 +572,6 @@ class Shard:
         if cut is not None:
             self.cuts.leave(list(cut.missing))
         return cut
-
-    def copy_next(self) -> StepResult | None:
-        """The task of a copy of the cut in progress that no change has needed yet; None if there is none left."""
-        for copy in self.cuts.current.copies.values() if self.cuts.current is not None else ():
-            if copy.source.copy is copy:
-                copy.start(result := StepResult())
-                return result
-        return None
 
     def _check_of_cut(self, message: ms.Pull) -> None:
         cut = self.cuts.current
@@ -626,7 +626,8 @@ class Shard:
             self._pending.abandon(member, result)
             self._pending.decide(result)
 
-    def _status(self, now: float) -> ms.StatusReport:
+    def status(self, now: float) -> ms.StatusReport:
+        """The answer to `Status`."""
         pending, half_pushes = self._pending, self._members.half_pushes
         members = sorted(self._members, key=lambda member: (member.state != "live", -member.number))[:MAX_LISTED]
         return ms.StatusReport(

@@ -20,7 +20,6 @@ from psserver.storage.segments import list_segments, read_segments
 from psserver.storage.start import Start, journal_folder
 from pswire import messages as ms
 from pswire.errors import DamagedFile, Malformed, ParamServerError, StorageError
-from pswire.specs.consistency import parse_consistency, parse_staleness
 
 _JOURNAL = re.compile(r"journal-(\d+)-of-(\d+)")
 
@@ -165,8 +164,7 @@ def _restored(state: ShardState, arrays: dict[str, VariableArrays]) -> Shard:
 
 
 def _new_shard(state: ShardState) -> Shard:
-    """A shard with the options of a state, without a limit of memory: what was accepted is accepted again."""
-    consistency, staleness = parse_consistency(state.consistency), parse_staleness(state.handling)
-    shard = Shard(state.shard, state.shards, consistency=consistency, staleness=staleness, identity=state.identity)
+    """A shard without a limit of memory: what was accepted is accepted again."""
+    shard = Shard.for_state(state)
     shard.cuts.enabled = False  # they were taken before
     return shard

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from psserver.core.state import ShardState, VariableArrays, VariableState
-from psserver.core.variables.variable import slot_specs
+from psserver.core.variables.variable import stored_slot_specs
 from psserver.storage import manifest, records
 from psserver.storage.array_files import FileSum, NewFile, StoredFile, array_header, damaged, read_arrays
 from psserver.storage.checkpoint_folders import available, remove, shard_folder
@@ -115,7 +115,7 @@ def _write_variables(
             if name != variable.spec.name:
                 raise ValueError(f"the arrays of variable {variable.spec.name!r} were expected, not those of {name!r}")
             values.write_array(found.value, variable.spec)
-            for slot, spec in _slots(variable).items():
+            for slot, spec in stored_slot_specs(variable).items():
                 slots.write_array(found.slots[slot], spec)
             del found
         return {VARIABLES: values.sum, SLOTS: slots.sum}
@@ -147,13 +147,7 @@ def value_entries(variables: Sequence[VariableState]) -> list[tuple[str, TensorS
 
 def slot_entries(variables: Sequence[VariableState]) -> list[tuple[str, TensorSpec]]:
     """The arrays in the file of slots."""
-    return [(f"{one.spec.name}/{slot}", spec) for one in variables for slot, spec in _slots(one).items()]
-
-
-def _slots(variable: VariableState) -> dict[str, TensorSpec]:
-    if variable.optimizer is None:
-        return {}
-    return slot_specs(variable.spec, variable.declared or variable.optimizer)
+    return [(f"{one.spec.name}/{slot}", spec) for one in variables for slot, spec in stored_slot_specs(one).items()]
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -174,7 +168,7 @@ def read(folder: Path, number: int, shard: int, shards: int) -> Checkpoint:
     arrays = {}
     for variable in state.variables:
         name = variable.spec.name
-        mine = {slot: slots[f"{name}/{slot}"] for slot in _slots(variable)}
+        mine = {slot: slots[f"{name}/{slot}"] for slot in stored_slot_specs(variable)}
         arrays[name] = VariableArrays(values[name], mine)
     late = _read_late(path / LATE, files[LATE]) if LATE in files else []
     return Checkpoint(found, state, arrays, tuple(late))

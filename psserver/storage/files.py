@@ -1,4 +1,4 @@
-"""Files and folders that are complete or not there, writes that reach the disk, and checksums.
+"""Files and folders that are complete or not there, and writes that reach the disk.
 
 A rename is atomic, but it is durable only once the folder has been synced, and it may reach the disk before the data of
 the renamed file unless that file was synced first.
@@ -13,8 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from crc32c import crc32c
-
 #: Synced bytes of a file that is being written after which their pages are given up (`forget_pages`).
 FORGET_BYTES = 16 << 20
 
@@ -24,22 +22,10 @@ MAX_BUFFERS = os.sysconf("SC_IOV_MAX")
 #: Attempts to make a folder in one that others remove when it is empty.
 ATTEMPTS = 100
 
-#: Bytes of a file that a checksum reads at a time.
-CHECKSUM_PIECE = 4 << 20
-
 
 def temporary_path(path: Path) -> Path:
     """Where a file or folder is written before it takes its name: beside it. One that is there was left by a crash."""
     return path.with_name(f".{path.name}.tmp")
-
-
-def checksum(path: Path) -> int:
-    """The CRC32C of a file. Raises `OSError`."""
-    crc = 0
-    with path.open("rb", buffering=0) as file:
-        while piece := file.read(CHECKSUM_PIECE):
-            crc = crc32c(piece, crc)
-    return crc
 
 
 def sync_data(descriptor: int) -> None:

@@ -9,7 +9,6 @@ from psserver.storage.reshard import reshard
 from psserver.storage.retention import cuts, given_up
 from psserver.storage.start import Start, own_start, remove_renamed_journal, start_at
 from pswire.errors import DamagedFile, StorageError
-from pswire.specs.consistency import parse_consistency, parse_staleness
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,7 +123,6 @@ def _restored(start: Start) -> Shard:
     state = start.state
     if state is None:
         return Shard(start.shard, start.shards)
-    consistency, staleness = parse_consistency(state.consistency), parse_staleness(state.handling)
-    shard = Shard(start.shard, start.shards, consistency=consistency, staleness=staleness)
+    shard = Shard.for_state(state)
     start.restore(shard, 0.0, truncate=False)
     return shard

@@ -21,7 +21,7 @@ from psserver.core.shard import Shard
 from psserver.core.state import MembershipState, MemberState, OrderState, ShardState, VariableArrays, VariableState
 from psserver.core.variables.array_tasks import run
 from pswire.job_status import JobStatus, ShardAnswer, merge_reports
-from pswire.messages import Place, Status, StatusReport, Tick
+from pswire.messages import Place, Tick
 from pswire.placement import Partition, place_again
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.tensors.values import Array, TensorSpec, whole_spec
@@ -48,7 +48,7 @@ def reshard(old: Sequence[Shard], shards: int, number: int) -> list[tuple[ShardS
     """
     for one in old:
         _end_memberships(one)
-    job = merge_reports([ShardAnswer(f"shard {one.shard}", _report(one)) for one in old])
+    job = merge_reports([ShardAnswer(f"shard {one.shard}", one.status(0.0)) for one in old])
     states = [one.state() for one in old]
     variables = whole_variables(old)
     groups = _groups(states[0], variables)
@@ -208,12 +208,6 @@ def _is_answered(member: MemberState) -> bool:
 def _end_memberships(shard: Shard) -> None:
     live = tuple([member.name for member in shard.state().members.members if member.state == "live"])
     run(shard.step(0, Tick(lost=live), 0.0).tasks)
-
-
-def _report(shard: Shard) -> StatusReport:
-    answer = shard.step(0, Status(), 0.0).replies[-1].answer
-    assert isinstance(answer, StatusReport)
-    return answer
 
 
 def _identity(old: Sequence[int], number: int, shard: int, shards: int) -> int:

@@ -26,7 +26,6 @@ from psserver.core.shard import Shard
 from psserver.storage import retention
 from psserver.storage.start import FIRST_TIMELINE, start_at
 from pswire.messages import Choice, Join, Leave, Pull, Sender
-from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.status_client import StatusClient
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.chaos import scheme
@@ -222,8 +221,7 @@ class Cluster:
         start = start_at(self.checkpoints, FIRST_TIMELINE, number, shard, shards)
         if start.state is None or not start.state.variables:
             return Final([0.0] * scheme.COLUMNS, [0.0] * scheme.COLUMNS, [], [], 0)
-        consistency, staleness = parse_consistency(start.state.consistency), parse_staleness(start.state.handling)
-        restored = Shard(shard, shards, consistency=consistency, staleness=staleness, identity=start.state.identity)
+        restored = Shard.for_state(start.state)
         start.restore(restored, 0.0)
         arrays = restored.arrays()
         first, second = (np.asarray(arrays[name].value).tolist() for name in scheme.small(shards)[shard])

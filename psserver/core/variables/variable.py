@@ -68,7 +68,7 @@ class Variable:
         spec, slots = state.spec, arrays.slots
         variable = cls(spec, arrays.value, state.initial, state.part, state.version, state.updates, state.declared)
         if state.optimizer is not None:
-            variable.slot_specs = slot_specs(spec, state.declared or state.optimizer)
+            variable.slot_specs = stored_slot_specs(state)
             variable.follow(state.optimizer)
         variable.slots, variable.growth = slots, state.growth
         found = {name: TensorSpec.of(spec.name, slot) for name, slot in slots.items()}
@@ -208,6 +208,11 @@ def slot_specs(spec: TensorSpec, optimizer: UpdateSpec) -> dict[str, TensorSpec]
     except InvalidMessage as error:
         raise InvalidMessage(f"variable {spec.name!r}: {error}") from None
     return {name: TensorSpec(spec.name, spec.shape, slot.dtype.name) for name, slot in slots.items()}
+
+
+def stored_slot_specs(state: VariableState) -> dict[str, TensorSpec]:
+    """The slots of a variable of this state: those of the optimizer that it was registered with."""
+    return {} if state.optimizer is None else slot_specs(state.spec, state.declared or state.optimizer)
 
 
 def initialize(value: Array, declaration: Declaration) -> None:

@@ -10,6 +10,7 @@ from pswire.errors import InvalidMessage, StateLost
 from pswire.optimizers import Adam, GradientDescent
 from pswire.specs.consistency import DropStalePushes
 from tests.shard_driver import A, B, ShardDriver, declared
+from tests.shard_state import finish_copies
 
 SUM = GradientDescent(learning_rate=1.0)
 
@@ -36,11 +37,6 @@ def restored(cut, **options):
     for number, message in enumerate(cut.late):
         run(new.step(number, message, 0.0).tasks)
     return new
-
-
-def finish_copies(shard):
-    while (result := shard.copy_next()) is not None:
-        run(result.tasks)
 
 
 def value(shard):

@@ -22,7 +22,6 @@ from pswire.messages import (
     Tune,
 )
 from pswire.optimizers import Adam, GradientDescent, Momentum
-from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.initializers import RowUniform
 from pswire.tensors.values import DTYPES, IndexedSlices, Part, TensorSpec
 from tests.shard_driver import A, B, ShardDriver
@@ -79,14 +78,10 @@ def write(folder, shard, number=None, late=(), final=False, is_cut=None, **chang
     return checkpoints.write(folder, state, iter(arrays_of(shard).items()), lambda: late, final=final, is_cut=is_cut)
 
 
-def shard_of(checkpoint, **options):
+def shard_of(checkpoint):
     """A new shard with the state of a checkpoint, as it was at the snapshot."""
-    state = checkpoint.state
-    consistency, staleness = parse_consistency(state.consistency), parse_staleness(state.handling)
-    shard = Shard(
-        state.shard, state.shards, consistency=consistency, staleness=staleness, identity=state.identity, **options
-    )
-    shard.restore(state, checkpoint.arrays, 0.0)
+    shard = Shard.for_state(checkpoint.state)
+    shard.restore(checkpoint.state, checkpoint.arrays, 0.0)
     return shard
 
 

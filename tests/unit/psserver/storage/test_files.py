@@ -6,8 +6,7 @@ import os
 
 import pytest
 
-from psserver.storage import files
-from psserver.storage.files import checksum, new_folder, temporary_path, write_file
+from psserver.storage.files import new_folder, temporary_path, write_file
 
 
 class Disk:
@@ -137,12 +136,3 @@ def test_on_a_full_disk_a_file_stays_as_it_was(small_disk):
         write_file(small_disk / "file", bytes(200_000))
     assert (small_disk / "file").read_bytes() == b"before"
     assert sorted(path.name for path in small_disk.iterdir()) == ["ballast", "file"]
-
-
-@pytest.mark.parametrize("piece", [1, 4, 9, 1 << 20])
-def test_the_checksum_of_a_file_is_its_crc_32c_however_it_is_read(tmp_path, monkeypatch, piece):
-    monkeypatch.setattr(files, "CHECKSUM_PIECE", piece)
-    (tmp_path / "file").write_bytes(b"123456789")
-    assert checksum(tmp_path / "file") == 0xE3069283
-    (tmp_path / "file").write_bytes(b"")
-    assert checksum(tmp_path / "file") == 0
