@@ -3,7 +3,6 @@
 import os
 import zipfile
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import click
 import numpy as np
 
 from psserver.storage.checkpoint_folders import complete, found, parse_step
-from psserver.storage.files import sync_path, temporary_path
+from psserver.storage.files import replacement
 from psserver.storage.recovery import newest_job, stored_job
 from psserver.storage.reshard import WholeVariable, whole_variables
 from pswire.errors import ConfigurationError, StorageError
@@ -57,18 +56,13 @@ def _slots(variable: WholeVariable) -> Iterator[tuple[str, Array]]:
 
 def _write_npz(output: Path, arrays: dict[str, Array]) -> None:
     """Replace a file by one with these arrays; what `numpy.savez` writes, but any name is allowed."""
-    temporary = temporary_path(output)
     try:
-        with temporary.open("wb") as file:
+        with replacement(output) as temporary, temporary.open("wb") as file:
             with zipfile.ZipFile(file, "w") as archive:
                 for name, array in arrays.items():
                     with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                         np.lib.format.write_array(entry, np.asanyarray(array), allow_pickle=False)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(output)
-        sync_path(output.parent)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
         raise ConfigurationError(f"{output} could not be written, and nothing was changed: {error.strerror}") from error

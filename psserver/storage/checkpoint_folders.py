@@ -13,7 +13,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from psserver.storage.files import sync_path, temporary_path
+from psserver.storage.files import remove_leftovers, rename_to_remove
 from pswire.errors import StorageError
 
 _STEP = re.compile(r"step-(\d{9,})")
@@ -69,11 +69,7 @@ def complete(there: set[tuple[int, int]], shards: int) -> bool:
 def remove(folder: Path, number: int, shard: int, shards: int) -> None:
     """Remove a shard's checkpoint: at once and durably its name, then its files. Raises `OSError`."""
     path = shard_folder(folder, number, shard, shards)
-    old = _old_path(path)
-    shutil.rmtree(old, ignore_errors=True)
-    path.rename(old)
-    sync_path(path.parent)
-    shutil.rmtree(old)
+    shutil.rmtree(rename_to_remove(path))
     remove_if_empty(path.parent)
 
 
@@ -85,15 +81,9 @@ def remove_if_empty(step: Path) -> None:
 
 def sweep(folder: Path, shard: int, shards: int) -> None:
     """Remove what a killed process of this shard has left: call it at start. Raises `StorageError`."""
-    name = shard_name(shard, shards)
     for step in [folder / one for one in _names(folder) if parse_step(one) is not None]:
-        for leftover in (temporary_path(step / name), _old_path(step / name)):
-            shutil.rmtree(leftover, ignore_errors=True)
+        remove_leftovers(step / shard_name(shard, shards))
         remove_if_empty(step)
-
-
-def _old_path(path: Path) -> Path:
-    return path.with_name(f".{path.name}.old")
 
 
 def _names(folder: Path) -> list[str]:

@@ -28,6 +28,11 @@ def temporary_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.tmp")
 
 
+def renamed_path(path: Path) -> Path:
+    """Where a folder is that is being removed (`rename_to_remove`). One that is there was left by a crash."""
+    return path.with_name(f".{path.name}.old")
+
+
 def sync_data(descriptor: int) -> None:
     """Return when the data of a file, and its size, are on the disk. Raises `OSError`.
 
@@ -76,14 +81,21 @@ def write_all(descriptor: int, buffers: Sequence[memoryview], offset: int) -> No
 
 def write_file(path: Path, data: bytes) -> None:
     """Write a small file that is complete, durable, or not there. Replaces `path`. Raises `OSError`."""
-    temporary = temporary_path(path)
-    try:
+    with replacement(path) as temporary:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             write_all(descriptor, [memoryview(data)], 0)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+@contextmanager
+def replacement(path: Path) -> Iterator[Path]:
+    """Replace a file durably by one that the block writes, and syncs, at the path it gets. Raises `OSError`."""
+    temporary = temporary_path(path)
+    try:
+        yield temporary
         temporary.replace(path)
     except OSError:
         with suppress(OSError):
@@ -130,6 +142,24 @@ def new_folder(path: Path) -> Iterator[Path]:
             with suppress(OSError):  # another shard may write to it
                 parent.rmdir()
         raise
+
+
+def rename_to_remove(path: Path) -> Path:
+    """Give a folder that is to be removed another name, durably, since a part of it would look complete.
+
+    Returns its new path. Raises `OSError`.
+    """
+    renamed = renamed_path(path)
+    shutil.rmtree(renamed, ignore_errors=True)
+    path.rename(renamed)
+    sync_path(path.parent)
+    return renamed
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what a killed process has left of making (`new_folder`) or removing a folder."""
+    for leftover in (temporary_path(path), renamed_path(path)):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _make_with_parents(path: Path) -> None:

@@ -4,10 +4,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from psserver.core.shard import Shard
-from psserver.storage.checkpoint_folders import found, sweep
+from psserver.storage.checkpoint_folders import available, found, sweep
+from psserver.storage.files import remove_leftovers
 from psserver.storage.reshard import reshard
 from psserver.storage.retention import cuts, given_up
-from psserver.storage.start import Start, own_start, remove_renamed_journal, start_at
+from psserver.storage.start import Start, journal_folder, own_start, start_at
 from pswire.errors import DamagedFile, StorageError
 
 
@@ -41,8 +42,8 @@ def find_start(folder: Path, shard: int, shards: int) -> Start:
         StorageError: files may not be read, or are of a later version; or checkpoints that should be there are not.
     """
     sweep(folder, shard, shards)
-    remove_renamed_journal(folder, shard, shards)
-    mine = max([number for number, there in found(folder).items() if (shard, shards) in there], default=-1)
+    remove_leftovers(journal_folder(folder, shard, shards))
+    mine = max(available(folder, shard, shards), default=-1)
     newest, before = newest_job(folder, without=shards)
     if newest > mine:
         return _on_other_shards(folder, shard, shards, before)

@@ -30,7 +30,7 @@ from psserver.core.state import ShardState, VariableArrays
 from psserver.core.variables.array_tasks import run
 from psserver.storage import checkpoints, records
 from psserver.storage.checkpoint_folders import available, remove
-from psserver.storage.files import sync_path
+from psserver.storage.files import remove_leftovers, rename_to_remove, sync_path
 from psserver.storage.retention import given_up
 from psserver.storage.run_file import Run, read_run, run_path, write_run
 from psserver.storage.segment_file import SegmentFile
@@ -153,23 +153,11 @@ def journal_folder(folder: Path, shard: int, shards: int) -> Path:
 
 
 def remove_journal(folder: Path, shard: int, shards: int) -> None:
-    """Remove the journal of a shard: at once and durably its name, since a part of it would look complete."""
-    remove_renamed_journal(folder, shard, shards)
+    """Remove the journal of a shard, if there is one. Raises `OSError`."""
     path = journal_folder(folder, shard, shards)
+    remove_leftovers(path)
     if path.exists():
-        path.rename(_renamed_journal(folder, shard, shards))
-        sync_path(folder)
-        remove_renamed_journal(folder, shard, shards)
-
-
-def _renamed_journal(folder: Path, shard: int, shards: int) -> Path:
-    path = journal_folder(folder, shard, shards)
-    return path.with_name(f".{path.name}.old")
-
-
-def remove_renamed_journal(folder: Path, shard: int, shards: int) -> None:
-    """Remove what a killed process has left of `remove_journal`."""
-    shutil.rmtree(_renamed_journal(folder, shard, shards), ignore_errors=True)
+        shutil.rmtree(rename_to_remove(path), ignore_errors=True)
 
 
 def own_start(folder: Path, shard: int, shards: int) -> Start:
