@@ -17,9 +17,9 @@ from psserver.storage import checkpoints, records
 from psserver.storage.checkpoint_folders import available
 from psserver.storage.run_file import read_run
 from psserver.storage.segments import list_segments, read_segments
-from psserver.storage.start import Start, journal_folder
+from psserver.storage.start import Start, journal_folder, record_errors
 from pswire import messages as ms
-from pswire.errors import DamagedFile, Malformed, ParamServerError, StorageError
+from pswire.errors import StorageError
 
 _JOURNAL = re.compile(r"journal-(\d+)-of-(\d+)")
 
@@ -111,10 +111,8 @@ class JournalReplay:
                     yield from self._begin_segment(later.pop(0))
             self.entries_read += 1
             self.nbytes += len(record.payload)
-            try:
+            with record_errors(record.path, record.offset):
                 message = records.decode(record.payload)
-            except Malformed as error:
-                raise DamagedFile(f"journal segment {path}, offset {record.offset}: no message: {error}") from error
             if light and isinstance(message, ms.Push) and message.pull:  # nobody gets the values
                 message = dataclasses.replace(message, pull=(), known_versions=())
             yield Entry(record.path, record.offset, self.entries_read, message)
@@ -126,12 +124,8 @@ class JournalReplay:
 
         Raises `TasksPending` as `Shard.step`.
         """
-        try:
+        with record_errors(entry.path, entry.offset):
             return self.shard.step(entry.ticket, entry.message, NOW, settled=settled)
-        except ParamServerError as error:
-            raise StorageError(
-                f"journal segment {entry.path}, offset {entry.offset}: it does not fit the checkpoint: {error}"
-            ) from error
 
     def _begin_segment(self, number: int) -> Iterator[SegmentBegin]:
         """Let the shard be as a server that starts from the checkpoint of a segment.

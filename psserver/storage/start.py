@@ -21,6 +21,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from psserver.storage.files import remove_leftovers, rename_to_remove, sync_path
 from psserver.storage.retention import given_up
 from psserver.storage.run_file import Run, read_run, run_path, write_run
 from psserver.storage.segment_file import SegmentFile
-from psserver.storage.segments import Record, SegmentHeader, list_segments, read_segments
+from psserver.storage.segments import SegmentHeader, list_segments, read_segments
 from pswire.errors import DamagedFile, Malformed, NotJoined, ParamServerError, StorageError
 from pswire.messages import Assign, Join, Message, Push, Register, Tick, Tune
 
@@ -238,16 +239,20 @@ def _replay(shard: Shard, journal: Path, first: int, tickets: Iterator[int], now
     """Step the records of a journal from a segment on; their cuts were taken before."""
     shard.cuts.enabled = False
     for record in read_segments(journal, shard.identity, first, truncate=truncate):
-        try:
+        with record_errors(record.path, record.offset):
             run(shard.step(next(tickets), records.decode(record.payload), now).tasks)
-        except Malformed as error:
-            raise DamagedFile(f"{_place(record)}: not a message: {error}") from error
-        except ParamServerError as error:
-            raise StorageError(f"{_place(record)}: the message does not fit the checkpoint: {error}") from error
     shard.cuts.enabled = True
     # a segment is begun by each cut, also by one whose checkpoint was not written: its number is not used again
     shard.cuts.number = max(shard.cuts.number, *list_segments(journal))
 
 
-def _place(record: Record) -> str:
-    return f"journal segment {record.path}, offset {record.offset}"
+@contextmanager
+def record_errors(path: Path, offset: int) -> Iterator[None]:
+    """Name the record whose message the block decodes or steps: `DamagedFile` if it is none, else `StorageError`."""
+    place = f"journal segment {path}, offset {offset}"
+    try:
+        yield
+    except Malformed as error:
+        raise DamagedFile(f"{place}: not a message: {error}") from error
+    except ParamServerError as error:
+        raise StorageError(f"{place}: the message does not fit the checkpoint: {error}") from error
