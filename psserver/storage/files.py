@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from pswire.errors import StorageError
+
 #: Synced bytes of a file that is being written after which their pages are given up (`forget_pages`).
 FORGET_BYTES = 16 << 20
 
@@ -53,6 +55,20 @@ def forget_pages(descriptor: int, start: int, end: int) -> None:
     """
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
+
+
+def lock(descriptor: int, what: str, in_use: str) -> None:
+    """Reserve an open file or folder until the descriptor is closed, or the process ends.
+
+    Raises `StorageError` about `what`, and closes it, if it is `in_use` already or the file system has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        in_use = f"is in use by another process: {in_use}"
+        reason = in_use if isinstance(error, BlockingIOError) else f"cannot be locked: {error.strerror}"
+        raise StorageError(f"{what} {reason}") from error
 
 
 def sync_path(path: Path) -> None:

@@ -11,7 +11,6 @@ written. They tell a torn tail from damage: records that were being written when
 bad in any order, but a bad record at an offset that a later record calls safe was good once.
 """
 
-import fcntl
 import io
 import logging
 import os
@@ -25,7 +24,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from psserver.storage.files import FORGET_BYTES, forget_pages, sync_path
+from psserver.storage.files import FORGET_BYTES, forget_pages, lock, sync_path
 from pswire.errors import DamagedFile, StorageError
 
 FORMAT = 1
@@ -107,13 +106,7 @@ def lock_journal(folder: Path) -> int:
         descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise StorageError(f"journal {folder} cannot be opened: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        in_use = "is in use by another process: stop that server, or give each its own folder"
-        reason = in_use if isinstance(error, BlockingIOError) else f"cannot be locked: {error.strerror}"
-        raise StorageError(f"journal {folder} {reason}") from error
+    lock(descriptor, f"journal {folder}", "stop that server, or give each its own folder")
     return descriptor
 
 

@@ -6,7 +6,6 @@ state between two messages is a cut: nothing is copied, and training waits while
 """
 
 import dataclasses
-import fcntl
 import logging
 import os
 import time
@@ -19,6 +18,7 @@ from psserver.core.state import MembershipState, ShardState
 from psserver.core.variables.array_tasks import run
 from psserver.storage import checkpoints, retention
 from psserver.storage.checkpoint_folders import step_folder
+from psserver.storage.files import lock
 from psserver.storage.recovery import find_start
 from psserver.storage.start import Start
 from pswire.errors import AlreadyRegistered, ConfigurationError, ParamServerError, ShapeMismatch, StorageError
@@ -230,11 +230,5 @@ def _locked(folder: Path) -> int:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise StorageError(f"checkpoint folder {folder} cannot be used: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise StorageError(
-            f"checkpoint folder {folder} is in use by another process: wait for its end, or give each job its own"
-        ) from error
+    lock(descriptor, f"checkpoint folder {folder}", "wait for its end, or give each job its own")
     return descriptor
