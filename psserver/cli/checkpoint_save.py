@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import click
 import grpc
@@ -25,14 +26,21 @@ def save(addresses: Sequence[str], timeout: float) -> int:
         StorageError: a server could not write it, or has no --checkpoint-dir.
         Unavailable: a server cannot be reached.
     """
+    with ExitStack() as stack:
+        channels = {address: stack.enter_context(open_channel(address)) for address in addresses}
+        stubs = {address: ParameterServerStub(one) for address, one in channels.items()}  # type: ignore[no-untyped-call]
+        return _save(stubs, timeout)
+
+
+def _save(stubs: dict[str, ParameterServerStub], timeout: float) -> int:
     until, noted = time.monotonic() + timeout, time.monotonic()
-    number, waiting = 0, dict.fromkeys(addresses, "it was not asked yet")
+    number, waiting = 0, dict.fromkeys(stubs, "it was not asked yet")
     while waiting:
         if time.monotonic() > until:
             where = "; ".join(f"{address}: {reason}" for address, reason in waiting.items())
             raise TimedOut(f"no complete checkpoint within {timeout:g} s: {where}")
         for address in list(waiting):
-            report = _ask(address, number, until - time.monotonic())
+            report = _ask(address, stubs[address], number, until - time.monotonic())
             number = number or report.number
             if not number:  # shard 0 is busy with another one
                 waiting[address] = report.waiting_for
@@ -51,15 +59,11 @@ def save(addresses: Sequence[str], timeout: float) -> int:
     return number
 
 
-def _ask(address: str, number: int, timeout: float) -> CutReport:
-    with open_channel(address) as channel:
-        stub = ParameterServerStub(channel)  # type: ignore[no-untyped-call]
-        try:
-            answer = decode(
-                stub.Cut(encode(Cut(number), InlineSender()), timeout=max(timeout, PAUSE)), InlineReceiver()
-            )
-        except grpc.RpcError as error:
-            raise error_from(error, address) from None
+def _ask(address: str, stub: ParameterServerStub, number: int, timeout: float) -> CutReport:
+    try:
+        answer = decode(stub.Cut(encode(Cut(number), InlineSender()), timeout=max(timeout, PAUSE)), InlineReceiver())
+    except grpc.RpcError as error:
+        raise error_from(error, address) from None
     assert isinstance(answer, CutReport)
     if not answer.storage:
         raise StorageError(f"the server at {address} keeps no checkpoints: start it with --checkpoint-dir")
