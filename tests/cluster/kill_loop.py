@@ -27,8 +27,10 @@ PROCESSES = 64  # rows of marks for processes, at most
 ROWS = 10_000  # of a table of marks, at least: larger than the weights, so each shard gets one of the tables
 STALLED = 60.0  # seconds without progress after which the job counts as hanging
 LEASE = 4.0
-#: The most that delay compensation adds to a gradient of -1 of weights that have moved by 1 since (its strength).
-COMPENSATED = 0.05
+RATE = 1 / 128  # of the program's gradient descent: a power of two, so units stay exact
+#: What delay compensation takes from a unit of which the mark has moved by a unit since it was served: its default
+#: strength, times the square of the gradient, which is 1 / RATE, times the rate.
+COMPENSATED = 0.04 / RATE
 
 
 @dataclass
@@ -57,7 +59,7 @@ class KillLoop:
         self.addresses = [free_address() for _ in range(SHARDS)]
         names = [f"w{number}" for number in range(workers)]
         self.first = max(examples, ROWS)  # row of a process
-        self.settings = {"examples": examples, "batch": self.batch, "epochs": epochs, "first": self.first}
+        self.settings = {"examples": examples, "batch": self.batch, "epochs": epochs, "first": self.first, "rate": RATE}
         self.settings |= {"processes": PROCESSES, "workers": names, "unit": self.unit, "folder": str(self.folder)}
         self._commands = {}
         for shard, address in enumerate(self.addresses):
@@ -221,10 +223,15 @@ class Outcome:
         assert len(self.open) <= killed, self.open
         assert uneven <= sum((one.added[0] > 0) != (one.added[1] > 0) for one in self.open)
         for shard, marks in enumerate(self.marks):
-            # an example that another worker trained since the weights were served is compensated: around epochs
-            tolerance = COMPENSATED if self.job.compensated else 0.0
-            different = np.abs(marks - self.added_marks(shard)) > tolerance
-            assert not different.any(), f"shard {shard}: {marks[different]}, added {self.added_marks(shard)[different]}"
+            added = self.added_marks(shard)
+            missing = added - marks
+            if self.job.compensated:
+                # An example of the end of an epoch may be in another worker's first batch of the next at the same time.
+                units = np.round(missing / COMPENSATED)
+                assert np.count_nonzero(units) <= len(self.job.workers) * self.job.batch * self.job.epochs
+                missing = np.where(np.abs(missing - units * COMPENSATED) < 1e-4, np.minimum(units, 0), missing)
+            different = missing != 0
+            assert not different.any(), f"shard {shard}: {marks[different]}, added {added[different]}"
 
     @property
     def open(self) -> list[PushRecord]:

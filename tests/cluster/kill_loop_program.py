@@ -18,7 +18,6 @@ import psworker as ps
 from psworker import datasets, ops
 
 settings = SimpleNamespace(**json.loads(sys.argv[1]))
-RATE = 1 / 128  # a power of two: units stay exact
 
 train = datasets.mnist().train[: settings.examples]
 data = ps.Dataset({"image": train.image, "label": train.label, "number": np.arange(settings.examples)})
@@ -26,7 +25,7 @@ W = ps.Variable(ops.zeros((784, 10)), name="W")
 b = ps.Variable(ops.zeros((10,)), name="b")
 shape = settings.first + settings.processes, 1
 marks = [ps.Table(shape, ps.RowConstant(0.0), name=f"marks{shard}", dtype="float32") for shard in (0, 1)]
-optimizer = ps.GradientDescent(RATE)
+optimizer = ps.GradientDescent(settings.rate)
 
 
 def report(epoch):
@@ -46,7 +45,7 @@ with ps.session() as session:
         found = [ops.embedding(table, np.append(batch.number, row)) for table in marks]
         loss = ops.softmax_cross_entropy(ops.matmul(batch.image, W) + b, batch.label)
         for rows in found:
-            loss = loss + ops.sum((rows - rows.value) * np.float32(-settings.unit / RATE))
+            loss = loss + ops.sum((rows - rows.value) * np.float32(-settings.unit / settings.rate))
         before = [float(rows.value[-1, 0]) for rows in found]
         line = {"epoch": batch.epoch, "before": before, "examples": batch.number.tolist()}
         os.write(pushes, json.dumps(line, separators=(",", ":")).encode() + b"\n")
