@@ -92,6 +92,7 @@ class Renew:
         half_pushes: pushes of this incarnation that this shard has not applied and others have, as far as the worker
             knows; if there are several such shards, the first one gets the count.
         cut: the number of the last cut of which the worker knows, and which no open call of it precedes (`Cut`).
+        written_by_all: the newest cut that all shards have written, as far as the worker knows; 0: it knows of none.
     """
 
     sender: Sender
@@ -100,16 +101,22 @@ class Renew:
     settled: int = 0
     half_pushes: int = 0
     cut: int = 0
+    written_by_all: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The lease has been renewed. `waiting_for` is as in `WorkerStatus`, `chief` and `cut` as in `Joined`."""
+    """The lease has been renewed. `waiting_for` is as in `WorkerStatus`, `chief` and `cut` as in `Joined`.
+
+    Attributes:
+        written: the newest cuts that the shard has written, ascending, 16 at most.
+    """
 
     global_step: int
     waiting_for: str = ""
     chief: bool = False
     cut: int = 0
+    written: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,9 @@ _CHANGES = (ms.Push, ms.Take, ms.Assign, ms.Tune, ms.Register, ms.Join, ms.Leave
 #: Seconds that a stopping server waits for a checkpoint that is being written.
 _FINISH_TIMEOUT = 600.0
 
+#: The newest cuts on disk that heartbeats report, at most.
+REPORTED_CUTS = 16
+
 log = logging.getLogger(__name__)
 
 _Messages: TypeAlias = Sequence[Late]
@@ -87,6 +90,8 @@ class Persistence:
         self.journal: Journal | None = None
         self.last, self.problem = 0, ""
         self._unusable: set[int] = set()  # cuts that are damaged
+        self._cuts: tuple[int, ...] = ()  # the newest on disk; set by the thread
+        self._written_by_all = 0  # the newest cut that all shards are known to have written; set by the event loop
         self._interrupted = ""  # why going back has ended half way
         self._failed = 0  # the number of the last checkpoint that could not be written
         self._config, self._tasks = config, tasks
@@ -144,6 +149,7 @@ class Persistence:
             log.error("%s", self._interrupted)
             raise Unavailable(self._interrupted) from None
         self._start, self._interrupted = start, ""
+        self._cuts, self._written_by_all = (), message.cut
         log.warning("shard %d went back to checkpoint %d, timeline %d", shard.shard, message.cut, message.timeline)
         return shard
 
@@ -177,6 +183,8 @@ class Persistence:
             journal.append(records.encode(message))
         if cut is not None and cut.complete:
             self._complete.set()
+        if isinstance(message, ms.Renew):
+            self._written_by_all = max(self._written_by_all, message.written_by_all)
 
     def written(self) -> asyncio.Future[None] | None:
         """A future that ends when all changes so far are as safe as promised; None if they are."""
@@ -247,8 +255,10 @@ class Persistence:
         """Runs in the thread."""
         folder, shard, shards = self._config.folder, cut.state.shard, cut.state.shards
         checkpoints.write(folder, cut.state, self._arrays(cut), lambda: self._late(cut), final=final)
+        protect = self._written_by_all if shards > 1 else None
         spare = self._oldest if self._config.keep_journal else None
-        retention.prune(folder, self._config.keep, shard, shards, spare=spare)
+        retention.prune(folder, self._config.keep, shard, shards, protect=protect, spare=spare)
+        self._cuts = tuple(retention.cuts(folder, shard, shards)[-REPORTED_CUTS:])
 
     def _arrays(self, cut: ShardCut) -> Iterator[tuple[str, VariableArrays]]:
         """The variables of a cut, each when it is copied. Runs in the thread."""
@@ -285,8 +295,9 @@ class Persistence:
     def completed(self, answer: ms.Answer) -> ms.Answer:
         """The answer, with what only the storage knows if it is a report; why changes wait for the journal, if so."""
         journal = self.journal
-        if isinstance(answer, ms.Renewed) and journal is not None and journal.problem:
-            return dataclasses.replace(answer, waiting_for=answer.waiting_for or journal.problem)
+        if isinstance(answer, ms.Renewed):
+            problem = "" if journal is None else journal.problem
+            return dataclasses.replace(answer, waiting_for=answer.waiting_for or problem, written=self._cuts)
         if isinstance(answer, ms.CutReport):
             number, problem = answer.number, self.problem
             if number > self._failed or number <= self.last:

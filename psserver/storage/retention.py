@@ -31,7 +31,7 @@ def prune(
     What stays: the newest `keep` (from 1) cuts and all that are newer than the oldest of these, and the newest
     checkpoint that is intact with all that are newer. Where the folder has checkpoints of other shards of the job too,
     cuts count only if all shards have them: otherwise the shards might keep no common one. Where it has not, that is
-    what `protect` is for: nothing from this number on is removed, such as the newest cut that all shards are known to
+    what `protect` is for: nothing from this number on is removed. It is the newest cut that all shards are known to
     have. `spare` stays in any case: a journal begins with it. `is_intact` decides with a manifest; without it, the
     sizes of files do.
 
@@ -48,7 +48,7 @@ def prune(
     first = counted[-keep]
     check = is_intact or has_right_sizes
     intact = next((n for n, one in reversed(manifests.items()) if one is not None and check(one)), first)
-    first = min(first, intact, first if protect is None else protect)
+    first = min(first, intact, first if protect is None or shared else protect)
     old = [number for number in manifests if number < first and number != spare]
     for number in old:
         remove(folder, number, shard, shards)

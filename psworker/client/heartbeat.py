@@ -16,7 +16,8 @@ class Heartbeat:
 
     One thread per shard, so that a shard that does not answer does not endanger the leases on others. No retries: the
     next heartbeat follows soon. It also records why shards hold the worker's pushes, and shows a new cut to all shards
-    at once, so that it completes although the worker does not push to each of them.
+    at once, so that it completes although the worker does not push to each of them. From the answers of all shards it
+    tells each which cut all have written.
 
     `idle_since` is the sequence number as of which the worker is idle, so that shard 0 does not wait for it; 0 while it
     is working. Written by the worker's thread; shard 0 ignores an outdated one.
@@ -66,6 +67,7 @@ class Heartbeat:
                 calls.update_chief(shard, answer, reports)
                 if rejoins == calls.rejoins:  # otherwise the number may be one from before all shards went back
                     calls.cuts.note(answer.cut)
+                    calls.written[shard] = answer.written
                 _, before = calls.hold_reasons.get(shard, (0.0, ""))
                 calls.hold_reasons[shard] = time.monotonic(), answer.waiting_for
                 if answer.waiting_for and answer.waiting_for != before:

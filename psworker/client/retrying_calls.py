@@ -68,6 +68,7 @@ class RetryingCalls:
         self.chief, self.chief_reports = False, 0
         self._chief_lock = threading.Lock()
         self.hold_reasons: dict[int, tuple[float, str]] = {}
+        self.written: dict[int, tuple[int, ...]] = {}
         self.transport, self.closing = transport, closing
         self._timeout = timeout
         self._process_nonce = secrets.randbits(62) + 1
@@ -88,6 +89,7 @@ class RetryingCalls:
         self.cuts.reset(cut)  # the answers may have later ones
         self.abandoned.clear()
         self.hold_reasons.clear()
+        self.written.clear()
         answers = self._join_all(settled)
         self.states = tuple([joined.state for joined in answers])
         self.frontier, self.global_step = ms.Frontier(0), answers[0].global_step
@@ -204,7 +206,9 @@ class RetryingCalls:
     def renewal(self, shard: int, sequence: int, *, idle: bool = False) -> ms.Renew:
         """The message that renews a lease; `sequence`: up to which the worker's messages are over."""
         tensor_transport, half = self.transport.tensor_transport(shard), self.half_pushes[shard]
-        return ms.Renew(self.sender, idle, tensor_transport, sequence, half, self.cuts.to_show())
+        written = [set(self.written.get(one, ())) for one in range(self.transport.shards)]
+        newest = max(set.intersection(*written), default=0)
+        return ms.Renew(self.sender, idle, tensor_transport, sequence, half, self.cuts.to_show(), newest)
 
     def update_chief(self, shard: int, answer: ms.Answer, reports_before: int | None = None) -> None:
         """Updates whether this worker is chief from an answer of shard 0, if the answer has it. Thread-safe.

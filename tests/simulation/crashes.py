@@ -87,8 +87,7 @@ class Options:
             journal=tuple([random.choice(journal) for _ in range(shards)]),
             fails=tuple([kind == "fail" and random.random() < 0.6 for _ in range(shards)]),
             sync=random.choice([JournalSync.EVERY, JournalSync.EVERY, JournalSync.INTERVAL, JournalSync.OFF]),
-            # with folders of their own, shards without a journal may keep no common checkpoint (`retention.prune`)
-            shared=kind != "journal" or random.random() < 0.5,
+            shared=random.random() < 0.5,
             interval=random.choice([0.3, 1.0, 4.0]),
             keep=random.choice([2, 5]),
             accidents=random.choice([0.1, 0.3, 0.8]),

@@ -420,6 +420,34 @@ async def test_a_checkpoint_that_cannot_be_written_leaves_nothing_and_training_g
 
 
 @run
+async def test_with_a_disk_of_its_own_a_shard_keeps_the_newest_cut_that_all_shards_have_written(tmp_path):
+    async with Server(tmp_path / "one", shard=1, shards=2, keep=1) as server:
+
+        async def next_cut():
+            cut = (await server.ask(ms.Cut())).number
+            await server.push(cut=cut)
+            while not (await server.ask(ms.Cut(cut))).written:
+                await asyncio.sleep(0.001)
+            return cut
+
+        await server.join()
+        await server.declare()
+        cuts = [0] + [await next_cut() for _ in range(3)]
+        assert available(server.folder, 1, 2) == cuts, "no other shard is known to have any"
+        assert (await server.ask(ms.Renew(A))).written == tuple(cuts)
+        await server.ask(ms.Renew(A, written_by_all=cuts[2]))
+        await server.ask(ms.Renew(A, written_by_all=cuts[1]))  # of a worker that knows less
+        cuts.append(await next_cut())
+        assert available(server.folder, 1, 2) == cuts[2:]
+        await server.ask(ms.Renew(A, written_by_all=cuts[4]))
+        await server.ask(ms.Restore(2, cuts[2]))
+        assert available(server.folder, 1, 2) == cuts[2:3]
+        await server.join(timeline=2, steps=9)
+        cuts = [cuts[2]] + [await next_cut() for _ in range(4)]
+        assert available(server.folder, 1, 2) == cuts, "since the one to which all went back, none is everywhere"
+
+
+@run
 async def test_while_the_journal_cannot_be_written_changes_are_refused_before_they_are_made(tmp_path):
     async with Server(tmp_path / "one", journal=True) as server:
         await server.join()
