@@ -16,6 +16,7 @@ from contextlib import suppress
 from psserver.config import StorageConfig
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import StepResult, TasksPending
+from psserver.core.variables.element_checks import Inspection
 from psserver.runtime.persistence import Persistence
 from psserver.runtime.task_order import TaskOrder
 from psserver.storage.start import Start
@@ -127,16 +128,10 @@ class Executor:
             """The result; None if the step is guarded and has to wait for tasks, and nothing was done."""
             if most is not None:
                 self._check_answer_size(message, most)
-            now, settled = self._clock(), self._tasks.idle
             try:
-                result = self.shard.step(
-                    ticket, message, now, inspection=inspection, allocator=allocator, settled=settled
-                )
+                return self._step(ticket, message, inspection, allocator)
             except TasksPending:
                 return None
-            if self.persistence is not None:
-                self.persistence.note(message, result)
-            return result
 
         result = None if self._guarded.locked() else begin()
         if result is None:
@@ -172,10 +167,21 @@ class Executor:
         if self._guarded.locked():
             return
         with suppress(TasksPending):
-            result = self.shard.step(0, message, self._clock(), settled=self._tasks.idle)
-            if self.persistence is not None:
-                self.persistence.note(message, result)
-            self._complete(result)
+            self._complete(self._step(0, message))
+
+    def _step(
+        self,
+        ticket: int,
+        message: Request | Tick | Cut,
+        inspection: Inspection | None = None,
+        allocator: Allocator | None = None,
+    ) -> StepResult:
+        """Step the shard, and write the message down. Raises what `Shard.step` does."""
+        now, settled = self._clock(), self._tasks.idle
+        result = self.shard.step(ticket, message, now, inspection=inspection, allocator=allocator, settled=settled)
+        if self.persistence is not None:
+            self.persistence.note(message, result)
+        return result
 
     def close(self) -> None:
         """Answer all waiting calls, and later ones that would have to wait, with `Unavailable`."""

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeAlias
 
 from psserver.config import StorageConfig
 from psserver.core.cuts import Late, ShardCut, VariableCopy
@@ -38,8 +37,6 @@ _FINISH_TIMEOUT = 600.0
 REPORTED_CUTS = 16
 
 log = logging.getLogger(__name__)
-
-_Messages: TypeAlias = Sequence[Late]
 
 
 def start_shard(config: StorageConfig, new_shard: Callable[[], Shard], now: float) -> tuple[Shard, Start]:
@@ -113,8 +110,9 @@ class Persistence:
             folder = journal_folder(self._config.folder, self.shard.shard, self.shard.shards)
             self.journal = Journal(folder, self.shard.identity, self._config.journal_sync)
             self._kept_bytes = self.journal.nbytes if self._config.keep_journal else 0
-            self._oldest = min(list_segments(folder), default=self.shard.cuts.number)
-            self.journal.begin_segment(max(list_segments(folder), default=self.shard.cuts.number))
+            segments = list(list_segments(folder)) or [self.shard.cuts.number]
+            self._oldest = segments[0]
+            self.journal.begin_segment(segments[-1])
 
     async def go_back(self, message: ms.Restore, now: float) -> Shard:
         """A shard that begins the timeline of this message from its cut; durable. The present one takes no more steps.
@@ -128,9 +126,7 @@ class Persistence:
                 f"shard {present.shard} does not go back to checkpoint {message.cut}, because it was started with "
                 f"--on-lost-state {config.on_lost_state}: what came after that checkpoint would be lost"
             )
-        if (writing := self._writing) is not None:
-            self._complete.set()
-            await asyncio.wait([writing], timeout=_FINISH_TIMEOUT)
+        await self._end_writing()
         in_thread = partial(self._loop.run_in_executor, self._thread)
         at, shard = (present.shard, present.shards), self._new_shard()
         try:
@@ -164,7 +160,7 @@ class Persistence:
 
     def check(self, message: ms.Message) -> None:
         """Raise `Unavailable` for a change that could not be written down, before it is made."""
-        problem = self._interrupted or ("" if self.journal is None else self.journal.problem)
+        problem = self._interrupted or self._journal_problem
         if problem and isinstance(message, _CHANGES):
             raise Unavailable(f"shard {self.shard.shard} accepts no changes until it can write them: {problem}")
 
@@ -185,6 +181,10 @@ class Persistence:
             self._complete.set()
         if isinstance(message, ms.Renew):
             self._written_by_all = max(self._written_by_all, message.written_by_all)
+
+    @property
+    def _journal_problem(self) -> str:
+        return "" if self.journal is None else self.journal.problem
 
     def written(self) -> asyncio.Future[None] | None:
         """A future that ends when all changes so far are as safe as promised; None if they are."""
@@ -224,8 +224,6 @@ class Persistence:
         cut.writing = True
         self._segment_begun = self.written()
         self._complete.clear()
-        if cut.complete:
-            self._complete.set()
         self._writing = self._loop.create_task(self._written_checkpoint(cut, final=False))
 
     async def _written_checkpoint(self, cut: ShardCut, *, final: bool) -> None:
@@ -251,6 +249,12 @@ class Persistence:
             cut.writing = False
             self._writing = None
 
+    async def _end_writing(self) -> None:
+        """Wait for the checkpoint that is being written; it is given up if its cut is not complete."""
+        if (writing := self._writing) is not None:
+            self._complete.set()
+            await asyncio.wait([writing], timeout=_FINISH_TIMEOUT)
+
     def _to_disk(self, cut: ShardCut, final: bool) -> None:
         """Runs in the thread."""
         folder, shard, shards = self._config.folder, cut.state.shard, cut.state.shards
@@ -266,7 +270,7 @@ class Persistence:
             asyncio.run_coroutine_threadsafe(self._copied(name, copy), self._loop).result()
             yield name, copy.arrays
 
-    def _late(self, cut: ShardCut) -> _Messages:
+    def _late(self, cut: ShardCut) -> Sequence[Late]:
         """The late changes of a cut, when it is complete. Runs in the thread."""
         asyncio.run_coroutine_threadsafe(self._completed(), self._loop).result()
         if not cut.complete:
@@ -294,10 +298,9 @@ class Persistence:
 
     def completed(self, answer: ms.Answer) -> ms.Answer:
         """The answer, with what only the storage knows if it is a report; why changes wait for the journal, if so."""
-        journal = self.journal
         if isinstance(answer, ms.Renewed):
-            problem = "" if journal is None else journal.problem
-            return dataclasses.replace(answer, waiting_for=answer.waiting_for or problem, written=self._cuts)
+            waiting_for = answer.waiting_for or self._journal_problem
+            return dataclasses.replace(answer, waiting_for=waiting_for, written=self._cuts)
         if isinstance(answer, ms.CutReport):
             number, problem = answer.number, self.problem
             if number > self._failed or number <= self.last:
@@ -310,9 +313,9 @@ class Persistence:
             folder=str(self._config.folder),
             last=self.last,
             age=self._loop.time() - self._written_at,
-            problem=(journal.problem if journal is not None else "") or self.problem,
-            journal=journal is not None,
-            journal_bytes=0 if journal is None else journal.nbytes,
+            problem=self._journal_problem or self.problem,
+            journal=self.journal is not None,
+            journal_bytes=0 if self.journal is None else self.journal.nbytes,
         )
         return dataclasses.replace(answer, storage=storage)
 
@@ -320,9 +323,7 @@ class Persistence:
 
     async def finish(self) -> None:
         """Write a last checkpoint, from which the next start continues without loss. Call when no step can follow."""
-        if (writing := self._writing) is not None:
-            self._complete.set()
-            await asyncio.wait([writing], timeout=_FINISH_TIMEOUT)
+        await self._end_writing()
         if not self.shard.lost:
             cut = self.shard.begin_final_cut()
             if cut is not None:
