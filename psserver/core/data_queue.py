@@ -204,7 +204,8 @@ class DataQueues:
     def check(self, message: Take) -> None:
         """Raise `AlreadyRegistered` if a queue of this name has different parameters.
 
-        It gets more epochs than it had if no other worker reads it: a job that is resumed may be extended.
+        It gets more epochs than it had if no other worker reads it: a job that is resumed may be extended. `Unavailable`
+        while one does: it may be an incarnation from before a restart, which ends with its lease or its next one.
         """
         spec = message.queue
         queue = self._queues.get(spec.name)
@@ -212,13 +213,17 @@ class DataQueues:
             return
         longer = spec.epochs > queue.spec.epochs and replace(spec, epochs=queue.spec.epochs) == queue.spec
         readers = {*queue.holders(), *[worker for worker, name in self._waiting if name == spec.name]}
-        if longer and readers <= {message.sender.worker}:
-            return
-        raise AlreadyRegistered(
-            f"data queue {spec.name!r} is {queue.spec}, but this worker requests {spec}: "
-            "do all workers run the same script with the same arguments?"
-            + (f" It cannot be longer while other workers read it: {', '.join(sorted(readers))}" if longer else "")
-        )
+        if not longer:
+            raise AlreadyRegistered(
+                f"data queue {spec.name!r} is {queue.spec}, but this worker requests {spec}: "
+                "do all workers run the same script with the same arguments?"
+            )
+        if others := readers - {message.sender.worker}:
+            raise Unavailable(
+                f"data queue {spec.name!r} has {events.pluralize(queue.spec.epochs, 'epoch')}, and gets the "
+                f"{spec.epochs} that this worker requests when the others that read it have joined again or are gone: "
+                f"{', '.join(sorted(others))}; do all workers run the same script with the same arguments?"
+            )
 
     def check_progress(self, push: Push) -> None:
         """Raise `InvalidMessage` for positions that are not in their blocks."""
