@@ -204,20 +204,20 @@ class DataQueues:
     def check(self, message: Take) -> None:
         """Raise `AlreadyRegistered` if a queue of this name has different parameters.
 
-        It gets more epochs than it had if no other worker reads it: a job that is resumed may be extended. `Unavailable`
-        while one does: it may be an incarnation from before a restart, which ends with its lease or its next one.
+        A job that is resumed may be extended: the queue gets more epochs if no other worker reads it. Raise
+        `Unavailable` while one does: it may be from before a restart, until it joins again or its lease ends.
         """
         spec = message.queue
         queue = self._queues.get(spec.name)
         if queue is None or queue.spec == spec or message.give_back:
             return
         longer = spec.epochs > queue.spec.epochs and replace(spec, epochs=queue.spec.epochs) == queue.spec
-        readers = {*queue.holders(), *[worker for worker, name in self._waiting if name == spec.name]}
         if not longer:
             raise AlreadyRegistered(
                 f"data queue {spec.name!r} is {queue.spec}, but this worker requests {spec}: "
                 "do all workers run the same script with the same arguments?"
             )
+        readers = {*queue.holders(), *[worker for worker, name in self._waiting if name == spec.name]}
         if others := readers - {message.sender.worker}:
             raise Unavailable(
                 f"data queue {spec.name!r} has {events.pluralize(queue.spec.epochs, 'epoch')}, and gets the "
