@@ -41,12 +41,11 @@ def parse_size(text: str) -> int:
     return int(float(found[1]) * _UNITS[found[2]])
 
 
-@dataclass(frozen=True, slots=True)
-class StorageConfig:
-    """Where and how a server keeps its shard.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageOptions:
+    """How a server keeps its shard.
 
     Attributes:
-        folder: of the checkpoints and the journal; may be shared by all shards of a job.
         checkpoint_every: when shard 0 begins a checkpoint; None: only on demand and at a stop.
         keep: the number of complete checkpoints that stay.
         journal: whether every change is written down before it is acknowledged.
@@ -56,7 +55,6 @@ class StorageConfig:
         on_lost_state: whether the shard follows others to an older checkpoint ("rollback"), or refuses ("fail").
     """
 
-    folder: Path
     checkpoint_every: CheckpointEvery | None = None
     keep: int = 5
     journal: bool = False
@@ -67,7 +65,18 @@ class StorageConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerConfig:
+class StorageConfig(StorageOptions):
+    """Where and how a server keeps its shard.
+
+    Attributes:
+        folder: of the checkpoints and the journal; may be shared by all shards of a job.
+    """
+
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig(StorageOptions):
     """How one server runs its shard: times in seconds, sizes in bytes. `psserver serve --help` explains each field.
 
     Without `linger` it runs until stopped; a worker that joins when none is live begins a job. `keep_memory` affects
@@ -88,13 +97,6 @@ class ServerConfig:
     shared_memory: bool = True
     reflection: bool = False
     checkpoint_dir: Path | None = None
-    checkpoint_every: CheckpointEvery | None = None
-    keep: int = 5
-    journal: bool = False
-    journal_sync: JournalSync = JournalSync.EVERY
-    journal_limit: int = 4 << 30
-    keep_journal: bool = False
-    on_lost_state: str = "rollback"
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -124,8 +126,8 @@ class ServerConfig:
         """The options of checkpoints and journal; None without a folder for them."""
         if self.checkpoint_dir is None:
             return None
-        names = [field.name for field in fields(StorageConfig) if field.name != "folder"]
-        return StorageConfig(self.checkpoint_dir, **{name: getattr(self, name) for name in names})
+        options = {field.name: getattr(self, field.name) for field in fields(StorageOptions)}
+        return StorageConfig(self.checkpoint_dir, **options)
 
     @property
     def variables_limit(self) -> int:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from psserver.rpc.service import SERVICE_NAME, Service
 from psserver.runtime.clock import Clock, Linger, tick_seconds
 from psserver.runtime.executor import Executor
 from psserver.runtime.persistence import start_shard
+from psserver.storage.checkpoint_folders import lock_shard
 from pswire.channel import SERVER_OPTIONS, check_address
 from pswire.errors import ConfigurationError
 from pswire.messages import Status, StatusReport
@@ -44,8 +45,16 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
 
     Raises:
         ConfigurationError: the address cannot be bound, or a package is missing.
-        StorageError: files of checkpoints or journal are damaged, or of another job.
+        StorageError: the folder of checkpoints is in use or cannot be used, or its files are damaged or of another job.
     """
+    with ExitStack() as stack:
+        if config.storage is not None:
+            stack.callback(os.close, lock_shard(config.storage.folder, config.shard))
+        return await _serve(config, on_ready, stop)
+
+
+async def _serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> StatusReport:
+    """Serve one shard, whose files no other process writes."""
     if config.shared_memory and (swept := sweep()):
         log.warning("removed %d shared memory segments of killed processes", swept)
     new_shard = partial(_new_shard, config)

@@ -1,7 +1,8 @@
-"""The folders of checkpoints: their names, which are there, and how they are removed.
+"""The folders of checkpoints: their names, which are there, how they are removed, and who may write.
 
     DIR/step-000012345/shard-0-of-2/     complete, for it has this name
     DIR/step-000012345/.shard-0-of-2.tmp being written, or left by a process that was killed (`sweep`)
+    DIR/shard-0.lock                     empty; locked by the process that writes what is of shard 0 (`lock_shard`)
 
 Several shards may write into one folder at the same time: each changes only what has its own name, and a folder of a
 step is there as long as something is in it.
@@ -13,11 +14,29 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from psserver.storage.files import remove_leftovers, rename_to_remove
+from psserver.storage.files import lock, make_folder, remove_leftovers, rename_to_remove
 from pswire.errors import StorageError
 
 _STEP = re.compile(r"step-(\d{9,})")
 _SHARD = re.compile(r"shard-(\d+)-of-(\d+)")
+
+
+def lock_shard(folder: Path, shard: int) -> int:
+    """Reserve the files of a shard for this process, until the returned descriptor is closed or the process ends.
+
+    The folder is made if it is not there. The number of shards does not matter: a job is not continued with another
+    one while it runs. Who only reads needs no lock.
+
+    Raises `StorageError` if they are reserved already, the folder cannot be written, or its file system has no locks.
+    """
+    try:
+        make_folder(folder)
+        descriptor = os.open(folder / f"shard-{shard}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise StorageError(f"checkpoint folder {folder} cannot be used: {error.strerror}") from error
+    in_use = "stop that server or program, or wait for its end; each job needs a folder of its own"
+    lock(descriptor, f"checkpoint folder {folder}, shard {shard},", in_use)
+    return descriptor
 
 
 def step_folder(folder: Path, number: int) -> Path:

@@ -67,7 +67,8 @@ def lock(descriptor: int, what: str, in_use: str) -> None:
     except OSError as error:
         os.close(descriptor)
         in_use = f"is in use by another process: {in_use}"
-        reason = in_use if isinstance(error, BlockingIOError) else f"cannot be locked: {error.strerror}"
+        no_locks = f"cannot be locked: {error.strerror}; use a folder on a file system that has locks (flock)"
+        reason = in_use if isinstance(error, BlockingIOError) else no_locks
         raise StorageError(f"{what} {reason}") from error
 
 
@@ -78,6 +79,14 @@ def sync_path(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those that it is in, durably, where they are not there yet. Raises `OSError`."""
+    made = [one for one in (path, *path.parents) if not one.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for one in made:
+        sync_path(one.parent)
 
 
 def write_all(descriptor: int, buffers: Sequence[memoryview], offset: int) -> None:

@@ -43,7 +43,7 @@ class RunFolder:
 
     def has_checkpoints(self) -> bool:
         """Whether there is something to resume from; the servers know whether it is complete."""
-        return self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
+        return self.checkpoints.is_dir() and any(one.suffix != ".lock" for one in self.checkpoints.iterdir())
 
     @contextmanager
     def opened(self) -> Iterator["OpenRunFolder"]:

@@ -10,15 +10,13 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from psserver.core.shard import Shard
 from psserver.core.state import MembershipState, ShardState
 from psserver.core.variables.array_tasks import run
 from psserver.storage import checkpoints, retention
-from psserver.storage.checkpoint_folders import step_folder
-from psserver.storage.files import lock
+from psserver.storage.checkpoint_folders import lock_shard, step_folder
 from psserver.storage.recovery import find_start
 from psserver.storage.start import Start
 from pswire.errors import AlreadyRegistered, ConfigurationError, ParamServerError, ShapeMismatch, StorageError
@@ -66,7 +64,7 @@ class EmbeddedCheckpoints:
         Raises `StorageError` if the folder cannot be used, another process uses it, or none of its checkpoints is
         intact.
         """
-        self._lock = _locked(self._folder)
+        self._lock = lock_shard(self._folder, _AT[0])
         try:
             self._restore(shard, time.monotonic())
         except BaseException:
@@ -221,14 +219,3 @@ class EmbeddedCheckpoints:
 def _kept(state: ShardState, worker: dict[str, Any]) -> tuple[ShardState, dict[str, Any]]:
     """What must be written down again when it has changed."""
     return dataclasses.replace(state, members=MembershipState(), cut=0, repeated=0), worker
-
-
-def _locked(folder: Path) -> int:
-    """A descriptor of the folder, which is made if it is not there, with a lock that ends with the process."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise StorageError(f"checkpoint folder {folder} cannot be used: {error.strerror}") from error
-    lock(descriptor, f"checkpoint folder {folder}", "wait for its end, or give each job its own")
-    return descriptor

@@ -157,3 +157,32 @@ def test_a_checkpoint_of_a_running_job_is_written_by_all_its_servers_and_status_
     assert code == 1
     assert "--checkpoint-dir" in errors[-1]
     assert [server.end()[0] for server in (*servers, careless)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("journal", ["--no-journal", "--journal"])
+def test_a_second_server_or_program_in_the_folder_of_a_running_one_is_refused_until_that_is_killed(commands, journal):
+    folder = commands.folder / "kept"
+    options = "--checkpoint-dir", str(folder), journal
+    first, other = (commands.serve("--shard", f"{shard}/2", *options) for shard in range(2))
+    files = sorted(commands.folder.rglob("*"))
+    code, out, errors = commands.run("psserver", "serve", "--bind", "127.0.0.1:0", "--shard", "0/2", *options)
+    in_use = "stop that server or program, or wait for its end; each job needs a folder of its own"
+    refused = f"checkpoint folder {folder}, shard 0, is in use by another process: {in_use}"
+    assert (code, out, errors) == (1, [], [f"Error: {refused}"])
+    program = """
+        import numpy as np
+        import psworker as ps
+        with ps.session(checkpoint_dir="kept"):
+            ps.Variable(np.zeros(1), name="W").value
+    """
+    embedded = commands.python(commands.script(program))
+    assert (embedded.wait(), embedded.err[-1]) == (1, f"pswire.errors.StorageError: {refused}")
+    assert sorted(commands.folder.rglob("*")) == sorted([*files, commands.folder / "train.py"])
+    assert commands.run("psserver", "checkpoint", "save", f"{first.address},{other.address}")[0] == 0
+    for command in ("list", "verify"):
+        code, lines, _ = commands.run("psserver", "checkpoint", command, str(folder))
+        assert (code, [line for line in lines if "lock" in line]) == (0, [])
+    first.signal(signal.SIGKILL)
+    assert first.wait() == -signal.SIGKILL
+    again = commands.serve("--shard", "0/2", *options)
+    assert [server.end()[0] for server in (again, other)] == [0, 0]

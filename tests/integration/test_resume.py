@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 import psworker as ps
+from psserver.config import ServerConfig
+from psserver.rpc.server import ServerThread
 from psserver.storage import checkpoint_folders
 from pswire.errors import AlreadyRegistered, ConfigurationError, ModelFileError, ParamServerError, StorageError
 from psworker import ops
@@ -313,6 +315,8 @@ def test_two_jobs_cannot_use_one_folder_at_the_same_time(tmp_path):
         def second():
             with pytest.raises(StorageError, match="in use by another process"):
                 run(tmp_path)
+            with pytest.raises(StorageError, match="in use"), ServerThread(ServerConfig(checkpoint_dir=tmp_path)):
+                pass
             done.append(True)
 
         done = []
@@ -338,7 +342,8 @@ def test_training_goes_on_when_the_disk_is_full_and_says_so_once(tmp_path, file_
         assert "File too large" in messages(caplog)
         assert numbers(tmp_path) == [0, 1]
         there = sorted(path.name for path in tmp_path.iterdir())
-        assert there == ["shard-0-of-1.json", "step-000000000", "step-000000001"], "nothing half-written stays"
+        expected = ["shard-0-of-1.json", "shard-0.lock", "step-000000000", "step-000000001"]
+        assert there == expected, "nothing half-written stays"
         SGD.minimize(ops.sum(variable))
         assert "written to" in messages(caplog).splitlines()[-1]
         assert (numbers(tmp_path), session.global_step) == ([0, 1, 5], 5)

@@ -7,6 +7,7 @@ import sys
 import threading
 import tracemalloc
 from contextlib import closing
+from dataclasses import replace
 
 import grpc
 import numpy as np
@@ -421,6 +422,23 @@ def test_an_address_that_cannot_be_bound_is_refused_in_one_line_with_the_reason(
             advice = "choose another address, or port 0 for a free port"
             assert str(caught.value) == f"cannot listen on {address}: {reason}; {advice}"
     assert capfd.readouterr().err == ""
+
+
+def test_a_shard_of_a_checkpoint_folder_has_one_server_at_a_time_until_it_ends_or_cannot_start(tmp_path):
+    config = ServerConfig(checkpoint_dir=tmp_path / "kept", shards=2)
+    refused = pytest.raises(errors.StorageError, match=r"kept, shard 0, is in use by another process: stop that server")
+    with ServerThread(config), ServerThread(replace(config, shard=1)):
+        for shards in (2, 3):
+            with refused, ServerThread(replace(config, shards=shards)):
+                pass
+    run_file = tmp_path / "kept/shard-0-of-2.json"
+    data = run_file.read_bytes()
+    run_file.write_bytes(b"")
+    with pytest.raises(errors.DamagedFile), ServerThread(config):
+        pass
+    run_file.write_bytes(data)
+    with ServerThread(config) as server:
+        assert server.address
 
 
 @pytest.mark.usefixtures("short_ticks")

@@ -8,10 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from psserver.cli import main, serve
-from psserver.config import ServerConfig, parse_addresses, parse_shard, parse_size
+from psserver.config import ServerConfig, StorageConfig, parse_addresses, parse_shard, parse_size
 from psserver.rpc import server
 from psserver.rpc.server import ServerThread
 from pswire.errors import ConfigurationError
+from pswire.specs.checkpoints import EverySteps, JournalSync
 from pswire.specs.consistency import Asynchronous, DropStalePushes, IgnoreStaleness, Synchronous
 from pswire.system import host
 
@@ -49,6 +50,25 @@ def test_sizes_shards_and_addresses_are_parsed_and_other_text_is_refused_with_an
 def test_an_invalid_field_is_refused_by_name(fields, complaint):
     with pytest.raises(ConfigurationError, match=complaint):
         ServerConfig(**fields)
+
+
+def test_a_folder_gets_every_option_of_storage_and_without_one_there_is_none(tmp_path):
+    options = {
+        "checkpoint_every": EverySteps(7),
+        "keep": 3,
+        "journal": True,
+        "journal_sync": JournalSync.OFF,
+        "journal_limit": 1000,
+        "keep_journal": True,
+        "on_lost_state": "fail",
+    }
+    storage = ServerConfig(checkpoint_dir=tmp_path, **options).storage
+    assert {field.name: getattr(storage, field.name) for field in dataclasses.fields(storage)} == {
+        "folder": tmp_path,
+        **options,
+    }
+    assert ServerConfig(checkpoint_dir=tmp_path).storage == StorageConfig(tmp_path)
+    assert ServerConfig(keep=3).storage is None
 
 
 def test_defaults_and_limits(monkeypatch):

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from psserver.storage.files import new_folder, temporary_path, write_file
+from psserver.storage.files import make_folder, new_folder, temporary_path, write_file
 
 
 class Disk:
@@ -38,6 +38,15 @@ def test_a_file_is_synced_before_it_gets_its_name_and_its_folder_after(tmp_path,
         write_file(tmp_path / "timeline.json", data)
         assert (tmp_path / "timeline.json").read_bytes() == data
     assert disk.calls == ["sync .timeline.json.tmp", "rename .timeline.json.tmp timeline.json", "sync ."] * 2
+
+
+@linux
+def test_the_names_of_folders_that_are_made_are_synced_and_those_that_are_there_stay(tmp_path, monkeypatch):
+    disk = Disk(tmp_path, monkeypatch)
+    for _ in range(2):
+        make_folder(tmp_path / "D" / "inner")
+    assert (tmp_path / "D" / "inner").is_dir()
+    assert disk.calls == ["sync D", "sync ."]
 
 
 @linux

@@ -38,6 +38,8 @@ def test_a_new_or_empty_folder_gets_its_folders_and_has_nothing_to_resume_from(r
     with folder.opened():
         assert not folder.has_checkpoints()
     assert entries(runs / "runs" / "a") == ["checkpoints", "logs"]
+    (folder.checkpoints / "shard-0.lock").touch()
+    assert not folder.has_checkpoints(), "a server that was killed before it wrote anything"
 
 
 def test_a_folder_with_anything_in_it_is_used_to_resume_only_and_stays_as_it_was(runs):

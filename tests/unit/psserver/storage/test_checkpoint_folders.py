@@ -1,0 +1,45 @@
+"""The lock of a shard's files in a folder of checkpoints."""
+
+import errno
+import fcntl
+import os
+
+import pytest
+
+from psserver.storage.checkpoint_folders import found, lock_shard
+from pswire.errors import StorageError
+
+
+def refuse(number):
+    def call(*_):
+        raise OSError(number, os.strerror(number))
+
+    return call
+
+
+def test_each_shard_of_a_folder_is_reserved_until_its_lock_is_closed_and_a_lock_is_no_checkpoint(tmp_path):
+    first, second = (lock_shard(tmp_path / "new" / "kept", shard) for shard in range(2))
+    with pytest.raises(StorageError, match=r"kept, shard 0, is in use by another process: stop that server or program"):
+        lock_shard(tmp_path / "new" / "kept", 0)
+    os.close(first)
+    os.close(lock_shard(tmp_path / "new" / "kept", 0))
+    with pytest.raises(StorageError, match=r"kept, shard 1, is in use"):
+        lock_shard(tmp_path / "new" / "kept", 1)
+    os.close(second)
+    assert found(tmp_path / "new" / "kept") == {}
+
+
+def test_a_folder_that_cannot_be_written_or_locked_is_refused_with_the_reason(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="file cannot be used: File exists"):
+        lock_shard(tmp_path / "file", 0)
+    no_locks = "shard 0, cannot be locked: No locks available; use a folder on a file system that has locks"
+    for module, name, number, complaint in (
+        (os, "open", errno.EROFS, "cannot be used: Read-only file system"),
+        (fcntl, "flock", errno.ENOLCK, no_locks),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, refuse(number))
+            with pytest.raises(StorageError, match=complaint):
+                lock_shard(tmp_path, 0)
+    os.close(lock_shard(tmp_path, 0))
