@@ -57,23 +57,17 @@ async def _serve(config: ServerConfig, on_ready: Callable[[str], None], stop: as
     """Serve one shard, whose files no other process writes."""
     if config.shared_memory and (swept := sweep()):
         log.warning("removed %d shared memory segments of killed processes", swept)
-    new_shard = partial(_new_shard, config)
-    tick = tick_seconds(config.lease)
-    clock = Clock(time.monotonic, tick)
-    if config.storage is None:
-        executor = Executor(new_shard(), clock)
-    else:
-        shard, start = start_shard(config.storage, new_shard, clock())
-        executor = Executor(shard, clock)
-        executor.persist(config.storage, new_shard, start)
     server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=config.max_calls)
-    service = Service(executor, config.traffic_limit, config.lease, shared_memory=config.shared_memory)
-    server.add_generic_rpc_handlers((service.handlers(),))
     health = Health(("", SERVICE_NAME))
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if config.reflection:
         _add_reflection(server)
-    address = bind(server, config.bind)
+    address = bind(server, config.bind)  # before the shard's run begins: one that only fails here is none
+    tick = tick_seconds(config.lease)
+    clock = Clock(time.monotonic, tick)
+    executor = _start_executor(config, clock)
+    service = Service(executor, config.traffic_limit, config.lease, shared_memory=config.shared_memory)
+    server.add_generic_rpc_handlers((service.handlers(),))
     await server.start()
 
     async def tick_until_the_job_ends() -> None:
@@ -104,6 +98,17 @@ async def _serve(config: ServerConfig, on_ready: Callable[[str], None], stop: as
             await asyncio.wait(others, timeout=1.0)
     assert isinstance(report, StatusReport)
     return report
+
+
+def _start_executor(config: ServerConfig, clock: Clock) -> Executor:
+    """The executor of a new shard, or of one that continues from its files. Raises `StorageError`."""
+    new_shard = partial(_new_shard, config)
+    if config.storage is None:
+        return Executor(new_shard(), clock)
+    shard, start = start_shard(config.storage, new_shard, clock())
+    executor = Executor(shard, clock)
+    executor.persist(config.storage, new_shard, start)
+    return executor
 
 
 def _new_shard(config: ServerConfig) -> Shard:

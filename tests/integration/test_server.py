@@ -441,6 +441,21 @@ def test_a_shard_of_a_checkpoint_folder_has_one_server_at_a_time_until_it_ends_o
         assert server.address
 
 
+def test_a_server_whose_address_is_taken_changes_no_files(tmp_path):
+    """A run that never began would make the next start one after a loss."""
+    config = ServerConfig(checkpoint_dir=tmp_path / "kept", shards=2)
+    with ServerThread(config):
+        pass
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        second = replace(config, bind=f"127.0.0.1:{taken.getsockname()[1]}")
+        with pytest.raises(errors.ConfigurationError, match="cannot listen"), ServerThread(second):
+            pass
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
+    with ServerThread(config) as server:
+        assert server.address
+
+
 @pytest.mark.usefixtures("short_ticks")
 def test_a_server_that_does_not_linger_ends_by_itself_when_the_job_is_done(connect, caplog):
     with ServerThread(ServerConfig(linger=0.0)) as server:
