@@ -494,6 +494,7 @@ def test_small_records_are_written_in_the_event_loop_until_the_disk_is_slow(tmp_
         journal.begin_segment(1)
         await all_written(journal)
         await until(lambda: journal._writer._idle)
+        monkeypatch.setattr(module_of_journal, "SLOW_SECONDS", PATIENCE)
         monkeypatch.setattr(os, "pwritev", pwritev)
         journal.append([b"in the loop"])
         await all_written(journal)
