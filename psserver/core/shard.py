@@ -562,7 +562,17 @@ class Shard:
         shard.restore(cut.state, {name: copy.arrays for name, copy in cut.copies.items()}, 0.0)
         for ticket, change in enumerate(cut.late):
             result.tasks += shard.step(ticket, change, 0.0).tasks
+        result.tasks += shard.end_late(0.0).tasks
         cut.applied = shard._store.variables
+
+    def end_late(self, now: float) -> StepResult:
+        """Make the updates of late pushes that wait for others: whose part is missing was gone when the cut completed.
+
+        For a shard that was restored from a cut, after its late changes.
+        """
+        held = {message.sender.worker for _, message in self.waiting() if isinstance(message, ms.Push)}
+        gone = [member.name for member in self._members if member.state == "live" and member.name not in held]
+        return self.step(0, ms.Tick(lost=tuple(gone)), now) if held else StepResult()
 
     def begin_final_cut(self) -> ShardCut | None:
         """The cut of a shard that takes no more messages: complete at once; None if there is no memory for it."""

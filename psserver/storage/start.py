@@ -37,7 +37,7 @@ from psserver.storage.run_file import Run, read_run, run_path, write_run
 from psserver.storage.segment_file import SegmentFile
 from psserver.storage.segments import SegmentHeader, list_segments, read_segments
 from pswire.errors import DamagedFile, Malformed, NotJoined, ParamServerError, StorageError
-from pswire.messages import Assign, Join, Message, Push, Register, Tick, Tune
+from pswire.messages import Assign, Join, Message, Push, Register, Tune
 
 #: The timeline of a job that has given up nothing; 0 means none in messages.
 FIRST_TIMELINE = 1
@@ -223,16 +223,8 @@ def step_late(shard: Shard, changes: Iterable[Message], tickets: Iterator[int], 
             run(shard.step(next(tickets), change, now).tasks)
         except ParamServerError as error:
             refused.append(f"a late {type(change).__name__} of checkpoint {shard.cuts.number} was left out: {error}")
-    _release_held(shard, now)
+    run(shard.end_late(now).tasks)
     return refused
-
-
-def _release_held(shard: Shard, now: float) -> None:
-    """Make the updates of late pushes that wait for others: whose part is missing was gone when the cut completed."""
-    held = {message.sender.worker for _, message in shard.waiting() if isinstance(message, Push)}
-    if held:
-        gone = [one.name for one in shard.state().members.members if one.state == "live" and one.name not in held]
-        run(shard.step(0, Tick(lost=tuple(gone)), now).tasks)
 
 
 def _replay(shard: Shard, journal: Path, first: int, tickets: Iterator[int], now: float, *, truncate: bool) -> None:

@@ -133,13 +133,20 @@ class Client:
         if a worker has registered one of this name that differs, or is placed elsewhere; `ShapeMismatch` if an initial
         value does not have its variable's shape and dtype; `WrongShard` if one of the shards was restarted.
         """
+        self.check_changeable()
+        values = self._repeated(lambda: self._register(declarations), "its registration is repeated")
+        self._registration.add(declarations)
+        return values
+
+    def _register(self, declarations: Sequence[ms.Declaration]) -> list[VersionedArray]:
         calls, pushing = self._calls, self._pushing
         names, rejoins = [declaration.spec.name for declaration in declarations], calls.rejoins
-        self.check_changeable()
-        answers = self._repeated(lambda: self._registration.register(declarations), "its registration is repeated")
+        answers = self._registration.register(declarations)
         pushing.observed |= {one.spec.name for one in declarations if isinstance(one.optimizer, MovingAverage)}
-        if pushing.orders and calls.frontier.decided:
-            return self.pull([value.name for answer in answers for value in answer.values])  # in shard 0's order
+        if pushing.orders and calls.frontier.decided:  # in shard 0's order
+            self.report_deferred_idle()
+            served = [value.name for answer in answers for value in answer.values]
+            return self._start_pull(served, (), exact=False).result()
         pull = ShardedPull(self._placement, names, rejoins=max(rejoins, calls.went_back))
         return pull.joined(answers, 0 if pushing.orders else None)
 

@@ -30,8 +30,11 @@ class Registration:
         placement = self.placement.extended([declaration.spec for declaration in declarations])
         answers = self._send(placement, declarations)
         self.placement = placement
-        self._made.append([replace(declaration, value=None) for declaration in declarations])
         return answers
+
+    def add(self, declarations: Sequence[ms.Declaration]) -> None:
+        """Has these registered again, too; call it once the worker gets the values that the shards have of them."""
+        self._made.append([replace(declaration, value=None) for declaration in declarations])
 
     def register_again(self) -> None:
         """Registers what the shards do not have any more, in the same order, with this worker's present values.

@@ -7,6 +7,7 @@ shows in the values. One seed makes one run.
 import asyncio
 import logging
 import os
+import re
 import types
 from collections import Counter, defaultdict
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -25,10 +26,11 @@ from psserver.runtime.executor import Executor
 from psserver.runtime.persistence import start_shard
 from psserver.storage import journal, retention
 from psserver.storage.journal_writer import JournalWriter
-from psserver.storage.start import start_at
+from psserver.storage.run_file import read_run
+from psserver.storage.start import own_start, start_at
 from pswire import messages as ms
 from pswire import placement
-from pswire.errors import ParamServerError, TimedOut, Unavailable, Zombie
+from pswire.errors import ParamServerError, TimedOut, Unavailable, WrongShard, Zombie
 from pswire.job_status import ShardAnswer, merge_reports
 from pswire.optimizers import GradientDescent, numba_compiler, rule_for
 from pswire.specs.checkpoints import EverySeconds, JournalSync
@@ -73,8 +75,8 @@ class Options:
 
     @property
     def keeps_all(self):
-        """Whether no acknowledged push may be lost."""
-        return all(self.journal)
+        """Whether no acknowledged push may be lost: each shard has a journal, or one refuses to go back."""
+        return all(self.journal) or any(self.fails)
 
     @classmethod
     def drawn(cls, random, shards, consistency, staleness, kind):
@@ -448,7 +450,10 @@ class Job:
             taken = client.take(QUEUE, finished)
             finished = None
             if taken.done and self.calm:
-                break
+                client.pull(WORKERS)  # as a session that ends; it may be the first that shows that state was lost
+                if client.has_block(QUEUE):
+                    break
+                continue
             if taken.block is None:
                 client.report_idle()
                 simulation.sleep(0.5)
@@ -520,6 +525,7 @@ class Job:
         """Raises `AssertionError` unless what must hold does."""
         options = self.options
         if any(options.fails) and self.errors:
+            self._check_refusals()
             return
         assert not self.errors, self.errors
         shards = range(options.shards)
@@ -550,13 +556,40 @@ class Job:
         never = EXAMPLES - done.keys()
         drops = options.staleness.startswith("drop") or options.consistency.startswith("sync")
         assert never <= (dropped if drops else set()), f"never trained: {sorted(never)}"
-        if not self.killed_workers:
-            for shard in shards:
-                lost, said = len(self.acknowledged[shard] - present[shard]), self.status[shard].storage.lost_pushes
-                assert lost == said, f"shard {shard} reports {said} lost pushes, and {lost} are"
+        for shard in shards:
+            lost, said = len(self.acknowledged[shard] - present[shard]), self.status[shard].storage.lost_pushes
+            unacknowledged = len(present[shard] - self.acknowledged[shard])  # each may hide one that was lost
+            assert said <= lost, f"shard {shard} reports {said} lost pushes, and {lost} are"
+            assert said >= lost - unacknowledged or self.killed_workers, f"shard {shard}: {said} of {lost} are reported"
         for number, generation in enumerate(self.generations):
             self._check_equal(generation, f"generation {number}")
         self._check_checkpoints()
+
+    def _check_refusals(self):
+        """A job that ended because shards refused to go back: these still have what they had acknowledged."""
+        options = self.options
+        assert not all(options.journal), f"nothing was lost: {self.errors}"
+        refused = [
+            int(found[1])
+            for _, error in self.errors
+            if (found := re.fullmatch("shard ([0-9]+) does not go back .* --on-lost-state fail: .*", str(error)))
+        ]
+        assert refused, self.errors
+        assert all(options.fails[shard] for shard in refused), self.errors
+        others = [error for _, error in self.errors if not isinstance(error, WrongShard)]
+        assert len(refused) + len(others) == len(self.errors), self.errors
+        assert all(isinstance(error, TimedOut) and "start 1 more worker" in str(error) for error in others), self.errors
+        for server in self.servers:
+            at = server.folder, server.shard, options.shards
+            if options.fails[server.shard]:
+                assert read_run(*at).timeline == 1
+            if options.fails[server.shard] and options.journal[server.shard]:
+                shard, start = server.new_shard(), own_start(*at)
+                start.restore(shard, 0.0, truncate=False)
+                arrays = {name: one.value.ravel() for name, one in shard.arrays().items()}
+                missing = [(name, mark) for name, mark in self.acknowledged[server.shard] if not arrays[name][mark]]
+                assert not missing, f"shard {server.shard} has lost what it had acknowledged: {sorted(missing)}"
+                self.seen["journal of a refusing shard read"] += 1
 
     def _check_equal(self, values, what):
         for name, array in values.items():

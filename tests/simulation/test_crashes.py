@@ -30,6 +30,38 @@ def test_with_a_journal_no_acknowledged_push_is_lost_or_doubled(seed, shards, co
     simulate(seed, tmp_path, shards, consistency, staleness, "journal")
 
 
+#: Jobs some of whose shards have no journal, or refuse to go back.
+KINDS = ["none", "mixed", "fail"]
+OTHERS = [
+    (17, 2, "sync:2", "none", "none"),
+    (25, 1, "async", "none", "none"),
+    (10, 2, "sync:2", "none", "mixed"),
+    (21, 2, "async", "delay-compensated", "mixed"),
+    (14, 2, "sync:2", "none", "fail"),
+    (4, 3, "async", "none", "fail"),
+]
+MANY_OTHERS = [(seed, *job, kind) for kind in KINDS for job in JOBS for seed in (9, 14, 25)]
+if "SEED" in os.environ:
+    OTHERS, MANY_OTHERS = [(SEEDS[0], *job, kind) for kind in KINDS for job in JOBS], []
+
+
+@pytest.mark.parametrize(
+    ("seed", "shards", "consistency", "staleness", "kind"),
+    [*OTHERS, *(pytest.param(*job, marks=pytest.mark.slow) for job in MANY_OTHERS if job not in OTHERS)],
+)
+def test_what_is_lost_without_a_journal_is_reported_and_trained_again_or_refused(
+    seed, shards, consistency, staleness, kind, tmp_path
+):
+    simulate(seed, tmp_path, shards, consistency, staleness, kind)
+
+
+def test_some_jobs_without_a_journal_report_lost_pushes_and_some_end_as_a_shard_with_one_refuses_to_go_back(tmp_path):
+    back = (simulate(seed, tmp_path / f"none-{seed}", 1, "async", "none", "none") for seed in range(1, 9))
+    assert any(job.status[0].storage.lost_pushes for job in back)
+    refused = (simulate(seed, tmp_path / f"fail-{seed}", 3, "async", "none", "fail") for seed in range(4, 12))
+    assert any(job.seen["journal of a refusing shard read"] for job in refused)
+
+
 def test_one_seed_makes_one_run_and_everything_happens(tmp_path):
     runs = [
         simulate(seed, tmp_path / str(number), 2, "async", "none", "journal") for number, seed in enumerate((4, 4, 5))

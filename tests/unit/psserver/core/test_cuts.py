@@ -8,7 +8,7 @@ from psserver.core.variables.array_tasks import run
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, StateLost
 from pswire.optimizers import Adam, GradientDescent
-from pswire.specs.consistency import DropStalePushes
+from pswire.specs.consistency import DropStalePushes, Synchronous
 from tests.shard_driver import A, B, ShardDriver, declared
 from tests.shard_state import finish_copies
 
@@ -122,6 +122,19 @@ def test_the_values_of_a_held_cut_have_its_late_changes_too():
     assert [report.complete for report in reports][-1], reports
     assert one.answer(pull).values[0].array.tolist() == [2, 2]
     assert value(one.shard) == [4, 4]
+
+
+def test_the_values_of_a_held_cut_have_a_late_push_that_waited_for_one_of_a_lost_worker():
+    one = driver(shard=1, consistency=Synchronous(2))
+    group = ms.UpdateGroup(0, tuple([ms.ChangeId(sender, 1) for sender in (A, B)]))
+    assert one.answer(ms.Push(A, 1, (ms.Gradient("W", 0, -np.ones(2)),), group=group), ticket=1) is None
+    number = one.answer(ms.Cut(holder=A)).number
+    assert one.step(ms.Leave(B), ticket=2)[1].outcome is ms.Outcome.APPLIED, "b's part will not come"
+    one.answer(ms.Renew(A, cut=number))
+    while not one.answer(ms.Cut(number, A)).complete:
+        finish_copies(one.shard)
+    held = one.answer(ms.Pull(A, ("W",), of_cut=number)).values[0].array
+    assert held.tolist() == value(one.shard) != [0, 0]
 
 
 def test_a_cut_for_whose_copies_there_is_no_memory_is_skipped_and_training_goes_on():

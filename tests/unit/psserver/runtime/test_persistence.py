@@ -8,6 +8,7 @@ import errno
 import itertools
 import os
 import shutil
+import threading
 from functools import partial
 
 import numpy as np
@@ -15,9 +16,12 @@ import pytest
 
 from psserver.config import StorageConfig
 from psserver.core.shard import Shard
+from psserver.runtime import persistence
 from psserver.runtime.executor import Executor
 from psserver.runtime.persistence import start_shard
+from psserver.runtime.task_order import TaskOrder
 from psserver.storage import checkpoints
+from psserver.storage.array_files import NewFile
 from psserver.storage.checkpoint_folders import available
 from psserver.storage.journal import Journal
 from psserver.storage.start import Start
@@ -417,6 +421,82 @@ async def test_a_checkpoint_that_cannot_be_written_leaves_nothing_and_training_g
         step.unlink()
         await server.checkpoint()
         assert (await server.ask(ms.Status())).storage.problem == ""
+
+
+class SlowDisk:
+    """Holds the thread that writes a checkpoint at the end of its first array, until `go_on` is set."""
+
+    def __init__(self, patch):
+        self.reached, self.go_on, write_array = threading.Event(), threading.Event(), NewFile.write_array
+
+        def write(file, array, spec):
+            write_array(file, array, spec)
+            self.reached.set()
+            assert self.go_on.wait(TIMEOUT)
+
+        patch.setattr(NewFile, "write_array", write)
+
+
+class EndlessWait:
+    """Notes, and ends, a wait for a copy that never lets the event loop go on: such a test could not time out."""
+
+    def __init__(self, patch):
+        self.found, calls, end_of = False, itertools.count(), TaskOrder.end_of
+
+        def limited(order, variable):
+            self.found = next(calls) > 1000
+            assert not self.found
+            return end_of(order, variable)
+
+        patch.setattr(TaskOrder, "end_of", limited)
+
+
+@run
+async def test_a_cut_that_ends_while_its_checkpoint_is_written_leaves_nothing_and_the_next_is_written(tmp_path):
+    async with Server(tmp_path / "one") as server:
+        await server.join()
+        await server.declare()
+        await server.push()
+        before = await server.checkpoint()
+        await server.push()
+        with pytest.MonkeyPatch.context() as patch:
+            disk, endless = SlowDisk(patch), EndlessWait(patch)
+            number = (await server.ask(ms.Cut())).number
+            assert await asyncio.to_thread(disk.reached.wait, TIMEOUT)
+            server.shard.cuts.end()
+            disk.go_on.set()
+            while server.executor.persistence._writing is not None:
+                await asyncio.sleep(0.001)
+            assert not endless.found
+        assert not list(server.folder.rglob(f"*{number:09}*/*")), "the files that were written"
+        assert available(server.folder, 0, 1) == [0, before]
+        assert checkpoints.latest(server.folder, 0, 1).checkpoint.arrays["W"].value.tolist() == [1, 1]
+        assert not (await server.ask(ms.Cut(number))).written
+        storage = (await server.ask(ms.Status())).storage
+        assert (storage.last, storage.problem) == (before, "")
+        await server.push()
+        after = await server.checkpoint()
+        assert available(server.folder, 0, 1) == [0, before, after]
+        assert checkpoints.read(server.folder, after, 0, 1).arrays["W"].value.tolist() == [3, 3]
+
+
+@run
+async def test_a_server_that_stops_while_a_checkpoint_takes_too_long_ends_its_cut_and_writes_a_final_one(tmp_path):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(persistence, "_FINISH_TIMEOUT", 0.01)
+        async with Server(tmp_path / "one") as server:
+            await server.join()
+            await server.declare()
+            await server.push()
+            disk, endless = SlowDisk(patch), EndlessWait(patch)
+            number = (await server.ask(ms.Cut())).number
+            assert await asyncio.to_thread(disk.reached.wait, TIMEOUT)
+            asyncio.get_running_loop().call_later(0.2, disk.go_on.set)
+    assert not endless.found
+    assert available(server.folder, 0, 1) == [0, number + 1]
+    final = checkpoints.read(server.folder, number + 1, 0, 1)
+    assert final.manifest.final
+    assert final.arrays["W"].value.tolist() == [1, 1]
 
 
 @run

@@ -220,6 +220,32 @@ def test_variables_and_optimizers_that_the_cut_does_not_have_are_registered_agai
     assert values(client) == [[1, 1], [1, 1]], "with its optimizer"
 
 
+@pytest.mark.parametrize(("consistency", "staleness"), POLICIES[2:])
+def test_a_registration_whose_values_are_pulled_in_order_is_repeated_when_state_is_lost_meanwhile(
+    consistency, staleness
+):
+    transport = ShardsInProcess(2, consistency, staleness, stored=True)
+    first, known = transport.client("w0", DECLARATIONS[0])
+    write_checkpoint(transport, first)
+    client, _ = transport.client("w1")
+    push(first, known, pull=("a",))
+
+    def lose(shard, message):
+        if isinstance(message, ms.Pull):
+            transport.refuse = lambda shard, message: False
+            transport.lose_state(1)
+        return False
+
+    transport.refuse = lose
+    known = {one.name: one for one in client.register([DECLARATIONS[0], replace(DECLARATIONS[1], value=np.ones(2))])}
+    assert client.recoveries == 1
+    assert [known[name].array.tolist() for name in NAMES] == [[0, 0], [1, 1]]
+    assert push(client, known).outcome is ms.Outcome.APPLIED
+    client.value_of = lambda name: known[name].array
+    transport.lose_state(0, 1)
+    assert values(client) == [[0, 0], [2, 2]], "a later recovery registers b again"
+
+
 def test_a_block_of_examples_from_before_is_not_finished_but_taken_again():
     transport = ShardsInProcess(2, stored=True)
     client, _ = transport.client("w0", *DECLARATIONS)
