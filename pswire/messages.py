@@ -93,6 +93,7 @@ class Renew:
             knows; if there are several such shards, the first one gets the count.
         cut: the number of the last cut of which the worker knows, and which no open call of it precedes (`Cut`).
         written_by_all: the newest cut that all shards have written, as far as the worker knows; 0: it knows of none.
+        timeline: that of these numbers, as in `Take`: one from before all shards went back is refused.
     """
 
     sender: Sender
@@ -102,6 +103,7 @@ class Renew:
     half_pushes: int = 0
     cut: int = 0
     written_by_all: int = 0
+    timeline: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -359,9 +359,9 @@ class Shard:
                 self._store.check_assignments(message.assignments)
             case ms.Take():
                 self._check_has_queues()
-                if message.timeline and message.timeline != self.timeline:
-                    self._refuse_timeline(message.sender.worker, message.timeline)
                 self._queues.check(message)
+        if isinstance(message, ms.Take | ms.Renew) and message.timeline not in (0, self.timeline):
+            self._refuse_timeline(message.sender.worker, message.timeline)
         return member, repeated
 
     def _check_has_queues(self) -> None:
@@ -387,7 +387,7 @@ class Shard:
     def _join(self, ticket: int, message: ms.Join, now: float, result: StepResult) -> None:
         known = self._members.get(message.worker)
         was_live, goes_back = (known.state == "live", known.must_join) if known is not None else (False, False)
-        member, new_incarnation = self._members.join(message, now)
+        member, new_incarnation = self._members.join(message, now, self.timeline)
         if message.steps > member.steps:
             self._lost_pushes += message.steps - member.steps
             result.events.append(events.lost_pushes(member, message.steps - member.steps))

@@ -146,6 +146,8 @@ class Persistence:
             raise Unavailable(self._interrupted) from None
         self._start, self._interrupted = start, ""
         self._cuts, self._written_by_all = (), message.cut
+        for note in start.notes:
+            log.warning("%s", note)
         log.warning("shard %d went back to checkpoint %d, timeline %d", shard.shard, message.cut, message.timeline)
         return shard
 

@@ -176,7 +176,7 @@ class JoinReply(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., number: _Optional[int] = ..., lease: _Optional[float] = ..., global_step: _Optional[int] = ..., consistency: _Optional[str] = ..., staleness: _Optional[str] = ..., chief: _Optional[bool] = ..., state: _Optional[int] = ..., timeline: _Optional[int] = ..., cut: _Optional[int] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
-    __slots__ = ("sender", "idle", "tensor_transport", "settled", "half_pushes", "cut", "written_by_all")
+    __slots__ = ("sender", "idle", "tensor_transport", "settled", "half_pushes", "cut", "written_by_all", "timeline")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     IDLE_FIELD_NUMBER: _ClassVar[int]
     TENSOR_TRANSPORT_FIELD_NUMBER: _ClassVar[int]
@@ -184,6 +184,7 @@ class RenewRequest(_message.Message):
     HALF_PUSHES_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_BY_ALL_FIELD_NUMBER: _ClassVar[int]
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     idle: bool
     tensor_transport: str
@@ -191,7 +192,8 @@ class RenewRequest(_message.Message):
     half_pushes: int
     cut: int
     written_by_all: int
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., idle: _Optional[bool] = ..., tensor_transport: _Optional[str] = ..., settled: _Optional[int] = ..., half_pushes: _Optional[int] = ..., cut: _Optional[int] = ..., written_by_all: _Optional[int] = ...) -> None: ...
+    timeline: int
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., idle: _Optional[bool] = ..., tensor_transport: _Optional[str] = ..., settled: _Optional[int] = ..., half_pushes: _Optional[int] = ..., cut: _Optional[int] = ..., written_by_all: _Optional[int] = ..., timeline: _Optional[int] = ...) -> None: ...
 
 class RenewReply(_message.Message):
     __slots__ = ("global_step", "waiting_for", "chief", "cut", "written")

@@ -15,12 +15,14 @@ class CutNumbers:
             ...               # sends messages with this number; no heartbeat carries a newer one meanwhile
 
     A change that begins adopts the newest number, so no later change carries an older one than any shard was shown.
+    `resets` counts how often all shards went back to an older cut.
+
     A worker has one change at a time, begun by its own thread. `_lock` guards all fields, which heartbeats use too;
     `_changed` is notified when there is a number that a heartbeat has not shown.
     """
 
     def __init__(self) -> None:
-        self.newest = self._adopted = 0
+        self.newest = self._adopted = self.resets = 0
         self._in_change = False
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -54,18 +56,23 @@ class CutNumbers:
                 self._adopted = self.newest
             return self._adopted
 
-    def note(self, number: int) -> None:
-        """Notes the number in an answer of a shard."""
+    def note(self, number: int, resets: int | None = None) -> None:
+        """Notes the number in an answer of a shard.
+
+        Threads other than the worker's own give the `resets` from before the call: a number of before is ignored.
+        """
         if number > self.newest:
             with self._lock:
-                self.newest = max(number, self.newest)
-                if not self._in_change:
-                    self._changed.notify_all()
+                if resets is None or resets == self.resets:
+                    self.newest = max(number, self.newest)
+                    if not self._in_change:
+                        self._changed.notify_all()
 
     def reset(self, number: int) -> None:
         """Continues from an older number, after all shards went back to it."""
         with self._lock:
             self.newest = self._adopted = number
+            self.resets += 1
 
     def wait(self, shown: int, timeout: float, closing: threading.Event) -> bool:
         """Waits until there is a number above `shown` to show, for `timeout` seconds at most; whether `closing` is set.

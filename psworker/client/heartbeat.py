@@ -50,7 +50,7 @@ class Heartbeat:
         calls, worker = self._calls, self._calls.sender.worker
         shown = 0
         while not calls.cuts.wait(shown, interval, calls.closing):
-            reports, rejoins = calls.chief_reports, calls.rejoins
+            reports, resets = calls.chief_reports, calls.cuts.resets
             idle = 0 if shard else self.idle_since
             renewal = calls.renewal(shard, idle, idle=bool(idle))
             shown = renewal.cut
@@ -65,9 +65,8 @@ class Heartbeat:
             else:
                 assert isinstance(answer, Renewed)
                 calls.update_chief(shard, answer, reports)
-                if rejoins == calls.rejoins:  # otherwise the number may be one from before all shards went back
-                    calls.cuts.note(answer.cut)
-                    calls.written[shard] = answer.written
+                calls.cuts.note(answer.cut, resets)
+                calls.written[shard] = resets, answer.written
                 _, before = calls.hold_reasons.get(shard, (0.0, ""))
                 calls.hold_reasons[shard] = time.monotonic(), answer.waiting_for
                 if answer.waiting_for and answer.waiting_for != before:

@@ -54,6 +54,7 @@ class RetryingCalls:
         hold_reasons: by shard, the time (monotonic) of its last answer to a heartbeat, and why it holds a push.
         abandoned: by shard, the sequence number up to which messages are abandoned and which it does not know of yet.
         cuts: the numbers of cuts that messages carry.
+        written: by shard, the last answer to a heartbeat: `cuts.resets` from before it, and the cuts that are written.
     """
 
     def __init__(self, transport: Transport, worker: str, timeout: float, closing: threading.Event) -> None:
@@ -68,7 +69,7 @@ class RetryingCalls:
         self.chief, self.chief_reports = False, 0
         self._chief_lock = threading.Lock()
         self.hold_reasons: dict[int, tuple[float, str]] = {}
-        self.written: dict[int, tuple[int, ...]] = {}
+        self.written: dict[int, tuple[int, tuple[int, ...]]] = {}
         self.transport, self.closing = transport, closing
         self._timeout = timeout
         self._process_nonce = secrets.randbits(62) + 1
@@ -85,11 +86,10 @@ class RetryingCalls:
         Messages up to `settled` are abandoned. Raises `StateLost` if a shard follows another timeline.
         """
         self.rejoins += 1
+        self.cuts.reset(cut)  # the answers may have later ones; before `timeline`, as `renewal` reads them
         self.went_back, self.timeline = self.rejoins, timeline
-        self.cuts.reset(cut)  # the answers may have later ones
         self.abandoned.clear()
         self.hold_reasons.clear()
-        self.written.clear()
         answers = self._join_all(settled)
         self.states = tuple([joined.state for joined in answers])
         self.frontier, self.global_step = ms.Frontier(0), answers[0].global_step
@@ -205,10 +205,16 @@ class RetryingCalls:
 
     def renewal(self, shard: int, sequence: int, *, idle: bool = False) -> ms.Renew:
         """The message that renews a lease; `sequence`: up to which the worker's messages are over."""
+        timeline = self.timeline  # before all numbers that belong to it
         tensor_transport, half = self.transport.tensor_transport(shard), self.half_pushes[shard]
-        written = [set(self.written.get(one, ())) for one in range(self.transport.shards)]
-        newest = max(set.intersection(*written), default=0)
-        return ms.Renew(self.sender, idle, tensor_transport, sequence, half, self.cuts.to_show(), newest)
+        cut, written = self.cuts.to_show(), self._written_by_all()
+        return ms.Renew(self.sender, idle, tensor_transport, sequence, half, cut, written, timeline)
+
+    def _written_by_all(self) -> int:
+        """The newest cut that all shards have written, as their last heartbeats have it; 0: none is known."""
+        answers = [self.written.get(shard, (-1, ())) for shard in range(self.transport.shards)]
+        known = [set(cuts if resets == self.cuts.resets else ()) for resets, cuts in answers]
+        return max(set.intersection(*known), default=0)
 
     def update_chief(self, shard: int, answer: ms.Answer, reports_before: int | None = None) -> None:
         """Updates whether this worker is chief from an answer of shard 0, if the answer has it. Thread-safe.

@@ -17,6 +17,10 @@ from pswire.messages import Assigned, Join, Pushed, Sender, Tuned
 #: Far above the incarnations that a worker can reach, and far below the largest that the protocol can carry.
 MAX_INCARNATION = 1 << 48
 
+#: Incarnations of a worker in one timeline, at most. Each timeline begins above those before it: shard 0 numbers them,
+#: and the state to which it went back may know fewer of them than those of other shards.
+INCARNATIONS = 1_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
@@ -106,13 +110,13 @@ class Membership:
         if not message.worker:
             raise InvalidMessage("a worker needs a name to join")
 
-    def join(self, message: Join, now: float) -> tuple[Member, bool]:
+    def join(self, message: Join, now: float, timeline: int = 0) -> tuple[Member, bool]:
         """Make a worker live; returns it, and whether this is a new incarnation.
 
-        It gets the incarnation that it names, or the next one for 0. An incarnation that joins again (a retry, or after
-        its lease expired) continues unchanged. A new incarnation that joins while no worker is live begins a new job
-        and becomes its chief, and workers that finished the previous job no longer count; with `one_job` that does not
-        happen once the job is done.
+        It gets the incarnation that it names, or for 0 the next one of this `timeline`. An incarnation that joins again
+        (a retry, or after its lease expired) continues unchanged. A new incarnation that joins while no worker is live
+        begins a new job and becomes its chief, and workers that finished the previous job no longer count; with
+        `one_job` that does not happen once the job is done.
         """
         self.job_end = None
         known = self._members.get(message.worker)
@@ -125,6 +129,7 @@ class Membership:
         if new_job and not self._one_job:
             self.progress.resume(list(self._members))
         number, last = (len(self._members), 0) if known is None else (known.number, known.incarnation)
+        last = max(last, (timeline - 1) * INCARNATIONS)
         member = Member(message.worker, number, message.incarnation or last + 1, message.process_nonce)
         self.renew(member, now, message.tensor_transport)
         if known is not None:

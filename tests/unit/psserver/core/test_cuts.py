@@ -163,3 +163,20 @@ def test_after_going_back_members_join_again_and_what_they_lost_is_counted_once(
     assert joined.timeline == 1
     back.answer(ms.Join("a", 1, timeline=1, steps=3))
     assert back.answer(ms.Status()).storage.lost_pushes == 2
+
+
+def test_heartbeats_from_before_going_back_are_refused_as_their_numbers_of_cuts_are_no_longer_true():
+    one = driver(shards=1)
+    one.shard.go_back(timeline=2)
+    one.answer(ms.Join("a", 1, timeline=2))
+    with pytest.raises(StateLost, match="follows timeline 2 of the job, and worker 'a' timeline 1"):
+        one.shard.check(ms.Renew(A, cut=30, timeline=1))
+    assert one.answer(ms.Renew(A, cut=30, timeline=2)).cut == 30
+
+
+def test_a_new_process_gets_an_incarnation_that_no_shard_can_know_from_before_going_back():
+    one = driver(shards=1)
+    one.shard.go_back(timeline=3)
+    assert one.answer(ms.Join("a", 1, timeline=3)).incarnation == 1, "the same process"
+    assert one.answer(ms.Join("new", process_nonce=5)).incarnation == 2_000_001
+    assert [one.answer(ms.Join("a", process_nonce=nonce)).incarnation for nonce in (6, 7)] == [2_000_001, 2_000_002]

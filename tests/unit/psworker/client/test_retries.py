@@ -73,10 +73,16 @@ def test_heartbeats_report_the_newest_cut_that_all_shards_have_written(caplog):
     transport, _ = answered(caplog, *(ms.Renewed(1, written=cuts) for cuts in [(2, 3), (3, 5), (5,), ()]))
     assert [message.written_by_all for message in transport.sent] == [0, 3, 5, 5, 0]
     calls = transport.calls
-    transport.shards, calls.written = 2, {0: (1, 4, 6, 8)}
+    transport.shards, calls.written = 2, {0: (0, (1, 4, 6, 8))}
     assert calls.renewal(0, 0).written_by_all == 0, "nothing is known of shard 1"
-    calls.written[1] = (4, 6, 7)
+    calls.written[1] = 0, (4, 6, 7)
     assert calls.renewal(1, 0).written_by_all == 6
+    calls.cuts.reset(5)
+    assert calls.renewal(1, 0).written_by_all == 0, "what is known is from before all shards went back"
+    calls.cuts.note(6, resets=0)
+    assert calls.renewal(1, 0).cut == 5, "this number too"
+    calls.cuts.note(6, resets=1)
+    assert calls.renewal(1, 0).cut == 6
 
 
 def test_the_heartbeat_goes_on_after_temporary_errors_and_ends_after_others(caplog):
