@@ -8,11 +8,12 @@ tests/unit/psworker/autodiff/cases.py. Ops import numpy, `pswire.tensors`, the t
 from collections.abc import Callable, Sequence
 from typing import SupportsIndex
 
-from psworker.autodiff.ops import activations, arrays, indexing, linear_algebra, losses, math, normalization
+from psworker.autodiff.ops import activations, arrays, elementary, indexing, linear_algebra, losses, math, normalization
 from psworker.autodiff.ops.activations import *  # noqa: F403
 from psworker.autodiff.ops.arrays import *  # noqa: F403
 from psworker.autodiff.ops.convolution.conv2d import conv2d, precise
 from psworker.autodiff.ops.convolution.pooling import avg_pool2d, max_pool2d
+from psworker.autodiff.ops.elementary import *  # noqa: F403
 from psworker.autodiff.ops.indexing import *  # noqa: F403
 from psworker.autodiff.ops.linear_algebra import *  # noqa: F403
 from psworker.autodiff.ops.losses import *  # noqa: F403
@@ -21,8 +22,13 @@ from psworker.autodiff.ops.normalization import *  # noqa: F403
 from psworker.autodiff.tensor import Tensor, TensorLike
 
 __all__ = ["avg_pool2d", "conv2d", "max_pool2d", "precise"]
-for _family in (activations, arrays, indexing, linear_algebra, losses, math, normalization):
+for _family in (activations, arrays, elementary, indexing, linear_algebra, losses, math, normalization):
     __all__ += _family.__all__
+
+
+def __dir__() -> list[str]:
+    """The ops, without the modules that they are in and what these import."""
+    return sorted(__all__)
 
 
 def _reflected(function: Callable[[TensorLike, TensorLike], Tensor]) -> Callable[[Tensor, TensorLike], Tensor]:

@@ -52,6 +52,11 @@ def spaced(*shape):
     return ((_random.permutation(n) - n // 2 + 0.3) / max(n, 1)).reshape(shape)
 
 
+def inside(*shape):
+    """Distinct numbers in (-0.9, 0.9), where inverse sines and the like are smooth."""
+    return np.asarray(0.9 * spaced(*shape))
+
+
 def wide(*shape):
     """Distinct numbers in (-3, 3) in random order, none at 0, 1 or -1."""
     return np.asarray(3 * spaced(*shape))
@@ -111,6 +116,21 @@ CASES = [
     ),
     *rows("clip", lambda x, low, high: np.minimum(np.maximum(x, low), high), call(spaced(2, 3), -0.5, 0.5)),
     *rows("clip", np.clip, call(spaced(), 0, 1), call(spaced(7), 0, 1), call(spaced(0, 3), 0, 1)),
+    *rows("sin", np.sin, *unary(normal)),
+    *rows("cos", np.cos, *unary(normal)),
+    *rows("tan", lambda x: np.sin(x) / np.cos(x), *unary(spaced)),
+    *rows("arcsin", lambda x: np.arctan2(x, np.sqrt(1 - x * x)), *unary(inside)),
+    *rows("arccos", lambda x: np.arctan2(np.sqrt(1 - x * x), x), *unary(inside)),
+    *rows("arctan", np.arctan, *unary(normal), call(np.array([-300.0, 50]))),
+    *rows("arctan2", np.arctan2, *binary(wide), *binary(lambda *shape: -positive(*shape))),
+    *rows("sinh", lambda x: (np.exp(x) - np.exp(-x)) / 2, *unary(normal)),
+    *rows("cosh", lambda x: (np.exp(x) + np.exp(-x)) / 2, *unary(normal)),
+    *rows("log1p", np.log1p, *unary(inside), call(np.array([-1e-8, 3e-7, 20]))),
+    *rows("expm1", np.expm1, *unary(normal), call(np.array([-9, -1e-8, 3e-7]))),
+    *rows("log2", lambda x: np.log(x) / np.log(2), *unary(positive)),
+    *rows("log10", lambda x: np.log(x) / np.log(10), *unary(positive)),
+    *rows("reciprocal", lambda x: 1 / x, *unary(positive), call(-positive(3))),
+    *rows("rsqrt", lambda x: np.exp(-0.5 * np.log(x)), *unary(positive)),
     *rows("erf", np.vectorize(math.erf, otypes=[float]), *unary(normal), call(np.linspace(-6.5, 6.5, 50))),
     *rows("sum", np.sum, *reduction(normal), call(normal(0, 3))),
     *rows("mean", np.mean, *reduction(normal)),

@@ -45,6 +45,7 @@ KINKS = [  # an op, its operands, the gradient that comes in (None: ones), and t
     (lambda x: ops.min(x, axis=1), [[[1, 1, 3], [2, 2, 2]]], [1, 6], [[[0.5, 0.5, 0], [2, 2, 2]]]),
     (ops.power, [[0, 0, 0, 2], [0, 1, 2, 0]], None, [[0, 1, 0, 0], [0, 0, 0, math.log(2)]]),
     (ops.power, [[-2], 3], None, [[12]]),
+    (ops.arctan2, [[0, 0, 2, 0], [0, 2, 0, -2]], None, [[0, 0.5, 0, -0.5], [0, 0, -0.5, 0]]),
     (lambda x: ops.hinge_loss(x, [1, 1, 1, 0, 0]), [[2, 1, 0.5, -1, 0.5]], 5, [[0, 0, -1, 0, 1]]),
     (lambda x: ops.huber_loss(x, np.zeros(4), 2), [[1e4, -1e4, 1e200, 0.5]], 4, [[2, -2, 2, 0.5]]),
 ]
@@ -66,6 +67,36 @@ def test_the_power_of_0_and_the_derivative_of_a_negative_base_by_its_exponent():
     exponent = leaf(3)
     with pytest.warns(RuntimeWarning, match="invalid value encountered in log"):
         np.testing.assert_array_equal(gradients(leaf(-2) ** exponent, exponent)[0], [NAN])
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
+def test_inverse_functions_at_the_ends_of_their_domains_and_beyond_and_at_poles():
+    end = leaf(-1, 1, 2)
+    for f, values, slopes in (
+        (ops.arcsin, [-np.pi / 2, np.pi / 2, NAN], [INF, INF, NAN]),
+        (ops.arccos, [np.pi, 0, NAN], [-INF, -INF, NAN]),
+        (ops.log1p, [-INF, math.log(2), math.log(3)], [INF, 1 / 2, 1 / 3]),
+    ):
+        y = f(end)
+        np.testing.assert_allclose(y.value, values, rtol=1e-15)
+        np.testing.assert_allclose(gradients(y, end)[0], slopes, rtol=1e-15)
+    zero = leaf(0, INF)
+    for f, values in ((ops.reciprocal, [INF, 0]), (ops.rsqrt, [INF, 0]), (ops.log2, [-INF, INF])):
+        np.testing.assert_array_equal(f(zero).value, values)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_slope_of_the_inverse_tangent_of_a_large_number_does_not_overflow(dtype):
+    x = leaf(np.finfo(dtype).max, -np.finfo(dtype).max, INF, 0, dtype=dtype)
+    np.testing.assert_array_equal(gradients(ops.arctan(x), x)[0], [0, 0, 0, 1])
+
+
+def test_elementary_functions_take_integers_as_float32():
+    assert ops.reciprocal(np.int8([2, 4])).value.tolist() == [0.5, 0.25]
+    functions = [ops.sin, ops.cos, ops.tan, ops.arcsin, ops.arccos, ops.arctan, ops.sinh, ops.cosh, ops.log1p]
+    functions += [ops.expm1, ops.log2, ops.log10, ops.reciprocal, ops.rsqrt]
+    assert {f(np.int8([1])).dtype for f in functions} == {np.dtype(np.float32)}
+    assert ops.arctan2(np.int8([1]), np.int8([1])).dtype == np.float32
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

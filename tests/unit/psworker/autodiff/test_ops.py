@@ -136,6 +136,23 @@ def test_functions_without_a_derivative_return_numpy_arrays():
     np.testing.assert_array_equal(ops.argmin(x, axis=1), [0, 1])
     np.testing.assert_array_equal(ops.equal(x, [1, 0, 2]), [[True, False, True], [False, True, False]])
     np.testing.assert_array_equal(ops.one_hot([[2], [0]], 3), [[[0, 0, 1]], [[1, 0, 0]]])
+    y = Tensor(np.float32([-1.5, -0.5, 0, 0.5, 2.25]), requires_grad=True)
+    np.testing.assert_array_equal(ops.sign(y), [-1, -1, 0, 1, 1])
+    np.testing.assert_array_equal(ops.floor(y), [-2, -1, 0, 0, 2])
+    np.testing.assert_array_equal(ops.ceil(y), [-1, 0, 0, 1, 3])
+    np.testing.assert_array_equal(ops.round(y), [-2, 0, 0, 0, 2])
+    np.testing.assert_array_equal(ops.round(y, 1), np.float32([-1.5, -0.5, 0, 0.5, 2.2]))
+    assert {f(y).dtype for f in (ops.sign, ops.floor, ops.ceil, ops.round)} == {np.dtype(np.float32)}
+    z = [np.nan, np.inf, -np.inf, 1]
+    np.testing.assert_array_equal(ops.isnan(z), [True, False, False, False])
+    np.testing.assert_array_equal(ops.isinf(z), [False, True, True, False])
+    np.testing.assert_array_equal(ops.isfinite(z), [False, False, False, True])
+    assert gradients(ops.sum(ops.floor(y)), y) == [None]
+
+
+def test_dir_lists_the_public_ops_only():
+    assert dir(ops) == sorted(ops.__all__)
+    assert all(callable(getattr(ops, name)) for name in dir(ops))
 
 
 X = Tensor(np.zeros((2, 3), np.float32), requires_grad=True)
