@@ -8,7 +8,17 @@ tests/unit/psworker/autodiff/cases.py. Ops import numpy, `pswire.tensors`, the t
 from collections.abc import Callable, Sequence
 from typing import SupportsIndex
 
-from psworker.autodiff.ops import activations, arrays, elementary, indexing, linear_algebra, losses, math, normalization
+from psworker.autodiff.ops import (
+    activations,
+    arrays,
+    elementary,
+    indexing,
+    linear_algebra,
+    losses,
+    math,
+    normalization,
+    reductions,
+)
 from psworker.autodiff.ops.activations import *  # noqa: F403
 from psworker.autodiff.ops.arrays import *  # noqa: F403
 from psworker.autodiff.ops.convolution.conv2d import conv2d, precise
@@ -19,10 +29,12 @@ from psworker.autodiff.ops.linear_algebra import *  # noqa: F403
 from psworker.autodiff.ops.losses import *  # noqa: F403
 from psworker.autodiff.ops.math import *  # noqa: F403
 from psworker.autodiff.ops.normalization import *  # noqa: F403
+from psworker.autodiff.ops.reductions import *  # noqa: F403
 from psworker.autodiff.tensor import Tensor, TensorLike
 
 __all__ = ["avg_pool2d", "conv2d", "max_pool2d", "precise"]
-for _family in (activations, arrays, elementary, indexing, linear_algebra, losses, math, normalization):
+_FAMILIES = [activations, arrays, elementary, indexing, linear_algebra, losses, math, normalization, reductions]
+for _family in _FAMILIES:
     __all__ += _family.__all__
 
 
@@ -45,6 +57,6 @@ for _name, _operator in {**_OPERATORS, "matmul": linear_algebra.matmul}.items():
     setattr(Tensor, f"__{_name}__", _operator)
     setattr(Tensor, f"__r{_name}__", _reflected(_operator))
 _METHODS = {"__neg__": math.negative, "__abs__": math.abs, "__getitem__": indexing.getitem, "reshape": _reshape}
-_REDUCTIONS = {"sum": math.sum, "mean": math.mean, "max": math.max, "min": math.min}
+_REDUCTIONS = {"sum": reductions.sum, "mean": reductions.mean, "max": reductions.max, "min": reductions.min}
 for _name, _method in {**_METHODS, **_REDUCTIONS, "T": property(arrays.transpose)}.items():
     setattr(Tensor, _name, _method)

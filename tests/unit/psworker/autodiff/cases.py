@@ -87,6 +87,20 @@ def running_sum(x, axis=None, reverse=False):
     return (x @ triangle).swapaxes(-1 if axis is None else axis, -1)
 
 
+def running_product(x, axis=None):
+    x = x.reshape(-1) if axis is None else x
+    along = 0 if axis is None else axis
+    parts = [np.prod(np.take(x, range(n + 1), along), along) for n in range(x.shape[along])]
+    return np.stack(parts, along) if parts else x
+
+
+def beside_zeros(*shape):
+    """Numbers among which some groups along any axis have one zero, several or none."""
+    x = np.round(2 * normal(*shape)) / 2
+    x.flat[:2] = 0
+    return x
+
+
 def reduction(operand):
     """Over all axes, one of them, several and none, which are kept or not."""
     options = [{}, {"axis": 0}, {"axis": -1, "keepdims": True}, {"axis": ()}]
@@ -137,6 +151,15 @@ CASES = [
     *rows("max", np.max, *reduction(spaced)),
     *rows("min", np.min, *reduction(spaced)),
     *rows("logsumexp", lambda x, **axes: np.log(np.sum(np.exp(x), **axes)), *reduction(normal)),
+    *rows("prod", lambda x, **axes: np.multiply.reduce(x, **({"axis": None} | axes)), *reduction(normal)),
+    *rows(
+        "prod", np.prod, *(call(beside_zeros(3, 4, 5), axis=axis) for axis in (None, 0, 1, (0, 2), ())), call(normal(0))
+    ),
+    *rows("var", np.var, *reduction(normal), *(call(normal(3, 4), axis=axis, ddof=1) for axis in (None, 0, (0, 1)))),
+    *rows("std", np.std, *reduction(normal), *(call(normal(3, 4), axis=axis, ddof=1) for axis in (None, 0, (0, 1)))),
+    *rows("norm", lambda x, **axes: np.sqrt(np.sum(x * x, **axes)), *reduction(normal), call(normal(0, 3), axis=0)),
+    *rows("cumprod", running_product, *unary(normal), call(beside_zeros(4, 5)), call(normal(0, 3), axis=1)),
+    *rows("cumprod", running_product, *(call(beside_zeros(3, 4, 2), axis) for axis in (0, 1, -1))),
     *rows("cumsum", running_sum, *unary(normal), call(normal(2, 3), reverse=True), call(normal(2, 3), axis=0)),
     *rows("cumsum", running_sum, *(call(normal(*shape), -2, reverse=True) for shape in ((2, 3, 4), (0, 3)))),
 ]

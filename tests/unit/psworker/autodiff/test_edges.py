@@ -45,6 +45,12 @@ KINKS = [  # an op, its operands, the gradient that comes in (None: ones), and t
     (lambda x: ops.min(x, axis=1), [[[1, 1, 3], [2, 2, 2]]], [1, 6], [[[0.5, 0.5, 0], [2, 2, 2]]]),
     (ops.power, [[0, 0, 0, 2], [0, 1, 2, 0]], None, [[0, 1, 0, 0], [0, 0, 0, math.log(2)]]),
     (ops.power, [[-2], 3], None, [[12]]),
+    (ops.prod, [[0, 2, 3]], None, [[6, 0, 0]]),
+    (ops.prod, [[0, 0, 3]], None, [[0, 0, 0]]),
+    (lambda x: ops.prod(x, axis=1), [[[1e-200, 1e-200, 1e200], [2, 0, 3]]], None, [[[1, 1, 0], [0, 6, 0]]]),
+    (ops.cumprod, [[2, 0, 3]], None, [[1, 8, 0]]),
+    (lambda x: ops.std(x, axis=0), [[[5, -1], [5, 1]]], None, [[[0, -0.5], [0, 0.5]]]),
+    (lambda x: ops.norm(x, axis=1), [[[0, 0], [-3e200, 0]]], None, [[[0, 0], [-1, 0]]]),
     (ops.arctan2, [[0, 0, 2, 0], [0, 2, 0, -2]], None, [[0, 0.5, 0, -0.5], [0, 0, -0.5, 0]]),
     (lambda x: ops.hinge_loss(x, [1, 1, 1, 0, 0]), [[2, 1, 0.5, -1, 0.5]], 5, [[0, 0, -1, 0, 1]]),
     (lambda x: ops.huber_loss(x, np.zeros(4), 2), [[1e4, -1e4, 1e200, 0.5]], 4, [[2, -2, 2, 0.5]]),
@@ -420,6 +426,7 @@ def test_without_a_tensor_numpy_decides_and_functions_of_real_numbers_take_integ
     assert ops.matmul([[1.0]], np.float32([[1]])).dtype == np.float64
     assert ops.add(Tensor(np.array([1])), np.float32([1, 2])).dtype == np.float64  # int64 and float32
     real = ["erf", "exp", "gelu", "log", "log_softmax", "logsumexp", "sigmoid", "softmax", "softplus", "sqrt", "tanh"]
+    real += ["norm", "std", "var"]
     for function in (getattr(ops, name) for name in real):
         for dtype in (np.uint8, np.int8, np.int64, bool):
             x = np.array([1, 3, 20, 80], dtype)
@@ -456,6 +463,9 @@ SUMS = [
     (lambda x: ops.sum(x, axis=0), TENTHS),
     (lambda x: ops.cumsum(x, axis=0)[-1], TENTHS),
     (ops.logsumexp, 0 * TALL),
+    (lambda x: ops.var(x, axis=0), 30 * TENTHS * np.where(np.arange(ROWS) % 2, 1, -1)[:, np.newaxis]),
+    (lambda x: ops.std(x), 30 * TALL * np.where(np.arange(ROWS) % 2, 1, -1)),
+    (ops.norm, TALL),
     (lambda x: ops.softmax(x, 0)[:2], 0 * TALL),
     (lambda x: ops.log_softmax(x, 0)[0], 0 * TENTHS),
     (lambda x: ops.mean_squared_error(x, 0 * TALL), 40 * TALL),

@@ -143,6 +143,10 @@ def test_functions_without_a_derivative_return_numpy_arrays():
     np.testing.assert_array_equal(ops.round(y), [-2, 0, 0, 0, 2])
     np.testing.assert_array_equal(ops.round(y, 1), np.float32([-1.5, -0.5, 0, 0.5, 2.2]))
     assert {f(y).dtype for f in (ops.sign, ops.floor, ops.ceil, ops.round)} == {np.dtype(np.float32)}
+    np.testing.assert_array_equal(ops.all(x, axis=1), [True, False])
+    np.testing.assert_array_equal(ops.any(x.value > 5, axis=0, keepdims=True), [[True, False, False]])
+    assert ops.all([]).item() is True
+    assert ops.any([]).item() is False
     z = [np.nan, np.inf, -np.inf, 1]
     np.testing.assert_array_equal(ops.isnan(z), [True, False, False, False])
     np.testing.assert_array_equal(ops.isinf(z), [False, True, True, False])
@@ -178,6 +182,9 @@ WRONG = [
     (lambda: X[2], IndexError, r"getitem\(x: float32 \(2, 3\), index=2\): .*out of bounds"),
     (lambda: ops.clip(X, 1, 0), ValueError, r"clip\(.*low=1, high=0\): low must not be above high"),
     (lambda: ops.mean(np.zeros((0, 3))), ValueError, r"mean\(x: float64 \(0, 3\)\): there are no elements"),
+    (lambda: ops.var(Z3, ddof=3), ValueError, r"var\(x: float64 \(3,\), ddof=3\): there are 3 .* ddof is 3: .* below"),
+    (lambda: ops.std(np.zeros((0, 3)), axis=0), ValueError, "there are 0 elements to take the variance of"),
+    (lambda: ops.norm(X, axis=2), ValueError, r"norm\(x: float32 \(2, 3\), axis=2\): axis 2 is out of bounds"),
     (lambda: ops.clip(X, X, 1), TypeError, r"clip\(.*\): a constant of this op is a Tensor that requires"),
     (lambda: ops.one_hot([0, 3], 3), ValueError, r"one_hot: ids must be in 0 \.\.\. 2, but they span 0 \.\.\. 3"),
     (lambda: ops.one_hot([0.5], 3), TypeError, "one_hot: ids must be integers"),
