@@ -17,6 +17,7 @@ from psworker.autodiff.ops import (
     losses,
     math,
     normalization,
+    ordering,
     reductions,
 )
 from psworker.autodiff.ops.activations import *  # noqa: F403
@@ -29,11 +30,13 @@ from psworker.autodiff.ops.linear_algebra import *  # noqa: F403
 from psworker.autodiff.ops.losses import *  # noqa: F403
 from psworker.autodiff.ops.math import *  # noqa: F403
 from psworker.autodiff.ops.normalization import *  # noqa: F403
+from psworker.autodiff.ops.ordering import *  # noqa: F403
 from psworker.autodiff.ops.reductions import *  # noqa: F403
 from psworker.autodiff.tensor import Tensor, TensorLike
 
 __all__ = ["avg_pool2d", "conv2d", "max_pool2d", "precise"]
-_FAMILIES = [activations, arrays, elementary, indexing, linear_algebra, losses, math, normalization, reductions]
+_FAMILIES = [activations, arrays, elementary, indexing, linear_algebra, losses, math, normalization, ordering]
+_FAMILIES += [reductions]
 for _family in _FAMILIES:
     __all__ += _family.__all__
 

@@ -11,12 +11,13 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 from numpy.typing import ArrayLike, DTypeLike
 
+from pswire.tensors.sums import add_over
 from psworker.autodiff.ops.indexing import checked_ids, getitem
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Axis, Index, Tensor, TensorLike, as_array
 
-__all__ = ["argmax", "argmin", "broadcast_to", "cast", "concatenate", "equal", "expand_dims", "one_hot", "ones", "pad"]
-__all__ += ["reshape", "split", "squeeze", "stack", "transpose", "zeros"]
+__all__ = ["argmax", "argmin", "broadcast_to", "cast", "concatenate", "equal", "expand_dims", "flip", "one_hot", "ones"]
+__all__ += ["pad", "reshape", "roll", "split", "squeeze", "stack", "tile", "transpose", "zeros"]
 
 
 def zeros(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> Array:
@@ -82,6 +83,37 @@ def transpose(x: Array, /, axes: Sequence[int] | None = None) -> Result:
     """Permute the axes, or reverse them: (2, 3, 4) by axes (1, 0, 2) -> (3, 2, 4)."""
     order = None if axes is None else np.argsort([axis % np.ndim(x) for axis in axes])
     return np.transpose(x, axes), (lambda g: np.transpose(g, order),)
+
+
+@op
+def flip(x: Array, /, axis: Axis = None) -> Result:
+    """Reverse the order along an axis, several or all."""
+    return np.flip(x, axis), (lambda g: np.flip(g, axis),)
+
+
+@op
+def roll(x: Array, /, shift: int | Sequence[int], axis: Axis = None) -> Result:
+    """Move elements `shift` places along an axis, those beyond the end to the start: [1, 2, 3] by 1 -> [3, 1, 2].
+
+    Several axes take one shift each, or the same. Without an axis, the flattened x is rolled and keeps its shape.
+    """
+    return np.roll(x, shift, axis), (lambda g: np.roll(g, np.negative(shift), axis),)
+
+
+@op
+def tile(x: Array, /, reps: int | Sequence[int]) -> Result:
+    """Repeat x as a whole, `reps` times along each axis: [1, 2] by 2 -> [1, 2, 1, 2]; (2, 3) by (2, 1) -> (4, 3).
+
+    x or reps gets leading ones if it has fewer axes. (To repeat each element, use `repeat`.) Raises ValueError when one
+    is negative.
+    """
+    x, reps = np.asarray(x), (reps,) if isinstance(reps, (int, np.integer)) else tuple(reps)
+    ndim = max(x.ndim, len(reps))
+    sizes = (1,) * (ndim - x.ndim) + x.shape
+    reps = (1,) * (ndim - len(reps)) + reps
+    copies = tuple(size for pair in zip(reps, sizes, strict=True) for size in pair)
+    value = np.tile(x, reps)
+    return value, (lambda g: add_over(g.reshape(copies), tuple(range(0, 2 * ndim, 2))).reshape(x.shape),)
 
 
 @op

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import EllipsisType
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 from numpy.typing import ArrayLike
 
-from pswire.tensors.sums import add_rows, equal_groups, sum_dtype, sum_groups
+from pswire.tensors.sums import add_over, add_rows, equal_groups, sum_dtype, sum_groups
 from pswire.tensors.values import IndexedSlices
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Index, Tensor, TensorLike, Vjp, as_array
 
-__all__ = ["embedding", "gather", "getitem", "take", "where"]
+__all__ = ["embedding", "gather", "getitem", "repeat", "take", "take_along_axis", "where"]
 
 
 @op
@@ -66,6 +67,52 @@ def gather(x: Array, /, ids: ArrayLike, batch_dims: int = 0) -> Result:
 
 
 @op
+def take_along_axis(x: Array, /, indices: ArrayLike, axis: int = -1) -> Result:
+    """Elements of x along an axis, by integer indices that differ per position on the other axes.
+
+    The indices, as `argsort` returns them, have the axes of x; on the others the same sizes. x of shape (2, 5) and
+    indices (2, 3) with axis 1 -> (2, 3). Negative indices count from the end; a repeated one gets the sum of its
+    gradients.
+
+    Raises TypeError when the indices are not integers, ValueError when their shape does not fit, IndexError when one is
+    out of range.
+    """
+    x = np.asarray(x)
+    indices = integer_ids("indices", indices)
+    axis = normalize_axis_index(axis, x.ndim)
+    others = x.shape[:axis] + x.shape[axis + 1 :]
+    if indices.shape[:axis] + indices.shape[axis + 1 :] != others or indices.ndim != x.ndim:
+        raise ValueError(f"indices must have the shape of x but for axis {axis}, but their shape is {indices.shape}")
+    rows = np.moveaxis(indices, axis, -1).reshape(math.prod(others), indices.shape[axis])
+    select = _slices_vjp((*others, x.shape[axis]), x.ndim - 1, rows)
+
+    def gradient(g: Array) -> Array:
+        return np.moveaxis(select(np.moveaxis(g, axis, -1)), -1, axis)
+
+    return np.take_along_axis(x, indices, axis), (gradient,)
+
+
+@op
+def repeat(x: Array, /, repeats: int | ArrayLike, axis: int | None = None) -> Result:
+    """Each element or slice repeated: [1, 2] by 3 -> [1, 1, 1, 2, 2, 2], by [0, 2] -> [2, 2].
+
+    `repeats`: one integer, or one for each slice along the axis; x is flattened if the axis is None. (To repeat the
+    whole array, use `tile`.) Raises ValueError when one is negative or their number does not fit, TypeError when they
+    are not integers.
+    """
+    x = np.asarray(x)
+    elements, along = (x.reshape(-1), 0) if axis is None else (x, normalize_axis_index(axis, x.ndim))
+    repeats = integer_ids("repeats", repeats)
+    value = np.repeat(elements, repeats, axis=along)
+    if repeats.size == 1:
+        copies = (*elements.shape[: along + 1], repeats.item(), *elements.shape[along + 1 :])
+        return value, (lambda g: add_over(g.reshape(copies), along + 1).reshape(x.shape),)
+    ids = np.repeat(np.arange(elements.shape[along]), repeats)
+    select = _slices_vjp(elements.shape, along, ids.reshape(1, -1))
+    return value, (lambda g: select(g).reshape(x.shape),)
+
+
+@op
 def _where(a: Array, b: Array, /, condition: ArrayLike) -> Result:
     return np.where(condition, a, b), (lambda g: np.where(condition, g, 0), lambda g: np.where(condition, 0, g))
 
@@ -78,7 +125,7 @@ def where(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
     return _where(a, b, condition)
 
 
-def _slices_vjp(shape: tuple[int, ...], axis: int, ids: Array) -> Vjp:
+def _slices_vjp(shape: tuple[int, ...], axis: int, ids: Array) -> Callable[[Array], Array]:
     """The vjp of selecting slices along an axis by ids: (positions before it, n), or (1, n) for all positions."""
     size, slice_shape = shape[axis], shape[axis + 1 :]
 

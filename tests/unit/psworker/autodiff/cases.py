@@ -330,6 +330,35 @@ def gathered(x, ids, batch_dims):
     return result
 
 
+def along_axis(x, indices, axis):
+    """Elements one by one."""
+    indices = np.asarray(indices)
+    result = np.empty(indices.shape)
+    for place in np.ndindex(indices.shape):
+        source = list(place)
+        source[axis] = indices[place]
+        result[place] = x[tuple(source)]
+    return result
+
+
+ALONG = [
+    *(((2, 3), np.array([[2, 0, 2, -1], [1, 1, 1, 0]]), 1), ((2, 3), np.array([[1, 0, -2]]), 0), ((4,), [3, 3], 0)),
+    *(
+        ((2, 3, 2), np.uint8([[[2, 0]], [[1, 2]]]), -2),
+        ((2, 3), np.zeros((2, 0), int), 1),
+        ((0, 3), np.zeros((0, 1), int), 1),
+    ),
+]
+
+
+def by_python(x, axis=-1, descending=False):
+    rows = x.reshape(1, -1) if axis is None else np.moveaxis(x, axis, -1)
+    ordered = np.empty(rows.shape)
+    for place in np.ndindex(rows.shape[:-1]):
+        ordered[place] = sorted(rows[place].tolist(), reverse=descending)
+    return ordered.reshape(-1) if axis is None else np.moveaxis(ordered, -1, axis)
+
+
 def selected(condition, a, b):
     return condition * a + np.logical_not(condition) * b
 
@@ -361,6 +390,46 @@ CASES += [
         call(normal(2, 1, 3), np.array([[1, 1], [0, 2], [0, 0]]), 1),
         call(normal(0, 3), (1, 0)),
         call(normal(), np.zeros((0, 2), int)),
+    ),
+    *rows(
+        "flip",
+        np.flip,
+        *(call(normal(2, 3), axis) for axis in (None, 0, -1, (0, 1), ())),
+        call(normal()),
+        call(normal(0, 3)),
+    ),
+    *rows(
+        "roll",
+        np.roll,
+        *(call(normal(2, 3), *moved) for moved in ((1,), (-7,), (2, 1), ((1, -1), (0, 1)), (1, (0, 1)))),
+    ),
+    *rows("roll", np.roll, call(normal(), 1), call(normal(0, 3), 1, axis=1)),
+    *rows("tile", np.tile, *(call(normal(2, 3), reps) for reps in (2, (2, 1), (2, 1, 3), (1, 0), ()))),
+    *rows(
+        "tile", np.tile, call(normal(), 3), call(normal(), (2, 2)), call(normal(0, 3), 2), call(normal(2), np.int64(2))
+    ),
+    *rows(
+        "repeat",
+        np.repeat,
+        *(call(normal(2, 3), *given) for given in ((2,), (2, 1), ([3, 0], 0), ([0, 2, 1], -1), (0,))),
+    ),
+    *rows(
+        "repeat",
+        np.repeat,
+        call(normal(), 3),
+        call(normal(0, 3), 2, axis=0),
+        call(normal(3), repeats=np.int8([1, 2, 0])),
+    ),
+    *rows("take_along_axis", along_axis, *(call(normal(*shape), ids, axis=axis) for shape, ids, axis in ALONG)),
+    *rows(
+        "sort",
+        by_python,
+        *(call(spaced(2, 3, 4), axis=axis) for axis in (None, 0, 1, -1)),
+        call(spaced(0, 3)),
+        call(spaced(5)),
+    ),
+    *rows(
+        "sort", by_python, *(call(spaced(4, 3), axis, descending=True) for axis in (None, 0, -1)), call(normal(), None)
     ),
     *rows("concatenate", np.concatenate, call([normal(2, 3), normal(1, 3), normal(4, 3)]), call([normal(3)], 0)),
     *rows("concatenate", np.concatenate, call([normal(2, 2, 3), normal(2, 1, 3)], axis=-2)),

@@ -45,6 +45,9 @@ KINKS = [  # an op, its operands, the gradient that comes in (None: ones), and t
     (lambda x: ops.min(x, axis=1), [[[1, 1, 3], [2, 2, 2]]], [1, 6], [[[0.5, 0.5, 0], [2, 2, 2]]]),
     (ops.power, [[0, 0, 0, 2], [0, 1, 2, 0]], None, [[0, 1, 0, 0], [0, 0, 0, math.log(2)]]),
     (ops.power, [[-2], 3], None, [[12]]),
+    (ops.sort, [[2, 1, 2, 1]], [1, 2, 3, 4], [[3, 1, 4, 2]]),
+    (lambda x: ops.sort(x, descending=True), [[2, 1, 2, 1]], [1, 2, 3, 4], [[1, 3, 2, 4]]),
+    (lambda x: ops.top_k(x, 2)[0], [[1, 3, 3, 3]], [1, 2], [[0, 1, 2, 0]]),
     (ops.prod, [[0, 2, 3]], None, [[6, 0, 0]]),
     (ops.prod, [[0, 0, 3]], None, [[0, 0, 0]]),
     (lambda x: ops.prod(x, axis=1), [[[1e-200, 1e-200, 1e200], [2, 0, 3]]], None, [[[1, 1, 0], [0, 6, 0]]]),
@@ -143,6 +146,32 @@ def test_erf_is_within_a_few_units_in_the_last_place_of_the_standard_library(dty
     assert np.max(np.abs(y.astype(np.float64) - exact) / np.spacing(np.abs(exact.astype(dtype)))) <= bound
     assert np.max(np.abs(y)) == 1
     np.testing.assert_array_equal(ops.erf(-x).value, -y)
+
+
+def test_sorts_are_stable_in_both_directions_and_nan_is_the_largest():
+    x = [2, NAN, 1, 2, INF, 1]
+    assert ops.argsort(x).tolist() == [2, 5, 0, 3, 4, 1]
+    assert ops.argsort(x, descending=True).tolist() == [1, 4, 0, 3, 2, 5]
+    np.testing.assert_array_equal(ops.sort(x).value, [1, 1, 2, 2, INF, NAN])
+    np.testing.assert_array_equal(ops.sort(x, descending=True).value, [NAN, INF, 2, 2, 1, 1])
+    assert ops.argsort([[3, 1], [2, 0]], axis=0).tolist() == [[1, 1], [0, 0]]
+    assert ops.argsort([[3, 1], [2, 0]], axis=None).tolist() == [3, 1, 2, 0]
+    assert ops.argsort(np.zeros((2, 0))).shape == (2, 0)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_top_k_are_the_first_of_the_descending_order_with_their_indices_and_only_they_get_gradients(dtype, axis):
+    x = Tensor(normal(4, 5, dtype=dtype), requires_grad=True)
+    for k in (0, 1, 3, 4):
+        values, indices = ops.top_k(x, k, axis)
+        np.testing.assert_array_equal(values.value, np.take(-np.sort(-x.value, axis), range(k), axis))
+        np.testing.assert_array_equal(np.take_along_axis(x.value, indices, axis), values.value)
+        assert (values.dtype, indices.dtype) == (dtype, np.int64)
+        [gradient] = gradients(values, x, 2 * np.ones(values.shape))
+        assert gradient.sum() == 2 * values.value.size
+        assert (np.take_along_axis(gradient, indices, axis) == 2).all()
+    assert ops.top_k([1, 5, 5, 2], 2)[1].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(("sections", "ends"), [(3, [2, 4]), ([1, 5], [1]), ((0, 6), [0]), ([6], [])])
@@ -462,6 +491,9 @@ SUMS = [
     (ops.mean, 20 * TALL),
     (lambda x: ops.sum(x, axis=0), TENTHS),
     (lambda x: ops.cumsum(x, axis=0)[-1], TENTHS),
+    (lambda x: ops.tile(x, (ROWS // 4, 1)), FOUR),
+    (lambda x: ops.repeat(x, ROWS), FOUR),
+    (lambda x: ops.take_along_axis(x, IDS, 0), FOUR),
     (ops.logsumexp, 0 * TALL),
     (lambda x: ops.var(x, axis=0), 30 * TENTHS * np.where(np.arange(ROWS) % 2, 1, -1)[:, np.newaxis]),
     (lambda x: ops.std(x), 30 * TALL * np.where(np.arange(ROWS) % 2, 1, -1)),

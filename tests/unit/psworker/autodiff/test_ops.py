@@ -213,6 +213,16 @@ WRONG = [
     (lambda: np.concatenate([X, X]), TypeError, r"use its \.value"),
     (lambda: ops.leaky_relu(X, 1.5), ValueError, r"leaky_relu\(.*slope=1.5\): slope must be from 0 to 1"),
     *((lambda r=r: ops.dropout(Z2, r), ValueError, r"dropout\(.*at least 0 and below 1") for r in (-0.1, 1, np.nan)),
+    # Order and repetition.
+    (lambda: ops.sort(X, 2), ValueError, r"sort\(x: float32 \(2, 3\), axis=2\): axis 2 is out of bounds"),
+    (lambda: ops.top_k(X, 4), ValueError, r"top_k: k must be in 0 \.\.\. 3, the size of axis 1 of x, but it is 4"),
+    (lambda: ops.top_k(X, 1.0), TypeError, "top_k: k must be an integer, but it is 1.0"),
+    (lambda: ops.take_along_axis(X, [[0]]), ValueError, r"shape of x but for axis 1, but their shape is \(1, 1\)"),
+    (lambda: ops.take_along_axis(X, [[3], [0]]), IndexError, r"take_along_axis\(x: float32 \(2, 3\), .*out of bounds"),
+    (lambda: ops.take_along_axis(X, [[1.0], [0]]), TypeError, "indices must be integers, but they are float64"),
+    (lambda: ops.repeat(X, 1.5), TypeError, "repeats must be integers, but they are float64"),
+    (lambda: ops.repeat(X, [1, 2], axis=1), ValueError, r"repeat\(x: float32 \(2, 3\), repeats=\[1, 2\], axis=1\): "),
+    (lambda: ops.tile(X, -1), ValueError, r"tile\(x: float32 \(2, 3\), reps=-1\): .*negative"),
     # Losses.
     (lambda: ops.softmax_cross_entropy(N, [0, -1, 2, 3, 9]), ValueError, r"must be in 0 .* span -1 \.\.\. 9"),
     (lambda: ops.softmax_cross_entropy(N, [0.0] * 5), TypeError, r"softmax_.*labels must be integers.* are float64"),
