@@ -19,6 +19,7 @@ from psworker.autodiff.ops import (
     normalization,
     ordering,
     reductions,
+    segments,
 )
 from psworker.autodiff.ops.activations import *  # noqa: F403
 from psworker.autodiff.ops.arrays import *  # noqa: F403
@@ -32,11 +33,12 @@ from psworker.autodiff.ops.math import *  # noqa: F403
 from psworker.autodiff.ops.normalization import *  # noqa: F403
 from psworker.autodiff.ops.ordering import *  # noqa: F403
 from psworker.autodiff.ops.reductions import *  # noqa: F403
+from psworker.autodiff.ops.segments import *  # noqa: F403
 from psworker.autodiff.tensor import Tensor, TensorLike
 
 __all__ = ["avg_pool2d", "conv2d", "max_pool2d", "precise"]
 _FAMILIES = [activations, arrays, elementary, indexing, linear_algebra, losses, math, normalization, ordering]
-_FAMILIES += [reductions]
+_FAMILIES += [reductions, segments]
 for _family in _FAMILIES:
     __all__ += _family.__all__
 

@@ -359,6 +359,36 @@ def by_python(x, axis=-1, descending=False):
     return ordered.reshape(-1) if axis is None else np.moveaxis(ordered, -1, axis)
 
 
+def by_segment(reduce, empty):
+    """A loop over segments; `reduce` takes rows and the axis."""
+
+    def reference(x, segment_ids, num_segments=None):
+        ids = np.asarray(segment_ids)
+        count = num_segments if num_segments is not None else max([-1, *ids.tolist()]) + 1
+        rows = [reduce(x[ids == n], axis=0) if (ids == n).any() else np.full(x.shape[1:], empty) for n in range(count)]
+        return np.array(rows, float).reshape(count, *x.shape[1:])
+
+    return reference
+
+
+def softmax_by_segment(x, segment_ids, num_segments=None):
+    y = np.empty(x.shape)
+    for n in set(np.ravel(segment_ids).tolist()):
+        y[np.equal(segment_ids, n)] = numpy_softmax(x[np.equal(segment_ids, n)], axis=0)
+    return y
+
+
+def segmented(operand):
+    """Ids sorted or not, of several dtypes, with empty segments between and at the end, and without any row."""
+    return [
+        *(call(operand(5), ids) for ids in ([0, 0, 1, 1, 1], np.uint8([2, 0, 4, 0, 2]))),
+        *(call(operand(5, 3), np.array([3, 1, 1, 0, 3]), num_segments) for num_segments in (None, 4, 6)),
+        call(operand(4, 2, 3), segment_ids=np.int32([1, 0, 1, 1]), num_segments=2),
+        *(call(operand(1, 2), [0]), call(operand(3, 0), [0, 2, 0]), call(operand(0, 2), [])),
+        call(operand(0, 3), np.zeros(0, int), num_segments=2),
+    ]
+
+
 def selected(condition, a, b):
     return condition * a + np.logical_not(condition) * b
 
@@ -431,6 +461,12 @@ CASES += [
     *rows(
         "sort", by_python, *(call(spaced(4, 3), axis, descending=True) for axis in (None, 0, -1)), call(normal(), None)
     ),
+    *rows("segment_sum", by_segment(np.sum, 0), *segmented(normal)),
+    *rows("segment_mean", by_segment(np.mean, 0), *segmented(normal)),
+    *rows("segment_max", by_segment(np.max, -np.inf), call(spaced(5), [0, 0, 1, 1, 1]), call(spaced(1, 2), [0])),
+    *rows("segment_max", by_segment(np.max, -np.inf), call(spaced(5, 3), [2, 1, 1, 0, 2]), call(spaced(0, 2), [])),
+    *rows("segment_max", by_segment(np.max, -np.inf), call(spaced(4, 2, 3), np.uint8([1, 0, 1, 1]), num_segments=2)),
+    *rows("segment_softmax", softmax_by_segment, *segmented(normal)),
     *rows("concatenate", np.concatenate, call([normal(2, 3), normal(1, 3), normal(4, 3)]), call([normal(3)], 0)),
     *rows("concatenate", np.concatenate, call([normal(2, 2, 3), normal(2, 1, 3)], axis=-2)),
     *rows("concatenate", np.concatenate, call([normal(0, 3), normal(2, 3)]), call([normal(2), np.int8([1, 2])])),

@@ -45,6 +45,9 @@ KINKS = [  # an op, its operands, the gradient that comes in (None: ones), and t
     (lambda x: ops.min(x, axis=1), [[[1, 1, 3], [2, 2, 2]]], [1, 6], [[[0.5, 0.5, 0], [2, 2, 2]]]),
     (ops.power, [[0, 0, 0, 2], [0, 1, 2, 0]], None, [[0, 1, 0, 0], [0, 0, 0, math.log(2)]]),
     (ops.power, [[-2], 3], None, [[12]]),
+    (lambda x: ops.segment_max(x, [1, 0, 1, 1])[:2], [[3, 1, 3, 2]], [1, 4], [[2, 1, 2, 0]]),
+    (lambda x: ops.segment_softmax(x, [0, 1, 1]), [[-INF, -INF, -INF]], None, [[0, 0, 0]]),
+    (lambda x: ops.segment_softmax(x, [0, 1, 1, 0]), [[1e300, 0, -1e300, 0]], [1, 2, 3, 4], [[0, 0, 0, 0]]),
     (ops.sort, [[2, 1, 2, 1]], [1, 2, 3, 4], [[3, 1, 4, 2]]),
     (lambda x: ops.sort(x, descending=True), [[2, 1, 2, 1]], [1, 2, 3, 4], [[1, 3, 2, 4]]),
     (lambda x: ops.top_k(x, 2)[0], [[1, 3, 3, 3]], [1, 2], [[0, 1, 2, 0]]),
@@ -172,6 +175,18 @@ def test_the_top_k_are_the_first_of_the_descending_order_with_their_indices_and_
         assert gradient.sum() == 2 * values.value.size
         assert (np.take_along_axis(gradient, indices, axis) == 2).all()
     assert ops.top_k([1, 5, 5, 2], 2)[1].tolist() == [1, 2]
+
+
+def test_empty_segments_and_segments_of_minus_infinity_and_nan():
+    x, ids = np.array([[1.0, -INF], [4, -INF], [NAN, 2]]), [3, 3, 0]
+    np.testing.assert_array_equal(ops.segment_sum(x, ids, 5).value[[1, 3, 4]], [[0, 0], [5, -INF], [0, 0]])
+    np.testing.assert_array_equal(ops.segment_mean(x, ids, 5).value[[1, 3, 4]], [[0, 0], [2.5, -INF], [0, 0]])
+    np.testing.assert_array_equal(ops.segment_max(x, ids).value, [[NAN, 2], [-INF] * 2, [-INF] * 2, [4, -INF]])
+    np.testing.assert_array_equal(ops.segment_softmax([-INF, -INF, 3], [0, 0, 2]).value, [0, 0, 1])
+    lowest = ops.segment_max(np.int8([3, -7]), [2, 0])
+    assert lowest.value.tolist() == [-7, -128, 3]
+    assert ops.segment_max([True], [1]).value.tolist() == [False, True]
+    assert ops.segment_sum(np.int8([3, -7]), [0, 0]).dtype == np.int8
 
 
 @pytest.mark.parametrize(("sections", "ends"), [(3, [2, 4]), ([1, 5], [1]), ((0, 6), [0]), ([6], [])])
@@ -455,6 +470,7 @@ def test_without_a_tensor_numpy_decides_and_functions_of_real_numbers_take_integ
     assert ops.matmul([[1.0]], np.float32([[1]])).dtype == np.float64
     assert ops.add(Tensor(np.array([1])), np.float32([1, 2])).dtype == np.float64  # int64 and float32
     real = ["erf", "exp", "gelu", "log", "log_softmax", "logsumexp", "sigmoid", "softmax", "softplus", "sqrt", "tanh"]
+    assert {f([3, 1], [0, 0]).dtype for f in (ops.segment_mean, ops.segment_softmax)} == {np.dtype(np.float32)}
     real += ["norm", "std", "var"]
     for function in (getattr(ops, name) for name in real):
         for dtype in (np.uint8, np.int8, np.int64, bool):
@@ -491,6 +507,9 @@ SUMS = [
     (ops.mean, 20 * TALL),
     (lambda x: ops.sum(x, axis=0), TENTHS),
     (lambda x: ops.cumsum(x, axis=0)[-1], TENTHS),
+    (lambda x: ops.segment_sum(x, IDS), TENTHS[: len(IDS)]),
+    (lambda x: ops.segment_mean(x, IDS) * 20, TENTHS[: len(IDS)]),
+    (lambda x: ops.segment_softmax(x, IDS)[:2], 0 * TENTHS[: len(IDS)]),
     (lambda x: ops.tile(x, (ROWS // 4, 1)), FOUR),
     (lambda x: ops.repeat(x, ROWS), FOUR),
     (lambda x: ops.take_along_axis(x, IDS, 0), FOUR),

@@ -223,6 +223,18 @@ WRONG = [
     (lambda: ops.repeat(X, 1.5), TypeError, "repeats must be integers, but they are float64"),
     (lambda: ops.repeat(X, [1, 2], axis=1), ValueError, r"repeat\(x: float32 \(2, 3\), repeats=\[1, 2\], axis=1\): "),
     (lambda: ops.tile(X, -1), ValueError, r"tile\(x: float32 \(2, 3\), reps=-1\): .*negative"),
+    # Segments.
+    (
+        lambda: ops.segment_sum(X, [0, 2], 2),
+        IndexError,
+        r"segment_sum\(x: .*segment_ids must be in 0 .* span 0 \.\.\. 2",
+    ),
+    (lambda: ops.segment_max(X, [0, -1]), IndexError, r"segment_max\(x: .*but they span -1 \.\.\. 0"),
+    (lambda: ops.segment_mean(X, [0.0, 1]), TypeError, "segment_ids must be integers, but they are float64"),
+    (lambda: ops.segment_softmax(X, [0]), ValueError, r"one id for each row of x, shape \(2,\), but .* is \(1,\)"),
+    (lambda: ops.segment_sum(2.0, 0), ValueError, "x must have at least one axis"),
+    (lambda: ops.segment_sum(X, [0, 0], -1), ValueError, "num_segments must not be negative, but it is -1"),
+    (lambda: ops.segment_sum(X, [0, 0], 2.5), TypeError, "num_segments must be an integer, but it is 2.5"),
     # Losses.
     (lambda: ops.softmax_cross_entropy(N, [0, -1, 2, 3, 9]), ValueError, r"must be in 0 .* span -1 \.\.\. 9"),
     (lambda: ops.softmax_cross_entropy(N, [0.0] * 5), TypeError, r"softmax_.*labels must be integers.* are float64"),
