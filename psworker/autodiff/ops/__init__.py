@@ -23,7 +23,9 @@ from psworker.autodiff.ops import (
 )
 from psworker.autodiff.ops.activations import *  # noqa: F403
 from psworker.autodiff.ops.arrays import *  # noqa: F403
+from psworker.autodiff.ops.convolution.conv1d import conv1d
 from psworker.autodiff.ops.convolution.conv2d import conv2d, precise
+from psworker.autodiff.ops.convolution.conv2d_transpose import conv2d_transpose
 from psworker.autodiff.ops.convolution.pooling import avg_pool2d, max_pool2d
 from psworker.autodiff.ops.elementary import *  # noqa: F403
 from psworker.autodiff.ops.indexing import *  # noqa: F403
@@ -36,7 +38,7 @@ from psworker.autodiff.ops.reductions import *  # noqa: F403
 from psworker.autodiff.ops.segments import *  # noqa: F403
 from psworker.autodiff.tensor import Tensor, TensorLike
 
-__all__ = ["avg_pool2d", "conv2d", "max_pool2d", "precise"]
+__all__ = ["avg_pool2d", "conv1d", "conv2d", "conv2d_transpose", "max_pool2d", "precise"]
 _FAMILIES = [activations, arrays, elementary, indexing, linear_algebra, losses, math, normalization, ordering]
 _FAMILIES += [reductions, segments]
 for _family in _FAMILIES:

@@ -15,10 +15,12 @@ import numpy as np
 
 from pswire.tensors.sums import add_over
 from psworker.autodiff.ops.activations import relu_vjp
-from psworker.autodiff.ops.convolution import im2col, winograd
+from psworker.autodiff.ops.convolution import grouped, im2col, winograd
 from psworker.autodiff.ops.convolution.windows import Padding, Pair, axes, check_images
 from psworker.autodiff.tape import Result, float16_in_float32, op
 from psworker.autodiff.tensor import Array, Tensor, TensorLike
+
+Activation: TypeAlias = Literal["relu"] | None
 
 
 class _Precise(threading.local):
@@ -49,7 +51,8 @@ def conv2d(
     strides: Pair = 1,
     padding: Padding = "SAME",
     dilations: Pair = 1,
-    activation: Literal["relu"] | None = None,
+    activation: Activation = None,
+    groups: int = 1,
 ) -> Tensor:
     """y[n, i, j, o] = sum over u, v, c of filters[u, v, c, o] * x[n, i*s + u*d, j*s + v*d, c]; stride s, dilation d.
 
@@ -59,6 +62,10 @@ def conv2d(
     for ceil((size - (kernel - 1) * dilation) / stride). Cross-correlation, as usual (Goodfellow, Bengio and Courville,
     Deep Learning, 2016, equation 9.6). `activation="relu"` is faster and smaller than a relu after it.
 
+    `groups` divides channels and results into as many equal groups: the results of a group are of its channels only,
+    and `filters` are (height, width, channels / groups, out). With as many groups as channels it is a depthwise
+    convolution, in which the results of a channel are adjacent. Groups are convolved directly.
+
     In float32, batches of eight images and more use Winograd convolution where it is faster, with about ten times the
     rounding error of direct convolution, about 1e-5 of the largest element of a result or gradient unless terms cancel
     (bound: docs/performance.md). Images with a wide dynamic range or non-finite elements, float64, and all images
@@ -66,25 +73,54 @@ def conv2d(
 
     Raises ValueError when shapes do not fit or an option is unknown, TypeError for other than floating point.
     """
+    relu = is_relu("conv2d", activation)
+    y = _conv2d(x, filters, bias, strides, padding, dilations, relu, groups)  # type: ignore[arg-type]
+    return with_relu(y) if relu else y
+
+
+def is_relu(name: str, activation: Activation) -> bool:
+    """Whether the activation is relu; ValueError with the op's name unless it is that or None."""
     if activation not in (None, "relu"):
-        raise ValueError(f'conv2d: activation must be None or "relu", but it is {activation!r}')
-    relu = activation is not None
-    y = _conv2d(x, filters, bias, strides, padding, dilations, relu)  # type: ignore[arg-type]
-    return _activated(y) if relu else y
+        raise ValueError(f'{name}: activation must be None or "relu", but it is {activation!r}')
+    return activation is not None
 
 
 @op
 @float16_in_float32
 def _conv2d(
-    x: Array, filters: Array, bias: Array | None, /, strides: Pair, padding: Padding, dilations: Pair, relu: bool
+    x: Array,
+    filters: Array,
+    bias: Array | None,
+    /,
+    strides: Pair,
+    padding: Padding,
+    dilations: Pair,
+    relu: bool,
+    groups: int,
+) -> Result:
+    return convolution(x, filters, bias, strides, padding, dilations, relu, groups)
+
+
+def convolution(
+    x: Array,
+    filters: Array,
+    bias: Array | None,
+    strides: Pair,
+    padding: Padding,
+    dilations: Pair,
+    relu: bool,
+    groups: int,
 ) -> Result:
     """The activated value of `conv2d`, and the derivatives before activation."""
     x, filters = np.asarray(x), np.asarray(filters)
-    _check(x, filters, bias)
+    _check(x, filters, bias, groups)
     rows, columns = axes(x.shape[1:3], filters.shape[:2], strides, padding, dilations)
     dtype = np.result_type(*(a for a in (x, filters, bias) if a is not None))
     x, filters = x.astype(dtype, copy=False), np.ascontiguousarray(filters, dtype)
     channels, out = filters.shape[2:]
+
+    def bias_gradient(g: Array) -> Array:
+        return np.asarray(add_over(g, (0, 1, 2)))
 
     def finish(part: Array) -> None:
         if bias is not None:
@@ -92,6 +128,14 @@ def _conv2d(
         if relu:
             np.clip(part, 0, np.inf, out=part)
 
+    if groups > 1:
+        y = grouped.convolve(x, filters, rows, columns, groups)
+        finish(y)
+        return y, (
+            lambda g: grouped.images_gradient(g, filters, rows, columns, groups),
+            lambda g: grouped.filters_gradient(x, g, rows, columns, groups),
+            bias_gradient,
+        )
     is_faster = winograd.is_faster(len(x), channels, out, rows, columns, dtype)
     faster = is_faster and not _precise.on and winograd.filters_have_narrow_range(filters)
     narrow_x = winograd.has_narrow_range(x, rows, columns) if faster else np.zeros(len(x), bool)
@@ -111,7 +155,7 @@ def _conv2d(
 
     split = _by_algorithm(narrow_x)
     y = _joined([(some, module.convolve(x[some], filters, rows, columns, finish)) for module, some in split])
-    return y, (x_gradient, filters_gradient, lambda g: add_over(g, (0, 1, 2)))
+    return y, (x_gradient, filters_gradient, bias_gradient)
 
 
 Images: TypeAlias = slice | Array  # of a batch: all, or those where an array of booleans is true
@@ -135,18 +179,30 @@ def _joined(parts: list[tuple[Images, Array]]) -> Array:
     return joined
 
 
+def with_relu(y: Tensor) -> Tensor:
+    """`y`, on which relu was computed already, with the derivative of relu."""
+    return _activated(y)
+
+
 @op
 def _activated(y: Array, /) -> Result:
-    """`y`, on which relu was computed already, with the derivative of relu."""
     return y, (relu_vjp(y),)
 
 
-def _check(x: Array, filters: Array, bias: Array | None) -> None:
+def _check(x: Array, filters: Array, bias: Array | None, groups: int) -> None:
     check_images(x)
     if filters.ndim != 4 or 0 in filters.shape[:2]:
         raise ValueError(f"filters must be (height, width, channels, out), but their shape is {filters.shape}")
-    if x.shape[3] != filters.shape[2]:
-        raise ValueError(f"x has {x.shape[3]} channels, but the filters are for {filters.shape[2]}")
+    if not isinstance(groups, (int, np.integer)):
+        raise TypeError(f"groups must be an integer, but it is {groups!r}")
+    if groups < 1 or x.shape[3] % groups or filters.shape[3] % groups:
+        raise ValueError(
+            f"groups must divide the channels of x ({x.shape[3]}) and of the result ({filters.shape[3]}), but it is "
+            f"{groups}"
+        )
+    if x.shape[3] != filters.shape[2] * groups:
+        given = f"{filters.shape[2]}" if groups == 1 else f"{groups} groups of {filters.shape[2]}"
+        raise ValueError(f"x has {x.shape[3]} channels, but the filters are for {given}")
     if bias is not None and np.shape(bias) != filters.shape[3:]:
         raise ValueError(f"bias must have the shape {filters.shape[3:]}, but it is {np.shape(bias)}")
     if filters.dtype.kind != "f":

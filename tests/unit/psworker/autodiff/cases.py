@@ -517,6 +517,35 @@ def numpy_conv2d(x, filters, bias=None, strides=1, padding="SAME", dilations=1, 
     return y if activation is None else np.where(y > 0, y, 0)
 
 
+def numpy_grouped(x, filters, bias=None, groups=1, activation=None, **options):
+    parts = zip(np.split(x, groups, -1), np.split(filters, groups, -1), strict=True)
+    y = np.concatenate([numpy_conv2d(image, part, **options) for image, part in parts], -1)
+    y = y if bias is None else y + bias
+    return y if activation is None else np.where(y > 0, y, 0)
+
+
+def numpy_conv1d(x, filters, bias=None, strides=1, padding="SAME", dilations=1, **options):
+    geometry = {"strides": (1, strides), "dilations": (1, dilations), "padding": padding}
+    return numpy_grouped(x[:, np.newaxis], filters[np.newaxis], bias, **geometry, **options)[:, 0]
+
+
+def numpy_conv2d_transpose(x, filters, bias=None, strides=1, padding="SAME", dilations=1):
+    """Each pixel scattered over its window of the result, whose size is that of Keras' Conv2DTranspose."""
+    sizes = []
+    for size, kernel, stride, dilation in zip(
+        x.shape[1:3], filters.shape, both(strides), both(dilations), strict=False
+    ):
+        beyond = 0 if padding == "SAME" else max(dilation * (kernel - 1) + 1 - stride, 0)
+        sizes.append((size * stride + beyond, kernel, stride, dilation))
+    down, along = (windows_along(*axis, padding) for axis in sizes)
+    y = np.zeros((len(x), sizes[0][0], sizes[1][0], filters.shape[2]))
+    for (i, us), (j, vs) in product(enumerate(down), enumerate(along)):
+        for (k, u), (m, v) in product(enumerate(us), enumerate(vs)):
+            if 0 <= u < y.shape[1] and 0 <= v < y.shape[2]:
+                y[:, u, v] += x[:, i, j] @ filters[k, m].T
+    return y if bias is None else y + bias
+
+
 def pooled(reduce):
     def reference(x, size=2, strides=None, padding="VALID"):
         geometry = zip(x.shape[1:3], both(size), both(size if strides is None else strides), strict=True)
@@ -555,6 +584,34 @@ WITHOUT_BIAS = [
     *((shape, (3, 3, 2, 2), {}) for shape in ((0, 4, 4, 2), (1, 0, 4, 2), (1, 4, 0, 2))),
     *(((2, 3, 3, channels), (2, 2, channels, 2 - channels), {}) for channels in (0, 2)),
 ]
+GROUPED = [
+    ((2, 4, 5, 4), (3, 3, 2, 6), option("SAME", groups=2)),
+    ((2, 5, 4, 6), (2, 3, 2, 3), option("VALID", (1, 2), groups=3, activation="relu")),
+    ((1, 6, 5, 4), (2, 2, 2, 2), option("SAME", 2, (1, 2), groups=2)),
+    ((2, 4, 5, 3), (3, 3, 1, 3), option("SAME", groups=3)),
+    ((2, 5, 6, 2), (3, 2, 1, 6), option("SAME", (2, 3), groups=2, activation="relu")),
+    ((1, 6, 7, 3), (2, 3, 1, 6), option("VALID", 1, 2, groups=3)),
+    ((1, 5, 5, 2), (2, 2, 1, 2), option("VALID", 4, groups=2)),
+    *(((0, 4, 4, channels), (3, 3, channels // 2, 2), option("SAME", groups=2)) for channels in (2, 4)),
+]
+SEQUENCES = [
+    ((2, 6, 2), (3, 2, 3), {}),
+    ((2, 6, 2), (3, 2, 3), option("VALID", 2, activation="relu")),
+    ((1, 7, 1), (2, 1, 2), option("VALID", 1, 3)),
+    ((1, 5, 3), (4, 3, 1), option("SAME", 3)),
+    ((2, 5, 4), (3, 2, 6), option("SAME", groups=2)),
+    ((2, 5, 2), (3, 1, 4), option("VALID", 2, groups=2, activation="relu")),
+    ((0, 5, 2), (3, 2, 2), {}),
+]
+ENLARGED = [
+    ((2, 3, 2, 2), (3, 3, 4, 2), {}),
+    ((2, 3, 2, 2), (3, 2, 1, 2), option("SAME", 2)),
+    ((1, 2, 3, 3), (3, 4, 2, 3), option("VALID", (1, 2))),
+    ((1, 3, 2, 1), (2, 2, 2, 1), option("VALID", 3)),
+    ((1, 3, 2, 1), (2, 3, 2, 1), option("SAME", (3, 1), (1, 2))),
+    ((1, 2, 3, 2), (2, 3, 1, 2), option("VALID", 2, 2)),
+    ((0, 2, 3, 2), (2, 3, 1, 2), option("SAME", 2)),
+]
 POOLS = [
     *(((2, 4, 6, 3), {}), ((2, 5, 5, 2), {"padding": "SAME"}), ((1, 2, 3, 2), {"size": 5, "padding": "SAME"})),
     ((1, 7, 6, 2), {"size": 3, "strides": 2, "padding": "SAME"}),
@@ -567,6 +624,14 @@ POOLS = [
 CASES += [
     *rows("conv2d", numpy_conv2d, *(call(normal(*x), normal(*f), normal(f[3]), **o) for x, f, o in WITH_BIAS)),
     *rows("conv2d", numpy_conv2d, *(call(normal(*x), normal(*f), **options) for x, f, options in WITHOUT_BIAS)),
+    *rows("conv2d", numpy_grouped, *(call(normal(*x), normal(*f), normal(f[3]), **o) for x, f, o in GROUPED)),
+    *rows("conv2d", numpy_grouped, *(call(normal(*x), normal(*f), **o) for x, f, o in GROUPED[:4])),
+    *rows("conv1d", numpy_conv1d, *(call(normal(*x), normal(*f), normal(f[2]), **o) for x, f, o in SEQUENCES)),
+    *rows("conv1d", numpy_conv1d, *(call(normal(*x), normal(*f), **o) for x, f, o in SEQUENCES[2:4])),
+    *rows("conv2d_transpose", numpy_conv2d_transpose, *(call(normal(*x), normal(*f), **o) for x, f, o in ENLARGED)),
+    *rows(
+        "conv2d_transpose", numpy_conv2d_transpose, call(normal(1, 2, 2, 3), normal(2, 2, 2, 3), normal(2), strides=2)
+    ),
     *rows("max_pool2d", pooled(np.max), *(call(spaced(*shape), **options) for shape, options in POOLS)),
     *rows("avg_pool2d", pooled(np.mean), *(call(normal(*shape), **options) for shape, options in POOLS)),
 ]
