@@ -12,7 +12,7 @@ from numpy.lib.array_utils import normalize_axis_index
 from numpy.typing import ArrayLike, DTypeLike
 
 from pswire.tensors.sums import add_over
-from psworker.autodiff.ops.indexing import checked_ids, getitem
+from psworker.autodiff.ops.indexing import checked_ids, getitem, integer_ids
 from psworker.autodiff.tape import Result, op
 from psworker.autodiff.tensor import Array, Axis, Index, Tensor, TensorLike, as_array
 
@@ -96,7 +96,9 @@ def roll(x: Array, /, shift: int | Sequence[int], axis: Axis = None) -> Result:
     """Move elements `shift` places along an axis, those beyond the end to the start: [1, 2, 3] by 1 -> [3, 1, 2].
 
     Several axes take one shift each, or the same. Without an axis, the flattened x is rolled and keeps its shape.
+    Raises TypeError when a shift is not an integer.
     """
+    shift = integer_ids("shift", shift).tolist()
     return np.roll(x, shift, axis), (lambda g: np.roll(g, np.negative(shift), axis),)
 
 
@@ -105,15 +107,14 @@ def tile(x: Array, /, reps: int | Sequence[int]) -> Result:
     """Repeat x as a whole, `reps` times along each axis: [1, 2] by 2 -> [1, 2, 1, 2]; (2, 3) by (2, 1) -> (4, 3).
 
     x or reps gets leading ones if it has fewer axes. (To repeat each element, use `repeat`.) Raises ValueError when one
-    is negative.
+    is negative, TypeError when one is not an integer.
     """
-    x, reps = np.asarray(x), (reps,) if isinstance(reps, (int, np.integer)) else tuple(reps)
-    ndim = max(x.ndim, len(reps))
+    x, counts = np.asarray(x), tuple(integer_ids("reps", reps).reshape(-1).tolist())
+    ndim = max(x.ndim, len(counts))
     sizes = (1,) * (ndim - x.ndim) + x.shape
-    reps = (1,) * (ndim - len(reps)) + reps
-    copies = tuple(size for pair in zip(reps, sizes, strict=True) for size in pair)
-    value = np.tile(x, reps)
-    return value, (lambda g: add_over(g.reshape(copies), tuple(range(0, 2 * ndim, 2))).reshape(x.shape),)
+    counts = (1,) * (ndim - len(counts)) + counts
+    copies = tuple(size for pair in zip(counts, sizes, strict=True) for size in pair)
+    return np.tile(x, counts), (lambda g: add_over(g.reshape(copies), tuple(range(0, 2 * ndim, 2))).reshape(x.shape),)
 
 
 @op

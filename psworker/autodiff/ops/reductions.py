@@ -139,7 +139,8 @@ def _variance(x: Array, axis: Axis, ddof: int) -> tuple[Array, Array, int]:
 def norm(x: Array, /, axis: Axis = None, keepdims: bool = False) -> Result:
     """The Euclidean norm over axes, sqrt(sum(x^2)); over two axes, the Frobenius norm; over no elements 0.
 
-    Scaled by the largest element, so squares do not overflow. At 0 it has a kink, and the derivative is taken as 0.
+    Scaled by the largest element, so squares do not overflow. At 0 it has a kink, and the derivative is taken as 0; by
+    an infinite element it is NaN, and numpy warns.
     """
     x = floating(np.asarray(x))
     largest = np.max(np.abs(x), axis=axis, keepdims=True, initial=0)

@@ -18,7 +18,7 @@ from psworker.autodiff.tensor import Array
 
 def convolve(x: Array, filters: Array, rows: Axis, columns: Axis, groups: int) -> Array:
     """`conv2d` without bias and activation, `filters` (height, width, channels / groups, out)."""
-    if filters.shape[2] > 1:
+    if filters.shape[2] != 1:
         parts = zip(_split(x, groups), _split(filters, groups), strict=True)
         return np.concatenate([im2col.convolve(image, part, rows, columns, _unchanged) for image, part in parts], -1)
     elements = _by_channel(filters[:, :, 0], groups)
@@ -33,7 +33,7 @@ def convolve(x: Array, filters: Array, rows: Axis, columns: Axis, groups: int) -
 
 def images_gradient(g: Array, filters: Array, rows: Axis, columns: Axis, groups: int) -> Array:
     """The gradient of the images: (batch, height, width, channels)."""
-    if filters.shape[2] > 1:
+    if filters.shape[2] != 1:
         parts = zip(_split(g, groups), _split(filters, groups), strict=True)
         return np.concatenate([im2col.images_gradient(some, part, rows, columns) for some, part in parts], -1)
     elements = _by_channel(filters[:, :, 0], groups)
@@ -47,7 +47,7 @@ def images_gradient(g: Array, filters: Array, rows: Axis, columns: Axis, groups:
 
 def filters_gradient(x: Array, g: Array, rows: Axis, columns: Axis, groups: int) -> Array:
     """The gradient of the filters: (height, width, channels / groups, out)."""
-    if x.shape[3] > groups:
+    if x.shape[3] != groups:
         parts = zip(_split(x, groups), _split(g, groups), strict=True)
         return np.concatenate([im2col.filters_gradient(image, some, rows, columns) for image, some in parts], -1)
     by_channel = _by_channel(g, groups)

@@ -592,7 +592,7 @@ GROUPED = [
     ((2, 5, 6, 2), (3, 2, 1, 6), option("SAME", (2, 3), groups=2, activation="relu")),
     ((1, 6, 7, 3), (2, 3, 1, 6), option("VALID", 1, 2, groups=3)),
     ((1, 5, 5, 2), (2, 2, 1, 2), option("VALID", 4, groups=2)),
-    *(((0, 4, 4, channels), (3, 3, channels // 2, 2), option("SAME", groups=2)) for channels in (2, 4)),
+    *(((0, 4, 4, channels), (3, 3, channels // 2, 2), option("SAME", groups=2)) for channels in (0, 2, 4)),
 ]
 SEQUENCES = [
     ((2, 6, 2), (3, 2, 3), {}),

@@ -529,6 +529,9 @@ SUMS = [
     (lambda b: ops.batch_norm_inference(TENTHS, [0.0] * 4, [1.0] * 4, None, b), FOUR),
     (lambda b: ops.layer_norm(TENTHS, None, b), FOUR),
     (lambda x: ops.avg_pool2d(x, 3, 1, "SAME"), np.full((1, 6, 6, 1), 60_000.0)),
+    (lambda f: ops.conv2d(IMAGES.astype(HALF), f, groups=3), np.full((3, 3, 1, 3), TENTH)),
+    (lambda f, b: ops.conv2d_transpose(IMAGES.astype(HALF), f, b), np.full((2, 2, 2, 3), TENTH), FOUR[:2]),
+    (lambda f: ops.conv1d(IMAGES[..., 0].astype(HALF), f), np.full((3, 24, 2), TENTH)),
     (lambda b: ops.conv2d(np.full((2, 100, 500, 1), TENTH), np.full((1, 1, 1, 4), TENTH), b), FOUR),
 ]
 HALF_SUMS = [  # in float32 added one after the other, or by BLAS

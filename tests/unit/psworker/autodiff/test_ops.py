@@ -223,6 +223,8 @@ WRONG = [
     (lambda: ops.repeat(X, 1.5), TypeError, "repeats must be integers, but they are float64"),
     (lambda: ops.repeat(X, [1, 2], axis=1), ValueError, r"repeat\(x: float32 \(2, 3\), repeats=\[1, 2\], axis=1\): "),
     (lambda: ops.tile(X, -1), ValueError, r"tile\(x: float32 \(2, 3\), reps=-1\): .*negative"),
+    (lambda: ops.tile(X, 1.5), TypeError, "reps must be integers, but they are float64"),
+    (lambda: ops.roll(X, 1.5), TypeError, "shift must be integers, but they are float64"),
     # Segments.
     (
         lambda: ops.segment_sum(X, [0, 2], 2),
