@@ -1,0 +1,26 @@
+"""Layers: objects that create their variables in the current `variable_scope`, and compute when called.
+
+    with ps.variable_scope("classifier"):
+        hidden = nn.Dense(784, 128, activation=ops.relu)   # classifier/dense/kernel, .../bias
+        logits = nn.Dense(128, 10, name="logits")          # classifier/logits/kernel, .../bias
+    y = logits(hidden(image))
+
+A layer computes in the dtype of its variables; x of another dtype is cast first, without scaling (bytes remain 0 ...
+255). Common to all layers:
+
+- `name`: scope of the variables, by default the kind and a count (`dense`, `dense_1`, ...); as an attribute, the full
+  scope. Variables are attributes, or None where the arguments leave them out.
+- Errors: ConfigurationError for a name that is taken; TypeError or ValueError for an invalid argument, before any
+  variable is created; when called, ValueError for x of another shape, TypeError for x that is not of real numbers.
+"""
+
+from psworker.model.layers.embedding import Embedding
+from psworker.model.layers.linear import Conv2D, Dense
+from psworker.model.layers.normalization import BatchNorm, LayerNorm
+
+__all__ = ["BatchNorm", "Conv2D", "Dense", "Embedding", "LayerNorm"]
+
+
+def __dir__() -> list[str]:
+    """Public names only."""
+    return sorted(__all__)
