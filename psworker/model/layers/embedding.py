@@ -4,14 +4,14 @@ from pswire.specs import initializers
 from pswire.specs.initializers import Initializer, RowInitializer
 from psworker.autodiff import Tensor, ops
 from psworker.autodiff.tensor import TensorLike
-from psworker.model.layers.layer import new_variable
+from psworker.model.layers.layer import Layer, new_variable
 from psworker.model.tables import Table
 from psworker.model.variables import Variable, layer_scope
 
 _UNIFORM = initializers.random_uniform(-0.05, 0.05)
 
 
-class Embedding:
+class Embedding(Layer):
     """Embedding vectors, of words, users or products, looked up by row number.
 
         vectors = nn.Embedding(50_000, 64)(ids)    # (batch, words) -> (batch, words, 64)

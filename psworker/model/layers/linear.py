@@ -7,13 +7,13 @@ from pswire.specs.initializers import Initializer
 from psworker.autodiff import Tensor, ops
 from psworker.autodiff.ops.convolution.windows import Pair, pair
 from psworker.autodiff.tensor import TensorLike
-from psworker.model.layers.layer import GLOROT_UNIFORM, ZEROS, as_input, initial_value
+from psworker.model.layers.layer import GLOROT_UNIFORM, ZEROS, Layer, as_input, initial_value
 from psworker.model.variables import Variable, layer_scope
 
 Activation: TypeAlias = Callable[[Tensor], Tensor]
 
 
-class _Linear:
+class _Linear(Layer):
     """A layer with a kernel, a bias and an activation."""
 
     def _create(

@@ -7,11 +7,11 @@ import numpy as np
 from psworker.autodiff import Tensor, ops
 from psworker.autodiff.ops.normalization import batch_norm_with_moments
 from psworker.autodiff.tensor import TensorLike
-from psworker.model.layers.layer import ONES, ZEROS, as_input, new_variable
+from psworker.model.layers.layer import ONES, ZEROS, Layer, as_input, new_variable
 from psworker.model.variables import UpdateOp, layer_scope, note_update
 
 
-class BatchNorm:
+class BatchNorm(Layer):
     """Batch normalisation per feature: gamma * (x - mean) / sqrt(variance + epsilon) + beta.
 
         hidden = ops.relu(nn.BatchNorm(128)(x, training=True))
@@ -69,7 +69,7 @@ class BatchNorm:
         return f"BatchNorm({self.name!r}: {self.moving_mean.shape[0]})"
 
 
-class LayerNorm:
+class LayerNorm(Layer):
     """Layer normalisation by each example's own moments (formula and source: `ops.layer_norm`).
 
         hidden = nn.LayerNorm(128)(x)              # (batch, 128) -> (batch, 128)
