@@ -14,6 +14,11 @@ def convolutional():
     return nn.Sequential(features, nn.Flatten(), nn.Dropout(0.1), nn.Dense(12, 3)), images, labels
 
 
+def recurrent():
+    words, labels = np.random.default_rng(2).normal(size=(8, 5, 3)).astype(np.float32), np.arange(8) % 2
+    return nn.Sequential(nn.GRU(3, 6, return_sequences=True), nn.LSTM(6, 6), nn.Dense(6, 2)), words, labels
+
+
 def trained(transport, make):
     """The losses of 30 steps of Adam, and all values after them by name."""
     with transport.sessions() as open_session, ps.collection():
@@ -29,7 +34,7 @@ def trained(transport, make):
             return losses, {variable.name: variable.value.tobytes() for variable in model.variables}
 
 
-@pytest.mark.parametrize("make", [convolutional])
+@pytest.mark.parametrize("make", [convolutional, recurrent])
 def test_a_sequential_model_trains_embedded_and_with_a_server_to_the_same_values(make):
     embedded, served = trained(EMBEDDED, make), trained(GRPC, make)
     assert embedded == served

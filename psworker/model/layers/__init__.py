@@ -22,9 +22,10 @@ from psworker.model.layers.layer import Layer
 from psworker.model.layers.linear import Conv2D, Dense
 from psworker.model.layers.normalization import BatchNorm, LayerNorm
 from psworker.model.layers.pooling import AvgPool2D, Dropout, Flatten, MaxPool2D
+from psworker.model.layers.recurrent import GRU, LSTM
 
-__all__ = ["AvgPool2D", "BatchNorm", "Conv2D", "Dense", "Dropout", "Embedding", "Flatten", "Layer", "LayerNorm"]
-__all__ += ["MaxPool2D", "Sequential"]
+__all__ = ["GRU", "LSTM", "AvgPool2D", "BatchNorm", "Conv2D", "Dense", "Dropout", "Embedding", "Flatten", "Layer"]
+__all__ += ["LayerNorm", "MaxPool2D", "Sequential"]
 
 
 def __dir__() -> list[str]:

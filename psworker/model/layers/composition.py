@@ -26,7 +26,7 @@ class Sequential(Layer):
         layers: those given, as a tuple.
     """
 
-    def __init__(self, *layers: Callable[..., Tensor]) -> None:
+    def __init__(self, *layers: Callable[..., Any]) -> None:
         for number, layer in enumerate(layers):
             if not callable(layer) or isinstance(layer, type):
                 raise TypeError(
@@ -61,7 +61,7 @@ class Sequential(Layer):
         return f"Sequential({', '.join(names)})"
 
 
-def _training_parameter(layer: Callable[..., Tensor]) -> inspect.Parameter | None:
+def _training_parameter(layer: Callable[..., Any]) -> inspect.Parameter | None:
     """The parameter `training` of a layer or function, if it has one; a `partial` that sets it keeps its own."""
     if isinstance(layer, partial) and "training" in layer.keywords:
         return None

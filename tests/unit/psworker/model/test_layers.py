@@ -194,3 +194,185 @@ def test_invalid_arguments_are_refused_in_the_name_of_the_layer(make, error, mes
     with pytest.raises(error, match=message):
         make()
     assert ps.global_variables() == []
+
+
+# --- Recurrent layers -------------------------------------------------------------------------------------------------
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def gru(x, lengths, kernel, recurrent_kernel, bias, recurrent_bias, h):
+    """The states of one example at a time, in float64. Source: cuDNN Developer Guide, CUDNN_GRU, and torch.nn.GRU.
+
+    r = sigmoid(W_r x + R_r h + b_Wr + b_Rr), i (here z) likewise, h' = tanh(W_h x + r * (R_h h + b_Rh) + b_Wh),
+    h_t = (1 - z) * h' + z * h; Cho et al., 2014, equations 5 to 8, have r * h before the product.
+    """
+    (w_r, w_z, w_n), (u_r, u_z, u_n) = np.split(kernel, 3, axis=1), np.split(recurrent_kernel, 3, axis=1)
+    (b_r, b_z, b_n), (c_r, c_z, c_n) = np.split(bias, 3), np.split(recurrent_bias, 3)
+    states = np.empty((*x.shape[:2], h.shape[1]))
+    for example, length in enumerate(lengths):
+        now = h[example]
+        for t in range(x.shape[1]):
+            if t < length:
+                one = x[example, t]
+                r = sigmoid(one @ w_r + b_r + now @ u_r + c_r)
+                z = sigmoid(one @ w_z + b_z + now @ u_z + c_z)
+                now = (1 - z) * np.tanh(one @ w_n + b_n + r * (now @ u_n + c_n)) + z * now
+            states[example, t] = now
+    return states, states[:, -1]
+
+
+def lstm(x, lengths, kernel, recurrent_kernel, bias, h, c):
+    """The outputs of one example at a time, in float64, and the last h and c.
+
+    Source: Hochreiter and Schmidhuber, 1997, with the forget gate of Gers et al., 2000: i, f, o = sigmoid(W x + U h +
+    b), c_t = f * c + i * tanh(W_g x + U_g h + b_g), h_t = o * tanh(c_t).
+    """
+    (w_i, w_f, w_g, w_o), (u_i, u_f, u_g, u_o) = np.split(kernel, 4, axis=1), np.split(recurrent_kernel, 4, axis=1)
+    b_i, b_f, b_g, b_o = np.split(bias, 4)
+    outputs, last_c = np.empty((*x.shape[:2], h.shape[1])), np.empty_like(c)
+    for example, length in enumerate(lengths):
+        now, cell = h[example], c[example]
+        for t in range(x.shape[1]):
+            if t < length:
+                one = x[example, t]
+                i, f = sigmoid(one @ w_i + now @ u_i + b_i), sigmoid(one @ w_f + now @ u_f + b_f)
+                o = sigmoid(one @ w_o + now @ u_o + b_o)
+                cell = f * cell + i * np.tanh(one @ w_g + now @ u_g + b_g)
+                now = o * np.tanh(cell)
+            outputs[example, t] = now
+        last_c[example] = cell
+    return outputs, outputs[:, -1], last_c
+
+
+def differences(function, args):
+    """Central differences of a function of arrays, by each element of each."""
+    found = [np.zeros_like(x) for x in args]
+    for x, derivative in zip(args, found, strict=True):
+        for index in np.ndindex(x.shape):
+            before, values = x[index], []
+            for step in (6e-6, -6e-6):
+                x[index] = before + step
+                values.append(function(*args))
+            x[index], derivative[index] = before, (values[0] - values[1]) / 12e-6
+    return found
+
+
+BATCH, TIME, INPUTS, UNITS = 3, 4, 2, 3
+RECURRENT = {
+    "GRU": (nn.GRU, gru, 3, ["kernel", "recurrent_kernel", "bias", "recurrent_bias"], 1),
+    "LSTM": (nn.LSTM, lstm, 4, ["kernel", "recurrent_kernel", "bias"], 2),
+}
+
+
+def recurrent_case(kind):
+    """A function of the layer, its reference, and arguments in float64: x, the variables and the initial state."""
+    make, reference, gates, parts, states = RECURRENT[kind]
+    layer = make(INPUTS, UNITS, return_sequences=True, return_state=True)
+    shapes = {"kernel": (INPUTS, gates * UNITS), "recurrent_kernel": (UNITS, gates * UNITS)}
+    args = [normal(BATCH, TIME, INPUTS), *(normal(*shapes.get(part, (gates * UNITS,)), seed=9) for part in parts)]
+    args += [normal(BATCH, UNITS, seed=seed) for seed in range(states)]
+
+    def of_layer(x, *rest, lengths=None):
+        for part, value in zip(parts, rest, strict=False):
+            setattr(layer, part, value)
+        state = rest[len(parts) :]
+        outputs, last = layer(x, state[0] if states == 1 else state, lengths)
+        return [outputs, *([last] if states == 1 else last)]
+
+    return of_layer, reference, [x.astype(np.float64) for x in args]
+
+
+@pytest.mark.parametrize("lengths", [None, [4, 0, 2]])
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_a_recurrent_layer_and_its_gradients_equal_a_reference_in_float64(kind, lengths):
+    of_layer, reference, args = recurrent_case(kind)
+    steps = [TIME] * BATCH if lengths is None else lengths
+    tensors = [ps.Tensor(x, requires_grad=True) for x in args]
+    found, expected = of_layer(*tensors, lengths=lengths), reference(args[0], steps, *args[1:])
+    weights = [normal(*y.shape, seed=3 + number).astype(np.float64) for number, y in enumerate(expected)]
+    for y, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(y.value, other, rtol=1e-12, atol=1e-14)
+
+    def weighted(x, *rest):
+        return sum(np.sum(y * weight) for y, weight in zip(reference(x, steps, *rest), weights, strict=True))
+
+    gradients = ps.gradients(found, tensors, weights)
+    for gradient, other in zip(gradients, differences(weighted, args), strict=True):
+        np.testing.assert_allclose(gradient, other, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("output", [0, -1])
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_gradients_of_recurrent_layers_pass_the_gradient_check(kind, output):
+    of_layer, _, args = recurrent_case(kind)
+    ps.check_gradients(lambda *tensors: of_layer(*tensors, lengths=np.array([4, 1, 3]))[output], *args)
+
+
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_a_second_backward_pass_with_other_weights_in_the_same_array_is_not_the_first(kind):
+    of_layer, _, args = recurrent_case(kind)
+    tensors = [ps.Tensor(x, requires_grad=True) for x in args]
+    y = of_layer(*tensors)[0]
+    weights = np.ones(y.shape)
+    expected = ps.gradients(y, tensors, weights, retain_graph=True)
+    ps.gradients(y, tensors[2], weights, retain_graph=True)  # the gradient of x is computed, but not given away
+    weights *= 2
+    for gradient, other in zip(ps.gradients(y, tensors, weights), expected, strict=True):
+        np.testing.assert_allclose(gradient, 2 * other, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("kind", "gates"), [(nn.GRU, 3), (nn.LSTM, 4)])
+def test_a_recurrent_layer_returns_its_last_output_all_outputs_or_a_pair_with_the_state(kind, gates):
+    x, lengths, seen = normal(2, 5, 3), np.array([5, 2]), []
+    for sequences in (False, True):
+        for state in (False, True):
+            with ps.collection():
+                seen.append(kind(3, 4, return_sequences=sequences, return_state=state)(x, lengths=lengths))
+    last, (again, state), outputs, (all_again, _) = seen
+    h = state if kind is nn.GRU else state[0]
+    assert (last.shape, outputs.shape, last.dtype) == ((2, 4), (2, 5, 4), np.float32)
+    for other in (again, h, outputs[:, -1]):
+        np.testing.assert_array_equal(last.value, other.value)
+    np.testing.assert_array_equal(outputs.value, all_again.value)
+    np.testing.assert_array_equal(outputs.value[1, 1:], np.broadcast_to(outputs.value[1, 1], (4, 4)))
+    layer = kind(3, 4, name="plain", bias=False)
+    assert [(one.name, one.shape) for one in layer.variables] == [
+        ("plain/kernel", (3, 4 * gates)),
+        ("plain/recurrent_kernel", (4, 4 * gates)),
+    ]
+    assert repr(kind(3, 4)) == f"{kind.__name__}('{kind.__name__.lower()}': 3 -> 4)"
+    np.testing.assert_array_equal(layer(normal(2, 0, 3)).value, np.zeros((2, 4)))  # no steps
+    with ps.collection():  # zero biases, but for that of the forget gate
+        biases = [one.value for one in kind(3, 4).variables[2:]]
+    expected = [[0] * 12] * 2 if kind is nn.GRU else [[0] * 4 + [1] * 4 + [0] * 8]
+    assert [one.tolist() for one in biases] == expected
+    assert not np.any(nn.LSTM(3, 4, unit_forget_bias=False).bias.value)
+    half = kind(3, 4, name="half", **dict.fromkeys(HALF, lambda shape, _: np.full(shape, 0.25, np.float16)))
+    [gradient] = ps.gradients(ops.sum(half(x)), [half.kernel])
+    assert (half(x).dtype, gradient.dtype) == (np.float16, np.float16)
+
+
+HALF = "kernel_initializer", "recurrent_initializer", "bias_initializer"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((normal(2, 3),), ValueError, r"'\w+': 3 -> 4\): x must have shape \(batch, time, 3\), .* \(2, 3\)"),
+        ((normal(2, 5, 2),), ValueError, r"\(batch, time, 3\), .* \(2, 5, 2\)"),
+        ((normal(2, 5, 3), None, [5, 6]), ValueError, r"lengths must have shape \(2,\) and be in 0 \.\.\. 5"),
+        ((normal(2, 5, 3), None, [5]), ValueError, r"lengths must have shape \(2,\)"),
+        ((normal(2, 5, 3), None, [5, 2.0]), TypeError, "lengths must be integers, but they are float64"),
+    ],
+)
+def test_an_invalid_sequence_is_refused_in_the_name_of_the_layer(arguments, error, message):
+    for layer in (nn.GRU(3, 4), nn.LSTM(3, 4)):
+        with pytest.raises(error, match=message):
+            layer(*arguments)
+    x, state = normal(2, 5, 3), normal(3, 4)
+    for layer, initial in ((nn.GRU(3, 4), state), (nn.LSTM(3, 4), (state, state))):
+        with pytest.raises(ValueError, match=r"the initial state must have shape \(2, [48]\), but its shape is \(3, "):
+            layer(x, initial)
