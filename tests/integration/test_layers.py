@@ -19,6 +19,11 @@ def recurrent():
     return nn.Sequential(nn.GRU(3, 6, return_sequences=True), nn.LSTM(6, 6), nn.Dense(6, 2)), words, labels
 
 
+def attending():
+    words, labels = np.random.default_rng(2).normal(size=(8, 5, 4)).astype(np.float32), np.arange(8) % 2
+    return nn.Sequential(nn.MultiHeadAttention(4, 2, 3), nn.LayerNorm(4), nn.Flatten(), nn.Dense(20, 2)), words, labels
+
+
 def trained(transport, make):
     """The losses of 30 steps of Adam, and all values after them by name."""
     with transport.sessions() as open_session, ps.collection():
@@ -34,7 +39,7 @@ def trained(transport, make):
             return losses, {variable.name: variable.value.tobytes() for variable in model.variables}
 
 
-@pytest.mark.parametrize("make", [convolutional, recurrent])
+@pytest.mark.parametrize("make", [convolutional, recurrent, attending])
 def test_a_sequential_model_trains_embedded_and_with_a_server_to_the_same_values(make):
     embedded, served = trained(EMBEDDED, make), trained(GRPC, make)
     assert embedded == served

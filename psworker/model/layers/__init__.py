@@ -16,6 +16,7 @@ A layer computes in the dtype of its variables; x of another dtype is cast first
   variable is created; when called, ValueError for x of another shape, TypeError for x that is not of real numbers.
 """
 
+from psworker.model.layers.attention import MultiHeadAttention
 from psworker.model.layers.composition import Sequential
 from psworker.model.layers.embedding import Embedding
 from psworker.model.layers.layer import Layer
@@ -25,7 +26,7 @@ from psworker.model.layers.pooling import AvgPool2D, Dropout, Flatten, MaxPool2D
 from psworker.model.layers.recurrent import GRU, LSTM
 
 __all__ = ["GRU", "LSTM", "AvgPool2D", "BatchNorm", "Conv2D", "Dense", "Dropout", "Embedding", "Flatten", "Layer"]
-__all__ += ["LayerNorm", "MaxPool2D", "Sequential"]
+__all__ += ["LayerNorm", "MaxPool2D", "MultiHeadAttention", "Sequential"]
 
 
 def __dir__() -> list[str]:

@@ -376,3 +376,117 @@ def test_an_invalid_sequence_is_refused_in_the_name_of_the_layer(arguments, erro
     for layer, initial in ((nn.GRU(3, 4), state), (nn.LSTM(3, 4), (state, state))):
         with pytest.raises(ValueError, match=r"the initial state must have shape \(2, [48]\), but its shape is \(3, "):
             layer(x, initial)
+
+
+# --- Attention --------------------------------------------------------------------------------------------------------
+
+HEADS, WIDTH, QUERIES, KEYS, FEATURES = 2, 3, 4, 5, 6
+PROJECTIONS = [(part, array) for part in ("query", "key", "value", "output") for array in ("kernel", "bias")]
+
+
+def attention(query, key, value, allowed, *projections):
+    """One head of one query at a time, in float64. Source: Vaswani et al., 2017, equation 1 and section 3.2.2."""
+    (w_q, b_q), (w_k, b_k), (w_v, b_v), (w_o, b_o) = zip(projections[::2], projections[1::2], strict=True)
+    y = np.broadcast_to(b_o, (*query.shape[:2], len(b_o))).copy()
+    for batch, head, number in np.ndindex(*allowed.shape[:3]):
+        part = np.s_[head * WIDTH : (head + 1) * WIDTH]
+        q = query[batch, number] @ w_q[:, part] + b_q[part]
+        keys, values = key[batch] @ w_k[:, part] + b_k[part], value[batch] @ w_v[:, part] + b_v[part]
+        chosen, result = allowed[batch, head, number], np.zeros(WIDTH)
+        if chosen.any():
+            powers = np.exp(keys[chosen] @ q / np.sqrt(WIDTH))
+            result = powers / powers.sum() @ values[chosen]
+        y[batch, number] += result @ w_o[part]
+    return y
+
+
+def attention_case():
+    """A function of the layer, and arguments in float64: query, key, value and the arrays of the projections."""
+    layer = nn.MultiHeadAttention(FEATURES, HEADS, WIDTH)
+    args = [normal(BATCH, size, FEATURES, seed=size + n) for n, size in enumerate((QUERIES, KEYS, KEYS))]
+    args += [normal(*getattr(getattr(layer, part), array).shape, seed=n) for n, (part, array) in enumerate(PROJECTIONS)]
+
+    def of_layer(query, key, value, *projections, **settings):
+        for (part, array), tensor in zip(PROJECTIONS, projections, strict=True):
+            setattr(getattr(layer, part), array, tensor)
+        return layer(query, key, value, **settings)
+
+    return of_layer, [x.astype(np.float64) for x in args]
+
+
+def some(*shape):
+    """Booleans, of which the last row is false."""
+    found = np.random.default_rng(4).random(shape) < 0.6
+    found[..., -1, :] = False
+    return found
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "shape", [None, (QUERIES, KEYS), (BATCH, QUERIES, KEYS), (BATCH, HEADS, QUERIES, KEYS), (BATCH, 1, KEYS), (1, KEYS)]
+)
+def test_attention_and_its_gradients_equal_a_reference_in_float64(shape, causal):
+    of_layer, args = attention_case()
+    mask = None if shape is None else some(*shape)
+    whole = np.ones((BATCH, HEADS, QUERIES, KEYS), bool)
+    if mask is not None:
+        whole = whole & (mask[:, np.newaxis] if mask.ndim == 3 else mask)
+    if causal:
+        whole = whole & (np.arange(KEYS) <= np.arange(QUERIES)[:, np.newaxis])
+    tensors = [ps.Tensor(x, requires_grad=True) for x in args]
+    y, expected = of_layer(*tensors, mask=mask, causal=causal), attention(*args[:3], whole, *args[3:])
+    np.testing.assert_allclose(y.value, expected, rtol=1e-11, atol=1e-13)
+    weights = normal(*y.shape, seed=8).astype(np.float64)
+
+    def weighted(query, key, value, *projections):
+        return np.sum(attention(query, key, value, whole, *projections) * weights)
+
+    if shape in (None, (BATCH, QUERIES, KEYS)):
+        for gradient, other in zip(ps.gradients(y, tensors, weights), differences(weighted, args), strict=True):
+            np.testing.assert_allclose(gradient, other, rtol=1e-6, atol=1e-7)
+
+
+def test_gradients_of_attention_pass_the_gradient_check():
+    of_layer, args = attention_case()
+    mask = some(BATCH, QUERIES, KEYS)
+    ps.check_gradients(lambda *tensors: of_layer(*tensors, mask=mask), *args)
+
+
+def test_attention_takes_the_query_for_the_key_and_the_key_for_the_value():
+    layer, x, other = nn.MultiHeadAttention(6, 2, 3), normal(2, 4, 6), normal(2, 5, 6, seed=1)
+    np.testing.assert_array_equal(layer(x).value, layer(x, x, x).value)
+    np.testing.assert_array_equal(layer(x, other).value, layer(x, other, other).value)
+    assert np.any(layer(x).value != layer(x, value=x[:, ::-1]).value)
+    changed = x.copy()
+    changed[:, 2:] += 1
+    np.testing.assert_allclose(layer(x, causal=True).value[:, :2], layer(changed, causal=True).value[:, :2], rtol=1e-6)
+    parts = [variable.name.removeprefix("multi_head_attention/") for variable in layer.variables]
+    assert parts == [f"{part}/{array}" for part, array in PROJECTIONS]
+    assert repr(layer) == "MultiHeadAttention('multi_head_attention': 6, 2 heads of 3)"
+    plain = nn.MultiHeadAttention(6, 2, 3, bias=False, name="plain")
+    assert [variable.shape for variable in plain.variables] == [(6, 6)] * 4
+    half = x.astype(np.float16)
+    for variable in (plain.query, plain.key, plain.value, plain.output):
+        variable.kernel = ps.Tensor(variable.kernel.value.astype(np.float16))
+    y = plain(half, mask=some(4, 4))
+    assert (y.dtype, np.any(y.value[:, -1]), np.isfinite(y.value).all()) == (np.float16, False, True)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda layer, x: layer(x[0]), ValueError, r"attention': 6, 2 heads of 3\): query must have .* are \(4, 6\), "),
+        (lambda layer, x: layer(x, x[:1]), ValueError, r"their shapes are \(2, 4, 6\), \(1, 4, 6\) and \(1, 4, 6\)"),
+        (lambda layer, x: layer(x, x, x[:, :3]), ValueError, r"\(2, 4, 6\) and \(2, 3, 6\)"),
+        (lambda layer, x: layer(x, x[:, :0]), ValueError, "at least one key"),
+        (lambda layer, x: layer(x[..., :5]), ValueError, r"\(batch, queries, 6\)"),
+        (lambda layer, x: layer(x, mask=np.ones((4, 4))), TypeError, "mask must be of booleans, .* not float64"),
+        (lambda layer, x: layer(x, mask=np.ones((4, 5), bool)), ValueError, r"here \(2, 2, 4, 4\) .* is \(4, 5\)"),
+        (lambda layer, x: layer(x, mask=np.ones(4, bool)), ValueError, r"mask must have shape .* its shape is \(4,\)"),
+        (lambda layer, x: nn.MultiHeadAttention(6, 0, 3), ValueError, "^MultiHeadAttention: num_heads must be at lea"),
+        (lambda layer, x: nn.MultiHeadAttention(6, 2, 1.5), TypeError, "^MultiHeadAttention: key_dim must be an int"),
+    ],
+)
+def test_invalid_queries_keys_and_masks_are_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call(nn.MultiHeadAttention(6, 2, 3), normal(2, 4, 6))
