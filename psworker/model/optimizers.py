@@ -4,15 +4,17 @@ Hyperparameters, formula and source are those of `pswire.optimizers`; slots are 
 servers. Between `compute_gradients` and `apply_gradients` a program may transform the pairs.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
+
+import numpy as np
 
 from pswire import optimizers
 from pswire.errors import ConfigurationError
 from pswire.specs.schedules import Schedule
 from psworker.autodiff import Tensor, gradients
 from psworker.model import variables
-from psworker.model.gradient_transforms import GradientAndVariable, clip_by_global_norm
+from psworker.model.gradient_transforms import GradientAndVariable, add_noise, clip_by_global_norm, multiply
 from psworker.model.variables import BaseVariable, UpdateOp
 
 __all__ = ["Adagrad", "AdagradDecay", "Adam", "AdamW", "Ftrl", "GradientDescent", "Lamb", "Momentum", "Optimizer"]
@@ -88,8 +90,19 @@ class Optimizer(optimizers.OptimizerSpec):
         if pairs:
             here.session.push(self, pairs, here.noted.take(update_ops))
 
-    def minimize(self, loss: Tensor, var_list: BaseVariable | Sequence[BaseVariable] | None = None) -> None:
-        """`compute_gradients` and `apply_gradients` in one."""
+    def minimize(
+        self,
+        loss: Tensor,
+        var_list: BaseVariable | Sequence[BaseVariable] | None = None,
+        *,
+        global_step: object = None,
+    ) -> None:
+        """`compute_gradients` and `apply_gradients` in one.
+
+        `global_step` is None or an integer such as `session.global_step`, which is ignored: the servers count steps.
+        TypeError for anything else, such as a variable, which would never change.
+        """
+        check_global_step("minimize", global_step)
         self.apply_gradients(self.compute_gradients(loss, var_list))
 
 
@@ -132,42 +145,127 @@ class Lamb(optimizers.Lamb, Optimizer): ...
 class Ftrl(optimizers.Ftrl, Optimizer): ...
 
 
+#: By the names of tf.contrib.layers.optimize_loss, and those of the classes.
+_BY_NAME: dict[str, type[Optimizer]] = {
+    "SGD": GradientDescent,
+    **{kind.__name__: kind for kind in (GradientDescent, Momentum, Adagrad, AdagradDecay, RMSProp)},
+    **{kind.__name__: kind for kind in (Adam, AdamW, Lamb, Ftrl)},
+}
+
+
 def optimize_loss(
     loss: Tensor,
-    learning_rate: float | Schedule,
-    optimizer: Callable[..., Optimizer],
+    global_step: object = None,
+    learning_rate: float | Schedule | None = None,
+    optimizer: str | Optimizer | Callable[..., Optimizer] = "SGD",
+    *,
+    gradient_noise_scale: float | None = None,
+    gradient_multipliers: Mapping[BaseVariable | str, float] | None = None,
     clip_gradients: float | Transform | None = None,
-    learning_rate_decay_fn: Callable[[float | Schedule], Schedule] | None = None,
+    learning_rate_decay_fn: Callable[[float | Schedule | None, int], Schedule] | None = None,
     update_ops: Iterable[UpdateOp] | None = None,
     variables: BaseVariable | Sequence[BaseVariable] | None = None,
+    summaries: Sequence[str] | None = None,
 ) -> float:
     """One complete training step: gradients, their transforms, and the push with the update ops.
 
         for batch in session.batches(dataset, batch_size=50, epochs=10):
             ps.optimize_loss(
-                loss(batch), 0.1, ps.Momentum, clip_gradients=5.0,
-                learning_rate_decay_fn=lambda rate: ps.schedules.CosineDecay(rate, decay_steps=10_000),
+                loss(batch), learning_rate=0.1, optimizer="Momentum", clip_gradients=5.0,
+                learning_rate_decay_fn=lambda rate, step: ps.schedules.CosineDecay(rate, decay_steps=10_000),
             )
+
+    Gradients get noise, are multiplied and then clipped, as in TensorFlow 1's tf.contrib.layers.optimize_loss.
 
     Args:
         loss: a tensor with one element.
-        learning_rate: a number, or a schedule that the server evaluates by its global step.
-        optimizer: a class such as `Adam`, or any function that returns one: called with `learning_rate=...`.
+        global_step: None or an integer such as `session.global_step`, which is ignored: the servers count steps.
+        learning_rate: a number, or a schedule that the server evaluates by its global step; None for the optimizer's.
+        optimizer: a name, "SGD" or that of a class; a class such as `Adam`; a function, called with the learning rate
+            unless that is None; or an optimizer, which has its learning rate.
+        gradient_noise_scale: the `stddev` of `add_noise`.
+        gradient_multipliers: factors by variable or by its name, for `multiply`.
         clip_gradients: a number for `clip_by_global_norm`, or a function of the list of (gradient, variable).
-        learning_rate_decay_fn: makes a schedule of `learning_rate`.
+        learning_rate_decay_fn: makes a schedule of `learning_rate` and the global step that this worker knows. It
+            returns a schedule and no number, since the servers evaluate it.
         update_ops: as in `Optimizer.apply_gradients`.
         variables: one or several; by default all trainable variables.
+        summaries: None or empty: none are written.
 
-    Returns the loss. Raises as `compute_gradients`, `apply_gradients` and the optimizer do.
+    Returns:
+        The loss.
+
+    Raises:
+        TypeError: an argument of the wrong type, such as a variable as `global_step` or a number as schedule.
+        ValueError: an unknown name of an optimizer, an optimizer without its learning rate, or summaries.
+
+    Otherwise raises as `compute_gradients`, `apply_gradients`, the transforms and the optimizer do.
     """
-    if not callable(optimizer):
-        raise TypeError(f"optimizer must be a class such as psworker.Adam, or a function that makes one: {optimizer!r}")
-    rate = learning_rate if learning_rate_decay_fn is None else learning_rate_decay_fn(learning_rate)
-    chosen = optimizer(learning_rate=rate)
+    check_global_step("optimize_loss", global_step)
+    if summaries:
+        raise ValueError(
+            f"optimize_loss: summaries are not written, got {summaries!r}: leave them out, and log the returned loss"
+        )
+    if learning_rate_decay_fn is not None:
+        learning_rate = _decayed(learning_rate, learning_rate_decay_fn)
+    chosen = _optimizer(optimizer, learning_rate)
     pairs = chosen.compute_gradients(loss, variables)
+    if gradient_noise_scale is not None:
+        pairs = add_noise(pairs, gradient_noise_scale)
+    if gradient_multipliers is not None:
+        pairs = multiply(pairs, gradient_multipliers)
     if callable(clip_gradients):
         pairs = clip_gradients(pairs)
     elif clip_gradients is not None:
         pairs = clip_by_global_norm(pairs, clip_gradients)
     chosen.apply_gradients(pairs, update_ops)
     return loss.item()
+
+
+def check_global_step(call: str, given: object) -> None:
+    """Raises TypeError unless it is None or an integer, as `session.global_step` is; servers count steps themselves."""
+    if given is not None and not isinstance(given, int | np.integer):
+        kind = f"the variable {given.name!r}" if isinstance(given, BaseVariable) else repr(given)
+        raise TypeError(
+            f"{call}: global_step is {kind}, which would never change: the servers count steps, so leave it out and "
+            "read session.global_step (learning_rate and optimizer come after it, or by keyword)"
+        )
+
+
+def _decayed(
+    learning_rate: float | Schedule | None, function: Callable[[float | Schedule | None, int], Schedule]
+) -> Schedule:
+    session = variables.context.collection.session
+    found = function(learning_rate, 0 if session is None else session.global_step)
+    if not isinstance(found, Schedule):
+        raise TypeError(
+            f"optimize_loss: learning_rate_decay_fn must return a schedule, such as "
+            f"psworker.schedules.CosineDecay(rate, 10_000), got {found!r}: the servers evaluate it at their global "
+            "step, the same for all workers"
+        )
+    return found
+
+
+def _optimizer(given: str | Optimizer | Callable[..., Optimizer], learning_rate: float | Schedule | None) -> Optimizer:
+    """The optimizer of a name, a class or a function with this learning rate, or the given one, which has its own."""
+    if isinstance(given, Optimizer):
+        if learning_rate is not None:
+            raise ValueError(
+                f"optimize_loss: {given} has a learning rate, and another is given, {learning_rate}: leave it out, or "
+                f"give the class {type(given).__name__}"
+            )
+        return given
+    if isinstance(given, str) and given not in _BY_NAME:
+        raise ValueError(f"optimize_loss: there is no optimizer {given!r}: choose from {', '.join(_BY_NAME)}")
+    make: Callable[..., Optimizer] = _BY_NAME[given] if isinstance(given, str) else given
+    if not callable(make):
+        raise TypeError(
+            "optimize_loss: optimizer must be a name such as 'Adam', a class such as psworker.Adam, a function that "
+            f"makes one, or an optimizer: {given!r}"
+        )
+    if learning_rate is None and isinstance(make, type) and not hasattr(make, "learning_rate"):
+        raise ValueError(f"optimize_loss: {make.__name__} has no learning rate by default: give learning_rate")
+    found = make() if learning_rate is None else make(learning_rate)
+    if not isinstance(found, Optimizer):
+        raise TypeError(f"optimize_loss: optimizer must make an optimizer such as psworker.Adam(0.001), not {found!r}")
+    return found

@@ -59,7 +59,41 @@ def test_a_push_has_the_loss_and_the_staleness_of_its_own_gradients(open_session
         (lambda x, _: SGD.apply_gradients([(None, x)]), ValueError, "no gradients to push for x"),
         (lambda x, _: SGD.minimize(0.5), TypeError, "a loss must be a Tensor made by ops, but this one is float"),
         (lambda x, _: SGD.minimize(x * [1, 2]), ValueError, r"a loss has one element, but this has shape \(2,\)"),
-        (lambda x, _: ps.optimize_loss(ops.sum(x), 1.0, ps.Adam()), TypeError, "optimizer must be a class such as"),
+        (
+            lambda x, _: SGD.minimize(ops.sum(x), x, global_step=x),
+            TypeError,
+            "minimize: global_step is the variable 'x'",
+        ),
+        *(
+            (lambda x, _, options=options: ps.optimize_loss(ops.sum(x), variables=x, **options), error, message)
+            for options, error, message in [
+                ({"learning_rate": 1.0, "optimizer": 7}, TypeError, "optimizer must be a name .* an optimizer: 7"),
+                (
+                    {"learning_rate": 1.0, "optimizer": "Sgd"},
+                    ValueError,
+                    "no optimizer 'Sgd': choose from SGD, Gradient",
+                ),
+                ({"learning_rate": 1.0, "optimizer": ps.Adam()}, ValueError, "another is given, 1.0: .* class Adam"),
+                (
+                    {"learning_rate": 1.0, "optimizer": lambda rate: rate},
+                    TypeError,
+                    "must make an optimizer .* not 1.0",
+                ),
+                ({"optimizer": "Momentum"}, ValueError, "Momentum has no learning rate by default: give learning_rate"),
+                ({"global_step": 1.0, "learning_rate": ps.Adam}, TypeError, "global_step is 1.0, which would never"),
+                ({"learning_rate": 1.0, "summaries": ["loss"]}, ValueError, r"not written, got \['loss'\]"),
+                (
+                    {"learning_rate": 1.0, "learning_rate_decay_fn": lambda rate, step: rate / (1 + step)},
+                    TypeError,
+                    r"must return a schedule, .* got 0\.5",
+                ),
+                (
+                    {"learning_rate": 1.0, "gradient_multipliers": {"y": 2.0}},
+                    ValueError,
+                    "no gradient of 'y' to be multiplied: choose from x",
+                ),
+            ]
+        ),
         (
             lambda x, _: ps.Adam().apply_gradients([(ONE, x)]),
             AlreadyRegistered,
@@ -89,10 +123,11 @@ def test_optimize_loss_is_the_step_by_hand(open_session):
         for step in range(6):
             loss = ps.optimize_loss(
                 ops.sum(x * np.float32([3, 4])) * other[0],
+                session.global_step,
                 1.0,
-                lambda learning_rate: ps.Momentum(learning_rate, momentum=0.5),
+                lambda rate: ps.Momentum(rate, momentum=0.5),
                 clip_gradients=1.0 if step % 2 else lambda pairs: ps.clip_by_global_norm(pairs, 1.0),
-                learning_rate_decay_fn=lambda rate: schedules.ExponentialDecay(rate, decay_steps=1, decay_rate=0.5),
+                learning_rate_decay_fn=lambda rate, _: schedules.ExponentialDecay(rate, decay_steps=1, decay_rate=0.5),
                 variables=[x],
             )
             assert loss == pytest.approx(value @ [3, 4], rel=1e-6)
@@ -100,6 +135,51 @@ def test_optimize_loss_is_the_step_by_hand(open_session):
             value = value - 0.5**step * momentum
             np.testing.assert_allclose(x.value, value, rtol=1e-6)
         assert (session.global_step, other.version) == (6, 0)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rate", "first_step"),
+    [
+        ("SGD", 0.5, 0.5 * 3),
+        ("Adagrad", 0.5, 0.5 * 3 / np.sqrt(0.1 + 9)),
+        ("Adam", None, 0.001),
+        (ps.Adam, 0.25, 0.25),
+        (lambda: ps.GradientDescent(0.25), None, 0.25 * 3),
+        (lambda rate: ps.GradientDescent(rate / 2), 0.5, 0.25 * 3),
+        (ps.GradientDescent(0.125), None, 0.125 * 3),
+    ],
+)
+def test_optimize_loss_takes_a_name_a_class_a_function_or_an_optimizer(open_session, optimizer, rate, first_step):
+    x = ps.Variable([1.0], name="x")
+    with open_session("w0"):
+        ps.optimize_loss(ops.sum(3 * x), learning_rate=rate, optimizer=optimizer)
+        np.testing.assert_allclose(x.value, [1 - first_step], rtol=1e-6)
+
+
+@pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC), indirect=True)
+def test_optimize_loss_adds_noise_multiplies_and_then_clips(open_session):
+    x, y = ps.Variable(np.zeros(20_000, np.float32), name="x"), ps.Variable([0.0], name="y")
+    multipliers, seen = {x: 2.0, "y": -3.0}, []
+
+    def clipped(pairs):
+        seen.extend(pairs)
+        return ps.clip_by_global_norm(pairs, 1.0)
+
+    with open_session("w0"):
+        ps.set_random_seed(20131016)
+        ps.optimize_loss(
+            ops.sum(x) + 4 * y[0],
+            learning_rate=1.0,
+            gradient_noise_scale=0.5,
+            gradient_multipliers=multipliers,
+            clip_gradients=clipped,
+        )
+        noise = seen[0][0].astype(np.float64) / 2 - 1
+        assert (abs(noise.mean()) < 0.02, 0.99 < np.abs(noise).max() <= 1 + 1e-6) == (True, True)  # two of 0.5
+        assert noise.std() == pytest.approx(0.5 * 0.8796, rel=0.02)
+        assert -15 <= seen[1][0][0] <= -9
+        pushed = np.concatenate([gradient.astype(np.float64) for gradient, _ in seen])
+        np.testing.assert_allclose([*x.value, *y.value], -pushed / np.linalg.norm(pushed), rtol=1e-5)
 
 
 @pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC, SHARED_OF_TWO), indirect=True)
@@ -112,7 +192,7 @@ def test_two_workers_share_variables_and_moving_averages(open_session):
         assert mean.version == 0
         note(mean, [5, 10])
         assert [update.variable for update in ps.update_ops()] == [mean]
-        ps.optimize_loss(ops.sum(x), 1.0, ps.GradientDescent)
+        ps.optimize_loss(ops.sum(x), learning_rate=1.0, optimizer="SGD")
         expected = 0.75 * np.float32([1, 2]) + 0.25 * np.float32([5, 10])
         np.testing.assert_array_equal(mean.value, expected)
         assert (ps.update_ops(), first.global_step, mean.version) == ([], 1, 1)
