@@ -53,7 +53,7 @@ class Optimizer(optimizers.OptimizerSpec):
         Raises:
             TypeError: `loss` is no tensor.
             ValueError: `loss` has not exactly one element, or there are no variables.
-            RuntimeError: an earlier backward pass has freed the graph.
+            RuntimeError: an earlier backward pass has freed the graph: pass `retain_graph=True` to that call.
         """
         if not isinstance(loss, Tensor):
             raise TypeError(f"a loss must be a Tensor made by ops, but this one is {type(loss).__name__}")
@@ -96,14 +96,18 @@ class Optimizer(optimizers.OptimizerSpec):
         var_list: BaseVariable | Sequence[BaseVariable] | None = None,
         *,
         global_step: object = None,
+        retain_graph: bool = False,
     ) -> None:
         """`compute_gradients` and `apply_gradients` in one.
+
+            generator_optimizer.minimize(loss, generator_variables, retain_graph=True)
+            critic_optimizer.minimize(loss, critic_variables)      # the gradient at the weights of the forward pass
 
         `global_step` is None or an integer such as `session.global_step`, which is ignored: the servers count steps.
         TypeError for anything else, such as a variable, which would never change.
         """
         check_global_step("minimize", global_step)
-        self.apply_gradients(self.compute_gradients(loss, var_list))
+        self.apply_gradients(self.compute_gradients(loss, var_list, retain_graph=retain_graph))
 
 
 def _chosen(var_list: BaseVariable | Sequence[BaseVariable] | None) -> list[BaseVariable]:
@@ -166,6 +170,7 @@ def optimize_loss(
     update_ops: Iterable[UpdateOp] | None = None,
     variables: BaseVariable | Sequence[BaseVariable] | None = None,
     summaries: Sequence[str] | None = None,
+    retain_graph: bool = False,
 ) -> float:
     """One complete training step: gradients, their transforms, and the push with the update ops.
 
@@ -191,6 +196,7 @@ def optimize_loss(
         update_ops: as in `Optimizer.apply_gradients`.
         variables: one or several; by default all trainable variables.
         summaries: None or empty: none are written.
+        retain_graph: as in `Optimizer.compute_gradients`.
 
     Returns:
         The loss.
@@ -209,7 +215,7 @@ def optimize_loss(
     if learning_rate_decay_fn is not None:
         learning_rate = _decayed(learning_rate, learning_rate_decay_fn)
     chosen = _optimizer(optimizer, learning_rate)
-    pairs = chosen.compute_gradients(loss, variables)
+    pairs = chosen.compute_gradients(loss, variables, retain_graph=retain_graph)
     if gradient_noise_scale is not None:
         pairs = add_noise(pairs, gradient_noise_scale)
     if gradient_multipliers is not None:

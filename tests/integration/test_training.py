@@ -137,6 +137,26 @@ def test_optimize_loss_is_the_step_by_hand(open_session):
         assert (session.global_step, other.version) == (6, 0)
 
 
+@pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC), indirect=True)
+@pytest.mark.parametrize(
+    "minimize",
+    [SGD.minimize, lambda loss, x, **options: ps.optimize_loss(loss, None, 1.0, variables=x, **options)],
+    ids=["minimize", "optimize_loss"],
+)
+def test_a_loss_is_minimized_twice_if_its_graph_is_retained(open_session, minimize):
+    """Both gradients are those at the weights of the forward pass, x = 2 and y = 3: 2 x y and x^2."""
+    x, y = ps.Variable([2.0], name="x"), ps.Variable([3.0], name="y")
+    with open_session("w0") as session:
+        loss = ops.sum(x * x * y)
+        minimize(loss, x, retain_graph=True)
+        assert (x.value, y.value) == ([2 - 12], [3])
+        minimize(loss, y)
+        assert (x.value, y.value) == ([-10], [3 - 4])
+        with pytest.raises(RuntimeError, match=r"retain_graph=True to that earlier call, .* minimize or optimize_loss"):
+            minimize(loss, x)
+        assert (x.value, session.global_step) == ([-10], 2)
+
+
 @pytest.mark.parametrize(
     ("optimizer", "rate", "first_step"),
     [
