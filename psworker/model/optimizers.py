@@ -72,14 +72,16 @@ class Optimizer(optimizers.OptimizerSpec):
         """Pushes the gradients and takes the fresh weights from the answer. This is the network boundary.
 
         Args:
-            grads_and_vars: pairs as `compute_gradients` returns them; a gradient may be None. Of an empty list, as
-                `accumulate` returns between its means, nothing is pushed at all.
+            grads_and_vars: pairs as `compute_gradients` returns them; a gradient may be None. One of another
+                floating-point dtype is cast to its variable's. Of an empty list, as `accumulate` returns between its
+                means, nothing is pushed at all.
             update_ops: observations for moving averages, in the same push; by default all that layers have recorded
                 since the last one (`psworker.update_ops()`). Those of a push that is refused are not sent again.
 
         Raises:
             ValueError: all gradients are None.
             ShapeMismatch, TypeError: one does not fit its variable, or is no `IndexedSlices` for a table.
+            DtypeMismatch: one is not of floating point.
             NotFinite: one has NaN or infinity.
             ParamServerError: a server's refusal, naming the variable; then that shard has applied nothing of it.
         """

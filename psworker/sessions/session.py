@@ -14,7 +14,7 @@ from typing import Any, Self, SupportsFloat
 import numpy as np
 
 from pswire import optimizers
-from pswire.errors import ConfigurationError, ShapeMismatch
+from pswire.errors import ConfigurationError, DtypeMismatch, ShapeMismatch
 from pswire.messages import Assignment, EpochReport, QueueSpec
 from pswire.system.host import keep_memory
 from pswire.tensors.values import Array, IndexedSlices
@@ -537,14 +537,27 @@ def _whole(value: VersionedArray) -> Array:
 
 
 def _checked_gradient(gradient: Array | IndexedSlices | Tensor, variable: BaseVariable) -> Array | IndexedSlices:
-    """The gradient as an array, or as rows, each once; raises unless it has the variable's shape and dtype."""
+    """The gradient as an array, or as rows, each once, in the variable's dtype; raises unless it fits the variable."""
     if isinstance(variable, Table) and not isinstance(gradient, IndexedSlices):
         check_no_table([variable], "given a gradient")
     array = gradient.summed() if isinstance(gradient, IndexedSlices) else np.asarray(gradient)
     like = variable if isinstance(variable, Table) else variable.value
-    if array.shape != like.shape or (array.dtype != like.dtype and array.dtype.name != like.dtype.name):
+    if array.shape == like.shape and (array.dtype == like.dtype or array.dtype.name == like.dtype.name):
+        return array
+    return _cast_gradient(array, variable)
+
+
+def _cast_gradient(array: Array | IndexedSlices, variable: BaseVariable) -> Array | IndexedSlices:
+    """A gradient of another floating-point dtype in the variable's, where a magnitude beyond it becomes infinite."""
+    if array.shape != variable.shape:
         raise ShapeMismatch(
             f"gradient for {variable.name!r} is {array.dtype.name}{list(array.shape)}, the variable is "
-            f"{like.dtype.name}{list(like.shape)}: gradient transforms must keep shape and dtype"
+            f"{variable.dtype.name}{list(variable.shape)}: gradient transforms must keep the shape"
         )
-    return array
+    if array.dtype.kind != "f" or variable.dtype.kind != "f":
+        raise DtypeMismatch(
+            f"gradient for {variable.name!r} is {array.dtype.name}, the variable is {variable.dtype.name}: only "
+            "floating point is cast to another floating-point dtype; convert the gradient in its transform"
+        )
+    with np.errstate(over="ignore"):  # NotFinite names the variable
+        return array.astype(variable.dtype)

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 import psworker as ps
-from pswire.errors import AlreadyRegistered, ConfigurationError, InvalidMessage, NotFinite, ShapeMismatch, TimedOut
+from pswire.errors import (
+    AlreadyRegistered,
+    ConfigurationError,
+    DtypeMismatch,
+    InvalidMessage,
+    NotFinite,
+    ShapeMismatch,
+    TimedOut,
+)
 from pswire.messages import Leave, Pulled, Push, Pushed, RemoteWeights, Renew, tensor_bytes
 from pswire.specs.consistency import Bounded, DropStalePushes, Synchronous
 from psworker import ops, schedules
@@ -399,12 +407,18 @@ def test_a_workers_own_pushes_make_no_other_of_it_too_stale_to_be_applied(push_e
 @pytest.mark.parametrize(
     ("bad", "error", "message"),
     [
-        (np.ones(4), ShapeMismatch, "gradient for 'y' is float64.*must keep shape and dtype"),
-        (np.ones(3, np.float32), ShapeMismatch, r"float32\[3\], the variable is float32\[4\]"),
+        (
+            np.ones(4, np.int64),
+            DtypeMismatch,
+            "gradient for 'y' is int64, the variable is float32: only floating point",
+        ),
+        (np.ones(4, np.complex64), DtypeMismatch, "gradient for 'y' is complex64"),
+        (np.ones(3), ShapeMismatch, r"float64\[3\], the variable is float32\[4\]: .* must keep the shape"),
+        (np.array([1, 1e39, 1, 1]), NotFinite, "'y' has 1 of 4 elements"),
         (np.float32([1, 1, np.nan, 1]), NotFinite, "'y' has 1 of 4 elements that are NaN.*nothing was sent"),
         (ps.IndexedSlices(np.float32([np.inf]), np.array([2]), (4,)), NotFinite, "'y' has 1 of 1 elements"),
     ],
-    ids=["float64", "shape", "nan", "rows"],
+    ids=["integers", "complex", "shape", "too large", "nan", "rows"],
 )
 @pytest.mark.parametrize("strategy", [{}, {"push_every": 2}, {"local_steps": 2}], ids=str)
 def test_an_invalid_gradient_leaves_both_shards_as_they_were(strategy, bad, error, message):

@@ -138,6 +138,22 @@ def test_optimize_loss_is_the_step_by_hand(open_session):
 
 
 @pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC), indirect=True)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_gradient_of_another_floating_point_dtype_is_cast_to_its_variable_s(open_session, dtype):
+    x, y, z = (ps.Variable(np.zeros(shape, dtype), name=name) for name, shape in (("x", 2), ("y", ()), ("z", (4, 1))))
+    third = 1 / 3  # rounded once, to the variable's dtype
+    with open_session("w0"):
+        for number in (np.float64, np.float32, np.float16):
+            rows = ps.IndexedSlices(np.full((1, 1), third, number), np.array([2]), (4, 1))
+            before = x.value.copy(), y.value.copy(), z.value.copy()
+            SGD.apply_gradients([(np.full(2, third, number), x), (third, y), (rows, z)])
+            cast = dtype(number(third))
+            np.testing.assert_array_equal(x.value, before[0] - cast, strict=True)
+            np.testing.assert_array_equal(y.value, np.asarray(before[1] - dtype(third)), strict=True)
+            np.testing.assert_array_equal(z.value, before[2] - np.array([[0], [0], [cast], [0]], dtype), strict=True)
+
+
+@pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC), indirect=True)
 @pytest.mark.parametrize(
     "minimize",
     [SGD.minimize, lambda loss, x, **options: ps.optimize_loss(loss, None, 1.0, variables=x, **options)],
