@@ -52,7 +52,7 @@ class Optimizer(optimizers.OptimizerSpec):
 
         Raises:
             TypeError: `loss` is no tensor.
-            ValueError: `loss` has not exactly one element, or there are no variables.
+            ValueError: `loss` has not exactly one element, or there are no variables, or none that is trainable.
             RuntimeError: an earlier backward pass has freed the graph: pass `retain_graph=True` to that call.
         """
         if not isinstance(loss, Tensor):
@@ -113,15 +113,24 @@ class Optimizer(optimizers.OptimizerSpec):
 
 
 def _chosen(var_list: BaseVariable | Sequence[BaseVariable] | None) -> list[BaseVariable]:
-    if isinstance(var_list, BaseVariable):
-        return [var_list]
-    chosen = list(variables.trainable_variables() if var_list is None else var_list)
+    if var_list is None:
+        chosen = variables.trainable_variables()
+    else:
+        chosen = [var_list] if isinstance(var_list, BaseVariable) else list(var_list)
+        if chosen and not any(getattr(variable, "requires_grad", True) for variable in chosen):
+            raise ValueError(f"there is no variable to train: {'; '.join(map(_why_frozen, chosen))}")
     if not chosen:
         names = ", ".join(variable.name for variable in variables.trainable_variables()) or "none"
         raise ValueError(
             f"there is no variable to train: is the scope of trainable_variables(...) misspelt? Trainable: {names}"
         )
     return chosen
+
+
+def _why_frozen(variable: BaseVariable) -> str:
+    if variable.dtype.kind != "f":
+        return f"{variable.name!r} is {variable.dtype}, and only floating point is trained"
+    return f"{variable.name!r} is frozen: make it with trainable=True, in a scope that is trainable"
 
 
 class GradientDescent(optimizers.GradientDescent, Optimizer): ...

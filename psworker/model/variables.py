@@ -4,6 +4,7 @@ Each thread has its own collection, so workers in threads do not see each other'
 """
 
 import itertools
+import logging
 import threading
 import zlib
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ import numpy as np
 
 from pswire.errors import ConfigurationError
 from pswire.optimizers import UpdateSpec
+from pswire.specs.initializers import Initializer
 from pswire.tensors.sums import widened
 from pswire.tensors.values import Array, TensorSpec
 from psworker.autodiff import Tensor
@@ -25,6 +27,8 @@ from psworker.versions import ReadVersion, VersionedArray
 
 __all__ = ["UpdateOp", "Variable", "collection", "discard_update_ops", "global_variables", "note_update"]
 __all__ += ["set_random_seed", "trainable_variables", "update_ops", "variable_scope"]
+
+logger = logging.getLogger(__name__)
 
 
 class BaseVariable(Tensor):
@@ -52,6 +56,12 @@ class BaseVariable(Tensor):
             self.spec  # noqa: B018 - it checks itself
         except ValueError as error:
             raise ConfigurationError(str(error)) from None
+        if trainable and here.trainable and self.dtype.kind != "f":
+            logger.warning(
+                "variable %r is %s, and is not trained: only floating point is; pass trainable=False if intended",
+                full,
+                self.dtype,
+            )
         here.variables[full] = self
         try:
             if here.session is not None:
@@ -83,25 +93,48 @@ class Variable(BaseVariable):
     """A named array that is trained, and held by servers while a session is open.
 
         W = Variable(ops.zeros((784, 10)), name="W")
+        V = Variable(initializers.he_normal(), shape=(784, 10), name="V")
 
     Args:
         value: the initial value, of any shape; copied. Python numbers and lists of them become float32; bools and
-            arrays keep their dtype. A server that already has the variable replaces this by its own value.
+            arrays keep their dtype. Or an initializer, a function of a shape and a generator, which is seeded by
+            `set_random_seed` and the full name as for layers. A server that already has the variable replaces this by
+            its own value.
         name: unique in its collection, and the same in every worker; prefixed by the current scope. By default
             `variable`, `variable_1`, ...
         trainable: whether `compute_gradients` includes it by default; only floating point can be trainable, and
-            nothing in a scope that is not.
+            nothing in a scope that is not. A variable of another dtype is logged unless this is False.
+        shape: of the value that an initializer makes; None for any other value.
 
     Attributes:
         value: the last value from the servers, read-only; `session.assign` changes it.
 
     Raises:
         ConfigurationError: the name is taken, or the dtype cannot be sent.
+        TypeError: an initializer without a shape or the reverse, or one that fails or does not make floating point.
+        ValueError: an initializer makes another shape.
     """
 
     __slots__ = ()
 
-    def __init__(self, value: TensorLike, name: str | None = None, trainable: bool = True) -> None:
+    def __init__(
+        self,
+        value: TensorLike | Initializer,
+        name: str | None = None,
+        trainable: bool = True,
+        *,
+        shape: Sequence[int] | None = None,
+    ) -> None:
+        if callable(value):
+            here = context.collection
+            if name is None:
+                name = _first_free(f"{here.scope}variable", here.variables).removeprefix(here.scope)
+            value = _initialized(name, shape, value)
+        elif shape is not None:
+            raise TypeError(
+                f"Variable: shape={shape!r} is for an initializer such as psworker.initializers.zeros(), and the value "
+                f"is {type(value).__name__}: leave shape out"
+            )
         array = np.array(value.value if isinstance(value, Tensor) else value)
         if array.dtype.kind in "iuf" and not isinstance(value, Tensor | np.ndarray | np.generic):
             array = array.astype(np.float32)
@@ -314,6 +347,27 @@ def random_for(name: str) -> np.random.Generator:
     """The generator of a new variable's initial value: a function of seed and full name, the same in all workers."""
     here = context.collection
     return np.random.default_rng([here.seed, zlib.crc32((here.scope + name).encode())])
+
+
+def _initialized(name: str, shape: Sequence[int] | None, initializer: Initializer) -> Array:
+    """The initial value of the variable `name` of the current scope."""
+    if shape is None:
+        raise TypeError(f"variable {name!r}: an initializer needs a shape: Variable(initializer, shape=(784, 10))")
+    if isinstance(shape, int) or not all(isinstance(size, int | np.integer) for size in shape):
+        raise TypeError(f"variable {name!r}: shape must be a tuple of integers, got {shape!r}")
+    sizes = tuple(shape)
+    try:
+        value = np.asarray(initializer(sizes, random_for(name)))
+    except TypeError as error:
+        raise TypeError(
+            f"variable {name!r}: an initializer is called as initializer(shape, generator), such as the result of "
+            f"he_normal() (with parentheses), but {initializer!r} fails: {error}"
+        ) from error
+    if value.shape != sizes:
+        raise ValueError(f"variable {name!r}: its initializer returned an array of shape {value.shape}, not {sizes}")
+    if value.dtype.kind != "f":
+        raise TypeError(f"variable {name!r}: its initializer returned {value.dtype}, not floating point")
+    return value
 
 
 def note_update(update: UpdateOp) -> None:

@@ -148,6 +148,7 @@ class Session:
         #: By variable: the loss whose gradient it gets next, and the version of the weights.
         self._computed: dict[str, tuple[float, ReadVersion]] = {}
         self._queues = 0
+        self._without_gradient: set[str] = set()  # variables that were logged for it
 
     @property
     def global_step(self) -> int:
@@ -432,7 +433,7 @@ class Session:
         entries: list[VersionedArray] = []
         observed = tuple(updates)
         among: dict[str, BaseVariable] = {}
-        loss = None
+        loss, without = None, []
         for gradient, variable in grads_and_vars:
             name = variable.name
             among[name] = variable
@@ -442,9 +443,18 @@ class Session:
             if gradient is not None:
                 names.append(name)
                 entries.append(VersionedArray(name, read, _checked_gradient(gradient, variable)))
+            elif variable.trainable and name not in self._without_gradient:
+                without.append(name)
         if not entries:
             raise ValueError(
                 f"no gradients to push for {', '.join(among) or 'no variables'}: does the loss depend on them?"
+            )
+        if without:
+            self._without_gradient.update(without)
+            logger.warning(
+                "no gradient for %s: the loss does not depend on it, so this step does not train it; leave it out of "
+                "var_list, or make it with trainable=False (logged once for each variable)",
+                ", ".join(map(repr, without)),
             )
         for name, variable in among.items():
             self._computed.pop(name, None)

@@ -33,6 +33,20 @@ def note(variable, value, decay=0.75):
     ps.note_update(ps.UpdateOp(variable, np.float32(value), decay))
 
 
+def test_a_variable_without_a_gradient_is_logged_once(open_session, caplog):
+    x, y, z = (ps.Variable([1.0], name=name) for name in "xyz")
+    frozen = average(1.0)
+    with open_session("w0"):
+        for _ in range(3):
+            SGD.minimize(ops.sum(x), [x, y, frozen])
+        assert [record.name for record in caplog.records] == ["psworker.sessions.session"]
+        assert caplog.messages[0].startswith("no gradient for 'y': the loss does not depend on it")
+        SGD.minimize(ops.sum(x), [x, y, z])
+        assert caplog.messages[1].startswith("no gradient for 'z': ")
+        assert len(caplog.messages) == 2
+        np.testing.assert_array_equal([*x.value, *y.value, *frozen.value], [-3, 1, 1])
+
+
 def test_a_push_has_the_loss_and_the_staleness_of_its_own_gradients(open_session, status):
     """Not of the weights that another optimizer's push has brought in between, as in a GAN; z gets no gradient."""
     x, y, z = (ps.Variable([value], name=name) for name, value in (("x", 3.0), ("y", 5.0), ("z", 7.0)))
@@ -55,6 +69,16 @@ def test_a_push_has_the_loss_and_the_staleness_of_its_own_gradients(open_session
             lambda x, _: SGD.minimize(ops.sum(x), ps.trainable_variables("y")),
             ValueError,
             r"misspelt\? .*: generator/x, x",
+        ),
+        (
+            lambda x, _: SGD.minimize(ops.sum(x), average(1.0)),
+            ValueError,
+            "no variable to train: 'average' is frozen: make it with trainable=True",
+        ),
+        (
+            lambda x, _: SGD.minimize(ops.sum(x), [ps.Variable(np.ones(1, int), "n", False), average(1.0)]),
+            ValueError,
+            "'n' is int64, and only floating point is trained; 'average' is frozen",
         ),
         (lambda x, _: SGD.apply_gradients([(None, x)]), ValueError, "no gradients to push for x"),
         (lambda x, _: SGD.minimize(0.5), TypeError, "a loss must be a Tensor made by ops, but this one is float"),

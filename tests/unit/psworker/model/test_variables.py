@@ -61,6 +61,57 @@ def test_initial_values_depend_on_the_seed_and_the_whole_name_and_not_on_the_ord
     assert kernels(seed, one) != kernels(0, other)
 
 
+def test_an_initializer_is_seeded_by_the_whole_name_as_in_a_layer():
+    ps.set_random_seed(SEED)
+    with ps.variable_scope("a"):
+        kernel = nn.Dense(3, 2, name="out", kernel_initializer=initializers.he_normal()).kernel
+        first = ps.Variable(initializers.he_normal(), shape=[3, 2])
+        second = ps.Variable(initializers.he_normal(), shape=(3, 2))
+    for variable, name in ((first, "a/variable"), (second, "a/variable_1"), (kernel, "a/out/kernel")):
+        generator = np.random.default_rng([SEED, zlib.crc32(name.encode())])
+        assert (variable.name, variable.dtype, variable.shape) == (name, np.float32, (3, 2))
+        np.testing.assert_array_equal(variable.value, initializers.he_normal()((3, 2), generator))
+    with ps.collection():
+        ps.set_random_seed(SEED)
+        again = ps.Variable(initializers.he_normal(), shape=(3, 2), name="a/out/kernel")
+    np.testing.assert_array_equal(again.value, kernel.value)
+    assert not again.value.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: ps.Variable(initializers.zeros(), name="W"), TypeError, "'W': an initializer needs a shape"),
+        (
+            lambda: ps.Variable(initializers.zeros(), shape=3),
+            TypeError,
+            "'variable': shape must be a tuple of integers",
+        ),
+        (lambda: ps.Variable(initializers.zeros(), shape=(3, 1.5)), TypeError, r"a tuple of integers, got \(3, 1.5\)"),
+        (lambda: ps.Variable(initializers.zeros, shape=(3,)), TypeError, r"he_normal\(\) \(with parentheses\), but"),
+        (lambda: ps.Variable(lambda shape, _: np.zeros(2), shape=(3,)), ValueError, r"shape \(2,\), not \(3,\)"),
+        (lambda: ps.Variable(lambda shape, _: np.zeros(3, int), shape=(3,)), TypeError, "returned int64, not floating"),
+        (lambda: ps.Variable([1.0], shape=(1,)), TypeError, r"shape=\(1,\) is for an initializer .* value is list"),
+    ],
+)
+def test_an_initializer_and_its_shape_are_checked_before_a_variable_is_made(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+    assert ps.global_variables() == []
+
+
+def test_a_variable_that_is_not_of_floating_point_is_logged_as_not_trained_unless_that_is_intended(caplog):
+    with ps.variable_scope("frozen", trainable=False):
+        ps.Variable(np.ones(2, np.int64))
+    ps.Variable(np.ones(2, np.int64), name="intended", trainable=False)
+    ps.Variable(np.ones(2), name="trained")
+    assert caplog.messages == []
+    count = ps.Variable(np.ones(2, np.int64), name="count")
+    [message] = caplog.messages
+    assert message.startswith("variable 'count' is int64, and is not trained: only floating point is")
+    assert not count.trainable
+
+
 @pytest.mark.parametrize(
     ("values", "dtype"),
     [
