@@ -7,21 +7,21 @@ import itertools
 import logging
 import threading
 import zlib
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from pswire.errors import ConfigurationError
+from pswire.errors import ConfigurationError, ShapeMismatch
 from pswire.optimizers import UpdateSpec
 from pswire.specs.initializers import Initializer
 from pswire.tensors.sums import widened
 from pswire.tensors.values import Array, TensorSpec
 from psworker.autodiff import Tensor
 from psworker.autodiff.ops.activations import seed_dropout
-from psworker.autodiff.tensor import Gradient, Node, TensorLike
+from psworker.autodiff.tensor import Gradient, Node, TensorLike, as_array
 from psworker.config import worker_name
 from psworker.versions import ReadVersion, VersionedArray
 
@@ -29,6 +29,9 @@ __all__ = ["UpdateOp", "Variable", "collection", "discard_update_ops", "global_v
 __all__ += ["set_random_seed", "trainable_variables", "update_ops", "variable_scope"]
 
 logger = logging.getLogger(__name__)
+
+#: Sets the value of a variable, which programs cannot set; faster than a method that is overridden.
+set_value: Callable[[Tensor, Array], None] = Tensor.__dict__["value"].__set__
 
 
 class BaseVariable(Tensor):
@@ -89,6 +92,10 @@ class BaseVariable(Tensor):
         return f"{type(self).__name__}({self.spec}, version {self.version})"
 
 
+#: Sets `read`, without the check of `Variable.__setattr__`: a session does this for each variable in each step.
+set_read: Callable[[BaseVariable, ReadVersion], None] = BaseVariable.__dict__["read"].__set__
+
+
 class Variable(BaseVariable):
     """A named array that is trained, and held by servers while a session is open.
 
@@ -107,7 +114,7 @@ class Variable(BaseVariable):
         shape: of the value that an initializer makes; None for any other value.
 
     Attributes:
-        value: the last value from the servers, read-only; `session.assign` changes it.
+        value: the last value from the servers, read-only; `assign` changes it. AttributeError if it is set.
 
     Raises:
         ConfigurationError: the name is taken, or the dtype cannot be sent.
@@ -139,8 +146,54 @@ class Variable(BaseVariable):
         if array.dtype.kind in "iuf" and not isinstance(value, Tensor | np.ndarray | np.generic):
             array = array.astype(np.float32)
         array.flags.writeable = False
-        super().__init__(array)
+        set_value(self, array)
         self._enter(name, trainable)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "value":
+            raise AttributeError(
+                f"the value of {self.name!r} cannot be set, since the next pull would replace it: use "
+                "variable.assign(value), which sets it on the servers too"
+            )
+        super().__setattr__(name, value)
+
+    def assign(self, value: TensorLike) -> None:
+        """Sets the value, on the servers and here; without a session only here, as the initial value of the next one.
+
+            W.assign(np.zeros(W.shape))
+
+        Raises:
+            ShapeMismatch: `value`, an array, a number or a tensor, does not have the variable's shape.
+            TypeError: it would lose its fraction, or its sign.
+            NotFinite: it has NaN or infinity, in a session.
+            ConfigurationError: the variable belongs to another thread or collection.
+        """
+        self._assign(value, add=False)
+
+    def assign_add(self, value: TensorLike) -> None:
+        """Adds to the present value on the servers, which may be newer than the one here; otherwise as `assign`."""
+        self._assign(value, add=True)
+
+    def _assign(self, value: TensorLike, *, add: bool) -> None:
+        here = context.collection
+        if here.variables.get(self.name) is not self:
+            raise ConfigurationError(
+                f"{self.name!r} is not a variable of this thread's collection: assign it in the thread, and inside the "
+                "`with psworker.collection():`, that it was made in"
+            )
+        if here.session is not None:
+            here.session.assign_all({self: value}, add=add)
+            return
+        array = as_assigned(self, value)
+        if array.shape != self.shape:
+            raise ShapeMismatch(
+                f"assigned value for {self.name!r} is {array.dtype}{list(array.shape)}, the variable is "
+                f"{self.dtype}{list(self.shape)}"
+            )
+        array = np.array(self.value + array if add else array, self.dtype)
+        array.flags.writeable = False
+        set_value(self, array)
+        self.read = ReadVersion()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,6 +231,19 @@ class UpdateOp:
         object.__setattr__(self, "decay", float(self.decay))
 
 
+def as_assigned(variable: BaseVariable, value: TensorLike) -> Array:
+    """An assigned value in the variable's dtype; TypeError if it would lose its fraction, or its sign."""
+    array = as_array(value)
+    if array.dtype is variable.dtype:
+        return array
+    if not np.can_cast(array.dtype, variable.dtype, "same_kind"):
+        raise TypeError(
+            f"assigned value for {variable.name!r}: Cannot cast {array.dtype} to {variable.dtype} without loss of more "
+            "than precision; convert it before"
+        )
+    return array.astype(variable.dtype, copy=False)
+
+
 def check_variable(given: object, call: str) -> None:
     """Raises `TypeError` unless the argument of `call` is a variable or a table."""
     if not isinstance(given, BaseVariable):
@@ -198,9 +264,9 @@ class OpenSession(Protocol):
 
     def fetch_rows(self, table: BaseVariable, first: int, count: int) -> Array: ...
 
-    def assign_all(self, values: Mapping[BaseVariable, Array | float]) -> None: ...
+    def assign_all(self, values: Mapping[BaseVariable, TensorLike], *, add: bool = False) -> None: ...
 
-    def assign_rows(self, table: BaseVariable, pieces: Iterable[Array]) -> None: ...
+    def assign_rows(self, table: BaseVariable, pieces: Iterable[Array], first: int = 0) -> None: ...
 
     def note_loss(self, loss: float, variables: Iterable[BaseVariable]) -> None: ...
 

@@ -21,7 +21,7 @@ from pswire.tensors.values import Array, IndexedSlices
 from psworker.client.client import Client
 from psworker.client.push_pull import PushResult
 from psworker.model.tables import Table
-from psworker.model.variables import BaseVariable, UpdateOp
+from psworker.model.variables import BaseVariable, UpdateOp, set_read, set_value
 from psworker.sessions.data_loop import DataLoop
 from psworker.transport import Future
 from psworker.versions import VersionedArray
@@ -255,7 +255,8 @@ class Replica:
         for value in values:
             assert not isinstance(value.array, IndexedSlices)
             variable = known[value.name]
-            variable.value, variable.read = value.array, value.read
+            set_value(variable, value.array)
+            set_read(variable, value.read)
             self.values[value.name] = value
 
 

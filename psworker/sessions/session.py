@@ -28,7 +28,7 @@ from psworker.data.dataset import Batch, Dataset
 from psworker.model import model_files, variables
 from psworker.model.gradient_transforms import GradientAndVariable
 from psworker.model.tables import Table, check_no_table
-from psworker.model.variables import BaseVariable, UpdateOp, check_variable
+from psworker.model.variables import BaseVariable, UpdateOp, as_assigned, check_variable
 from psworker.sessions.best_model import save_best
 from psworker.sessions.data_loop import DataLoop, batches_per_block
 from psworker.sessions.replica import Replica, Step, Target
@@ -268,25 +268,22 @@ class Session:
         check_variable(variable, "session.slot")
         return self._replica.slot(variable, name)
 
-    def assign(self, variable: BaseVariable, value: Array | float) -> None:
+    def assign(self, variable: BaseVariable, value: TensorLike) -> None:
         """Sets a variable, on the servers and here; a number is for a variable of shape (). See `assign_all`."""
         self.assign_all({variable: value})
 
-    def assign_add(self, variable: BaseVariable, delta: Array | float) -> None:
+    def assign_add(self, variable: BaseVariable, delta: TensorLike) -> None:
         """Adds `delta`, of its shape, to a variable's present value on the servers. See `assign_all`."""
         self.assign_all({variable: delta}, add=True)
 
-    def assign_all(self, values: Mapping[BaseVariable, Array | float], *, add: bool = False) -> None:
+    def assign_all(self, values: Mapping[BaseVariable, TensorLike], *, add: bool = False) -> None:
         """Sets several variables (or adds to them), on the servers and here: those of one shard all at once, or none.
 
         Raises `ShapeMismatch` if a value does not have its variable's shape, `TypeError` if one is a table, or would
         lose its fraction, or its sign.
         """
         check_no_table(values, "assigned")
-        assignments = [
-            Assignment(v.name, np.asarray(value).astype(v.dtype, casting="same_kind", copy=False))
-            for v, value in values.items()
-        ]
+        assignments = [Assignment(variable.name, as_assigned(variable, value)) for variable, value in values.items()]
         if assignments:
             self._replica.flush()
             self._client.assign(assignments, add=add)
@@ -337,10 +334,9 @@ class Session:
         """The servers' rows of a table from number `first` on, likewise."""
         return _whole(self._client.choose(table.name, np.arange(first, first + count), exact=True))
 
-    def assign_rows(self, table: BaseVariable, pieces: Iterable[Array]) -> None:
-        """Sets the rows of a table, on the servers, to these, from row 0 on; each piece at once. For model files."""
+    def assign_rows(self, table: BaseVariable, pieces: Iterable[Array], first: int = 0) -> None:
+        """Sets the rows of a table, on the servers, to these, from row `first` on; each piece at once."""
         self._replica.flush()
-        first = 0
         for rows in pieces:
             self._client.assign([Assignment(table.name, rows, first)])
             first += len(rows)

@@ -21,6 +21,7 @@ from pswire.messages import Leave, Pulled, Push, Pushed, RemoteWeights, Renew, t
 from pswire.specs.consistency import Bounded, DropStalePushes, Synchronous
 from psworker import ops, schedules
 from psworker.config import StrategyConfig, WorkerConfig
+from psworker.model.variables import set_value
 from psworker.sessions.data_loop import batches_per_block
 from psworker.sessions.session import Session
 from tests.shards_in_process import ShardsInProcess
@@ -312,11 +313,11 @@ def test_values_travel_again_only_when_servers_have_changed_them_or_the_program_
             SGD.minimize(ops.sum(x))
         session.pull()
         assert 4 <= received() < 64
-        frozen.value = theirs.copy()  # equal, but the program may write into it
+        set_value(frozen, theirs.copy())  # equal, but it is not the array that was sent
         before = received()
         session.pull([frozen])
         assert received() == before + 256
-        frozen.value = 0 * theirs
+        set_value(frozen, 0 * theirs)
         for _ in range(6):
             SGD.minimize(ops.sum(x))
         session.pull()

@@ -377,6 +377,50 @@ def test_several_variables_are_assigned_at_once_or_none(open_session):
         assert (x.value.tolist(), int(y.value)) == ([6, 7], 8)
 
 
+@pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC, SHARED_OF_TWO), indirect=True)
+def test_a_variable_is_assigned_by_its_method_on_the_servers(open_session):
+    x, y = (ps.Variable([1.0, 2.0], name=name) for name in "xy")
+    x.assign([5, 6])  # before a session: the initial value
+    with open_session("w0") as session:
+        assert (x.value.tolist(), x.version) == ([5, 6], 0)
+        with ps.collection(), open_session("w1"):
+            theirs = ps.Variable([0.0, 0.0], name="x")
+            theirs.assign_add([1, 1])
+        x.assign_add(ps.stop_gradient(y))  # to the value on the servers, 6 and 7
+        assert (x.value.tolist(), x.version) == ([7, 9], 2)
+        y.assign(2 * x)
+        assert (y.value.tolist(), y.version, session.global_step) == ([14, 18], 1, 0)
+        with pytest.raises(ShapeMismatch, match="'y'"):
+            y.assign([1, 2, 3])
+        with pytest.raises(NotFinite, match="'y'"):
+            y.assign([1, np.nan])
+        with pytest.raises(AttributeError, match=r"use variable\.assign\(value\)"):
+            y.value = np.zeros(2, np.float32)
+        session.pull()
+        assert y.value.tolist() == [14, 18]
+
+
+@pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC, SHARED_OF_TWO), indirect=True)
+def test_rows_of_a_table_are_assigned(open_session):
+    table = ps.Table((30, 2), UNIFORM, name="table")
+    expected, rows = rows_of(UNIFORM, np.arange(30), (2,)), np.arange(20.0).reshape(10, 2)
+    with open_session("w0") as session:
+        table.assign_rows(11, rows)
+        table.assign_rows(np.int64(29), ps.Tensor(rows[:1] - 7))
+        expected[11:21], expected[29] = rows, [-7, -6]
+        np.testing.assert_array_equal(session.rows(table, range(30)), expected)
+        for error, message, first, given in (
+            (ShapeMismatch, "no rows float32.* from row 21", 21, rows),
+            (ShapeMismatch, "no rows", 0, rows[:, :1]),
+            (TypeError, "are a scalar", 0, 1.0),
+            (TypeError, "Cannot cast complex128", 0, 1j * rows),
+            (NotFinite, "'table'", 0, rows * np.nan),
+        ):
+            with pytest.raises(error, match=message):
+                table.assign_rows(first, given)
+        np.testing.assert_array_equal(session.rows(table, range(30)), expected)
+
+
 def test_the_slots_of_a_variable_can_be_read_also_by_another_worker(open_session):
     x, y = ps.Variable(np.zeros((2, 2), np.float32), name="x"), ps.Variable([0.0], name="y")
     with open_session("w0") as session:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import psworker as ps
-from pswire.errors import ConfigurationError
+from pswire.errors import ConfigurationError, ShapeMismatch
 from pswire.specs import initializers
 from pswire.specs.initializers import fill
 from psworker import nn, ops
@@ -59,6 +59,30 @@ def test_initial_values_depend_on_the_seed_and_the_whole_name_and_not_on_the_ord
     one, other = sorted("ab", key=lambda name: zlib.crc32(name.encode()))  # seed and name of the same sum
     seed = zlib.crc32(other.encode()) - zlib.crc32(one.encode())
     assert kernels(seed, one) != kernels(0, other)
+
+
+def test_a_value_is_assigned_before_a_session_and_cannot_be_set():
+    x, table = ps.Variable([1.0, 2.0], name="x"), ps.Table((3, 2), UNIFORM, name="table")
+    values = np.array([3.0, 4.0])
+    x.assign(values)
+    values[0] = 9
+    assert (x.value.tolist(), x.dtype, x.value.flags.writeable) == ([3, 4], np.float32, False)
+    x.assign_add(2 * x)
+    assert (x.value.tolist(), x.trainable) == ([9, 12], True)
+    with pytest.raises(AttributeError, match=r"the value of 'x' cannot be set, .* use variable\.assign\(value\)"):
+        x.value = np.zeros(2, np.float32)
+    with pytest.raises(ShapeMismatch, match=r"'x' is float32\[1\], the variable is float32\[2\]"):
+        x.assign([1.0])
+    with pytest.raises(TypeError, match="'x': Cannot cast complex128 to float32"):
+        x.assign([1j, 0])
+    with ps.collection(), pytest.raises(ConfigurationError, match="'x' is not a variable of this thread's collection"):
+        x.assign([1.0, 1.0])
+    for assign in (table.assign, table.assign_add):
+        with pytest.raises(TypeError, match=r"'table' is a Table.* assigned as a whole: .* by table\.assign_rows"):
+            assign(np.zeros((3, 2)))
+    with pytest.raises(ConfigurationError, match="the rows of 'table' are kept by the server, and no session is open"):
+        table.assign_rows(0, np.zeros((1, 2)))
+    assert x.value.tolist() == [9, 12]
 
 
 def test_an_initializer_is_seeded_by_the_whole_name_as_in_a_layer():
@@ -320,7 +344,7 @@ def test_conv2d_passes_its_settings_to_the_op_and_its_result_to_the_activation(a
 def test_norms_are_their_ops_with_the_moments_of_the_batch_or_moving_averages():
     x, layer, batch = normal(6, 5, 3), nn.LayerNorm(3, epsilon=0.1), nn.BatchNorm(3, decay=0.9, epsilon=0.5)
     for variable in ps.global_variables():
-        variable.value = np.random.default_rng(len(variable.name)).uniform(0.5, 2, 3).astype(np.float32)
+        variable.assign(np.random.default_rng(len(variable.name)).uniform(0.5, 2, 3))
     moving, scaled = (batch.moving_mean, batch.moving_variance), (batch.gamma, batch.beta)
     for y, expected in (
         (layer(x), ops.layer_norm(x, layer.gamma, layer.beta, 0.1)),
