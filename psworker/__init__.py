@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from psworker.model.gradient_transforms import *
     from psworker.model.model_files import *
     from psworker.model.optimizers import *
+    from psworker.model.push_reports import *
     from psworker.model.tables import *
     from psworker.model.variables import *
     from psworker.sessions.session import *
@@ -46,6 +47,7 @@ _HOMES = {
         "psworker.model.model_files": "Loaded load save",
         "psworker.model.optimizers": "Adagrad AdagradDecay Adam AdamW Ftrl GradientDescent Lamb Momentum Optimizer "
         "RMSProp optimize_loss",
+        "psworker.model.push_reports": "PushReport",
         "psworker.model.tables": "Table",
         "psworker.model.variables": "UpdateOp Variable collection discard_update_ops global_variables note_update "
         "set_random_seed trainable_variables update_ops variable_scope",

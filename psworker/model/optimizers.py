@@ -15,6 +15,7 @@ from pswire.specs.schedules import Schedule
 from psworker.autodiff import Tensor, gradients
 from psworker.model import variables
 from psworker.model.gradient_transforms import GradientAndVariable, add_noise, clip_by_global_norm, multiply
+from psworker.model.push_reports import PushReport
 from psworker.model.variables import BaseVariable, UpdateOp
 
 __all__ = ["Adagrad", "AdagradDecay", "Adam", "AdamW", "Ftrl", "GradientDescent", "Lamb", "Momentum", "Optimizer"]
@@ -68,7 +69,7 @@ class Optimizer(optimizers.OptimizerSpec):
 
     def apply_gradients(
         self, grads_and_vars: Iterable[GradientAndVariable], update_ops: Iterable[UpdateOp] | None = None
-    ) -> None:
+    ) -> PushReport:
         """Pushes the gradients and takes the fresh weights from the answer. This is the network boundary.
 
         Args:
@@ -77,6 +78,9 @@ class Optimizer(optimizers.OptimizerSpec):
                 means, nothing is pushed at all.
             update_ops: observations for moving averages, in the same push; by default all that layers have recorded
                 since the last one (`psworker.update_ops()`). Those of a push that is refused are not sent again.
+
+        Returns:
+            Outcome, staleness and step of the push (`PushReport`).
 
         Raises:
             ValueError: all gradients are None.
@@ -89,8 +93,9 @@ class Optimizer(optimizers.OptimizerSpec):
         if here.session is None:
             raise ConfigurationError("no session is open: do this inside `with psworker.session() as session:`")
         pairs = list(grads_and_vars)
-        if pairs:
-            here.session.push(self, pairs, here.noted.take(update_ops))
+        if not pairs:
+            return PushReport("none", 0, here.session.global_step)
+        return here.session.push(self, pairs, here.noted.take(update_ops))
 
     def minimize(
         self,
@@ -99,8 +104,8 @@ class Optimizer(optimizers.OptimizerSpec):
         *,
         global_step: object = None,
         retain_graph: bool = False,
-    ) -> None:
-        """`compute_gradients` and `apply_gradients` in one.
+    ) -> float:
+        """`compute_gradients` and `apply_gradients` in one; returns the loss, at the weights of the forward pass.
 
             generator_optimizer.minimize(loss, generator_variables, retain_graph=True)
             critic_optimizer.minimize(loss, critic_variables)      # the gradient at the weights of the forward pass
@@ -109,7 +114,10 @@ class Optimizer(optimizers.OptimizerSpec):
         TypeError for anything else, such as a variable, which would never change.
         """
         check_global_step("minimize", global_step)
-        self.apply_gradients(self.compute_gradients(loss, var_list, retain_graph=retain_graph))
+        pairs = self.compute_gradients(loss, var_list, retain_graph=retain_graph)
+        value = loss.item()  # before the push, since the loss may be a variable
+        self.apply_gradients(pairs)
+        return value
 
 
 def _chosen(var_list: BaseVariable | Sequence[BaseVariable] | None) -> list[BaseVariable]:
@@ -235,8 +243,9 @@ def optimize_loss(
         pairs = clip_gradients(pairs)
     elif clip_gradients is not None:
         pairs = clip_by_global_norm(pairs, clip_gradients)
+    value = loss.item()  # before the push, since the loss may be a variable
     chosen.apply_gradients(pairs, update_ops)
-    return loss.item()
+    return value
 
 
 def check_global_step(call: str, given: object) -> None:

@@ -23,6 +23,7 @@ from psworker.autodiff import Tensor
 from psworker.autodiff.ops.activations import seed_dropout
 from psworker.autodiff.tensor import Gradient, Node, TensorLike, as_array
 from psworker.config import worker_name
+from psworker.model.push_reports import PushReport
 from psworker.versions import ReadVersion, VersionedArray
 
 __all__ = ["UpdateOp", "Variable", "collection", "discard_update_ops", "global_variables", "note_update"]
@@ -275,7 +276,7 @@ class OpenSession(Protocol):
         optimizer: UpdateSpec,
         grads_and_vars: Iterable[tuple[Gradient | None, BaseVariable]],
         updates: Iterable[UpdateOp] = (),
-    ) -> None: ...
+    ) -> PushReport: ...
 
 
 class UpdateMeans:

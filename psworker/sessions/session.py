@@ -27,6 +27,7 @@ from psworker.config import StrategyConfig, WorkerConfig, worker_config
 from psworker.data.dataset import Batch, Dataset
 from psworker.model import model_files, variables
 from psworker.model.gradient_transforms import GradientAndVariable
+from psworker.model.push_reports import PushReport
 from psworker.model.tables import Table, check_no_table
 from psworker.model.variables import BaseVariable, UpdateOp, as_assigned, check_variable
 from psworker.sessions.best_model import save_best
@@ -418,7 +419,7 @@ class Session:
         optimizer: optimizers.UpdateSpec,
         grads_and_vars: Iterable[GradientAndVariable],
         updates: Iterable[UpdateOp] = (),
-    ) -> None:
+    ) -> PushReport:
         """Pushes by the strategy of the session; `Optimizer.apply_gradients` calls it, and describes its errors.
 
         The gradients are borrowed until this returns. `updates` has one op per variable.
@@ -458,10 +459,14 @@ class Session:
                 variable.looked_up = False
         for op in observed:
             entries.append(VersionedArray(op.variable.name, op.variable.read, op.value))
-        self._replica.declare(optimizer, names)
+        replica = self._replica
+        replica.outcome = "none"
+        replica.declare(optimizer, names)
         for op in observed:
-            self._replica.declare(optimizers.MovingAverage(op.decay), [op.variable.name])
-        self._replica.step(Step(optimizer, names, entries, observed, loss, tuple(among)))
+            replica.declare(optimizers.MovingAverage(op.decay), [op.variable.name])
+        replica.step(Step(optimizer, names, entries, observed, loss, tuple(among)))
+        staleness = 0 if replica.outcome == "none" else replica.staleness
+        return PushReport(replica.outcome, staleness, replica.global_step)
 
     def evaluate(self, function: Callable[[Batch], SupportsFloat], dataset: Dataset, batch_size: int = 1000) -> float:
         """The mean of `function` over a dataset, with fresh weights and without a tape.

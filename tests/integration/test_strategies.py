@@ -329,6 +329,33 @@ def test_values_travel_again_only_when_servers_have_changed_them_or_the_program_
         np.testing.assert_array_equal(frozen.value, 2 * theirs, strict=True)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ({"push_every": 2}, [("none", 0), ("applied", 1), ("none", 1), ("applied", 2)]),
+        ({"local_steps": 2}, [("none", 0), ("applied", 1), ("none", 1), ("applied", 2)]),
+        ({"overlap": True}, [("none", 0), ("applied", 1), ("applied", 2), ("applied", 3)]),
+    ],
+    ids=str,
+)
+def test_a_step_reports_the_push_that_was_answered_in_it(strategy, expected):
+    x = scalar("x")
+    with session_over(ShardsInProcess(1), **strategy):
+        reports = [SGD.apply_gradients([(ONE, x)]) for _ in range(4)]
+    assert [(report.outcome, report.step) for report in reports] == expected
+
+
+def test_a_push_that_the_policy_drops_is_reported():
+    transport = ShardsInProcess(1, staleness=DropStalePushes(0))
+    with session_over(transport) as session:
+        x = scalar("x")
+        pairs = SGD.compute_gradients(ops.sum(x))
+        with ps.collection(), session_over(transport, "w1"):
+            SGD.minimize(ops.sum(scalar("x")))
+        report = SGD.apply_gradients(pairs)
+        assert (report, session.dropped) == (ps.PushReport("dropped", 1, 1), 1)
+
+
 @pytest.mark.parametrize("strategy", [{"push_every": 3}, {"local_steps": 3}], ids=str)
 def test_a_push_of_several_steps_is_as_stale_as_the_first_of_them(strategy):
     transport = ShardsInProcess(2, staleness=DropStalePushes(9))

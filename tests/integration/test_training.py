@@ -377,6 +377,24 @@ def test_several_variables_are_assigned_at_once_or_none(open_session):
         assert (x.value.tolist(), int(y.value)) == ([6, 7], 8)
 
 
+@pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC), indirect=True)
+def test_a_push_reports_outcome_staleness_and_step_and_minimize_the_loss(open_session):
+    x, y = ps.Variable(np.float32(3), name="x"), ps.Variable([1.0], name="y")
+    with open_session("w0") as session:
+        assert SGD.minimize(x) == 3  # before the step
+        assert ps.optimize_loss(x, learning_rate=1.0) == 2
+        assert float(x.value) == 1
+        pairs = SGD.compute_gradients(ops.sum(x * y), x)
+        with ps.collection(), open_session("w1"):
+            theirs = ps.Variable(np.float32(0), name="x")
+            assert SGD.apply_gradients([(np.float32(1), theirs)]) == ps.PushReport("applied", 0, 3)
+        assert SGD.apply_gradients(pairs) == ps.PushReport("applied", 1, 4)
+        assert SGD.apply_gradients([]) == ps.PushReport("none", 0, 4)
+        with pytest.raises(AttributeError):
+            SGD.apply_gradients([]).step = 5
+        assert session.global_step == 4
+
+
 @pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC, SHARED_OF_TWO), indirect=True)
 def test_a_variable_is_assigned_by_its_method_on_the_servers(open_session):
     x, y = (ps.Variable([1.0, 2.0], name=name) for name in "xy")
