@@ -40,10 +40,10 @@ _HOMES = {
         "pswire.messages": "EpochReport",
         "pswire.specs.initializers": "RowConstant RowNormal RowUniform",
         "pswire.tensors.values": "IndexedSlices",
-        "psworker.autodiff": "Tensor check_gradients gradients no_grad op ops stop_gradient",
+        "psworker.autodiff": "Tensor check_gradients gradients no_grad op ops stop_gradient value_and_grad",
         "psworker.data.dataset": "Batch Dataset",
-        "psworker.model.gradient_transforms": "accumulate add_decayed_weights add_noise clip_by_global_norm "
-        "clip_by_norm clip_by_value global_norm multiply per_variable scale",
+        "psworker.model.gradient_transforms": "accumulate add_decayed_weights add_noise chain "
+        "clip_by_global_norm clip_by_norm clip_by_value global_norm multiply per_variable scale",
         "psworker.model.model_files": "Loaded load save",
         "psworker.model.optimizers": "Adagrad AdagradDecay Adam AdamW Ftrl GradientDescent Lamb Momentum Optimizer "
         "RMSProp optimize_loss",

@@ -23,9 +23,35 @@ from psworker.autodiff.tensor import Gradient
 from psworker.model.variables import BaseVariable
 
 GradientAndVariable: TypeAlias = tuple[Gradient | None, BaseVariable]
+Transform: TypeAlias = Callable[[list[GradientAndVariable]], list[GradientAndVariable]]
 
-__all__ = ["accumulate", "add_decayed_weights", "add_noise", "clip_by_global_norm", "clip_by_norm", "clip_by_value"]
-__all__ += ["global_norm", "multiply", "per_variable", "scale"]
+__all__ = ["accumulate", "add_decayed_weights", "add_noise", "chain", "clip_by_global_norm", "clip_by_norm"]
+__all__ += ["clip_by_value", "global_norm", "multiply", "per_variable", "scale"]
+
+
+def chain(*transforms: Transform) -> Transform:
+    """A transform that applies these in order; each is a function of a list of pairs.
+
+        clipped = ps.chain(ps.accumulate(4), lambda pairs: ps.clip_by_global_norm(pairs, 5.0))
+        optimizer = ps.Adam(0.001).with_transform(clipped)
+
+    Raises TypeError if one is not a function, or when it returns None.
+    """
+    for transform in transforms:
+        if not callable(transform):
+            raise TypeError(
+                f"chain takes functions of a list of pairs, got {transform!r}: give one with arguments as "
+                "lambda pairs: psworker.scale(pairs, 0.5)"
+            )
+
+    def chained(pairs: list[GradientAndVariable]) -> list[GradientAndVariable]:
+        for transform in transforms:
+            pairs = transform(pairs)
+            if pairs is None:
+                raise TypeError(f"a transform of a chain returned None in place of a list of pairs: {transform!r}")
+        return pairs
+
+    return chained
 
 
 def per_variable(

@@ -4,8 +4,9 @@ Hyperparameters, formula and source are those of `pswire.optimizers`; slots are 
 servers. Between `compute_gradients` and `apply_gradients` a program may transform the pairs.
 """
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -14,14 +15,12 @@ from pswire.errors import ConfigurationError
 from pswire.specs.schedules import Schedule
 from psworker.autodiff import Tensor, gradients
 from psworker.model import variables
-from psworker.model.gradient_transforms import GradientAndVariable, add_noise, clip_by_global_norm, multiply
+from psworker.model.gradient_transforms import GradientAndVariable, Transform, add_noise, clip_by_global_norm, multiply
 from psworker.model.push_reports import PushReport
 from psworker.model.variables import BaseVariable, UpdateOp
 
 __all__ = ["Adagrad", "AdagradDecay", "Adam", "AdamW", "Ftrl", "GradientDescent", "Lamb", "Momentum", "Optimizer"]
 __all__ += ["RMSProp", "optimize_loss"]
-
-Transform: TypeAlias = Callable[[list[GradientAndVariable]], list[GradientAndVariable]]
 
 
 class Optimizer(optimizers.OptimizerSpec):
@@ -33,9 +32,27 @@ class Optimizer(optimizers.OptimizerSpec):
         optimizer.apply_gradients(clip_by_global_norm(pairs, 5.0))
     """
 
+    _transforms: ClassVar[
+        tuple[Transform, ...]
+    ] = ()  # at most one, of an instance, beside its fields: servers do not get it
+
     def __init_subclass__(cls, **keywords: str) -> None:
         super().__init_subclass__(**keywords)
         cls.__doc__ = cls.__doc__ or cls.__mro__[1].__doc__
+
+    def with_transform(self, transform: Transform) -> Self:
+        """A copy that applies `transform`, such as a `chain`, to the pairs of each `apply_gradients`.
+
+            optimizer = ps.Adam(0.001).with_transform(lambda pairs: ps.clip_by_global_norm(pairs, 5.0))
+
+        It replaces an earlier one. The copy is equal to this optimizer, and trains the same variables. TypeError if it
+        is not a function.
+        """
+        if not callable(transform):
+            raise TypeError(f"with_transform takes a function of a list of pairs, such as a chain, got {transform!r}")
+        copied = copy.copy(self)
+        object.__setattr__(copied, "_transforms", (transform,))
+        return copied
 
     def compute_gradients(
         self, loss: Tensor, var_list: BaseVariable | Sequence[BaseVariable] | None = None, *, retain_graph: bool = False
@@ -93,6 +110,8 @@ class Optimizer(optimizers.OptimizerSpec):
         if here.session is None:
             raise ConfigurationError("no session is open: do this inside `with psworker.session() as session:`")
         pairs = list(grads_and_vars)
+        for transform in self._transforms:
+            pairs = transform(pairs)
         if not pairs:
             return PushReport("none", 0, here.session.global_step)
         return here.session.push(self, pairs, here.noted.take(update_ops))

@@ -378,6 +378,32 @@ def test_several_variables_are_assigned_at_once_or_none(open_session):
 
 
 @pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC), indirect=True)
+def test_an_optimizer_applies_its_chain_of_transforms_in_order(open_session):
+    """Gradients (3, 4) and (9, 12): the mean is (6, 8); clipped to norm 5 it is (3, 4); then halved."""
+    x = ps.Variable([0.0, 0.0], name="x")
+    halved = ps.chain(
+        ps.accumulate(2), lambda pairs: ps.clip_by_global_norm(pairs, 5.0), lambda pairs: ps.scale(pairs, 0.5)
+    )
+    plain = ps.GradientDescent(1.0)
+    optimizer = plain.with_transform(halved)
+    assert (optimizer, hash(optimizer), repr(optimizer)) == (plain, hash(plain), repr(plain))
+    with open_session("w0") as session:
+        optimizer.minimize(ops.sum(x * np.float32([3, 4])))
+        assert session.global_step == 0
+        optimizer.minimize(ops.sum(x * np.float32([9, 12])))
+        np.testing.assert_allclose(x.value, [-1.5, -2], rtol=1e-6)
+        session.set_hyperparameters(optimizer, learning_rate=2.0)
+        plain.minimize(ops.sum(x))
+        np.testing.assert_allclose(x.value, [-3.5, -4], rtol=1e-6)
+        with pytest.raises(TypeError, match="a transform of a chain returned None"):
+            plain.with_transform(ps.chain(lambda pairs: None)).minimize(ops.sum(x))
+    with pytest.raises(TypeError, match="chain takes functions of a list of pairs, got 5"):
+        ps.chain(5.0)
+    with pytest.raises(TypeError, match=r"with_transform takes a function of a list of pairs, .* got 5\.0"):
+        plain.with_transform(5.0)
+
+
+@pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC), indirect=True)
 def test_a_push_reports_outcome_staleness_and_step_and_minimize_the_loss(open_session):
     x, y = ps.Variable(np.float32(3), name="x"), ps.Variable([1.0], name="y")
     with open_session("w0") as session:
