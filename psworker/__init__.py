@@ -12,6 +12,8 @@ imports it too, and handles SIGTERM before numpy is loaded, which can take secon
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+__version__: str
+
 if TYPE_CHECKING:
     from pswire import errors as errors
     from pswire.messages import EpochReport as EpochReport
@@ -69,7 +71,9 @@ __all__ += sorted({*_HOMES, *_MODULES} - {"nn"})
 if not TYPE_CHECKING:  # or a type checker would take any name for one of these
 
     def __getattr__(name: str) -> object:
-        if name in _MODULES:
+        if name == "__version__":
+            found: object = import_module("importlib.metadata").version("paramserver")
+        elif name in _MODULES:
             found = import_module(_MODULES[name])
         elif name in _HOMES:
             found = getattr(import_module(_HOMES[name]), name)
@@ -79,4 +83,4 @@ if not TYPE_CHECKING:  # or a type checker would take any name for one of these
         return found
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        return sorted({"__version__", "__doc__", "__name__", "__file__", "__all__", *__all__})
