@@ -1,5 +1,15 @@
-"""`python -m psserver`: the same as the command `psserver`."""
+"""The command `psserver`, also as `python -m psserver`."""
 
-from psserver.cli.main import main
+from pswire.system.signals import end_at_interrupt
 
-main(prog_name="psserver")
+
+def main() -> None:
+    """Run the command; Ctrl-C while it is still being imported ends it silently."""
+    end_at_interrupt()
+    from psserver.cli.main import main as command
+
+    command(prog_name="psserver")
+
+
+if __name__ == "__main__":
+    main()

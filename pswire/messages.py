@@ -67,6 +67,7 @@ class Joined:
         state: the identity of the shard's state; a server restarted without its state has a different one. 0: none.
         timeline: 1 more each time that acknowledged changes were given up (`Restore`).
         cut: the number of the shard's last cut (`Cut`).
+        steps: pushes of this incarnation that the shard has applied.
     """
 
     incarnation: int
@@ -79,6 +80,7 @@ class Joined:
     state: int = 0
     timeline: int = 0
     cut: int = 0
+    steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

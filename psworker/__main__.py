@@ -1,5 +1,15 @@
-"""`python -m psworker`: the same as the command `psworker`."""
+"""The command `psworker`, also as `python -m psworker`."""
 
-from psworker.launch.cli import main
+from pswire.system.signals import end_at_interrupt
 
-main(prog_name="psworker")
+
+def main() -> None:
+    """Run the command; Ctrl-C while it is still being imported ends it silently."""
+    end_at_interrupt()
+    from psworker.launch.cli import main as command
+
+    command(prog_name="psworker")
+
+
+if __name__ == "__main__":
+    main()

@@ -65,13 +65,13 @@ def train(folder, epochs=3, stop_at=0, how="fail", every="7steps", width=16, **o
     ps.set_random_seed(3)
     words = nn.Embedding(30, 6, initializer=ps.RowUniform(-0.5, 0.5), name="words")
     hidden, norm = nn.Dense(12, width, activation=ops.relu, name="hidden"), nn.BatchNorm(width, name="norm")
-    out = nn.Dense(width, 4, name="out")
+    drop, out = nn.Dropout(0.3), nn.Dense(width, 4, name="out")
     optimizer = ps.Adam(0.01)
     with ps.session(checkpoint_dir=folder, checkpoint_every=every, **options) as session:
         outcome.began, outcome.number = session.global_step, session.number
         for batch in session.batches(DATA, BATCH, epochs, on_epoch=outcome.reports.append):
             x = ops.concatenate([batch.x, ops.sum(words(batch.ids), axis=1)], axis=1)
-            x = ops.dropout(norm(hidden(x), True), 0.3, True)
+            x = drop(norm(hidden(x), True), training=True)
             optimizer.minimize(ops.softmax_cross_entropy(out(x), batch.label))
             if stop_at and session.global_step == stop_at:
                 stop(how)

@@ -17,6 +17,7 @@ import click
 from psserver.cli.checkpoint_commands import checkpoint_group, export_command
 from psserver.config import ServerConfig, parse_addresses, parse_shard, parse_size
 from pswire.channel import check_address, check_health
+from pswire.command_group import InterruptibleGroup
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.parsed_option import Parsed
 from pswire.specs.checkpoints import JournalSync, parse_checkpoint_every
@@ -29,7 +30,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _option = partial(click.option, show_default=True, show_envvar=True)
 
 
-class _Group(click.Group):
+class _Group(InterruptibleGroup):
     """Shows paramserver errors as one line with exit code 1, unless --debug was given."""
 
     def invoke(self, ctx: click.Context) -> object:

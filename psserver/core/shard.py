@@ -398,9 +398,9 @@ class Shard:
             result.events.append(events.joined(member, new_incarnation=new_incarnation))
         step, lease, chief = self.global_step, self._members.lease, self._members.chief.is_chief(member.name)
         consistency, staleness, state = str(self._consistency), str(self._staleness), self._invariants.identity
-        timeline, cut = self.timeline, self.cuts.number
+        timeline, cut, steps = self.timeline, self.cuts.number, member.steps
         joined = ms.Joined(
-            member.incarnation, member.number, lease, step, consistency, staleness, chief, state, timeline, cut
+            member.incarnation, member.number, lease, step, consistency, staleness, chief, state, timeline, cut, steps
         )
         result.replies.append(ms.Reply(ticket, joined))
         if new_incarnation:

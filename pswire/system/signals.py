@@ -55,6 +55,21 @@ def end_at_once(number: signal.Signals, code: int) -> None:
     handle(number, lambda *_: os._exit(code))
 
 
+def end_at_interrupt() -> None:
+    """End the process at once with 130 at Ctrl-C, until `raise_at_interrupt`; not where SIGINT is ignored, as by nohup.
+
+    For a command that is still being imported: `KeyboardInterrupt` would end it with a traceback.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        end_at_once(signal.SIGINT, 128 + signal.SIGINT)
+
+
+def raise_at_interrupt() -> None:
+    """Raise `KeyboardInterrupt` at Ctrl-C from now on, if `end_at_interrupt` was called before."""
+    if signal.getsignal(signal.SIGINT) is _handlers.get(signal.SIGINT):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def end_at_next(number: signal.Signals) -> None:
     """End the process without cleaning up at the next signal of this number. For the main thread only.
 

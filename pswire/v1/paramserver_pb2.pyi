@@ -152,7 +152,7 @@ class JoinRequest(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard: _Optional[int] = ..., shards: _Optional[int] = ..., process_nonce: _Optional[int] = ..., tensor_transport: _Optional[str] = ..., states: _Optional[_Iterable[int]] = ..., timeline: _Optional[int] = ..., steps: _Optional[int] = ..., settled: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("incarnation", "number", "lease", "global_step", "consistency", "staleness", "chief", "state", "timeline", "cut")
+    __slots__ = ("incarnation", "number", "lease", "global_step", "consistency", "staleness", "chief", "state", "timeline", "cut", "steps")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
@@ -163,6 +163,7 @@ class JoinReply(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     TIMELINE_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     number: int
     lease: float
@@ -173,7 +174,8 @@ class JoinReply(_message.Message):
     state: int
     timeline: int
     cut: int
-    def __init__(self, incarnation: _Optional[int] = ..., number: _Optional[int] = ..., lease: _Optional[float] = ..., global_step: _Optional[int] = ..., consistency: _Optional[str] = ..., staleness: _Optional[str] = ..., chief: _Optional[bool] = ..., state: _Optional[int] = ..., timeline: _Optional[int] = ..., cut: _Optional[int] = ...) -> None: ...
+    steps: int
+    def __init__(self, incarnation: _Optional[int] = ..., number: _Optional[int] = ..., lease: _Optional[float] = ..., global_step: _Optional[int] = ..., consistency: _Optional[str] = ..., staleness: _Optional[str] = ..., chief: _Optional[bool] = ..., state: _Optional[int] = ..., timeline: _Optional[int] = ..., cut: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
     __slots__ = ("sender", "idle", "tensor_transport", "settled", "half_pushes", "cut", "written_by_all", "timeline")

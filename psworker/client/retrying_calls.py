@@ -47,7 +47,7 @@ class RetryingCalls:
         timeline: of the shards when the worker joined them (`Joined.timeline`).
         went_back: `rejoins` when the shards went back to a cut the last time; gradients of weights from before are not
             pushed.
-        steps: by shard, the pushes that it has acknowledged as applied.
+        steps: by shard, the pushes that it has acknowledged as applied; after it went back, those that its cut has.
         global_step, frontier: of shard 0, as of its last answer.
         half_pushes: by shard, pushes that it has not applied and others have; counted for the first such shard.
         chief, chief_reports: whether this worker is chief, as last reported by shard 0, and how often it has.
@@ -92,6 +92,8 @@ class RetryingCalls:
         self.hold_reasons.clear()
         answers = self._join_all(settled)
         self.states = tuple([joined.state for joined in answers])
+        # a push of which the answer is lost may be in the cut, and counts there when the shards go back again
+        self.steps = Counter({shard: joined.steps for shard, joined in enumerate(answers)})
         self.frontier, self.global_step = ms.Frontier(0), answers[0].global_step
         return answers
 

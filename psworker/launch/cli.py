@@ -19,6 +19,7 @@ from typing import Any
 
 import click
 
+from pswire.command_group import InterruptibleGroup
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.parsed_option import Parsed
 from pswire.specs.checkpoints import parse_checkpoint_every
@@ -103,7 +104,7 @@ def _run_folder(options: dict[str, Any]) -> RunFolder | None:
     return folder
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=InterruptibleGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @_option("--debug", is_flag=True, envvar="PSWORKER_DEBUG", help="Show tracebacks of errors.")
 @click.version_option(package_name="paramserver", prog_name="psworker")
 @click.pass_context

@@ -157,6 +157,23 @@ def test_sigterm_before_the_script_begins_ends_a_worker_at_once_with_that_code(c
     assert command.end() == (3, ["importing"], [])
 
 
+@pytest.mark.parametrize(
+    ("package", "module", "arguments"),
+    [
+        ("psworker", "click", ["--help"]),  # the command is being imported
+        ("psworker", "psworker.launch.local_cluster", ["local", "train.py"]),  # it has begun
+        ("psserver", "click", ["--help"]),
+        ("psserver", "psserver.cli.serve", ["serve"]),
+    ],
+)
+def test_ctrl_c_before_a_command_has_done_anything_ends_it_with_130_and_no_text(commands, package, module, arguments):
+    commands.script("")
+    slow = held_at_import(module) + f"from {package}.__main__ import main; main()"
+    command = commands.python("-c", slow, *arguments)
+    command.wait_for("importing")
+    assert command.end(signal.SIGINT) == (130, ["importing"], [])
+
+
 #: A script that has ended, but for a thread that never does. Its output is still in the stream's buffer.
 LEAVES_A_THREAD_BEHIND = """
 import signal, sys, threading

@@ -73,6 +73,11 @@ def test_every_name_in_all_exists_once_and_docs_models_lists_every_op():
     assert sorted(re.findall(r"`(\w+)`", table)) == sorted(ops.__all__)
 
 
+def test_docs_models_lists_every_layer():
+    layers = MODELS_PAGE.split("\nLayers:")[1].split("Initial values:")[0]
+    assert sorted(re.findall(r"`nn\.(\w+)`", layers)) == sorted(psworker.nn.__all__)
+
+
 def test_every_module_has_a_docstring_and_only_config_reads_environment_variables_and_examples_have_150_lines_at_most():
     for path in SOURCES:
         text = path.read_text()

@@ -121,6 +121,21 @@ def test_lost_pushes_are_counted_once_however_often_the_shards_go_back():
         assert transport.status(shard).storage.lost_pushes == acknowledged - 3 == 8
 
 
+def test_a_push_whose_answer_did_not_arrive_hides_none_that_is_lost_later():
+    transport = ShardsInProcess(2, stored=True)
+    client, known = transport.client("w0", *DECLARATIONS)
+    for _ in range(2):
+        push(client, known)
+    client._calls.steps.subtract([0, 1])  # as if the answer to the last one had been lost
+    write_checkpoint(transport, client)
+    for lost in (0, 3):
+        for _ in range(lost):
+            push(client, known)
+        transport.lose_state(0, 1)
+        known = {one.name: one for one in client.pull(NAMES)}
+        assert [transport.status(shard).storage.lost_pushes for shard in range(2)] == [lost, lost]
+
+
 def test_the_pushes_of_a_worker_that_joined_after_the_cut_are_counted_as_lost_too():
     transport = ShardsInProcess(2, stored=True)
     first, _ = transport.client("w0", *DECLARATIONS)

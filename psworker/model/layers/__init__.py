@@ -1,0 +1,34 @@
+"""Layers: objects that create their variables in the current `variable_scope`, and compute when called.
+
+    with ps.variable_scope("classifier"):
+        hidden = nn.Dense(784, 128, activation=ops.relu)   # classifier/dense/kernel, .../bias
+        logits = nn.Dense(128, 10, name="logits")          # classifier/logits/kernel, .../bias
+    y = logits(hidden(image))
+
+A layer computes in the dtype of its variables; x of another dtype is cast first, without scaling (bytes remain 0 ...
+255). Common to all layers:
+
+- `name`: scope of the variables, by default the kind and a count (`dense`, `dense_1`, ...); as an attribute, the full
+  scope. Variables are attributes, or None where the arguments leave them out.
+- `variables`, `trainable_variables` and `trainable`: see `Layer`, from which programs compose their own.
+- `training`: layers that differ in training, `BatchNorm` and `Dropout`, require it when called.
+- Errors: ConfigurationError for a name that is taken; TypeError or ValueError for an invalid argument, before any
+  variable is created; when called, ValueError for x of another shape, TypeError for x that is not of real numbers.
+"""
+
+from psworker.model.layers.attention import MultiHeadAttention
+from psworker.model.layers.composition import Sequential
+from psworker.model.layers.embedding import Embedding
+from psworker.model.layers.layer import Layer
+from psworker.model.layers.linear import Conv2D, Dense
+from psworker.model.layers.normalization import BatchNorm, LayerNorm
+from psworker.model.layers.pooling import AvgPool2D, Dropout, Flatten, MaxPool2D
+from psworker.model.layers.recurrent import GRU, LSTM
+
+__all__ = ["GRU", "LSTM", "AvgPool2D", "BatchNorm", "Conv2D", "Dense", "Dropout", "Embedding", "Flatten", "Layer"]
+__all__ += ["LayerNorm", "MaxPool2D", "MultiHeadAttention", "Sequential"]
+
+
+def __dir__() -> list[str]:
+    """Public names only."""
+    return sorted(__all__)
