@@ -100,7 +100,7 @@ def wait_for_one(processes: list[subprocess.Popen[bytes]], seconds: float) -> No
 def cost(network: Network, values: list[np.ndarray]) -> float:
     """Over the first 500 test images."""
     for variable, value in zip(ps.global_variables(), values, strict=True):
-        variable.value = value
+        variable.assign(value)
     test = datasets.mnist().test.take(np.arange(500))
     with ps.no_grad():
         return float(network.cost(test.image, test.label))

@@ -39,6 +39,10 @@ class ShapeMismatch(InvalidMessage):
     """A value or gradient whose shape or dtype is not the variable's."""
 
 
+class DtypeMismatch(ShapeMismatch):
+    """A gradient that has the variable's shape, and a dtype that is not cast to the variable's, such as integers."""
+
+
 class NotFinite(InvalidMessage):
     """A value or gradient with NaN or infinity, or whose update would have them."""
 

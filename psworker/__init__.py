@@ -12,6 +12,8 @@ imports it too, and handles SIGTERM before numpy is loaded, which can take secon
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+__version__: str
+
 if TYPE_CHECKING:
     from pswire import errors as errors
     from pswire.messages import EpochReport as EpochReport
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from psworker.model.gradient_transforms import *
     from psworker.model.model_files import *
     from psworker.model.optimizers import *
+    from psworker.model.push_reports import *
     from psworker.model.tables import *
     from psworker.model.variables import *
     from psworker.sessions.session import *
@@ -39,13 +42,14 @@ _HOMES = {
         "pswire.messages": "EpochReport",
         "pswire.specs.initializers": "RowConstant RowNormal RowUniform",
         "pswire.tensors.values": "IndexedSlices",
-        "psworker.autodiff": "Tensor check_gradients gradients no_grad op ops stop_gradient",
+        "psworker.autodiff": "Tensor check_gradients gradients no_grad op ops stop_gradient value_and_grad",
         "psworker.data.dataset": "Batch Dataset",
-        "psworker.model.gradient_transforms": "accumulate add_decayed_weights clip_by_global_norm clip_by_norm "
-        "clip_by_value global_norm per_variable scale",
+        "psworker.model.gradient_transforms": "accumulate add_decayed_weights add_noise chain "
+        "clip_by_global_norm clip_by_norm clip_by_value global_norm multiply per_variable scale",
         "psworker.model.model_files": "Loaded load save",
         "psworker.model.optimizers": "Adagrad AdagradDecay Adam AdamW Ftrl GradientDescent Lamb Momentum Optimizer "
         "RMSProp optimize_loss",
+        "psworker.model.push_reports": "PushReport",
         "psworker.model.tables": "Table",
         "psworker.model.variables": "UpdateOp Variable collection discard_update_ops global_variables note_update "
         "set_random_seed trainable_variables update_ops variable_scope",
@@ -67,7 +71,9 @@ __all__ += sorted({*_HOMES, *_MODULES} - {"nn"})
 if not TYPE_CHECKING:  # or a type checker would take any name for one of these
 
     def __getattr__(name: str) -> object:
-        if name in _MODULES:
+        if name == "__version__":
+            found: object = import_module("importlib.metadata").version("paramserver")
+        elif name in _MODULES:
             found = import_module(_MODULES[name])
         elif name in _HOMES:
             found = getattr(import_module(_HOMES[name]), name)
@@ -77,4 +83,4 @@ if not TYPE_CHECKING:  # or a type checker would take any name for one of these
         return found
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        return sorted({"__version__", "__doc__", "__name__", "__file__", "__all__", *__all__})

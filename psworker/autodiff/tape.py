@@ -276,8 +276,8 @@ def gradients(
 def _freed(g: Array) -> Gradient:
     """The vjp of an op whose backward has run."""
     raise RuntimeError(
-        "gradients: an earlier backward pass has freed this graph: pass retain_graph=True to the first call, "
-        "or request all gradients in one call"
+        "gradients: an earlier backward pass has freed this graph: pass retain_graph=True to that earlier call, which "
+        "may be of gradients, compute_gradients, minimize or optimize_loss; or request all gradients in one call"
     )
 
 

@@ -8,22 +8,50 @@ indices first, and raise TypeError for anything but pairs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from pswire.specs.initializers import truncated_normal
 from pswire.tensors.sums import add_rows, dot, sum_dtype
 from pswire.tensors.values import Array, IndexedSlices
+from psworker.autodiff.ops import activations
 from psworker.autodiff.ops.indexing import RowSource
 from psworker.autodiff.tape import no_grad
 from psworker.autodiff.tensor import Gradient
 from psworker.model.variables import BaseVariable
 
 GradientAndVariable: TypeAlias = tuple[Gradient | None, BaseVariable]
+Transform: TypeAlias = Callable[[list[GradientAndVariable]], list[GradientAndVariable]]
 
-__all__ = ["accumulate", "add_decayed_weights", "clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm"]
-__all__ += ["per_variable", "scale"]
+__all__ = ["accumulate", "add_decayed_weights", "add_noise", "chain", "clip_by_global_norm", "clip_by_norm"]
+__all__ += ["clip_by_value", "global_norm", "multiply", "per_variable", "scale"]
+
+
+def chain(*transforms: Transform) -> Transform:
+    """A transform that applies these in order; each is a function of a list of pairs.
+
+        clipped = ps.chain(ps.accumulate(4), lambda pairs: ps.clip_by_global_norm(pairs, 5.0))
+        optimizer = ps.Adam(0.001).with_transform(clipped)
+
+    Raises TypeError if one is not a function, or when it returns None.
+    """
+    for transform in transforms:
+        if not callable(transform):
+            raise TypeError(
+                f"chain takes functions of a list of pairs, got {transform!r}: give one with arguments as "
+                "lambda pairs: psworker.scale(pairs, 0.5)"
+            )
+
+    def chained(pairs: list[GradientAndVariable]) -> list[GradientAndVariable]:
+        for transform in transforms:
+            pairs = transform(pairs)
+            if pairs is None:
+                raise TypeError(f"a transform of a chain returned None in place of a list of pairs: {transform!r}")
+        return pairs
+
+    return chained
 
 
 def per_variable(
@@ -56,6 +84,46 @@ def clip_by_value(grads_and_vars: Iterable[GradientAndVariable], low: float, hig
 def scale(grads_and_vars: Iterable[GradientAndVariable], factor: float) -> list[GradientAndVariable]:
     """Multiply each gradient by `factor`."""
     return per_variable(grads_and_vars, lambda g, _: _times(g, factor))
+
+
+def multiply(
+    grads_and_vars: Iterable[GradientAndVariable], multipliers: Mapping[BaseVariable | str, float]
+) -> list[GradientAndVariable]:
+    """Multiply the gradients of some variables, each named by itself or by its full name; others are unchanged.
+
+    Raises ValueError for a multiplier of a variable that is in none of the pairs.
+    """
+    pairs = _pairs(grads_and_vars)
+    by_name = {key.name if isinstance(key, BaseVariable) else key: factor for key, factor in multipliers.items()}
+    names = [variable.name for _, variable in pairs]
+    unknown = [name for name in by_name if name not in names]
+    if unknown:
+        raise ValueError(
+            f"multiply: there is no gradient of {', '.join(map(repr, unknown))} to be multiplied: choose from "
+            f"{', '.join(names) or 'no variables'}"
+        )
+    return per_variable(pairs, lambda g, variable: _times(g, by_name.get(variable.name, 1)))
+
+
+def add_noise(grads_and_vars: Iterable[GradientAndVariable], stddev: float) -> list[GradientAndVariable]:
+    """Add independent noise to each element: normal around 0, drawn again beyond two standard deviations.
+
+    For `IndexedSlices`, to its rows only. The generator is that of `ops.dropout`: seeded by `psworker.set_random_seed`,
+    different in each worker. ValueError unless `stddev`, before truncation, is a finite number from 0 up. Source: A.
+    Neelakantan et al., "Adding Gradient Noise Improves Learning for Very Deep Networks", 2015 (arXiv:1511.06807), with
+    the truncation of tf.contrib.layers.optimize_loss.
+    """
+    if not 0 <= stddev < math.inf:
+        raise ValueError(f"add_noise: stddev must be a finite number from 0 up, got {stddev}")
+    draw = truncated_normal(float(stddev))
+
+    def noisy(gradient: Gradient, _: BaseVariable) -> Gradient:
+        if isinstance(gradient, IndexedSlices):
+            gradient = gradient.summed()
+            return gradient.with_values(gradient.values + draw(gradient.values.shape, activations._random.generator))
+        return np.asarray(gradient + draw(gradient.shape, activations._random.generator))
+
+    return per_variable(grads_and_vars, noisy)
 
 
 def clip_by_norm(grads_and_vars: Iterable[GradientAndVariable], max_norm: float) -> list[GradientAndVariable]:

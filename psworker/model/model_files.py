@@ -15,7 +15,7 @@ from pswire.errors import ConfigurationError, ModelFileError, NotFinite, ShapeMi
 from pswire.tensors.tensor_files import RESERVED, StoredTensor, TensorFile, write_tensors
 from pswire.tensors.values import Array, TensorSpec, not_finite
 from psworker.model.tables import Table
-from psworker.model.variables import BaseVariable, OpenSession, check_variable, context
+from psworker.model.variables import BaseVariable, OpenSession, check_variable, context, set_value
 from psworker.versions import ReadVersion
 
 __all__ = ["Loaded", "load", "save"]
@@ -141,7 +141,8 @@ def _set_here(file: TensorFile, sources: Mapping[BaseVariable, str]) -> None:
     _check_no_rows([variable for variable in sources if isinstance(variable, Table)], file.path)
     for variable, value in _whole_values(file, sources).items():
         value.flags.writeable = False
-        variable.value, variable.read = value, ReadVersion()
+        set_value(variable, value)
+        variable.read = ReadVersion()
 
 
 def _assign(session: OpenSession, file: TensorFile, sources: Mapping[BaseVariable, str]) -> None:

@@ -4,21 +4,23 @@ Hyperparameters, formula and source are those of `pswire.optimizers`; slots are 
 servers. Between `compute_gradients` and `apply_gradients` a program may transform the pairs.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import ClassVar, Self
+
+import numpy as np
 
 from pswire import optimizers
 from pswire.errors import ConfigurationError
 from pswire.specs.schedules import Schedule
 from psworker.autodiff import Tensor, gradients
 from psworker.model import variables
-from psworker.model.gradient_transforms import GradientAndVariable, clip_by_global_norm
+from psworker.model.gradient_transforms import GradientAndVariable, Transform, add_noise, clip_by_global_norm, multiply
+from psworker.model.push_reports import PushReport
 from psworker.model.variables import BaseVariable, UpdateOp
 
 __all__ = ["Adagrad", "AdagradDecay", "Adam", "AdamW", "Ftrl", "GradientDescent", "Lamb", "Momentum", "Optimizer"]
 __all__ += ["RMSProp", "optimize_loss"]
-
-Transform: TypeAlias = Callable[[list[GradientAndVariable]], list[GradientAndVariable]]
 
 
 class Optimizer(optimizers.OptimizerSpec):
@@ -30,9 +32,27 @@ class Optimizer(optimizers.OptimizerSpec):
         optimizer.apply_gradients(clip_by_global_norm(pairs, 5.0))
     """
 
+    _transforms: ClassVar[
+        tuple[Transform, ...]
+    ] = ()  # at most one, of an instance, beside its fields: servers do not get it
+
     def __init_subclass__(cls, **keywords: str) -> None:
         super().__init_subclass__(**keywords)
         cls.__doc__ = cls.__doc__ or cls.__mro__[1].__doc__
+
+    def with_transform(self, transform: Transform) -> Self:
+        """A copy that applies `transform`, such as a `chain`, to the pairs of each `apply_gradients`.
+
+            optimizer = ps.Adam(0.001).with_transform(lambda pairs: ps.clip_by_global_norm(pairs, 5.0))
+
+        It replaces an earlier one. The copy is equal to this optimizer, and trains the same variables. TypeError if it
+        is not a function.
+        """
+        if not callable(transform):
+            raise TypeError(f"with_transform takes a function of a list of pairs, such as a chain, got {transform!r}")
+        copied = copy.copy(self)
+        object.__setattr__(copied, "_transforms", (transform,))
+        return copied
 
     def compute_gradients(
         self, loss: Tensor, var_list: BaseVariable | Sequence[BaseVariable] | None = None, *, retain_graph: bool = False
@@ -50,8 +70,8 @@ class Optimizer(optimizers.OptimizerSpec):
 
         Raises:
             TypeError: `loss` is no tensor.
-            ValueError: `loss` has not exactly one element, or there are no variables.
-            RuntimeError: an earlier backward pass has freed the graph.
+            ValueError: `loss` has not exactly one element, or there are no variables, or none that is trainable.
+            RuntimeError: an earlier backward pass has freed the graph: pass `retain_graph=True` to that call.
         """
         if not isinstance(loss, Tensor):
             raise TypeError(f"a loss must be a Tensor made by ops, but this one is {type(loss).__name__}")
@@ -66,18 +86,23 @@ class Optimizer(optimizers.OptimizerSpec):
 
     def apply_gradients(
         self, grads_and_vars: Iterable[GradientAndVariable], update_ops: Iterable[UpdateOp] | None = None
-    ) -> None:
+    ) -> PushReport:
         """Pushes the gradients and takes the fresh weights from the answer. This is the network boundary.
 
         Args:
-            grads_and_vars: pairs as `compute_gradients` returns them; a gradient may be None. Of an empty list, as
-                `accumulate` returns between its means, nothing is pushed at all.
+            grads_and_vars: pairs as `compute_gradients` returns them; a gradient may be None. One of another
+                floating-point dtype is cast to its variable's. Of an empty list, as `accumulate` returns between its
+                means, nothing is pushed at all.
             update_ops: observations for moving averages, in the same push; by default all that layers have recorded
                 since the last one (`psworker.update_ops()`). Those of a push that is refused are not sent again.
+
+        Returns:
+            Outcome, staleness and step of the push (`PushReport`).
 
         Raises:
             ValueError: all gradients are None.
             ShapeMismatch, TypeError: one does not fit its variable, or is no `IndexedSlices` for a table.
+            DtypeMismatch: one is not of floating point.
             NotFinite: one has NaN or infinity.
             ParamServerError: a server's refusal, naming the variable; then that shard has applied nothing of it.
         """
@@ -85,24 +110,54 @@ class Optimizer(optimizers.OptimizerSpec):
         if here.session is None:
             raise ConfigurationError("no session is open: do this inside `with psworker.session() as session:`")
         pairs = list(grads_and_vars)
-        if pairs:
-            here.session.push(self, pairs, here.noted.take(update_ops))
+        for transform in self._transforms:
+            pairs = transform(pairs)
+        if not pairs:
+            return PushReport("none", 0, here.session.global_step)
+        return here.session.push(self, pairs, here.noted.take(update_ops))
 
-    def minimize(self, loss: Tensor, var_list: BaseVariable | Sequence[BaseVariable] | None = None) -> None:
-        """`compute_gradients` and `apply_gradients` in one."""
-        self.apply_gradients(self.compute_gradients(loss, var_list))
+    def minimize(
+        self,
+        loss: Tensor,
+        var_list: BaseVariable | Sequence[BaseVariable] | None = None,
+        *,
+        global_step: object = None,
+        retain_graph: bool = False,
+    ) -> float:
+        """`compute_gradients` and `apply_gradients` in one; returns the loss, at the weights of the forward pass.
+
+            generator_optimizer.minimize(loss, generator_variables, retain_graph=True)
+            critic_optimizer.minimize(loss, critic_variables)      # the gradient at the weights of the forward pass
+
+        `global_step` is None or an integer such as `session.global_step`, which is ignored: the servers count steps.
+        TypeError for anything else, such as a variable, which would never change.
+        """
+        check_global_step("minimize", global_step)
+        pairs = self.compute_gradients(loss, var_list, retain_graph=retain_graph)
+        value = loss.item()  # before the push, since the loss may be a variable
+        self.apply_gradients(pairs)
+        return value
 
 
 def _chosen(var_list: BaseVariable | Sequence[BaseVariable] | None) -> list[BaseVariable]:
-    if isinstance(var_list, BaseVariable):
-        return [var_list]
-    chosen = list(variables.trainable_variables() if var_list is None else var_list)
+    if var_list is None:
+        chosen = variables.trainable_variables()
+    else:
+        chosen = [var_list] if isinstance(var_list, BaseVariable) else list(var_list)
+        if chosen and not any(getattr(variable, "requires_grad", True) for variable in chosen):
+            raise ValueError(f"there is no variable to train: {'; '.join(map(_why_frozen, chosen))}")
     if not chosen:
         names = ", ".join(variable.name for variable in variables.trainable_variables()) or "none"
         raise ValueError(
             f"there is no variable to train: is the scope of trainable_variables(...) misspelt? Trainable: {names}"
         )
     return chosen
+
+
+def _why_frozen(variable: BaseVariable) -> str:
+    if variable.dtype.kind != "f":
+        return f"{variable.name!r} is {variable.dtype}, and only floating point is trained"
+    return f"{variable.name!r} is frozen: make it with trainable=True, in a scope that is trainable"
 
 
 class GradientDescent(optimizers.GradientDescent, Optimizer): ...
@@ -132,42 +187,130 @@ class Lamb(optimizers.Lamb, Optimizer): ...
 class Ftrl(optimizers.Ftrl, Optimizer): ...
 
 
+#: By the names of tf.contrib.layers.optimize_loss, and those of the classes.
+_BY_NAME: dict[str, type[Optimizer]] = {
+    "SGD": GradientDescent,
+    **{kind.__name__: kind for kind in (GradientDescent, Momentum, Adagrad, AdagradDecay, RMSProp)},
+    **{kind.__name__: kind for kind in (Adam, AdamW, Lamb, Ftrl)},
+}
+
+
 def optimize_loss(
     loss: Tensor,
-    learning_rate: float | Schedule,
-    optimizer: Callable[..., Optimizer],
+    global_step: object = None,
+    learning_rate: float | Schedule | None = None,
+    optimizer: str | Optimizer | Callable[..., Optimizer] = "SGD",
+    *,
+    gradient_noise_scale: float | None = None,
+    gradient_multipliers: Mapping[BaseVariable | str, float] | None = None,
     clip_gradients: float | Transform | None = None,
-    learning_rate_decay_fn: Callable[[float | Schedule], Schedule] | None = None,
+    learning_rate_decay_fn: Callable[[float | Schedule | None, int], Schedule] | None = None,
     update_ops: Iterable[UpdateOp] | None = None,
     variables: BaseVariable | Sequence[BaseVariable] | None = None,
+    summaries: Sequence[str] | None = None,
+    retain_graph: bool = False,
 ) -> float:
     """One complete training step: gradients, their transforms, and the push with the update ops.
 
         for batch in session.batches(dataset, batch_size=50, epochs=10):
             ps.optimize_loss(
-                loss(batch), 0.1, ps.Momentum, clip_gradients=5.0,
-                learning_rate_decay_fn=lambda rate: ps.schedules.CosineDecay(rate, decay_steps=10_000),
+                loss(batch), learning_rate=0.1, optimizer="Momentum", clip_gradients=5.0,
+                learning_rate_decay_fn=lambda rate, step: ps.schedules.CosineDecay(rate, decay_steps=10_000),
             )
+
+    Gradients get noise, are multiplied and then clipped, as in TensorFlow 1's tf.contrib.layers.optimize_loss.
 
     Args:
         loss: a tensor with one element.
-        learning_rate: a number, or a schedule that the server evaluates by its global step.
-        optimizer: a class such as `Adam`, or any function that returns one: called with `learning_rate=...`.
+        global_step: None or an integer such as `session.global_step`, which is ignored: the servers count steps.
+        learning_rate: a number, or a schedule that the server evaluates by its global step; None for the optimizer's.
+        optimizer: a name, "SGD" or that of a class; a class such as `Adam`; a function, called with the learning rate
+            unless that is None; or an optimizer, which has its learning rate.
+        gradient_noise_scale: the `stddev` of `add_noise`.
+        gradient_multipliers: factors by variable or by its name, for `multiply`.
         clip_gradients: a number for `clip_by_global_norm`, or a function of the list of (gradient, variable).
-        learning_rate_decay_fn: makes a schedule of `learning_rate`.
+        learning_rate_decay_fn: makes a schedule of `learning_rate` and the global step that this worker knows. It
+            returns a schedule and no number, since the servers evaluate it.
         update_ops: as in `Optimizer.apply_gradients`.
         variables: one or several; by default all trainable variables.
+        summaries: None or empty: none are written.
+        retain_graph: as in `Optimizer.compute_gradients`.
 
-    Returns the loss. Raises as `compute_gradients`, `apply_gradients` and the optimizer do.
+    Returns:
+        The loss.
+
+    Raises:
+        TypeError: an argument of the wrong type, such as a variable as `global_step` or a number as schedule.
+        ValueError: an unknown name of an optimizer, an optimizer without its learning rate, or summaries.
+
+    Otherwise raises as `compute_gradients`, `apply_gradients`, the transforms and the optimizer do.
     """
-    if not callable(optimizer):
-        raise TypeError(f"optimizer must be a class such as psworker.Adam, or a function that makes one: {optimizer!r}")
-    rate = learning_rate if learning_rate_decay_fn is None else learning_rate_decay_fn(learning_rate)
-    chosen = optimizer(learning_rate=rate)
-    pairs = chosen.compute_gradients(loss, variables)
+    check_global_step("optimize_loss", global_step)
+    if summaries:
+        raise ValueError(
+            f"optimize_loss: summaries are not written, got {summaries!r}: leave them out, and log the returned loss"
+        )
+    if learning_rate_decay_fn is not None:
+        learning_rate = _decayed(learning_rate, learning_rate_decay_fn)
+    chosen = _optimizer(optimizer, learning_rate)
+    pairs = chosen.compute_gradients(loss, variables, retain_graph=retain_graph)
+    if gradient_noise_scale is not None:
+        pairs = add_noise(pairs, gradient_noise_scale)
+    if gradient_multipliers is not None:
+        pairs = multiply(pairs, gradient_multipliers)
     if callable(clip_gradients):
         pairs = clip_gradients(pairs)
     elif clip_gradients is not None:
         pairs = clip_by_global_norm(pairs, clip_gradients)
+    value = loss.item()  # before the push, since the loss may be a variable
     chosen.apply_gradients(pairs, update_ops)
-    return loss.item()
+    return value
+
+
+def check_global_step(call: str, given: object) -> None:
+    """Raises TypeError unless it is None or an integer, as `session.global_step` is; servers count steps themselves."""
+    if given is not None and not isinstance(given, int | np.integer):
+        kind = f"the variable {given.name!r}" if isinstance(given, BaseVariable) else repr(given)
+        raise TypeError(
+            f"{call}: global_step is {kind}, which would never change: the servers count steps, so leave it out and "
+            "read session.global_step (learning_rate and optimizer come after it, or by keyword)"
+        )
+
+
+def _decayed(
+    learning_rate: float | Schedule | None, function: Callable[[float | Schedule | None, int], Schedule]
+) -> Schedule:
+    session = variables.context.collection.session
+    found = function(learning_rate, 0 if session is None else session.global_step)
+    if not isinstance(found, Schedule):
+        raise TypeError(
+            f"optimize_loss: learning_rate_decay_fn must return a schedule, such as "
+            f"psworker.schedules.CosineDecay(rate, 10_000), got {found!r}: the servers evaluate it at their global "
+            "step, the same for all workers"
+        )
+    return found
+
+
+def _optimizer(given: str | Optimizer | Callable[..., Optimizer], learning_rate: float | Schedule | None) -> Optimizer:
+    """The optimizer of a name, a class or a function with this learning rate, or the given one, which has its own."""
+    if isinstance(given, Optimizer):
+        if learning_rate is not None:
+            raise ValueError(
+                f"optimize_loss: {given} has a learning rate, and another is given, {learning_rate}: leave it out, or "
+                f"give the class {type(given).__name__}"
+            )
+        return given
+    if isinstance(given, str) and given not in _BY_NAME:
+        raise ValueError(f"optimize_loss: there is no optimizer {given!r}: choose from {', '.join(_BY_NAME)}")
+    make: Callable[..., Optimizer] = _BY_NAME[given] if isinstance(given, str) else given
+    if not callable(make):
+        raise TypeError(
+            "optimize_loss: optimizer must be a name such as 'Adam', a class such as psworker.Adam, a function that "
+            f"makes one, or an optimizer: {given!r}"
+        )
+    if learning_rate is None and isinstance(make, type) and not hasattr(make, "learning_rate"):
+        raise ValueError(f"optimize_loss: {make.__name__} has no learning rate by default: give learning_rate")
+    found = make() if learning_rate is None else make(learning_rate)
+    if not isinstance(found, Optimizer):
+        raise TypeError(f"optimize_loss: optimizer must make an optimizer such as psworker.Adam(0.001), not {found!r}")
+    return found

@@ -15,7 +15,8 @@ from pswire.specs.initializers import RowInitializer, check_fits, rows_of
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.autodiff.ops.indexing import RowSource
 from psworker.autodiff.tape import is_recording
-from psworker.model.variables import BaseVariable, context
+from psworker.autodiff.tensor import TensorLike
+from psworker.model.variables import BaseVariable, as_assigned, context
 
 __all__ = ["Table"]
 
@@ -100,6 +101,35 @@ class Table(BaseVariable, RowSource):
             "session.rows(table, ids) to look at it"
         )
 
+    def assign(self, value: TensorLike) -> NoReturn:
+        """Raises TypeError: use `assign_rows`."""
+        check_no_table([self], "assigned")
+        raise AssertionError
+
+    assign_add = assign
+
+    def assign_rows(self, first: int, rows: TensorLike) -> None:
+        """Sets successive rows on the servers, all at once, from number `first` on.
+
+            words.assign_rows(100, np.zeros((2, 64)))      # rows 100 and 101
+
+        Raises:
+            ShapeMismatch: `rows` are no rows of the table.
+            TypeError: they would lose more than precision in the table's dtype, or are a scalar.
+            NotFinite: they have NaN or infinity.
+            ConfigurationError: no session is open here.
+        """
+        session = context.collection.session
+        if session is None:
+            raise ConfigurationError(
+                f"the rows of {self.name!r} are kept by the server, and no session is open here: assign them inside "
+                "`with psworker.session() as session:`, in its thread"
+            )
+        values = as_assigned(self, rows)
+        if not values.ndim:
+            raise TypeError(f"assigned rows for {self.name!r} are a scalar: give an array of shape (n, ...)")
+        session.assign_rows(self, [values], index(first))
+
     def fetch(self, indices: Array) -> Array:
         """The rows with these numbers, (n,), from the open session's servers; the initial rows before a session."""
         session = context.collection.session
@@ -126,5 +156,6 @@ def check_no_table(variables: Iterable[BaseVariable], action: str) -> None:
         if isinstance(variable, Table):
             raise TypeError(
                 f"{variable.name!r} is a Table, of which only rows travel, and cannot be {action} as a whole: see rows "
-                "by session.rows(table, ids), and change them by gradients of what ops.embedding(table, ids) gives"
+                "by session.rows(table, ids), set them "
+                "by table.assign_rows(first, rows), and train them by gradients of what ops.embedding(table, ids) gives"
             )

@@ -4,27 +4,35 @@ Each thread has its own collection, so workers in threads do not see each other'
 """
 
 import itertools
+import logging
 import threading
 import zlib
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from pswire.errors import ConfigurationError
+from pswire.errors import ConfigurationError, ShapeMismatch
 from pswire.optimizers import UpdateSpec
+from pswire.specs.initializers import Initializer
 from pswire.tensors.sums import widened
 from pswire.tensors.values import Array, TensorSpec
 from psworker.autodiff import Tensor
 from psworker.autodiff.ops.activations import seed_dropout
-from psworker.autodiff.tensor import Gradient, Node, TensorLike
+from psworker.autodiff.tensor import Gradient, Node, TensorLike, as_array
 from psworker.config import worker_name
+from psworker.model.push_reports import PushReport
 from psworker.versions import ReadVersion, VersionedArray
 
 __all__ = ["UpdateOp", "Variable", "collection", "discard_update_ops", "global_variables", "note_update"]
 __all__ += ["set_random_seed", "trainable_variables", "update_ops", "variable_scope"]
+
+logger = logging.getLogger(__name__)
+
+#: Sets the value of a variable, which programs cannot set; faster than a method that is overridden.
+set_value: Callable[[Tensor, Array], None] = Tensor.__dict__["value"].__set__
 
 
 class BaseVariable(Tensor):
@@ -52,6 +60,12 @@ class BaseVariable(Tensor):
             self.spec  # noqa: B018 - it checks itself
         except ValueError as error:
             raise ConfigurationError(str(error)) from None
+        if trainable and here.trainable and self.dtype.kind != "f":
+            logger.warning(
+                "variable %r is %s, and is not trained: only floating point is; pass trainable=False if intended",
+                full,
+                self.dtype,
+            )
         here.variables[full] = self
         try:
             if here.session is not None:
@@ -79,35 +93,108 @@ class BaseVariable(Tensor):
         return f"{type(self).__name__}({self.spec}, version {self.version})"
 
 
+#: Sets `read`, without the check of `Variable.__setattr__`: a session does this for each variable in each step.
+set_read: Callable[[BaseVariable, ReadVersion], None] = BaseVariable.__dict__["read"].__set__
+
+
 class Variable(BaseVariable):
     """A named array that is trained, and held by servers while a session is open.
 
         W = Variable(ops.zeros((784, 10)), name="W")
+        V = Variable(initializers.he_normal(), shape=(784, 10), name="V")
 
     Args:
         value: the initial value, of any shape; copied. Python numbers and lists of them become float32; bools and
-            arrays keep their dtype. A server that already has the variable replaces this by its own value.
+            arrays keep their dtype. Or an initializer, a function of a shape and a generator, which is seeded by
+            `set_random_seed` and the full name as for layers. A server that already has the variable replaces this by
+            its own value.
         name: unique in its collection, and the same in every worker; prefixed by the current scope. By default
             `variable`, `variable_1`, ...
         trainable: whether `compute_gradients` includes it by default; only floating point can be trainable, and
-            nothing in a scope that is not.
+            nothing in a scope that is not. A variable of another dtype is logged unless this is False.
+        shape: of the value that an initializer makes; None for any other value.
 
     Attributes:
-        value: the last value from the servers, read-only; `session.assign` changes it.
+        value: the last value from the servers, read-only; `assign` changes it. AttributeError if it is set.
 
     Raises:
         ConfigurationError: the name is taken, or the dtype cannot be sent.
+        TypeError: an initializer without a shape or the reverse, or one that fails or does not make floating point.
+        ValueError: an initializer makes another shape.
     """
 
     __slots__ = ()
 
-    def __init__(self, value: TensorLike, name: str | None = None, trainable: bool = True) -> None:
+    def __init__(
+        self,
+        value: TensorLike | Initializer,
+        name: str | None = None,
+        trainable: bool = True,
+        *,
+        shape: Sequence[int] | None = None,
+    ) -> None:
+        if callable(value):
+            here = context.collection
+            if name is None:
+                name = _first_free(f"{here.scope}variable", here.variables).removeprefix(here.scope)
+            value = _initialized(name, shape, value)
+        elif shape is not None:
+            raise TypeError(
+                f"Variable: shape={shape!r} is for an initializer such as psworker.initializers.zeros(), and the value "
+                f"is {type(value).__name__}: leave shape out"
+            )
         array = np.array(value.value if isinstance(value, Tensor) else value)
         if array.dtype.kind in "iuf" and not isinstance(value, Tensor | np.ndarray | np.generic):
             array = array.astype(np.float32)
         array.flags.writeable = False
-        super().__init__(array)
+        set_value(self, array)
         self._enter(name, trainable)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "value":
+            raise AttributeError(
+                f"the value of {self.name!r} cannot be set, since the next pull would replace it: use "
+                "variable.assign(value), which sets it on the servers too"
+            )
+        super().__setattr__(name, value)
+
+    def assign(self, value: TensorLike) -> None:
+        """Sets the value, on the servers and here; without a session only here, as the initial value of the next one.
+
+            W.assign(np.zeros(W.shape))
+
+        Raises:
+            ShapeMismatch: `value`, an array, a number or a tensor, does not have the variable's shape.
+            TypeError: it would lose its fraction, or its sign.
+            NotFinite: it has NaN or infinity, in a session.
+            ConfigurationError: the variable belongs to another thread or collection.
+        """
+        self._assign(value, add=False)
+
+    def assign_add(self, value: TensorLike) -> None:
+        """Adds to the present value on the servers, which may be newer than the one here; otherwise as `assign`."""
+        self._assign(value, add=True)
+
+    def _assign(self, value: TensorLike, *, add: bool) -> None:
+        here = context.collection
+        if here.variables.get(self.name) is not self:
+            raise ConfigurationError(
+                f"{self.name!r} is not a variable of this thread's collection: assign it in the thread, and inside the "
+                "`with psworker.collection():`, that it was made in"
+            )
+        if here.session is not None:
+            here.session.assign_all({self: value}, add=add)
+            return
+        array = as_assigned(self, value)
+        if array.shape != self.shape:
+            raise ShapeMismatch(
+                f"assigned value for {self.name!r} is {array.dtype}{list(array.shape)}, the variable is "
+                f"{self.dtype}{list(self.shape)}"
+            )
+        array = np.array(self.value + array if add else array, self.dtype)
+        array.flags.writeable = False
+        set_value(self, array)
+        self.read = ReadVersion()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,6 +232,19 @@ class UpdateOp:
         object.__setattr__(self, "decay", float(self.decay))
 
 
+def as_assigned(variable: BaseVariable, value: TensorLike) -> Array:
+    """An assigned value in the variable's dtype; TypeError if it would lose its fraction, or its sign."""
+    array = as_array(value)
+    if array.dtype is variable.dtype:
+        return array
+    if not np.can_cast(array.dtype, variable.dtype, "same_kind"):
+        raise TypeError(
+            f"assigned value for {variable.name!r}: Cannot cast {array.dtype} to {variable.dtype} without loss of more "
+            "than precision; convert it before"
+        )
+    return array.astype(variable.dtype, copy=False)
+
+
 def check_variable(given: object, call: str) -> None:
     """Raises `TypeError` unless the argument of `call` is a variable or a table."""
     if not isinstance(given, BaseVariable):
@@ -165,9 +265,9 @@ class OpenSession(Protocol):
 
     def fetch_rows(self, table: BaseVariable, first: int, count: int) -> Array: ...
 
-    def assign_all(self, values: Mapping[BaseVariable, Array | float]) -> None: ...
+    def assign_all(self, values: Mapping[BaseVariable, TensorLike], *, add: bool = False) -> None: ...
 
-    def assign_rows(self, table: BaseVariable, pieces: Iterable[Array]) -> None: ...
+    def assign_rows(self, table: BaseVariable, pieces: Iterable[Array], first: int = 0) -> None: ...
 
     def note_loss(self, loss: float, variables: Iterable[BaseVariable]) -> None: ...
 
@@ -176,7 +276,7 @@ class OpenSession(Protocol):
         optimizer: UpdateSpec,
         grads_and_vars: Iterable[tuple[Gradient | None, BaseVariable]],
         updates: Iterable[UpdateOp] = (),
-    ) -> None: ...
+    ) -> PushReport: ...
 
 
 class UpdateMeans:
@@ -314,6 +414,27 @@ def random_for(name: str) -> np.random.Generator:
     """The generator of a new variable's initial value: a function of seed and full name, the same in all workers."""
     here = context.collection
     return np.random.default_rng([here.seed, zlib.crc32((here.scope + name).encode())])
+
+
+def _initialized(name: str, shape: Sequence[int] | None, initializer: Initializer) -> Array:
+    """The initial value of the variable `name` of the current scope."""
+    if shape is None:
+        raise TypeError(f"variable {name!r}: an initializer needs a shape: Variable(initializer, shape=(784, 10))")
+    if isinstance(shape, int) or not all(isinstance(size, int | np.integer) for size in shape):
+        raise TypeError(f"variable {name!r}: shape must be a tuple of integers, got {shape!r}")
+    sizes = tuple(shape)
+    try:
+        value = np.asarray(initializer(sizes, random_for(name)))
+    except TypeError as error:
+        raise TypeError(
+            f"variable {name!r}: an initializer is called as initializer(shape, generator), such as the result of "
+            f"he_normal() (with parentheses), but {initializer!r} fails: {error}"
+        ) from error
+    if value.shape != sizes:
+        raise ValueError(f"variable {name!r}: its initializer returned an array of shape {value.shape}, not {sizes}")
+    if value.dtype.kind != "f":
+        raise TypeError(f"variable {name!r}: its initializer returned {value.dtype}, not floating point")
+    return value
 
 
 def note_update(update: UpdateOp) -> None:

@@ -20,8 +20,9 @@ from pswire.specs.spec import from_plain, to_plain
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.client.client import Client
 from psworker.client.push_pull import PushResult
+from psworker.model.push_reports import PushOutcome
 from psworker.model.tables import Table
-from psworker.model.variables import BaseVariable, UpdateOp
+from psworker.model.variables import BaseVariable, UpdateOp, set_read, set_value
 from psworker.sessions.data_loop import DataLoop
 from psworker.transport import Future
 from psworker.versions import VersionedArray
@@ -66,6 +67,7 @@ class Replica:
         self.values: dict[str, VersionedArray] = {}
         self.optimizers = VariableOptimizers()
         self.global_step = self.staleness = self.dropped = 0
+        self.outcome: PushOutcome = "none"  # of the last answered push since `Session.push` has reset it
         self._open: Future[PushResult] | Future[list[VersionedArray]] | None = None
         self._left: list[QueueSpec] = []  # queues whose loop was left, with a block that is still to be given back
         self.client.value_of, self.client.on_recovery = self._value_of, self._refresh
@@ -195,6 +197,7 @@ class Replica:
             self._take(result)
             return
         self.global_step, self.staleness = result.global_step, result.staleness
+        self.outcome = result.outcome.value
         if result.outcome is Outcome.DROPPED:
             self.dropped += 1
             level = logging.WARNING if self.dropped == 1 else logging.INFO
@@ -255,7 +258,8 @@ class Replica:
         for value in values:
             assert not isinstance(value.array, IndexedSlices)
             variable = known[value.name]
-            variable.value, variable.read = value.array, value.read
+            set_value(variable, value.array)
+            set_read(variable, value.read)
             self.values[value.name] = value
 
 

@@ -14,7 +14,7 @@ from typing import Any, Self, SupportsFloat
 import numpy as np
 
 from pswire import optimizers
-from pswire.errors import ConfigurationError, ShapeMismatch
+from pswire.errors import ConfigurationError, DtypeMismatch, ShapeMismatch
 from pswire.messages import Assignment, EpochReport, QueueSpec
 from pswire.system.host import keep_memory
 from pswire.tensors.values import Array, IndexedSlices
@@ -27,8 +27,9 @@ from psworker.config import StrategyConfig, WorkerConfig, worker_config
 from psworker.data.dataset import Batch, Dataset
 from psworker.model import model_files, variables
 from psworker.model.gradient_transforms import GradientAndVariable
+from psworker.model.push_reports import PushReport
 from psworker.model.tables import Table, check_no_table
-from psworker.model.variables import BaseVariable, UpdateOp, check_variable
+from psworker.model.variables import BaseVariable, UpdateOp, as_assigned, check_variable
 from psworker.sessions.best_model import save_best
 from psworker.sessions.data_loop import DataLoop, batches_per_block
 from psworker.sessions.replica import Replica, Step, Target
@@ -148,6 +149,7 @@ class Session:
         #: By variable: the loss whose gradient it gets next, and the version of the weights.
         self._computed: dict[str, tuple[float, ReadVersion]] = {}
         self._queues = 0
+        self._without_gradient: set[str] = set()  # variables that were logged for it
 
     @property
     def global_step(self) -> int:
@@ -267,25 +269,22 @@ class Session:
         check_variable(variable, "session.slot")
         return self._replica.slot(variable, name)
 
-    def assign(self, variable: BaseVariable, value: Array | float) -> None:
+    def assign(self, variable: BaseVariable, value: TensorLike) -> None:
         """Sets a variable, on the servers and here; a number is for a variable of shape (). See `assign_all`."""
         self.assign_all({variable: value})
 
-    def assign_add(self, variable: BaseVariable, delta: Array | float) -> None:
+    def assign_add(self, variable: BaseVariable, delta: TensorLike) -> None:
         """Adds `delta`, of its shape, to a variable's present value on the servers. See `assign_all`."""
         self.assign_all({variable: delta}, add=True)
 
-    def assign_all(self, values: Mapping[BaseVariable, Array | float], *, add: bool = False) -> None:
+    def assign_all(self, values: Mapping[BaseVariable, TensorLike], *, add: bool = False) -> None:
         """Sets several variables (or adds to them), on the servers and here: those of one shard all at once, or none.
 
         Raises `ShapeMismatch` if a value does not have its variable's shape, `TypeError` if one is a table, or would
         lose its fraction, or its sign.
         """
         check_no_table(values, "assigned")
-        assignments = [
-            Assignment(v.name, np.asarray(value).astype(v.dtype, casting="same_kind", copy=False))
-            for v, value in values.items()
-        ]
+        assignments = [Assignment(variable.name, as_assigned(variable, value)) for variable, value in values.items()]
         if assignments:
             self._replica.flush()
             self._client.assign(assignments, add=add)
@@ -336,10 +335,9 @@ class Session:
         """The servers' rows of a table from number `first` on, likewise."""
         return _whole(self._client.choose(table.name, np.arange(first, first + count), exact=True))
 
-    def assign_rows(self, table: BaseVariable, pieces: Iterable[Array]) -> None:
-        """Sets the rows of a table, on the servers, to these, from row 0 on; each piece at once. For model files."""
+    def assign_rows(self, table: BaseVariable, pieces: Iterable[Array], first: int = 0) -> None:
+        """Sets the rows of a table, on the servers, to these, from row `first` on; each piece at once."""
         self._replica.flush()
-        first = 0
         for rows in pieces:
             self._client.assign([Assignment(table.name, rows, first)])
             first += len(rows)
@@ -421,7 +419,7 @@ class Session:
         optimizer: optimizers.UpdateSpec,
         grads_and_vars: Iterable[GradientAndVariable],
         updates: Iterable[UpdateOp] = (),
-    ) -> None:
+    ) -> PushReport:
         """Pushes by the strategy of the session; `Optimizer.apply_gradients` calls it, and describes its errors.
 
         The gradients are borrowed until this returns. `updates` has one op per variable.
@@ -432,7 +430,7 @@ class Session:
         entries: list[VersionedArray] = []
         observed = tuple(updates)
         among: dict[str, BaseVariable] = {}
-        loss = None
+        loss, without = None, []
         for gradient, variable in grads_and_vars:
             name = variable.name
             among[name] = variable
@@ -442,9 +440,18 @@ class Session:
             if gradient is not None:
                 names.append(name)
                 entries.append(VersionedArray(name, read, _checked_gradient(gradient, variable)))
+            elif variable.trainable and name not in self._without_gradient:
+                without.append(name)
         if not entries:
             raise ValueError(
                 f"no gradients to push for {', '.join(among) or 'no variables'}: does the loss depend on them?"
+            )
+        if without:
+            self._without_gradient.update(without)
+            logger.warning(
+                "no gradient for %s: the loss does not depend on it, so this step does not train it; leave it out of "
+                "var_list, or make it with trainable=False (logged once for each variable)",
+                ", ".join(map(repr, without)),
             )
         for name, variable in among.items():
             self._computed.pop(name, None)
@@ -452,10 +459,14 @@ class Session:
                 variable.looked_up = False
         for op in observed:
             entries.append(VersionedArray(op.variable.name, op.variable.read, op.value))
-        self._replica.declare(optimizer, names)
+        replica = self._replica
+        replica.outcome = "none"
+        replica.declare(optimizer, names)
         for op in observed:
-            self._replica.declare(optimizers.MovingAverage(op.decay), [op.variable.name])
-        self._replica.step(Step(optimizer, names, entries, observed, loss, tuple(among)))
+            replica.declare(optimizers.MovingAverage(op.decay), [op.variable.name])
+        replica.step(Step(optimizer, names, entries, observed, loss, tuple(among)))
+        staleness = 0 if replica.outcome == "none" else replica.staleness
+        return PushReport(replica.outcome, staleness, replica.global_step)
 
     def evaluate(self, function: Callable[[Batch], SupportsFloat], dataset: Dataset, batch_size: int = 1000) -> float:
         """The mean of `function` over a dataset, with fresh weights and without a tape.
@@ -537,14 +548,27 @@ def _whole(value: VersionedArray) -> Array:
 
 
 def _checked_gradient(gradient: Array | IndexedSlices | Tensor, variable: BaseVariable) -> Array | IndexedSlices:
-    """The gradient as an array, or as rows, each once; raises unless it has the variable's shape and dtype."""
+    """The gradient as an array, or as rows, each once, in the variable's dtype; raises unless it fits the variable."""
     if isinstance(variable, Table) and not isinstance(gradient, IndexedSlices):
         check_no_table([variable], "given a gradient")
     array = gradient.summed() if isinstance(gradient, IndexedSlices) else np.asarray(gradient)
     like = variable if isinstance(variable, Table) else variable.value
-    if array.shape != like.shape or (array.dtype != like.dtype and array.dtype.name != like.dtype.name):
+    if array.shape == like.shape and (array.dtype == like.dtype or array.dtype.name == like.dtype.name):
+        return array
+    return _cast_gradient(array, variable)
+
+
+def _cast_gradient(array: Array | IndexedSlices, variable: BaseVariable) -> Array | IndexedSlices:
+    """A gradient of another floating-point dtype in the variable's, where a magnitude beyond it becomes infinite."""
+    if array.shape != variable.shape:
         raise ShapeMismatch(
             f"gradient for {variable.name!r} is {array.dtype.name}{list(array.shape)}, the variable is "
-            f"{like.dtype.name}{list(like.shape)}: gradient transforms must keep shape and dtype"
+            f"{variable.dtype.name}{list(variable.shape)}: gradient transforms must keep the shape"
         )
-    return array
+    if array.dtype.kind != "f" or variable.dtype.kind != "f":
+        raise DtypeMismatch(
+            f"gradient for {variable.name!r} is {array.dtype.name}, the variable is {variable.dtype.name}: only "
+            "floating point is cast to another floating-point dtype; convert the gradient in its transform"
+        )
+    with np.errstate(over="ignore"):  # NotFinite names the variable
+        return array.astype(variable.dtype)

@@ -61,7 +61,7 @@ def test_a_network_that_is_saved_here_has_the_same_outputs_in_pytorch(tmp_path):
     ps.set_random_seed(1)
     network, theirs = ours(), Theirs()
     for variable in ps.global_variables():
-        variable.value = variable.value + np.float32(0.01)  # biases are 0 at first
+        variable.assign(variable.value + np.float32(0.01))  # biases are 0 at first
     ps.save(tmp_path / "model.safetensors")
     tensors = files.load_file(tmp_path / "model.safetensors")
     theirs.load_state_dict(dict(to_theirs(*item) for item in tensors.items()))

@@ -8,11 +8,20 @@ import numpy as np
 import pytest
 
 import psworker as ps
-from pswire.errors import AlreadyRegistered, ConfigurationError, InvalidMessage, NotFinite, ShapeMismatch, TimedOut
+from pswire.errors import (
+    AlreadyRegistered,
+    ConfigurationError,
+    DtypeMismatch,
+    InvalidMessage,
+    NotFinite,
+    ShapeMismatch,
+    TimedOut,
+)
 from pswire.messages import Leave, Pulled, Push, Pushed, RemoteWeights, Renew, tensor_bytes
 from pswire.specs.consistency import Bounded, DropStalePushes, Synchronous
 from psworker import ops, schedules
 from psworker.config import StrategyConfig, WorkerConfig
+from psworker.model.variables import set_value
 from psworker.sessions.data_loop import batches_per_block
 from psworker.sessions.session import Session
 from tests.shards_in_process import ShardsInProcess
@@ -304,11 +313,11 @@ def test_values_travel_again_only_when_servers_have_changed_them_or_the_program_
             SGD.minimize(ops.sum(x))
         session.pull()
         assert 4 <= received() < 64
-        frozen.value = theirs.copy()  # equal, but the program may write into it
+        set_value(frozen, theirs.copy())  # equal, but it is not the array that was sent
         before = received()
         session.pull([frozen])
         assert received() == before + 256
-        frozen.value = 0 * theirs
+        set_value(frozen, 0 * theirs)
         for _ in range(6):
             SGD.minimize(ops.sum(x))
         session.pull()
@@ -318,6 +327,33 @@ def test_values_travel_again_only_when_servers_have_changed_them_or_the_program_
             other.assign(ps.Variable(theirs, name="frozen", trainable=False), 2 * theirs)
         session.pull()
         np.testing.assert_array_equal(frozen.value, 2 * theirs, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ({"push_every": 2}, [("none", 0), ("applied", 1), ("none", 1), ("applied", 2)]),
+        ({"local_steps": 2}, [("none", 0), ("applied", 1), ("none", 1), ("applied", 2)]),
+        ({"overlap": True}, [("none", 0), ("applied", 1), ("applied", 2), ("applied", 3)]),
+    ],
+    ids=str,
+)
+def test_a_step_reports_the_push_that_was_answered_in_it(strategy, expected):
+    x = scalar("x")
+    with session_over(ShardsInProcess(1), **strategy):
+        reports = [SGD.apply_gradients([(ONE, x)]) for _ in range(4)]
+    assert [(report.outcome, report.step) for report in reports] == expected
+
+
+def test_a_push_that_the_policy_drops_is_reported():
+    transport = ShardsInProcess(1, staleness=DropStalePushes(0))
+    with session_over(transport) as session:
+        x = scalar("x")
+        pairs = SGD.compute_gradients(ops.sum(x))
+        with ps.collection(), session_over(transport, "w1"):
+            SGD.minimize(ops.sum(scalar("x")))
+        report = SGD.apply_gradients(pairs)
+        assert (report, session.dropped) == (ps.PushReport("dropped", 1, 1), 1)
 
 
 @pytest.mark.parametrize("strategy", [{"push_every": 3}, {"local_steps": 3}], ids=str)
@@ -399,12 +435,18 @@ def test_a_workers_own_pushes_make_no_other_of_it_too_stale_to_be_applied(push_e
 @pytest.mark.parametrize(
     ("bad", "error", "message"),
     [
-        (np.ones(4), ShapeMismatch, "gradient for 'y' is float64.*must keep shape and dtype"),
-        (np.ones(3, np.float32), ShapeMismatch, r"float32\[3\], the variable is float32\[4\]"),
+        (
+            np.ones(4, np.int64),
+            DtypeMismatch,
+            "gradient for 'y' is int64, the variable is float32: only floating point",
+        ),
+        (np.ones(4, np.complex64), DtypeMismatch, "gradient for 'y' is complex64"),
+        (np.ones(3), ShapeMismatch, r"float64\[3\], the variable is float32\[4\]: .* must keep the shape"),
+        (np.array([1, 1e39, 1, 1]), NotFinite, "'y' has 1 of 4 elements"),
         (np.float32([1, 1, np.nan, 1]), NotFinite, "'y' has 1 of 4 elements that are NaN.*nothing was sent"),
         (ps.IndexedSlices(np.float32([np.inf]), np.array([2]), (4,)), NotFinite, "'y' has 1 of 1 elements"),
     ],
-    ids=["float64", "shape", "nan", "rows"],
+    ids=["integers", "complex", "shape", "too large", "nan", "rows"],
 )
 @pytest.mark.parametrize("strategy", [{}, {"push_every": 2}, {"local_steps": 2}], ids=str)
 def test_an_invalid_gradient_leaves_both_shards_as_they_were(strategy, bad, error, message):

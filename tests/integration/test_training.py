@@ -33,6 +33,20 @@ def note(variable, value, decay=0.75):
     ps.note_update(ps.UpdateOp(variable, np.float32(value), decay))
 
 
+def test_a_variable_without_a_gradient_is_logged_once(open_session, caplog):
+    x, y, z = (ps.Variable([1.0], name=name) for name in "xyz")
+    frozen = average(1.0)
+    with open_session("w0"):
+        for _ in range(3):
+            SGD.minimize(ops.sum(x), [x, y, frozen])
+        assert [record.name for record in caplog.records] == ["psworker.sessions.session"]
+        assert caplog.messages[0].startswith("no gradient for 'y': the loss does not depend on it")
+        SGD.minimize(ops.sum(x), [x, y, z])
+        assert caplog.messages[1].startswith("no gradient for 'z': ")
+        assert len(caplog.messages) == 2
+        np.testing.assert_array_equal([*x.value, *y.value, *frozen.value], [-3, 1, 1])
+
+
 def test_a_push_has_the_loss_and_the_staleness_of_its_own_gradients(open_session, status):
     """Not of the weights that another optimizer's push has brought in between, as in a GAN; z gets no gradient."""
     x, y, z = (ps.Variable([value], name=name) for name, value in (("x", 3.0), ("y", 5.0), ("z", 7.0)))
@@ -56,10 +70,54 @@ def test_a_push_has_the_loss_and_the_staleness_of_its_own_gradients(open_session
             ValueError,
             r"misspelt\? .*: generator/x, x",
         ),
+        (
+            lambda x, _: SGD.minimize(ops.sum(x), average(1.0)),
+            ValueError,
+            "no variable to train: 'average' is frozen: make it with trainable=True",
+        ),
+        (
+            lambda x, _: SGD.minimize(ops.sum(x), [ps.Variable(np.ones(1, int), "n", False), average(1.0)]),
+            ValueError,
+            "'n' is int64, and only floating point is trained; 'average' is frozen",
+        ),
         (lambda x, _: SGD.apply_gradients([(None, x)]), ValueError, "no gradients to push for x"),
         (lambda x, _: SGD.minimize(0.5), TypeError, "a loss must be a Tensor made by ops, but this one is float"),
         (lambda x, _: SGD.minimize(x * [1, 2]), ValueError, r"a loss has one element, but this has shape \(2,\)"),
-        (lambda x, _: ps.optimize_loss(ops.sum(x), 1.0, ps.Adam()), TypeError, "optimizer must be a class such as"),
+        (
+            lambda x, _: SGD.minimize(ops.sum(x), x, global_step=x),
+            TypeError,
+            "minimize: global_step is the variable 'x'",
+        ),
+        *(
+            (lambda x, _, options=options: ps.optimize_loss(ops.sum(x), variables=x, **options), error, message)
+            for options, error, message in [
+                ({"learning_rate": 1.0, "optimizer": 7}, TypeError, "optimizer must be a name .* an optimizer: 7"),
+                (
+                    {"learning_rate": 1.0, "optimizer": "Sgd"},
+                    ValueError,
+                    "no optimizer 'Sgd': choose from SGD, Gradient",
+                ),
+                ({"learning_rate": 1.0, "optimizer": ps.Adam()}, ValueError, "another is given, 1.0: .* class Adam"),
+                (
+                    {"learning_rate": 1.0, "optimizer": lambda rate: rate},
+                    TypeError,
+                    "must make an optimizer .* not 1.0",
+                ),
+                ({"optimizer": "Momentum"}, ValueError, "Momentum has no learning rate by default: give learning_rate"),
+                ({"global_step": 1.0, "learning_rate": ps.Adam}, TypeError, "global_step is 1.0, which would never"),
+                ({"learning_rate": 1.0, "summaries": ["loss"]}, ValueError, r"not written, got \['loss'\]"),
+                (
+                    {"learning_rate": 1.0, "learning_rate_decay_fn": lambda rate, step: rate / (1 + step)},
+                    TypeError,
+                    r"must return a schedule, .* got 0\.5",
+                ),
+                (
+                    {"learning_rate": 1.0, "gradient_multipliers": {"y": 2.0}},
+                    ValueError,
+                    "no gradient of 'y' to be multiplied: choose from x",
+                ),
+            ]
+        ),
         (
             lambda x, _: ps.Adam().apply_gradients([(ONE, x)]),
             AlreadyRegistered,
@@ -89,10 +147,11 @@ def test_optimize_loss_is_the_step_by_hand(open_session):
         for step in range(6):
             loss = ps.optimize_loss(
                 ops.sum(x * np.float32([3, 4])) * other[0],
+                session.global_step,
                 1.0,
-                lambda learning_rate: ps.Momentum(learning_rate, momentum=0.5),
+                lambda rate: ps.Momentum(rate, momentum=0.5),
                 clip_gradients=1.0 if step % 2 else lambda pairs: ps.clip_by_global_norm(pairs, 1.0),
-                learning_rate_decay_fn=lambda rate: schedules.ExponentialDecay(rate, decay_steps=1, decay_rate=0.5),
+                learning_rate_decay_fn=lambda rate, _: schedules.ExponentialDecay(rate, decay_steps=1, decay_rate=0.5),
                 variables=[x],
             )
             assert loss == pytest.approx(value @ [3, 4], rel=1e-6)
@@ -100,6 +159,87 @@ def test_optimize_loss_is_the_step_by_hand(open_session):
             value = value - 0.5**step * momentum
             np.testing.assert_allclose(x.value, value, rtol=1e-6)
         assert (session.global_step, other.version) == (6, 0)
+
+
+@pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC), indirect=True)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_gradient_of_another_floating_point_dtype_is_cast_to_its_variable_s(open_session, dtype):
+    x, y, z = (ps.Variable(np.zeros(shape, dtype), name=name) for name, shape in (("x", 2), ("y", ()), ("z", (4, 1))))
+    third = 1 / 3  # rounded once, to the variable's dtype
+    with open_session("w0"):
+        for number in (np.float64, np.float32, np.float16):
+            rows = ps.IndexedSlices(np.full((1, 1), third, number), np.array([2]), (4, 1))
+            before = x.value.copy(), y.value.copy(), z.value.copy()
+            SGD.apply_gradients([(np.full(2, third, number), x), (third, y), (rows, z)])
+            cast = dtype(number(third))
+            np.testing.assert_array_equal(x.value, before[0] - cast, strict=True)
+            np.testing.assert_array_equal(y.value, np.asarray(before[1] - dtype(third)), strict=True)
+            np.testing.assert_array_equal(z.value, before[2] - np.array([[0], [0], [cast], [0]], dtype), strict=True)
+
+
+@pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC), indirect=True)
+@pytest.mark.parametrize(
+    "minimize",
+    [SGD.minimize, lambda loss, x, **options: ps.optimize_loss(loss, None, 1.0, variables=x, **options)],
+    ids=["minimize", "optimize_loss"],
+)
+def test_a_loss_is_minimized_twice_if_its_graph_is_retained(open_session, minimize):
+    """Both gradients are those at the weights of the forward pass, x = 2 and y = 3: 2 x y and x^2."""
+    x, y = ps.Variable([2.0], name="x"), ps.Variable([3.0], name="y")
+    with open_session("w0") as session:
+        loss = ops.sum(x * x * y)
+        minimize(loss, x, retain_graph=True)
+        assert (x.value, y.value) == ([2 - 12], [3])
+        minimize(loss, y)
+        assert (x.value, y.value) == ([-10], [3 - 4])
+        with pytest.raises(RuntimeError, match=r"retain_graph=True to that earlier call, .* minimize or optimize_loss"):
+            minimize(loss, x)
+        assert (x.value, session.global_step) == ([-10], 2)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rate", "first_step"),
+    [
+        ("SGD", 0.5, 0.5 * 3),
+        ("Adagrad", 0.5, 0.5 * 3 / np.sqrt(0.1 + 9)),
+        ("Adam", None, 0.001),
+        (ps.Adam, 0.25, 0.25),
+        (lambda: ps.GradientDescent(0.25), None, 0.25 * 3),
+        (lambda rate: ps.GradientDescent(rate / 2), 0.5, 0.25 * 3),
+        (ps.GradientDescent(0.125), None, 0.125 * 3),
+    ],
+)
+def test_optimize_loss_takes_a_name_a_class_a_function_or_an_optimizer(open_session, optimizer, rate, first_step):
+    x = ps.Variable([1.0], name="x")
+    with open_session("w0"):
+        ps.optimize_loss(ops.sum(3 * x), learning_rate=rate, optimizer=optimizer)
+        np.testing.assert_allclose(x.value, [1 - first_step], rtol=1e-6)
+
+
+@pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC), indirect=True)
+def test_optimize_loss_adds_noise_multiplies_and_then_clips(open_session):
+    x, y = ps.Variable(np.zeros(20_000, np.float32), name="x"), ps.Variable([0.0], name="y")
+    multipliers, seen = {x: 2.0, "y": -3.0}, []
+
+    def clipped(pairs):
+        seen.extend(pairs)
+        return ps.clip_by_global_norm(pairs, 1.0)
+
+    with open_session("w0"):
+        ps.set_random_seed(20131016)
+        ps.optimize_loss(
+            ops.sum(x) + 4 * y[0],
+            learning_rate=1.0,
+            gradient_noise_scale=0.5,
+            gradient_multipliers=multipliers,
+            clip_gradients=clipped,
+        )
+        noise = seen[0][0].astype(np.float64) / 2 - 1
+        assert (abs(noise.mean()) < 0.02, 0.99 < np.abs(noise).max() <= 1 + 1e-6) == (True, True)  # two of 0.5
+        assert noise.std() == pytest.approx(0.5 * 0.8796, rel=0.02)
+        assert -15 <= seen[1][0][0] <= -9
+        pushed = np.concatenate([gradient.astype(np.float64) for gradient, _ in seen])
+        np.testing.assert_allclose([*x.value, *y.value], -pushed / np.linalg.norm(pushed), rtol=1e-5)
 
 
 @pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC, SHARED_OF_TWO), indirect=True)
@@ -112,7 +252,7 @@ def test_two_workers_share_variables_and_moving_averages(open_session):
         assert mean.version == 0
         note(mean, [5, 10])
         assert [update.variable for update in ps.update_ops()] == [mean]
-        ps.optimize_loss(ops.sum(x), 1.0, ps.GradientDescent)
+        ps.optimize_loss(ops.sum(x), learning_rate=1.0, optimizer="SGD")
         expected = 0.75 * np.float32([1, 2]) + 0.25 * np.float32([5, 10])
         np.testing.assert_array_equal(mean.value, expected)
         assert (ps.update_ops(), first.global_step, mean.version) == ([], 1, 1)
@@ -235,6 +375,94 @@ def test_several_variables_are_assigned_at_once_or_none(open_session):
         session.assign_all({})
         session.pull()
         assert (x.value.tolist(), int(y.value)) == ([6, 7], 8)
+
+
+@pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC), indirect=True)
+def test_an_optimizer_applies_its_chain_of_transforms_in_order(open_session):
+    """Gradients (3, 4) and (9, 12): the mean is (6, 8); clipped to norm 5 it is (3, 4); then halved."""
+    x = ps.Variable([0.0, 0.0], name="x")
+    halved = ps.chain(
+        ps.accumulate(2), lambda pairs: ps.clip_by_global_norm(pairs, 5.0), lambda pairs: ps.scale(pairs, 0.5)
+    )
+    plain = ps.GradientDescent(1.0)
+    optimizer = plain.with_transform(halved)
+    assert (optimizer, hash(optimizer), repr(optimizer)) == (plain, hash(plain), repr(plain))
+    with open_session("w0") as session:
+        optimizer.minimize(ops.sum(x * np.float32([3, 4])))
+        assert session.global_step == 0
+        optimizer.minimize(ops.sum(x * np.float32([9, 12])))
+        np.testing.assert_allclose(x.value, [-1.5, -2], rtol=1e-6)
+        session.set_hyperparameters(optimizer, learning_rate=2.0)
+        plain.minimize(ops.sum(x))
+        np.testing.assert_allclose(x.value, [-3.5, -4], rtol=1e-6)
+        with pytest.raises(TypeError, match="a transform of a chain returned None"):
+            plain.with_transform(ps.chain(lambda pairs: None)).minimize(ops.sum(x))
+    with pytest.raises(TypeError, match="chain takes functions of a list of pairs, got 5"):
+        ps.chain(5.0)
+    with pytest.raises(TypeError, match=r"with_transform takes a function of a list of pairs, .* got 5\.0"):
+        plain.with_transform(5.0)
+
+
+@pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC), indirect=True)
+def test_a_push_reports_outcome_staleness_and_step_and_minimize_the_loss(open_session):
+    x, y = ps.Variable(np.float32(3), name="x"), ps.Variable([1.0], name="y")
+    with open_session("w0") as session:
+        assert SGD.minimize(x) == 3  # before the step
+        assert ps.optimize_loss(x, learning_rate=1.0) == 2
+        assert float(x.value) == 1
+        pairs = SGD.compute_gradients(ops.sum(x * y), x)
+        with ps.collection(), open_session("w1"):
+            theirs = ps.Variable(np.float32(0), name="x")
+            assert SGD.apply_gradients([(np.float32(1), theirs)]) == ps.PushReport("applied", 0, 3)
+        assert SGD.apply_gradients(pairs) == ps.PushReport("applied", 1, 4)
+        assert SGD.apply_gradients([]) == ps.PushReport("none", 0, 4)
+        with pytest.raises(AttributeError):
+            SGD.apply_gradients([]).step = 5
+        assert session.global_step == 4
+
+
+@pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC, SHARED_OF_TWO), indirect=True)
+def test_a_variable_is_assigned_by_its_method_on_the_servers(open_session):
+    x, y = (ps.Variable([1.0, 2.0], name=name) for name in "xy")
+    x.assign([5, 6])  # before a session: the initial value
+    with open_session("w0") as session:
+        assert (x.value.tolist(), x.version) == ([5, 6], 0)
+        with ps.collection(), open_session("w1"):
+            theirs = ps.Variable([0.0, 0.0], name="x")
+            theirs.assign_add([1, 1])
+        x.assign_add(ps.stop_gradient(y))  # to the value on the servers, 6 and 7
+        assert (x.value.tolist(), x.version) == ([7, 9], 2)
+        y.assign(2 * x)
+        assert (y.value.tolist(), y.version, session.global_step) == ([14, 18], 1, 0)
+        with pytest.raises(ShapeMismatch, match="'y'"):
+            y.assign([1, 2, 3])
+        with pytest.raises(NotFinite, match="'y'"):
+            y.assign([1, np.nan])
+        with pytest.raises(AttributeError, match=r"use variable\.assign\(value\)"):
+            y.value = np.zeros(2, np.float32)
+        session.pull()
+        assert y.value.tolist() == [14, 18]
+
+
+@pytest.mark.parametrize("open_session", parameters(EMBEDDED, GRPC, SHARED_OF_TWO), indirect=True)
+def test_rows_of_a_table_are_assigned(open_session):
+    table = ps.Table((30, 2), UNIFORM, name="table")
+    expected, rows = rows_of(UNIFORM, np.arange(30), (2,)), np.arange(20.0).reshape(10, 2)
+    with open_session("w0") as session:
+        table.assign_rows(11, rows)
+        table.assign_rows(np.int64(29), ps.Tensor(rows[:1] - 7))
+        expected[11:21], expected[29] = rows, [-7, -6]
+        np.testing.assert_array_equal(session.rows(table, range(30)), expected)
+        for error, message, first, given in (
+            (ShapeMismatch, "no rows float32.* from row 21", 21, rows),
+            (ShapeMismatch, "no rows", 0, rows[:, :1]),
+            (TypeError, "are a scalar", 0, 1.0),
+            (TypeError, "Cannot cast complex128", 0, 1j * rows),
+            (NotFinite, "'table'", 0, rows * np.nan),
+        ):
+            with pytest.raises(error, match=message):
+                table.assign_rows(first, given)
+        np.testing.assert_array_equal(session.rows(table, range(30)), expected)
 
 
 def test_the_slots_of_a_variable_can_be_read_also_by_another_worker(open_session):

@@ -58,7 +58,9 @@ def test_lazily_imported_names_of_psworker_are_those_that_type_checkers_see():
     exec(compile(ast.Module(checked.body, []), psworker.__file__, "exec"), seen_by_type_checkers)
     del seen_by_type_checkers["__builtins__"]
     assert {name: getattr(psworker, name) for name in psworker.__all__} == seen_by_type_checkers
-    assert set(psworker.__all__) <= set(dir(psworker))
+    assert {name for name in dir(psworker) if not name.startswith("_")} == set(psworker.__all__)
+    assert psworker.__version__ == version("paramserver")
+    assert "__version__" in dir(psworker)
     with pytest.raises(AttributeError, match="'psworker' has no attribute 'nowhere'"):
         psworker.nowhere  # noqa: B018
 

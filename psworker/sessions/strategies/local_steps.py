@@ -18,7 +18,7 @@ from pswire.specs.schedules import rate
 from pswire.tensors.values import Array, IndexedSlices, magnitude
 from psworker.client.push_pull import check_finite
 from psworker.model.tables import Table
-from psworker.model.variables import BaseVariable
+from psworker.model.variables import BaseVariable, set_value
 from psworker.sessions.replica import Replica, Step, Target, VariableOptimizers
 from psworker.versions import VersionedArray
 
@@ -174,7 +174,7 @@ class LocalSteps(Replica):
         known = self.known()
         for entry, variable, (value, slots) in zip(entries, variables, results, strict=True):
             variable.keep(value, slots, guarded)
-            known[entry.name].value = value
+            set_value(known[entry.name], value)
         self._local_step += 1
 
     def _start(self, name: str) -> Array:

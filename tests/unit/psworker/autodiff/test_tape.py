@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+import psworker as ps
 from pswire.tensors.values import IndexedSlices
 from psworker.autodiff import Tensor, check_gradients, gradients, no_grad, op, ops, stop_gradient
 
@@ -108,6 +109,32 @@ def test_a_retained_graph_can_be_walked_again_and_a_freed_one_raises():
     generator_loss, discriminator_loss = drawn * 5, drawn * discriminator
     assert gradients(generator_loss, generator) == [20]
     assert gradients(discriminator_loss, [discriminator, drawn]) == [4, 3]
+
+
+def test_value_and_grad_is_of_the_chosen_arguments():
+    """Of sum(a^2 b) / c: 2 a b / c, a^2 / c and -sum(a^2 b) / c^2, in float64."""
+
+    def function(a, b, c, /, scale=1):
+        return ops.sum(a * a * b) / c * scale
+
+    a, b, c = np.array([1.0, 2.0]), np.array([3.0, 5.0]), 4.0
+    value, gradient = ps.value_and_grad(function)(a, b, c, scale=2)
+    assert (value, type(value)) == (2 * 23 / 4, float)
+    np.testing.assert_array_equal(gradient, 2 * 2 * a * b / 4)
+    value, (of_c, of_b) = ps.value_and_grad(function, argnums=(2, 1))(
+        a, ps.Variable(b, name="b"), ps.Tensor(np.float64(c))
+    )
+    assert (value, float(of_c)) == (23 / 4, -23 / 16)
+    np.testing.assert_array_equal(of_b, a * a / 4)
+    assert ps.value_and_grad(lambda a, b: ops.sum(b * leaf(1.0)))(a, b) == (8, None)
+    for error, message, call in (
+        (TypeError, "must return a Tensor made by ops, not float", lambda: ps.value_and_grad(lambda a: 1.0)(a)),
+        (ValueError, r"returned shape \(2,\): take its mean", lambda: ps.value_and_grad(lambda a: a * 1)(a)),
+        (TypeError, "only floating point", lambda: ps.value_and_grad(function)(np.arange(2), b, c)),
+        (IndexError, "argnums has 3, but there are 3", lambda: ps.value_and_grad(function, 3)(a, b, c)),
+    ):
+        with pytest.raises(error, match=message):
+            call()
 
 
 def test_a_value_replaced_after_the_forward_pass_does_not_change_the_gradient():

@@ -33,6 +33,11 @@ TRANSFORMS = {
     "clip_by_norm": (ps.clip_by_norm, lambda g, w, every: g * min(1, 3.5 / norm([g]))),
     "clip_by_global_norm": (ps.clip_by_global_norm, lambda g, w, every: g * 3.5 / norm(every)),
     "add_decayed_weights": (ps.add_decayed_weights, lambda g, w, every: g + 3.5 * w),
+    "multiply": (
+        lambda pairs, x: ps.multiply(pairs, dict.fromkeys(ps.trainable_variables(), x)),
+        lambda g, w, every: g * 3.5,
+    ),
+    "no noise": (lambda pairs, x: ps.add_noise(pairs, x * 0), lambda g, w, every: g),
     "scale": (ps.scale, lambda g, w, every: g * 3.5),
     "per_variable": (lambda pairs, x: ps.per_variable(pairs, lambda g, v: g * x), lambda g, w, every: g * 3.5),
     "accumulate": (lambda pairs, x: ps.accumulate(1)(pairs), lambda g, w, every: g),
@@ -179,3 +184,28 @@ def test_sums_of_float16_neither_stall_at_2048_nor_overflow(value):
         mean = total.gradient(1 / 2500)
         assert mean.dtype == np.float16
         np.testing.assert_allclose(dense(mean)[1], [value], rtol=2**-11)
+
+
+def test_noise_is_seeded_and_changes_only_the_rows_of_a_gradient_by_rows():
+    x, y = variable(1, 2), ps.Variable(np.zeros((4, 2), np.float32))
+    pairs = [(np.float32([1, 2]), x), (slices(TWICE, [1, 3, 1]), y)]
+
+    def noisy(seed):
+        ps.set_random_seed(seed)
+        (first, _), (second, _) = ps.add_noise(pairs, 0.25)
+        return first.tolist(), second.to_dense().tolist()
+
+    assert noisy(1) == noisy(1) != noisy(2)
+    rows = np.array(noisy(1)[1])
+    assert (rows[[0, 2]] == 0).all()
+    assert (np.abs(rows[[1, 3]] - [[3, 4], [5, 5]]) > 0).all()
+    assert (np.abs(rows[[1, 3]] - [[3, 4], [5, 5]]) <= 0.5).all()
+    for stddev in (-1, np.nan, np.inf):
+        with pytest.raises(ValueError, match="add_noise: stddev must be a finite number from 0 up"):
+            ps.add_noise(pairs, stddev)
+
+
+def test_multiply_changes_only_the_gradients_that_are_named():
+    x, y, z = (ps.Variable([0.0], name=name) for name in "xyz")
+    found = ps.multiply([(np.float32([value]), v) for value, v in ((3, x), (5, y), (7, z))], {x: 0.5, "z": -2})
+    assert [(float(gradient[0]), variable) for gradient, variable in found] == [(1.5, x), (5, y), (-14, z)]

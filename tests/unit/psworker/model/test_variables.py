@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import psworker as ps
-from pswire.errors import ConfigurationError
+from pswire.errors import ConfigurationError, ShapeMismatch
 from pswire.specs import initializers
 from pswire.specs.initializers import fill
 from psworker import nn, ops
@@ -59,6 +59,81 @@ def test_initial_values_depend_on_the_seed_and_the_whole_name_and_not_on_the_ord
     one, other = sorted("ab", key=lambda name: zlib.crc32(name.encode()))  # seed and name of the same sum
     seed = zlib.crc32(other.encode()) - zlib.crc32(one.encode())
     assert kernels(seed, one) != kernels(0, other)
+
+
+def test_a_value_is_assigned_before_a_session_and_cannot_be_set():
+    x, table = ps.Variable([1.0, 2.0], name="x"), ps.Table((3, 2), UNIFORM, name="table")
+    values = np.array([3.0, 4.0])
+    x.assign(values)
+    values[0] = 9
+    assert (x.value.tolist(), x.dtype, x.value.flags.writeable) == ([3, 4], np.float32, False)
+    x.assign_add(2 * x)
+    assert (x.value.tolist(), x.trainable) == ([9, 12], True)
+    with pytest.raises(AttributeError, match=r"the value of 'x' cannot be set, .* use variable\.assign\(value\)"):
+        x.value = np.zeros(2, np.float32)
+    with pytest.raises(ShapeMismatch, match=r"'x' is float32\[1\], the variable is float32\[2\]"):
+        x.assign([1.0])
+    with pytest.raises(TypeError, match="'x': Cannot cast complex128 to float32"):
+        x.assign([1j, 0])
+    with ps.collection(), pytest.raises(ConfigurationError, match="'x' is not a variable of this thread's collection"):
+        x.assign([1.0, 1.0])
+    for assign in (table.assign, table.assign_add):
+        with pytest.raises(TypeError, match=r"'table' is a Table.* assigned as a whole: .* by table\.assign_rows"):
+            assign(np.zeros((3, 2)))
+    with pytest.raises(ConfigurationError, match="the rows of 'table' are kept by the server, and no session is open"):
+        table.assign_rows(0, np.zeros((1, 2)))
+    assert x.value.tolist() == [9, 12]
+
+
+def test_an_initializer_is_seeded_by_the_whole_name_as_in_a_layer():
+    ps.set_random_seed(SEED)
+    with ps.variable_scope("a"):
+        kernel = nn.Dense(3, 2, name="out", kernel_initializer=initializers.he_normal()).kernel
+        first = ps.Variable(initializers.he_normal(), shape=[3, 2])
+        second = ps.Variable(initializers.he_normal(), shape=(3, 2))
+    for variable, name in ((first, "a/variable"), (second, "a/variable_1"), (kernel, "a/out/kernel")):
+        generator = np.random.default_rng([SEED, zlib.crc32(name.encode())])
+        assert (variable.name, variable.dtype, variable.shape) == (name, np.float32, (3, 2))
+        np.testing.assert_array_equal(variable.value, initializers.he_normal()((3, 2), generator))
+    with ps.collection():
+        ps.set_random_seed(SEED)
+        again = ps.Variable(initializers.he_normal(), shape=(3, 2), name="a/out/kernel")
+    np.testing.assert_array_equal(again.value, kernel.value)
+    assert not again.value.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: ps.Variable(initializers.zeros(), name="W"), TypeError, "'W': an initializer needs a shape"),
+        (
+            lambda: ps.Variable(initializers.zeros(), shape=3),
+            TypeError,
+            "'variable': shape must be a tuple of integers",
+        ),
+        (lambda: ps.Variable(initializers.zeros(), shape=(3, 1.5)), TypeError, r"a tuple of integers, got \(3, 1.5\)"),
+        (lambda: ps.Variable(initializers.zeros, shape=(3,)), TypeError, r"he_normal\(\) \(with parentheses\), but"),
+        (lambda: ps.Variable(lambda shape, _: np.zeros(2), shape=(3,)), ValueError, r"shape \(2,\), not \(3,\)"),
+        (lambda: ps.Variable(lambda shape, _: np.zeros(3, int), shape=(3,)), TypeError, "returned int64, not floating"),
+        (lambda: ps.Variable([1.0], shape=(1,)), TypeError, r"shape=\(1,\) is for an initializer .* value is list"),
+    ],
+)
+def test_an_initializer_and_its_shape_are_checked_before_a_variable_is_made(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+    assert ps.global_variables() == []
+
+
+def test_a_variable_that_is_not_of_floating_point_is_logged_as_not_trained_unless_that_is_intended(caplog):
+    with ps.variable_scope("frozen", trainable=False):
+        ps.Variable(np.ones(2, np.int64))
+    ps.Variable(np.ones(2, np.int64), name="intended", trainable=False)
+    ps.Variable(np.ones(2), name="trained")
+    assert caplog.messages == []
+    count = ps.Variable(np.ones(2, np.int64), name="count")
+    [message] = caplog.messages
+    assert message.startswith("variable 'count' is int64, and is not trained: only floating point is")
+    assert not count.trainable
 
 
 @pytest.mark.parametrize(
@@ -269,7 +344,7 @@ def test_conv2d_passes_its_settings_to_the_op_and_its_result_to_the_activation(a
 def test_norms_are_their_ops_with_the_moments_of_the_batch_or_moving_averages():
     x, layer, batch = normal(6, 5, 3), nn.LayerNorm(3, epsilon=0.1), nn.BatchNorm(3, decay=0.9, epsilon=0.5)
     for variable in ps.global_variables():
-        variable.value = np.random.default_rng(len(variable.name)).uniform(0.5, 2, 3).astype(np.float32)
+        variable.assign(np.random.default_rng(len(variable.name)).uniform(0.5, 2, 3))
     moving, scaled = (batch.moving_mean, batch.moving_variance), (batch.gamma, batch.beta)
     for y, expected in (
         (layer(x), ops.layer_norm(x, layer.gamma, layer.beta, 0.1)),
