@@ -16,7 +16,7 @@ import numpy as np
 from pswire.specs.initializers import truncated_normal
 from pswire.tensors.sums import add_rows, dot, sum_dtype
 from pswire.tensors.values import Array, IndexedSlices
-from psworker.autodiff.ops import activations
+from psworker.autodiff.ops.activations import dropout_generator
 from psworker.autodiff.ops.indexing import RowSource
 from psworker.autodiff.tape import no_grad
 from psworker.autodiff.tensor import Gradient
@@ -120,8 +120,8 @@ def add_noise(grads_and_vars: Iterable[GradientAndVariable], stddev: float) -> l
     def noisy(gradient: Gradient, _: BaseVariable) -> Gradient:
         if isinstance(gradient, IndexedSlices):
             gradient = gradient.summed()
-            return gradient.with_values(gradient.values + draw(gradient.values.shape, activations._random.generator))
-        return np.asarray(gradient + draw(gradient.shape, activations._random.generator))
+            return gradient.with_values(gradient.values + draw(gradient.values.shape, dropout_generator()))
+        return np.asarray(gradient + draw(gradient.shape, dropout_generator()))
 
     return per_variable(grads_and_vars, noisy)
 

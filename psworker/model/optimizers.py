@@ -32,9 +32,8 @@ class Optimizer(optimizers.OptimizerSpec):
         optimizer.apply_gradients(clip_by_global_norm(pairs, 5.0))
     """
 
-    _transforms: ClassVar[
-        tuple[Transform, ...]
-    ] = ()  # at most one, of an instance, beside its fields: servers do not get it
+    #: At most one, of an instance, beside its fields: servers do not get it.
+    _transforms: ClassVar[tuple[Transform, ...]] = ()
 
     def __init_subclass__(cls, **keywords: str) -> None:
         super().__init_subclass__(**keywords)

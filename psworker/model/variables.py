@@ -137,7 +137,7 @@ class Variable(BaseVariable):
             here = context.collection
             if name is None:
                 name = _first_free(f"{here.scope}variable", here.variables).removeprefix(here.scope)
-            value = _initialized(name, shape, value)
+            value = initialized(name, shape, value)
         elif shape is not None:
             raise TypeError(
                 f"Variable: shape={shape!r} is for an initializer such as psworker.initializers.zeros(), and the value "
@@ -416,24 +416,25 @@ def random_for(name: str) -> np.random.Generator:
     return np.random.default_rng([here.seed, zlib.crc32((here.scope + name).encode())])
 
 
-def _initialized(name: str, shape: Sequence[int] | None, initializer: Initializer) -> Array:
-    """The initial value of the variable `name` of the current scope."""
+def initialized(name: str, shape: Sequence[int] | None, initializer: Initializer) -> Array:
+    """The initial value of the variable `name` of the current scope. Raises as `Variable` does."""
+    what = f"variable {context.collection.scope + name!r}"
     if shape is None:
-        raise TypeError(f"variable {name!r}: an initializer needs a shape: Variable(initializer, shape=(784, 10))")
+        raise TypeError(f"{what}: an initializer needs a shape: Variable(initializer, shape=(784, 10))")
     if isinstance(shape, int) or not all(isinstance(size, int | np.integer) for size in shape):
-        raise TypeError(f"variable {name!r}: shape must be a tuple of integers, got {shape!r}")
+        raise TypeError(f"{what}: shape must be a tuple of integers, got {shape!r}")
     sizes = tuple(shape)
     try:
         value = np.asarray(initializer(sizes, random_for(name)))
     except TypeError as error:
         raise TypeError(
-            f"variable {name!r}: an initializer is called as initializer(shape, generator), such as the result of "
-            f"he_normal() (with parentheses), but {initializer!r} fails: {error}"
+            f"{what}: an initializer is called as initializer(shape, generator), such as the result of he_normal() "
+            f"(with parentheses), but {initializer!r} fails: {error}"
         ) from error
     if value.shape != sizes:
-        raise ValueError(f"variable {name!r}: its initializer returned an array of shape {value.shape}, not {sizes}")
+        raise ValueError(f"{what}: its initializer returned an array of shape {value.shape} instead of {sizes}")
     if value.dtype.kind != "f":
-        raise TypeError(f"variable {name!r}: its initializer returned {value.dtype}, not floating point")
+        raise TypeError(f"{what}: its initializer returned {value.dtype} instead of floating point")
     return value
 
 

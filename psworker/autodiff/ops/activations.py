@@ -129,6 +129,11 @@ def seed_dropout(*seeds: int) -> None:
     _random.generator = np.random.default_rng(seeds or None)
 
 
+def dropout_generator() -> np.random.Generator:
+    """This thread's default generator of `dropout`."""
+    return _random.generator
+
+
 def dropout_state() -> dict[str, str]:
     """The state of this thread's default generator of `dropout`, for a checkpoint: texts, so that JSON keeps them."""
     state: dict[str, Any] = dict(_random.generator.bit_generator.state)

@@ -14,7 +14,7 @@ from pswire.specs.initializers import Initializer
 from pswire.tensors.values import Array
 from psworker.autodiff import Tensor, ops
 from psworker.autodiff.tensor import Node, TensorLike, as_array
-from psworker.model.variables import BaseVariable, Variable, layer_scope, random_for
+from psworker.model.variables import BaseVariable, Variable, initialized, layer_scope
 
 ZEROS = initializers.zeros()
 ONES = initializers.ones()
@@ -116,19 +116,7 @@ def new_variable(name: str, shape: tuple[int, ...], initializer: Initializer, tr
 
 def initial_value(name: str, shape: tuple[int, ...], initializer: Initializer) -> Array:
     """Initial value of the variable `name` of the current scope: float32, or float16 if the initializer returns it."""
-    if not all(isinstance(size, int | np.integer) for size in shape):
-        raise TypeError(f"{name}: the sizes of its shape must be integers, but they are {shape}")
-    try:
-        value = np.asarray(initializer(shape, random_for(name)))
-    except TypeError as error:
-        raise TypeError(
-            f"{name}: an initializer is called as initializer(shape, generator), such as the result of he_normal() "
-            f"(with parentheses), but {initializer!r} fails: {error}"
-        ) from error
-    if value.shape != shape:
-        raise ValueError(f"{name}: its initializer returned an array of shape {value.shape} instead of {shape}")
-    if value.dtype.kind != "f":
-        raise TypeError(f"{name}: its initializer returned an array of {value.dtype} instead of float32")
+    value = initialized(name, shape, initializer)
     return value.astype(np.float32) if value.dtype == np.float64 else value
 
 
