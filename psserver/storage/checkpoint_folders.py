@@ -14,7 +14,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from psserver.storage.files import lock, make_folder, remove_leftovers, rename_to_remove
+from psserver.storage.files import lock_file, make_folder, remove_leftovers, rename_to_remove
 from pswire.errors import StorageError
 
 _STEP = re.compile(r"step-(\d{9,})")
@@ -29,14 +29,12 @@ def lock_shard(folder: Path, shard: int) -> int:
 
     Raises `StorageError` if they are reserved already, the folder cannot be written, or its file system has no locks.
     """
+    in_use = "stop that server or program, or wait for its end; each job needs a folder of its own"
     try:
         make_folder(folder)
-        descriptor = os.open(folder / f"shard-{shard}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        return lock_file(folder / f"shard-{shard}.lock", f"checkpoint folder {folder}, shard {shard},", in_use)
     except OSError as error:
         raise StorageError(f"checkpoint folder {folder} cannot be used: {error.strerror}") from error
-    in_use = "stop that server or program, or wait for its end; each job needs a folder of its own"
-    lock(descriptor, f"checkpoint folder {folder}, shard {shard},", in_use)
-    return descriptor
 
 
 def step_folder(folder: Path, number: int) -> Path:

@@ -57,11 +57,13 @@ def forget_pages(descriptor: int, start: int, end: int) -> None:
         os.posix_fadvise(descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
 
 
-def lock(descriptor: int, what: str, in_use: str) -> None:
-    """Reserve an open file or folder until the descriptor is closed, or the process ends.
+def lock_file(path: Path, what: str, in_use: str) -> int:
+    """Reserve a file, which is made if it is not there, until the returned descriptor is closed, or the process ends.
 
-    Raises `StorageError` about `what`, and closes it, if it is `in_use` already or the file system has no locks.
+    Raises `OSError` if it cannot be opened, `StorageError` about `what` if it is `in_use` or the file system has no
+    locks.
     """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -70,6 +72,7 @@ def lock(descriptor: int, what: str, in_use: str) -> None:
         no_locks = f"cannot be locked: {error.strerror}; use a folder on a file system that has locks (flock)"
         reason = in_use if isinstance(error, BlockingIOError) else no_locks
         raise StorageError(f"{what} {reason}") from error
+    return descriptor
 
 
 def sync_path(path: Path) -> None:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from psserver.storage.files import FORGET_BYTES, forget_pages, lock, sync_path
+from psserver.storage.files import FORGET_BYTES, forget_pages, lock_file, sync_path
 from pswire.errors import DamagedFile, StorageError
 
 FORMAT = 1
@@ -103,11 +103,9 @@ def lock_journal(folder: Path) -> int:
     Raises `StorageError` if it is reserved already, or the file system has no locks.
     """
     try:
-        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        return lock_file(folder / "lock", f"journal {folder}", "stop that server, or give each its own folder")
     except OSError as error:
         raise StorageError(f"journal {folder} cannot be opened: {error.strerror}") from error
-    lock(descriptor, f"journal {folder}", "stop that server, or give each its own folder")
-    return descriptor
 
 
 def list_segments(folder: Path) -> dict[int, Path]:
