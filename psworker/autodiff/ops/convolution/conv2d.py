@@ -16,7 +16,14 @@ import numpy as np
 from pswire.tensors.sums import add_over
 from psworker.autodiff.ops.activations import relu_vjp
 from psworker.autodiff.ops.convolution import grouped, im2col, winograd
-from psworker.autodiff.ops.convolution.windows import Padding, Pair, axes, check_images
+from psworker.autodiff.ops.convolution.windows import (
+    Padding,
+    Pair,
+    axes,
+    check_filters_and_bias,
+    check_images,
+    in_one_dtype,
+)
 from psworker.autodiff.tape import Result, float16_in_float32, op
 from psworker.autodiff.tensor import Array, Tensor, TensorLike
 
@@ -115,8 +122,7 @@ def convolution(
     x, filters = np.asarray(x), np.asarray(filters)
     _check(x, filters, bias, groups)
     rows, columns = axes(x.shape[1:3], filters.shape[:2], strides, padding, dilations)
-    dtype = np.result_type(*(a for a in (x, filters, bias) if a is not None))
-    x, filters = x.astype(dtype, copy=False), np.ascontiguousarray(filters, dtype)
+    x, filters = in_one_dtype(x, filters, bias)
     channels, out = filters.shape[2:]
 
     def bias_gradient(g: Array) -> Array:
@@ -136,7 +142,7 @@ def convolution(
             lambda g: grouped.filters_gradient(x, g, rows, columns, groups),
             bias_gradient,
         )
-    is_faster = winograd.is_faster(len(x), channels, out, rows, columns, dtype)
+    is_faster = winograd.is_faster(len(x), channels, out, rows, columns, x.dtype)
     faster = is_faster and not _precise.on and winograd.filters_have_narrow_range(filters)
     narrow_x = winograd.has_narrow_range(x, rows, columns) if faster else np.zeros(len(x), bool)
 
@@ -203,7 +209,4 @@ def _check(x: Array, filters: Array, bias: Array | None, groups: int) -> None:
     if x.shape[3] != filters.shape[2] * groups:
         given = f"{filters.shape[2]}" if groups == 1 else f"{groups} groups of {filters.shape[2]}"
         raise ValueError(f"x has {x.shape[3]} channels, but the filters are for {given}")
-    if bias is not None and np.shape(bias) != filters.shape[3:]:
-        raise ValueError(f"bias must have the shape {filters.shape[3:]}, but it is {np.shape(bias)}")
-    if filters.dtype.kind != "f":
-        raise TypeError(f"filters must be floating point, but their dtype is {filters.dtype}")
+    check_filters_and_bias(filters, bias, filters.shape[3])

@@ -6,7 +6,16 @@ import numpy as np
 
 from pswire.tensors.sums import add_over
 from psworker.autodiff.ops.convolution import im2col
-from psworker.autodiff.ops.convolution.windows import Axis, Padding, Pair, axes, check_images, pair
+from psworker.autodiff.ops.convolution.windows import (
+    Axis,
+    Padding,
+    Pair,
+    axes,
+    check_filters_and_bias,
+    check_images,
+    in_one_dtype,
+    pair,
+)
 from psworker.autodiff.tape import Result, float16_in_float32, op
 from psworker.autodiff.tensor import Array, Tensor, TensorLike
 
@@ -41,8 +50,7 @@ def _conv2d_transpose(
     x, filters = np.asarray(x), np.asarray(filters)
     _check(x, filters, bias)
     rows, columns = _axes_of_result(x.shape[1:3], filters.shape[:2], strides, padding, dilations)
-    dtype = np.result_type(*(a for a in (x, filters, bias) if a is not None))
-    x, filters = x.astype(dtype, copy=False), np.ascontiguousarray(filters, dtype)
+    x, filters = in_one_dtype(x, filters, bias)
     y = im2col.images_gradient(x, filters, rows, columns)
     return y if bias is None else y + bias, (
         lambda g: im2col.convolve(g, filters, rows, columns, lambda part: None),
@@ -74,7 +82,4 @@ def _check(x: Array, filters: Array, bias: Array | None) -> None:
             f"x has {x.shape[3]} channels, but the filters are for {filters.shape[3]}; their axes are (height, width, "
             f"out, channels)"
         )
-    if bias is not None and np.shape(bias) != filters.shape[2:3]:
-        raise ValueError(f"bias must have the shape {filters.shape[2:3]}, but it is {np.shape(bias)}")
-    if filters.dtype.kind != "f":
-        raise TypeError(f"filters must be floating point, but their dtype is {filters.dtype}")
+    check_filters_and_bias(filters, bias, filters.shape[2])

@@ -91,6 +91,20 @@ def pad(x: Array, rows: Axis, columns: Axis, value: float = 0) -> Array:
     return padded
 
 
+def check_filters_and_bias(filters: Array, bias: Array | None, out: int) -> None:
+    """Raise ValueError unless a bias is for `out` results, TypeError unless filters are floating point."""
+    if bias is not None and np.shape(bias) != (out,):
+        raise ValueError(f"bias must have the shape {(out,)}, but it is {np.shape(bias)}")
+    if filters.dtype.kind != "f":
+        raise TypeError(f"filters must be floating point, but their dtype is {filters.dtype}")
+
+
+def in_one_dtype(x: Array, filters: Array, bias: Array | None) -> tuple[Array, Array]:
+    """X and contiguous filters in the dtype that holds them and the bias."""
+    dtype = np.result_type(*(a for a in (x, filters, bias) if a is not None))
+    return x.astype(dtype, copy=False), np.ascontiguousarray(filters, dtype)
+
+
 def check_images(x: Array) -> None:
     """Raise ValueError unless x has four axes, TypeError unless it is floating point."""
     if np.ndim(x) != 4:
