@@ -12,7 +12,7 @@ from psworker.autodiff.ops.activations import logistic
 from psworker.autodiff.tape import Result, float16_in_float32
 from psworker.autodiff.tensor import Array, TensorLike, Vjp, as_array
 from psworker.model.layers.layer import GLOROT_UNIFORM, ZEROS, Layer, as_input, initial_value
-from psworker.model.variables import Variable, layer_scope
+from psworker.model.variables import Variable
 
 # The gradients of x @ kernel, of h @ recurrent_kernel and of the state (without the path over that product).
 StepGradients: TypeAlias = tuple[Array, Array, Array]
@@ -41,7 +41,7 @@ class _Recurrent(Layer):
         width = self._gates * units
         shapes = {"kernel": (inputs, width), "recurrent_kernel": (units, width)}
         self.return_sequences, self.return_state = returns
-        with layer_scope(name, type(self).__name__.lower()) as self.name:
+        with self.scope(name):
             values = {
                 part: initial_value(part, shapes.get(part, (width,)), initializer)
                 for part, initializer in initializers.items()
