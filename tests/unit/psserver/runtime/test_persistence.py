@@ -104,6 +104,14 @@ class Server:
             await asyncio.sleep(0.001)
         return number
 
+    async def cut_of_all(self):
+        """The number of a new checkpoint of one of several shards, which the next push of its worker completes."""
+        cut = (await self.ask(ms.Cut())).number
+        await self.push(cut=cut)
+        while not (await self.ask(ms.Cut(cut))).written:
+            await asyncio.sleep(0.001)
+        return cut
+
     def killed(self, name):
         """A copy of the folder as the disk would be."""
         return shutil.copytree(self.folder, self.folder.with_name(name))
@@ -224,10 +232,7 @@ async def test_shards_that_have_lost_state_wait_until_they_are_told_to_which_cut
         await server.join()
         await server.declare()
         await server.push()
-        cut = (await server.ask(ms.Cut())).number
-        await server.push(cut=cut)
-        while not (await server.ask(ms.Cut(cut))).written:
-            await asyncio.sleep(0.001)
+        cut = await server.cut_of_all()
         killed = server.killed("two")
     async with Server(killed, shard=1, shards=2) as server:
         with pytest.raises(StateLost, match="older than"):
@@ -253,10 +258,7 @@ async def test_a_running_shard_goes_back_with_the_others_and_refuses_if_it_was_t
         await server.join()
         await server.declare()
         await server.push()
-        cut = (await server.ask(ms.Cut())).number
-        await server.push(cut=cut)
-        while not (await server.ask(ms.Cut(cut))).written:
-            await asyncio.sleep(0.001)
+        cut = await server.cut_of_all()
         await server.push(cut=cut)
         with pytest.raises(InvalidMessage):
             server.shard.check(ms.Restore(2, cut))
@@ -333,10 +335,7 @@ async def test_a_shard_does_not_go_back_to_a_damaged_cut_and_offers_it_no_more(t
         await server.join()
         await server.declare()
         await server.push()
-        cut = (await server.ask(ms.Cut())).number
-        await server.push(cut=cut)
-        while not (await server.ask(ms.Cut(cut))).written:
-            await asyncio.sleep(0.001)
+        cut = await server.cut_of_all()
         file = server.folder / f"step-{cut:09d}" / "shard-1-of-2" / "variables.safetensors"
         file.write_bytes(file.read_bytes()[:-1] + b"\x01")
         assert (await server.ask(ms.Restore())).cuts == (0, cut)
@@ -502,28 +501,20 @@ async def test_a_server_that_stops_while_a_checkpoint_takes_too_long_ends_its_cu
 @run
 async def test_with_a_disk_of_its_own_a_shard_keeps_the_newest_cut_that_all_shards_have_written(tmp_path):
     async with Server(tmp_path / "one", shard=1, shards=2, keep=1) as server:
-
-        async def next_cut():
-            cut = (await server.ask(ms.Cut())).number
-            await server.push(cut=cut)
-            while not (await server.ask(ms.Cut(cut))).written:
-                await asyncio.sleep(0.001)
-            return cut
-
         await server.join()
         await server.declare()
-        cuts = [0] + [await next_cut() for _ in range(3)]
+        cuts = [0] + [await server.cut_of_all() for _ in range(3)]
         assert available(server.folder, 1, 2) == cuts, "no other shard is known to have any"
         assert (await server.ask(ms.Renew(A))).written == tuple(cuts)
         await server.ask(ms.Renew(A, written_by_all=cuts[2]))
         await server.ask(ms.Renew(A, written_by_all=cuts[1]))  # of a worker that knows less
-        cuts.append(await next_cut())
+        cuts.append(await server.cut_of_all())
         assert available(server.folder, 1, 2) == cuts[2:]
         await server.ask(ms.Renew(A, written_by_all=cuts[4]))
         await server.ask(ms.Restore(2, cuts[2]))
         assert available(server.folder, 1, 2) == cuts[2:3]
         await server.join(timeline=2, steps=9)
-        cuts = [cuts[2]] + [await next_cut() for _ in range(4)]
+        cuts = [cuts[2]] + [await server.cut_of_all() for _ in range(4)]
         assert available(server.folder, 1, 2) == cuts, "since the one to which all went back, none is everywhere"
 
 
