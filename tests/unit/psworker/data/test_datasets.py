@@ -11,7 +11,8 @@ import pytest
 
 from pswire.errors import ConfigurationError, DatasetError
 from psworker.data import datasets
-from psworker.data.dataset import Batch, Dataset, permutation
+from psworker.data.batch import Batch
+from psworker.data.dataset import Dataset, permutation
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 MNIST = REPOSITORY / "datasets" / "mnist"
@@ -86,9 +87,10 @@ def test_invalid_indices_are_refused(dataset, indices, pattern):
         ({"x": [1, 2], "y": [1, 2, 3]}, r"dataset 'digits' has columns of unequal length \(x: 2, y: 3\)"),
         ({"x": []}, "dataset 'digits' has no rows"),
         ({"x": 5}, r"column 'x': int64 of shape \(\)"),
-        ({"x": [[1, 2], [3]]}, "column 'x': not an array"),
-        ({"x": [None, object()]}, "column 'x': object"),
+        ({"x": [None, object()]}, r"column 'x': objects \(NoneType, object\) of shape \(2,\); convert them to numbers"),
+        ({"x": np.array(["a", "b"], object)}, r"column 'x': objects \(str\)"),
         *(({name: [1]}, f"cannot have a column '{name}'") for name in ("_x", "columns", "epoch", "name", "take")),
+        *(({name: [1]}, f"cannot have a column '{name}'") for name in ("concatenate", "next_batch", "split")),
     ],
 )
 def test_invalid_columns_and_reserved_names_are_refused_with_their_names(columns, pattern, dataset):
@@ -97,7 +99,7 @@ def test_invalid_columns_and_reserved_names_are_refused_with_their_names(columns
     with pytest.raises(DatasetError, match="a batch"):
         Batch(columns)
     public = {name for table in (dataset, dataset.take([0])) for name in dir(table) if not name.startswith("_")}
-    assert public == {"columns", "epoch", "name", "take"}
+    assert public == {"columns", "concatenate", "epoch", "name", "next_batch", "split", "take"}
 
 
 def test_an_unknown_column_is_refused_with_the_columns_there_are(dataset):
