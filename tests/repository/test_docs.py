@@ -81,7 +81,7 @@ def test_every_link_on_a_page_leads_to_a_file_and_a_heading(page):
         assert not anchor or anchor in anchors(target), link
 
 
-#: The hosts that pages, docstrings and metadata may link to; a new one is added on purpose. yann.lecun.com has no https.
+#: The hosts that pages, docstrings and metadata may link to; a new one is added on purpose. yann.lecun.com: no https.
 HOSTS = {
     "creativecommons.org",
     "github.com",
