@@ -43,6 +43,9 @@ __all__ = ["Session", "session"]
 
 logger = logging.getLogger(__name__)
 
+#: Sessions that this process has opened: `psworker run` says so when a script has opened none.
+opened = 0
+
 
 def session(
     servers: str | Sequence[str] | None = None,
@@ -196,6 +199,8 @@ class Session:
             self._client.close()
             raise
         here.session = self
+        global opened
+        opened += 1
         return self
 
     def __exit__(
