@@ -1,8 +1,8 @@
 """The ops: functions on tensors, arrays and numbers, each beside its derivative.
 
 `from psworker import ops`, then `ops.matmul(x, W)`. The operators and methods of `Tensor` are bound to them here. To
-add an op, write a function with `@op` in its family's file, name it in that file's `__all__`, and add rows to
-tests/unit/psworker/autodiff/cases.py or numpy_cases.py. Ops import numpy, `pswire.tensors`, the tape and each other only.
+add an op, write a function with `@op` in its family's file, name it in that file's `__all__`, and add rows to cases.py
+or numpy_cases.py in tests/unit/psworker/autodiff/. Ops import numpy, `pswire.tensors`, the tape and each other only.
 """
 
 from collections.abc import Callable, Sequence
