@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from psserver.core import events
 from psserver.core.cuts import Cuts, ShardCut
-from psserver.core.data_queue import DataQueues
+from psserver.core.data_queues import DataQueues
 from psserver.core.members.deduplication import is_repeated
 from psserver.core.members.job_invariants import JobInvariants
 from psserver.core.members.member import Member
@@ -658,6 +658,7 @@ class Shard:
             half_pushes=half_pushes.count,
             last_pushes=half_pushes.last_pushes(MAX_LISTED),
             storage=self._storage_status(),
+            queues=tuple(self._queues.status()[-MAX_LISTED:]),
         )
 
     def _worker_status(self, one: Member, now: float) -> ms.WorkerStatus:
