@@ -78,7 +78,7 @@ def quantile(x: Array, /, q: ArrayLike, axis: Axis = None, keepdims: bool = Fals
     """The value below which the fraction `q` of the elements over axes lie: the minimum for 0, the maximum for 1.
 
     Between two elements in order it is interpolated, as numpy's default method: element q * (n - 1) of n, from 0. Only
-    these two get a gradient; of equal elements, the last in order. Several fractions, q of shape (k,), give a result
+    these two get a gradient; equal ones keep their order. Several fractions, q of shape (k,), give a result
     with that axis in front. With NaN among the elements it is NaN.
 
     Raises ValueError when a fraction is not in 0 ... 1, or there are no elements.
