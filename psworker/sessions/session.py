@@ -19,7 +19,7 @@ from pswire.messages import Assignment, EpochReport, QueueSpec
 from pswire.system.host import keep_memory
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.autodiff import Tensor, no_grad
-from psworker.autodiff.ops.indexing import checked_ids
+from psworker.autodiff.ops.selection.indexing import checked_ids
 from psworker.autodiff.tensor import TensorLike
 from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
