@@ -129,7 +129,8 @@ def test_every_path_on_the_architecture_pages_exists(page):
     """Paths are relative to the repository; a file or folder without a path is somewhere in the packages."""
     for span in re.findall(r"`([\w./<>*-]+)`", (ROOT / page).read_text()):
         pattern = re.sub(r"<\w+>", "*", span).rstrip("/")
-        if "/" in span or span.endswith(".py"):
+        made = span.startswith("build/")  # by `make docs`
+        if ("/" in span or span.endswith(".py")) and not made:
             inside = [] if "/" in pattern else [path for name in PACKAGES for path in (ROOT / name).rglob(pattern)]
             assert inside or any(ROOT.glob(pattern)), span
 
