@@ -171,7 +171,8 @@ def programs(page):
 
 
 @pytest.mark.parametrize(
-    ("page", "program"), programs("README.md") + programs("docs/models.md") + programs("docs/checkpoints.md")
+    ("page", "program"),
+    [one for page in ("README.md", "docs/models.md", "docs/checkpoints.md", "docs/notebooks.md") for one in programs(page)],
 )
 def test_every_program_in_readme_and_guide_runs_and_its_assertions_hold(page, program, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where it may save its model
