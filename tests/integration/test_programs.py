@@ -170,10 +170,10 @@ def programs(page):
     ]
 
 
-@pytest.mark.parametrize(
-    ("page", "program"),
-    [one for page in ("README.md", "docs/models.md", "docs/checkpoints.md", "docs/notebooks.md") for one in programs(page)],
-)
+PAGES = "README.md", "docs/models.md", "docs/checkpoints.md", "docs/notebooks.md"
+
+
+@pytest.mark.parametrize(("page", "program"), [one for page in PAGES for one in programs(page)])
 def test_every_program_in_readme_and_guide_runs_and_its_assertions_hold(page, program, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where it may save its model
     exec(compile(program, page, "exec"), {"__name__": "__main__"})
