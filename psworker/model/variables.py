@@ -22,7 +22,7 @@ from pswire.specs.initializers import Initializer
 from pswire.tensors.sums import widened
 from pswire.tensors.values import Array, TensorSpec
 from psworker.autodiff import Tensor
-from psworker.autodiff.ops.activations import seed_dropout
+from psworker.autodiff.ops.elementwise.activations import seed_dropout
 from psworker.autodiff.tensor import Gradient, Node, TensorLike, as_array
 from psworker.config import worker_name
 from psworker.model.interactive import attach, detach, is_interactive

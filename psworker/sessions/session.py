@@ -19,7 +19,7 @@ from pswire.messages import Assignment, EpochReport, QueueSpec
 from pswire.system.host import keep_memory
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.autodiff import Tensor, no_grad
-from psworker.autodiff.ops.indexing import checked_ids
+from psworker.autodiff.ops.selection.indexing import checked_ids
 from psworker.autodiff.tensor import TensorLike
 from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
@@ -43,6 +43,9 @@ from psworker.versions import ReadVersion, VersionedArray
 __all__ = ["Session", "session"]
 
 logger = logging.getLogger(__name__)
+
+#: Sessions that this process has opened: `psworker run` says so when a script has opened none.
+opened = 0
 
 
 def session(
@@ -207,6 +210,8 @@ class Session:
             self._client.close()
             raise
         here.session = self
+        global opened
+        opened += 1
         return self
 
     def __exit__(
