@@ -17,6 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+ONE_MODULE = {ROOT / "docs" / "testing.md"}  # its blocks are run together, by tests/integration/test_testing_page.py
 #: What pages call train.py.
 TRAIN = """
 import numpy as np
@@ -47,6 +48,7 @@ def blocks(language):
     return [
         Block(page, text.count("\n", 0, match.start(1)) + 1, match[1])
         for page, text in texts.items()
+        if page not in ONE_MODULE
         for match in fence.finditer(text)
     ]
 
