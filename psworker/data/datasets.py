@@ -47,7 +47,7 @@ class Mnist(NamedTuple):
     test: Dataset
 
 
-def mnist(data_dir: str | os.PathLike[str] | None = None) -> Mnist:
+def mnist(data_dir: str | os.PathLike[str] | None = None, *, one_hot: bool = False) -> Mnist:
     """Handwritten digits: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten digits".
 
         mnist = datasets.mnist()
@@ -59,6 +59,8 @@ def mnist(data_dir: str | os.PathLike[str] | None = None) -> Mnist:
     `data_dir`: the folder with the four files, or the parent of such a folder `mnist`. By default `$PARAMSERVER_DATA`
     (either of the two), then `datasets/mnist` of a checkout of the repository, then `~/.cache/paramserver/mnist`.
 
+    `one_hot`: labels are float32 (rows, 10), 1 at the digit and 0 elsewhere, as in programs written for TensorFlow.
+
     Raises DatasetError when a file is missing, truncated, modified or unreadable. For missing ones it has the addresses
     of public copies, and the folder to put them in.
     """
@@ -67,9 +69,9 @@ def mnist(data_dir: str | os.PathLike[str] | None = None) -> Mnist:
         _read_idx(folder / name, digests) for name, digests in MNIST_FILES.items()
     )
     return Mnist(
-        train=_examples("mnist/train", images[VALIDATION:], labels[VALIDATION:]),
-        validation=_examples("mnist/validation", images[:VALIDATION], labels[:VALIDATION]),
-        test=_examples("mnist/test", test_images, test_labels),
+        train=_examples("mnist/train", images[VALIDATION:], labels[VALIDATION:], one_hot),
+        validation=_examples("mnist/validation", images[:VALIDATION], labels[:VALIDATION], one_hot),
+        test=_examples("mnist/test", test_images, test_labels, one_hot),
     )
 
 
@@ -127,7 +129,8 @@ def _read_idx(path: Path, sha256: Collection[str]) -> Array:
     return np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions).reshape(sizes)
 
 
-def _examples(name: str, images: Array, labels: Array) -> Dataset:
+def _examples(name: str, images: Array, labels: Array, one_hot: bool) -> Dataset:
     """A part of MNIST, from bytes: pixels are byte / 255, correctly rounded."""
     pixels = np.divide(images.reshape(len(images), -1), np.float32(255), dtype=np.float32)
-    return Dataset({"image": pixels, "label": labels.astype(np.int64)}, name)
+    label: Array = np.eye(10, dtype=np.float32)[labels] if one_hot else labels.astype(np.int64)
+    return Dataset({"image": pixels, "label": label}, name)

@@ -1,10 +1,7 @@
-"""Examples: a saved model, deep Q-learning, the GAN; and the programs and commands of README.md and pages of docs/."""
+"""Examples: a saved model, deep Q-learning, the GAN."""
 
 import importlib.util
-import os
 import re
-import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -159,44 +156,3 @@ def test_each_networks_step_leaves_every_bit_of_the_other_as_it_was(run_example,
     monkeypatch.setattr(ps, "session", lambda: Session(WorkerConfig(name="w0", timeout=30), transport))
     run_example("gan_mnist", "--output", str(tmp_path / "grids"), "--steps", "5")
     assert pushes == names * 5
-
-
-def programs(page):
-    """The Python programs on a page, each with the number of its first line."""
-    text = (ROOT / page).read_text()
-    return [
-        pytest.param(page, match[1], id=f"{page}:{text[: match.start(1)].count(chr(10)) + 1}")
-        for match in re.finditer(r"```python\n(.*?)```", text, re.DOTALL)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("page", "program"), programs("README.md") + programs("docs/models.md") + programs("docs/checkpoints.md")
-)
-def test_every_program_in_readme_and_guide_runs_and_its_assertions_hold(page, program, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # where it may save its model
-    exec(compile(program, page, "exec"), {"__name__": "__main__"})
-    if page == "README.md":
-        assert abs(float(capsys.readouterr().out) - 0.904) <= 0.003, "the accuracy of softmax regression"
-
-
-@pytest.mark.slow
-def test_the_commands_of_the_readme_that_need_no_container_train_the_example_and_show_the_job():
-    section = (ROOT / "README.md").read_text().split("## Running a program")[1].split("\n## ")[0]
-    lines = re.findall(r"`((?:python|psworker|psserver) [^`]+)`", section)
-    interpreter = {"python": [], "psworker": ["-m", "psworker"], "psserver": ["-m", "psserver"]}
-    words = map(shlex.split, lines)
-    alone, local, _, serve, worker, status = [[sys.executable, *interpreter[first], *rest] for first, *rest in words]
-    environment = {**os.environ, "PSWORKER_PROGRESS": "off"}
-    options = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True, "timeout": 100, "check": True}
-    for program in (alone, local):
-        assert "test accuracy: 0." in subprocess.run(program, **options).stdout
-    free_port = [word.replace(":7070", ":0") for word in serve]
-    with subprocess.Popen(free_port, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            address = server.stdout.readline().split()[-1]
-            worker, status = ([word.replace("127.0.0.1:7070", address) for word in each] for each in (worker, status))
-            assert "test accuracy: 0." in subprocess.run(worker, **options).stdout
-            assert "5,500" in subprocess.run(status, **options).stdout
-        finally:
-            server.terminate()

@@ -21,12 +21,28 @@ TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MUL
 
 def commands(text):
     """Lines of code blocks and code spans that begin with one of our commands, up to a pipe or redirection."""
-    blocks = "\n".join(re.findall(r"^```(?:sh)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE)).replace("\\\n", " ")
+    blocks = re.findall(r"^```(?:sh|console)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     spans = re.findall(r"`([^`\n]+)`", re.sub("```.*?```", "", text, flags=re.DOTALL))
-    for line in blocks.splitlines() + spans:
+    for line in lines + spans:
         found = re.match(r"(?:\$ )?(?:\.venv/bin/)?((?:psserver|psworker|python|make)\b (?!-> |-m pip)[^|>&#]+)", line)
         if found:
             yield shlex.split(found[1])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_of_code_names_its_language(page):
+    """By which tests/integration/test_pages.py knows what to run."""
+    fences = re.findall(r"^ *```+(.*)$", page.read_text(), re.MULTILINE)
+    assert set(fences[1::2]) <= {""}
+    unknown = {fence for fence in fences[::2] if not fence.startswith("{")} - {
+        "python",
+        "sh",
+        "console",
+        "text",
+        "yaml",
+    }
+    assert not unknown, "python and sh are run; console is a transcript with $ before its commands, text anything else"
 
 
 def check_click(words, script):
@@ -53,7 +69,7 @@ def check_python(words):
     assert [word for word in words[2:] if word.startswith("--") and f'"{word}"' not in text] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_on_a_page_exists_with_its_options(page, tmp_path):
     script = tmp_path / "train.py"
     script.touch()
@@ -72,7 +88,7 @@ def anchors(path):
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_on_a_page_leads_to_a_file_and_a_heading(page):
     for link in re.findall(r"\]\((?!https:)([^)\s]+)\)", page.read_text()):
         name, _, anchor = link.partition("#")
