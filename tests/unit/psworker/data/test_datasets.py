@@ -314,9 +314,7 @@ def test_the_votes_of_the_senate_are_those_of_the_record():
 
 
 def test_votes_that_are_not_there_or_not_those_are_refused(tmp_path):
-    with pytest.raises(
-        DatasetError, match=r"The Senate's record was not found\. .*Copy senate\.csv\.gz of data"
-    ):
+    with pytest.raises(DatasetError, match=r"The Senate's record was not found\. .*Copy senate\.csv\.gz of data"):
         datasets.senate(tmp_path)
     (tmp_path / "senate.csv.gz").write_bytes(b"nothing")
     with pytest.raises(DatasetError, match=r"senate\.csv\.gz was truncated or modified: .* expected 85a4e83a42cd;"):
