@@ -83,7 +83,7 @@ class Dataset(Table):
     def split(self, fraction: float, seed: int = 0) -> "tuple[Dataset, Dataset]":
         """Two datasets, the first with this fraction of the rows, drawn by `seed`; the same in every worker.
 
-        train, validation = dataset.split(0.9)
+            train, validation = dataset.split(0.9)
 
         The columns are copies. For parts as they are in the file, use slices: `dataset[:9000]`, `dataset[9000:]`.
         Raises DatasetError if the fraction is not between 0 and 1, or a part would be empty.
