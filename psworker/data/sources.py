@@ -3,6 +3,8 @@
 `open_source` finds out which one a program has given. Imports datasets only.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -56,12 +58,12 @@ class FunctionDataset:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, key: slice) -> "FunctionDataset":
+    def __getitem__(self, key: slice) -> FunctionDataset:
         if not isinstance(key, slice):
             raise TypeError(f"a function dataset takes a slice, not {key!r}; for rows use take([...])")
         return self._part(self._rows[key], slice_name(key, len(self)))
 
-    def split(self, fraction: float, seed: int = 0) -> "tuple[FunctionDataset, FunctionDataset]":
+    def split(self, fraction: float, seed: int = 0) -> tuple[FunctionDataset, FunctionDataset]:
         """Two parts, the first with this fraction of the examples, drawn by `seed`: see `Dataset.split`."""
         numbers, name = np.asarray(self._rows), f".split({fraction}, seed={seed})"
         first, second = split_rows(self, fraction, seed)
@@ -85,7 +87,7 @@ class FunctionDataset:
             )
         return batch
 
-    def _part(self, rows: range | Array, name: str) -> "FunctionDataset":
+    def _part(self, rows: range | Array, name: str) -> FunctionDataset:
         part = FunctionDataset(self._read, max(1, len(rows)), f"{self._name}{name}")
         if not len(rows):
             raise DatasetError(f"{part._name} has no rows; give at least one example")
