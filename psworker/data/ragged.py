@@ -126,8 +126,12 @@ class Ragged:
 
     def take(self, indices: npt.ArrayLike) -> Ragged:
         """Copies of the rows at `indices`, (n,) integers, in that order; IndexError for one that is not there."""
-        rows = np.asarray(indices)
-        lengths, starts = self.lengths[rows], self.row_splits[:-1][rows]
+        rows, count = np.asarray(indices), len(self)
+        if rows.size and (rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= count):
+            raise IndexError(f"{self!r} has rows 0 to {count - 1}, asked for {rows}")
+        rows = rows.astype(np.int64, copy=False)
+        starts = self.row_splits[rows]  # not `lengths`, which would read all rows
+        lengths = self.row_splits[rows + 1] - starts
         splits = _splits(lengths)
         positions = np.repeat(starts - splits[:-1], lengths) + np.arange(splits[-1])
         return Ragged._of(self.values[positions], splits)

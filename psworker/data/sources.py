@@ -160,11 +160,13 @@ def open_source(source: Source, collate: Collate | None) -> Dataset | FunctionDa
     """
     if isinstance(source, np.ndarray | tuple | str | bytes):
         raise DatasetError(f'{type(source).__name__} is not a dataset; name the columns, as in {{"x": x, "y": y}}')
-    is_columns = hasattr(source, "keys")  # a mapping, or a table of another library
-    if isinstance(source, Dataset | FunctionDataset) or is_columns:
+    is_dataset = isinstance(source, Dataset | FunctionDataset)
+    if is_dataset or hasattr(source, "keys"):  # a mapping, or a table of another library
         if collate is not None:
             raise ValueError("collate is for sequences and iterables of examples; a dataset has columns already")
-        return Dataset(source) if is_columns else source  # type: ignore[arg-type, return-value]
+        return source if is_dataset else Dataset(source)  # type: ignore[arg-type, return-value]
+    if isinstance(source, Batch):
+        return Dataset(source._columns)
     collate = stacked if collate is None else collate
     if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
         return _of_sequence(source, collate)  # type: ignore[arg-type]
