@@ -171,3 +171,29 @@ def test_two_workers_move_rows_of_tables_on_two_shards_and_words_of_one_kind_are
         nearest = re.findall(r"([a-z]+) -?[01]\.\d\d", text)
         assert len(nearest) == 7
         assert len(set(nearest) & set(KINDS[word].split())) >= 3, (word, nearest)  # 6 or 7 are usual, by chance 0
+
+
+def test_two_workers_predict_votes_far_better_than_the_means_do_and_senators_are_near_those_who_vote_alike(commands):
+    flags = "--shards", "2", "--threads", "1", "--progress", "off"
+    out, _ = local(commands, "recommender.py", "--epochs", "4", flags=flags)
+    [means] = search(r"by the mean of all ([0-9.]+)% are wrong, by that of the roll call ([0-9.]+)%$", out)
+    assert [float(mean) for mean in means] == pytest.approx([36.5, 30.4], abs=0.1)
+    errors = search(r"epoch (\d): mean loss [0-9.]+, held-out votes that are wrong ([0-9.]+)%$", out)
+    assert [int(epoch) for epoch, _ in errors] == [1, 2, 3, 4]
+    assert float(errors[-1][1]) < 10
+    near = dict(search(r"\| (COLLINS|CLINTON|SESSIONS) [RD]-\w\w: votes like (.*)$", out))
+    assert "SNOWE R-ME" in near["COLLINS"]
+    parties = {name: re.findall(r"([RDI])-\w\w", text) for name, text in near.items()}
+    assert (parties["CLINTON"], parties["SESSIONS"]) == (["D"] * 5, ["R"] * 5)
+
+
+def test_the_gru_needs_fewer_bits_with_each_report_and_goes_on_with_the_text_given(commands):
+    form = ["--steps", "120", "--report", "40", "--units", "64", "--length", "30", "--write", "200", "--start"]
+    first, *reports, last, text = "\n".join(alone(commands, "char_gru.py", *form, "Bananas ")).split("\n", 5)
+    assert first == "2,599,019 characters, 80 different ones: 4.74 bits by frequency"
+    steps, bits = zip(*search(r"step +(\d+): ([0-9.]+) bits per held-out character", reports), strict=True)
+    assert steps == ("40", "80", "120")
+    assert 4.74 > float(bits[0]) > float(bits[1]) > float(bits[2])
+    assert 1 < float(bits[2]) < 3.9
+    assert last == f"{bits[2]} bits at the end; the model writes:"
+    assert (text[:8], len(text)) == ("Bananas ", 208)

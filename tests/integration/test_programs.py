@@ -1,5 +1,7 @@
-"""Examples: a saved model, deep Q-learning, the GAN."""
+"""Examples: a saved model, a regression, deep Q-learning, the GAN."""
 
+import csv
+import hashlib
 import importlib.util
 import re
 import sys
@@ -11,6 +13,7 @@ from safetensors.numpy import load_file
 
 import psworker as ps
 from psworker.config import WorkerConfig
+from psworker.data.dataset import permutation
 from psworker.sessions.session import Session
 from psworker.transport.embedded import EmbeddedTransport
 from tests.shard_state import slots_of
@@ -84,6 +87,32 @@ def test_a_model_that_one_program_saves_is_used_by_another_without_a_server(run_
     weights = load_file(path)
     logits = predict.mnist.test.image @ weights["W"] + weights["b"]
     assert np.mean(logits.argmax(1) == predict.mnist.test.label) == pytest.approx(float(last.split()[2]))
+
+
+def test_the_regression_on_a_csv_file_finds_the_least_squares_solution(run_example, capsys):
+    """That of numpy, in float64, for the same split of the file, read anew."""
+    example = run_example("csv_regression", "--epochs", "150")
+    lines = capsys.readouterr().out.splitlines()
+    with example.DATA.open() as file:
+        rows = [row for row in csv.DictReader(file) if "NA" not in row.values()]
+    assert len(rows) == 333
+    numbers = [[float(row[name]) for name in example.NUMBERS] for row in rows]
+    words = [[row["species"] == "Chinstrap", row["species"] == "Gentoo", row["sex"] == "male"] for row in rows]
+    x, y = np.column_stack([numbers, words]), np.array([float(row["body_mass_g"]) for row in rows])
+    order = permutation(len(rows), 0, 0)
+    train, test = order[: len(example.train)], order[len(example.train) :]
+    scaled = np.column_stack([np.ones(len(x)), (x - x[train].mean(axis=0)) / x[train].std(axis=0)])
+    weights = np.linalg.lstsq(scaled[train], y[train], rcond=None)[0]
+    np.testing.assert_allclose(1000 * example.layer.kernel.value[:, 0], weights[1:], atol=15)
+    errors = (
+        np.sqrt(np.mean((scaled[test] @ weights - y[test]) ** 2)),
+        np.sqrt(np.mean((y[test] - y[train].mean()) ** 2)),
+    )
+    found = re.fullmatch(r"test error: (\d+) g over 67 birds; of the mean mass: (\d+) g", lines[-3])
+    assert [float(one) for one in found.groups()] == [pytest.approx(error, abs=2) for error in errors]
+    assert [line.split(":")[0] for line in lines[:5]] == [f"epoch {n:3}" for n in (30, 60, 90, 120, 150)]
+    digest = hashlib.sha256(example.DATA.read_bytes()).hexdigest()
+    assert digest in (example.DATA.parent / "README.md").read_text()
 
 
 @pytest.mark.slow

@@ -4,11 +4,13 @@ import re
 import shlex
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from urllib.parse import urlsplit
 
 import click
 import pytest
 
+import psworker as ps
 from psserver.cli.main import main as psserver
 from psworker.launch.cli import main as psworker
 
@@ -106,7 +108,9 @@ HOSTS = {
     "paramserver.readthedocs.io",
     "semver.org",
     "storage.googleapis.com",
+    "voteview.com",
     "www.cia.gov",
+    "www.senate.gov",
     "yann.lecun.com",
 }
 
@@ -122,6 +126,29 @@ def test_addresses_in_pages_docstrings_and_metadata_are_well_formed_and_of_known
     assert len(parts) > 10
     assert [address for address, part in parts.items() if part.netloc not in HOSTS] == []
     assert [a for a, part in parts.items() if part.scheme != "https" and part.netloc != "yann.lecun.com"] == []
+
+
+def test_every_guide_has_a_row_in_the_readme_whose_table_is_the_navigation_of_the_site():
+    rows = re.findall(r"^\| \[docs/\w+\.md\]\((docs/\w+\.md)\) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == [f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_the_reference_has_the_modules_of_all_public_names():
+    """As the site's own check does, without its generator: docs/site/public_names.py."""
+    directives = re.findall(
+        r"^\.\. public:: (\S+)\n((?:   :.*\n)*)",
+        "\n".join(page.read_text() for page in (ROOT / "docs/reference").glob("*.md")),
+        re.MULTILINE,
+    )
+    whole = {module for module, options in directives if ":from:" not in options}
+    homes = {home for _, options in directives for line in re.findall(r":from: (.*)", options) for home in line.split()}
+    public = {name: getattr(ps, name) for name in ps.__all__}
+    modules = {f"psworker.{name}" for name, value in public.items() if isinstance(value, ModuleType)}
+    assert whole == modules | {"psserver.testing"}
+    defined = {value.__module__ for value in public.values() if not isinstance(value, ModuleType)}
+    covered = {module for module in defined for home in homes if f"{module}.".startswith(f"{home}.")}
+    assert defined - covered <= {"pswire.specs.initializers"}, "add the module to a page of docs/reference/"
+    assert {home for home in homes if not any(f"{module}.".startswith(f"{home}.") for module in defined)} == set()
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])

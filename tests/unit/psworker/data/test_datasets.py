@@ -293,3 +293,29 @@ def test_a_file_that_is_truncated_or_modified_by_one_bit_or_unreadable_is_refuse
 
     monkeypatch.setattr(Path, "read_bytes", deny)
     refused(r"train-images.* cannot be read .*Permission denied", folder)
+
+
+def test_the_votes_of_the_senate_are_those_of_the_record():
+    """Tallies that the Senate has published: of Rice, Roberts and Alito; Obama voted for the first one alone."""
+    senate = datasets.senate(REPOSITORY / "datasets")
+    votes = senate.votes
+    assert (len(votes), len(senate.senators), len(senate.roll_calls)) == (62_742, 101, 645)
+    assert (votes.senator.dtype, votes.roll_call.dtype, votes.yea.dtype) == (np.int64, np.int64, np.float32)
+    assert len(set(zip(votes.senator.tolist(), votes.roll_call.tolist(), strict=True))) == len(votes)
+    known = {"2005-01-26 .*Rice": (85, 13), "2005-09-29 .*Roberts": (78, 22), "2006-01-31 .*Alito": (58, 42)}
+    obama = []
+    for pattern, tally in known.items():
+        [number] = [k for k, text in enumerate(senate.roll_calls) if re.match(pattern, text)]
+        yea = votes.yea[votes.roll_call == number]
+        assert ((yea == 1).sum(), (yea == 0).sum()) == tally
+        [vote] = votes.yea[(votes.roll_call == number) & (votes.senator == senate.senators.index("OBAMA D-IL"))]
+        obama.append(vote)
+    assert obama == [1, 0, 0]
+
+
+def test_votes_that_are_not_there_or_not_those_are_refused(tmp_path):
+    with pytest.raises(DatasetError, match=r"The Senate's record was not found\. .*Copy senate\.csv\.gz of data"):
+        datasets.senate(tmp_path)
+    (tmp_path / "senate.csv.gz").write_bytes(b"nothing")
+    with pytest.raises(DatasetError, match=r"senate\.csv\.gz was truncated or modified: .* expected 85a4e83a42cd;"):
+        datasets.senate(tmp_path)
