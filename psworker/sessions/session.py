@@ -27,7 +27,7 @@ from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
 from psworker.config import StrategyConfig, WorkerConfig, worker_config
 from psworker.data.batch import Batch
-from psworker.data.sources import Collate, Source, Stream, batches_in_order, open_source
+from psworker.data.sources import Collate, Source, Stream, open_source
 from psworker.model import model_files, variables
 from psworker.model.gradient_transforms import GradientAndVariable
 from psworker.model.interactive import is_interactive
@@ -444,8 +444,8 @@ class Session:
             steps: batches of all workers together after which it ends, if that is before the end of the last epoch. An
                 epoch that it cuts off is not reported.
             shuffle: False: the order of the dataset. Iterables are never shuffled.
-            collate: for examples of a sequence or an iterable: makes columns of a list of them. By default arrays of
-                one shape are stacked.
+            collate: makes the columns of a batch of a list of examples, of a sequence or an iterable; by default it
+                stacks arrays of one shape. Without a batch size it makes them of an item.
             on_epoch: called with each epoch's mean cost over all workers when it is complete, in order, in every
                 worker; to print it once, check `is_chief`. Not for iterables, which have no common epochs.
             name: the data queue's name. By default the program's first call of `batches` in all workers shares one
@@ -542,16 +542,26 @@ class Session:
         staleness = 0 if replica.outcome == "none" else replica.staleness
         return PushReport(replica.outcome, staleness, replica.global_step)
 
-    def evaluate(self, function: Callable[[Batch], SupportsFloat], source: Source, batch_size: int = 1000) -> float:
+    def evaluate(
+        self,
+        function: Callable[[Batch], SupportsFloat],
+        source: Source,
+        batch_size: int | None = 1000,
+        *,
+        collate: Collate | None = None,
+    ) -> float:
         """The mean of `function` over the examples of a source, with fresh weights and without a tape.
 
         `function` is the mean over a batch, such as an accuracy or a loss; this worker reads all examples, in order.
-        `source` is a dataset, or what else `batches` takes. Raises `DatasetError` if it is none, or has no examples.
+        `source`, `batch_size` and `collate` are as in `batches`. Raises `DatasetError` if the source is none, or has no
+        examples, `ValueError` for a batch size that does not fit it.
         """
+        reading = Reading(open_source(source, collate), batch_size)
+        reading.check()
         self.pull()
         total, count = 0.0, 0
         with no_grad():
-            for batch in batches_in_order(open_source(source, None), batch_size):
+            for batch in reading.in_order():
                 total += float(function(batch)) * len(batch)
                 count += len(batch)
         return total / count
