@@ -185,3 +185,15 @@ def test_two_workers_predict_votes_far_better_than_the_means_do_and_senators_are
     assert "SNOWE R-ME" in near["COLLINS"]
     parties = {name: re.findall(r"([RDI])-\w\w", text) for name, text in near.items()}
     assert (parties["CLINTON"], parties["SESSIONS"]) == (["D"] * 5, ["R"] * 5)
+
+
+def test_the_gru_needs_fewer_bits_with_each_report_and_goes_on_with_the_text_given(commands):
+    form = ["--steps", "120", "--report", "40", "--units", "64", "--length", "30", "--write", "200", "--start"]
+    first, *reports, last, text = "\n".join(alone(commands, "char_gru.py", *form, "Bananas ")).split("\n", 5)
+    assert first == "2,599,019 characters, 80 different ones: 4.74 bits by frequency"
+    steps, bits = zip(*search(r"step +(\d+): ([0-9.]+) bits per held-out character", reports), strict=True)
+    assert steps == ("40", "80", "120")
+    assert 4.74 > float(bits[0]) > float(bits[1]) > float(bits[2])
+    assert 1 < float(bits[2]) < 3.9
+    assert last == f"{bits[2]} bits at the end; the model writes:"
+    assert (text[:8], len(text)) == ("Bananas ", 208)
