@@ -34,6 +34,7 @@ from psworker.model.interactive import is_interactive
 from psworker.model.push_reports import PushReport
 from psworker.model.tables import Table, check_no_table
 from psworker.model.variables import BaseVariable, UpdateOp, as_assigned, check_variable
+from psworker.progress.terminal import ProgressDisplay
 from psworker.sessions.best_model import save_best
 from psworker.sessions.block_batches import Reading
 from psworker.sessions.data_loop import DataLoop, batches_per_block
@@ -67,6 +68,7 @@ def session(
     checkpoint_dir: str | os.PathLike[str] | None = None,
     checkpoint_every: str | None = None,
     keep: int | None = None,
+    progress: str | None = None,
     outer: optimizers.OptimizerSpec = OUTER,
 ) -> Session:
     """A session, to be used as `with psworker.session() as session:`.
@@ -96,6 +98,8 @@ def session(
         checkpoint_every: the interval between checkpoints, such as "60s", "5m" or "1000steps" ["60s"]. One more is
             written at the end of the session, also after an exception.
         keep: how many checkpoints stay; older ones are removed [5].
+        progress: how the job's progress is shown on stderr: "auto", a line if it is a terminal; "plain", a line every
+            two seconds; "off" ["auto"].
         outer: the servers' optimizer for the gradient of local steps; without them it is not used.
 
     Raises:
@@ -115,6 +119,7 @@ def session(
         checkpoint_dir=checkpoint_dir,
         checkpoint_every=checkpoint_every,
         keep=keep,
+        progress=progress,
     )
     if config.keep_memory:
         keep_memory()
@@ -138,6 +143,8 @@ class Session:
         self.number = 0
         encoder = GradientEncoder("" if config.encoding == "float32" else config.encoding, config.compression)
         self._part, self._folder = SessionPart(), config.checkpoints.folder
+        self._progress_mode = config.progress
+        self._progress: ProgressDisplay | None = None
         if config.servers and self._folder is not None:
             logger.info("%s is used for the best model alone: the servers write the checkpoints", self._folder)
         if transport is None:
@@ -214,6 +221,7 @@ class Session:
             self._client.close()
             raise
         here.session = self
+        self._progress = ProgressDisplay(self._progress_mode, self._client.status)
         global opened
         opened += 1
         return self
@@ -250,6 +258,8 @@ class Session:
         finally:
             self._collection.session = None
             self._collection = None
+            if self._progress is not None:
+                self._progress.close(failed=not left_well)
             try:
                 self._client.leave(failed=not left_well)
             finally:

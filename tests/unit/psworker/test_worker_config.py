@@ -87,6 +87,7 @@ def test_a_flag_in_the_environment_is_what_click_takes(monkeypatch, text, kept):
         ({"encoding": ""}, "'' is not an encoding"),
         ({"compress": 0.01}, "'0.01' is no"),
         ({"shared_memory": 1}, "shared_memory must be True or False, got 1"),
+        ({"PROGRESS": "loud"}, "progress must be one of auto, live, plain, off, got 'loud'"),
     ],
 )
 def test_an_invalid_variable_or_argument_is_refused_by_name(monkeypatch, given, complaint):
@@ -120,7 +121,6 @@ def test_a_compression_is_read_as_it_was_written_and_its_fraction_is_over_0_and_
         (["run"], ["--servers", "ps-0:5000,unix:ps.sock"], "needs unix: and an absolute path"),
         (["run", "--servers", "h:1"], ["--push-every", "0"], "0 is not in the range x>=1"),
         (["run", "--servers", "h:1"], ["--sigterm-code", "256"], "256 is not in the range 0<=x<=255"),
-        (["run"], [], "Missing option '--servers'"),
         (["local", "nowhere.py"], [], "Invalid value for 'SCRIPT': File 'nowhere.py' does not exist."),
     ],
 )
