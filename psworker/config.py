@@ -111,6 +111,9 @@ class CheckpointConfig:
         return Path(self.checkpoint_dir).absolute() if self.checkpoint_dir else None
 
 
+#: Characters of a job's name, at most.
+MAX_JOB_NAME = 100
+
 #: The name of the worker of an embedded job with checkpoints: the same member of the job after each restart.
 EMBEDDED_WORKER = "worker-0"
 
@@ -125,6 +128,8 @@ class WorkerConfig:
 
     servers: tuple[str, ...] = ()
     name: str = ""
+    job: str = ""
+    resume: bool = False
     timeout: float = 60.0
     keep_memory: bool = True
     encoding: str = "float32"
@@ -147,8 +152,11 @@ class WorkerConfig:
             raise ConfigurationError(
                 f"compression must be one of NoCompression(), Int8(), TopK(FRACTION), got {self.compression!r}"
             )
-        if not isinstance(self.shared_memory, bool):
-            raise ConfigurationError(f"shared_memory must be True or False, got {self.shared_memory!r}")
+        for name in ("resume", "shared_memory"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigurationError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        if len(self.job) > MAX_JOB_NAME or not self.job.isprintable():
+            raise ConfigurationError(f"a job's name has {MAX_JOB_NAME} printable characters at most, got {self.job!r}")
 
 
 def parse_servers(text: str) -> tuple[str, ...]:

@@ -109,7 +109,7 @@ class DataLoop:
             if taken.block is None and not isinstance(self.client.consistency, Asynchronous):
                 self.client.report_idle()  # no other worker waits for this one until it has examples again
             if taken.done:
-                if not self._epoch:
+                if not self._epoch and not self.client.stopped:
                     logger.warning("no examples are left in %s: all %d epochs are done", queue.name, queue.epochs)
                 return
             block = taken.block
@@ -122,7 +122,15 @@ class DataLoop:
             self._block, self._position = block, block.start
             self._cost, self._known, self.losses = 0.0, 0, []
             yield from self._batches_of_block()
+            if self.client.stopped:
+                self._end_of_job()
+                return
             finished = Finished(block.number, self._cost_sum())
+
+    def _end_of_job(self) -> None:
+        """Pushes what is pending, and returns the rest of the block, when the job was stopped."""
+        self.flush()
+        self.give_back(self.queue)
 
     def _batches_of_block(self) -> Generator[Batch, None, None]:
         while True:
@@ -137,3 +145,5 @@ class DataLoop:
             self.losses, self._batch = [], len(batch)
             self._position += self._batch
             yield batch
+            if self.client.stopped:
+                return
