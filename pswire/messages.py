@@ -34,12 +34,10 @@ class Job:
 
     Attributes:
         number: counts the jobs of the servers from 1, on all shards alike; 0: none.
-        nonce: `Join.process_nonce` of the worker that began it; 0: it has no worker yet.
-        name: for people, and to go on with it.
+        name: for people, and to go on with it; "": no worker has begun it.
     """
 
     number: int = 0
-    nonce: int = 0
     name: str = ""
 
     def __str__(self) -> str:

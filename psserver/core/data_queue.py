@@ -288,6 +288,11 @@ class DataQueues:
             reason = ", ".join(f"{worker} (block {block.number} of epoch {block.epoch})" for worker, block in holders)
             result.replies.append(self._answer(request, None, waiting_for=reason))
 
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to hand out, and nothing is handed out."""
+        return bool(self.stopped) or all(queue.done for queue in self._queues.values())
+
     def epoch_of(self, worker: str) -> int:
         """The epoch of the worker's last block; 0 before its first."""
         return self._epochs.get(worker, 0)

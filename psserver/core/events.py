@@ -38,7 +38,7 @@ def lost(member: Member, lease: float) -> Event:
 
 def job_begins(job: Job, before: JobReport) -> Event:
     """A job begins, or the shard is emptied for one; an unfinished one `before` is given up."""
-    text = f"{job} begins" if job.nonce else f"the shard is empty: the next worker begins a job after {job}"
+    text = f"{job} begins" if job.name else f"the shard is empty: the next worker begins a job after {job}"
     unfinished = before.state in ("running", "ended", "interrupted") and before.global_step > 0
     if unfinished:
         text += f"; {before.job} is given up, unfinished, after {pluralize(before.global_step, 'update')}"

@@ -1,6 +1,7 @@
 """The jobs of a shard, one after another: which one a joining worker takes part in, and reports of the earlier ones."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from psserver.core.members.membership import Membership
 from psserver.core.policies.policy import join_names
@@ -29,12 +30,13 @@ class Jobs:
 
     def begin(self, job: Job, report: JobReport) -> None:
         """Begin a job after the present one, of which this is the report."""
-        if self.present.nonce:
-            self.earlier = (*self.earlier, report)[-MAX_EARLIER:]
+        if self.present.name:
+            ended = replace(report, state="ended") if report.state == "running" else report
+            self.earlier = (*self.earlier, ended)[-MAX_EARLIER:]
         self.present = job
 
-    def begun_by(self, message: Join, members: Membership) -> Job | None:
-        """The job that this worker begins on this shard; None: it takes part in the present one.
+    def begun_by(self, message: Join, members: Membership, state: str) -> Job | None:
+        """The job that this worker begins on this shard; None: it takes part in the present one, of this `state`.
 
         Without a name a worker takes part in a job that is running, or whose workers were lost before it was done, and
         otherwise begins a new one.
@@ -45,19 +47,20 @@ class Jobs:
             InvalidMessage: it is to go on with a job of another name.
             WrongShard: this shard has served later jobs than shard 0.
         """
-        asked, present, state = message.job, self.present, members.job_state
+        asked, present = message.job, self.present
         if asked.number > present.number:
             return asked
         if asked.number:
             self._check_is_present(message)
             return None
-        known = members.get(message.worker)
-        if self._shard or (known is not None and known.is_of(message)):
+        if self._shard:
             return None
-        number = present.number + 1
-        new = Job(number, message.process_nonce or 1, asked.name or f"{message.program or 'job'}-{number}")
-        if not present.nonce:
+        number, known = present.number + 1, members.get(message.worker)
+        new = Job(number, asked.name or f"{message.program or 'job'}-{number}")
+        if not present.name:
             return new
+        if message.incarnation or (known is not None and known.is_of(message)):
+            return None
         if message.resume and asked.name not in ("", present.name):
             raise InvalidMessage(
                 f"worker {message.worker!r} is to go on with job {asked.name!r}, but the servers have {present}: leave "
@@ -76,7 +79,7 @@ class Jobs:
     def _check_is_present(self, message: Join) -> None:
         """Raise `WrongShard` or `Zombie` unless a worker's job, which does not come after the present one, is that."""
         asked, present = message.job, self.present
-        if (asked.number, asked.nonce) == (present.number, present.nonce):
+        if asked.number == present.number:
             return
         if self._shard and not message.states:  # it joins for the first time: shard 0 has just decided on this job
             raise WrongShard(
@@ -101,6 +104,6 @@ def joined_note(before: JobReport, present: Job) -> str:
         over = {"done": "was done", "ended": "had ended unfinished", "interrupted": "was interrupted"}[before.state]
         new = "" if before.state != "interrupted" else "; for a new job: `psserver reset`, or another --job"
         return f"{present} goes on {at}, where it {over}{new}"
-    if before.state == "done":
+    if before.state == "done" or not before.global_step:
         return ""
     return f"{present} begins, and {before.job} is given up {at}, unfinished: --resume would have gone on with it"

@@ -377,8 +377,8 @@ class Shard:
             case ms.Join():
                 self._invariants.check_join(message)
                 self._check_timeline(message)
-                if self._jobs.begun_by(message, self._members) is None:
-                    self._members.check_join(message)
+                self._jobs.begun_by(message, self._members, self._job_state)
+                self._members.check_join(message)
             case ms.Register():
                 self._invariants.check_register(message)
                 if isinstance(self._consistency, Synchronous):
@@ -392,8 +392,8 @@ class Shard:
             case ms.Take():
                 self._check_has_queues()
                 self._queues.check(message)
-            case ms.Barrier() | ms.Stop():
-                self._check_has_queues()
+            case ms.Barrier() | ms.Stop() if self.shard:
+                raise WrongShard(f"this is shard {self.shard}: workers wait for each other, and stop, on shard 0")
             case ms.Reset():
                 self._check_reset(message)
         if isinstance(message, ms.Take | ms.Renew) and message.timeline not in (0, self.timeline):
@@ -402,7 +402,7 @@ class Shard:
 
     def _check_has_queues(self) -> None:
         if self.shard:
-            raise WrongShard(f"this is shard {self.shard}: data queues and the barrier are kept on shard 0")
+            raise WrongShard(f"this is shard {self.shard}: data queues are kept on shard 0")
 
     def _check_remote(self, weights: Iterable[ms.RemoteWeights], names: Sequence[str]) -> None:
         if self._update_order is None:
@@ -421,7 +421,8 @@ class Shard:
     # --- membership -----------------------------------------------------------------------------------------------
 
     def _join(self, ticket: int, message: ms.Join, now: float, result: StepResult) -> None:
-        before, begun = self._job_report(), self._jobs.begun_by(message, self._members)
+        before = self._job_report()
+        begun = self._jobs.begun_by(message, self._members, before.state)
         if begun is not None:
             self._begin_job(begun, now, result)
         elif before.state not in ("running", "empty") and self._queues.stopped:
@@ -512,14 +513,15 @@ class Shard:
     def _begin_job(self, job: ms.Job, now: float, result: StepResult) -> None:
         """End the present job, whose last state is a cut if there are checkpoints, and begin another one."""
         report = self._job_report()
-        live = [member for member in self._members if member.state == "live"]
-        for member in live:  # of which only shard 0 knew that they are gone
-            self._members.leave(member, now, failed=True)
-        self._forget(live, result)
-        if self.cuts.stored and not self.shard and len(self._store.variables):
-            self._begin_cut(self.cuts.number + 1, result)
+        if report.state != "empty":
+            live = [member for member in self._members if member.state == "live"]
+            for member in live:  # of which only shard 0 knew that they are gone
+                self._members.leave(member, now, failed=True)
+            self._forget(live, result)
+            if self.cuts.stored and not self.shard and self._store.variables:
+                self._begin_cut(self.cuts.number + 1, result)
+            self._make_parts(self._invariants.identity, self._members.last_incarnation)
         self._jobs.begin(job, report)
-        self._make_parts(self._invariants.identity, self._members.last_incarnation)
         if report.job.number:
             result.events.append(events.job_begins(job, report))
 
@@ -527,7 +529,14 @@ class Shard:
         members, reports = self._members, self._queues.reports()
         cost = reports[-1].cost if reports else None
         step, workers = self.global_step, len(list(members))
-        return ms.JobReport(self.job, members.job_state, step, workers, len(reports), cost)
+        return ms.JobReport(self.job, self._job_state, step, workers, len(reports), cost)
+
+    @property
+    def _job_state(self) -> str:
+        """As in `JobReport`. Examples that were left by lost workers are still to be trained."""
+        state = self._members.job_state
+        left = state == "done" and not self._queues.done and any(member.state == "lost" for member in self._members)
+        return "interrupted" if left else state
 
     def _stop(self, ticket: int, message: ms.Stop, member: Member, result: StepResult) -> None:
         if not self._queues.stopped:

@@ -160,14 +160,12 @@ class JoinRequest(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard: _Optional[int] = ..., shards: _Optional[int] = ..., process_nonce: _Optional[int] = ..., tensor_transport: _Optional[str] = ..., states: _Optional[_Iterable[int]] = ..., timeline: _Optional[int] = ..., steps: _Optional[int] = ..., settled: _Optional[int] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., resume: _Optional[bool] = ..., program: _Optional[str] = ..., cut: _Optional[int] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("number", "nonce", "name")
+    __slots__ = ("number", "name")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
-    NONCE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     number: int
-    nonce: int
     name: str
-    def __init__(self, number: _Optional[int] = ..., nonce: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("incarnation", "number", "lease", "global_step", "consistency", "staleness", "chief", "state", "timeline", "cut", "steps", "job", "note", "stopped")
