@@ -7,7 +7,7 @@ CLUSTER = command -v $(firstword $(COMPOSE)) > /dev/null || { echo "Docker with 
 	$(COMPOSE) --file deploy/compose.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all chaos mutants lint format protos bench clean compose-up compose-logs compose-down compose-test
+.PHONY: help demo test test-slow test-all chaos mutants lint format docs protos bench clean compose-up compose-logs compose-down compose-test
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -22,6 +22,11 @@ $(BIN)/.installed: pyproject.toml constraints.txt
 # The dependencies of tests, linters and generated code.
 $(BIN)/.installed-dev: $(BIN)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+# The generator of the documentation site.
+$(BIN)/.installed-docs: $(BIN)/.installed-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	@touch $@
 
 demo: $(BIN)/.installed ## Train softmax regression on MNIST with a server and two workers
@@ -50,6 +55,12 @@ lint: $(BIN)/.installed-dev ## Check style, types and import contracts
 format: $(BIN)/.installed-dev ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(BIN)/.installed-docs ## Build the documentation site in build/site, and check it
+	rm -rf build/site
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --conf-dir docs/site --doctree-dir build/doctrees . build/site
+	$(BIN)/python -m pytest tests/repository/built_site.py
+	@echo "The site is in build/site: open build/site/index.html"
 
 protos: $(BIN)/.installed-dev ## Regenerate pswire/v1 from protos/
 	$(BIN)/python -m grpc_tools.protoc --proto_path=protos --python_out=. --pyi_out=. --grpc_python_out=. protos/pswire/v1/*.proto

@@ -83,7 +83,7 @@ class ServerProcess(NamedTuple):
 @contextmanager
 def server_process(*options: str, environment: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
     """A server process that ends with the block; `environment` None: that of this process."""
-    command = [sys.executable, "-m", "psserver", "serve", *options]
+    command = [sys.executable, "-m", "psserver", "serve", "--bind", "127.0.0.1:0", *options]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
     ) as process:

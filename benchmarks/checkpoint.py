@@ -161,7 +161,7 @@ def write_and_restore(folder: Path, work: str, shapes: Sequence[tuple[int, ...]]
 @contextmanager
 def start(options: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server process, which is stopped with the block if it still runs, and its address."""
-    command = [sys.executable, "-m", "psserver", "serve", *options]
+    command = [sys.executable, "-m", "psserver", "serve", "--bind", "127.0.0.1:0", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

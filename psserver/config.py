@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from pswire.channel import check_address
+from pswire.addresses import check_address
 from pswire.errors import ConfigurationError
 from pswire.specs.checkpoints import CheckpointEvery, JournalSync
 from pswire.specs.consistency import Asynchronous, Consistency, IgnoreStaleness, StalenessSpec
@@ -23,11 +23,6 @@ def parse_shard(text: str) -> tuple[int, int]:
     if not found or not int(found[1]) < int(found[2]):
         raise ConfigurationError(f"{text!r}: write INDEX/COUNT, with the index counted from 0: 0/2 or 1/2")
     return int(found[1]), int(found[2])
-
-
-def parse_addresses(text: str) -> tuple[str, ...]:
-    """The addresses in `host:port,host:port,...`. Raises `ConfigurationError`."""
-    return tuple(map(check_address, text.split(",")))
 
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -78,6 +73,8 @@ class StorageConfig(StorageOptions):
 @dataclass(frozen=True, slots=True)
 class ServerConfig(StorageOptions):
     """How one server runs its shard: times in seconds, sizes in bytes. `psserver serve --help` explains each field.
+
+    By default it listens on a free port; the command has a default of its own (`pswire.addresses.DEFAULT_ADDRESS`).
 
     Without `linger` it runs until stopped; a worker that joins when none is live begins a job. `keep_memory` affects
     the whole process, so only the command `psserver serve` uses it. `ConfigurationError` for an invalid field.

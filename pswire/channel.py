@@ -1,16 +1,13 @@
-"""Connections: addresses, gRPC's options, a health check, and conversion of gRPC's errors to ours and back.
+"""Connections: gRPC's options, a health check, and conversion of gRPC's errors to ours and back.
 
 The only module that interprets gRPC status codes. It makes no protocol calls and does not retry.
 """
-
-import ipaddress
-import os
-import re
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pswire import errors
+from pswire.addresses import check_address
 from pswire.errors import FAMILY, ParamServerError
 
 _MESSAGE_SIZES = (  # 2 MiB of tensors and their descriptions, or a Status of many variables
@@ -43,40 +40,6 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 60_000),  # ends the streams of machines that lost power
     ("grpc.keepalive_timeout_ms", 20_000),
 )
-
-_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
-_PORT = re.compile(r"[0-9]{1,5}")
-_MAX_SOCKET_PATH = 107  # bytes: sockaddr_un on Linux, without the terminating zero
-
-
-def check_address(text: str) -> str:
-    """The address without surrounding whitespace: `host:port`, `[v6]:port` or `unix:/path`.
-
-    Port 0 is allowed: a server may listen on a port that the system chooses. Raises `ConfigurationError`.
-    """
-    address = text.strip()
-    if address.startswith("unix:"):
-        path = address.removeprefix("unix:")
-        absolute = path.startswith("/") and not path.startswith("//")  # after two slashes gRPC expects a host
-        if absolute and path.isprintable() and len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
-            return address
-        raise errors.ConfigurationError(
-            f"{text!r}: needs unix: and an absolute path of at most {_MAX_SOCKET_PATH} bytes, such as unix:/run/ps.sock"
-        )
-    host, _, port = address.rpartition(":")
-    if _is_host(host) and _PORT.fullmatch(port) and int(port) <= 65535:
-        return address
-    raise errors.ConfigurationError(f"{text!r} is not an address: use host:port, [IPv6 address]:port or unix:/path")
-
-
-def _is_host(host: str) -> bool:
-    if not (host.startswith("[") and host.endswith("]")):
-        return _HOST.fullmatch(host) is not None
-    try:
-        ipaddress.IPv6Address(host[1:-1])
-    except ValueError:
-        return False
-    return True
 
 
 def open_channel(address: str) -> grpc.Channel:

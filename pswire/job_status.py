@@ -5,7 +5,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pswire.messages import Change, EpochReport, LastPush, StatusReport, VariableStatus, WorkerStatus
+from pswire.messages import Change, EpochReport, LastPush, QueueStatus, StatusReport, VariableStatus, WorkerStatus
 from pswire.optimizers import UpdateSpec
 from pswire.tensors.values import TensorSpec, whole_spec
 
@@ -88,6 +88,7 @@ class JobStatus:
     workers: tuple[JobWorker, ...]
     epochs: tuple[EpochReport, ...]
     changes: tuple[Change, ...]
+    queues: tuple[QueueStatus, ...]
     problems: tuple[str, ...]
 
 
@@ -110,6 +111,7 @@ def merge_reports(answers: Sequence[ShardAnswer]) -> JobStatus:
         workers=_workers(reports),
         epochs=tuple(epoch for report in reports for epoch in report.epochs),
         changes=_changes(reports),
+        queues=tuple(queue for report in reports for queue in report.queues),
         problems=tuple(_problems(answers)),
     )
 

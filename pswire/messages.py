@@ -529,7 +529,14 @@ class Tuned:
 class QueueSpec:
     """A data queue: positions 0 to `size` of each epoch's order, handed out in blocks of `block` positions.
 
-    The order itself (a permutation by seed and epoch) is computed by the workers.
+    Positions are examples; those of a queue without a `size` are batches, which each worker reads from its own source.
+
+    Attributes:
+        size: positions of an epoch; 0: unknown, so that the first epoch does not end. Then `epochs` is 0 too.
+        epochs: passes over all positions; 0: without end.
+        seed: the order of an epoch is a permutation by seed and epoch, which the workers compute.
+        limit: the queue ends after so many positions, over all epochs, if that is earlier; 0: none.
+        in_order: the order is 0 to `size` itself.
     """
 
     name: str
@@ -537,10 +544,20 @@ class QueueSpec:
     block: int
     epochs: int
     seed: int = 0
+    limit: int = 0
+    in_order: bool = False
 
     def __post_init__(self) -> None:
-        if not self.name or min(self.size, self.block, self.epochs) < 1:
-            raise ValueError(f"a data queue needs a name and a positive size, block and number of epochs, got {self}")
+        if not self.name or self.block < 1 or min(self.size, self.epochs, self.limit) < 0:
+            raise ValueError(f"a data queue needs a name, a positive block and no negative number, got {self}")
+        if not self.size and self.epochs:
+            raise ValueError(f"a data queue without a size has no epochs, got {self}")
+
+    @property
+    def total(self) -> int | None:
+        """Positions of all epochs up to the end of the queue; None: it has no end."""
+        ends = [end for end in (self.size * self.epochs, self.limit) if end]
+        return min(ends, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -749,6 +766,22 @@ class WorkerStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """How far a data queue is.
+
+    Attributes:
+        epoch: the first one that is not complete, from 1; the last one when all is done.
+        done: positions that are done, of all epochs together: `spec.total` at the end, if it has one.
+        blocks_out: blocks that workers hold.
+    """
+
+    spec: QueueSpec
+    epoch: int
+    done: int
+    blocks_out: int
+
+
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """Applied pushes, and bytes of tensors in and out, per second over the last seconds."""
 
@@ -830,6 +863,7 @@ class StatusReport:
         consistency, handling: the shard's options, as `pswire.specs.consistency` writes them.
         half_pushes: pushes that other shards have applied and this one has not, abandoned or late.
         last_pushes: for finding pushes left incomplete by a worker's death: compare the lists of all shards.
+        queues: those of shard 0, in the order in which they began.
         jobs: of this server, at most the newest 100, the present one last.
         stopped: as in `Joined`.
     """
@@ -851,6 +885,7 @@ class StatusReport:
     half_pushes: int = 0
     last_pushes: tuple[LastPush, ...] = ()
     storage: StorageStatus = StorageStatus()
+    queues: tuple[QueueStatus, ...] = ()
     jobs: tuple[JobReport, ...] = ()
     stopped: str = ""
 

@@ -52,7 +52,7 @@ _HOMES = {
         "psworker.model.push_reports": "PushReport",
         "psworker.model.tables": "Table",
         "psworker.model.variables": "UpdateOp Variable collection discard_update_ops global_variables note_update "
-        "set_random_seed trainable_variables update_ops variable_scope",
+        "reset set_random_seed trainable_variables update_ops variable_scope",
         "psworker.sessions.session": "Session session",
     }.items()
     for name in names.split()

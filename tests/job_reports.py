@@ -3,7 +3,17 @@
 import re
 
 from pswire.job_status import ShardAnswer
-from pswire.messages import Change, EpochReport, Staleness, StatusReport, Traffic, VariableStatus, WorkerStatus
+from pswire.messages import (
+    Change,
+    EpochReport,
+    QueueSpec,
+    QueueStatus,
+    Staleness,
+    StatusReport,
+    Traffic,
+    VariableStatus,
+    WorkerStatus,
+)
 from pswire.optimizers import Adam, GradientDescent, Momentum
 from pswire.tensors.values import Part, TensorSpec
 
@@ -37,6 +47,10 @@ def two_shards() -> list[ShardAnswer]:
         traffic=Traffic(3.25, 2048.0, 1.5 * 2**20),
         staleness=Staleness(1, 7),
         changes=(Change(2, "w1", ("W",), GradientDescent(0.25)),),
+        queues=(
+            QueueStatus(QueueSpec("mnist", 60_000, 1600, 10, seed=1), 2, 66_400, 2),
+            QueueStatus(QueueSpec("stream", 0, 16, 0), 1, 1_250, 1),
+        ),
     )
     second = StatusReport(
         1,

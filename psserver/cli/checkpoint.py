@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -146,7 +145,8 @@ def show(directory: Path, number: int | None, *, as_json: bool) -> None:
         job, queues = _job(one), _queues(one)
         if as_json:
             at = datetime.fromisoformat(one.written).timestamp()
-            data = to_json(job, at) | {"queues": plain(list(queues)), "checkpoint": one.to_json()}
+            data = to_json(job, at) | {"checkpoint": one.to_json()}
+            data["queues"] = [plain(status) | plain(queue) for status, queue in zip(job.queues, queues, strict=True)]
             click.echo(json.dumps(data, indent=2, allow_nan=False))
         else:
             _print(directory, one, job, queues)
@@ -160,12 +160,10 @@ def _print(directory: Path, one: _Listed, job: JobStatus, queues: tuple[QueueSta
         click.echo(f"warning: {reason}")
     console.print(tables(job, servers=False))
     for queue in queues:
-        spec, number = queue.spec, math.ceil(queue.spec.size / queue.spec.block)
         out = ", ".join([f"{held.worker} has block {held.block}" for held in queue.out]) or "none is out"
-        blocks = f"{queue.handed_out:,} of {number * spec.epochs:,} blocks were handed out"
         click.echo(
-            f"\ndata queue {spec.name!r}: {spec.size:,} examples in blocks of {spec.block:,}, {spec.epochs} epochs, of "
-            f"which {len(queue.reports)} are complete; {blocks}; {len(queue.returned)} came back; {out}"
+            f"\ndata queue {queue.spec.name!r}: {queue.handed_out:,} blocks of {queue.spec.block:,} were handed out; "
+            f"{len(queue.returned)} came back; {out}"
         )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from psserver.config import parse_addresses
+from pswire.addresses import parse_addresses
 from pswire.parsed_option import Parsed
 
 _option = partial(click.option, show_default=True, show_envvar=True)
@@ -24,7 +24,7 @@ def checkpoint_group() -> None:
     DIR is the folder that servers got as --checkpoint-dir. Servers may be running.
 
     \b
-    psserver checkpoint save host1:5000,host2:5000
+    psserver checkpoint save host1:7070,host2:7070
     psserver checkpoint list runs/a/checkpoints
     psserver checkpoint show runs/a/checkpoints 12345
     psserver checkpoint verify runs/a/checkpoints && echo intact

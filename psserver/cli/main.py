@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 import click
 
 from psserver.cli.checkpoint_commands import checkpoint_group, export_command
-from psserver.config import ServerConfig, parse_addresses, parse_shard, parse_size
-from pswire.channel import check_address, check_health
+from psserver.config import ServerConfig, parse_shard, parse_size
+from pswire.addresses import DEFAULT_ADDRESS, check_address, local_address, parse_addresses
+from pswire.channel import check_health
 from pswire.command_group import InterruptibleGroup
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.parsed_option import Parsed
@@ -61,13 +62,15 @@ def main(debug: bool) -> None:
 
     \b
     One server on this machine, and two workers that train through it:
-      psserver serve --bind 127.0.0.1:5000
-      psworker run --servers 127.0.0.1:5000 train.py
-      psworker run --servers 127.0.0.1:5000 train.py
+      psserver serve
+      psworker run train.py
+      psworker run train.py
 
     \b
     The status of the job:
-      psserver status 127.0.0.1:5000
+      psserver status
+
+    They use 127.0.0.1:7070 by default, and other addresses as --bind, --servers and ADDRESSES.
     """  # noqa: D301
 
 
@@ -84,8 +87,14 @@ _SHARD, _SIZE, _TIME = Parsed("I/N", parse_shard), Parsed("SIZE", parse_size), {
 _MEMORY = "80 % of the memory of the machine or its container"
 
 
-@main.command("serve")
-@_field("bind", "Address to listen on: host:port, [v6]:port or unix:/path; port 0 is a free one.", _ADDRESS)
+#: The environment variables of options of a server are `PSSERVER_` and their names, as in `psworker local`.
+@main.command("serve", context_settings={"auto_envvar_prefix": "PSSERVER"})
+@_option(
+    "--bind",
+    type=_ADDRESS,
+    default=DEFAULT_ADDRESS,
+    help="Address to listen on: host:port, [v6]:port or unix:/path; port 0 is a free one.",
+)
 @_option("--shard", type=_SHARD, default="0/1", help="Number of this shard, from 0, and how many the job has.")
 @_field("lease", "Silence after which a worker is lost, others get its examples, and transfers end.", **_TIME)
 @_field("consistency", "The consistency policy, as above; the same on all shards.", _POLICY)
@@ -140,8 +149,10 @@ def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None
     one exits at once.
 
     \b
-    psserver serve                                   a free port of this machine
-    psserver serve --bind 0.0.0.0:5000 --shard 0/2   the first of two shards, for the network
+    psserver serve                                   one shard, for workers of this machine
+    psserver serve --shard 0/2                       the first of two shards on this machine,
+    psserver serve --shard 1/2 --bind 127.0.0.1:7071 and the second
+    psserver serve --bind 0.0.0.0:7070 --shard 0/2   the first of two shards, for the network
     psserver serve --linger 10                       ends 10 s after its job
     psserver serve --checkpoint-dir run --checkpoint-every 60s --journal
 
@@ -174,16 +185,19 @@ def _parse_replayed(text: str) -> tuple[int, int | None]:
 
 _REPLAYED = Parsed("I[/N]", _parse_replayed)
 _timeout = _option("--timeout", type=_SECONDS, default=5.0, help="Time to wait for an answer.")
+_addresses = click.argument(
+    "addresses", metavar="[ADDRESSES]", type=Parsed("HOST:PORT,...", parse_addresses), default=DEFAULT_ADDRESS
+)
 
 
 @main.command("status")
-@click.argument("addresses", metavar="ADDRESSES", type=Parsed("HOST:PORT,...", parse_addresses))
+@_addresses
 @_option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 @_option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
 @_option("--every", type=_SECONDS, default=1.0, help="With --watch: the time between two requests.")
 @_timeout
 def status_command(addresses: tuple[str, ...], as_json: bool, watch: bool, every: float, timeout: float) -> None:
-    """Show the job whose shards are at ADDRESSES, separated by commas.
+    """Show the job whose shards are at ADDRESSES, separated by commas; without them at 127.0.0.1:7070.
 
     A shard that does not answer is shown as silent, and the exit code is 1; --watch continues without it, and its exit
     code is 0. When none answers it is an error.
@@ -192,10 +206,10 @@ def status_command(addresses: tuple[str, ...], as_json: bool, watch: bool, every
     with --watch it prints one such object per line.
 
     \b
-    psserver status 127.0.0.1:5000                    one shard
-    psserver status host1:5000,host2:5000 --watch     a job of two, live, each second
-    psserver status host1:5000,host2:5000 --json | jq '.shards[].traffic'
-    psserver status host1:5000 --json --watch --every 10 >> job.jsonl
+    psserver status                                   one shard on this machine
+    psserver status host1:7070,host2:7070 --watch     a job of two, live, each second
+    psserver status host1:7070,host2:7070 --json | jq '.shards[].traffic'
+    psserver status host1:7070 --json --watch --every 10 >> job.jsonl
     """  # noqa: D301
     from psserver.cli.status import show_once, show_repeatedly
 
@@ -264,26 +278,20 @@ def replay_command(
     show(folder, replay, ReplayOptions(until, stop=StopRule(stop_at_nan, stop_above), **options))
 
 
-def local_address(bind: str) -> str:
-    """The address by which this machine reaches a server that listens on `bind`: loopback for a wildcard address."""
-    host, colon, port = bind.rpartition(":")
-    return {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host) + colon + port
-
-
 @main.command("health")
-@click.argument("address", type=_ADDRESS, required=False, envvar="PSSERVER_SERVE_BIND")
+@click.argument("address", metavar="[ADDRESS]", type=_ADDRESS, default=DEFAULT_ADDRESS, envvar="PSSERVER_BIND")
 @_timeout
-def health_command(address: str | None, timeout: float) -> None:
+def health_command(address: str, timeout: float) -> None:
     """Ask the server at ADDRESS whether it is serving; the exit code is 0 if it is, otherwise 1.
 
-    Without ADDRESS it asks the server on this machine whose address is PSSERVER_SERVE_BIND, as in a container.
+    Without ADDRESS it asks the server on this machine whose address is PSSERVER_BIND, as in a container; by default
+    127.0.0.1:7070.
 
     \b
-    psserver health 127.0.0.1:5000 && echo ready
-    PSSERVER_SERVE_BIND=0.0.0.0:5000 psserver health
+    psserver health && echo ready
+    psserver health host1:7070
+    PSSERVER_BIND=0.0.0.0:7071 psserver health
     """  # noqa: D301
-    if address is None:
-        raise click.UsageError("Missing argument 'ADDRESS': give the server's address or set PSSERVER_SERVE_BIND.")
     serving = check_health(local_address(address), timeout)
     click.echo("SERVING" if serving else "NOT_SERVING")
     if not serving:

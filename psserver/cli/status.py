@@ -16,7 +16,7 @@ from rich.text import Text
 
 from pswire.errors import Unavailable
 from pswire.job_status import JobStatus, ShardAnswer
-from pswire.messages import StatusReport, StorageStatus
+from pswire.messages import QueueStatus, StatusReport, StorageStatus
 from pswire.optimizers import UpdateSpec
 from pswire.specs.schedules import Schedule
 from pswire.specs.spec import to_plain
@@ -122,6 +122,7 @@ def tables(job: JobStatus, *, servers: bool = True) -> RenderableType:
     for table in (
         _Table("Shards", shards, job.answers if servers else ()),
         _Table("Workers", _WORKERS, job.workers),
+        _Table("Data queues", _QUEUES, job.queues),
         _Table("Variables", (*_VARIABLES, optimizer), job.variables),
         _Table("Changes of hyperparameters", _CHANGES, job.changes),
     ):
@@ -223,6 +224,17 @@ def _journal(storage: StorageStatus) -> str:
     return size(storage.journal_bytes) if storage.journal else _NONE
 
 
+def _epoch(queue: QueueStatus) -> str:
+    """The epoch in progress, and how many there are."""
+    return f"{queue.epoch:,} of {queue.spec.epochs:,}" if queue.spec.epochs else f"{queue.epoch:,}"
+
+
+def _done(queue: QueueStatus) -> str:
+    """Examples, or batches of a queue of unknown size; and of how many, over all epochs."""
+    unit = "" if queue.spec.size else " batches"
+    return f"{queue.done:,}{unit}" if queue.spec.total is None else f"{queue.done:,} of {queue.spec.total:,}{unit}"
+
+
 def _of_report(cell: Callable[[StatusReport], str], silent: str = _NONE) -> Callable[[ShardAnswer], str]:
     return lambda answer: silent if answer.report is None else cell(answer.report)
 
@@ -257,6 +269,14 @@ _WORKERS = (
     _Column("lease\nleft", lambda worker: _number(worker.lease_left, ".1f", " s"), _NUMBER),
     _Column("transport", lambda worker: worker.tensor_transport or _NONE),
     _Column("waiting for", lambda worker: worker.waiting_for or _NONE),
+)
+
+_QUEUES = (
+    _Column("data queue", lambda queue: queue.spec.name),
+    _Column("epoch", _epoch, _NUMBER),
+    _Column("size", lambda queue: f"{queue.spec.size:,}" if queue.spec.size else "unknown", _NUMBER),
+    _Column("done", _done, _NUMBER),
+    _Column("blocks\nout", lambda queue: f"{queue.blocks_out:,}", _NUMBER),
 )
 
 _VARIABLES = (

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from psserver.core.cuts import Cuts
-from psserver.core.data_queue import DataQueues
+from psserver.core.data_queues import DataQueues
 from psserver.core.members.member import Member
 from psserver.core.members.membership import Membership
 from psserver.core.metrics import EXACT, rounded

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from psserver.core import events
 from psserver.core.barrier import Barrier
 from psserver.core.cuts import Cuts, ShardCut
-from psserver.core.data_queue import DataQueues
+from psserver.core.data_queues import DataQueues
 from psserver.core.jobs import Jobs, joined_note
 from psserver.core.members.deduplication import is_repeated
 from psserver.core.members.job_invariants import JobInvariants
@@ -762,6 +762,7 @@ class Shard:
             half_pushes=half_pushes.count,
             last_pushes=half_pushes.last_pushes(MAX_LISTED),
             storage=self._storage_status(),
+            queues=tuple(self._queues.status()[-MAX_LISTED:]),
             jobs=(*self._jobs.earlier, self._job_report()),
             stopped=self._queues.stopped,
         )

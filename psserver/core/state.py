@@ -107,7 +107,8 @@ class MembershipState:
 class Holding:
     """A block from `start` on that a worker holds, or that it had and that is to be handed out again.
 
-    Its examples before `position` are done, at this cost.
+    Its examples before `position` are done, at this cost. `worker` "": the rest of a block that the former end of its
+    queue had cut off, which no worker had.
     """
 
     worker: str

@@ -28,7 +28,8 @@ from psserver.runtime.clock import Clock, Linger, tick_seconds
 from psserver.runtime.executor import Executor
 from psserver.runtime.persistence import start_shard
 from psserver.storage.checkpoint_folders import lock_shard
-from pswire.channel import SERVER_OPTIONS, check_address
+from pswire.addresses import check_address
+from pswire.channel import SERVER_OPTIONS
 from pswire.errors import ConfigurationError
 from pswire.messages import Status, StatusReport
 from pswire.tensors.segments import sweep
@@ -143,7 +144,9 @@ def bind(server: grpc.aio.Server, address: str) -> str:
         port = server.add_insecure_port(address)
     except (OSError, RuntimeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "gRPC cannot bind it"
-        advice = "choose another address, or port 0 for a free port"
+        advice = f"choose another address, or a free port: --bind {address.rpartition(':')[0]}:0"
+        if address.startswith("unix:"):
+            advice = "choose another path"
         raise ConfigurationError(f"cannot listen on {address}: {reason}; {advice}") from error
     return address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
 

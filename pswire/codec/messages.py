@@ -98,7 +98,7 @@ KINDS |= {
     pb.UpdateGroup: one(Row(ms.UpdateGroup, pb.UpdateGroup), optional=True),
     pb.RemoteWeights: many(Row(ms.RemoteWeights, pb.RemoteWeights, name=NAME), attrgetter("name")),
     pb.Place: many(Row(ms.Place, pb.Place, name=NAME)),
-    pb.Queue: one(Row(ms.QueueSpec, pb.Queue, name=NAME, size=POSITIVE, block=POSITIVE, epochs=POSITIVE, seed=ANY)),
+    pb.Queue: one(Row(ms.QueueSpec, pb.Queue, name=NAME, block=POSITIVE, seed=ANY)),
     pb.Block: one(Row(ms.Block, pb.Block, epoch=POSITIVE, start=below("stop"), stop=POSITIVE), optional=True),
     pb.Finished: one(Row(ms.Finished, pb.Finished), optional=True),
     pb.Progress: many(Row(ms.Progress, pb.Progress, queue=NAME, position=POSITIVE), attrgetter("queue")),
@@ -111,6 +111,7 @@ KINDS |= {
     pb.LastPush: many(Row(ms.LastPush, pb.LastPush, worker=NAME)),
     pb.JobReport: many(Row(ms.JobReport, pb.JobReport, state=_JOB_STATE)),
 }
+KINDS[pb.QueueStatus] = many(Row(ms.QueueStatus, pb.QueueStatus, epoch=POSITIVE), attrgetter("spec.name"))
 
 _MESSAGES = (
     Row(ms.Join, pb.JoinRequest, worker=NAME, shard=below("shards"), shards=POSITIVE, program=NAME_OR_NONE),

@@ -15,6 +15,8 @@ from typing import Annotated, TypeAlias
 
 from pswire.specs.spec import Count, Flag, NotNegative, Positive, PositiveShare, ShareOrOne, Spec, check_number
 
+__all__ = ["CosineDecay", "ExponentialDecay", "PiecewiseConstant", "PolynomialDecay", "Schedule", "WarmUp"]
+
 
 @dataclass(frozen=True)
 class Schedule(Spec, family="schedule"):

@@ -534,18 +534,22 @@ class TuneReply(_message.Message):
     def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., global_step: _Optional[int] = ...) -> None: ...
 
 class Queue(_message.Message):
-    __slots__ = ("name", "size", "block", "epochs", "seed")
+    __slots__ = ("name", "size", "block", "epochs", "seed", "limit", "in_order")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    IN_ORDER_FIELD_NUMBER: _ClassVar[int]
     name: str
     size: int
     block: int
     epochs: int
     seed: int
-    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., block: _Optional[int] = ..., epochs: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+    limit: int
+    in_order: bool
+    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., block: _Optional[int] = ..., epochs: _Optional[int] = ..., seed: _Optional[int] = ..., limit: _Optional[int] = ..., in_order: _Optional[bool] = ...) -> None: ...
 
 class Block(_message.Message):
     __slots__ = ("number", "epoch", "start", "stop")
@@ -783,8 +787,20 @@ class StorageStatus(_message.Message):
     lost_pushes: int
     def __init__(self, folder: _Optional[str] = ..., last: _Optional[int] = ..., age: _Optional[float] = ..., writing: _Optional[int] = ..., waiting_for: _Optional[str] = ..., problem: _Optional[str] = ..., journal: _Optional[bool] = ..., journal_bytes: _Optional[int] = ..., timeline: _Optional[int] = ..., lost_pushes: _Optional[int] = ...) -> None: ...
 
+class QueueStatus(_message.Message):
+    __slots__ = ("spec", "epoch", "done", "blocks_out")
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_OUT_FIELD_NUMBER: _ClassVar[int]
+    spec: Queue
+    epoch: int
+    done: int
+    blocks_out: int
+    def __init__(self, spec: _Optional[_Union[Queue, _Mapping]] = ..., epoch: _Optional[int] = ..., done: _Optional[int] = ..., blocks_out: _Optional[int] = ...) -> None: ...
+
 class StatusReply(_message.Message):
-    __slots__ = ("shard", "shards", "global_step", "repeated", "variables", "workers", "epochs", "dropped", "nbytes", "consistency", "handling", "traffic", "staleness", "changes", "half_pushes", "last_pushes", "storage", "jobs", "stopped")
+    __slots__ = ("shard", "shards", "global_step", "repeated", "variables", "workers", "epochs", "dropped", "nbytes", "consistency", "handling", "traffic", "staleness", "changes", "half_pushes", "last_pushes", "storage", "queues", "jobs", "stopped")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -802,6 +818,7 @@ class StatusReply(_message.Message):
     HALF_PUSHES_FIELD_NUMBER: _ClassVar[int]
     LAST_PUSHES_FIELD_NUMBER: _ClassVar[int]
     STORAGE_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     shard: int
@@ -821,9 +838,10 @@ class StatusReply(_message.Message):
     half_pushes: int
     last_pushes: _containers.RepeatedCompositeFieldContainer[LastPush]
     storage: StorageStatus
+    queues: _containers.RepeatedCompositeFieldContainer[QueueStatus]
     jobs: _containers.RepeatedCompositeFieldContainer[JobReport]
     stopped: str
-    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., repeated: _Optional[int] = ..., variables: _Optional[_Iterable[_Union[VariableStatus, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[EpochReport, _Mapping]]] = ..., dropped: _Optional[int] = ..., nbytes: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., half_pushes: _Optional[int] = ..., last_pushes: _Optional[_Iterable[_Union[LastPush, _Mapping]]] = ..., storage: _Optional[_Union[StorageStatus, _Mapping]] = ..., jobs: _Optional[_Iterable[_Union[JobReport, _Mapping]]] = ..., stopped: _Optional[str] = ...) -> None: ...
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., repeated: _Optional[int] = ..., variables: _Optional[_Iterable[_Union[VariableStatus, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[EpochReport, _Mapping]]] = ..., dropped: _Optional[int] = ..., nbytes: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., half_pushes: _Optional[int] = ..., last_pushes: _Optional[_Iterable[_Union[LastPush, _Mapping]]] = ..., storage: _Optional[_Union[StorageStatus, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[QueueStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobReport, _Mapping]]] = ..., stopped: _Optional[str] = ...) -> None: ...
 
 class JobReport(_message.Message):
     __slots__ = ("job", "state", "global_step", "workers", "epochs", "cost")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from pswire.tensors.values import Array as Array
 from pswire.tensors.values import IndexedSlices
@@ -38,7 +38,8 @@ class Tensor:
 
     The array is shared, not copied. `.value` may be replaced by an array of the same shape and dtype; writing *into* an
     array that a recorded op has used makes its gradients wrong. Operators are ops, with numpy arrays and numbers on
-    either side, but for comparisons: compare `.value`.
+    either side; `<`, `<=`, `>` and `>=` give numpy arrays of booleans, and `==` is identity (see `ops.equal`). Methods
+    are the ops of their names, with the arguments of numpy's methods.
 
     Raises TypeError when a gradient is required and the dtype is not floating point.
     """
@@ -74,6 +75,15 @@ class Tensor:
     def ndim(self) -> int:
         """The number of axes of the value."""
         return self.value.ndim
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the value."""
+        return self.value.size
+
+    def tolist(self) -> Any:  # noqa: ANN401 - a number, or lists in lists
+        """The value as a Python number or nested lists."""
+        return self.value.tolist()
 
     def item(self) -> float:
         """The only element as a Python number; ValueError when there are several."""
@@ -114,18 +124,57 @@ class Tensor:
         def _operator(self, other: TensorLike) -> Tensor: ...
 
         __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _operator
-        __matmul__ = __rmatmul__ = __pow__ = __rpow__ = _operator
+        __matmul__ = __rmatmul__ = __pow__ = __rpow__ = __mod__ = __rmod__ = _operator
+
+        def _comparison(self, other: TensorLike) -> Array: ...
+
+        __lt__ = __le__ = __gt__ = __ge__ = _comparison
 
         def __neg__(self) -> Tensor: ...
         def __abs__(self) -> Tensor: ...
         def __getitem__(self, index: Index) -> Tensor: ...
 
         def _reduction(self, axis: Axis = None, keepdims: bool = False) -> Tensor: ...
+        def _variance(self, axis: Axis = None, keepdims: bool = False, ddof: int = 0) -> Tensor: ...
+        def _test(self, axis: Axis = None, keepdims: bool = False) -> Array: ...
+        def _place(self, axis: int | None = None, keepdims: bool = False) -> Array: ...
 
-        sum = mean = max = min = _reduction
+        sum = mean = max = min = prod = _reduction
+        var = std = _variance
+        all = any = _test
+        argmax = argmin = _place
+
+        def cumsum(self, axis: int | None = None, reverse: bool = False) -> Tensor:
+            """`ops.cumsum`: the running sum along an axis, or over the flattened tensor."""
+
+        def clip(self, low: float | None = None, high: float | None = None) -> Tensor:
+            """`ops.clip`: elements clipped to low ... high."""
+
+        def dot(self, b: TensorLike) -> Tensor:
+            """`ops.dot`: the sum of products, of matrices their product."""
+
+        def round(self, decimals: int = 0) -> Array:
+            """`ops.round`: elements rounded to `decimals` places, without a derivative."""
+
+        def ravel(self) -> Tensor:
+            """`ops.ravel`: the same elements along one axis."""
+
+        def squeeze(self, axis: Axis = None) -> Tensor:
+            """`ops.squeeze`: without axes of size 1."""
+
+        def swapaxes(self, axis1: int, axis2: int) -> Tensor:
+            """`ops.swapaxes`: two axes exchanged."""
+
+        flatten = ravel
+
+        def astype(self, dtype: DTypeLike) -> Tensor:
+            """`ops.cast`."""
 
         def reshape(self, *shape: SupportsIndex | Sequence[int]) -> Tensor:
             """`ops.reshape`, with sizes as arguments or one tuple."""
+
+        def transpose(self, *axes: SupportsIndex | Sequence[int] | None) -> Tensor:
+            """`ops.transpose`, with axes as arguments or one tuple; without any, they are reversed."""
 
         @property
         def T(self) -> Tensor:  # noqa: N802

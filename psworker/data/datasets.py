@@ -4,7 +4,7 @@ import gzip
 import hashlib
 import os
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +34,8 @@ MNIST_FILES = {
         "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
     ),
 }
+#: Public copies of the files as first published. Nothing here downloads them: errors name them.
+MNIST_PAGES = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
 VALIDATION = 5_000  # examples
 
 
@@ -57,7 +59,8 @@ def mnist(data_dir: str | os.PathLike[str] | None = None) -> Mnist:
     `data_dir`: the folder with the four files, or the parent of such a folder `mnist`. By default `$PARAMSERVER_DATA`
     (either of the two), then `datasets/mnist` of a checkout of the repository, then `~/.cache/paramserver/mnist`.
 
-    Raises DatasetError when a file is missing, truncated, modified or unreadable.
+    Raises DatasetError when a file is missing, truncated, modified or unreadable. For missing ones it has the addresses
+    of public copies, and the folder to put them in.
     """
     folder = _find_mnist(data_dir)
     images, labels, test_images, test_labels = (
@@ -84,14 +87,20 @@ def _find_mnist(data_dir: str | os.PathLike[str] | None) -> Path:
         if not missing:
             return folder
         if len(missing) < len(MNIST_FILES):
-            raise DatasetError(
-                f"MNIST is incomplete: {folder} (lacks {', '.join(missing)}); copy what is missing there"
-            )
+            raise DatasetError(f"MNIST is incomplete in {folder}. {_how_to_get(missing, folder)}")
     searched = (f"{folder} ({'has none of the files' if folder.is_dir() else 'no such folder'})" for folder in folders)
+    own = folders[-1] if parent is None else folders[0]  # without a choice of the user's, the cache
     raise DatasetError(
-        f"MNIST was not found. Searched: {'; '.join(searched)}. Copy {', '.join(MNIST_FILES)} "
-        "into one of these folders, or set PARAMSERVER_DATA (or data_dir) to the folder that has them"
+        f"MNIST was not found. Searched: {'; '.join(searched)}. {_how_to_get(MNIST_FILES, own)}\nFiles elsewhere: name "
+        "their folder, by datasets.mnist(data_dir=...) or the environment variable PARAMSERVER_DATA"
     )
+
+
+def _how_to_get(names: Iterable[str], folder: Path) -> str:
+    """The end of an error's text: the files, where they are published, and the folder that they belong in."""
+    first, second = MNIST_PAGES
+    rows = (f"\n  {first}{name}  SHA-256 {MNIST_FILES[name][1]}" for name in names)
+    return f"Download into {folder}, without unpacking (the same files are at {second}):{''.join(rows)}"
 
 
 def _read_idx(path: Path, sha256: Collection[str]) -> Array:

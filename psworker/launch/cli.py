@@ -18,7 +18,9 @@ from types import FrameType
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from pswire.addresses import DEFAULT_ADDRESS, check_address, shard_addresses
 from pswire.command_group import InterruptibleGroup
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.parsed_option import Parsed
@@ -90,13 +92,18 @@ def _worker_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run_folder(options: dict[str, Any]) -> RunFolder | None:
-    """Removes the options of the folder of a run, and returns it; refuses them without --run-dir."""
+    """Removes the options of the folder of a run, and returns it; refuses them without --run-dir.
+
+    Not those from the environment: servers read the same variables, and check them.
+    """
     path = options.pop("run_dir")
     values = {name: options.pop(name) for name in ("checkpoint_every", "keep", "journal", "resume")}
     given = {name: value for name, value in values.items() if value}
     if path is None:
+        source = click.get_current_context().get_parameter_source
         for name in given:
-            raise click.UsageError(f"--{name.replace('_', '-')} needs --run-dir, the folder of the run.")
+            if source(name) is not ParameterSource.ENVIRONMENT:
+                raise click.UsageError(f"--{name.replace('_', '-')} needs --run-dir, the folder of the run.")
         return None
     folder = RunFolder(Path(path), **given)
     if folder.resume and not folder.has_checkpoints():
@@ -116,7 +123,7 @@ def main(context: click.Context, debug: bool) -> None:
     \b
       python train.py                                  one process, no network
       psworker local --workers 4 train.py              a cluster on this machine
-      psworker run --servers host:5000 train.py        one worker of a cluster
+      psworker run --servers host:7070 train.py        one worker of a cluster
 
     The servers of a cluster are started with `psserver serve`.
     """  # noqa: D301
@@ -127,7 +134,7 @@ def main(context: click.Context, debug: bool) -> None:
 @main.command(context_settings=_COMMAND)
 @_option(
     "--servers",
-    required=True,
+    default=DEFAULT_ADDRESS,
     metavar="HOST:PORT,...",
     help="Addresses of all shards, in the order of the shards; unix:/path for a server on this machine.",
 )
@@ -170,16 +177,14 @@ def run(
     --sigterm-code after SIGTERM; the script leaves its session in both cases.
 
     \b
-      psserver serve --bind 127.0.0.1:5000 &
-      psworker run --servers 127.0.0.1:5000 --threads 1 train.py --epochs 3
-      psworker run --servers ps-0:5000,ps-1:5000 --name worker-7 train.py
+      psserver serve &
+      psworker run --threads 1 train.py --epochs 3
+      psworker run --servers ps-0:7070,ps-1:7070 --name worker-7 train.py
     """  # noqa: D301
     end_at_once(signal.SIGTERM, sigterm_code)  # until the script begins
     options |= _worker_options(options)
     if threads is not None:
         os.environ.update(blas_threads(threads))  # read when the script loads numpy
-    from pswire.channel import check_address  # imports grpc, which `psworker --help` does not need
-
     try:
         addresses = tuple(map(check_address, config.parse_servers(options["servers"])))
         config.WorkerConfig(addresses)  # refuses duplicates
@@ -208,6 +213,14 @@ def run(
     help="How to show progress on stderr: live table, plain lines or off; auto: live on a terminal, otherwise plain.",
 )
 @_option(
+    "--bind",
+    metavar="HOST[:PORT]",
+    default="127.0.0.1",
+    envvar="PSSERVER_BIND",
+    help="Address of the first server; each further one has the next port. Without a port, free ones are used. "
+    "0.0.0.0:7070 is for workers on other machines.",
+)
+@_option(
     "--consistency",
     default="async",
     type=Parsed("POLICY", parse_consistency),
@@ -222,7 +235,7 @@ def run(
     help="The handling of stale pushes: none, scale, delay-compensated[:L] or drop:T.",
 )
 @_option(
-    "--restart",
+    "--restarts",
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
@@ -238,28 +251,45 @@ def run(
     "--checkpoint-every",
     type=Parsed("INTERVAL", parse_checkpoint_every),
     show_default="60s",
+    envvar="PSSERVER_CHECKPOINT_EVERY",
     help="The interval between two checkpoints: 60s, 5m, 1h or 1000steps.",
 )
-@_option("--keep", type=_POSITIVE, metavar="N", show_default="5", help="Number of checkpoints that are kept.")
-@_option("--journal", is_flag=True, help="Write each push to disk before it is answered, so that none is ever lost.")
+@_option(
+    "--keep",
+    type=_POSITIVE,
+    metavar="N",
+    show_default="5",
+    envvar="PSSERVER_KEEP",
+    help="Number of checkpoints that are kept.",
+)
+@_option(
+    "--journal",
+    is_flag=True,
+    envvar="PSSERVER_JOURNAL",
+    help="Write each push to disk before it is answered, so that none is ever lost.",
+)
 @_option("--resume", is_flag=True, help="Continue the run in --run-dir where it stopped.")
 @_script_command
 def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
     """Run SCRIPT on a cluster of processes on this machine, and stop all of them at the end.
 
-    Lines that the workers print are shown after the worker's name. A worker that fails is started again up to --restart
-    times; then the others are stopped, and its exit code is this command's. Ctrl-C stops all of them; a second Ctrl-C
-    kills them.
+    Lines that the workers print are shown after the worker's name. A worker that fails is started again up to
+    --restarts times; then the others are stopped, and its exit code is this command's. Ctrl-C stops all of them; a
+    second Ctrl-C kills them.
 
-    With --run-dir the servers write checkpoints, --restart restarts them too, and --resume continues a run that was
+    The first line has the servers' addresses: for `psserver status`, and for further workers (`psworker run`). Other
+    options of servers are set by their environment variables (`psserver serve --help`).
+
+    With --run-dir the servers write checkpoints, --restarts restarts them too, and --resume continues a run that was
     stopped, also on another number of shards or with another number of workers.
 
     \b
       psworker local train.py
       psworker local --workers 4 --shards 2 train.py --epochs 3
       psworker local --workers 3 --consistency bounded:2 train.py
-      psworker local --workers 3 --restart 5 train.py
-      psworker local --run-dir runs/a --checkpoint-every 5m --restart 5 train.py
+      psworker local --workers 3 --restarts 5 train.py
+      psworker local --workers 2 --bind 0.0.0.0:7070 train.py
+      psworker local --run-dir runs/a --checkpoint-every 5m --restarts 5 train.py
       psworker local --run-dir runs/a --resume train.py
       psworker local --workers 4 --push-every 4 --pull-every 4 --overlap train.py
       psworker local --workers 4 --consistency sync:4 --local-steps 50 train.py
@@ -272,6 +302,10 @@ def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...]
     from psworker.launch.local_cluster import LocalCluster
 
     worker_options, run_folder = _worker_options(options), _run_folder(options)
+    try:
+        options["bind"] = shard_addresses(options["bind"], options["shards"])
+    except ConfigurationError as error:
+        raise click.BadParameter(str(error), param_hint="--bind") from None
     try:
         job = Job(script, arguments, debug=debug, worker_options=worker_options, run_folder=run_folder, **options)
     except ConfigurationError as error:

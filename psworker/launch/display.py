@@ -123,6 +123,10 @@ class Display(ExitStack):
                 console.file.write("".join(f"{label}{line}\n" for line in lines))
                 console.file.flush()
 
+    def notice(self, text: str) -> None:
+        """A line of its own, which stays; nothing with `quiet`."""
+        self._print(text)
+
     def note(self, text: str) -> None:
         """Show why the launcher is waiting."""
         self._print(text)

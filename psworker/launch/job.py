@@ -3,13 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pswire.addresses import shard_addresses
 from pswire.errors import ConfigurationError
 from pswire.specs.consistency import Asynchronous, Consistency, IgnoreStaleness, StalenessSpec, Synchronous
 from psworker.launch.processes import BLAS_VARIABLES, blas_threads
 from psworker.launch.run_folder import RunFolder
-
-#: The address of a server that takes a free port.
-ANY_PORT = "127.0.0.1:0"
 
 
 @dataclass(frozen=True)
@@ -19,7 +17,8 @@ class Job:
     `threads` is the number of BLAS threads of each worker; None: its share of the cores. `debug` makes the workers show
     tracebacks of our errors. `consistency` and `staleness` are the servers'. `worker_options` are options of
     `psworker run`, by name, which workers get in their environment. A worker that fails is started again up to
-    `restart` times; so is a server if there is a `run_folder` from which it can restore its state.
+    `restarts` times; so is a server if there is a `run_folder` from which it can restore its state. `bind` has the
+    address on which each server listens, by default a free port of the loopback interface.
 
     Raises `ConfigurationError` for fewer workers than a synchronous update waits for.
     """
@@ -33,8 +32,9 @@ class Job:
     consistency: Consistency = field(default_factory=Asynchronous)
     staleness: StalenessSpec = field(default_factory=IgnoreStaleness)
     worker_options: Mapping[str, object] = field(default_factory=dict)
-    restart: int = 0
+    restarts: int = 0
     run_folder: RunFolder | None = None
+    bind: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a job that would wait for more workers than it has."""
@@ -45,6 +45,8 @@ class Job:
                 f"{'is' if self.workers == 1 else 'are'} {self.workers}: start {consistency.workers} or more, or wait "
                 f"for {self.workers}"
             )
+        if not self.bind:
+            object.__setattr__(self, "bind", shard_addresses("127.0.0.1", self.shards))
 
     @property
     def worker_names(self) -> list[str]:
@@ -56,12 +58,12 @@ class Job:
         """server-0, server-1, ... by shard."""
         return [f"server-{shard}" for shard in range(self.shards)]
 
-    def server_command(self, shard: int, bind: str = ANY_PORT) -> list[str]:
-        """Module and arguments of a shard."""
+    def server_command(self, shard: int, bind: str | None = None) -> list[str]:
+        """Module and arguments of a shard; when it is started again, with the address that the workers know."""
         options = ["--consistency", str(self.consistency), "--staleness", str(self.staleness)]
         options += ["--no-shared-memory"] * (not self.worker_options.get("shared_memory", True))
         options += self.run_folder.server_options() if self.run_folder else []
-        return ["psserver", "serve", "--bind", bind, "--shard", f"{shard}/{self.shards}", *options]
+        return ["psserver", "serve", "--bind", bind or self.bind[shard], "--shard", f"{shard}/{self.shards}", *options]
 
     def worker_command(self, name: str, servers: Sequence[str]) -> list[str]:
         """Module and arguments of a worker."""

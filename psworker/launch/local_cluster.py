@@ -15,13 +15,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
+from pswire.addresses import local_address, remote_address
 from pswire.channel import check_health
 from pswire.errors import ParamServerError
 from pswire.status_client import StatusClient
 from pswire.system.host import cores
 from psworker import config
 from psworker.launch.display import Display
-from psworker.launch.job import ANY_PORT, Job, child_environment
+from psworker.launch.job import Job, child_environment
 from psworker.launch.processes import OnLines, ParentPipe, Process, Stream, signals_handled
 from psworker.launch.progress import Watch
 from psworker.launch.restarts import Restarts
@@ -65,8 +66,8 @@ class LocalCluster:
         self._job, self._display, self._parent = job, display, ParentPipe()
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._processes: dict[str, Process] = {}
-        self._addresses: dict[str, str] = {}  # of the servers that have answered, by name
-        self._restarts = Restarts(job.restart)
+        self._addresses: dict[str, str] = {}  # on which the servers that have answered listen, by name
+        self._restarts = Restarts(job.restarts)
         self._folder: OpenRunFolder | None = None
         self._watch: Watch | None = None
         self._stopping = False
@@ -105,12 +106,22 @@ class LocalCluster:
 
     def _train(self) -> None:
         job = self._job
+        self._guarded(self._display.notice, self._servers_line())
         for name in job.worker_names:
             self._start(name)
-        servers = [self._addresses[name] for name in job.server_names]
         show = partial(self._guarded, self._display.show)
-        with Watch(StatusClient(servers), job.worker_names, show) as self._watch:
+        with Watch(StatusClient(self._servers()), job.worker_names, show) as self._watch:
             self._wait(partial(self._unfinished, job.worker_names))
+
+    def _servers(self) -> list[str]:
+        """The addresses of all servers for processes of this machine, in the order of their shards."""
+        return [local_address(self._addresses[name]) for name in self._job.server_names]
+
+    def _servers_line(self) -> str:
+        """Where the servers are, for other commands; also for those of other machines if the servers listen there."""
+        remote = [remote_address(self._addresses[name]) for name in self._job.server_names]
+        others = "" if not all(remote) or remote == self._servers() else f"; from other machines: {','.join(remote)}"
+        return f"psworker: servers at {','.join(self._servers())} (psserver status, psworker run --servers){others}"
 
     def _start(self, name: str) -> None:
         """Start a process of the job; a server again where the workers know it."""
@@ -118,11 +129,11 @@ class LocalCluster:
         on_lines: OnLines
         held: list[int] = []
         if name in job.server_names:
-            command = job.server_command(job.server_names.index(name), self._addresses.get(name, ANY_PORT))
+            command = job.server_command(job.server_names.index(name), self._addresses.get(name))
             environment, on_lines = child_environment(os.environ, None, 1), self._server_lines
             held += [self._folder.lock] if self._folder else []
         else:
-            command = job.worker_command(name, [self._addresses[server] for server in job.server_names])
+            command = job.worker_command(name, self._servers())
             environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
             folder = None if job.run_folder is None else job.run_folder.path.absolute()
             environment |= config.environment({**job.worker_options, "checkpoint_dir": folder})
@@ -183,7 +194,7 @@ class LocalCluster:
         pause = self._restarts.schedule(name, time.monotonic()) if self._restartable(process) else None
         if pause is None:
             raise _Abort(self._failure(process))
-        attempt = f"restart {self._restarts.count(name)} of {self._job.restart} in {pause:g} s"
+        attempt = f"restart {self._restarts.count(name)} of {self._job.restarts} in {pause:g} s"
         self._say(name, f"{process.describe_exit()}; {attempt}")
 
     def _restartable(self, process: Process) -> bool:
@@ -198,7 +209,7 @@ class LocalCluster:
         restarts = self._restarts.count(process.name)
         after = f" after {restarts} restart{'s' * (restarts > 1)}" if restarts else ""
         then = "; the others were stopped" if self._watch else " before the workers were started"
-        if process.name in self._addresses and self._job.restart and not self._job.run_folder:
+        if process.name in self._addresses and self._job.restarts and not self._job.run_folder:
             then += ". Its state was lost with it: with --run-dir it is saved, and the server is started again"
         error = f"{process.name} {process.describe_exit()}{after}{then}"
         return Outcome(128 - code if code < 0 else code, error, tuple(process.last_lines))
@@ -228,7 +239,7 @@ class LocalCluster:
                 self._say(server.name, f"listens again on {address}")
                 continue
             try:
-                if check_health(address, START_TIMEOUT):  # a server that does not serve stays silent
+                if check_health(local_address(address), START_TIMEOUT):  # a server that does not serve stays silent
                     self._post(self._addresses.__setitem__, server.name, address)
             except ParamServerError as error:
                 self._post(self._on_error, error)

@@ -16,8 +16,8 @@ import numpy as np
 from pswire.specs.initializers import truncated_normal
 from pswire.tensors.sums import add_rows, dot, sum_dtype
 from pswire.tensors.values import Array, IndexedSlices
-from psworker.autodiff.ops.activations import dropout_generator
-from psworker.autodiff.ops.indexing import RowSource
+from psworker.autodiff.ops.elementwise.activations import dropout_generator
+from psworker.autodiff.ops.selection.indexing import RowSource
 from psworker.autodiff.tape import no_grad
 from psworker.autodiff.tensor import Gradient
 from psworker.model.variables import BaseVariable

@@ -13,7 +13,7 @@ import numpy as np
 from pswire.errors import ConfigurationError
 from pswire.specs.initializers import RowInitializer, check_fits, rows_of
 from pswire.tensors.values import Array, IndexedSlices
-from psworker.autodiff.ops.indexing import RowSource
+from psworker.autodiff.ops.selection.indexing import RowSource
 from psworker.autodiff.tape import is_recording
 from psworker.autodiff.tensor import TensorLike
 from psworker.model.variables import BaseVariable, as_assigned, context

@@ -3,9 +3,11 @@
 Each thread has its own collection, so workers in threads do not see each other's variables. May import the engine.
 """
 
+import gc
 import itertools
 import logging
 import threading
+import weakref
 import zlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,14 +22,15 @@ from pswire.specs.initializers import Initializer
 from pswire.tensors.sums import widened
 from pswire.tensors.values import Array, TensorSpec
 from psworker.autodiff import Tensor
-from psworker.autodiff.ops.activations import seed_dropout
+from psworker.autodiff.ops.elementwise.activations import seed_dropout
 from psworker.autodiff.tensor import Gradient, Node, TensorLike, as_array
 from psworker.config import worker_name
+from psworker.model.interactive import attach, detach, is_interactive
 from psworker.model.push_reports import PushReport
 from psworker.versions import ReadVersion, VersionedArray
 
 __all__ = ["UpdateOp", "Variable", "collection", "discard_update_ops", "global_variables", "note_update"]
-__all__ += ["set_random_seed", "trainable_variables", "update_ops", "variable_scope"]
+__all__ += ["reset", "set_random_seed", "trainable_variables", "update_ops", "variable_scope"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,17 +45,13 @@ class BaseVariable(Tensor):
     has read of it.
     """
 
-    __slots__ = ("name", "read", "trainable")
+    __slots__ = ("__weakref__", "name", "read", "trainable")
 
     def _enter(self, name: str | None, trainable: bool) -> None:
         """Adds it to the collection, and registers it if a session is open; shape and dtype are set."""
         here = context.collection
         full = _first_free(f"{here.scope}variable", here.variables) if name is None else here.scope + name
-        if full in here.variables:
-            raise ConfigurationError(
-                f"there is already a variable {full!r}: choose another name, or use a variable_scope "
-                "(or `with psworker.collection():` to begin a new set of variables)"
-            )
+        here.check_free(full)
         self.name, self.read = full, ReadVersion()
         self.trainable = trainable and here.trainable and self.dtype.kind == "f"
         self._node = Node(self) if self.trainable else None
@@ -66,13 +65,7 @@ class BaseVariable(Tensor):
                 full,
                 self.dtype,
             )
-        here.variables[full] = self
-        try:
-            if here.session is not None:
-                here.session.register([self])
-        except BaseException:
-            del here.variables[full]  # refused by the server
-            raise
+        here.add(self)
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -109,7 +102,8 @@ class Variable(BaseVariable):
             `set_random_seed` and the full name as for layers. A server that already has the variable replaces this by
             its own value.
         name: unique in its collection, and the same in every worker; prefixed by the current scope. By default
-            `variable`, `variable_1`, ...
+            `variable`, `variable_1`, ... In an interactive interpreter a variable replaces an earlier one of its name,
+            unless a session is open; what was computed with the earlier one has no gradient any more.
         trainable: whether `compute_gradients` includes it by default; only floating point can be trainable, and
             nothing in a scope that is not. A variable of another dtype is logged unless this is False.
         shape: of the value that an initializer makes; None for any other value.
@@ -177,11 +171,7 @@ class Variable(BaseVariable):
 
     def _assign(self, value: TensorLike, *, add: bool) -> None:
         here = context.collection
-        if here.variables.get(self.name) is not self:
-            raise ConfigurationError(
-                f"{self.name!r} is not a variable of this thread's collection: assign it in the thread, and inside the "
-                "`with psworker.collection():`, that it was made in"
-            )
+        here.check_member(self)
         if here.session is not None:
             here.session.assign_all({self: value}, add=add)
             return
@@ -257,6 +247,8 @@ class OpenSession(Protocol):
     @property
     def global_step(self) -> int: ...
 
+    def close(self, *, failed: bool = False) -> None: ...
+
     def register(self, variables: Sequence[BaseVariable]) -> None: ...
 
     def look_up(self, table: BaseVariable, indices: Array) -> VersionedArray: ...
@@ -289,9 +281,10 @@ class UpdateMeans:
         """Adds an observation."""
         name, mean, count = update.variable.name, widened(update.value), 1
         if name in self._means:
-            _, earlier, count = self._means[name]
-            count += 1
-            mean = earlier * (1 - 1 / count) + mean / count  # without a difference: inf - inf is nan
+            op, earlier, number = self._means[name]
+            if op.variable is update.variable:  # and not an earlier one of its name
+                count = number + 1
+                mean = earlier * (1 - 1 / count) + mean / count  # without a difference: inf - inf is nan
         self._means[name] = update, mean, count
 
     def ops(self, scope: str | None = None) -> list[UpdateOp]:
@@ -320,6 +313,68 @@ class Collection:
         self.noted = UpdateMeans()  # not sent yet
         self.session: OpenSession | None = None
 
+    def check_free(self, name: str) -> None:
+        """Raises `ConfigurationError` if a new variable can neither have this name nor replace the one that has it."""
+        if name not in self.variables:
+            return
+        if not is_interactive():
+            raise ConfigurationError(
+                f"there is already a variable {name!r}: choose another name, or use a variable_scope "
+                "(or `with psworker.collection():` to begin a new set of variables)"
+            )
+        if self.session is not None:
+            raise ConfigurationError(
+                f"there is already a variable {name!r}, which the open session trains: close the session by "
+                "session.close(), or by psworker.reset(), which forgets all variables too, and make it again"
+            )
+
+    def add(self, variable: BaseVariable) -> None:
+        """Adds a variable whose name is free, or replaces the earlier one; registers it if a session is open."""
+        name = variable.name
+        earlier = self.variables.pop(name, None)
+        if earlier is not None:
+            detach(earlier, f"the variable {name!r} that another one of this name, made later, has replaced")
+        self.variables[name] = variable
+        try:
+            if self.session is not None:
+                self.session.register([variable])
+        except BaseException:
+            del self.variables[name]  # refused by the server
+            raise
+
+    def restore(self, before: Mapping[str, BaseVariable]) -> None:
+        """Removes the variables made since there were only those of `before`, which become members again."""
+        self.variables.clear()
+        self.variables.update(before)
+        for variable in before.values():
+            attach(variable)
+
+    def check_member(self, variable: BaseVariable) -> None:
+        """Raises `ConfigurationError` unless this is the variable of its name here."""
+        name, there = variable.name, self.variables.get(variable.name)
+        if there is variable:
+            return
+        if there is not None:
+            raise ConfigurationError(
+                f"this variable {name!r} is not the one of this thread's collection: one made later has replaced it, "
+                "or it was made in another thread or `with psworker.collection():`. Run the code that uses it again, "
+                "with the present one"
+            )
+        raise ConfigurationError(
+            f"{name!r} is not a variable of this thread's collection: use it in the thread, and inside the "
+            "`with psworker.collection():`, that it was made in; after psworker.reset() make it again"
+        )
+
+    def forget_unreferenced(self) -> None:
+        """Removes the variables that nothing but this collection refers to, as of a layer that a cell made again."""
+        known = {name: weakref.ref(variable) for name, variable in self.variables.items()}
+        self.variables.clear()
+        try:
+            gc.collect()  # a variable and its node refer to each other
+        finally:
+            alive = {name: reference() for name, reference in known.items()}
+            self.variables.update((name, variable) for name, variable in alive.items() if variable is not None)
+
 
 class _Context(threading.local):
     """The collection of each thread."""
@@ -347,6 +402,27 @@ def collection() -> Iterator[Collection]:
         context.collection = outer
 
 
+def reset() -> None:
+    """Forgets the variables of this thread's collection, and leaves its open session, as after an exception.
+
+        ps.reset()                      # the first line of a cell that makes a model
+        model = nn.Sequential(nn.Dense(784, 100), ops.relu, nn.Dense(100, 10))      # dense, dense_1 in each run
+
+    For notebooks: names are free again, those of layers are counted anew, and the seed of `set_random_seed` is that of
+    the beginning. A gradient through a variable that was forgotten raises `ConfigurationError`.
+    """
+    here = context.collection
+    try:
+        if here.session is not None:
+            here.session.close(failed=True)
+    finally:
+        for variable in here.variables.values():
+            detach(variable, f"the variable {variable.name!r} of before psworker.reset()")
+        here.variables.clear()
+        here.noted, here.seed = UpdateMeans(), 0
+        seed_dropout()
+
+
 @contextmanager
 def variable_scope(name: str, trainable: bool = True) -> Iterator[None]:
     """Variables created in the block are named `name/...`; scopes nest.
@@ -372,15 +448,14 @@ def layer_scope(name: str | None, kind: str) -> Iterator[str]:
     If the block raises, the variables that it has created are removed.
     """
     here = context.collection
-    before = set(here.variables)
+    before = dict(here.variables)
     inside = [key.removeprefix(here.scope) for key in before if key.startswith(here.scope)]
     taken = {key.partition("/")[0] for key in inside if "/" in key}
     try:
         with variable_scope(_first_free(kind, taken) if name is None else name):
             yield here.scope.removesuffix("/")
     except BaseException:
-        for made in here.variables.keys() - before:  # of an incomplete layer
-            del here.variables[made]
+        here.restore(before)  # without those of an incomplete layer
         raise
 
 

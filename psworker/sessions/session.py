@@ -19,7 +19,7 @@ from pswire.messages import Assignment, EpochReport, QueueSpec, WorkerStatus
 from pswire.system.host import keep_memory, process_program
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.autodiff import Tensor, no_grad
-from psworker.autodiff.ops.indexing import checked_ids
+from psworker.autodiff.ops.selection.indexing import checked_ids
 from psworker.autodiff.tensor import TensorLike
 from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
@@ -28,6 +28,7 @@ from psworker.config import StrategyConfig, WorkerConfig, worker_config
 from psworker.data.dataset import Batch, Dataset
 from psworker.model import model_files, variables
 from psworker.model.gradient_transforms import GradientAndVariable
+from psworker.model.interactive import is_interactive
 from psworker.model.push_reports import PushReport
 from psworker.model.tables import Table, check_no_table
 from psworker.model.variables import BaseVariable, UpdateOp, as_assigned, check_variable
@@ -155,6 +156,7 @@ class Session:
         else:
             self._replica = Downpour(*replica, self._strategy)
         self._collection: variables.Collection | None = None
+        self._entered = False
         #: By variable: the loss whose gradient it gets next, and the version of the weights.
         self._computed: dict[str, tuple[float, ReadVersion]] = {}
         self._queues = 0
@@ -212,14 +214,23 @@ class Session:
         """
         here = variables.context.collection
         if here.session is not None:
-            raise ConfigurationError("a session is already open: close it first; a program has one session at a time")
+            raise ConfigurationError(
+                "a session is already open, and a program has one session at a time: leave its `with` block, or close "
+                "it by session.close(), or by psworker.reset(), which forgets all variables too"
+            )
+        if self._entered:
+            raise ConfigurationError("this session was open before: make a new one by psworker.session()")
+        self._entered = True
         try:
+            if is_interactive():
+                here.forget_unreferenced()
             joined = self._client.join()
             self._replica.check()
             self.number, self._replica.global_step = joined.number, joined.global_step
             self._collection = here
             self.register(list(here.variables.values()))
         except BaseException:
+            self._collection = None
             self._client.leave(failed=True)
             self._client.close()
             raise
@@ -229,23 +240,37 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leaves the job; the variables keep their last values.
+        """Leaves the job, by `close`."""
+        self.close(failed=kind is not None)
 
-        Gradients that were not pushed yet are pushed first, and weights are pulled if they are outdated. After an
-        exception, including Ctrl-C and `sys.exit`, neither happens: the worker's examples go to others, and synchronous
-        updates wait for a replacement.
+    def open(self) -> Self:
+        """Opens the session without a `with` block, as for several cells of a notebook, until `close`.
+
+            session = ps.session().open()
+
+        Raises as entering a `with` block does.
         """
-        failed = True
+        return self.__enter__()
+
+    def close(self, *, failed: bool = False) -> None:
+        """Leaves the job; the variables keep their last values. Does nothing if the session is not open.
+
+        Gradients that were not pushed yet are pushed first, and weights are pulled if they are outdated. If it has
+        `failed`, as when an exception, Ctrl-C and `sys.exit` included, leaves the `with` block, neither happens: the
+        worker's examples go to others, and synchronous updates wait for a replacement.
+        """
+        if self._collection is None:
+            return
+        left_well = False
         try:
-            if kind is None:
+            if not failed:
                 self._replica.finish()
-                failed = False
+                left_well = True
         finally:
-            if self._collection is not None:
-                self._collection.session = None
+            self._collection.session = None
             self._collection = None
             try:
-                self._client.leave(failed=failed)
+                self._client.leave(failed=not left_well)
             finally:
                 self._client.close()
 
@@ -263,7 +288,7 @@ class Session:
     def pull(self, variables: Sequence[BaseVariable] | None = None) -> None:
         """Fetches fresh values, by default of all variables but tables."""
         check_no_table(variables or (), "pulled")
-        names = self._replica.names if variables is None else [variable.name for variable in variables]
+        names = self._replica.names if variables is None else self._names(variables)
         self._replica.pull(names)
 
     def rows(self, table: BaseVariable, ids: TensorLike) -> Array:
@@ -284,8 +309,7 @@ class Session:
 
     def look_up(self, table: BaseVariable, indices: Array) -> VersionedArray:
         """The rows with these numbers, (n,), which are checked."""
-        self._known()  # raises when the session is not open
-        return self._client.choose(table.name, indices)
+        return self._client.choose(self._names([table])[0], indices)
 
     def slot(self, variable: BaseVariable, name: str) -> Array:
         """A slot that the optimizer keeps beside a variable, of its shape, such as `session.slot(W, "m")`; read-only.
@@ -293,8 +317,8 @@ class Session:
         With local steps it is that of the program's optimizer in this worker. Raises `ConfigurationError` if the
         variable's optimizer has no such slot, or it was never trained, `TypeError` if it is not a variable.
         """
-        self._known()  # raises when the session is not open
         check_variable(variable, "session.slot")
+        self._names([variable])
         return self._replica.slot(variable, name)
 
     def assign(self, variable: BaseVariable, value: TensorLike) -> None:
@@ -312,7 +336,8 @@ class Session:
         lose its fraction, or its sign.
         """
         check_no_table(values, "assigned")
-        assignments = [Assignment(variable.name, as_assigned(variable, value)) for variable, value in values.items()]
+        names = self._names(values)
+        assignments = [Assignment(name, as_assigned(*each)) for name, each in zip(names, values.items(), strict=True)]
         if assignments:
             self._replica.flush()
             self._client.assign(assignments, add=add)
@@ -357,14 +382,15 @@ class Session:
     def fetch(self, variables: Sequence[BaseVariable]) -> list[Array]:
         """The servers' values, without the session's encoding; the variables stay as they are. For model files."""
         self._replica.flush()
-        return [_whole(value) for value in self._client.pull([variable.name for variable in variables], exact=True)]
+        return [_whole(value) for value in self._client.pull(self._names(variables), exact=True)]
 
     def fetch_rows(self, table: BaseVariable, first: int, count: int) -> Array:
         """The servers' rows of a table from number `first` on, likewise."""
-        return _whole(self._client.choose(table.name, np.arange(first, first + count), exact=True))
+        return _whole(self._client.choose(self._names([table])[0], np.arange(first, first + count), exact=True))
 
     def assign_rows(self, table: BaseVariable, pieces: Iterable[Array], first: int = 0) -> None:
         """Sets the rows of a table, on the servers, to these, from row `first` on; each piece at once."""
+        self._names([table])
         self._replica.flush()
         for rows in pieces:
             self._client.assign([Assignment(table.name, rows, first)])
@@ -454,13 +480,17 @@ class Session:
         """
         if self._client.generation:
             self._client.check_changeable()
+        known = self._known()
         names: list[str] = []
         entries: list[VersionedArray] = []
         observed = tuple(updates)
+        self._names(op.variable for op in observed)  # raises
         among: dict[str, BaseVariable] = {}
         loss, without = None, []
         for gradient, variable in grads_and_vars:
             name = variable.name
+            if known.get(name) is not variable:
+                self._names([variable])  # raises
             among[name] = variable
             noted, read = self._computed.get(name, (None, variable.read))
             if loss is None:
@@ -589,6 +619,16 @@ class Session:
         """
         self._replica.flush()
         self._client.report_idle()
+
+    def _names(self, variables: Iterable[BaseVariable]) -> list[str]:
+        """Their names; raises `ConfigurationError` unless the session is open and these are its variables."""
+        self._known()
+        assert self._collection is not None
+        names = []
+        for variable in variables:
+            self._collection.check_member(variable)
+            names.append(variable.name)
+        return names
 
     def _known(self) -> dict[str, BaseVariable]:
         if self._collection is None or self._collection.session not in (None, self):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pswire.errors import StorageError
-from psworker.autodiff.ops.activations import dropout_state, set_dropout_state
+from psworker.autodiff.ops.elementwise.activations import dropout_state, set_dropout_state
 
 
 class SessionPart:

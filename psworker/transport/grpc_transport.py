@@ -18,7 +18,8 @@ import grpc
 import numpy as np
 
 from pswire import messages as ms
-from pswire.channel import check_address, error_from, open_channel, timeout_message
+from pswire.addresses import check_address
+from pswire.channel import error_from, open_channel, timeout_message
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import ConfigurationError, InternalError, Malformed, TimedOut, TooLarge, Unavailable
 from pswire.messages import Answer, Request
@@ -60,7 +61,7 @@ class GrpcTransport:
     """A `Transport` to shards at addresses, in the order of their numbers. Connects with the first call. Thread-safe.
 
     Args:
-        addresses: as `pswire.channel.check_address` takes them.
+        addresses: as `pswire.addresses.check_address` takes them.
         shared_memory: whether tensors go through shared memory where a server is on this host.
 
     Raises:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from importlib.metadata import version
@@ -15,6 +16,7 @@ from psworker.launch import local_cluster
 from psworker.launch.cli import main
 from psworker.launch.display import Display
 from psworker.launch.job import Job
+from tests.commands import free_address
 from tests.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
@@ -150,11 +152,23 @@ def test_a_worker_leaves_at_sigterm_and_ends_with_the_code_it_was_given(commands
     assert [(worker["name"], worker["state"]) for worker in json.loads("".join(out))["workers"]] == [("w0", "left")]
 
 
+HELD_BEFORE_THE_SCRIPT = """
+import threading
+from psworker.launch import cli
+
+def hold(text):
+    print("held", flush=True)
+    threading.Event().wait(600)
+
+cli.config.parse_servers = hold
+cli.main()
+"""
+
+
 def test_sigterm_before_the_script_begins_ends_a_worker_at_once_with_that_code(commands):
-    slow = held_at_import("pswire.channel") + "from psworker.launch.cli import main; main()"
-    command = commands.python("-c", slow, *RUN[1:], "--sigterm-code", "3", commands.script("print('in')"))
-    command.wait_for("importing")
-    assert command.end() == (3, ["importing"], [])
+    command = commands.python("-c", HELD_BEFORE_THE_SCRIPT, *RUN[1:], "--sigterm-code", "3", commands.script(""))
+    command.wait_for("held")
+    assert command.end() == (3, ["held"], [])
 
 
 @pytest.mark.parametrize(
@@ -224,7 +238,7 @@ def test_a_server_that_is_not_there_is_given_up_with_its_address(commands):
 
 
 def test_help_shows_examples_and_the_environment_variable_of_every_option_and_version_is_the_packages(commands):
-    for command, count in (("run", 13), ("local", 19)):
+    for command, count in (("run", 13), ("local", 20)):
         text = " ".join(CliRunner().invoke(main, [command, "--help"], prog_name="psworker").output.split())
         assert text.startswith(f"Usage: psworker {command} [OPTIONS] SCRIPT [ARGS]...")
         assert f" psworker {command} --" in text
@@ -269,6 +283,48 @@ def test_workers_train_together_as_their_flags_say_and_their_lines_come_with_the
     assert re.fullmatch("2 steps in .* · 2 workers", err[-1])
 
 
+#: Ends when two workers have joined.
+JOINS = """
+    import time
+    import psworker as ps
+    W = ps.Variable(0.0, name="W")
+    with ps.session() as session:
+        print("joined as", session.number, flush=True)
+        ps.GradientDescent(1.0).apply_gradients([(-1.0, W)])
+        while W.value < 2:
+            time.sleep(0.02)
+            session.pull()
+"""
+
+
+@pytest.mark.parametrize("bind", ["127.0.0.1", *slow(["0.0.0.0:0"])])
+def test_the_first_line_has_the_servers_addresses_where_further_workers_can_join(commands, bind):
+    script = commands.script(JOINS)
+    options = "--progress", "plain", "--workers", "1", "--shards", "2", "--bind", bind
+    job = commands.start("psworker", "local", *options, script)
+    job.wait_for("joined as 0")
+    servers = re.fullmatch(r"psworker: servers at ((127\.0\.0\.1:\d+),(127\.0\.0\.1:\d+)) \(.*\)(; .*)?", job.err[0])
+    elsewhere = servers[1].replace("127.0.0.1", socket.gethostname())
+    assert servers[4] == (f"; from other machines: {elsewhere}" if bind.startswith("0.0.0.0") else None)
+    code, out, err = commands.run("psworker", "run", "--servers", servers[1], script)
+    assert (code, out, err) == (0, ["joined as 1"], [])
+    assert job.wait() == 0
+
+
+def test_a_local_cluster_names_an_address_of_its_servers_that_is_taken_or_impossible(commands):
+    host, _, port = free_address().rpartition(":")
+    bind = f"{host}:{port}"
+    job = commands.start(*LOCAL, "--workers", "1", commands.script(LEAVES), PSSERVER_BIND=bind)
+    job.wait_for("in")
+    code, out, err = commands.run(*LOCAL, "--bind", bind, commands.script(LEAVES))
+    assert (code, out) == (1, [])
+    taken = f"Error: cannot listen on {bind}: Address already in use; choose another address, or a free port: --bind "
+    assert f"server-0 | {taken}{host}:0" in [re.sub(" +", " ", line) for line in err]
+    assert job.end(signal.SIGINT)[0] == 130
+    done = CliRunner().invoke(main, ["local", "--shards", "2", "--bind", "here:65535", __file__])
+    assert (done.exit_code, "--bind: 'here:65535': 2 shards need ports up to 65536" in done.output) == (2, True)
+
+
 @pytest.mark.slow
 def test_a_worker_that_fails_stops_the_others_and_its_last_lines_are_shown(commands):
     source = """
@@ -299,7 +355,7 @@ def test_a_killed_process_stops_the_job(commands, victim, options):
 
 
 def test_a_killed_server_ends_the_job_also_with_restarts_if_there_is_no_run_folder(commands):
-    command = commands.start(*LOCAL, "--restart", "3", "--workers", "1", commands.script(LEAVES))
+    command = commands.start(*LOCAL, "--restarts", "3", "--workers", "1", commands.script(LEAVES))
     command.wait_for("in")
     (pid,) = [pid for pid, line in commands.alive().items() if "--shard" in line]
     os.kill(pid, signal.SIGKILL)
@@ -351,7 +407,7 @@ def test_a_reader_that_goes_away_ends_the_job(commands):
 
 @pytest.mark.slow
 def test_a_server_that_cannot_start_is_explained(commands):
-    code, out, err = commands.run(*LOCAL, commands.script(""), PSSERVER_SERVE_LEASE="soon")
+    code, out, err = commands.run(*LOCAL, commands.script(""), PSSERVER_LEASE="soon")
     assert (code, out) == (2, [])
     assert any(line.startswith("server-0 | Error: Invalid value for '--lease'") for line in err)
     assert "Error: server-0 ended with exit code 2 before the workers were started" in err

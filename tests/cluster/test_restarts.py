@@ -1,4 +1,4 @@
-"""`psworker local --restart`: processes that fail are started again, and end with the job."""
+"""`psworker local --restarts`: processes that fail are started again, and end with the job."""
 
 import os
 import re
@@ -54,7 +54,7 @@ KILLS_ITSELF_ONCE = """
 
 def test_a_killed_worker_is_started_again_with_its_name_and_the_job_trains_on_each_example_once_an_epoch(commands):
     script = commands.script(KILLS_ITSELF_ONCE)
-    code, out, err = commands.run(*LOCAL, "--restart", "1", script)
+    code, out, err = commands.run(*LOCAL, "--restarts", "1", script)
     assert (code, launcher_lines(err)) == (0, ["worker-1 was killed by SIGKILL; restart 1 of 1 in 0.5 s"])
     assert [line for line in out if line.startswith("worker-1 | inc")] == [
         "worker-1 | incarnation 1",
@@ -72,7 +72,7 @@ def test_a_worker_that_fails_again_ends_the_job_when_its_restarts_are_used_up(co
         while os.environ["PSWORKER_NAME"] == "worker-0": time.sleep(600)
         sys.exit("no luck")
     """
-    code, out, err = commands.run(*LOCAL, "--restart", "2", commands.script(source))
+    code, out, err = commands.run(*LOCAL, "--restarts", "2", commands.script(source))
     assert (code, out.count("worker-1 | begins")) == (1, 3)
     restarts = [f"worker-1 ended with exit code 1; restart {number} of 2 in {pause} s" for number, pause in PAUSES]
     assert launcher_lines(err) == restarts
@@ -97,5 +97,5 @@ def test_a_signal_in_the_pause_before_a_restart_ends_the_job_at_once(commands, m
             if any("restart 1 of 1 in 600 s" in line for line in lines):
                 os.kill(os.getpid(), number)
 
-    job = Job(str(commands.folder / commands.script("import sys; sys.exit(3)")), workers=1, restart=1)
+    job = Job(str(commands.folder / commands.script("import sys; sys.exit(3)")), workers=1, restarts=1)
     assert LocalCluster(job, SignalsInThePause(job.worker_names)).run() == Outcome(128 + number)

@@ -49,7 +49,7 @@ def server_of(commands, shard):
 
 @pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_killed_server_is_started_again_with_its_state_and_the_workers_go_on(commands, shards):
-    options = "--restart", "1", "--journal", "--workers", "1", "--shards", str(shards)
+    options = "--restarts", "1", "--journal", "--workers", "1", "--shards", str(shards)
     command = commands.start(*LOCAL, *options, commands.script(COUNTS))
     command.wait_for("at ten")
     for shard in range(shards):
@@ -98,7 +98,7 @@ def test_a_server_whose_port_was_taken_in_the_pause_ends_the_job_with_an_error_t
         monkeypatch.setenv(name, value)
     script = commands.script("import threading; print('in', flush=True); threading.Event().wait(600)")
     folder = RunFolder(commands.folder / "run")
-    job = Job(str(commands.folder / script), workers=1, restart=1, run_folder=folder)
+    job = Job(str(commands.folder / script), workers=1, restarts=1, run_folder=folder)
     with closing(socket.socket()) as taken:
 
         class TakesThePort(Display):

@@ -326,6 +326,10 @@ class Model:
             examples, cost = map(sum, zip(*known, strict=True)) if known else (0, 0)
             self.reports.append((epoch, cost / examples if known else None, SIZE))
 
+    def held_from(self):
+        """The position where each worker's block begins, as it got it."""
+        return {worker: self.starts[number] for worker, number in self.out.items()}
+
     def hand_out(self):
         for one in list(self.waiting):
             if one.worker not in self.out and self.free:

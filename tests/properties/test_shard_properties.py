@@ -485,6 +485,10 @@ class AnyInterleaving(RuleBasedStateMachine):
             assert bool(one.waiting_for) == (one.name in held)
             assert one.lease_left == (max(0.0, life.expires - model.now) if life.state == "live" else 0.0)
         assert [(epoch.epoch, epoch.cost, epoch.examples) for epoch in report.epochs] == model.reports
+        for queue in report.queues:
+            held = [model.noted.get(name, (start,))[0] - start for name, start in model.held_from().items()]
+            assert queue.done == sum(examples for _, examples, _ in model.parts) + sum(held)
+            assert (queue.epoch, queue.blocks_out) == (min(len(model.reports) + 1, EPOCHS), len(model.out))
 
     def teardown(self):
         """The data is read to its end, by another worker at last. Held pushes are answered if there were enough."""

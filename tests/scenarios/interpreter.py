@@ -235,8 +235,8 @@ class Scenario:
     def do_take(self, who: str, name: str, *, options, pairs) -> list[str]:
         """`take w0 mnist [size=10 block=4 epochs=2 seed=0] [finished=0] [cost=1.5] [reports_received=0] [give_back=1]`.
 
-        Later without the sizes. All reports that the worker was given count as received, unless `reports_received` is
-        given.
+        Also `limit=15 in_order=1`. Later without the sizes. All reports that the worker was given count as received,
+        unless `reports_received` is given.
         """
         sizes = {key: int(text) for key, text in pairs}
         queue = messages.QueueSpec(name, **sizes) if sizes else self._queues[name]
@@ -260,6 +260,15 @@ class Scenario:
 
     def do_status(self, **_) -> list[str]:
         return self._send("status", messages.Status())
+
+    def do_queues(self, **_) -> list[str]:
+        """`queues`: how far each of them is."""
+        (reply,) = self.shard.step(0, messages.Status(), self.now).replies
+        return [
+            f"{one.spec.name}: epoch {one.epoch}, {one.done} done of {one.spec.total or 'no end'}, "
+            f"blocks out: {one.blocks_out}"
+            for one in reply.answer.queues
+        ]
 
     def do_memory(self, **_) -> list[str]:
         """`memory`: of values, slots, and the weights served to workers."""

@@ -1,46 +1,46 @@
 """The ops: functions on tensors, arrays and numbers, each beside its derivative.
 
 `from psworker import ops`, then `ops.matmul(x, W)`. The operators and methods of `Tensor` are bound to them here. To
-add an op, write a function with `@op` in its family's file, name it in that file's `__all__`, and add rows to
-tests/unit/psworker/autodiff/cases.py. Ops import numpy, `pswire.tensors`, the tape and each other only.
+add an op, write a function with `@op` in its family's file, name it in that file's `__all__`, and add rows to cases.py
+or numpy_cases.py in tests/unit/psworker/autodiff/. Ops import numpy, `pswire.tensors`, the tape and each other only.
 """
 
 from collections.abc import Callable, Sequence
 from typing import SupportsIndex
 
-from psworker.autodiff.ops import (
-    activations,
-    arrays,
-    elementary,
-    indexing,
-    linear_algebra,
-    losses,
-    math,
-    normalization,
-    ordering,
-    reductions,
-    segments,
-)
-from psworker.autodiff.ops.activations import *  # noqa: F403
-from psworker.autodiff.ops.arrays import *  # noqa: F403
+from numpy.typing import DTypeLike
+
+from psworker.autodiff.ops import losses, normalization, reductions
+from psworker.autodiff.ops.arrays import creation, joining, shapes
+from psworker.autodiff.ops.arrays.creation import *  # noqa: F403
+from psworker.autodiff.ops.arrays.joining import *  # noqa: F403
+from psworker.autodiff.ops.arrays.shapes import *  # noqa: F403
 from psworker.autodiff.ops.convolution.conv1d import conv1d
 from psworker.autodiff.ops.convolution.conv2d import conv2d, precise
 from psworker.autodiff.ops.convolution.conv2d_transpose import conv2d_transpose
 from psworker.autodiff.ops.convolution.pooling import avg_pool2d, max_pool2d
-from psworker.autodiff.ops.elementary import *  # noqa: F403
-from psworker.autodiff.ops.indexing import *  # noqa: F403
-from psworker.autodiff.ops.linear_algebra import *  # noqa: F403
+from psworker.autodiff.ops.elementwise import activations, comparisons, elementary, math
+from psworker.autodiff.ops.elementwise.activations import *  # noqa: F403
+from psworker.autodiff.ops.elementwise.comparisons import *  # noqa: F403
+from psworker.autodiff.ops.elementwise.elementary import *  # noqa: F403
+from psworker.autodiff.ops.elementwise.math import *  # noqa: F403
+from psworker.autodiff.ops.linear_algebra import matrices, products, systems
+from psworker.autodiff.ops.linear_algebra.einsum import einsum
+from psworker.autodiff.ops.linear_algebra.matrices import *  # noqa: F403
+from psworker.autodiff.ops.linear_algebra.products import *  # noqa: F403
+from psworker.autodiff.ops.linear_algebra.systems import *  # noqa: F403
 from psworker.autodiff.ops.losses import *  # noqa: F403
-from psworker.autodiff.ops.math import *  # noqa: F403
 from psworker.autodiff.ops.normalization import *  # noqa: F403
-from psworker.autodiff.ops.ordering import *  # noqa: F403
 from psworker.autodiff.ops.reductions import *  # noqa: F403
-from psworker.autodiff.ops.segments import *  # noqa: F403
+from psworker.autodiff.ops.selection import indexing, ordering, segments
+from psworker.autodiff.ops.selection.indexing import *  # noqa: F403
+from psworker.autodiff.ops.selection.ordering import *  # noqa: F403
+from psworker.autodiff.ops.selection.segments import *  # noqa: F403
 from psworker.autodiff.tensor import Tensor, TensorLike
 
-__all__ = ["avg_pool2d", "conv1d", "conv2d", "conv2d_transpose", "max_pool2d", "precise"]
-_FAMILIES = [activations, arrays, elementary, indexing, linear_algebra, losses, math, normalization, ordering]
-_FAMILIES += [reductions, segments]
+__all__ = ["avg_pool2d", "conv1d", "conv2d", "conv2d_transpose", "einsum", "max_pool2d", "precise"]
+_FAMILIES = [activations, comparisons, creation, elementary, indexing, joining, losses, math, matrices, normalization]
+_FAMILIES += [ordering, products, reductions, segments, shapes, systems]
 for _family in _FAMILIES:
     __all__ += _family.__all__
 
@@ -56,14 +56,37 @@ def _reflected(function: Callable[[TensorLike, TensorLike], Tensor]) -> Callable
 
 def _reshape(self: Tensor, *shape: SupportsIndex | Sequence[int]) -> Tensor:
     """`x.reshape(2, 3)` or `x.reshape((2, 3))`."""
-    return arrays.reshape(self, shape[0] if len(shape) == 1 else shape)  # type: ignore[arg-type]
+    return shapes.reshape(self, shape[0] if len(shape) == 1 else shape)  # type: ignore[arg-type]
 
 
+def _transpose(self: Tensor, *axes: SupportsIndex | Sequence[int] | None) -> Tensor:
+    """`x.transpose()`, `x.transpose(1, 0)` or `x.transpose((1, 0))`."""
+    return shapes.transpose(self, axes[0] if len(axes) == 1 else axes or None)  # type: ignore[arg-type]
+
+
+def _astype(self: Tensor, dtype: DTypeLike) -> Tensor:
+    return shapes.cast(self, dtype)  # type: ignore[no-untyped-call, no-any-return]
+
+
+# Functions of the same name and arguments as numpy's methods, but for those above.
 _OPERATORS = {"add": math.add, "sub": math.subtract, "mul": math.multiply, "truediv": math.divide, "pow": math.power}
-for _name, _operator in {**_OPERATORS, "matmul": linear_algebra.matmul}.items():
+_OPERATORS |= {"matmul": products.matmul, "mod": elementary.mod}
+for _name, _operator in _OPERATORS.items():
     setattr(Tensor, f"__{_name}__", _operator)
     setattr(Tensor, f"__r{_name}__", _reflected(_operator))
 _METHODS = {"__neg__": math.negative, "__abs__": math.abs, "__getitem__": indexing.getitem, "reshape": _reshape}
-_REDUCTIONS = {"sum": reductions.sum, "mean": reductions.mean, "max": reductions.max, "min": reductions.min}
-for _name, _method in {**_METHODS, **_REDUCTIONS, "T": property(arrays.transpose)}.items():
+_METHODS |= {"__lt__": comparisons.less, "__le__": comparisons.less_equal, "__gt__": comparisons.greater}
+_METHODS |= {"__ge__": comparisons.greater_equal, "transpose": _transpose, "astype": _astype, "flatten": shapes.ravel}
+_MODULES = {
+    reductions: "all any cumsum max mean min prod std sum var",
+    shapes: "ravel squeeze swapaxes",
+    ordering: "argmax argmin",
+    math: "clip",
+    products: "dot",
+    comparisons: "round",
+}
+for _module, _names in _MODULES.items():
+    _METHODS |= {_name: getattr(_module, _name) for _name in _names.split()}
+for _name, _method in _METHODS.items():
     setattr(Tensor, _name, _method)
+Tensor.T = property(shapes.transpose)  # type: ignore[assignment, method-assign]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from pswire.tensors.sums import add_over, dot
-from psworker.autodiff.ops.activations import logistic
-from psworker.autodiff.ops.indexing import checked_ids
+from psworker.autodiff.ops.elementwise.activations import logistic
+from psworker.autodiff.ops.selection.indexing import checked_ids
 from psworker.autodiff.tape import Result, float16_in_float32, floating, op
 from psworker.autodiff.tensor import Array, TensorLike, Vjp, as_array
 

@@ -1,7 +1,7 @@
 """Reductions and running sums and products, each beside its derivative.
 
 Reductions are over all axes (`axis=None`), one or a tuple of them, which are removed, or kept with size 1 when
-`keepdims`. `all` and `any` return numpy arrays of booleans and have no derivative.
+`keepdims`. `all`, `any` and `count_nonzero` return numpy arrays and have no derivative.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pswire.tensors.sums import add_over, sum_dtype
 from psworker.autodiff.tape import Result, float16_in_float32, floating, op
 from psworker.autodiff.tensor import Array, Axis, TensorLike, as_array
 
-__all__ = ["all", "any", "cumprod", "cumsum", "logsumexp", "max", "mean", "min", "norm", "prod", "std", "sum", "var"]
+__all__ = ["all", "any", "count_nonzero", "cumprod", "cumsum", "logsumexp", "max", "mean", "min", "norm", "prod", "std"]
+__all__ += ["sum", "var"]
 
 
 @op
@@ -161,6 +162,11 @@ def all(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Array:
 def any(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Array:
     """Whether any element over axes is true (not 0), as booleans; over no elements False."""
     return np.asarray(np.any(as_array(x), axis=axis, keepdims=keepdims))
+
+
+def count_nonzero(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Array:
+    """The number of elements over axes that are true (not 0), int64."""
+    return np.asarray(np.count_nonzero(as_array(x), axis=axis, keepdims=keepdims))
 
 
 @op

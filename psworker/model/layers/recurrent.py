@@ -8,7 +8,7 @@ import numpy as np
 from pswire.specs.initializers import Initializer
 from pswire.tensors.sums import add_over
 from psworker.autodiff import Tensor, op, ops
-from psworker.autodiff.ops.activations import logistic
+from psworker.autodiff.ops.elementwise.activations import logistic
 from psworker.autodiff.tape import Result, float16_in_float32
 from psworker.autodiff.tensor import Array, TensorLike, Vjp, as_array
 from psworker.model.layers.layer import GLOROT_UNIFORM, ZEROS, Layer, as_input, initial_value

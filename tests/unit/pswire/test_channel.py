@@ -1,4 +1,4 @@
-"""Addresses, health, and failed calls as errors of ours."""
+"""Health, and failed calls as errors of ours."""
 
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -10,27 +10,9 @@ from grpc._cython import cygrpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from pswire import channel, errors
-from pswire.channel import check_address, check_health, error_from, open_channel
+from pswire.channel import check_health, error_from, open_channel
 
 HEALTH = health_pb2.HealthCheckResponse
-VALID = "127.0.0.1:0 0.0.0.0:65535 ps-0.svc.cluster.local:5000 my_host:1 [2001:db8::7:1]:80 [::]:0 unix:/run/ps/0.sock"
-UNFIT = """localhost :5000 localhost: localhost:http localhost:-1 localhost:65536 localhost:5000:5001 localhost:٣
-::1:5000 [::1] [::1:5000 [localhost]:5000 [1.2.3.4]:5000 http://localhost:5000 dns:///localhost:5000 a:1,b:2 -rf:1
-*:5000 unix: unix:relative.sock unix://run/ps.sock"""
-INVALID = [*UNFIT.split(), "", " ", "localhost:" + "9" * 5_000, "local host:5000", "unix:/a\0b", "unix:/" + 107 * "x"]
-
-
-def test_an_address_is_taken_as_it_is_and_without_blanks_around_it():
-    for address in VALID.split():
-        assert check_address(address) == check_address(f" {address}\n") == address
-
-
-@pytest.mark.parametrize("text", INVALID, ids=lambda text: ascii(text[:24]))
-def test_what_is_no_address_is_a_configuration_error_that_shows_it(text):
-    for check in (check_address, open_channel):
-        with pytest.raises(errors.ConfigurationError, match=r"address|unix:") as caught:
-            check(text)
-        assert repr(text) in str(caught.value)
 
 
 def test_an_option_has_a_name_that_grpc_knows_since_it_passes_over_others_without_a_word():

@@ -14,7 +14,6 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from pswire.tensors.sums import add_over
-from psworker.autodiff.ops.activations import relu_vjp
 from psworker.autodiff.ops.convolution import grouped, im2col, winograd
 from psworker.autodiff.ops.convolution.windows import (
     Padding,
@@ -24,6 +23,7 @@ from psworker.autodiff.ops.convolution.windows import (
     check_images,
     in_one_dtype,
 )
+from psworker.autodiff.ops.elementwise.activations import relu_vjp
 from psworker.autodiff.tape import Result, float16_in_float32, op
 from psworker.autodiff.tensor import Array, Tensor, TensorLike
 

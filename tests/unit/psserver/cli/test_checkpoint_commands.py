@@ -13,6 +13,7 @@ from psserver.storage.checkpoint_folders import available, found, shard_folder
 from psserver.storage.run_file import Run, write_run
 from pswire import messages as ms
 from pswire import placement
+from tests.job_reports import row
 from tests.shard_state import state_of
 from tests.unit.psserver.storage.stored_shards import write
 from tests.unit.psserver.storage.test_reshard import QUEUE, VARIABLES, Job, new_shards, write_all
@@ -94,7 +95,7 @@ def test_show_has_whole_variables_workers_queues_and_half_pushes(tmp_path, job):
         "float32[7, 40]",
         "float32[11, 30] table",
         "adam learning_rate=0.1",
-        "12 examples in blocks of 3, 2 epochs, of which 0 are complete; 1 of 8 blocks were handed out",
+        "data queue 'examples': 1 blocks of 3 were handed out",
         "w has block 0",
     ):
         assert part in text, part
@@ -103,7 +104,9 @@ def test_show_has_whole_variables_workers_queues_and_half_pushes(tmp_path, job):
     variables = {one["name"]: (one["shape"], one["dtype"], one["versions"]) for one in data["variables"]}
     assert variables.keys() == VARIABLES.keys()
     assert variables["large"] == ([7, 40], "float32", [2, 2])
+    assert row(text, "examples") == ["examples", "1 of 2", "12", "0 of 24", "1"]
     queue = data["queues"][0]
+    assert (queue["size"], queue["epochs"], queue["epoch"], queue["done"], queue["blocks_out"]) == (12, 2, 1, 0, 1)
     assert (queue["name"], queue["handed_out"], [(one["worker"], one["block"]) for one in queue["out"]]) == (
         "examples",
         1,

@@ -210,6 +210,8 @@ BAD = [
     (declaration(DESCENT | {"learning_rate": None}), "variable .W.: .*learning_rate must be .*, got None"),
     (declaration(DESCENT | {"learning_rate": {"x": 1}}), "variable 'W': unknown schedule None; known kinds: "),
     (pb.TakeRequest(sender=SENDER, queue=pb.Queue(name="q", size=1, block=0, epochs=1)), "Queue.block must be"),
+    (pb.TakeRequest(sender=SENDER, queue=pb.Queue(name="q", block=1, epochs=1)), "without a size has no epochs"),
+    (pb.TakeRequest(sender=SENDER, queue=pb.Queue(name="q", size=1, block=1, limit=-1)), "Queue.limit must be"),
     (pb.TakeReply(block=pb.Block(epoch=1, start=1, stop=1)), "Block.start must be at least 0 and below stop 1, got 1"),
     (pb.StatusReply(shards=1, workers=[pb.WorkerStatus(name="w", state="dead")]), "state cannot be 'dead'"),
 ]

@@ -16,7 +16,7 @@ from pswire.tensors.sums import add_rows
 from pswire.tensors.values import IndexedSlices
 from psworker.autodiff import Tensor, gradients, op, ops
 from psworker.autodiff.gradient_check import dense
-from psworker.autodiff.ops.activations import dropout_state, seed_dropout, set_dropout_state
+from psworker.autodiff.ops.elementwise.activations import dropout_state, seed_dropout, set_dropout_state
 from psworker.autodiff.ops.normalization import batch_norm_with_moments
 
 SEED = 19981127

@@ -200,13 +200,27 @@ def test_the_search_goes_from_the_argument_or_the_environment_to_the_repository_
     assert str(modified["cache/paramserver/mnist"]) in refused("truncated or modified")
 
 
-def test_a_folder_with_some_of_the_files_is_an_error_and_one_without_is_named_among_those_searched(tmp_path):
+def test_a_folder_with_some_of_the_files_is_an_error_that_has_the_address_of_each_one_that_it_lacks(tmp_path):
     link_mnist(tmp_path / "mnist", without=LAST)
-    refused(re.escape(f"{tmp_path}/mnist (lacks {LAST}); copy what is missing there"), tmp_path)
+    message = refused(re.escape(f"MNIST is incomplete in {tmp_path}/mnist. Download into {tmp_path}/mnist"), tmp_path)
+    assert re.findall(r"https://\S+/(\S+\.gz)  SHA-256 (\w+)", message) == [(LAST, datasets.MNIST_FILES[LAST][1])]
+
+
+def test_when_no_folder_has_them_the_error_names_those_searched_the_addresses_and_the_folder_to_put_the_files_in(
+    monkeypatch, tmp_path
+):
     (tmp_path / "none").mkdir()
     message = refused("was not found", tmp_path / "none")
     assert f"{tmp_path}/none (has none of the files); {tmp_path}/none/mnist (no such folder)" in message
-    assert f"Copy {', '.join(datasets.MNIST_FILES)} into one of these folders, or set PARAMSERVER_DATA" in message
+    assert f"Download into {tmp_path}/none, " in message
+    assert "PARAMSERVER_DATA" in message
+    addresses = dict(re.findall(r"(https://\S+\.gz)  SHA-256 (\w+)", message))
+    published = {name: digests[1] for name, digests in datasets.MNIST_FILES.items()}
+    assert addresses == {f"https://ossci-datasets.s3.amazonaws.com/mnist/{name}": published[name] for name in published}
+    monkeypatch.setattr(datasets, "__file__", "/usr/lib/python3/site-packages/psworker/data/datasets.py")
+    assert f"Download into {tmp_path}/cache/paramserver/mnist, " in refused("was not found")
+    monkeypatch.setenv("PARAMSERVER_DATA", str(tmp_path / "none"))
+    assert f"Download into {tmp_path}/none, " in refused("was not found")
 
 
 def test_a_file_that_is_truncated_or_modified_by_one_bit_or_unreadable_is_refused_by_name(tmp_path, monkeypatch):

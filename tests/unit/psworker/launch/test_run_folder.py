@@ -3,14 +3,17 @@
 import os
 import queue
 import signal
+from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner
 
 from psserver.cli.main import main as psserver
 from pswire.errors import ConfigurationError
-from pswire.specs.checkpoints import EverySteps
+from pswire.specs.checkpoints import EverySeconds, EverySteps
+from psworker.launch import local_cluster
 from psworker.launch.cli import main
 from psworker.launch.job import Job
 from psworker.launch.processes import ParentPipe, Process
@@ -122,6 +125,19 @@ def test_options_of_the_run_folder_need_one(runs, option):
     (runs / "train.py").touch()
     result = CliRunner().invoke(main, ["local", option, "train.py"])
     assert (result.exit_code, f"{option.partition('=')[0]} needs --run-dir" in result.output) == (2, True)
+
+
+def test_options_of_servers_in_the_environment_are_for_the_run_folder_and_left_to_the_servers_without_one(
+    runs, monkeypatch
+):
+    (runs / "train.py").touch()
+    jobs = []
+    monkeypatch.setattr(local_cluster, "LocalCluster", lambda job, display: jobs.append(job) or mock.MagicMock())
+    environment = {"PSSERVER_CHECKPOINT_EVERY": "7s", "PSSERVER_KEEP": "2", "PSSERVER_JOURNAL": "1"}
+    for options in ([], ["--run-dir", "a"], ["--run-dir", "a", "--keep", "3"]):
+        CliRunner().invoke(main, ["local", *options, "train.py"], env=environment)
+    folder = RunFolder(Path("a"), EverySeconds(7.0), keep=2, journal=True)
+    assert [job.run_folder for job in jobs] == [None, folder, replace(folder, keep=3)]
 
 
 def test_a_folder_that_is_not_empty_ends_the_command_before_anything_is_started(runs):

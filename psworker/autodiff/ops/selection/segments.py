@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pswire.tensors.sums import equal_groups, sum_groups
-from psworker.autodiff.ops.indexing import checked_ids, integer_ids
+from psworker.autodiff.ops.selection.indexing import checked_ids, integer_ids
 from psworker.autodiff.tape import Result, float16_in_float32, floating, op
 from psworker.autodiff.tensor import Array, TensorLike
 

@@ -1,7 +1,7 @@
 """Elementwise arithmetic, powers, exponentials and the error function, each beside its derivative.
 
 Operands broadcast as in numpy; for dtypes see `tape.op`. Trigonometric and other elementary functions are in
-`elementary.py`, reductions in `reductions.py`.
+`elementary.py`, comparisons and rounding in `comparisons.py`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,21 @@ import numpy as np
 from psworker.autodiff.tape import Result, floating, op
 from psworker.autodiff.tensor import Array
 
-__all__ = ["abs", "add", "clip", "divide", "erf", "exp", "log", "maximum", "minimum", "multiply", "negative", "power"]
-__all__ += ["sqrt", "square", "subtract", "tanh"]
+__all__ = [
+    "abs",
+    "add",
+    "clip",
+    "divide",
+    "erf",
+    "exp",
+    "log",
+    "maximum",
+    "minimum",
+    "multiply",
+    "nan_to_num",
+    "negative",
+]
+__all__ += ["power", "sqrt", "square", "subtract", "tanh"]
 
 PRODUCT_EXPONENTS = frozenset((*range(-8, -1), *range(3, 9)))  # integer exponents for which numpy has no fast path
 
@@ -156,11 +169,22 @@ def _share(larger: Array, smaller: Array, g: Array) -> Array:
 
 
 @op
-def clip(x: Array, /, low: float, high: float) -> Result:
-    """Clip elements to low ... high; the gradient passes only where low <= x <= high."""
-    if low > high:
+def clip(x: Array, /, low: float | None = None, high: float | None = None) -> Result:
+    """Clip elements to low ... high, None for no bound; the gradient passes only where low <= x <= high."""
+    least, most = -math.inf if low is None else low, math.inf if high is None else high
+    if least > most:
         raise ValueError("low must not be above high")
-    return np.clip(x, low, high), (lambda g: g * ((x >= low) & (x <= high)),)
+    value = x if low is high is None else np.clip(x, low, high)
+    return value, (lambda g: g * ((x >= least) & (x <= most)),)
+
+
+@op
+def nan_to_num(x: Array, /, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Result:
+    """Replace NaN by `nan`, inf and -inf by `posinf` and `neginf` (None: the largest and least number of the dtype).
+
+    The gradient passes to finite elements only.
+    """
+    return np.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf), (lambda g: np.where(np.isfinite(x), g, 0),)
 
 
 # fmt: off

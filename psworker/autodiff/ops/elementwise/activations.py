@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from pswire.tensors.sums import add_over
-from psworker.autodiff.ops.math import error_function
+from psworker.autodiff.ops.elementwise.math import error_function
 from psworker.autodiff.tape import Result, float16_in_float32, floating, op
 from psworker.autodiff.tensor import Array, Vjp
 
-__all__ = ["dropout", "gelu", "leaky_relu", "log_softmax", "relu", "sigmoid", "softmax", "softplus"]
+__all__ = ["dropout", "elu", "gelu", "leaky_relu", "log_sigmoid", "log_softmax", "relu", "selu", "sigmoid", "silu"]
+__all__ += ["softmax", "softplus"]
 
 
 @op
@@ -58,6 +59,50 @@ def leaky_relu(x: Array, /, slope: float = 0.2) -> Result:
 
 
 @op
+def elu(x: Array, /, alpha: float = 1.0) -> Result:
+    """X where it is positive, and alpha * (exp(x) - 1) elsewhere; the derivative at 0 is taken as alpha.
+
+    Source: D. Clevert, T. Unterthiner, S. Hochreiter, "Fast and Accurate Deep Network Learning by Exponential Linear
+    Units (ELUs)", ICLR 2016, equation 15.
+    """
+    x = floating(np.asarray(x))
+    return _exponential_linear(x, 1, alpha)
+
+
+@op
+def selu(x: Array, /) -> Result:
+    """1.0507 * elu(x, 1.6733): with normal kernels of variance 1 / fan_in, activations tend to mean 0
+    and variance 1 from layer to layer.
+
+    Source: G. Klambauer, T. Unterthiner, A. Mayr, S. Hochreiter, "Self-Normalizing Neural Networks", NIPS 2017,
+    equations 2 and 14.
+    """
+    return _exponential_linear(floating(np.asarray(x)), 1.0507009873554805, 1.6732632423543772)
+
+
+def _exponential_linear(x: Array, scale: float, alpha: float) -> Result:
+    below = np.expm1(np.minimum(x, 0)) * alpha  # 0 where x is positive
+
+    def gradient(g: Array) -> Array:
+        return np.asarray(g * (scale * np.where(x > 0, 1, below + alpha)))
+
+    return (np.maximum(x, 0) + below) * scale, (gradient,)
+
+
+@op
+@float16_in_float32
+def silu(x: Array, /) -> Result:
+    """X * sigmoid(x), also called swish.
+
+    Source: S. Elfwing, E. Uchibe, K. Doya, "Sigmoid-Weighted Linear Units for Neural Network Function Approximation in
+    Reinforcement Learning", Neural Networks 107, 2018, equations 10 and 11.
+    """
+    x = floating(np.asarray(x))
+    share = logistic(x)
+    return x * share, (lambda g: g * (share * (1 + x * (1 - share))),)
+
+
+@op
 @float16_in_float32
 def sigmoid(x: Array, /) -> Result:
     """1 / (1 + exp(-x)), without overflow, and precise for small results."""
@@ -72,6 +117,14 @@ def logistic(x: Array) -> Array:
         np.exp(y, out=y)
     y += 1
     return np.divide(1, y, out=y)
+
+
+@op
+@float16_in_float32
+def log_sigmoid(x: Array, /) -> Result:
+    """The logarithm of `sigmoid`, -log(1 + exp(-x)), without overflow."""
+    x = floating(x)
+    return np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x))), (lambda g: g * logistic(np.negative(x)),)
 
 
 @op

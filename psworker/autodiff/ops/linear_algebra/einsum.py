@@ -1,4 +1,4 @@
-"""The matrix product and einsum, each beside its derivatives."""
+"""Sums of products over axes named by letters, beside their derivatives."""
 
 from __future__ import annotations
 
@@ -8,51 +8,11 @@ from typing import TypeAlias
 import numpy as np
 
 from pswire.tensors.sums import add_over
+from psworker.autodiff.ops.linear_algebra.products import in_one_dtype
 from psworker.autodiff.tape import Result, float16_in_float32, op
 from psworker.autodiff.tensor import Array, Tensor, TensorLike
 
-__all__ = ["einsum", "matmul"]
-
-
-@op
-@float16_in_float32
-def matmul(a: Array, b: Array, /) -> Result:
-    """The matrix product over the last two axes, (..., n, k) @ (..., k, m) -> (..., n, m); leading axes broadcast.
-
-    A 1-d operand is a row on the left and a column on the right; its added axis is removed from the result.
-    """
-    a, b = np.asarray(a), np.asarray(b)
-    if a.ndim == 0 or b.ndim == 0:
-        raise ValueError("both operands must have at least one axis")
-    inner = b.shape[0 if b.ndim == 1 else -2]
-    if a.shape[-1] != inner:
-        raise ValueError(f"the last axis of a ({a.shape[-1]}) must be as long as the first matrix axis of b ({inner})")
-    if a.ndim == b.ndim == 2:
-        return a @ b, (lambda g: _times_transposed(g, b), lambda g: a.T @ g)
-    if b.ndim <= 2:
-        return _flattened_product(a, b)
-    if a.ndim == 1:
-        return np.matmul(a, b), (
-            lambda g: (g[..., np.newaxis, :] @ b.swapaxes(-1, -2))[..., 0, :],
-            lambda g: a[:, np.newaxis] @ g[..., np.newaxis, :],
-        )
-    return np.matmul(a, b), (lambda g: g @ b.swapaxes(-1, -2), lambda g: a.swapaxes(-1, -2) @ g)
-
-
-def _flattened_product(a: Array, b: Array) -> Result:
-    """(..., k) @ (k, m) or (k,) as one product of matrices; np.matmul makes one per leading index of a."""
-    rows, columns = a.reshape(math.prod(a.shape[:-1]), len(b)), b.reshape(len(b), math.prod(b.shape[1:]))
-    shape = len(rows), columns.shape[1]
-    return (rows @ columns).reshape(a.shape[:-1] + b.shape[1:]), (
-        lambda g: _times_transposed(g.reshape(shape), columns).reshape(a.shape),
-        lambda g: (rows.T @ g.reshape(shape)).reshape(b.shape),
-    )
-
-
-def _times_transposed(g: Array, b: Array) -> Array:
-    """The product g @ b.T; for a smaller g, BLAS is up to a third faster on the transposed product."""
-    return g @ b.T if len(g) >= b.shape[1] else np.ascontiguousarray((b @ g.T).T)
-
+__all__ = ["einsum"]
 
 Labelled: TypeAlias = tuple[Array, list[str]]  # an array, and a label per axis
 
@@ -60,8 +20,7 @@ Labelled: TypeAlias = tuple[Array, list[str]]  # an array, and a label per axis
 @op
 @float16_in_float32
 def _einsum(a: Array, b: Array, /, subscripts: str) -> Result:
-    dtype = np.result_type(a, b)  # a Python number promotes nothing
-    a, b = np.asarray(a, dtype), np.asarray(b, dtype)
+    a, b = in_one_dtype(a, b)
     a_labels, b_labels, result = _labels(subscripts, a.ndim, b.ndim)
     b_sizes = dict(zip(b_labels, b.shape, strict=True))
     for label, size in zip(a_labels, a.shape, strict=True):
@@ -82,29 +41,53 @@ def _einsum(a: Array, b: Array, /, subscripts: str) -> Result:
     )
 
 
-def einsum(subscripts: str, a: TensorLike, b: TensorLike) -> Tensor:
-    """np.einsum of two operands, computed by matrix products.
+def einsum(subscripts: str, *operands: TensorLike) -> Tensor:
+    """np.einsum, computed by matrix products.
 
     `subscripts`: one letter per axis, as in "bij,bjk->bik"; "..." for any number of broadcast axes; without "->" the
-    result has the letters that occur once, in alphabetical order. Diagonals (a letter twice in one operand) are not
-    supported.
+    result has the letters that occur once, in alphabetical order. More than two operands are multiplied from left to
+    right: order them so that what is in between is small. A letter twice in one operand is not supported: take its
+    `diagonal` first.
 
     Raises ValueError when the subscripts do not fit the operands, or the sizes of an axis differ and neither is 1.
     """
-    return _einsum(a, b, subscripts)
+    terms, result = _terms(subscripts, len(operands))
+    if len(operands) == 1:
+        return _einsum(operands[0], 1, f"{terms[0]},->{result}")
+    dtypes = [x.dtype for x in operands if isinstance(x, Tensor) and x.dtype.kind == "f"]
+    if dtypes:  # or a product of arrays in between would count as a Tensor, and promote the others
+        operands = tuple(x if isinstance(x, Tensor) else np.asarray(x, np.result_type(*dtypes)) for x in operands)
+    product, term = operands[0], terms[0]
+    for place in range(1, len(operands) - 1):
+        later = "".join(terms[place + 1 :]) + result
+        letters = [letter for letter in dict.fromkeys(term + terms[place]) if letter != "." and letter in later]
+        between = ("..." if "..." in term + terms[place] else "") + "".join(letters)
+        product = _einsum(product, operands[place], f"{term},{terms[place]}->{between}")
+        term = between
+    return _einsum(product, operands[-1], f"{term},{terms[-1]}->{result}")
+
+
+def _terms(subscripts: str, operands: int) -> tuple[list[str], str]:
+    """The letters of each operand, and those of the result."""
+    given, arrow, result = subscripts.replace(" ", "").partition("->")
+    terms = given.split(",")
+    if len(terms) != operands or not operands:
+        raise ValueError(
+            f"einsum: the subscripts {subscripts!r} name the axes of {len(terms)} operands, but there are {operands}"
+        )
+    if not arrow:
+        letters = given.replace(",", "").replace(".", "")
+        dots = "..." if "..." in given else ""
+        result = dots + "".join(sorted(letter for letter in letters if letters.count(letter) == 1))
+    return terms, result
 
 
 def _labels(subscripts: str, a_ndim: int, b_ndim: int) -> tuple[list[str], list[str], list[str]]:
     """Labels of the axes of a, b and the result."""
-    operands, arrow, result = subscripts.replace(" ", "").partition("->")
-    if operands.count(",") != 1:
-        raise ValueError("subscripts must name the axes of two operands, such as 'ij,jk->ik'")
+    operands, _, result = subscripts.partition("->")
     a_term, b_term = operands.split(",")
     a, b = _labels_of("a", a_term, a_ndim), _labels_of("b", b_term, b_ndim)
     dots = max(([label for label in labels if label.startswith("...")] for labels in (a, b)), key=len)
-    if not arrow:
-        letters = a_term + b_term
-        result = "..." + "".join(sorted(letter for letter in letters if letters.count(letter) == 1))
     head, found, tail = result.partition("...")
     if dots and not found:
         raise ValueError(f"the result {result!r} must have the '...' that stands for axes of the operands")
@@ -121,7 +104,7 @@ def _labels_of(operand: str, term: str, ndim: int) -> list[str]:
     if letters and not letters.isalpha():
         raise ValueError(f"{term!r} must consist of letters, and '...' at most once")
     if len(set(letters)) < len(letters):
-        raise ValueError(f"{term!r} has a letter twice: take the diagonal of {operand} by indexing first")
+        raise ValueError(f"{term!r} has a letter twice: take ops.diagonal of {operand} first")
     if ndim < len(letters) or (ndim > len(letters) and not found):
         raise ValueError(f"{term!r} names {len(letters)} axes, but {operand} has {ndim}")
     return [*head, *(f"...{place}" for place in range(ndim - len(letters), 0, -1)), *tail]

@@ -1,0 +1,89 @@
+"""Sphinx extension: the public names of a module, each by autodoc, and a check that the reference has all of them."""
+
+import importlib
+from collections.abc import Callable
+from operator import attrgetter
+from types import ModuleType
+from typing import ClassVar
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.errors import ExtensionError
+from sphinx.util.docutils import SphinxDirective
+from sphinx.util.typing import ExtensionMetadata
+
+import psworker
+
+#: The modules whose public names the reference has.
+INNER = [name for name in psworker.__all__ if isinstance(getattr(psworker, name), ModuleType)]
+MODULES = ["psworker", *(f"psworker.{name}" for name in INNER)]
+
+
+def module_of(name: str) -> ModuleType:
+    """The module that programs know by a name such as `psworker.ops`."""
+    first, _, rest = name.partition(".")
+    module = importlib.import_module(first)
+    found: ModuleType = attrgetter(rest)(module) if rest else module
+    return found
+
+
+def public_names(module: ModuleType) -> dict[str, str]:
+    """The functions and classes in `__all__`, or else those of the module, each with the module that defines it."""
+    names = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
+    homes = {name: getattr(getattr(module, name), "__module__", None) for name in names}
+    if not hasattr(module, "__all__"):
+        homes = {name: home for name, home in homes.items() if home == module.__name__}
+    return {name: home for name, home in homes.items() if home is not None}  # a module has none
+
+
+class Public(SphinxDirective):
+    """`.. public:: psworker.ops` documents the public names of a module, or only those of `:from:`.
+
+    `:from:` lists modules that define them. With `:introduction:` the docstrings of these, or of the module, come
+    first; with `:bases:` each class names its own.
+    """
+
+    required_arguments = 1
+    option_spec: ClassVar[dict[str, Callable[[str], object]]] = {
+        "from": directives.unchanged_required,
+        "introduction": directives.flag,
+        "bases": directives.flag,
+    }
+
+    def run(self) -> list[nodes.Node]:
+        """The nodes that autodoc makes of the names."""
+        name, module = self.arguments[0], module_of(self.arguments[0])
+        names = public_names(module)
+        homes = self.options.get("from", "").split()
+        if set(homes) - set(names.values()):
+            raise self.error(f"{name} has no public names from {', '.join(set(homes) - set(names.values()))}")
+        lines = []
+        if "introduction" in self.options:
+            for home in homes or [module.__name__]:
+                lines.append(f".. automodule:: {home}\n   :no-members:\n   :no-index:\n")
+        for member in sorted((n for n, home in names.items() if not homes or home in homes), key=str.lower):
+            is_class = isinstance(getattr(module, member), type)
+            bases = "   :show-inheritance:\n" if "bases" in self.options and is_class else ""
+            lines.append(f".. auto{'class' if is_class else 'function'}:: {name}.{member}\n{bases}")
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
+def check_complete(_app: Sphinx, env: BuildEnvironment) -> None:
+    """Fail unless each public function and class is on a page, by one of its names."""
+    documented = env.domains.python_domain.objects
+    names_of: dict[object, list[str]] = {}
+    for module in MODULES:
+        for name in public_names(module_of(module)):
+            names_of.setdefault(getattr(module_of(module), name), []).append(f"{module}.{name}")
+    absent = [" or ".join(names) for names in names_of.values() if not set(names) & set(documented)]
+    if absent:
+        raise ExtensionError(f"docs/reference/ does not have {', '.join(absent)}: add their module to a page")
+
+
+def setup(app: Sphinx) -> ExtensionMetadata:
+    """Register the directive and the check."""
+    app.add_directive("public", Public)
+    app.connect("env-check-consistency", check_complete)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,72 @@
+"""Sphinx extension: the navigation of the site, and links from code spans to the reference.
+
+README.md is the start page and has no directives, which GitHub would show as they are: its navigation is appended here.
+"""
+
+import re
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinx.util.nodes import make_refnode
+from sphinx.util.typing import ExtensionMetadata
+
+NAVIGATION = """
+
+```{{toctree}}
+:hidden:
+:caption: {caption}
+
+{pages}
+```
+"""
+#: How programs and pages begin a name, and what this stands for.
+PREFIXES = {name: f"psworker.{name}." for name in ("datasets", "errors", "initializers", "nn", "ops", "schedules")}
+PREFIXES |= {"ps": "psworker.", "session": "psworker.Session."}
+#: The modules of names that pages write without a prefix: classes.
+CLASSES = ["psworker", "psworker.nn", "psworker.errors"]
+
+
+def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
+    """Append tables of contents to README.md: the guides in the order of its own table, the reference, the rest."""
+    if page == "README":
+        guides = dict.fromkeys(re.findall(r"^\| \[.*?\]\((docs/\w+)\.md\)", source[0], re.MULTILINE))
+        data = re.findall(r"\]\((datasets/\w+/README)\.md\)", source[0])
+        parts = {
+            "Guides": guides,
+            "Reference": ["docs/reference/index"],
+            "Project": ["CONTRIBUTING", "CHANGELOG", *data],
+        }
+        source[0] += "".join(NAVIGATION.format(caption=c, pages="\n".join(pages)) for c, pages in parts.items())
+
+
+def full_names(code: str) -> list[str]:
+    """The names in the reference that a code span such as `ops.matmul` or `session.save(path)` may stand for."""
+    name = re.sub(r"\(.*\)$", "", code)
+    prefix, point, rest = name.partition(".")
+    if point:
+        return [name, PREFIXES.get(prefix, "") + rest]
+    return [f"{module}.{name}" for module in CLASSES] if name[:1].isupper() else []
+
+
+class LinkCode(SphinxPostTransform):
+    """Makes each code span that names something in the reference a link to it, except in titles and links."""
+
+    default_priority = 20
+
+    def run(self) -> None:
+        """Change the document."""
+        objects = self.env.domains.python_domain.objects
+        for span in list(self.document.findall(nodes.literal)):
+            entry = next((objects[name] for name in full_names(span.astext()) if name in objects), None)
+            if entry is not None and not isinstance(span.parent, nodes.reference | nodes.title):
+                page = self.env.current_document.docname
+                link = make_refnode(self.app.builder, page, entry.docname, entry.node_id, span.deepcopy())
+                span.replace_self(link)
+
+
+def setup(app: Sphinx) -> ExtensionMetadata:
+    """Register the event of a page that is read, and the transform."""
+    app.connect("source-read", add_navigation)
+    app.add_post_transform(LinkCode)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,1 @@
+"""Creation, shapes and joining of arrays."""

@@ -1,0 +1,1 @@
+"""Products, matrices and systems of linear equations."""

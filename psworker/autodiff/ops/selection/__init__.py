@@ -1,0 +1,1 @@
+"""Selection of elements: by index, in order, by segment."""

@@ -1,0 +1,118 @@
+"""The built documentation site: `make docs` runs this file on build/site, plain pytest does not.
+
+The build itself fails for a link to a page or heading that does not exist, a page in no table of contents, and a public
+name in no page. Here the HTML is checked, whatever generator has made it.
+"""
+
+import re
+from functools import cache
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import click
+import pytest
+
+import psworker as ps
+from psserver.cli.main import main as psserver
+from psworker.launch.cli import main as psworker
+
+ROOT = Path(__file__).resolve().parents[2]
+SITE = ROOT / "build" / "site"
+REFERENCE = SITE / "docs" / "reference"
+PAGES = sorted(SITE.rglob("*.html"))
+#: The attribute with which an element loads something, so that a browser shows the page.
+LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
+
+
+class Page(HTMLParser):
+    """The anchors of a page, its links, and the addresses of what it loads."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.text = path.read_text(encoding="utf-8")
+        self.feed(self.text)
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        if "id" in values:
+            self.anchors.add(values["id"])
+        if tag == "a" and values.get("href"):
+            self.links.append(values["href"])
+        if tag in LOADS and values.get(LOADS[tag]):
+            self.loaded.append(values[LOADS[tag]])
+
+
+page_at = cache(Page)
+
+
+def target_of(path, link):
+    """The file and the anchor that a link on a page at this path leads to."""
+    parts = urlsplit(link)
+    return (path.parent / unquote(parts.path)).resolve() if parts.path else path, unquote(parts.fragment)
+
+
+def test_every_page_of_the_documentation_is_on_the_site_and_the_first_one_is_found():
+    sources = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "datasets").glob("*/*.md")]
+    assert len(sources) > 20
+    assert [path for path in sources if not (SITE / path.relative_to(ROOT)).with_suffix(".html").exists()] == []
+    assert 'url=README.html"' in page_at(SITE / "index.html").text
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(SITE)))
+def test_a_page_loads_only_files_of_the_site_and_its_links_inside_lead_somewhere(path):
+    page = page_at(path)
+    assert [address for address in page.loaded if urlsplit(address).netloc] == []
+    for link in (*page.links, *page.loaded):
+        if not urlsplit(link).scheme:
+            file, anchor = target_of(path, link)
+            assert file.is_file(), link
+            assert not anchor or anchor in page_at(file).anchors, link
+
+
+def test_style_sheets_load_nothing_from_elsewhere():
+    sheets = list(SITE.rglob("*.css"))
+    assert sheets
+    for path in sheets:
+        addresses = re.findall(r"(?:url\(|@import)\s*[\"']?([^\"')\s;]+)", path.read_text(encoding="utf-8"))
+        assert [address for address in addresses if re.match(r"(https?:)?//", address)] == [], path
+
+
+def test_the_reference_has_every_public_name():
+    anchors = set().union(*(page_at(path).anchors for path in REFERENCE.glob("*.html")))
+    modules = {"datasets": ["mnist"], "errors": ps.errors.FAMILY, "nn": ps.nn.__all__, "ops": ps.ops.__all__}
+    modules |= {"initializers": ps.initializers.__all__, "schedules": ps.schedules.__all__}
+    names = {f"psworker.{module}.{name}" for module, inside in modules.items() for name in inside}
+    names |= {f"psworker.{name}" for name in {*ps.__all__} - {*modules} - {*ps.initializers.__all__}}
+    methods = {"psworker.Session.batches", "psworker.Optimizer.minimize", "psworker.Variable.assign"}
+    assert sorted((names | methods) - anchors) == []
+
+
+def test_the_reference_has_every_option_of_every_command_with_its_environment_variable():
+    page = page_at(REFERENCE / "commands.html")
+    text = re.sub(r"<[^>]+>", "", page.text)
+    for name, command in [*psserver.commands.items(), *psworker.commands.items()]:
+        program = "psserver" if name in psserver.commands else "psworker"
+        prefix = command.context_settings.get("auto_envvar_prefix", f"PSSERVER_{name}".upper())
+        for option in command.params:
+            if isinstance(option, click.Option):
+                assert f"{program}-{name}-{option.name}".replace("_", "-") in page.anchors
+                assert option.opts[0] in text
+                assert not option.show_envvar or (option.envvar or f"{prefix}_{option.name.upper()}") in text
+
+
+def signature(page, name):
+    """The text of a name and its parameters."""
+    after = page_at(REFERENCE / page).text.split(f'id="{name}"')[1].split("</dt>")[0].partition(">")[2]
+    return " ".join(unescape(re.sub(r"<[^>]+>", "", after)).split())
+
+
+def test_signatures_show_what_the_source_says_and_ops_take_what_tensors_are_made_of():
+    adam = "class psworker.Adam( learning_rate: LearningRate = 0.001, beta1: Share = 0.9,"
+    assert signature("optimizers.html", "psworker.Adam").startswith(adam)
+    add = "psworker.ops.add(a: TensorLike, b: TensorLike, /) \N{RIGHTWARDS ARROW} Tensor"
+    assert signature("ops.html", "psworker.ops.add").startswith(add)
