@@ -58,7 +58,7 @@ format: $(BIN)/.installed-dev ## Format the code
 
 docs: $(BIN)/.installed-docs ## Build the documentation site in build/site, and check it
 	rm -rf build/site
-	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --conf-dir docs/site --doctree-dir build/doctrees . build/site
+	$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --conf-dir docs/site --doctree-dir build/doctrees . build/site
 	$(BIN)/python -m pytest tests/repository/built_site.py
 	@echo "The site is in build/site: open build/site/index.html"
 

@@ -17,6 +17,7 @@ __version__: str
 if TYPE_CHECKING:
     from pswire import errors as errors
     from pswire.messages import EpochReport as EpochReport
+    from pswire.messages import QueueStatus as QueueStatus
     from pswire.specs import initializers as initializers
     from pswire.specs import schedules as schedules
     from pswire.specs.initializers import RowConstant as RowConstant
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
     from pswire.tensors.values import IndexedSlices as IndexedSlices
     from psworker.autodiff import *
     from psworker.data import datasets as datasets
+    from psworker.data.batch import *
     from psworker.data.dataset import *
+    from psworker.data.ragged import *
+    from psworker.data.sources import *
     from psworker.model import layers as nn
     from psworker.model.gradient_transforms import *
     from psworker.model.model_files import *
@@ -39,11 +43,14 @@ if TYPE_CHECKING:
 _HOMES = {
     name: module
     for module, names in {
-        "pswire.messages": "EpochReport",
+        "pswire.messages": "EpochReport QueueStatus",
         "pswire.specs.initializers": "RowConstant RowNormal RowUniform",
         "pswire.tensors.values": "IndexedSlices",
         "psworker.autodiff": "Tensor check_gradients gradients no_grad op ops stop_gradient value_and_grad",
-        "psworker.data.dataset": "Batch Dataset",
+        "psworker.data.batch": "Batch",
+        "psworker.data.dataset": "Dataset",
+        "psworker.data.ragged": "Ragged",
+        "psworker.data.sources": "FunctionDataset",
         "psworker.model.gradient_transforms": "accumulate add_decayed_weights add_noise chain "
         "clip_by_global_norm clip_by_norm clip_by_value global_norm multiply per_variable scale",
         "psworker.model.model_files": "Loaded load save",

@@ -128,8 +128,6 @@ class WorkerConfig:
 
     servers: tuple[str, ...] = ()
     name: str = ""
-    job: str = ""
-    resume: bool = False
     timeout: float = 60.0
     keep_memory: bool = True
     encoding: str = "float32"
@@ -137,6 +135,8 @@ class WorkerConfig:
     shared_memory: bool = True
     strategy: StrategyConfig = StrategyConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
+    job: str = ""
+    resume: bool = False
 
     def __post_init__(self) -> None:
         """Check every field."""

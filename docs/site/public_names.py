@@ -38,35 +38,57 @@ def public_names(module: ModuleType) -> dict[str, str]:
     return {name: home for name, home in homes.items() if home is not None}  # a module has none
 
 
+def by_module(module: ModuleType, homes: list[str]) -> dict[str, list[str]]:
+    """The public names that these modules and packages define, by module; without any, all under the module itself."""
+    names = public_names(module)
+    if not homes:
+        return {module.__name__: sorted(names, key=str.lower)}
+    found: dict[str, list[str]] = {home: [] for home in homes}
+    for name in sorted(names, key=lambda name: (names[name], name.lower())):
+        if f"{names[name]}.".startswith(tuple(f"{home}." for home in homes)):
+            found.setdefault(names[name], []).append(name)
+    return found
+
+
 class Public(SphinxDirective):
     """`.. public:: psworker.ops` documents the public names of a module, or only those of `:from:`.
 
-    `:from:` lists modules that define them. With `:introduction:` the docstrings of these, or of the module, come
-    first; with `:bases:` each class names its own.
+    `:from:` lists modules that define them, or packages of such modules. With `:introduction:` the docstrings of these,
+    or of the module, come first; with `:sections:` each module or package inside has a section; with `:bases:` each
+    class names its own.
     """
 
     required_arguments = 1
     option_spec: ClassVar[dict[str, Callable[[str], object]]] = {
         "from": directives.unchanged_required,
         "introduction": directives.flag,
+        "sections": directives.flag,
         "bases": directives.flag,
     }
 
     def run(self) -> list[nodes.Node]:
         """The nodes that autodoc makes of the names."""
-        name, module = self.arguments[0], module_of(self.arguments[0])
-        names = public_names(module)
-        homes = self.options.get("from", "").split()
-        if set(homes) - set(names.values()):
-            raise self.error(f"{name} has no public names from {', '.join(set(homes) - set(names.values()))}")
-        lines = []
-        if "introduction" in self.options:
-            for home in homes or [module.__name__]:
+        if "sections" not in self.options:
+            return self._nodes(self.options.get("from", "").split())
+        package = module_of(self.arguments[0]).__name__
+        inside = {home.removeprefix(f"{package}.").split(".")[0] for home in public_names(module_of(package)).values()}
+        return [self._section(f"{package}.{name}", name.replace("_", " ").capitalize()) for name in sorted(inside)]
+
+    def _section(self, home: str, title: str) -> nodes.section:
+        section = nodes.section(ids=[nodes.make_id(title)], names=[nodes.fully_normalize_name(title)])
+        section += nodes.title(text=title)
+        section += self._nodes([home])
+        return section
+
+    def _nodes(self, homes: list[str]) -> list[nodes.Node]:
+        module, lines = module_of(self.arguments[0]), []
+        for home, names in by_module(module, homes).items():
+            if "introduction" in self.options:
                 lines.append(f".. automodule:: {home}\n   :no-members:\n   :no-index:\n")
-        for member in sorted((n for n, home in names.items() if not homes or home in homes), key=str.lower):
-            is_class = isinstance(getattr(module, member), type)
-            bases = "   :show-inheritance:\n" if "bases" in self.options and is_class else ""
-            lines.append(f".. auto{'class' if is_class else 'function'}:: {name}.{member}\n{bases}")
+            for name in names:
+                is_class = isinstance(getattr(module, name), type)
+                bases = "   :show-inheritance:\n" if "bases" in self.options and is_class else ""
+                lines.append(f".. auto{'class' if is_class else 'function'}:: {self.arguments[0]}.{name}\n{bases}")
         return self.parse_text_to_nodes("\n".join(lines))
 
 

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pswire.specs.spec import Checked, CountFromZero, NotNegative, Number, Spec
+from pswire.specs.spec import Checked, Count, CountFromZero, NotNegative, Number, Spec
 from pswire.tensors.values import Array
 
 Shape: TypeAlias = tuple[int, ...]
@@ -27,7 +27,7 @@ _Bits: TypeAlias = npt.NDArray[np.uint64]
 _Floats: TypeAlias = npt.NDArray[np.float64]
 
 __all__ = ["Initializer", "RowConstant", "RowInitializer", "RowNormal", "RowUniform", "constant", "glorot_normal"]
-__all__ += ["glorot_uniform", "he_normal", "he_uniform", "ones", "random_normal", "random_uniform"]
+__all__ += ["glorot_uniform", "he_normal", "he_uniform", "ones", "orthogonal", "random_normal", "random_uniform"]
 __all__ += ["truncated_normal", "zeros"]
 
 
@@ -228,6 +228,44 @@ def _scaled(name: str, shape: Shape, random: Generator) -> Array:
         return random_normal(math.sqrt(variance))(shape, random)
     limit = math.sqrt(3 * variance)  # a uniform's variance is a third of its limit's square
     return random_uniform(-limit, limit)(shape, random)
+
+
+@dataclass(frozen=True)
+class orthogonal(Checked):  # noqa: N801
+    """An orthogonal matrix times `gain`; in `blocks` equal parts of the last axis, each drawn by itself.
+
+        nn.GRU(64, 128, recurrent_initializer=initializers.orthogonal(blocks=3))      # a matrix for each gate
+
+    A shape (..., inputs, outputs) is one matrix, with all axes but the last as rows. The rows or the columns of a
+    block, whichever are fewer, are orthonormal before the gain.
+
+    Source: A. Saxe, J. McClelland, S. Ganguli, "Exact solutions to the nonlinear dynamics of learning in deep linear
+    neural networks", ICLR 2014, section 4; uniform over orthogonal matrices by the signs of F. Mezzadri, "How to
+    generate random matrices from the classical compact groups", Notices of the AMS 54(5), 2007, section 5.
+    """
+
+    gain: Number = 1.0
+    blocks: Count = 1
+
+    def __call__(self, shape: Shape, random: Generator) -> Array:
+        """Draws an array; ValueError for a shape of fewer than two axes, or a last one that blocks do not divide."""
+        if len(shape) < 2:
+            raise ValueError(
+                f"orthogonal: needs a shape (..., inputs, outputs), got {shape}: choose another initializer for it"
+            )
+        if shape[-1] % self.blocks:
+            raise ValueError(f"orthogonal: {self.blocks} blocks do not divide the last axis of the shape {shape}")
+        rows, columns = math.prod(shape[:-1]), shape[-1] // self.blocks
+        parts = [_orthonormal(rows, columns, random) for _ in range(self.blocks)]
+        return (np.concatenate(parts, axis=1) * self.gain).astype(np.float32).reshape(shape)
+
+
+def _orthonormal(rows: int, columns: int, random: Generator) -> Array:
+    """A matrix in float64 whose rows or columns, whichever are fewer, are orthonormal; uniform over all of these."""
+    longer, shorter = max(rows, columns), min(rows, columns)
+    q, r = np.linalg.qr(random.standard_normal((longer, shorter)))
+    q = q * np.where(np.diagonal(r) < 0, -1, 1)
+    return q if rows >= columns else q.T
 
 
 def check_fits(initializer: RowInitializer, dtype: npt.DTypeLike) -> None:

@@ -383,6 +383,10 @@ class Client:
         """Whether the last `take` is still valid: False after the shards went back, when another may have the block."""
         return self._taken.get(queue.name) == self.recoveries
 
+    def queues(self) -> tuple[ms.QueueStatus, ...]:
+        """How far the data queues of the job are."""
+        return self._calls.call(0, ms.Status(), ms.StatusReport).queues
+
     def hold_cut(self, timeout: float | None = None) -> int:
         """Begins a generation, and waits until all workers have shown its number to all shards; its number.
 

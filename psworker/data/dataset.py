@@ -1,69 +1,21 @@
-"""`Dataset`, named columns of equal length in memory, `Batch`, some of its rows, and the order of an epoch."""
+"""`Dataset`, named columns of equal length in memory or in a memory map; and the order of an epoch."""
 
-from collections.abc import Mapping
-from typing import overload
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from pswire.errors import ConfigurationError, DatasetError
 from pswire.tensors.values import Array
+from psworker.data.batch import Batch, Column, ColumnLike, Table, checked_columns
+from psworker.data.ragged import Ragged
 
-__all__ = ["Batch", "Dataset"]
-
-#: Attributes of the two classes, which no column may be named.
-RESERVED = frozenset({"columns", "epoch", "name", "take"})
-
-
-class _Table:
-    """Named arrays of equal length, at least one, with at least one row."""
-
-    __slots__ = ("_arrays",)
-
-    def __init__(self, arrays: dict[str, Array]) -> None:
-        self._arrays = arrays
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of the columns, in the order in which they were given."""
-        return tuple(self._arrays)
-
-    def __getitem__(self, column: str) -> Array:
-        if column not in self._arrays:
-            raise DatasetError(f"{self!r} has no column {column!r}")
-        return self._arrays[column]
-
-    def __getattr__(self, column: str) -> Array:
-        # Copying and unpickling look up names with underscores before `_arrays` exists.
-        if column.startswith("_") or column not in self._arrays:
-            raise AttributeError(f"{type(self).__name__} has no attribute or column {column!r}")
-        return self._arrays[column]
-
-    def __len__(self) -> int:
-        return len(next(iter(self._arrays.values())))
-
-    def _described(self, label: str) -> str:
-        columns = ", ".join(f"{name} {array.dtype}{list(array.shape[1:])}" for name, array in self._arrays.items())
-        return f"{type(self).__name__}({label}{len(self)} x {columns})"
+__all__ = ["Dataset"]
 
 
-class Batch(_Table):
-    """Some rows of a dataset: `batch.image` or `batch["image"]`, `len(batch)`, `batch.columns`.
-
-    The arrays are copies, which may be modified. `epoch` is the 1-based number of the pass over the dataset, or None.
-    """
-
-    __slots__ = ("epoch",)
-
-    def __init__(self, columns: Mapping[str, npt.ArrayLike], epoch: int | None = None) -> None:
-        super().__init__(_checked("a batch", columns))
-        self.epoch = epoch
-
-    def __repr__(self) -> str:
-        return self._described("" if self.epoch is None else f"epoch {self.epoch}, ")
-
-
-class Dataset(_Table):
+class Dataset(Table):
     """An immutable table of examples: `dataset.image` or `dataset["image"]` is a column, one row per example.
 
         dataset = Dataset({"image": images, "label": labels}, name="mnist/train")
@@ -71,20 +23,36 @@ class Dataset(_Table):
         batch = dataset.take([5, 0, 4])     # a Batch; its columns are copies
 
     `columns`: arrays (rows, ...) of equal length; borrowed, with read-only views, and not to be modified elsewhere.
+    A list of arrays or lists of different length, or an array of such objects, becomes a `Ragged` column. Memory maps
+    stay on disk: a batch reads its rows.
     `name`: for messages; the name of a slice includes its rows.
 
-    Raises DatasetError for no columns, no rows, unequal lengths, an array of objects, or a column name that is reserved
-    (`RESERVED`) or begins with an underscore.
+    Raises DatasetError for no columns, no rows, unequal lengths, other objects, rows of different dtypes, or a column
+    name that is reserved (`RESERVED` in `psworker.data.batch`) or begins with an underscore.
     """
 
-    __slots__ = ("_name",)
+    __slots__ = ("_name", "_passes")
 
-    def __init__(self, columns: Mapping[str, npt.ArrayLike], name: str = "dataset") -> None:
-        arrays = {column: array.view() for column, array in _checked(f"dataset {name!r}", columns).items()}
-        for array in arrays.values():
-            array.flags.writeable = False
-        super().__init__(arrays)
+    def __init__(self, columns: Mapping[str, ColumnLike], name: str = "dataset") -> None:
+        checked = checked_columns(f"dataset {name!r}", columns, lists=True)
+        super().__init__({column: _read_only(values) for column, values in checked.items()})
         self._name = name
+        self._passes: _Passes | None = None
+
+    @classmethod
+    def concatenate(cls, parts: "Iterable[Dataset]", name: str = "dataset") -> "Dataset":
+        """The examples of several datasets, in order; the columns are copies.
+
+        Raises DatasetError unless they have the same columns, of the same dtypes and shapes.
+        """
+        several = list(parts)
+        if not several:
+            raise DatasetError("there is nothing to concatenate; give at least one dataset")
+        forms = [{column: _form(values) for column, values in part._columns.items()} for part in several]
+        for part, form in zip(several, forms, strict=True):
+            if form != forms[0]:
+                raise DatasetError(f"{part!r} and {several[0]!r} cannot be concatenated: they differ in their columns")
+        return cls({column: _concatenated([part[column] for part in several]) for column in several[0].columns}, name)
 
     @property
     def name(self) -> str:
@@ -92,58 +60,124 @@ class Dataset(_Table):
         return self._name
 
     @overload
-    def __getitem__(self, key: str) -> Array: ...
+    def __getitem__(self, key: str) -> Any: ...  # noqa: ANN401 - an array or a Ragged: the program knows which
     @overload
     def __getitem__(self, key: slice) -> "Dataset": ...
-    def __getitem__(self, key: str | slice) -> "Array | Dataset":
+    def __getitem__(self, key: str | slice) -> Any:
         if isinstance(key, str):
             return super().__getitem__(key)
         if not isinstance(key, slice):
             raise TypeError(f"a dataset takes a column's name or a slice, not {key!r}; for rows use take([...])")
-        start, stop, step = key.indices(len(self))
-        rows = f"{start}:{stop}" if step == 1 else f"{start}:{stop}:{step}"
-        return Dataset({name: array[key] for name, array in self._arrays.items()}, name=f"{self._name}[{rows}]")
+        return Dataset(
+            {name: column[key] for name, column in self._columns.items()}, f"{self._name}{slice_name(key, len(self))}"
+        )
 
     def take(self, indices: npt.ArrayLike, epoch: int | None = None) -> Batch:
         """Copy the rows at `indices`, (n,) integers, n > 0, in that order and with repetitions, into a batch.
 
         Raises DatasetError when `indices` has another shape or dtype, or is out of range.
         """
-        rows = np.asarray(indices)
-        if rows.ndim != 1 or rows.size == 0 or rows.dtype.kind not in "iu":
-            raise DatasetError(
-                f"{self!r} takes a non-empty list of integer indices, got {rows.dtype} of shape {rows.shape}"
-            )
-        low, high = rows.min(), rows.max()
-        if low < 0 or high >= len(self):
-            raise DatasetError(f"{self!r} has rows 0 to {len(self) - 1}, asked for {low} to {high}")
-        return Batch({name: array.take(rows, axis=0) for name, array in self._arrays.items()}, epoch)
+        rows = checked_indices(self, indices)
+        return Batch({name: _taken(column, rows) for name, column in self._columns.items()}, epoch)
+
+    def split(self, fraction: float, seed: int = 0) -> "tuple[Dataset, Dataset]":
+        """Two datasets, the first with this fraction of the rows, drawn by `seed`; the same in every worker.
+
+            train, validation = dataset.split(0.9)
+
+        The columns are copies. For parts as they are in the file, use slices: `dataset[:9000]`, `dataset[9000:]`.
+        Raises DatasetError if the fraction is not between 0 and 1, or a part would be empty.
+        """
+        first, second = split_rows(self, fraction, seed)
+        name = f"{self._name}.split({fraction}, seed={seed})"
+        return Dataset(self.take(first)._columns, f"{name}[0]"), Dataset(self.take(second)._columns, f"{name}[1]")
+
+    def next_batch(self, count: int, seed: int | None = None) -> tuple[Any, ...]:
+        """The columns of the next `count` rows, in passes that are each shuffled; for programs written for TensorFlow.
+
+            images, labels = mnist.train.next_batch(100)
+
+        The position is kept in this object, in this process: with several workers each makes passes of its own, and a
+        job that is resumed begins anew. `session.batches` reads each example once an epoch over all workers. `seed` is
+        that of the first call; by default passes differ in each process. Raises ValueError if `count` is not positive.
+        """
+        if count < 1:
+            raise ValueError(f"next_batch takes at least one row, got {count}")
+        if self._passes is None:
+            self._passes = _Passes(len(self), np.random.default_rng(seed))
+        batch = self.take(self._passes.next(count))
+        return tuple(batch[column] for column in batch.columns)
 
     def __repr__(self) -> str:
         return self._described(f"{self._name!r}, ")
 
 
-def _checked(owner: str, columns: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
-    arrays = {}
-    for name, values in columns.items():
-        if name in RESERVED or name.startswith("_"):
-            raise DatasetError(f"{owner} cannot have a column {name!r}: the name is reserved; rename the column")
-        try:
-            array = arrays[name] = np.asarray(values)
-        except ValueError as error:
-            raise DatasetError(f"{owner}, column {name!r}: not an array ({error}); give rows of one shape") from error
-        if array.ndim == 0 or array.dtype.hasobject:
-            raise DatasetError(
-                f"{owner}, column {name!r}: {array.dtype} of shape {array.shape}; give numbers, one row per example"
-            )
-    if not arrays:
-        raise DatasetError(f'{owner} has no columns; give at least one, as in {{"x": x}}')
-    if len({len(array) for array in arrays.values()}) > 1:
-        lengths = ", ".join(f"{name}: {len(array)}" for name, array in arrays.items())
-        raise DatasetError(f"{owner} has columns of unequal length ({lengths}); each needs one row per example")
-    if not len(array):
-        raise DatasetError(f"{owner} has no rows; give at least one example")
-    return arrays
+@dataclass(slots=True)
+class _Passes:
+    """The state of `Dataset.next_batch`: shuffled passes over `size` rows."""
+
+    size: int
+    random: np.random.Generator
+    rest: Array = field(default_factory=lambda: np.empty(0, np.int64))  # of the present pass
+
+    def next(self, count: int) -> Array:
+        while len(self.rest) < count:
+            self.rest = np.concatenate([self.rest, self.random.permutation(self.size)])
+        rows, self.rest = self.rest[:count], self.rest[count:]
+        return rows
+
+
+# --- columns and rows -------------------------------------------------------------------------------------------------
+
+
+def _read_only(column: Column) -> Column:
+    if isinstance(column, Ragged):
+        return Ragged.from_splits(_read_only(column.values), _read_only(column.row_splits))  # type: ignore[arg-type]
+    view = column.view()
+    view.flags.writeable = False
+    return view
+
+
+def _form(column: Column) -> tuple[type, np.dtype[Any], tuple[int, ...]]:
+    values = column.values if isinstance(column, Ragged) else column
+    return type(column), column.dtype, values.shape[1:]
+
+
+def _concatenated(columns: list[Any]) -> Column:
+    return Ragged.concatenate(columns) if isinstance(columns[0], Ragged) else np.concatenate(columns)
+
+
+def _taken(column: Column, rows: Array) -> Column:
+    return column.take(rows) if isinstance(column, Ragged) else column.take(rows, axis=0)
+
+
+def slice_name(key: slice, size: int) -> str:
+    """A slice as it is added to the name of what it is of: "[0:100]"."""
+    start, stop, step = key.indices(size)
+    return f"[{start}:{stop}]" if step == 1 else f"[{start}:{stop}:{step}]"
+
+
+def checked_indices(dataset: Any, indices: npt.ArrayLike) -> Array:  # noqa: ANN401 - what has rows
+    """Row numbers (n,), n > 0, as an array. Raises DatasetError for another shape or dtype, or one out of range."""
+    rows = np.asarray(indices)
+    if rows.ndim != 1 or rows.size == 0 or rows.dtype.kind not in "iu":
+        raise DatasetError(
+            f"{dataset!r} takes a non-empty list of integer indices, got {rows.dtype} of shape {rows.shape}"
+        )
+    low, high = rows.min(), rows.max()
+    if low < 0 or high >= len(dataset):
+        raise DatasetError(f"{dataset!r} has rows 0 to {len(dataset) - 1}, asked for {low} to {high}")
+    return rows
+
+
+def split_rows(dataset: Any, fraction: float, seed: int) -> tuple[Array, Array]:  # noqa: ANN401 - what has rows
+    """The rows of two parts, the first with this fraction; DatasetError if one is empty."""
+    size = len(dataset)
+    count = round(fraction * size) if 0 < fraction < 1 else 0
+    if not 0 < count < size:
+        raise DatasetError(f"{dataset!r} cannot be split at {fraction}: each part needs at least one of the rows")
+    order = permutation(size, seed, 0)
+    return order[:count], order[count:]
 
 
 def permutation(size: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:

@@ -4,17 +4,13 @@ Errors are one line on stderr; `--debug` shows their traceback. Must not import 
 cannot handle SIGTERM, and `--threads` must be known before numpy is loaded.
 """
 
-import atexit
 import os
-import runpy
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
@@ -27,13 +23,11 @@ from pswire.parsed_option import Parsed
 from pswire.specs.checkpoints import parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.encodings import ENCODINGS, parse_compression
-from pswire.system.signals import end_at_next, end_at_once, handle, raise_deferred, raise_or_defer
+from pswire.system.signals import end_at_once
 from psworker import config
 from psworker.launch.processes import blas_threads
 from psworker.launch.run_folder import RunFolder
-
-#: The exit code after SIGTERM, as in shells.
-SIGTERM_CODE = 128 + signal.SIGTERM
+from psworker.launch.script import SIGTERM_CODE, run_script
 
 _POSITIVE, _SECONDS = click.IntRange(min=1), click.FloatRange(min=0, min_open=True)
 _ENCODING = click.Choice(["float32", *ENCODINGS])
@@ -161,12 +155,14 @@ def main(context: click.Context, debug: bool) -> None:
     help="The exit code after SIGTERM: 0 where a stop is no failure, as with docker compose down. Before a worker has "
     "read this option it ends as any process does.",
 )
+@click.option("--launched", is_flag=True, hidden=True, help="Write reports for `psworker local` to stderr.")
 @_script_command
 def run(
     debug: bool,
     /,
     threads: int | None,
     sigterm_code: int,
+    launched: bool,
     script: str,
     arguments: tuple[str, ...],
     **options: Any,  # noqa: ANN401 - of all types
@@ -191,7 +187,7 @@ def run(
     except ParamServerError as error:
         raise click.BadParameter(str(error), param_hint="--servers") from None
     os.environ |= config.environment(options | {"servers": ",".join(addresses)})
-    sys.exit(run_script(script, arguments, debug=debug, sigterm_code=sigterm_code))
+    sys.exit(run_script(script, arguments, debug=debug, sigterm_code=sigterm_code, launched=launched))
 
 
 @main.command(context_settings=_COMMAND)
@@ -317,64 +313,10 @@ def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...]
         if debug:
             raise
         raise click.ClickException(str(error)) from None
+    if outcome.warning:
+        click.echo(f"psworker: {outcome.warning}", err=True)
     if outcome.error:
         click.echo(f"Error: {outcome.error}", err=True)
     if outcome.last_lines:
         click.echo("Its last lines:\n" + "\n".join(f"  {line}" for line in outcome.last_lines), err=True)
     sys.exit(outcome.code)
-
-
-def run_script(
-    script: str, arguments: Sequence[str], *, debug: bool = False, sigterm_code: int = SIGTERM_CODE
-) -> int | str | None:
-    """Run a program as `python SCRIPT ARGS` would; returns the argument for `sys.exit`. Main thread only.
-
-    Exit the process afterwards. Ctrl-C raises `KeyboardInterrupt` in the program, and SIGTERM a `SystemExit` with
-    `sigterm_code`, so that `with` blocks are left; a second SIGTERM ends the process at once. After the script's end
-    SIGTERM ends the process, which may wait for the script's threads, with the script's exit code. A script may handle
-    SIGTERM itself.
-    """
-    sys.argv[:] = [script, *arguments]
-    directory = str(Path(script).resolve().parent)
-    if sys.flags.safe_path:  # python -P: sys.path does not begin with the script's folder
-        sys.path.insert(0, directory)
-    else:
-        sys.path[0] = directory
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        end_at_next(signal.SIGTERM)
-        raise_or_defer(SystemExit(sigterm_code))
-
-    handle(signal.SIGTERM, leave)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as with nohup
-        signal.signal(signal.SIGINT, lambda *_: raise_or_defer(KeyboardInterrupt()))
-    # Runs last, after all threads and handlers of the script. Python removes handlers at its end, and in its last 10 to
-    # 40 ms SIGTERM would kill the process; an ignored signal stays ignored.
-    atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
-    outcome = _run(script, debug)
-    if signal.getsignal(signal.SIGTERM) is leave:
-        with suppress(AttributeError, OSError, ValueError):  # none, broken or closed: Python reports it at its end
-            sys.stdout.flush()
-        code = outcome & 0xFF if isinstance(outcome, int) else int(outcome is not None)  # as sys.exit does
-        end_at_once(signal.SIGTERM, code)
-    return outcome
-
-
-def _run(script: str, debug: bool) -> int | str | None:
-    try:
-        runpy.run_path(script, run_name="__main__")
-        raise_deferred()
-    except SystemExit as end:
-        return end.code
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    except Exception as error:  # noqa: BLE001 - whatever the script did not catch
-        if isinstance(error, ParamServerError) and not debug:
-            sys.stderr.write(f"Error: {error}\n")
-            return 1
-        at = error.__traceback__
-        while at is not None and at.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
-            at = at.tb_next  # as Python would show it, from the script's first frame on
-        sys.excepthook(type(error), error.with_traceback(at), at)
-        return 1
-    return 0

@@ -67,7 +67,7 @@ class Job:
 
     def worker_command(self, name: str, servers: Sequence[str]) -> list[str]:
         """Module and arguments of a worker."""
-        options = ["--servers", ",".join(servers), "--name", name]
+        options = ["--servers", ",".join(servers), "--name", name, "--launched"]
         return ["psworker", *["--debug"] * self.debug, "run", *options, "--", self.script, *self.arguments]
 
 

@@ -10,6 +10,7 @@ import queue
 import re
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -25,8 +26,10 @@ from psworker.launch.display import Display
 from psworker.launch.job import Job, child_environment
 from psworker.launch.processes import OnLines, ParentPipe, Process, Stream, signals_handled
 from psworker.launch.progress import Watch
+from psworker.launch.reports import Reports
 from psworker.launch.restarts import Restarts
 from psworker.launch.run_folder import OpenRunFolder
+from psworker.launch.script import without_session
 
 #: Seconds for the servers to start; for a worker from SIGTERM to its end; the same for a server, which gives open calls
 #: 5 s; and for the kernel after SIGKILL.
@@ -44,11 +47,12 @@ _ROUTINE = re.compile(r"^psserver: .*\b(?:listening on|stopped at) ")
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a job: exit code, error, and the last lines of the process that failed."""
+    """The end of a job: exit code, error, the last lines of the process that failed, and a warning."""
 
     code: int
     error: str = ""
     last_lines: tuple[str, ...] = ()
+    warning: str = ""
 
 
 class _Abort(Exception):
@@ -69,8 +73,10 @@ class LocalCluster:
         self._addresses: dict[str, str] = {}  # on which the servers that have answered listen, by name
         self._restarts = Restarts(job.restarts)
         self._folder: OpenRunFolder | None = None
+        self._reports = Reports()
         self._watch: Watch | None = None
         self._stopping = False
+        self._failed = ""  # the process because of which the job ends
 
     def run(self) -> Outcome:
         """Start all processes, wait for the end of the workers, stop all processes.
@@ -86,7 +92,7 @@ class LocalCluster:
             try:
                 self._start_servers()
                 self._train()
-                outcome = Outcome(0)
+                outcome = Outcome(0, warning=self._warning())
             except _Abort as abort:
                 (outcome,) = abort.args
             finally:
@@ -137,6 +143,7 @@ class LocalCluster:
             environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
             folder = None if job.run_folder is None else job.run_folder.path.absolute()
             environment |= config.environment({**job.worker_options, "checkpoint_dir": folder})
+            self._reports.started(name)
             on_lines = self._worker_lines
         on_end = partial(self._post, self._on_end)
         try:
@@ -189,13 +196,30 @@ class LocalCluster:
     def _on_end(self, process: Process) -> None:
         name = process.name
         del self._processes[name]
-        if self._stopping or (process.code == 0 and name in self._job.worker_names):
+        if self._stopping:
+            self._say_why_stopped(process)
+            return
+        if process.code == 0 and name in self._job.worker_names:
             return
         pause = self._restarts.schedule(name, time.monotonic()) if self._restartable(process) else None
         if pause is None:
+            self._failed = name
             raise _Abort(self._failure(process))
         attempt = f"restart {self._restarts.count(name)} of {self._job.restarts} in {pause:g} s"
         self._say(name, f"{process.describe_exit()}; {attempt}")
+
+    def _say_why_stopped(self, worker: Process) -> None:
+        """Say of a worker that was stopped because of another process that it was; not if it had ended by itself."""
+        names = {-signal.SIGKILL: "killed", -signal.SIGTERM: "stopped", 128 + signal.SIGTERM: "stopped"}
+        how = names.get(worker.code or 0) if worker.name in self._job.worker_names and self._failed else None
+        if how and worker.name not in self._reports.errors:
+            self._say(worker.name, f"{how}, because {self._failed} has failed")
+
+    def _warning(self) -> str:
+        """A line about workers that have opened no session."""
+        silent = [name for name in self._job.worker_names if name in self._reports.without_session]
+        everyone = len(silent) == len(self._job.worker_names)
+        return without_session(self._job.script if everyone else " and ".join(silent)) if silent else ""
 
     def _restartable(self, process: Process) -> bool:
         """Not a server that has ended without an error, has never listened, or would have lost its state."""
@@ -211,8 +235,10 @@ class LocalCluster:
         then = "; the others were stopped" if self._watch else " before the workers were started"
         if process.name in self._addresses and self._job.restarts and not self._job.run_folder:
             then += ". Its state was lost with it: with --run-dir it is saved, and the server is started again"
-        error = f"{process.name} {process.describe_exit()}{after}{then}"
-        return Outcome(128 - code if code < 0 else code, error, tuple(process.last_lines))
+        error, last_lines = f"{process.name} {process.describe_exit()}{after}{then}", process.last_lines
+        if (reported := self._reports.errors.get(process.name)) is not None:  # its traceback was shown
+            error, last_lines = f"{error}. Its error: {reported}", deque()
+        return Outcome(128 - code if code < 0 else code, error, self._reports.strip(last_lines))
 
     def _on_signal(self, number: int) -> None:
         if not self._stopping:
@@ -245,8 +271,10 @@ class LocalCluster:
                 self._post(self._on_error, error)
 
     def _worker_lines(self, worker: Process, stream: Stream, lines: list[str]) -> None:
-        self._log(worker.name, lines)
-        self._show(worker.name, stream, lines)
+        written, shown = self._reports.read(worker.name, lines) if stream == "stderr" else (lines, lines)
+        self._log(worker.name, written)
+        if shown:
+            self._show(worker.name, stream, shown)
 
     def _say(self, name: str, text: str) -> None:
         """Log and show a line about a process."""

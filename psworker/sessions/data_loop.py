@@ -1,16 +1,14 @@
-"""A worker's loop over a dataset that all workers share: blocks from shard 0's data queue, and batches of them."""
+"""A worker's loop over examples: blocks from shard 0's data queue, which all workers share, and batches of them."""
 
 import logging
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from pswire.messages import Block, EpochReport, Finished, Progress, QueueSpec
 from pswire.specs.consistency import Asynchronous
-from pswire.tensors.values import Array
 from psworker.client.client import Client
-from psworker.data.dataset import Batch, Dataset, permutation
+from psworker.data.batch import Batch
+from psworker.sessions.block_batches import BlockBatches
 
 logger = logging.getLogger(__name__)
 
@@ -25,21 +23,21 @@ def batches_per_block(steps: int) -> int:
 
 @dataclass(eq=False)
 class DataLoop:
-    """The batches that this worker gets from the data queue of a dataset that all workers share; iterated once.
+    """The batches that this worker gets from a data queue that all workers share; iterated once.
 
-    `queue` hands out `queue.block` of the `queue.size` examples at a time; `on_epoch` is called with the report of each
-    epoch, which is logged by default; `flush` pushes all gradients, before a block is reported as done; `give_back`
-    returns the block of a loop that is left early; while it is iterated the loop is in `running`. `reports` has, by
-    queue, how many reports of epochs the program has had, and is kept up to date.
+    `queue` hands out `queue.block` positions at a time, of which `batches` makes batches; `on_epoch` is called with the
+    report of each epoch, which is logged by default; `flush` pushes all gradients, before a block is reported as done;
+    `give_back` returns the block of a loop that is left early; while it is iterated the loop is in `running`. `reports`
+    has, by queue, how many reports of epochs the program has had, and is kept up to date.
 
-    A push says how far the block is (`progress`): a batch counts with the first push after the program has got it. When
+    A push says how far the block is (`progress`): a batch counts with the first push after the program has got it. The
+    next batch is prepared during a push; an error of the program's source is raised where it asks for the batch. When
     all servers went back to a checkpoint, the rest of the block is left out: the queue knows what is to be trained.
     """
 
     client: Client
     queue: QueueSpec
-    dataset: Dataset
-    batch_size: int
+    batches: BlockBatches
     on_epoch: Callable[[EpochReport], None] | None
     flush: Callable[[], None]
     give_back: Callable[[QueueSpec], None]
@@ -47,13 +45,13 @@ class DataLoop:
     reports: dict[str, int]
 
     def __post_init__(self) -> None:
-        self._epoch = self._start = 0
-        self._rows: Array = np.empty(0, np.int64)  # of the block; those before `_start` are in batches
         self._prepared: Batch | None = None
-        self._block: Block | None = None
+        self._error: Exception | None = None  # of the source, for the next batch
+        self._block: Block | None = None  # the last one
+        self._in_block = False  # whether there may be more batches of it
         self._position = 0  # where the current batch ends, in the order of the epoch
-        self._batch = 0  # examples of the current batch
-        self._cost, self._known = 0.0, 0  # of the block's batches before it: sum of losses, number of examples
+        self._batch = 0  # positions of the current batch
+        self._cost, self._known = 0.0, 0  # of the block's batches before it: sum of losses, number of positions
         self.losses: list[float] = []  # of the current batch, whose cost is their mean
 
     def progress(self) -> Progress | None:
@@ -70,17 +68,18 @@ class DataLoop:
         return cost if known == examples else cost / known * examples if known else None
 
     def _costs(self) -> tuple[float, int]:
-        """The sum of the known losses of the block so far, and of how many examples they are."""
+        """The sum of the known losses of the block so far, and of how many positions they are."""
         if not self.losses:
             return self._cost, self._known
         return self._cost + self._batch * sum(self.losses) / len(self.losses), self._known + self._batch
 
     def prepare(self) -> None:
-        """Prepares the next batch of the block unless it is ready; called while a push is in progress."""
-        if self._prepared is None and self._start < len(self._rows):
-            rows = self._rows[self._start : self._start + self.batch_size]
-            self._prepared = self.dataset.take(rows, self._epoch)
-            self._start += self.batch_size
+        """Prepares the next batch of the block unless it is ready; called during a push too, and raises nothing."""
+        if self._in_block and self._prepared is None and self._error is None:
+            try:
+                self._prepared = self.batches.next()
+            except Exception as error:  # noqa: BLE001 - the source is the program's; this may be called in a push
+                self._error = error
 
     def __iter__(self) -> Iterator[Batch]:
         """Yields the batches; when the loop is left early, or fails, its block is given back to the queue."""
@@ -94,7 +93,6 @@ class DataLoop:
             self.running.remove(self)
 
     def _batches(self) -> Iterator[Batch]:
-        order: Array = np.empty(0, np.int64)
         queue, reports = self.queue, self.reports
         finished: Finished | None = None
         while True:
@@ -109,41 +107,43 @@ class DataLoop:
             if taken.block is None and not isinstance(self.client.consistency, Asynchronous):
                 self.client.report_idle()  # no other worker waits for this one until it has examples again
             if taken.done:
-                if not self._epoch and not self.client.stopped:
-                    logger.warning("no examples are left in %s: all %d epochs are done", queue.name, queue.epochs)
+                if self._block is None and not self.client.stopped:
+                    logger.warning("no examples are left in %s: all are done", queue.name)
                 return
             block = taken.block
+            if self.client.stopped:  # by `on_epoch`, just now
+                self.give_back(queue)
+                return
             if block is None:
                 logger.warning("no examples are left for now, waiting for %s", taken.waiting_for)
                 continue
-            if block.epoch != self._epoch:
-                self._epoch, order = block.epoch, permutation(queue.size, queue.seed, block.epoch)
-            self._rows, self._start = order[block.start : block.stop], 0
+            self.batches.begin(block)
+            self._in_block = True
             self._block, self._position = block, block.start
             self._cost, self._known, self.losses = 0.0, 0, []
             yield from self._batches_of_block()
-            if self.client.stopped:
-                self._end_of_job()
+            if self.batches.ended or self.client.stopped:  # the rest is for others, or for nobody
+                self.flush()
+                self.give_back(queue)
                 return
             finished = Finished(block.number, self._cost_sum())
-
-    def _end_of_job(self) -> None:
-        """Pushes what is pending, and returns the rest of the block, when the job was stopped."""
-        self.flush()
-        self.give_back(self.queue)
 
     def _batches_of_block(self) -> Generator[Batch, None, None]:
         while True:
             self.prepare()
             batch, self._prepared = self._prepared, None
-            if not self.client.has_block(self.queue):
-                self._rows = self._rows[:0]
-                return
+            error, self._error = self._error, None
+            if error is not None:
+                raise error
             if batch is None:
-                return
+                break
+            if not self.client.has_block(self.queue):
+                self.batches.put_back(batch)
+                break
             self._cost, self._known = self._costs()
-            self.losses, self._batch = [], len(batch)
+            self.losses, self._batch = [], self.batches.positions(batch)
             self._position += self._batch
             yield batch
             if self.client.stopped:
-                return
+                break
+        self._in_block = False

@@ -15,7 +15,7 @@ import numpy as np
 
 from pswire import optimizers
 from pswire.errors import ConfigurationError, DtypeMismatch, ShapeMismatch
-from pswire.messages import Assignment, EpochReport, QueueSpec, WorkerStatus
+from pswire.messages import Assignment, EpochReport, QueueStatus, WorkerStatus
 from pswire.system.host import keep_memory, process_program
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.autodiff import Tensor, no_grad
@@ -25,7 +25,8 @@ from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.retrying_calls import JobChoice
 from psworker.config import StrategyConfig, WorkerConfig, worker_config
-from psworker.data.dataset import Batch, Dataset
+from psworker.data.batch import Batch
+from psworker.data.sources import Collate, Source, Stream, batches_in_order, open_source
 from psworker.model import model_files, variables
 from psworker.model.gradient_transforms import GradientAndVariable
 from psworker.model.interactive import is_interactive
@@ -33,6 +34,7 @@ from psworker.model.push_reports import PushReport
 from psworker.model.tables import Table, check_no_table
 from psworker.model.variables import BaseVariable, UpdateOp, as_assigned, check_variable
 from psworker.sessions.best_model import save_best
+from psworker.sessions.block_batches import Reading
 from psworker.sessions.data_loop import DataLoop, batches_per_block
 from psworker.sessions.replica import Replica, Step, Target
 from psworker.sessions.strategies.downpour import Downpour
@@ -44,6 +46,9 @@ from psworker.versions import ReadVersion, VersionedArray
 __all__ = ["Session", "session"]
 
 logger = logging.getLogger(__name__)
+
+#: Sessions that this process has opened: `psworker run` says so when a script has opened none.
+opened = 0
 
 
 def session(
@@ -235,6 +240,8 @@ class Session:
             self._client.close()
             raise
         here.session = self
+        global opened
+        opened += 1
         return self
 
     def __exit__(
@@ -420,11 +427,14 @@ class Session:
 
     def batches(
         self,
-        dataset: Dataset,
-        batch_size: int,
-        epochs: int = 1,
+        source: Source,
+        batch_size: int | None,
+        epochs: int | None = 1,
         seed: int = 0,
         *,
+        steps: int | None = None,
+        shuffle: bool = True,
+        collate: Collate | None = None,
         on_epoch: Callable[[EpochReport], None] | None = None,
         name: str | None = None,
     ) -> Iterator[Batch]:
@@ -435,29 +445,51 @@ class Session:
         has got it, or the push with its gradients if the session pushes later: if the worker dies, other workers go on
         with the next batch of its block.
 
+        Iterables, such as generators, are read by each worker on its own, in their order: to read different examples,
+        it takes those for its `session.number`. Then `steps` counts the batches of all workers, and `epochs` the passes
+        of this one; a job that is resumed reads them from their beginning.
+
         Args:
-            dataset: the examples; the same in every worker.
-            batch_size: examples in a batch; the last of an epoch may be smaller.
-            epochs: passes over the dataset.
+            source: the examples; the same in every worker. A `Dataset`, a `FunctionDataset`, columns by name, a
+                sequence of examples (with `len` and numbers), an iterable of examples, or a function that returns one
+                for each pass. An example is a mapping of columns.
+            batch_size: examples in a batch; the last of an epoch may be smaller. None: each item of the iterable is a
+                batch, columns by name.
+            epochs: passes over the source; None: without end, until `steps`, or the program leaves the loop.
             seed: from 0; each epoch is shuffled by a generator of (seed, epoch), the same in every worker.
+            steps: batches of all workers together after which it ends, if that is before the end of the last epoch. An
+                epoch that it cuts off is not reported.
+            shuffle: False: the order of the dataset. Iterables are never shuffled.
+            collate: for examples of a sequence or an iterable: makes columns of a list of them. By default arrays of
+                one shape are stacked.
             on_epoch: called with each epoch's mean cost over all workers when it is complete, in order, in every
-                worker; to print it once, check `is_chief`.
+                worker; to print it once, check `is_chief`. Not for iterables, which have no common epochs.
             name: the data queue's name. By default the program's first call of `batches` in all workers shares one
                 queue, its second another, and so on.
 
         Raises:
             AlreadyRegistered: another worker reads the queue of this name with other arguments.
-            ValueError: a size that is not positive, or a negative seed.
+            DatasetError: the source is none; or, in the loop, it returns no batch or example, or a pass has none.
+            ValueError: a size that is not positive, a negative seed, or arguments that do not fit the source.
         """
-        if batch_size < 1 or epochs < 1 or seed < 0:
-            raise ValueError(f"batch_size and epochs are 1 or more, seed 0 or more: got {batch_size}, {epochs}, {seed}")
+        reading = Reading(open_source(source, collate), batch_size, epochs, seed, steps, shuffle)
+        reading.check()
+        if on_epoch is not None and isinstance(reading.source, Stream):
+            raise ValueError("on_epoch is for datasets: each worker makes passes of its own over an iterable")
         self._queues += 1
-        block = batch_size * batches_per_block(self._strategy.steps)
-        queue = QueueSpec(name or f"batches-{self._queues}", len(dataset), block, epochs, seed)
+        queue = reading.queue(name or f"batches-{self._queues}", batches_per_block(self._strategy.steps))
         flush, give_back, loops = self._replica.flush, self._replica.give_back, self._loops
-        return iter(
-            DataLoop(self._client, queue, dataset, batch_size, on_epoch, flush, give_back, loops, self._part.reports)
-        )
+        batches = reading.batches(queue)
+        return iter(DataLoop(self._client, queue, batches, on_epoch, flush, give_back, loops, self._part.reports))
+
+    def queues(self) -> tuple[QueueStatus, ...]:
+        """The data queues of the job at present, in the order in which they began: how far each is, over all workers.
+
+        [queue] = session.queues()
+        print(f"epoch {queue.epoch} of {queue.spec.epochs}, {queue.done} of {queue.spec.total} examples")
+        """
+        self._known()  # raises when the session is not open
+        return self._client.queues()
 
     def note_loss(self, loss: float, variables: Iterable[BaseVariable]) -> None:
         """Keeps the loss, for the next push of these variables and the current batch; `compute_gradients` calls it."""
@@ -526,18 +558,19 @@ class Session:
         staleness = 0 if replica.outcome == "none" else replica.staleness
         return PushReport(replica.outcome, staleness, replica.global_step)
 
-    def evaluate(self, function: Callable[[Batch], SupportsFloat], dataset: Dataset, batch_size: int = 1000) -> float:
-        """The mean of `function` over a dataset, with fresh weights and without a tape.
+    def evaluate(self, function: Callable[[Batch], SupportsFloat], source: Source, batch_size: int = 1000) -> float:
+        """The mean of `function` over the examples of a source, with fresh weights and without a tape.
 
         `function` is the mean over a batch, such as an accuracy or a loss; this worker reads all examples, in order.
+        `source` is a dataset, or what else `batches` takes. Raises `DatasetError` if it is none, or has no examples.
         """
         self.pull()
-        total = 0.0
+        total, count = 0.0, 0
         with no_grad():
-            for start in range(0, len(dataset), batch_size):
-                batch = dataset.take(np.arange(start, min(start + batch_size, len(dataset))))
+            for batch in batches_in_order(open_source(source, None), batch_size):
                 total += float(function(batch)) * len(batch)
-        return total / len(dataset)
+                count += len(batch)
+        return total / count
 
     @contextmanager
     def generation(self, timeout: float | None = None) -> Iterator[int]:

@@ -171,3 +171,17 @@ def test_two_workers_move_rows_of_tables_on_two_shards_and_words_of_one_kind_are
         nearest = re.findall(r"([a-z]+) -?[01]\.\d\d", text)
         assert len(nearest) == 7
         assert len(set(nearest) & set(KINDS[word].split())) >= 3, (word, nearest)  # 6 or 7 are usual, by chance 0
+
+
+def test_two_workers_predict_votes_far_better_than_the_means_do_and_senators_are_near_those_who_vote_alike(commands):
+    flags = "--shards", "2", "--threads", "1", "--progress", "off"
+    out, _ = local(commands, "recommender.py", "--epochs", "4", flags=flags)
+    [means] = search(r"by the mean of all ([0-9.]+)% are wrong, by that of the roll call ([0-9.]+)%$", out)
+    assert [float(mean) for mean in means] == pytest.approx([36.5, 30.4], abs=0.1)
+    errors = search(r"epoch (\d): mean loss [0-9.]+, held-out votes that are wrong ([0-9.]+)%$", out)
+    assert [int(epoch) for epoch, _ in errors] == [1, 2, 3, 4]
+    assert float(errors[-1][1]) < 10
+    near = dict(search(r"\| (COLLINS|CLINTON|SESSIONS) [RD]-\w\w: votes like (.*)$", out))
+    assert "SNOWE R-ME" in near["COLLINS"]
+    parties = {name: re.findall(r"([RDI])-\w\w", text) for name, text in near.items()}
+    assert (parties["CLINTON"], parties["SESSIONS"]) == (["D"] * 5, ["R"] * 5)

@@ -26,6 +26,13 @@ RUN = ("psworker", "run", "--servers", SERVERS)
 LOCAL = ("psworker", "local", "--progress", "off")
 
 
+#: What is written to stderr for scripts that open no session.
+NO_SESSION = (
+    "psworker: {} has ended without opening a session, so nothing was trained with the servers: put the training in a "
+    "block `with psworker.session():`"
+)
+
+
 def slow(*cases):
     """Cases that are run by make test-all only."""
     return [pytest.param(*case, marks=pytest.mark.slow) for case in cases]
@@ -66,7 +73,7 @@ def test_a_script_runs_as_under_python_with_options_in_its_environment_before_nu
     script = commands.script(PRINT, "scripts/train.py")
     environment = {f"PSWORKER_{name}": value for name, value in environment.items()}
     code, out, err = commands.run(*RUN, *flags.split(), script, "--servers", "-h", "--", "x", **environment)
-    assert (code, err) == (0, [])
+    assert (code, err) == (0, [NO_SESSION.format("scripts/train.py")])
     ran = "__main__ scripts/train.py ['scripts/train.py', '--servers', '-h', '--', 'x'] 42"
     assert out == [ran, f"{SERVERS} {seen}"]
 
@@ -212,7 +219,8 @@ print("sigterm")
 )
 def test_sigterm_after_the_end_of_a_script_ends_the_process_with_the_code_of_the_script(commands, source, code):
     command = commands.start(*RUN, "--sigterm-code", "3", commands.script(source))
-    assert (command.wait(), command.out, command.err) == (code, ["sigterm"], [])
+    assert (command.wait(), command.out) == (code, ["sigterm"])
+    assert command.err == ([NO_SESSION.format("train.py")] if source == LEAVES_A_THREAD_BEHIND else [])
 
 
 @pytest.mark.parametrize("forked_in", ["f()", *slow(["t = threading.Thread(target=f); t.start(); t.join()"])])
@@ -228,7 +236,11 @@ def test_a_child_that_a_script_forks_is_ended_by_sigterm_as_any_process(commands
         {forked_in}
     """
     environment = {"PYTHONWARNINGS": "ignore"}  # of forks where there are threads
-    assert commands.run(*RUN, "--sigterm-code", "0", commands.script(source), **environment) == (0, ["-15"], [])
+    assert commands.run(*RUN, "--sigterm-code", "0", commands.script(source), **environment) == (
+        0,
+        ["-15"],
+        [NO_SESSION.format("train.py")],
+    )
 
 
 def test_a_server_that_is_not_there_is_given_up_with_its_address(commands):
@@ -338,7 +350,42 @@ def test_a_worker_that_fails_stops_the_others_and_its_last_lines_are_shown(comma
     code, out, err = commands.run(*LOCAL, commands.script(source))
     assert "worker-0 | stopped in good order" in out or not any(line.startswith("worker-0") for line in out)
     end = ["Error: worker-1 ended with exit code 3; the others were stopped", "Its last lines:"]
-    assert (code, err) == (3, end + [f"  line {number}" for number in range(10, 30)])
+    assert (code, err[1:]) == (3, end + [f"  line {number}" for number in range(10, 30)])
+    assert re.fullmatch(r"worker-0 \| psworker: [0-9:]+ stopped, because worker-1 has failed", err[0])
+
+
+def test_a_traceback_of_several_workers_appears_once_and_the_logs_have_all_of_them(commands):
+    source = """
+        import os, time
+        print("in", flush=True)
+        while not {"worker-0.log", "worker-1.log"} <= set(os.listdir("a/logs")):
+            time.sleep(0.02)
+        raise ValueError("no\\nluck " + os.environ["PSWORKER_NAME"])
+    """
+    code, _, err = commands.run(*LOCAL, "--run-dir", "a", commands.script(source))
+    first = err[0][:8]
+    assert (code, err[0]) == (1, f"{first} | Traceback (most recent call last):")
+    assert re.fullmatch(
+        r"Error: worker-\d ended with exit code 1; the others were stopped. Its error: ValueError: no", err[-1]
+    )
+    other = {"worker-0": "worker-1", "worker-1": "worker-0"}[first]
+    (line,) = [line for line in err if line.startswith(other)]
+    stopped = f"stopped, because {first} has failed"
+    assert line == f"{other} | psworker: the same error as {first}: ValueError: no" or line.endswith(stopped)
+    assert sum("Traceback" in line for line in err) == 1
+    assert f"{first} | luck {first}" in err
+    log = (commands.folder / f"a/logs/{first}.log").read_text()
+    assert f"\nValueError: no\nluck {first}\n" in log
+    assert "\x1e" not in log
+
+
+def test_a_script_that_opens_no_session_says_so_unless_it_was_stopped_or_failed(commands):
+    script = commands.script("import psworker as ps; W = ps.Variable(0.0); print('trained')")
+    warning = NO_SESSION.format("train.py")
+    assert commands.run(*RUN, script) == (0, ["trained"], [warning])
+    lines = ["worker-0 | trained", "worker-1 | trained"]
+    code, out, err = commands.run(*LOCAL, script)
+    assert (code, sorted(out), err) == (0, lines, [warning])
 
 
 @pytest.mark.slow
@@ -349,7 +396,9 @@ def test_a_killed_process_stops_the_job(commands, victim, options):
     pids = [pid for pid, line in commands.alive().items() if options in line]
     os.kill(pids[0], signal.SIGKILL)
     end = f"Error: {victim} was killed by SIGKILL; the others were stopped"
-    assert (command.wait(), command.err[0]) == (128 + signal.SIGKILL, end)
+    assert (command.wait(), end in command.err) == (128 + signal.SIGKILL, True)
+    others = {"worker-0", "worker-1"} - {victim}
+    assert {line.split()[0] for line in command.err if f"because {victim} has failed" in line} == others
     assert ["worker-0 | out" in command.out, "worker-1 | out" in command.out] == [True, victim == "server-1"]
     assert not commands.alive()
 
@@ -362,7 +411,7 @@ def test_a_killed_server_ends_the_job_also_with_restarts_if_there_is_no_run_fold
     error = (
         "Error: server-0 was killed by SIGKILL; the others were stopped. Its state was lost with it: with --run-dir "
     )
-    assert (command.wait(), command.err[0][: len(error)]) == (128 + signal.SIGKILL, error)
+    assert (command.wait(), [line[: len(error)] for line in command.err][1]) == (128 + signal.SIGKILL, error)
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ def test_a_worker_that_fails_again_ends_the_job_when_its_restarts_are_used_up(co
     code, out, err = commands.run(*LOCAL, "--restarts", "2", commands.script(source))
     assert (code, out.count("worker-1 | begins")) == (1, 3)
     restarts = [f"worker-1 ended with exit code 1; restart {number} of 2 in {pause} s" for number, pause in PAUSES]
-    assert launcher_lines(err) == restarts
+    assert launcher_lines(err) == [*restarts, "worker-0 stopped, because worker-1 has failed"]
     assert err[-4:] == [
         "Error: worker-1 ended with exit code 1 after 2 restarts; the others were stopped",
         "Its last lines:",

@@ -1,10 +1,9 @@
-"""Examples: a saved model, deep Q-learning, the GAN; and the programs and commands of README.md and pages of docs/."""
+"""Examples: a saved model, a regression, deep Q-learning, the GAN."""
 
+import csv
+import hashlib
 import importlib.util
-import os
 import re
-import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from safetensors.numpy import load_file
 
 import psworker as ps
 from psworker.config import WorkerConfig
+from psworker.data.dataset import permutation
 from psworker.sessions.session import Session
 from psworker.transport.embedded import EmbeddedTransport
 from tests.shard_state import slots_of
@@ -89,6 +89,32 @@ def test_a_model_that_one_program_saves_is_used_by_another_without_a_server(run_
     assert np.mean(logits.argmax(1) == predict.mnist.test.label) == pytest.approx(float(last.split()[2]))
 
 
+def test_the_regression_on_a_csv_file_finds_the_least_squares_solution(run_example, capsys):
+    """That of numpy, in float64, for the same split of the file, read anew."""
+    example = run_example("csv_regression", "--epochs", "150")
+    lines = capsys.readouterr().out.splitlines()
+    with example.DATA.open() as file:
+        rows = [row for row in csv.DictReader(file) if "NA" not in row.values()]
+    assert len(rows) == 333
+    numbers = [[float(row[name]) for name in example.NUMBERS] for row in rows]
+    words = [[row["species"] == "Chinstrap", row["species"] == "Gentoo", row["sex"] == "male"] for row in rows]
+    x, y = np.column_stack([numbers, words]), np.array([float(row["body_mass_g"]) for row in rows])
+    order = permutation(len(rows), 0, 0)
+    train, test = order[: len(example.train)], order[len(example.train) :]
+    scaled = np.column_stack([np.ones(len(x)), (x - x[train].mean(axis=0)) / x[train].std(axis=0)])
+    weights = np.linalg.lstsq(scaled[train], y[train], rcond=None)[0]
+    np.testing.assert_allclose(1000 * example.layer.kernel.value[:, 0], weights[1:], atol=15)
+    errors = (
+        np.sqrt(np.mean((scaled[test] @ weights - y[test]) ** 2)),
+        np.sqrt(np.mean((y[test] - y[train].mean()) ** 2)),
+    )
+    found = re.fullmatch(r"test error: (\d+) g over 67 birds; of the mean mass: (\d+) g", lines[-3])
+    assert [float(one) for one in found.groups()] == [pytest.approx(error, abs=2) for error in errors]
+    assert [line.split(":")[0] for line in lines[:5]] == [f"epoch {n:3}" for n in (30, 60, 90, 120, 150)]
+    digest = hashlib.sha256(example.DATA.read_bytes()).hexdigest()
+    assert digest in (example.DATA.parent / "README.md").read_text()
+
+
 @pytest.mark.slow
 def test_a_mean_return_of_195_over_100_episodes_is_reached(run_example, capsys):
     dqn = run_example("dqn_cartpole", "--max-steps", "60000")
@@ -159,44 +185,3 @@ def test_each_networks_step_leaves_every_bit_of_the_other_as_it_was(run_example,
     monkeypatch.setattr(ps, "session", lambda: Session(WorkerConfig(name="w0", timeout=30), transport))
     run_example("gan_mnist", "--output", str(tmp_path / "grids"), "--steps", "5")
     assert pushes == names * 5
-
-
-def programs(page):
-    """The Python programs on a page, each with the number of its first line."""
-    text = (ROOT / page).read_text()
-    return [
-        pytest.param(page, match[1], id=f"{page}:{text[: match.start(1)].count(chr(10)) + 1}")
-        for match in re.finditer(r"```python\n(.*?)```", text, re.DOTALL)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("page", "program"), programs("README.md") + programs("docs/models.md") + programs("docs/checkpoints.md")
-)
-def test_every_program_in_readme_and_guide_runs_and_its_assertions_hold(page, program, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # where it may save its model
-    exec(compile(program, page, "exec"), {"__name__": "__main__"})
-    if page == "README.md":
-        assert abs(float(capsys.readouterr().out) - 0.904) <= 0.003, "the accuracy of softmax regression"
-
-
-@pytest.mark.slow
-def test_the_commands_of_the_readme_that_need_no_container_train_the_example_and_show_the_job():
-    section = (ROOT / "README.md").read_text().split("## Running a program")[1].split("\n## ")[0]
-    lines = re.findall(r"`((?:python|psworker|psserver) [^`]+)`", section)
-    interpreter = {"python": [], "psworker": ["-m", "psworker"], "psserver": ["-m", "psserver"]}
-    words = map(shlex.split, lines)
-    alone, local, _, serve, worker, status = [[sys.executable, *interpreter[first], *rest] for first, *rest in words]
-    environment = {**os.environ, "PSWORKER_PROGRESS": "off"}
-    options = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True, "timeout": 100, "check": True}
-    for program in (alone, local):
-        assert "test accuracy: 0." in subprocess.run(program, **options).stdout
-    free_port = [word.replace(":7070", ":0") for word in serve]
-    with subprocess.Popen(free_port, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            address = server.stdout.readline().split()[-1]
-            worker, status = ([word.replace("127.0.0.1:7070", address) for word in each] for each in (worker, status))
-            assert "test accuracy: 0." in subprocess.run(worker, **options).stdout
-            assert "5,500" in subprocess.run(status, **options).stdout
-        finally:
-            server.terminate()

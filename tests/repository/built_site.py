@@ -99,7 +99,7 @@ def test_the_reference_has_every_option_of_every_command_with_its_environment_va
         program = "psserver" if name in psserver.commands else "psworker"
         prefix = command.context_settings.get("auto_envvar_prefix", f"PSSERVER_{name}".upper())
         for option in command.params:
-            if isinstance(option, click.Option):
+            if isinstance(option, click.Option) and not option.hidden:
                 assert f"{program}-{name}-{option.name}".replace("_", "-") in page.anchors
                 assert option.opts[0] in text
                 assert not option.show_envvar or (option.envvar or f"{prefix}_{option.name.upper()}") in text
@@ -116,3 +116,5 @@ def test_signatures_show_what_the_source_says_and_ops_take_what_tensors_are_made
     assert signature("optimizers.html", "psworker.Adam").startswith(adam)
     add = "psworker.ops.add(a: TensorLike, b: TensorLike, /) \N{RIGHTWARDS ARROW} Tensor"
     assert signature("ops.html", "psworker.ops.add").startswith(add)
+    assign = signature("variables.html", "psworker.Variable.assign")
+    assert assign.startswith("assign(value: TensorLike) \N{RIGHTWARDS ARROW} None")

@@ -4,11 +4,13 @@ import re
 import shlex
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from urllib.parse import urlsplit
 
 import click
 import pytest
 
+import psworker as ps
 from psserver.cli.main import main as psserver
 from psworker.launch.cli import main as psworker
 
@@ -21,12 +23,28 @@ TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MUL
 
 def commands(text):
     """Lines of code blocks and code spans that begin with one of our commands, up to a pipe or redirection."""
-    blocks = "\n".join(re.findall(r"^```(?:sh)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE)).replace("\\\n", " ")
+    blocks = re.findall(r"^```(?:sh|console)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     spans = re.findall(r"`([^`\n]+)`", re.sub("```.*?```", "", text, flags=re.DOTALL))
-    for line in blocks.splitlines() + spans:
+    for line in lines + spans:
         found = re.match(r"(?:\$ )?(?:\.venv/bin/)?((?:psserver|psworker|python|make)\b (?!-> |-m pip)[^|>&#]+)", line)
         if found:
             yield shlex.split(found[1])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_of_code_names_its_language(page):
+    """By which tests/integration/test_pages.py knows what to run."""
+    fences = re.findall(r"^ *```+(.*)$", page.read_text(), re.MULTILINE)
+    assert set(fences[1::2]) <= {""}
+    unknown = {fence for fence in fences[::2] if not fence.startswith("{")} - {
+        "python",
+        "sh",
+        "console",
+        "text",
+        "yaml",
+    }
+    assert not unknown, "python and sh are run; console is a transcript with $ before its commands, text anything else"
 
 
 def check_click(words, script):
@@ -53,7 +71,7 @@ def check_python(words):
     assert [word for word in words[2:] if word.startswith("--") and f'"{word}"' not in text] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_on_a_page_exists_with_its_options(page, tmp_path):
     script = tmp_path / "train.py"
     script.touch()
@@ -72,7 +90,7 @@ def anchors(path):
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_on_a_page_leads_to_a_file_and_a_heading(page):
     for link in re.findall(r"\]\((?!https:)([^)\s]+)\)", page.read_text()):
         name, _, anchor = link.partition("#")
@@ -83,6 +101,7 @@ def test_every_link_on_a_page_leads_to_a_file_and_a_heading(page):
 
 #: The hosts that pages, docstrings and metadata may link to; a new one is added on purpose. yann.lecun.com: no https.
 HOSTS = {
+    "cran.r-project.org",
     "creativecommons.org",
     "github.com",
     "keepachangelog.com",
@@ -90,7 +109,9 @@ HOSTS = {
     "paramserver.readthedocs.io",
     "semver.org",
     "storage.googleapis.com",
+    "voteview.com",
     "www.cia.gov",
+    "www.senate.gov",
     "yann.lecun.com",
 }
 
@@ -106,6 +127,28 @@ def test_addresses_in_pages_docstrings_and_metadata_are_well_formed_and_of_known
     assert len(parts) > 10
     assert [address for address, part in parts.items() if part.netloc not in HOSTS] == []
     assert [a for a, part in parts.items() if part.scheme != "https" and part.netloc != "yann.lecun.com"] == []
+
+
+def test_every_guide_has_a_row_in_the_readme_whose_table_is_the_navigation_of_the_site():
+    rows = re.findall(r"^\| \[docs/\w+\.md\]\((docs/\w+\.md)\) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == [f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_the_reference_has_the_modules_of_all_public_names():
+    """As the site's own check does, without its generator: docs/site/public_names.py."""
+    directives = re.findall(
+        r"^\.\. public:: (\S+)\n((?:   :.*\n)*)",
+        "\n".join(page.read_text() for page in (ROOT / "docs/reference").glob("*.md")),
+        re.MULTILINE,
+    )
+    whole = {module for module, options in directives if ":from:" not in options}
+    homes = {home for _, options in directives for line in re.findall(r":from: (.*)", options) for home in line.split()}
+    public = {name: getattr(ps, name) for name in ps.__all__}
+    assert whole == {f"psworker.{name}" for name, value in public.items() if isinstance(value, ModuleType)}
+    defined = {value.__module__ for value in public.values() if not isinstance(value, ModuleType)}
+    covered = {module for module in defined for home in homes if f"{module}.".startswith(f"{home}.")}
+    assert defined - covered <= {"pswire.specs.initializers"}, "add the module to a page of docs/reference/"
+    assert {home for home in homes if not any(f"{module}.".startswith(f"{home}.") for module in defined)} == set()
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])

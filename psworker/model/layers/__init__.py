@@ -18,15 +18,16 @@ A layer computes in the dtype of its variables; x of another dtype is cast first
 
 from psworker.model.layers.attention import MultiHeadAttention
 from psworker.model.layers.composition import Sequential
+from psworker.model.layers.convolution import Conv1D, Conv2D, Conv2DTranspose, DepthwiseConv2D
 from psworker.model.layers.embedding import Embedding
 from psworker.model.layers.layer import Layer
-from psworker.model.layers.linear import Conv2D, Dense
+from psworker.model.layers.linear import Dense
 from psworker.model.layers.normalization import BatchNorm, LayerNorm
 from psworker.model.layers.pooling import AvgPool2D, Dropout, Flatten, MaxPool2D
 from psworker.model.layers.recurrent import GRU, LSTM
 
-__all__ = ["GRU", "LSTM", "AvgPool2D", "BatchNorm", "Conv2D", "Dense", "Dropout", "Embedding", "Flatten", "Layer"]
-__all__ += ["LayerNorm", "MaxPool2D", "MultiHeadAttention", "Sequential"]
+__all__ = ["GRU", "LSTM", "AvgPool2D", "BatchNorm", "Conv1D", "Conv2D", "Conv2DTranspose", "Dense", "DepthwiseConv2D"]
+__all__ += ["Dropout", "Embedding", "Flatten", "Layer", "LayerNorm", "MaxPool2D", "MultiHeadAttention", "Sequential"]
 
 
 def __dir__() -> list[str]:

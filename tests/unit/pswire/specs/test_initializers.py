@@ -72,6 +72,34 @@ def test_constants_are_the_same_everywhere():
         np.testing.assert_array_equal(draw(initializer, (2, 3)), np.full((2, 3), value, np.float32), strict=True)
 
 
+@pytest.mark.parametrize("shape", [(5, 5), (3, 7), (7, 3), (2, 3, 4), (1, 1)])
+def test_the_rows_or_columns_of_an_orthogonal_matrix_whichever_are_fewer_are_orthonormal_times_the_gain(shape):
+    values = draw(initializers.orthogonal(2.0), shape)
+    assert (values.shape, values.dtype) == (shape, np.float32)
+    matrix = values.reshape(-1, shape[-1]).astype(np.float64)
+    products = matrix @ matrix.T if len(matrix) <= shape[-1] else matrix.T @ matrix
+    np.testing.assert_allclose(products, 4 * np.eye(len(products)), atol=1e-5)
+
+
+def test_orthogonal_matrices_are_uniform_so_the_elements_of_many_have_mean_0_and_variance_1_over_their_size():
+    random = np.random.default_rng(20131220)
+    drawn = np.array([initializers.orthogonal()((3, 3), random) for _ in range(2000)])
+    # of an element of a uniform vector on a sphere in n dimensions the fourth moment is 3 / (n (n + 2))
+    for i, j in np.ndindex(3, 3):
+        check_moments(drawn[:, i, j], 0, 1 / 3, (3 / 15) * 9)
+
+
+def test_an_orthogonal_initializer_draws_each_block_by_itself():
+    values = draw(initializers.orthogonal(blocks=2), (4, 8)).astype(np.float64)
+    for block in np.split(values, 2, axis=1):
+        np.testing.assert_allclose(block @ block.T, np.eye(4), atol=1e-6)
+    assert not np.any(values[:, :4] == values[:, 4:])
+    with pytest.raises(ValueError, match=r"orthogonal: 3 blocks do not divide the last axis of the shape \(4, 8\)"):
+        draw(initializers.orthogonal(blocks=3), (4, 8))
+    with pytest.raises(ValueError, match=r"orthogonal: needs a shape \(\.\.\., inputs, outputs\), got \(5,\)"):
+        draw(initializers.orthogonal(), (5,))
+
+
 # --- rows -----------------------------------------------------------------------------------------------------------
 
 EXAMPLES = [RowConstant(), RowConstant(-2.5), RowUniform(-0.1, 0.3), RowUniform(0, 1, 7), RowNormal(0.5, 1, 2**53 - 1)]

@@ -60,6 +60,7 @@ EXAMPLES = [
     (initializers.RowUniform(-1, 1), "low finite, high finite, seed count>=0"),
     (initializers.RowNormal(0.5, 1, 2**53 - 1), "stddev >=0, mean finite, seed count>=0"),
     (initializers.random_normal(0.5), "stddev >=0, mean finite"),
+    (initializers.orthogonal(), "gain finite, blocks count"),
     (initializers.truncated_normal(0.5), "stddev >=0, mean finite"),
     (consistency.Bounded(1), "steps count>=0"),
     (consistency.Synchronous(2), "workers count, backup count>=0"),

@@ -11,7 +11,8 @@ import pytest
 
 from pswire.errors import ConfigurationError, DatasetError
 from psworker.data import datasets
-from psworker.data.dataset import Batch, Dataset, permutation
+from psworker.data.batch import Batch
+from psworker.data.dataset import Dataset, permutation
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 MNIST = REPOSITORY / "datasets" / "mnist"
@@ -86,9 +87,10 @@ def test_invalid_indices_are_refused(dataset, indices, pattern):
         ({"x": [1, 2], "y": [1, 2, 3]}, r"dataset 'digits' has columns of unequal length \(x: 2, y: 3\)"),
         ({"x": []}, "dataset 'digits' has no rows"),
         ({"x": 5}, r"column 'x': int64 of shape \(\)"),
-        ({"x": [[1, 2], [3]]}, "column 'x': not an array"),
-        ({"x": [None, object()]}, "column 'x': object"),
+        ({"x": [None, object()]}, r"column 'x': objects \(NoneType, object\) of shape \(2,\); convert them to numbers"),
+        ({"x": np.array(["a", "b"], object)}, r"column 'x': objects \(str\)"),
         *(({name: [1]}, f"cannot have a column '{name}'") for name in ("_x", "columns", "epoch", "name", "take")),
+        *(({name: [1]}, f"cannot have a column '{name}'") for name in ("concatenate", "next_batch", "split")),
     ],
 )
 def test_invalid_columns_and_reserved_names_are_refused_with_their_names(columns, pattern, dataset):
@@ -97,7 +99,7 @@ def test_invalid_columns_and_reserved_names_are_refused_with_their_names(columns
     with pytest.raises(DatasetError, match="a batch"):
         Batch(columns)
     public = {name for table in (dataset, dataset.take([0])) for name in dir(table) if not name.startswith("_")}
-    assert public == {"columns", "epoch", "name", "take"}
+    assert public == {"columns", "concatenate", "epoch", "name", "next_batch", "split", "take"}
 
 
 def test_an_unknown_column_is_refused_with_the_columns_there_are(dataset):
@@ -106,6 +108,52 @@ def test_an_unknown_column_is_refused_with_the_columns_there_are(dataset):
             table["lable"]
         with pytest.raises(AttributeError, match="no attribute or column 'lable'"):
             _ = table.lable
+
+
+def test_a_split_has_each_row_in_one_part_and_is_the_same_in_every_process(dataset):
+    first, second = dataset.split(0.67, seed=3)
+    assert (len(first), len(second), first.columns) == (4, 2, dataset.columns)
+    assert sorted([*first.label, *second.label]) == dataset.label.tolist()
+    assert (first.label // 10).tolist() == permutation(6, 3, 0)[:4].tolist()
+    np.testing.assert_array_equal(second.image, dataset.image[second.label // 10])
+    assert first.name == "digits.split(0.67, seed=3)[0]"
+    for fraction in (0, 1, -0.5, 1.5, 0.01, 0.99):
+        with pytest.raises(DatasetError, match=f"cannot be split at {fraction}"):
+            dataset.split(fraction)
+
+
+def test_parts_are_concatenated_in_order_if_their_columns_are_alike(dataset):
+    whole = Dataset.concatenate([dataset[4:], dataset[:1], dataset[1:2]], name="whole")
+    assert (whole.name, whole.label.tolist(), whole.columns) == ("whole", [40, 50, 0, 10], dataset.columns)
+    for other in ({"image": dataset.image}, {"image": dataset.image, "label": np.zeros(6)}):
+        with pytest.raises(DatasetError, match="cannot be concatenated"):
+            Dataset.concatenate([dataset, Dataset(other)])
+    with pytest.raises(DatasetError, match="nothing to concatenate"):
+        Dataset.concatenate([])
+
+
+def test_next_batch_reads_shuffled_passes_one_after_the_other(dataset):
+    labels = [label for _ in range(6) for label in dataset.next_batch(4, seed=5)[1]]
+    passes = [labels[start : start + 6] for start in range(0, 24, 6)]
+    assert [sorted(one) for one in passes] == [dataset.label.tolist()] * 4
+    assert len({tuple(one) for one in passes}) > 1
+    image, label = dataset.next_batch(13)
+    np.testing.assert_array_equal(image, dataset.image[label // 10])
+    with pytest.raises(ValueError, match="at least one row, got 0"):
+        dataset.next_batch(0)
+    twin = copy.deepcopy(dataset)
+    assert [one.tolist() for one in twin.next_batch(5)] == [one.tolist() for one in dataset.next_batch(5)]
+
+
+def test_columns_of_a_memory_map_stay_on_disk_and_a_batch_is_a_copy_of_its_rows(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(20).reshape(10, 2))
+    dataset = Dataset({"x": np.load(tmp_path / "x.npy", mmap_mode="r")})[2:]
+    base = dataset.x
+    while not isinstance(base, np.memmap):
+        base = base.base
+    batch = dataset.take([3, 0])
+    assert batch.x.tolist() == [[10, 11], [4, 5]]
+    batch.x[:] = 0
 
 
 @pytest.mark.parametrize("clone", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
@@ -176,6 +224,14 @@ def test_the_parts_have_the_published_sizes_shapes_dtypes_and_examples_and_a_pix
     np.testing.assert_array_equal(mnist.test.image.ravel(), (np.arange(256) / 255).astype(np.float32)[raw])
 
 
+def test_one_hot_labels_have_a_one_at_the_digit():
+    plain, one_hot = datasets.mnist(), datasets.mnist(one_hot=True)
+    for part, other in zip(plain, one_hot, strict=True):
+        assert (other.label.shape, other.label.dtype) == ((len(part), 10), np.float32)
+        assert (other.label.sum(axis=1) == 1).all()
+        np.testing.assert_array_equal(other.label.argmax(axis=1), part.label)
+
+
 def test_each_file_in_the_repository_has_the_digest_that_its_readme_and_the_loader_name():
     readme = (MNIST / "README.md").read_text(encoding="utf-8")
     assert "CC BY-SA 3.0" in readme
@@ -237,3 +293,29 @@ def test_a_file_that_is_truncated_or_modified_by_one_bit_or_unreadable_is_refuse
 
     monkeypatch.setattr(Path, "read_bytes", deny)
     refused(r"train-images.* cannot be read .*Permission denied", folder)
+
+
+def test_the_votes_of_the_senate_are_those_of_the_record():
+    """Tallies that the Senate has published: of Rice, Roberts and Alito; Obama voted for the first one alone."""
+    senate = datasets.senate(REPOSITORY / "datasets")
+    votes = senate.votes
+    assert (len(votes), len(senate.senators), len(senate.roll_calls)) == (62_742, 101, 645)
+    assert (votes.senator.dtype, votes.roll_call.dtype, votes.yea.dtype) == (np.int64, np.int64, np.float32)
+    assert len(set(zip(votes.senator.tolist(), votes.roll_call.tolist(), strict=True))) == len(votes)
+    known = {"2005-01-26 .*Rice": (85, 13), "2005-09-29 .*Roberts": (78, 22), "2006-01-31 .*Alito": (58, 42)}
+    obama = []
+    for pattern, tally in known.items():
+        [number] = [k for k, text in enumerate(senate.roll_calls) if re.match(pattern, text)]
+        yea = votes.yea[votes.roll_call == number]
+        assert ((yea == 1).sum(), (yea == 0).sum()) == tally
+        [vote] = votes.yea[(votes.roll_call == number) & (votes.senator == senate.senators.index("OBAMA D-IL"))]
+        obama.append(vote)
+    assert obama == [1, 0, 0]
+
+
+def test_votes_that_are_not_there_or_not_those_are_refused(tmp_path):
+    with pytest.raises(DatasetError, match=r"The Senate's record was not found\. .*Copy senate\.csv\.gz of data"):
+        datasets.senate(tmp_path)
+    (tmp_path / "senate.csv.gz").write_bytes(b"nothing")
+    with pytest.raises(DatasetError, match=r"senate\.csv\.gz was truncated or modified: .* expected 85a4e83a42cd;"):
+        datasets.senate(tmp_path)

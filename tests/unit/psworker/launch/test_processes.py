@@ -178,7 +178,7 @@ def test_every_shard_and_worker_has_a_name_and_a_command():
     assert job.worker_names + job.server_names == ["worker-0", "worker-1", "worker-2", "server-0", "server-1"]
     serve = "psserver serve --bind 127.0.0.1:0 --shard 1/2 --consistency bounded:2 --staleness drop:5"
     assert " ".join(job.server_command(1)) == serve
-    run = "psworker run --servers h:1,h:2 --name worker-2 -- train.py --epochs 3"
+    run = "psworker run --servers h:1,h:2 --name worker-2 --launched -- train.py --epochs 3"
     assert " ".join(job.worker_command("worker-2", ["h:1", "h:2"])) == run
     other = Job("train.py", debug=True, worker_options={"shared_memory": False})
     assert other.worker_command("worker-0", ["h:1"])[:3] == ["psworker", "--debug", "run"]

@@ -1,0 +1,121 @@
+"""Named columns of equal length, arrays or `Ragged`; and `Batch`, the columns of some examples."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from pswire.errors import DatasetError
+from pswire.tensors.values import Array
+from psworker.data.ragged import Ragged
+
+__all__ = ["Batch"]
+
+#: A value for each example; or several for each, of different number.
+Column: TypeAlias = Array | Ragged
+#: What becomes a column.
+ColumnLike: TypeAlias = npt.ArrayLike | Ragged
+
+#: Attributes of `Batch` and `Dataset`, which no column may be named.
+RESERVED = frozenset({"columns", "concatenate", "epoch", "name", "next_batch", "split", "take"})
+
+
+class Table:
+    """Named columns of equal length, at least one, with at least one row."""
+
+    __slots__ = ("_columns",)
+
+    def __init__(self, columns: dict[str, Column]) -> None:
+        self._columns = columns
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns, in the order in which they were given."""
+        return tuple(self._columns)
+
+    def __getitem__(self, column: str) -> Any:  # noqa: ANN401 - an array or a Ragged: the program knows which
+        if column not in self._columns:
+            raise DatasetError(f"{self!r} has no column {column!r}")
+        return self._columns[column]
+
+    def __getattr__(self, column: str) -> Any:  # noqa: ANN401
+        # Copying and unpickling look up names with underscores before `_columns` exists.
+        if column.startswith("_") or column not in self._columns:
+            raise AttributeError(f"{type(self).__name__} has no attribute or column {column!r}")
+        return self._columns[column]
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values())))
+
+    def _described(self, label: str) -> str:
+        columns = ", ".join(f"{name} {_described(column)}" for name, column in self._columns.items())
+        return f"{type(self).__name__}({label}{len(self)} x {columns})"
+
+
+class Batch(Table):
+    """Some examples: `batch.image` or `batch["image"]`, `len(batch)`, `batch.columns`.
+
+    The columns, arrays or `Ragged`, are copies, which may be modified. `epoch` is the 1-based number of the pass over
+    the dataset, or None. A batch that a program makes itself has rows of different length as `ps.Ragged(rows)`.
+    """
+
+    __slots__ = ("epoch",)
+
+    def __init__(self, columns: Mapping[str, ColumnLike], epoch: int | None = None) -> None:
+        super().__init__(checked_columns("a batch", columns))
+        self.epoch = epoch
+
+    def __repr__(self) -> str:
+        return self._described("" if self.epoch is None else f"epoch {self.epoch}, ")
+
+
+def checked_columns(owner: str, columns: Mapping[str, ColumnLike], *, lists: bool = False) -> dict[str, Column]:
+    """The columns as arrays or `Ragged`. With `lists`, rows of different shapes become a `Ragged`.
+
+    Not in a batch: whether a column is ragged must not depend on which examples are in it. Raises DatasetError.
+    """
+    checked: dict[str, Column] = {}
+    for name, values in columns.items():
+        if name in RESERVED or name.startswith("_"):
+            raise DatasetError(f"{owner} cannot have a column {name!r}: the name is reserved; rename the column")
+        try:
+            checked[name] = _column(values, lists=lists)
+        except DatasetError as error:
+            raise DatasetError(f"{owner}, column {name!r}: {error}") from error
+    if not checked:
+        raise DatasetError(f'{owner} has no columns; give at least one, as in {{"x": x}}')
+    lengths = {name: len(column) for name, column in checked.items()}
+    if len(set(lengths.values())) > 1:
+        unequal = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+        raise DatasetError(f"{owner} has columns of unequal length ({unequal}); each needs one row per example")
+    if not min(lengths.values()):
+        raise DatasetError(f"{owner} has no rows; give at least one example")
+    return checked
+
+
+def _column(values: ColumnLike, *, lists: bool) -> Column:
+    if isinstance(values, Ragged):
+        return values
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # rows of different shapes
+        if lists:
+            return Ragged(cast(Sequence[npt.ArrayLike], values))
+        raise DatasetError(f"not an array ({error}); pad the rows, or give ps.Ragged(rows)") from error
+    if array.dtype.hasobject and array.ndim == 1 and all(isinstance(row, np.ndarray | list | tuple) for row in array):
+        return Ragged(array)
+    if array.dtype.hasobject:
+        kinds = ", ".join(sorted({type(value).__name__ for value in array.ravel()[:1000]}))
+        raise DatasetError(
+            f"objects ({kinds}) of shape {array.shape}; convert them to numbers, or to arrays of one dtype"
+        )
+    if array.ndim == 0:
+        raise DatasetError(f"{array.dtype} of shape {array.shape}; give numbers, one row per example")
+    return array
+
+
+def _described(column: Column) -> str:
+    if isinstance(column, Ragged):
+        return f"{column.dtype}[{', '.join(['ragged', *map(str, column.values.shape[1:])])}]"
+    return f"{column.dtype}{list(column.shape[1:])}"

@@ -1,0 +1,156 @@
+"""The code on the pages: blocks of Python, and blocks of commands that need neither Docker nor other hosts, are run.
+
+A block is run by its language: `python`, `sh`. Output and transcripts are `text` and `console`, whose commands are only
+parsed (tests/repository/test_docs.py). New pages are found by themselves.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+ONE_MODULE = {ROOT / "docs" / "testing.md"}  # its blocks are run together, by tests/integration/test_testing_page.py
+#: What pages call train.py.
+TRAIN = """
+import numpy as np
+import psworker as ps
+from psworker import ops
+
+data = ps.Dataset({"x": np.ones((64, 2), np.float32)}, "ones")
+w = ps.Variable(np.zeros(2, np.float32), name="w")
+optimizer = ps.GradientDescent(0.1)
+with ps.session() as session:
+    for batch in session.batches(data, 8, epochs=2):
+        optimizer.minimize(ops.mean(ops.square(batch.x * w - 1)))
+"""
+
+
+class Block(NamedTuple):
+    """A block of code: its page, the number of its first line, and its text."""
+
+    page: Path
+    line: int
+    text: str
+
+
+def blocks(language):
+    """All blocks in this language."""
+    fence = re.compile(rf"^```{language}\n(.*?)^```", re.DOTALL | re.MULTILINE)
+    texts = {page: page.read_text(encoding="utf-8") for page in PAGES}
+    return [
+        Block(page, text.count("\n", 0, match.start(1)) + 1, match[1])
+        for page, text in texts.items()
+        if page not in ONE_MODULE
+        for match in fence.finditer(text)
+    ]
+
+
+def name(block):
+    return f"{block.page.relative_to(ROOT)}:{block.line}"
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=name)
+def test_every_block_of_python_on_a_page_runs_and_its_assertions_hold(block, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where it may save its model
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    if re.search(r"^(async )?def test_", block.text, re.MULTILINE):  # tests of one's own, which pytest runs
+        (tmp_path / "test_own.py").write_text(block.text)
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, "test_own.py"]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
+        assert ended.returncode == 0, ended.stdout
+    else:
+        code = compile("\n" * (block.line - 1) + block.text, block.page, "exec")  # errors have the line of the page
+        exec(code, {"__name__": "__main__"})
+    if block.page.name == "README.md":
+        assert abs(float(capsys.readouterr().out) - 0.904) <= 0.003, "the accuracy of softmax regression"
+
+
+def commands(block):
+    """The words of each command, without comments."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
+
+
+def ends_by_itself(block):
+    """Whether all commands are ours and work on this machine alone; a server is stopped after the block."""
+    ours = re.compile(r"(psworker|psserver|python examples/\S+)\b")
+    lines = map(shlex.join, commands(block))
+    return not re.search(r"\bHOST\b|[|&>$]", block.text) and all(map(ours.match, lines))
+
+
+def run(words, folder, servers):
+    """Run a command in this folder until it ends; a server until `servers` is closed."""
+    first = {"python": [], "psworker": ["-m", "psworker"], "psserver": ["-m", "psserver"]}[words[0]]
+    words = [re.sub(r"127\.0\.0\.1:(\d+)", rf"unix:{folder}/\1", word) for word in words]
+    environment = {**os.environ, "PSWORKER_PROGRESS": "off", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *first, *words[1:]]
+    if words[:2] != ["psserver", "serve"]:
+        ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
+        assert ended.returncode == 0, f"{shlex.join(words)}: {ended.stderr}"
+        return
+    if "--bind" not in words:
+        command += ["--bind", f"unix:{folder}/7070"]
+    server = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
+    servers.callback(stop, server)
+    assert "unix:" in server.stdout.readline(), shlex.join(words)
+
+
+def stop(server):
+    """Stop a server, which must end without an error."""
+    server.terminate()
+    with server:
+        assert server.wait(30) == 0
+
+
+RUNNABLE = [block for block in blocks("sh") if ends_by_itself(block)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", sorted({block.page for block in RUNNABLE}), ids=lambda page: page.name)
+def test_the_commands_of_a_page_that_need_no_container_and_no_other_host_succeed_one_after_the_other(page, tmp_path):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "train.py").write_text(TRAIN)
+    for block in [block for block in RUNNABLE if block.page == page]:
+        with ExitStack() as servers:
+            for words in commands(block):
+                run(words, tmp_path, servers)
+
+
+def test_blocks_of_commands_are_valid_for_the_shell_and_begin_with_known_programs():
+    known = {"docker", "docker-compose", "make", "psserver", "psworker", "python", "python3"}
+    for block in blocks("sh"):
+        checked = subprocess.run(["bash", "-n"], input=block.text, capture_output=True, text=True, timeout=20)
+        assert (checked.returncode, checked.stderr) == (0, ""), name(block)
+        for words in commands(block):
+            program = next(word for word in words if "=" not in word)
+            assert program in known or program.startswith(".venv/bin/") or (ROOT / program).is_file(), name(block)
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme_that_need_no_container_train_the_example_and_show_the_job():
+    section = (ROOT / "README.md").read_text().split("## Running a program")[1].split("\n## ")[0]
+    lines = re.findall(r"`((?:python|psworker|psserver) [^`]+)`", section)
+    interpreter = {"python": [], "psworker": ["-m", "psworker"], "psserver": ["-m", "psserver"]}
+    words = map(shlex.split, lines)
+    alone, local, _, serve, worker, status = [[sys.executable, *interpreter[first], *rest] for first, *rest in words]
+    environment = {**os.environ, "PSWORKER_PROGRESS": "off"}
+    options = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True, "timeout": 100, "check": True}
+    for program in (alone, local):
+        assert "test accuracy: 0." in subprocess.run(program, **options).stdout
+    free_port = [word.replace(":7070", ":0") for word in serve]
+    with subprocess.Popen(free_port, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            address = server.stdout.readline().split()[-1]
+            worker, status = ([word.replace("127.0.0.1:7070", address) for word in each] for each in (worker, status))
+            assert "test accuracy: 0." in subprocess.run(worker, **options).stdout
+            assert "5,500" in subprocess.run(status, **options).stdout
+        finally:
+            server.terminate()
