@@ -138,6 +138,14 @@ def main(context: click.Context, debug: bool) -> None:
     show_default="host name and process id",
     help="This worker's name, unique in the job; a restarted worker with the same name replaces the old one.",
 )
+@_option(
+    "--job",
+    default="",
+    metavar="NAME",
+    show_default="the one that is running or was interrupted, or else a new one",
+    help="The job to take part in: the one that the servers have if that is its name, or else a new one.",
+)
+@_field("resume", "Go on with the job that the servers have, also if it is over.")
 @_field("timeout", "How long to keep trying to reach a server before giving up.", type=_SECONDS, metavar="SECONDS")
 @_option(
     "--threads",
@@ -264,7 +272,13 @@ def run(
     envvar="PSSERVER_JOURNAL",
     help="Write each push to disk before it is answered, so that none is ever lost.",
 )
-@_option("--resume", is_flag=True, help="Continue the run in --run-dir where it stopped.")
+@_option(
+    "--resume",
+    is_flag=True,
+    allow_from_autoenv=False,  # PSWORKER_RESUME is that of `run`
+    show_envvar=False,
+    help="Continue the run in --run-dir where it stopped.",
+)
 @_script_command
 def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
     """Run SCRIPT on a cluster of processes on this machine, and stop all of them at the end.
