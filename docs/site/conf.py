@@ -18,7 +18,8 @@ include_patterns = ["*.md", "docs/*.md", "docs/reference/*.md", "datasets/*/READ
 exclude_patterns = [path.name for path in ROOT.iterdir() if path.is_dir() and path.name not in ("docs", "datasets")]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
-extensions += ["markdown_docstrings", "signatures", "public_names", "command_lines", "site_pages"]  # beside this file
+# Beside this file:
+extensions += ["markdown_docstrings", "signatures", "public_names", "command_lines", "protocol", "site_pages"]
 myst_enable_extensions = ["fieldlist"]
 myst_heading_anchors = 4
 suppress_warnings = ["myst.header"]  # the changelog begins its sections at the second level
@@ -34,7 +35,7 @@ html_static_path: list[str] = []
 templates_path = ["templates"]
 html_additional_pages = {"index": "to_start_page.html"}
 html_copy_source = False
-html_show_sphinx = False
+html_show_sphinx = html_show_copyright = False
 html_theme_options = {
     "source_repository": "https://github.com/paramserver/paramserver/",
     "source_branch": "main",

@@ -28,8 +28,12 @@ class Markdown(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """The nodes of the content."""
+        return self.parse_markdown("\n".join(self.content))
+
+    def parse_markdown(self, text: str) -> list[nodes.Node]:
+        """The nodes of a text."""
         document = new_document(self.get_source_info()[0], self.state.document.settings)
-        MystParser().parse("\n".join(self.content), document)
+        MystParser().parse(text, document)
         return document.children
 
 

@@ -2,7 +2,6 @@
 
 import importlib
 from collections.abc import Callable
-from operator import attrgetter
 from types import ModuleType
 from typing import ClassVar
 
@@ -18,15 +17,14 @@ import psworker
 
 #: The modules whose public names the reference has.
 INNER = [name for name in psworker.__all__ if isinstance(getattr(psworker, name), ModuleType)]
-MODULES = ["psworker", *(f"psworker.{name}" for name in INNER)]
+MODULES = ["psworker", "psserver.testing", *(f"psworker.{name}" for name in INNER)]
 
 
 def module_of(name: str) -> ModuleType:
-    """The module that programs know by a name such as `psworker.ops`."""
-    first, _, rest = name.partition(".")
-    module = importlib.import_module(first)
-    found: ModuleType = attrgetter(rest)(module) if rest else module
-    return found
+    """The module that programs import by this name, or have as an attribute, such as `psworker.ops`."""
+    package, _, attribute = name.rpartition(".")
+    found = getattr(importlib.import_module(package), attribute, None) if package == "psworker" else None
+    return found or importlib.import_module(name)
 
 
 def public_names(module: ModuleType) -> dict[str, str]:

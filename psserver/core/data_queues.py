@@ -117,7 +117,8 @@ class DataQueues:
         for queue in self._queues.values():
             for worker in workers:
                 if (block := queue.give_back(worker, result)) is not None:
-                    result.events.append(events.block_returned(queue.spec.name, block, worker))
+                    unit = "example" if queue.spec.size else "batch"
+                    result.events.append(events.block_returned(queue.spec.name, block, worker, unit))
         self._hand_out(result)
 
     def overdue(self, now: float) -> tuple[tuple[str, str], ...]:

@@ -58,13 +58,13 @@ def cut_skipped(number: int, reason: str) -> Event:
 def lost_pushes(member: Member, count: int) -> Event:
     """Acknowledged pushes of a worker came after the state that was restored."""
     text = f"{pluralize(count, 'acknowledged push')} of worker {member.name!r} came after the restored checkpoint: lost"
-    return Event(text.replace("pushs", "pushes"), warning=True)
+    return Event(text, warning=True)
 
 
-def block_returned(queue: str, block: Block, worker: str) -> Event:
-    """A worker is gone before it finished its block."""
-    examples = pluralize(block.stop - block.start, "example")
-    text = f"{_block(queue, block)} ({examples}) will be handed out again: worker {worker!r} had it"
+def block_returned(queue: str, block: Block, worker: str, unit: str = "example") -> Event:
+    """A worker is gone before it finished its block, whose positions are of this unit."""
+    positions = pluralize(block.stop - block.start, unit)
+    text = f"{_block(queue, block)} ({positions}) will be handed out again: worker {worker!r} had it"
     return Event(text, warning=True)
 
 
@@ -86,5 +86,6 @@ def _block(queue: str, block: Block) -> str:
 
 
 def pluralize(count: int, thing: str) -> str:
-    """A number of things: "1 step", "1,234 steps"."""
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+    """A number of things: "1 step", "1,234 steps", "2 batches"."""
+    plural = "es" if thing.endswith(("ch", "sh")) else "s"
+    return f"{count:,} {thing}{'' if count == 1 else plural}"

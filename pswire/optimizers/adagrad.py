@@ -22,6 +22,11 @@ class Adagrad(OptimizerSpec, ElementWise, kind="adagrad"):
 
     Source: J. Duchi, E. Hazan, Y. Singer, "Adaptive Subgradient Methods", JMLR 12, 2011, figure 1 (diagonal);
     defaults as TensorFlow 1's AdagradOptimizer, which has no epsilon.
+
+    Args:
+        learning_rate: a number from 0 up, or a schedule (`psworker.schedules`) of the server's global step.
+        initial_accumulator: first value of the accumulator, which bounds the first steps; from 0 up, by default 0.1.
+        epsilon: what is added to the root; from 0 up, by default 0.
     """
 
     _slots = ("accumulator",)
@@ -72,6 +77,12 @@ class AdagradDecay(OptimizerSpec, ElementWise, kind="adagrad_decay"):
 
     Source: Adagrad as above; the decay, its floor and the slots as DeepRec's AdagradDecayOptimizer
     (github.com/DeepRec-AI/DeepRec), which catches up with one period at a time, however many were missed.
+
+    Args:
+        learning_rate: a number from 0 up, or a schedule (`psworker.schedules`) of the server's global step.
+        initial_accumulator: first and least value of the accumulator; above 0, by default 0.1.
+        decay_steps: updates of the shard between two decays; from 1 up, by default 100,000.
+        decay_rate: share of the accumulator that remains at a decay; from 0 to 1 (no decay), by default 0.9.
     """
 
     _slots = ("accumulator", "accumulator_decay_power")

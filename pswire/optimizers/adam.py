@@ -56,6 +56,14 @@ class Adam(MomentsSpec, ElementWise, kind="adam"):
 
     Source: D. Kingma, J. Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, algorithm 1; AMSGrad: S. Reddi,
     S. Kale, S. Kumar, "On the Convergence of Adam and Beyond", ICLR 2018, algorithm 2.
+
+    Args:
+        learning_rate: a number from 0 up, or a schedule (`psworker.schedules`) of the server's global step; by default
+            0.001.
+        beta1, beta2: share of m and of v that remains at each update; from 0 to below 1. By default 0.9 and 0.999.
+        epsilon: what is added to the root, so that a step is at most about learning_rate * |m_hat| / epsilon; above 0,
+            by default 1e-8.
+        amsgrad: whether the largest v so far divides the step; by default not.
     """
 
     amsgrad: Flag = False
@@ -98,6 +106,13 @@ class AdamW(Adam, kind="adamw"):
 
     Source: I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, algorithm 2, in the form of
     torch.optim.AdamW: the decay is multiplied by the learning rate, including its schedule.
+
+    Args:
+        learning_rate: a number from 0 up, or a schedule (`psworker.schedules`) of the server's global step; by default
+            0.001.
+        beta1, beta2, epsilon, amsgrad: as of `Adam`.
+        weight_decay: share of a weight, times the learning rate, by which it shrinks at each update; from 0 up, by
+            default 0.01.
     """
 
     weight_decay: NotNegative = 0.01

@@ -57,6 +57,13 @@ class Ftrl(OptimizerSpec, ElementWise, kind="ftrl"):
 
     Source: H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches", KDD 2013, algorithm 1, with beta of
     0. TensorFlow's FtrlOptimizer writes the power with a minus, has twice l2 in the denominator, and starts z at zero.
+
+    Args:
+        learning_rate: a number from 0 up, or a schedule (`psworker.schedules`) of the server's global step.
+        l1: strength of the penalty on |w|, which sets weights to 0; from 0 up, by default 0.
+        l2: strength of the penalty on w^2; from 0 up, by default 0.
+        learning_rate_power: exponent of the accumulator, by which learning rates fall; from 0 to 1, by default 0.5.
+        initial_accumulator: first value of the accumulator; above 0, by default 0.1.
     """
 
     _slots = ("accumulator", "linear")

@@ -18,6 +18,9 @@ class GradientDescent(OptimizerSpec, ElementWise, kind="gradient_descent"):
         w <- w - learning_rate * g
 
     Source: H. Robbins, S. Monro, "A Stochastic Approximation Method", 1951.
+
+    Args:
+        learning_rate: a number from 0 up, or a schedule (`psworker.schedules`) of the server's global step.
     """
 
     def _loop(self) -> Loop | None:

@@ -82,6 +82,13 @@ class Lamb(MomentsSpec, kind="lamb"):
 
     Source: Y. You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 Minutes", ICLR 2020,
     algorithm 2, with the identity for its phi.
+
+    Args:
+        learning_rate: a number from 0 up, or a schedule (`psworker.schedules`) of the server's global step; by default
+            0.001.
+        beta1, beta2: as of `Adam`.
+        epsilon: what is added to the root; above 0, by default 1e-6.
+        weight_decay: share of a weight that is added to the direction u; from 0 up, by default 0.01.
     """
 
     _rule = LambRule

@@ -24,6 +24,11 @@ class Momentum(OptimizerSpec, ElementWise, kind="momentum"):
 
     Source: I. Sutskever et al., "On the importance of initialization and momentum in deep learning", ICML 2013,
     in the form of TensorFlow's MomentumOptimizer and torch.optim.SGD (the learning rate outside of m).
+
+    Args:
+        learning_rate: a number from 0 up, or a schedule (`psworker.schedules`) of the server's global step.
+        momentum: share of m that remains at each update; from 0 to below 1, by default 0.9.
+        nesterov: whether a step looks ahead by the next one; by default not.
     """
 
     _slots = ("momentum",)

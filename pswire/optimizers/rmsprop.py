@@ -31,6 +31,14 @@ class RMSProp(OptimizerSpec, ElementWise, kind="rmsprop"):
     centered and with momentum: A. Graves, "Generating Sequences with Recurrent Neural Networks", 2013, equations 38 to
     41. In the form of torch.optim.RMSprop: epsilon outside of the root and the learning rate outside of b, where
     TensorFlow 1's RMSPropOptimizer has both inside, and s starts at one.
+
+    Args:
+        learning_rate: a number from 0 up, or a schedule (`psworker.schedules`) of the server's global step; by default
+            0.001.
+        decay: share of s and c that remains at each update; from 0 to below 1, by default 0.9.
+        momentum: share of b that remains at each update; from 0 to below 1, by default 0, without a slot.
+        epsilon: what is added to the root; above 0, by default 1e-8.
+        centered: whether s is centered by the mean c of the gradients; by default not.
     """
 
     _squares = ("mean_square",)

@@ -194,17 +194,17 @@ def glorot_uniform() -> Initializer:
     Source: X. Glorot, Y. Bengio, "Understanding the difficulty of training deep feedforward neural networks",
     AISTATS 2010, equation 16; variance 2 / (fan_in + fan_out), equation 12.
     """
-    return partial(_scaled, "glorot_uniform")
+    return _Scaled("glorot_uniform")
 
 
 def glorot_normal() -> Initializer:
     """Normal, of the variance of `glorot_uniform`: 2 / (fan_in + fan_out); not cut."""
-    return partial(_scaled, "glorot_normal")
+    return _Scaled("glorot_normal")
 
 
 def he_uniform() -> Initializer:
     """Uniform, of the variance of `he_normal`: within sqrt(6 / fan_in) of 0."""
-    return partial(_scaled, "he_uniform")
+    return _Scaled("he_uniform")
 
 
 def he_normal() -> Initializer:
@@ -212,22 +212,30 @@ def he_normal() -> Initializer:
 
     Source: K. He, X. Zhang, S. Ren, J. Sun, "Delving Deep into Rectifiers", ICCV 2015, equation 10.
     """
-    return partial(_scaled, "he_normal")
+    return _Scaled("he_normal")
 
 
-def _scaled(name: str, shape: Shape, random: Generator) -> Array:
+@dataclass(frozen=True)
+class _Scaled:
     """Values of a variance that follows from the shape."""
-    if len(shape) < 2:
-        raise ValueError(
-            f"{name}: needs a shape (..., inputs, outputs), got {shape}: choose another initializer for it"
-        )
-    area = math.prod(shape[:-2])
-    fan_in, fan_out = max(area * shape[-2], 1), max(area * shape[-1], 1)
-    variance = 2 / (fan_in + fan_out) if name.startswith("glorot") else 2 / fan_in
-    if name.endswith("normal"):
-        return random_normal(math.sqrt(variance))(shape, random)
-    limit = math.sqrt(3 * variance)  # a uniform's variance is a third of its limit's square
-    return random_uniform(-limit, limit)(shape, random)
+
+    name: str
+
+    def __call__(self, shape: Shape, random: Generator) -> Array:
+        if len(shape) < 2:
+            raise ValueError(
+                f"{self.name}: needs a shape (..., inputs, outputs), got {shape}: choose another initializer for it"
+            )
+        area = math.prod(shape[:-2])
+        fan_in, fan_out = max(area * shape[-2], 1), max(area * shape[-1], 1)
+        variance = 2 / (fan_in + fan_out) if self.name.startswith("glorot") else 2 / fan_in
+        if self.name.endswith("normal"):
+            return random_normal(math.sqrt(variance))(shape, random)
+        limit = math.sqrt(3 * variance)  # a uniform's variance is a third of its limit's square
+        return random_uniform(-limit, limit)(shape, random)
+
+    def __repr__(self) -> str:
+        return f"{self.name}()"
 
 
 @dataclass(frozen=True)

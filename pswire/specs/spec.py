@@ -6,6 +6,7 @@ errors.
 
 import dataclasses
 import functools
+import inspect
 import math
 import numbers
 import re
@@ -23,8 +24,22 @@ COUNT = "[0-9]{1,15}"
 DECIMAL = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 
 
+class _PlainSignature:
+    """`__signature__` of a class, for `help` and notebooks: the types of its fields without what checks them."""
+
+    def __get__(self, instance: object, owner: type) -> inspect.Signature:
+        if instance is not None:
+            raise AttributeError("__signature__")  # an instance that is called has that of its __call__
+        initialize: Callable[..., None] = owner.__init__  # type: ignore[misc]
+        types = get_type_hints(initialize)
+        _, *parameters = inspect.signature(initialize).parameters.values()
+        return inspect.Signature([one.replace(annotation=types.get(one.name, one.annotation)) for one in parameters])
+
+
 class Checked:
     """A dataclass whose fields are checked when it is built, by their annotations (`Share`, `Count` and so on)."""
+
+    __signature__ = _PlainSignature()
 
     def __post_init__(self) -> None:
         for name, check in _checks_of(type(self)).items():  # type: ignore[arg-type]  # a class is hashable

@@ -1,5 +1,7 @@
 """Gradients of functions, over the tape."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Gradient check: compares an op's derivative with central finite differences."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from typing import Any
 

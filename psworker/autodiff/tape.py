@@ -78,7 +78,8 @@ def op(function: Callable[..., Result]) -> Callable[..., Tensor]:
     ValueError, TypeError and IndexError of the function are raised with the op's name, without a leading underscore,
     and its arguments.
     """
-    parameters = inspect.signature(function).parameters.values()
+    signature = inspect.signature(function)
+    parameters = signature.parameters.values()
     names = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_ONLY]
     variadic = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
     tensors = sys.maxsize if variadic else len(names)
@@ -109,7 +110,20 @@ def op(function: Callable[..., Result]) -> Callable[..., Tensor]:
                 result._node = Node(result.value, edges)
         return result
 
+    apply.__signature__ = _of_tensors(signature)  # type: ignore[attr-defined]  # for help and notebooks
     return apply
+
+
+def _of_tensors(signature: inspect.Signature) -> inspect.Signature:
+    """The signature of an op, of tensors, for that of its function, of arrays."""
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL
+    parameters = [
+        one.replace(annotation="TensorLike" if one.default is not None else "TensorLike | None")
+        if one.kind in kinds
+        else one
+        for one in signature.parameters.values()
+    ]
+    return signature.replace(parameters=parameters, return_annotation="Tensor")
 
 
 _UNCHANGED = frozenset((np.ndarray, float, int, bool, type(None)))

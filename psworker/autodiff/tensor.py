@@ -134,15 +134,38 @@ class Tensor:
         def __abs__(self) -> Tensor: ...
         def __getitem__(self, index: Index) -> Tensor: ...
 
-        def _reduction(self, axis: Axis = None, keepdims: bool = False) -> Tensor: ...
-        def _variance(self, axis: Axis = None, keepdims: bool = False, ddof: int = 0) -> Tensor: ...
-        def _test(self, axis: Axis = None, keepdims: bool = False) -> Array: ...
-        def _place(self, axis: int | None = None, keepdims: bool = False) -> Array: ...
+        def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+            """`ops.sum`: the sum over axes."""
 
-        sum = mean = max = min = prod = _reduction
-        var = std = _variance
-        all = any = _test
-        argmax = argmin = _place
+        def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+            """`ops.mean`: the mean over axes."""
+
+        def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+            """`ops.max`: the largest element over axes."""
+
+        def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+            """`ops.min`: the smallest element over axes."""
+
+        def prod(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+            """`ops.prod`: the product over axes."""
+
+        def var(self, axis: Axis = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
+            """`ops.var`: the variance over axes."""
+
+        def std(self, axis: Axis = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
+            """`ops.std`: the standard deviation over axes."""
+
+        def all(self, axis: Axis = None, keepdims: bool = False) -> Array:
+            """`ops.all`: whether all elements over axes are true."""
+
+        def any(self, axis: Axis = None, keepdims: bool = False) -> Array:
+            """`ops.any`: whether any element over axes is true."""
+
+        def argmax(self, axis: int | None = None, keepdims: bool = False) -> Array:
+            """`ops.argmax`: the index of the largest element."""
+
+        def argmin(self, axis: int | None = None, keepdims: bool = False) -> Array:
+            """`ops.argmin`: the index of the smallest element."""
 
         def cumsum(self, axis: int | None = None, reverse: bool = False) -> Tensor:
             """`ops.cumsum`: the running sum along an axis, or over the flattened tensor."""
@@ -165,7 +188,8 @@ class Tensor:
         def swapaxes(self, axis1: int, axis2: int) -> Tensor:
             """`ops.swapaxes`: two axes exchanged."""
 
-        flatten = ravel
+        def flatten(self) -> Tensor:
+            """`ops.ravel`: the same elements along one axis."""
 
         def astype(self, dtype: DTypeLike) -> Tensor:
             """`ops.cast`."""

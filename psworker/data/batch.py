@@ -1,5 +1,7 @@
 """Named columns of equal length, arrays or `Ragged`; and `Batch`, the columns of some examples."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, cast
 

@@ -1,5 +1,7 @@
 """`Dataset`, named columns of equal length in memory or in a memory map; and the order of an epoch."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, overload
@@ -40,7 +42,7 @@ class Dataset(Table):
         self._passes: _Passes | None = None
 
     @classmethod
-    def concatenate(cls, parts: "Iterable[Dataset]", name: str = "dataset") -> "Dataset":
+    def concatenate(cls, parts: Iterable[Dataset], name: str = "dataset") -> Dataset:
         """The examples of several datasets, in order; the columns are copies.
 
         Raises DatasetError unless they have the same columns, of the same dtypes and shapes.
@@ -62,7 +64,7 @@ class Dataset(Table):
     @overload
     def __getitem__(self, key: str) -> Any: ...  # noqa: ANN401 - an array or a Ragged: the program knows which
     @overload
-    def __getitem__(self, key: slice) -> "Dataset": ...
+    def __getitem__(self, key: slice) -> Dataset: ...
     def __getitem__(self, key: str | slice) -> Any:
         if isinstance(key, str):
             return super().__getitem__(key)
@@ -80,7 +82,7 @@ class Dataset(Table):
         rows = checked_indices(self, indices)
         return Batch({name: _taken(column, rows) for name, column in self._columns.items()}, epoch)
 
-    def split(self, fraction: float, seed: int = 0) -> "tuple[Dataset, Dataset]":
+    def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
         """Two datasets, the first with this fraction of the rows, drawn by `seed`; the same in every worker.
 
             train, validation = dataset.split(0.9)

@@ -3,6 +3,8 @@
 There is no Python object per row: a column of millions of texts takes the memory of its values, or is a memory map.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, overload
 
@@ -55,7 +57,7 @@ class Ragged:
         self.row_splits = _splits([len(row) for row in arrays])
 
     @classmethod
-    def from_splits(cls, values: npt.ArrayLike, row_splits: npt.ArrayLike) -> "Ragged":
+    def from_splits(cls, values: npt.ArrayLike, row_splits: npt.ArrayLike) -> Ragged:
         """Rows of `values` (total, ...), which is borrowed and may be a memory map, at `row_splits` (rows + 1,).
 
         Raises DatasetError unless `row_splits` are integers that ascend from 0 to `total`.
@@ -70,7 +72,7 @@ class Ragged:
         return cls._of(flat, splits.astype(np.int64, copy=False))
 
     @classmethod
-    def concatenate(cls, parts: Iterable["Ragged"]) -> "Ragged":
+    def concatenate(cls, parts: Iterable[Ragged]) -> Ragged:
         """The rows of all parts, in order. Raises DatasetError if they differ in dtype or the shape of a value."""
         several = list(parts)
         kinds = {(one.dtype, one.values.shape[1:]) for one in several}
@@ -81,7 +83,7 @@ class Ragged:
         )
 
     @classmethod
-    def _of(cls, values: Array, row_splits: Array) -> "Ragged":
+    def _of(cls, values: Array, row_splits: Array) -> Ragged:
         made = cls.__new__(cls)
         made.values, made.row_splits = values, row_splits
         return made
@@ -107,8 +109,8 @@ class Ragged:
     @overload
     def __getitem__(self, key: int) -> Array: ...
     @overload
-    def __getitem__(self, key: slice) -> "Ragged": ...
-    def __getitem__(self, key: int | slice) -> "Array | Ragged":
+    def __getitem__(self, key: slice) -> Ragged: ...
+    def __getitem__(self, key: int | slice) -> Array | Ragged:
         """A row, or a slice of the rows: views, unless the slice has a step."""
         if not isinstance(key, slice):
             number = range(len(self))[key]
@@ -122,10 +124,14 @@ class Ragged:
     def __iter__(self) -> Iterator[Array]:
         return (self[number] for number in range(len(self)))
 
-    def take(self, indices: npt.ArrayLike) -> "Ragged":
+    def take(self, indices: npt.ArrayLike) -> Ragged:
         """Copies of the rows at `indices`, (n,) integers, in that order; IndexError for one that is not there."""
-        rows = np.asarray(indices)
-        lengths, starts = self.lengths[rows], self.row_splits[:-1][rows]
+        rows, count = np.asarray(indices), len(self)
+        if rows.size and (rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= count):
+            raise IndexError(f"{self!r} has rows 0 to {count - 1}, asked for {rows}")
+        rows = rows.astype(np.int64, copy=False)
+        starts = self.row_splits[rows]  # not `lengths`, which would read all rows
+        lengths = self.row_splits[rows + 1] - starts
         splits = _splits(lengths)
         positions = np.repeat(starts - splits[:-1], lengths) + np.arange(splits[-1])
         return Ragged._of(self.values[positions], splits)

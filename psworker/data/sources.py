@@ -3,6 +3,8 @@
 `open_source` finds out which one a program has given. Imports datasets only.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -56,12 +58,12 @@ class FunctionDataset:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, key: slice) -> "FunctionDataset":
+    def __getitem__(self, key: slice) -> FunctionDataset:
         if not isinstance(key, slice):
             raise TypeError(f"a function dataset takes a slice, not {key!r}; for rows use take([...])")
         return self._part(self._rows[key], slice_name(key, len(self)))
 
-    def split(self, fraction: float, seed: int = 0) -> "tuple[FunctionDataset, FunctionDataset]":
+    def split(self, fraction: float, seed: int = 0) -> tuple[FunctionDataset, FunctionDataset]:
         """Two parts, the first with this fraction of the examples, drawn by `seed`: see `Dataset.split`."""
         numbers, name = np.asarray(self._rows), f".split({fraction}, seed={seed})"
         first, second = split_rows(self, fraction, seed)
@@ -85,7 +87,7 @@ class FunctionDataset:
             )
         return batch
 
-    def _part(self, rows: range | Array, name: str) -> "FunctionDataset":
+    def _part(self, rows: range | Array, name: str) -> FunctionDataset:
         part = FunctionDataset(self._read, max(1, len(rows)), f"{self._name}{name}")
         if not len(rows):
             raise DatasetError(f"{part._name} has no rows; give at least one example")
@@ -158,11 +160,13 @@ def open_source(source: Source, collate: Collate | None) -> Dataset | FunctionDa
     """
     if isinstance(source, np.ndarray | tuple | str | bytes):
         raise DatasetError(f'{type(source).__name__} is not a dataset; name the columns, as in {{"x": x, "y": y}}')
-    is_columns = hasattr(source, "keys")  # a mapping, or a table of another library
-    if isinstance(source, Dataset | FunctionDataset) or is_columns:
+    is_dataset = isinstance(source, Dataset | FunctionDataset)
+    if is_dataset or hasattr(source, "keys"):  # a mapping, or a table of another library
         if collate is not None:
             raise ValueError("collate is for sequences and iterables of examples; a dataset has columns already")
-        return Dataset(source) if is_columns else source  # type: ignore[arg-type, return-value]
+        return source if is_dataset else Dataset(source)  # type: ignore[arg-type, return-value]
+    if isinstance(source, Batch):
+        return Dataset(source._columns)
     collate = stacked if collate is None else collate
     if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
         return _of_sequence(source, collate)  # type: ignore[arg-type]

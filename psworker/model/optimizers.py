@@ -4,6 +4,8 @@ Hyperparameters, formula and source are those of `pswire.optimizers`; slots are 
 servers. Between `compute_gradients` and `apply_gradients` a program may transform the pairs.
 """
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, Self

@@ -3,6 +3,8 @@
 May import the variables and the engine; rows come from the open session.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from math import prod
 from operator import index

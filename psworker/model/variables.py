@@ -3,6 +3,8 @@
 Each thread has its own collection, so workers in threads do not see each other's variables. May import the engine.
 """
 
+from __future__ import annotations
+
 import gc
 import itertools
 import logging

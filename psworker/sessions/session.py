@@ -3,6 +3,8 @@
 May import the client, the engine and the configuration; a transport is imported when it is needed.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -69,7 +71,7 @@ def session(
     checkpoint_every: str | None = None,
     keep: int | None = None,
     outer: optimizers.OptimizerSpec = OUTER,
-) -> "Session":
+) -> Session:
     """A session, to be used as `with psworker.session() as session:`.
 
     Each argument but `outer` defaults to the environment variable of its name, such as `$PSWORKER_PUSH_EVERY`, which

@@ -6,6 +6,7 @@ Which examples are trained when a worker fails is in `test_examples_once.py`.
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -245,6 +246,45 @@ def test_a_generator_that_ends_at_once_is_an_error_that_says_so(open_session):
             list(session.batches(iter([]), 3))
         with pytest.raises(DatasetError, match="gave nothing in pass 1"):
             session.evaluate(len, iter([]))
+
+
+@pytest.mark.parametrize("stop_at", [0, 4, 7])
+def test_a_resumed_job_with_more_steps_trains_the_batches_of_one_that_had_them_from_the_beginning(tmp_path, stop_at):
+    """The first run ends after 7 steps, within a block and an epoch, or earlier, by an error."""
+
+    def run(folder, steps, stop_at=0):
+        seen, ledger = [], ps.Variable(np.zeros(25), name="ledger")
+        with suppress(InterruptedError), ps.session(checkpoint_dir=folder) as session:
+            for batch in session.batches(DATA, 2, None, seed=3, steps=steps):
+                mark = np.zeros(25)
+                mark[batch.x] = -1
+                SGD.apply_gradients([(mark, ledger)])
+                seen.append(batch.x.tolist())
+                if len(seen) == stop_at:
+                    raise InterruptedError
+        return seen, ledger.value.tolist()
+
+    runs = []
+    for folder, *steps in (("a", 7, stop_at), ("a", 30), ("a", 30), ("b", 30)):
+        with ps.collection():
+            runs.append(run(tmp_path / folder, *steps))
+    (first, _), (second, ledger), (none, again), (through, expected) = runs
+    assert (first + second, none) == (through, [])
+    assert ledger == again == expected
+    assert sum(expected) == 2 * 25 + 4 * 2
+
+
+def test_a_resumed_job_counts_the_steps_of_an_iterable_on(tmp_path):
+    def run(steps):
+        with ps.session(checkpoint_dir=tmp_path) as session:
+            variable, numbers = count(), ({"x": [n]} for n in itertools.count())
+            seen = [train(variable, batch) for batch in session.batches(numbers, None, steps=steps)]
+            return len(seen), variable.value.item()
+
+    with ps.collection():
+        assert run(20) == (20, 20)
+    with ps.collection():
+        assert run(50) == (30, 50)
 
 
 @pytest.mark.parametrize(

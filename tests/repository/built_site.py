@@ -105,6 +105,19 @@ def test_the_reference_has_every_option_of_every_command_with_its_environment_va
                 assert not option.show_envvar or (option.envvar or f"{prefix}_{option.name.upper()}") in text
 
 
+def test_the_protocol_page_has_every_call_and_message():
+    page = page_at(REFERENCE / "protocol.html")
+    text = unescape(re.sub(r"<[^>]+>", "", page.text))
+    protos = "".join(path.read_text() for path in (ROOT / "protos/pswire/v1").glob("*.proto"))
+    messages = re.findall(r"^(?:message|service|enum) (\w+)", protos, re.MULTILINE)
+    assert len(messages) > 50
+    assert {name.lower() for name in messages} <= page.anchors
+    calls = re.findall(r"rpc \w+\(.*\) returns \(.*\)", protos)
+    assert len(calls) > 10
+    assert [call for call in calls if call not in text] == []
+    assert "behaviour that it does not mention may change" in " ".join(text.split())
+
+
 def signature(page, name):
     """The text of a name and its parameters."""
     after = page_at(REFERENCE / page).text.split(f'id="{name}"')[1].split("</dt>")[0].partition(">")[2]

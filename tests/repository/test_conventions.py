@@ -1,11 +1,14 @@
 """Conventions of the repository that import contracts cannot express."""
 
 import ast
+import dataclasses
 import importlib
+import inspect
 import pkgutil
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +23,7 @@ from pswire.errors import FAMILY
 from pswire.optimizers.adam import MomentsSpec
 from pswire.optimizers.element_wise import ElementWise
 from psworker.autodiff import ops
+from psworker.autodiff.tape import Result
 from tests.unit.pswire.optimizers.rules_under_test import RULES_UNDER_TEST
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -143,3 +147,30 @@ def test_an_optimizer_has_a_formula_a_source_a_class_for_programs_and_is_in_the_
     if issubclass(spec, optimizers.OptimizerSpec):
         assert issubclass(getattr(psworker, spec.__name__), psworker.Optimizer)
         assert re.search(rf"`(ps\.)?{spec.__name__}", MODELS_PAGE), "docs/models.md does not describe it"
+        described = spec.__doc__.partition("    Args:\n")[2]
+        fields = [field.name for field in dataclasses.fields(spec)]
+        assert [name for name in fields if not re.search(rf"^ {{8}}(\w+, )*{name}(, \w+)*: ", described, re.M)] == []
+
+
+def public_signatures():
+    """Of all public functions, classes and methods, by name."""
+    for module in (psworker, psworker.nn, ops, psworker.initializers, psworker.schedules):
+        for name in module.__all__:
+            member = getattr(module, name)
+            methods = vars(member) if isinstance(member, type) else {}
+            parts = [(name, method) for name, method in methods.items() if name[0] != "_" or name == "__call__"]
+            for path, function in [(name, member), *((f"{name}.{part}", method) for part, method in parts)]:
+                with suppress(TypeError, ValueError):  # a module, a property
+                    yield f"{module.__name__}.{path}", inspect.signature(function)
+
+
+def test_signatures_show_names_of_types_as_help_notebooks_and_the_site_print_them():
+    signatures = dict(public_signatures())
+    assert len(signatures) > 200
+    assert [name for name, one in signatures.items() if re.search(r"numpy\._typing| at 0x|Annotated", str(one))] == []
+    adam = str(signatures["psworker.Adam"])
+    assert adam.startswith("(learning_rate: float | pswire.specs.schedules.Schedule = 0.001, beta1: float = 0.9, ")
+    assert str(signatures["pswire.specs.initializers.orthogonal"]) == "(gain: float = 1.0, blocks: int = 1)"
+    assert str(inspect.signature(ops.sum)).startswith("(x: 'TensorLike', /, axis: 'Axis' = None, keepdims: 'bool' = ")
+    of_ops = {name: signatures[f"{ops.__name__}.{name}"] for name in ops.__all__}
+    assert [name for name, one in of_ops.items() if one.return_annotation in ("Result", Result)] == []

@@ -24,6 +24,7 @@ from tests.simulation.unreliable import LEASE, WORKERS, UnreliableTransport
 QUEUE = QueueSpec("mnist", size=11, block=4, epochs=2)
 BLOCKS = 3  # of an epoch
 SHAPE = (QUEUE.epochs, QUEUE.size)
+LIMITED = QueueSpec("mnist", size=11, block=4, epochs=0, limit=17)  # its last block is cut off
 MOMENTS = ("before a push", "in a push", "after a push")
 
 
@@ -34,8 +35,9 @@ class KilledError(Exception):
 class Job:
     """Three workers, each of which is killed some times; `open` and `dropped` are the examples of such pushes."""
 
-    def __init__(self, seed, shards, consistency, staleness):
+    def __init__(self, seed, shards, consistency, staleness, queue=QUEUE):
         options = parse_consistency(consistency), parse_staleness(staleness)
+        self.queue = queue
         self.seed, self.transport = seed, UnreliableTransport(shards, seed, LEASE, None, *options)
         self.killed, self.open, self.dropped = Counter(), set(), set()
 
@@ -68,7 +70,7 @@ class Job:
         client.join()
         [weights] = client.register([declared("V", np.zeros(SHAPE), GradientDescent(learning_rate=1))])
         finished, step = None, 0
-        while not (taken := client.take(QUEUE, finished)).done:
+        while not (taken := client.take(self.queue, finished)).done:
             finished, block = None, taken.block
             if block is None:
                 client.report_idle()
@@ -101,17 +103,33 @@ JOBS = ["async none", "async drop:0", "async drop:1", "bounded:0 none", "bounded
 JOBS += ["sync:2,backup=1 none", "sync:3 drop:3"]
 
 
+def check_that_each_was_trained(job, total, *, drops):
+    """The first so many examples, of all epochs, are applied or dropped once, and no others."""
+    everything = {(number // QUEUE.size + 1, number % QUEUE.size) for number in range(total)}
+    assert set(job.trained.values()) == {1}
+    assert not job.trained.keys() & job.dropped
+    assert job.trained.keys() | job.dropped <= everything
+    assert everything - job.trained.keys() - job.dropped <= (job.open if drops else set())
+
+
+@pytest.mark.parametrize("options", JOBS)
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 25))])
+def test_a_limit_ends_the_job_after_the_same_examples_whoever_is_killed(seed, options):
+    job = Job(seed, 1, *options.split(), queue=LIMITED)
+    job.run()
+    check_that_each_was_trained(job, LIMITED.limit, drops="drop" in options or "sync" in options)
+    status = job.transport.links[0].status()
+    assert [(one.epoch, one.examples) for one in status.epochs] == [(1, QUEUE.size)]
+    assert [(one.epoch, one.done, one.blocks_out) for one in status.queues] == [(2, LIMITED.limit, 0)]
+
+
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("options", JOBS)
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 25))])
 def test_each_example_is_applied_or_dropped_once_an_epoch(seed, options, shards):
     job = Job(seed, shards, *options.split())
     job.run()
-    everything = {(epoch, position) for epoch in range(1, QUEUE.epochs + 1) for position in range(QUEUE.size)}
-    assert set(job.trained.values()) == {1}
-    assert not job.trained.keys() & job.dropped
-    drops = "drop" in options or "sync" in options
-    assert everything - job.trained.keys() - job.dropped <= (job.open if drops else set())
+    check_that_each_was_trained(job, QUEUE.total, drops="drop" in options or "sync" in options)
     epochs = [(one.epoch, one.examples, one.cost) for one in job.transport.links[0].status().epochs]
     assert epochs == [(epoch, QUEUE.size, 1.0) for epoch in (1, 2)]
 

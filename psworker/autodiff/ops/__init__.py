@@ -5,6 +5,8 @@ add an op, write a function with `@op` in its family's file, name it in that fil
 or numpy_cases.py in tests/unit/psworker/autodiff/. Ops import numpy, `pswire.tensors`, the tape and each other only.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import SupportsIndex
 

@@ -1,5 +1,7 @@
 """Attention: a layer composed of four `Dense` layers and ops."""
 
+from __future__ import annotations
+
 import math
 
 import numpy as np

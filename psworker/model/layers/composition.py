@@ -1,5 +1,7 @@
 """Composition of layers and functions into one layer."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Callable
 from functools import partial

@@ -1,5 +1,7 @@
 """Layers of convolutions: of sequences and images, in groups, by channel, and transposed."""
 
+from __future__ import annotations
+
 from typing import Literal
 
 import numpy as np

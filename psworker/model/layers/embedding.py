@@ -1,5 +1,7 @@
 """Embedding vectors, looked up by row number in a variable or a table."""
 
+from __future__ import annotations
+
 from pswire.specs import initializers
 from pswire.specs.initializers import Initializer, RowInitializer
 from psworker.autodiff import Tensor, ops

@@ -3,6 +3,8 @@
 No layer that computes is here.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

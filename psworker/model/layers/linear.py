@@ -1,5 +1,7 @@
 """The fully connected layer, and the base of all layers with a kernel, a bias and an activation."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import TypeAlias
 

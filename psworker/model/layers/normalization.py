@@ -1,5 +1,7 @@
 """Normalization by the moments of a batch, of moving averages, or of each example."""
 
+from __future__ import annotations
+
 import math
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Layers without variables: pooling, flattening and dropout."""
 
+from __future__ import annotations
+
 import math
 from typing import Literal
 

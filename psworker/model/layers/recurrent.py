@@ -1,5 +1,7 @@
 """Recurrent layers: each is one op over all steps with its own backward pass, in place of some ten ops a step."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 

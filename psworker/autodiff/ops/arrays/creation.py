@@ -1,5 +1,7 @@
 """New arrays: numpy arrays, float32 by default, without a derivative."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import numpy as np

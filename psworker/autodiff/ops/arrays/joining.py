@@ -1,5 +1,7 @@
 """Joining and splitting of arrays along an axis, and grids, each op beside its derivative."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from operator import itemgetter

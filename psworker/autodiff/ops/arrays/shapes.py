@@ -3,6 +3,8 @@
 Arrays are made in `creation.py` and joined in `joining.py`; elements are selected in `selection/`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from operator import itemgetter
 

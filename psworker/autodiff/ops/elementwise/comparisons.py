@@ -5,6 +5,8 @@ result is a constant, and `gradients` returns None for what reaches a loss only 
 condition, with derivatives, pass it to `where`.
 """
 
+from __future__ import annotations
+
 import numpy as np
 
 from psworker.autodiff.tensor import Array, TensorLike, as_array

@@ -51,8 +51,12 @@ def test_take_copies_rows_in_the_given_order_with_repeats(ragged):
     assert lists(taken) == [ROWS[2], [], ROWS[2], ROWS[0]]
     taken.values[:] = 0
     assert lists(ragged) == ROWS
-    with pytest.raises(IndexError):
-        ragged.take([4])
+    assert lists(ragged.take([])) == []
+    for indices in ([4], [-1], [0.5], [True]):
+        with pytest.raises(IndexError, match="has rows 0 to 3, asked for"):
+            ragged.take(indices)
+    many = Ragged([[number] * (number % 3) for number in range(300)])
+    assert lists(many.take(np.array([255, 254], np.uint8))) == [[], [254, 254]]
 
 
 def test_rows_of_arrays_keep_their_dtype_and_the_shape_of_a_value():

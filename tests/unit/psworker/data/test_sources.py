@@ -97,13 +97,19 @@ def test_columns_by_name_sequences_and_iterables_give_the_same_examples():
 
     examples = [{"x": number} for number in NUMBERS]
     expected = [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
-    for source in (Dataset({"x": NUMBERS}), {"x": NUMBERS}, Table(), examples, Sequence()):
+    batch = Batch({"x": NUMBERS})
+    for source in (Dataset({"x": NUMBERS}), batch, {"x": NUMBERS}, Table(), examples, Sequence()):
         assert len(open_source(source, None)) == 10
         assert values(source) == expected
     for source in (iter(examples), (one for one in examples), lambda: iter(examples), dict.fromkeys([1]).keys()):
         assert isinstance(open_source(source, None), Stream)
     for source in (iter(examples), lambda: examples):
         assert values(source) == expected
+
+
+def test_a_dataset_with_a_column_that_is_named_keys_is_a_dataset():
+    dataset = Dataset({"keys": NUMBERS})
+    assert open_source(dataset, None) is dataset
 
 
 def test_arrays_of_examples_are_stacked_by_column():

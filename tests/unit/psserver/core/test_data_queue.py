@@ -1,0 +1,55 @@
+"""A data queue that is restored from its state, after JSON, goes on as the one that it was made of."""
+
+import pytest
+
+from psserver.core.data_queue import DataQueue
+from psserver.core.shard import Shard
+from psserver.storage.manifest import from_json, to_json
+from pswire.messages import Finished, Join, Leave, Progress, QueueSpec, Sender, Take
+
+A, B = Sender("a", 1), Sender("b", 1)
+
+
+def taken(shard, sender, spec, finished=None):
+    (reply,) = shard.step(1, Take(sender, spec, finished), 0.0).replies
+    block = reply.answer.block
+    return None if block is None else (block.number, block.start, block.stop)
+
+
+def restored(shard):
+    again = Shard.for_state(shard.state())
+    again.restore(from_json(to_json(shard.state()), {}), {}, 0.0)
+    return again
+
+
+def test_the_rest_of_a_block_that_a_former_end_cut_off_outlives_a_restart():
+    """Nobody had it: it is returned without a worker, and comes after a block that one had."""
+    shard = Shard()
+    for name in "ab":
+        shard.step(1, Join(name), 0.0)
+    short, longer = QueueSpec("q", 10, 4, 0, limit=6), QueueSpec("q", 10, 4, 0, limit=13)
+    assert (taken(shard, A, short), taken(shard, B, short)) == ((0, 0, 4), (1, 4, 6))
+    shard.step(1, Take(B, short, Finished(1), give_back=True), 0.0)
+    shard.step(1, Leave(A, failed=True), 0.0)
+    assert taken(shard, B, longer) == (0, 0, 4)
+    for one in (restored(shard), shard):
+        (reply,) = one.step(1, Join("b"), 0.0).replies
+        again = Sender("b", reply.answer.incarnation)
+        blocks = [taken(one, again, longer), *[taken(one, again, longer, Finished(n)) for n in (0, 1, 2, 3)]]
+        assert blocks == [(0, 0, 4), (1, 6, 8), (2, 8, 10), (3, 0, 3), None]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [QueueSpec("q", 10, 4, 0), QueueSpec("q", 10, 4, 3, limit=25, in_order=True), QueueSpec("q", 0, 16, 0)],
+    ids=str,
+)
+def test_a_restored_queue_has_the_status_of_the_first(spec):
+    queue = DataQueue(spec)
+    block = queue.take("a", result := Shard().step(1, Join("a"), 0.0))
+    queue.note("a", Progress("q", 0, 3, 1.5))
+    again = DataQueue.restored(queue.state())
+    assert again.status() == queue.status()
+    assert (again.status().done, again.status().blocks_out, again.done) == (3, 1, False)
+    queue.finish("a", Finished(block.number), result)
+    assert DataQueue.restored(queue.state()).status().done == block.stop
