@@ -1,4 +1,4 @@
-"""`psserver jobs` and `psserver reset`: the jobs of standing servers as a table or JSON, and the end of the last one."""
+"""`psserver jobs` and `psserver reset`: the jobs of standing servers as a table or JSON, and an end of the last."""
 
 import json
 from collections.abc import Sequence

@@ -440,7 +440,7 @@ class Shard:
             result.events.append(events.joined(member, new_incarnation=new_incarnation))
         step, lease, chief = self.global_step, self._members.lease, self._members.chief.is_chief(member.name)
         consistency, staleness, state = str(self._consistency), str(self._staleness), self._invariants.identity
-        note = "" if self.shard else joined_note(before, self.job)
+        note = "" if self.shard or message.resume else joined_note(before, self.job)
         joined = ms.Joined(
             *(member.incarnation, member.number, lease, step, consistency, staleness, chief, state, self.timeline),
             cut=self.cuts.number,

@@ -22,7 +22,7 @@ def process_name() -> str:
 def process_program() -> str:
     """The name of the program that runs in this process, without its folder and extension; 100 characters at most."""
     name = Path(sys.argv[0]).stem[:100] if sys.argv else ""
-    return name if name.isprintable() else ""
+    return name if name.isprintable() and not name.startswith("-") else ""  # python -c
 
 
 def process_number(process: int, namespace: int) -> str:

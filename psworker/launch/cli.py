@@ -272,13 +272,7 @@ def run(
     envvar="PSSERVER_JOURNAL",
     help="Write each push to disk before it is answered, so that none is ever lost.",
 )
-@_option(
-    "--resume",
-    is_flag=True,
-    allow_from_autoenv=False,  # PSWORKER_RESUME is that of `run`
-    show_envvar=False,
-    help="Continue the run in --run-dir where it stopped.",
-)
+@_option("--resume", is_flag=True, help="Continue the run in --run-dir where it stopped.")
 @_script_command
 def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
     """Run SCRIPT on a cluster of processes on this machine, and stop all of them at the end.
