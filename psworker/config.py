@@ -41,6 +41,11 @@ def worker_name() -> str:
     return os.environ.get(variable("name"), "")
 
 
+def terminal() -> str:
+    """The type of the terminal, `$TERM`; "" without one."""
+    return os.environ.get("TERM", "")
+
+
 def cache_dir() -> Path:
     """The user's cache for this project: `$XDG_CACHE_HOME/paramserver`, by default `~/.cache/paramserver`.
 
@@ -114,6 +119,9 @@ class CheckpointConfig:
 #: Characters of a job's name, at most.
 MAX_JOB_NAME = 100
 
+#: How progress is shown on stderr (`psworker.progress.terminal`).
+PROGRESS = ("auto", "live", "plain", "off")
+
 #: The name of the worker of an embedded job with checkpoints: the same member of the job after each restart.
 EMBEDDED_WORKER = "worker-0"
 
@@ -135,6 +143,7 @@ class WorkerConfig:
     shared_memory: bool = True
     strategy: StrategyConfig = StrategyConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
+    progress: str = "auto"
     job: str = ""
     resume: bool = False
 
@@ -148,6 +157,8 @@ class WorkerConfig:
         if not 0 < self.timeout < math.inf:
             raise ConfigurationError(f"the timeout must be a positive number of seconds, got {self.timeout}")
         parse_encoding(self.encoding)
+        if self.progress not in PROGRESS:
+            raise ConfigurationError(f"progress must be one of {', '.join(PROGRESS)}, got {self.progress!r}")
         if not isinstance(self.compression, Compression):
             raise ConfigurationError(
                 f"compression must be one of NoCompression(), Int8(), TopK(FRACTION), got {self.compression!r}"

@@ -228,7 +228,9 @@ def _journal(storage: StorageStatus) -> str:
 
 
 def _epoch(queue: QueueStatus) -> str:
-    """The epoch in progress, and how many there are."""
+    """The epoch in progress, and how many there are; none of iterables, which each worker reads on its own."""
+    if not queue.spec.size:
+        return _NONE
     return f"{queue.epoch:,} of {queue.spec.epochs:,}" if queue.spec.epochs else f"{queue.epoch:,}"
 
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from pswire import messages as ms
 from pswire.errors import ConfigurationError, ParamServerError, StateLost
+from pswire.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.optimizers import MovingAverage, UpdateSpec
 from pswire.specs.consistency import (
     Asynchronous,
@@ -488,6 +489,12 @@ class Client:
         if self._heartbeat.idle_since:
             self.report_idle()
 
+    def status(self, timeout: float) -> JobStatus:
+        """The status of the job, from all shards that answer within `timeout` seconds. Any thread; does not raise."""
+        transport = self._calls.transport
+        calls = [transport.call(shard, ms.Status(), timeout) for shard in range(self.shards)]
+        return merge_reports([_status_answer(f"shard {shard}", call) for shard, call in enumerate(calls)])
+
     def leave(self, *, failed: bool = False) -> None:
         """Leaves all shards and ends the heartbeat. With `failed`, synchronous updates wait for a replacement."""
         self._closing.set()
@@ -504,3 +511,12 @@ class Client:
         self._closing.set()
         self._calls.cuts.wake()
         self._calls.transport.close()
+
+
+def _status_answer(shard: str, call: Future[ms.Answer]) -> ShardAnswer:
+    try:
+        report = call.result()
+    except ParamServerError as error:
+        return ShardAnswer(shard, problem=str(error))
+    assert isinstance(report, ms.StatusReport)
+    return ShardAnswer(shard, report)

@@ -1,1 +1,1 @@
-"""Datasets in memory, their files, and the order in which an epoch reads them."""
+"""Examples: datasets in memory and memory maps, functions, iterables; and the order in which an epoch reads them."""

@@ -20,8 +20,8 @@ __all__ = ["FunctionDataset"]
 
 #: Columns by name; for one example, or for all examples of a batch.
 Columns: TypeAlias = Mapping[str, ColumnLike]
-#: Makes the columns of a batch of the examples of a sequence or an iterable.
-Collate: TypeAlias = Callable[[Sequence[Any]], Columns | Batch]
+#: Makes the columns of a batch: of the examples of a sequence or an iterable, or of an item that has all of them.
+Collate: TypeAlias = Callable[[Any], Columns | Batch]
 #: What a program may read batches of: columns, examples by number, or examples (or batches) one after the other.
 Source: TypeAlias = "Dataset | FunctionDataset | Columns | Sequence[Any] | Iterable[Any] | Callable[[], Iterable[Any]]"
 
@@ -79,7 +79,7 @@ class FunctionDataset:
             numbers = self._rows.start + self._rows.step * rows.astype(np.int64)
         else:
             numbers = self._rows[rows]
-        batch = as_batch(self._read(numbers), f"the function of {self!r}", epoch)
+        batch = as_batch(self._read(numbers), f"what the function of {self!r} returned", epoch)
         if len(batch) != len(rows):
             raise DatasetError(
                 f"the function of {self!r} returned {len(batch)} rows for {len(rows)} indices; "
@@ -101,11 +101,11 @@ class FunctionDataset:
 class Stream:
     """An iterable of examples or of batches, of unknown length; or a function that returns one for each pass."""
 
-    def __init__(self, source: Iterable[Any] | Callable[[], Iterable[Any]], collate: Collate) -> None:
+    def __init__(self, source: Iterable[Any] | Callable[[], Iterable[Any]], collate: Collate | None = None) -> None:
         self._source, self._collate = source, collate
 
     def batches(self, batch_size: int | None, epochs: int | None) -> Iterator[Batch]:
-        """The batches of several passes, without end for None. With `batch_size` None an item of the iterable is one.
+        """The batches of several passes, without end for None. With `batch_size` None each item of the iterable is one.
 
         The last batch of a pass may be smaller. Raises DatasetError for several passes over an iterator, and, when it
         is read, for a pass without items, or an item that is no example or batch.
@@ -135,7 +135,10 @@ class Stream:
             raise DatasetError(f"{self!r} returned {type(items).__name__}; it must return an iterable of examples")
         if batch_size is None:
             for item in items:
-                yield as_batch(item, f"{self!r} gave an item that", epoch)
+                if self._collate is None:
+                    yield as_batch(item, f"{self!r} gave an item that", epoch)
+                else:
+                    yield self._collated(item, epoch)
             return
         examples = []
         for item in items:
@@ -146,8 +149,9 @@ class Stream:
         if examples:
             yield self._collated(examples, epoch)
 
-    def _collated(self, examples: list[Any], epoch: int) -> Batch:
-        return as_batch(self._collate(examples), f"collate for {self!r}", epoch)
+    def _collated(self, examples: Any, epoch: int) -> Batch:  # noqa: ANN401 - a list, or an item
+        giver = f"a batch of {self!r}" if self._collate is None else f"what collate returned for {self!r}"
+        return as_batch((self._collate or stacked)(examples), giver, epoch)
 
     def __repr__(self) -> str:
         return getattr(self._source, "__qualname__", None) or repr(self._source)
@@ -167,24 +171,14 @@ def open_source(source: Source, collate: Collate | None) -> Dataset | FunctionDa
         return source if is_dataset else Dataset(source)  # type: ignore[arg-type, return-value]
     if isinstance(source, Batch):
         return Dataset(source._columns)
-    collate = stacked if collate is None else collate
     if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
-        return _of_sequence(source, collate)  # type: ignore[arg-type]
+        return _of_sequence(source, collate or stacked)  # type: ignore[arg-type]
     if callable(source) or isinstance(source, Iterable):
         return Stream(source, collate)
     raise DatasetError(
         f"{type(source).__name__} is not a dataset; give a ps.Dataset, a ps.FunctionDataset, columns by name, or an "
         "iterable of examples"
     )
-
-
-def batches_in_order(source: Dataset | FunctionDataset | Stream, batch_size: int) -> Iterator[Batch]:
-    """Batches of all examples, once, in the order of the source."""
-    if isinstance(source, Stream):
-        yield from source.batches(batch_size, 1)
-        return
-    for start in range(0, len(source), batch_size):
-        yield source.take(np.arange(start, min(start + batch_size, len(source))))
 
 
 def _of_sequence(sequence: Sequence[Any], collate: Collate) -> FunctionDataset:

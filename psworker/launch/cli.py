@@ -163,6 +163,11 @@ def main(context: click.Context, debug: bool) -> None:
     help="The exit code after SIGTERM: 0 where a stop is no failure, as with docker compose down. Before a worker has "
     "read this option it ends as any process does.",
 )
+@_field(
+    "progress",
+    "How to show progress on stderr: a line on a terminal (auto), plain lines or off.",
+    type=click.Choice(config.PROGRESS),
+)
 @click.option("--launched", is_flag=True, hidden=True, help="Write reports for `psworker local` to stderr.")
 @_script_command
 def run(
@@ -212,7 +217,7 @@ def run(
 )
 @_option(
     "--progress",
-    type=click.Choice(["auto", "live", "plain", "off"]),
+    type=click.Choice(config.PROGRESS),
     default="auto",
     help="How to show progress on stderr: live table, plain lines or off; auto: live on a terminal, otherwise plain.",
 )

@@ -8,89 +8,94 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
-from statistics import fmean
-from typing import Self
+from typing import NamedTuple, Self
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from pswire.job_status import JobWorker
 from psworker.launch.processes import Stream
-from psworker.launch.progress import Progress
+from psworker.progress.progress import Progress
+from psworker.progress.text import rate_text, shorten, step_line, summary_line
 
 #: Seconds between two lines of the plain display.
 PLAIN_INTERVAL = 2.0
 
+#: The width of a column of numbers, so that they do not move while they grow.
+_NUMBER_WIDTH = 6
+#: Columns between two columns of the table.
+_GAP = 2
 _COLORS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
 _STATE_STYLES = {"starting": "dim", "live": "green", "left": "dim", "lost": "bold red"}
 
 
-def step_line(job: Progress) -> str:
-    """The job in one line: step, rate, epoch, mean cost, staleness and drops, as far as there are any."""
-    missing = [worker.status.name for worker in job.workers if worker.status.state == "starting"]
-    if missing and not job.step:
-        parts = [f"waiting for {' and '.join(missing)} to join"]
-    else:
-        epoch = max((worker.status.epoch for worker in job.workers), default=0)
-        costs = [worker.cost for worker in job.workers if worker.cost is not None]
-        parts = [f"step {job.step}", f"{_rate(sum(worker.rate for worker in job.workers))} steps/s"]
-        parts += [f"epoch {epoch}"] if epoch else []
-        parts += [f"cost {fmean(costs):.4f}"] if costs else []
-        parts += _staleness_and_drops(job)
-    return " · ".join(parts + ([job.problem] if job.problem else []))
+class _Column(NamedTuple):
+    """A column of the table; those of the highest `rank` are left out first if the table would be too wide."""
+
+    header: str
+    cells: Sequence[str]
+    rank: int
+    number: bool = True
+    shortest: int | None = None  # the width to which words may be cut
+
+    @property
+    def width(self) -> int:
+        return max(_NUMBER_WIDTH if self.number else 0, *map(len, (self.header, *self.cells)))
+
+    @property
+    def least_width(self) -> int:
+        return self.width if self.shortest is None else min(self.width, self.shortest)
 
 
-def summary_line(job: Progress) -> str:
-    """The whole job in one line, when it is over: steps, seconds, steps per second, mean staleness, workers."""
-    seconds = max(0.0, job.advanced - job.began)
-    parts = [f"{job.step} steps in {seconds:.1f} s"]
-    parts += [f"{_rate(job.step / seconds)} steps/s"] if seconds > 0 else []
-    parts += _staleness_and_drops(job)
-    return " · ".join([*parts, f"{len(job.workers)} worker{'s' * (len(job.workers) != 1)}"])
+def table(job: Progress, width: int) -> Table:
+    """One row per worker, of `width` columns at most: some are left out, and names cut in the middle, if need be.
 
-
-def _staleness_and_drops(job: Progress) -> list[str]:
-    """The mean staleness of all pushes, and how many were dropped."""
+    Drops, tensor transports and waits have columns only if there are any.
+    """
     statuses = [worker.status for worker in job.workers]
-    known = [(status.mean_staleness, status.steps) for status in statuses if status.mean_staleness is not None]
-    pushes, dropped = sum(steps for _, steps in known), sum(status.dropped for status in statuses)
-    parts = [f"staleness {sum(mean * steps for mean, steps in known) / pushes:.1f}"] if pushes else []
-    return parts + ([f"{dropped} dropped"] if dropped else [])
-
-
-def _rate(rate: float) -> str:
-    return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
-
-
-def table(job: Progress) -> Table:
-    """One row per worker. Drops, tensor transports and waits have columns only if there are any."""
-    statuses = [worker.status for worker in job.workers]
-    rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    rows.add_column("worker")
-    rows.add_column("state")
-    for name in ("epoch", "steps", "steps/s", "cost", "staleness"):
-        rows.add_column(name, justify="right", min_width=6)
-    if drops := any(status.dropped for status in statuses):
-        rows.add_column("dropped", justify="right")
-    if transports := any(status.tensor_transport for status in statuses):
-        rows.add_column("transport")
-    if waits := any(status.waiting_for for status in statuses):
-        rows.add_column("waiting for")
-    for number, (worker, status) in enumerate(zip(job.workers, statuses, strict=True)):
-        rows.add_row(
-            Text(status.name, style=_COLORS[number % len(_COLORS)]),
-            Text(status.state, style=_STATE_STYLES.get(status.state, "")),
-            str(status.epoch or "–"),
-            str(status.steps),
-            _rate(worker.rate),
-            "–" if worker.cost is None else f"{worker.cost:.4f}",
-            "–" if status.mean_staleness is None else f"{status.mean_staleness:.1f}",
-            *[str(status.dropped)] * drops,
-            *[Text(status.tensor_transport or "–")] * transports,
-            *[Text(status.waiting_for or "–")] * waits,
-        )
+    names, waits = [status.name for status in statuses], [status.waiting_for or "–" for status in statuses]
+    columns = [
+        _Column("worker", names, 0, number=False, shortest=12),
+        _Column("state", [status.state for status in statuses], 1, number=False),
+        _Column("epoch", [f"{status.epoch or '–'}" for status in statuses], 5),
+        _Column("steps", [f"{status.steps:,}" for status in statuses], 1),
+        _Column("steps/s", [rate_text(worker.rate) for worker in job.workers], 6),
+        _Column("cost", ["–" if worker.cost is None else f"{worker.cost:.4f}" for worker in job.workers], 3),
+        _Column("staleness", [_staleness(status) for status in statuses], 7),
+    ]
+    if any(status.dropped for status in statuses):
+        columns.append(_Column("dropped", [f"{status.dropped:,}" for status in statuses], 4))
+    if any(status.tensor_transport for status in statuses):
+        columns.append(_Column("transport", [status.tensor_transport or "–" for status in statuses], 8, number=False))
+    if any(status.waiting_for for status in statuses):
+        columns.append(_Column("waiting for", waits, 2, number=False, shortest=24))
+    while len(columns) > 1 and _gaps(columns) + sum(column.least_width for column in columns) > width:
+        columns.remove(max(columns, key=lambda column: column.rank))
+    rows = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
+    spare = width - _gaps(columns) - sum(column.least_width for column in columns)
+    cells = []
+    for column in columns:
+        room = min(column.width, column.least_width + max(0, spare))
+        spare -= room - column.least_width
+        rows.add_column(column.header, justify="right" if column.number else "left", no_wrap=True, width=room)
+        cells.append([Text(shorten(cell, room) if column.shortest else cell) for cell in column.cells])
+    for number, (row, status) in enumerate(zip(zip(*cells, strict=True), statuses, strict=True)):
+        row[0].stylize(_COLORS[number % len(_COLORS)])
+        for column, cell in zip(columns, row, strict=True):
+            if column.header == "state":
+                cell.stylize(_STATE_STYLES.get(status.state, ""))
+        rows.add_row(*row)
     return rows
+
+
+def _staleness(status: JobWorker) -> str:
+    return "–" if status.mean_staleness is None else f"{status.mean_staleness:.1f}"
+
+
+def _gaps(columns: Sequence[_Column]) -> int:
+    return _GAP * (len(columns) - 1)
 
 
 class Display(ExitStack):
@@ -132,7 +137,7 @@ class Display(ExitStack):
         self._print(text)
 
     def show(self, job: Progress) -> None:
-        """A line such as `[  4.0 s] step 5120 · 1290 steps/s · epoch 5 · cost 0.4661 · staleness 0.9`."""
+        """A line such as `[  4.0 s] epoch 5 of 10 · step 5,120 · 1,290 steps/s · cost 0.4661 · staleness 0.9`."""
         if job.seconds >= self._next:
             self._next = job.seconds + PLAIN_INTERVAL
             self._print(f"[{job.seconds:5.1f} s] {step_line(job)}")
@@ -170,9 +175,10 @@ class LiveDisplay(Display):
 
     def show(self, job: Progress) -> None:
         """Replace line and table."""
-        header = Text.assemble((f"{job.seconds:.1f} s", "bold"), " · ", step_line(job))
+        seconds, width = f"{job.seconds:.1f} s", self._live.console.width
+        header = Text.assemble((seconds, "bold"), " · ", step_line(job, width - len(f"{seconds} · ")))
         with self._lock:
-            self._live.update(Group(header, table(job)), refresh=True)
+            self._live.update(Group(header, table(job, width)), refresh=True)
 
 
 def make_display(mode: str, names: Sequence[str]) -> Display:

@@ -97,14 +97,14 @@ class StreamBatches:
 
 
 class Reading(NamedTuple):
-    """What `session.batches` reads: which examples, how often and in which order. Its arguments are described there."""
+    """What a program reads: which examples, how often and in which order. `Session.batches` describes the arguments."""
 
     source: Dataset | FunctionDataset | Stream
     batch_size: int | None
-    epochs: int | None
-    seed: int
-    steps: int | None
-    shuffle: bool
+    epochs: int | None = 1
+    seed: int = 0
+    steps: int | None = None
+    shuffle: bool = True
 
     def check(self) -> None:
         """Raises `ValueError` for numbers that are out of range, or a batch size that does not fit the source."""
@@ -136,3 +136,12 @@ class Reading(NamedTuple):
             assert isinstance(self.source, Stream), "checked"
             return StreamBatches(self.source.batches(self.batch_size, self.epochs))
         return DatasetBatches(self.source, self.batch_size, queue)
+
+    def in_order(self) -> Iterator[Batch]:
+        """The batches of all examples once, in the order of the source, all for this worker."""
+        if self.batch_size is None or isinstance(self.source, Stream):
+            assert isinstance(self.source, Stream), "checked"
+            yield from self.source.batches(self.batch_size, 1)
+            return
+        for start in range(0, len(self.source), self.batch_size):
+            yield self.source.take(np.arange(start, min(start + self.batch_size, len(self.source))))

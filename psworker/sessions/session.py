@@ -28,13 +28,14 @@ from psworker.client.error_feedback import GradientEncoder
 from psworker.client.retrying_calls import JobChoice
 from psworker.config import StrategyConfig, WorkerConfig, worker_config
 from psworker.data.batch import Batch
-from psworker.data.sources import Collate, Source, Stream, batches_in_order, open_source
+from psworker.data.sources import Collate, Source, Stream, open_source
 from psworker.model import model_files, variables
 from psworker.model.gradient_transforms import GradientAndVariable
 from psworker.model.interactive import is_interactive
 from psworker.model.push_reports import PushReport
 from psworker.model.tables import Table, check_no_table
 from psworker.model.variables import BaseVariable, UpdateOp, as_assigned, check_variable
+from psworker.progress.terminal import ProgressDisplay
 from psworker.sessions.best_model import save_best
 from psworker.sessions.block_batches import Reading
 from psworker.sessions.data_loop import DataLoop, batches_per_block
@@ -70,6 +71,7 @@ def session(
     checkpoint_dir: str | os.PathLike[str] | None = None,
     checkpoint_every: str | None = None,
     keep: int | None = None,
+    progress: str | None = None,
     outer: optimizers.OptimizerSpec = OUTER,
 ) -> Session:
     """A session, to be used as `with psworker.session() as session:`.
@@ -102,6 +104,8 @@ def session(
         checkpoint_every: the interval between checkpoints, such as "60s", "5m" or "1000steps" ["60s"]. One more is
             written at the end of the session, also after an exception.
         keep: how many checkpoints stay; older ones are removed [5].
+        progress: how the job's progress is shown on stderr: "auto", a line if it is a terminal; "plain", a line every
+            two seconds; "off" ["auto"].
         outer: the servers' optimizer for the gradient of local steps; without them it is not used.
 
     Raises:
@@ -123,6 +127,7 @@ def session(
         checkpoint_dir=checkpoint_dir,
         checkpoint_every=checkpoint_every,
         keep=keep,
+        progress=progress,
     )
     if config.keep_memory:
         keep_memory()
@@ -146,6 +151,8 @@ class Session:
         self.number = 0
         encoder = GradientEncoder("" if config.encoding == "float32" else config.encoding, config.compression)
         self._part, self._folder = SessionPart(), config.checkpoints.folder
+        self._progress_mode = config.progress
+        self._progress: ProgressDisplay | None = None
         if config.servers and self._folder is not None:
             logger.info("%s is used for the best model alone: the servers write the checkpoints", self._folder)
         if transport is None:
@@ -242,6 +249,7 @@ class Session:
             self._client.close()
             raise
         here.session = self
+        self._progress = ProgressDisplay(self._progress_mode, self._client.status)
         global opened
         opened += 1
         return self
@@ -278,6 +286,8 @@ class Session:
         finally:
             self._collection.session = None
             self._collection = None
+            if self._progress is not None:
+                self._progress.close(failed=not left_well)
             try:
                 self._client.leave(failed=not left_well)
             finally:
@@ -462,8 +472,8 @@ class Session:
             steps: batches of all workers together after which it ends, if that is before the end of the last epoch. An
                 epoch that it cuts off is not reported.
             shuffle: False: the order of the dataset. Iterables are never shuffled.
-            collate: for examples of a sequence or an iterable: makes columns of a list of them. By default arrays of
-                one shape are stacked.
+            collate: makes the columns of a batch of a list of examples, of a sequence or an iterable; by default it
+                stacks arrays of one shape. Without a batch size it makes them of an item.
             on_epoch: called with each epoch's mean cost over all workers when it is complete, in order, in every
                 worker; to print it once, check `is_chief`. Not for iterables, which have no common epochs.
             name: the data queue's name. By default the program's first call of `batches` in all workers shares one
@@ -560,16 +570,26 @@ class Session:
         staleness = 0 if replica.outcome == "none" else replica.staleness
         return PushReport(replica.outcome, staleness, replica.global_step)
 
-    def evaluate(self, function: Callable[[Batch], SupportsFloat], source: Source, batch_size: int = 1000) -> float:
+    def evaluate(
+        self,
+        function: Callable[[Batch], SupportsFloat],
+        source: Source,
+        batch_size: int | None = 1000,
+        *,
+        collate: Collate | None = None,
+    ) -> float:
         """The mean of `function` over the examples of a source, with fresh weights and without a tape.
 
         `function` is the mean over a batch, such as an accuracy or a loss; this worker reads all examples, in order.
-        `source` is a dataset, or what else `batches` takes. Raises `DatasetError` if it is none, or has no examples.
+        `source`, `batch_size` and `collate` are as in `batches`. Raises `DatasetError` if the source is none, or has no
+        examples, `ValueError` for a batch size that does not fit it.
         """
+        reading = Reading(open_source(source, collate), batch_size)
+        reading.check()
         self.pull()
         total, count = 0.0, 0
         with no_grad():
-            for batch in batches_in_order(open_source(source, None), batch_size):
+            for batch in reading.in_order():
                 total += float(function(batch)) * len(batch)
                 count += len(batch)
         return total / count

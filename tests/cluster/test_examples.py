@@ -173,6 +173,16 @@ def test_two_workers_move_rows_of_tables_on_two_shards_and_words_of_one_kind_are
         assert len(set(nearest) & set(KINDS[word].split())) >= 3, (word, nearest)  # 6 or 7 are usual, by chance 0
 
 
+def test_two_workers_fit_a_csv_file_as_well_as_least_squares(commands):
+    out, _ = local(commands, "csv_regression.py", flags=("--threads", "1", "--progress", "off"))
+    for error, baseline in search(r"test error: (\d+) g over 67 birds; of the mean mass: (\d+) g$", out):
+        assert (float(error), baseline) == (pytest.approx(316, abs=10), "778")
+    costs = [
+        float(cost) for epoch, cost in search(r"epoch +(\d+): error (\d+) g over 266 birds$", out) if epoch == "100"
+    ]
+    assert costs[-1] == pytest.approx(277, abs=10)
+
+
 def test_two_workers_predict_votes_far_better_than_the_means_do_and_senators_are_near_those_who_vote_alike(commands):
     flags = "--shards", "2", "--threads", "1", "--progress", "off"
     out, _ = local(commands, "recommender.py", "--epochs", "4", flags=flags)
@@ -185,3 +195,15 @@ def test_two_workers_predict_votes_far_better_than_the_means_do_and_senators_are
     assert "SNOWE R-ME" in near["COLLINS"]
     parties = {name: re.findall(r"([RDI])-\w\w", text) for name, text in near.items()}
     assert (parties["CLINTON"], parties["SESSIONS"]) == (["D"] * 5, ["R"] * 5)
+
+
+def test_the_gru_needs_fewer_bits_with_each_report_and_goes_on_with_the_text_given(commands):
+    form = ["--steps", "120", "--report", "40", "--units", "64", "--length", "30", "--write", "200", "--start"]
+    first, *reports, last, text = "\n".join(alone(commands, "char_gru.py", *form, "Bananas ")).split("\n", 5)
+    assert first == "2,599,019 characters, 80 different ones: 4.74 bits by frequency"
+    steps, bits = zip(*search(r"step +(\d+): ([0-9.]+) bits per held-out character", reports), strict=True)
+    assert steps == ("40", "80", "120")
+    assert 4.74 > float(bits[0]) > float(bits[1]) > float(bits[2])
+    assert 1 < float(bits[2]) < 3.9
+    assert last == f"{bits[2]} bits at the end; the model writes:"
+    assert (text[:8], len(text)) == ("Bananas ", 208)

@@ -240,6 +240,19 @@ def test_an_error_of_the_source_comes_from_the_loop_after_the_push_and_gives_the
             assert status(session.queues()[0]) == (1, 7, 0)
 
 
+def test_an_evaluation_is_the_mean_over_the_examples_of_any_source_whatever_their_batches(open_session):
+    mean = lambda batch: batch.x.mean()
+    numbers = [{"x": number} for number in range(25)]
+    with open_session("w0") as session:
+        for source in (DATA, {"x": np.arange(25)}, numbers, iter(numbers), lambda: numbers):
+            assert session.evaluate(mean, source, 7) == pytest.approx(12)
+        parts = [np.arange(20), np.arange(20, 25)]
+        assert session.evaluate(mean, iter(parts), None, collate=lambda x: {"x": x}) == pytest.approx(12)
+        for batch_size in (0, None):
+            with pytest.raises(ValueError, match="batch_size"):
+                session.evaluate(mean, DATA, batch_size)
+
+
 def test_a_generator_that_ends_at_once_is_an_error_that_says_so(open_session):
     with open_session("w0") as session:
         with pytest.raises(DatasetError, match="gave nothing in pass 1; each worker needs at least one example"):

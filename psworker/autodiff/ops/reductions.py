@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.lib.array_utils import normalize_axis_tuple
+from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from pswire.tensors.sums import add_over, sum_dtype
+from psworker.autodiff.ops.arrays.shapes import reshape
 from psworker.autodiff.tape import Result, float16_in_float32, floating, op
-from psworker.autodiff.tensor import Array, Axis, TensorLike, as_array
+from psworker.autodiff.tensor import Array, Axis, Tensor, TensorLike, as_array
 
-__all__ = ["all", "any", "count_nonzero", "cumprod", "cumsum", "logsumexp", "max", "mean", "min", "norm", "prod", "std"]
-__all__ += ["sum", "var"]
+__all__ = ["all", "any", "average", "count_nonzero", "cumprod", "cumsum", "logsumexp", "max", "mean", "min", "nanmean"]
+__all__ += ["nansum", "norm", "prod", "std", "sum", "var"]
 
 
 @op
@@ -39,6 +40,58 @@ def mean(x: Array, /, axis: Axis = None, keepdims: bool = False) -> Result:
     if count == 0:
         raise ValueError("there are no elements to take the mean of")
     return total / count, (lambda g: _broadcast(g / count, shape, axis, keepdims),)
+
+
+@op
+@float16_in_float32
+def nansum(x: Array, /, axis: Axis = None, keepdims: bool = False) -> Result:
+    """The sum over axes of the elements that are not NaN; the others get no gradient. 0 if all are NaN."""
+    x = np.asarray(x)
+    return add_over(np.where(np.isnan(x), 0, x), axis, keepdims), (
+        lambda g: np.where(np.isnan(x), 0, _broadcast(g, x.shape, axis, keepdims)),
+    )
+
+
+@op
+@float16_in_float32
+def nanmean(x: Array, /, axis: Axis = None, keepdims: bool = False) -> Result:
+    """The mean over axes of the elements that are not NaN; the others get no gradient. NaN if all are NaN."""
+    x = floating(np.asarray(x))
+    known = np.logical_not(np.isnan(x))
+    count = np.sum(known, axis=axis, keepdims=keepdims).astype(x.dtype)
+    count = np.where(count == 0, np.nan, count).astype(x.dtype)
+    return add_over(np.where(known, x, 0), axis, keepdims) / count, (
+        lambda g: np.where(known, _broadcast(g / count, x.shape, axis, keepdims), 0),
+    )
+
+
+def average(x: TensorLike, axis: Axis = None, weights: TensorLike | None = None, keepdims: bool = False) -> Tensor:
+    """The weighted mean over axes, sum(weights * x) / sum(weights), with derivatives by both; `mean` without weights.
+
+    The weights have the shape of x, or broadcast to it; for one axis they may be of shape (n,), one for each place
+    along it. Where they add up to 0 the result is NaN, and numpy warns.
+    """
+    if weights is None:
+        return mean(x, axis, keepdims)
+    shape, sizes = np.shape(as_array(x)), np.shape(as_array(weights))
+    if isinstance(axis, int) and len(sizes) == 1 < len(shape):
+        column = (-1,) + (1,) * (len(shape) - 1 - normalize_axis_index(axis, len(shape), "average"))
+        weights = reshape(weights, column) if isinstance(weights, Tensor) else np.reshape(weights, column)
+    return _average(x, weights, axis, keepdims)
+
+
+@op
+@float16_in_float32
+def _average(x: Array, weights: Array, /, axis: Axis, keepdims: bool) -> Result:
+    x = floating(np.asarray(x))
+    weights = np.broadcast_to(weights, x.shape).astype(x.dtype, copy=False)
+    whole = np.asarray(add_over(weights, axis, keepdims=True))
+    shares = weights / whole
+    y = np.asarray(add_over(x * shares, axis, keepdims=True))
+    return y if keepdims else np.squeeze(y, axis), (
+        lambda g: shares * _broadcast(g, x.shape, axis, keepdims),
+        lambda g: (x - y) / whole * _broadcast(g, x.shape, axis, keepdims),
+    )
 
 
 @op

@@ -100,6 +100,7 @@ def test_a_flag_in_the_environment_is_what_click_takes(monkeypatch, text, kept):
         ({"encoding": ""}, "'' is not an encoding"),
         ({"compress": 0.01}, "'0.01' is no"),
         ({"shared_memory": 1}, "shared_memory must be True or False, got 1"),
+        ({"PROGRESS": "loud"}, "progress must be one of auto, live, plain, off, got 'loud'"),
     ],
 )
 def test_an_invalid_variable_or_argument_is_refused_by_name(monkeypatch, given, complaint):

@@ -206,3 +206,28 @@ NUMPY_CASES += [
     *rows("median", middle, *reduction(spaced)[:-1], call(spaced(5)), call(spaced(3, 4), axis=1)),
     *rows("top_k", lambda x, k: np.sort(x)[..., ::-1][..., :k], call(spaced(2, 5), 3), call(spaced(4), 0)),
 ]
+
+
+# Means of some elements, or by weights.
+
+
+def weighted(x, axis=None, weights=None, keepdims=False):
+    if weights is None:
+        return np.mean(x, axis=axis, keepdims=keepdims)
+    if weights.ndim == 1 and isinstance(axis, int):
+        weights = np.moveaxis(np.broadcast_to(weights, np.moveaxis(x, axis, -1).shape), -1, axis)
+    total = np.sum(np.broadcast_to(weights, x.shape), axis=axis, keepdims=keepdims)
+    return np.sum(x * weights, axis=axis, keepdims=keepdims) / total
+
+
+NUMPY_CASES += [
+    *rows("nansum", np.sum, *reduction(normal)),
+    *rows("nanmean", np.mean, *reduction(normal)),
+    *rows("average", weighted, *reduction(normal)),
+    *rows("average", weighted, *(call(normal(2, 3), axis, positive(2, 3)) for axis in (None, 0, -1, (0, 1)))),
+    *rows("average", weighted, call(normal(2, 3, 4), 1, positive(3)), call(normal(3), 0, positive(3), True)),
+    *rows(
+        "average", weighted, call(normal(2, 3, 4), -1, positive(4), keepdims=True), call(normal(0, 3), 1, positive(3))
+    ),
+    *rows("average", weighted, call(normal(2, 3), None, positive(3)), call(normal(3, 2), 0, np.int8([1, 0, 2]))),
+]

@@ -34,6 +34,10 @@ KINKS = [  # an op, its operands, its value, the gradient that comes in (None: o
     (lambda x: ops.median(x, axis=1), [[[INF, -INF, INF], [1, NAN, 2]]], [INF, NAN], [2, 0], [[[2, 0, 0], [0, 0, 0]]]),
     (lambda x: ops.quantile(x, [0.5, 1]), [[INF, 0, 1]], [1, INF], [2, 3], [[3, 0, 2]]),
     (lambda x: ops.quantile(x, 0.25), [[0, 0, INF]], 0, None, [[0.5, 0.5, 0]]),
+    (ops.nansum, [[NAN, 2, 3]], 5, 4, [[0, 4, 4]]),
+    (lambda x: ops.nansum(x, axis=0), [[[NAN], [NAN]]], [0], None, [[[0], [0]]]),
+    (ops.nanmean, [[NAN, 2, 4]], 3, 4, [[0, 2, 2]]),
+    (lambda x: ops.nanmean(x, axis=1), [[[NAN, NAN], [1, 3]]], [NAN, 2], [1, 1], [[[0, 0], [0.5, 0.5]]]),
     (ops.slogdet, [[[0, 2], [3, 0]]], np.log(6), None, [[[0, 1 / 2], [1 / 3, 0]]]),
 ]
 
@@ -153,6 +157,7 @@ def test_arrays_and_numbers_beside_a_tensor_take_its_dtype_in_composed_functions
     x, wide = leaf(1, 2, dtype=dtype), np.array([3.0, 4.0])
     made = [ops.vstack([wide, x]), ops.hstack([wide, x, 2.5]), ops.einsum("i,i,i->i", wide, wide, x)]
     made += [ops.quantile(x, 0.5), ops.median(x), ops.dot(x, 2.5), ops.kron(2.0, x), ops.tensordot(wide, x, 1), x % 1.5]
+    made += [ops.average(x, weights=wide), ops.average(wide, weights=x), ops.nanmean(x)]
     made += [ops.solve(np.eye(2), x), ops.cross([1.0, 2, 3], leaf(1, 2, 3, dtype=dtype))]
     assert {y.dtype for y in made} == {np.dtype(dtype)}
 
@@ -215,6 +220,8 @@ WRONG = [
     (lambda: ops.quantile(X, 1.5), r"quantile\(x: .*q=1.5\): q must be in 0 \.\.\. 1"),
     (lambda: ops.quantile(X, NAN), r"q must be in 0 \.\.\. 1"),
     (lambda: ops.median(X[:0], axis=0), r"there are no elements to take a quantile of"),
+    (lambda: ops.average(X, 0, np.ones(3)), r"average\(x: float32 \(2, 3\), weights: .*broadcast"),
+    (lambda: ops.average(X, 2, np.ones(3)), r"average: axis 2 is out of bounds"),
     (lambda: ops.bincount([1, -1]), r"bincount: ids must be in 0 \.\.\. 1, but they span -1 \.\.\. 1"),
     (lambda: ops.bincount([1, 3], 3), r"bincount: ids must be in 0 \.\.\. 2, but they span 1 \.\.\. 3"),
     (lambda: ops.meshgrid([1.0], X), r"meshgrid: arguments must have one axis, .*\[\(1,\), \(2, 3\)\]"),

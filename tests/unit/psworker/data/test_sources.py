@@ -7,7 +7,8 @@ from pswire.errors import DatasetError
 from psworker.data.batch import Batch
 from psworker.data.dataset import Dataset, permutation
 from psworker.data.ragged import Ragged
-from psworker.data.sources import FunctionDataset, Stream, batches_in_order, open_source
+from psworker.data.sources import FunctionDataset, Stream, open_source
+from psworker.sessions.block_batches import Reading
 
 NUMBERS = np.arange(10)
 
@@ -22,7 +23,7 @@ def dataset():
 
 
 def values(source, batch_size=3):
-    return [batch.x.tolist() for batch in batches_in_order(open_source(source, None), batch_size)]
+    return [batch.x.tolist() for batch in Reading(open_source(source, None), batch_size).in_order()]
 
 
 def stream(source, batch_size=3, epochs=1, collate=None):
@@ -145,16 +146,22 @@ def test_items_are_batches_without_a_batch_size():
         next(stream(iter([1]), None))
 
 
+def test_collate_makes_the_columns_of_an_item_that_is_a_whole_batch():
+    items = [(np.arange(2), np.zeros(2)), (np.arange(3), np.ones(3))]  # as other libraries give them
+    batches = list(stream(iter(items), None, collate=lambda item: {"x": item[0], "y": item[1]}))
+    assert [(batch.x.tolist(), batch.y.tolist()) for batch in batches] == [([0, 1], [0, 0]), ([0, 1, 2], [1, 1, 1])]
+
+
 def test_collate_makes_the_columns_of_the_examples():
     examples = [([0] * number, number) for number in range(5)]
     collate = lambda several: {"x": Ragged([x for x, _ in several]), "y": [y for _, y in several]}
-    for batches in (stream(iter(examples), 2, collate=collate), batches_in_order(open_source(examples, collate), 2)):
+    for batches in (stream(iter(examples), 2, collate=collate), Reading(open_source(examples, collate), 2).in_order()):
         assert [(batch.x.lengths.tolist(), batch.y.tolist()) for batch in batches] == [
             ([n, n + 1], [n, n + 1]) for n in (0, 2)
         ] + [([4], [4])]
     with pytest.raises(ValueError, match="a dataset has columns already"):
         open_source({"x": NUMBERS}, collate)
-    with pytest.raises(DatasetError, match=r"collate for .* is list; give columns by name"):
+    with pytest.raises(DatasetError, match=r"what collate returned for .* is list; give columns by name"):
         next(stream(iter(examples), 2, collate=list))
 
 

@@ -1,0 +1,65 @@
+"""Code in public docstrings, which the reference shows, and in code spans of pages: its names exist.
+
+Blocks of code on pages are run (tests/integration/test_pages.py); in a docstring they are parts of programs.
+"""
+
+import ast
+import inspect
+import re
+import textwrap
+
+import pytest
+
+import psworker as ps
+from tests.repository.test_docs import PAGES
+
+#: What programs in docstrings and pages call these.
+OBJECTS = {name: getattr(ps, name) for name in ("datasets", "errors", "initializers", "nn", "ops", "schedules")}
+OBJECTS |= {"ps": ps, "psworker": ps, "session": ps.Session}
+#: Attributes that only instances have.
+INSTANCE = {"session.number", "session.worker"}
+USE = re.compile(rf"(?<![\w./`-])({'|'.join(OBJECTS)})\.([a-zA-Z_]\w*)")
+
+
+def documented():
+    """Each public module, function, class and method with a docstring, by its name."""
+    for module in {ps, *(OBJECTS[name] for name in OBJECTS if inspect.ismodule(OBJECTS[name]))}:
+        yield module.__name__, module
+        for name in module.__all__ if hasattr(module, "__all__") else vars(module):
+            value = getattr(module, name)
+            if inspect.isfunction(value) or inspect.isclass(value):
+                yield f"{module.__name__}.{name}", value
+            if inspect.isclass(value):
+                methods = {key: method for key, method in vars(value).items() if inspect.isfunction(method)}
+                yield from ((f"{module.__name__}.{name}.{key}", method) for key, method in methods.items())
+
+
+def programs(docstring):
+    """The indented blocks that use one of our names; others are formulas."""
+    blocks = re.findall(r"(?:^|\n\n)((?:    .*\n?|\n)+)", inspect.cleandoc(docstring))
+    return [textwrap.dedent(block).strip("\n") for block in blocks if USE.search(block)]
+
+
+DOCSTRINGS = {name: value.__doc__ for name, value in documented() if value.__doc__}
+
+
+def unknown_names(code):
+    """Uses of names that do not exist."""
+    uses = {(found[1], found[2]) for found in USE.finditer(code)}
+    missing = {f"{name}.{attribute}" for name, attribute in uses if not hasattr(OBJECTS[name], attribute)}
+    return missing - INSTANCE
+
+
+def test_programs_in_public_docstrings_are_valid_python_and_their_names_of_ours_exist():
+    found = {name: programs(docstring) for name, docstring in DOCSTRINGS.items()}
+    assert sum(map(len, found.values())) > 30
+    for name, blocks in found.items():
+        for block in blocks:
+            ast.parse(block, name)
+            assert unknown_names(block) == set(), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_spans_on_a_page_name_only_what_exists(page):
+    spans = re.findall(r"`([^`\n]+)`", re.sub("```.*?```", "", page.read_text(), flags=re.DOTALL))
+    assert set().union(*map(unknown_names, spans)) == set()
