@@ -54,7 +54,7 @@ class LinkCode(SphinxPostTransform):
 
     default_priority = 20
 
-    def run(self) -> None:
+    def run(self, **_: object) -> None:
         """Change the document."""
         objects = self.env.domains.python_domain.objects
         for span in list(self.document.findall(nodes.literal)):
