@@ -116,6 +116,9 @@ class CheckpointConfig:
         return Path(self.checkpoint_dir).absolute() if self.checkpoint_dir else None
 
 
+#: Characters of a job's name, at most.
+MAX_JOB_NAME = 100
+
 #: How progress is shown on stderr (`psworker.progress.terminal`).
 PROGRESS = ("auto", "live", "plain", "off")
 
@@ -141,6 +144,8 @@ class WorkerConfig:
     strategy: StrategyConfig = StrategyConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
     progress: str = "auto"
+    job: str = ""
+    resume: bool = False
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -158,8 +163,11 @@ class WorkerConfig:
             raise ConfigurationError(
                 f"compression must be one of NoCompression(), Int8(), TopK(FRACTION), got {self.compression!r}"
             )
-        if not isinstance(self.shared_memory, bool):
-            raise ConfigurationError(f"shared_memory must be True or False, got {self.shared_memory!r}")
+        for name in ("resume", "shared_memory"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigurationError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        if len(self.job) > MAX_JOB_NAME or not self.job.isprintable():
+            raise ConfigurationError(f"a job's name has {MAX_JOB_NAME} printable characters at most, got {self.job!r}")
 
 
 def parse_servers(text: str) -> tuple[str, ...]:

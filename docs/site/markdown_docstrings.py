@@ -34,7 +34,7 @@ class Markdown(SphinxDirective):
         """The nodes of a text."""
         document = new_document(self.get_source_info()[0], self.state.document.settings)
         MystParser().parse(text, document)
-        return document.children
+        return list(document.children)
 
 
 def with_fields(lines: list[str]) -> Iterator[str]:

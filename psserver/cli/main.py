@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import click
 
 from psserver.cli.checkpoint_commands import checkpoint_group, export_command
+from psserver.cli.job_commands import jobs_command, reset_command
 from psserver.config import ServerConfig, parse_shard, parse_size
 from pswire.addresses import DEFAULT_ADDRESS, check_address, local_address, parse_addresses
 from pswire.channel import check_health
@@ -300,3 +301,5 @@ def health_command(address: str, timeout: float) -> None:
 
 main.add_command(checkpoint_group)
 main.add_command(export_command)
+main.add_command(jobs_command)
+main.add_command(reset_command)

@@ -163,7 +163,10 @@ class _Variables:
 
 def job_line(job: JobStatus) -> str:
     """The job in one line."""
+    present = [f"{one.job}: {one.state}" for one in job.jobs[-1:] if one.job.name]
     parts = (
+        *present,
+        *[f"stopped by {job.stopped}"] * bool(job.stopped),
         f"global step {job.global_step:,}",
         f"{job.shards} shard{'s' * (job.shards != 1)}",
         f"consistency {job.consistency or _NONE}",

@@ -19,6 +19,12 @@ def process_name() -> str:
     return f"{socket.gethostname()}-{process_number(os.getpid(), namespace)}"
 
 
+def process_program() -> str:
+    """The name of the program that runs in this process, without its folder and extension; 100 characters at most."""
+    name = Path(sys.argv[0]).stem[:100] if sys.argv else ""
+    return name if name.isprintable() and not name.startswith("-") else ""  # python -c
+
+
 def process_number(process: int, namespace: int) -> str:
     """The process id; in a namespace of its own (by its inode), as in a container, with the namespace's number."""
     if namespace == _OUTERMOST:

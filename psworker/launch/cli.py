@@ -138,6 +138,14 @@ def main(context: click.Context, debug: bool) -> None:
     show_default="host name and process id",
     help="This worker's name, unique in the job; a restarted worker with the same name replaces the old one.",
 )
+@_option(
+    "--job",
+    default="",
+    metavar="NAME",
+    show_default="the one that is running or was interrupted, or else a new one",
+    help="The job to take part in: the one that the servers have if that is its name, or else a new one.",
+)
+@_field("resume", "Go on with the job that the servers have, also if it is over.")
 @_field("timeout", "How long to keep trying to reach a server before giving up.", type=_SECONDS, metavar="SECONDS")
 @_option(
     "--threads",

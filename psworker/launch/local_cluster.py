@@ -148,7 +148,9 @@ class LocalCluster:
             command = job.worker_command(name, self._servers())
             environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
             folder = None if job.run_folder is None else job.run_folder.path.absolute()
-            environment |= config.environment({**job.worker_options, "checkpoint_dir": folder, "progress": "off"})
+            worker_options = {**job.worker_options, "checkpoint_dir": folder, "progress": "off"}
+            # one that starts late takes part in the job of the others, although these may have finished it
+            environment |= config.environment({**worker_options, "resume": True})
             self._reports.started(name)
             on_lines = self._worker_lines
         on_end = partial(self._post, self._on_end)

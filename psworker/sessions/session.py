@@ -17,14 +17,15 @@ import numpy as np
 
 from pswire import optimizers
 from pswire.errors import ConfigurationError, DtypeMismatch, ShapeMismatch
-from pswire.messages import Assignment, EpochReport, QueueStatus
-from pswire.system.host import keep_memory
+from pswire.messages import Assignment, EpochReport, QueueStatus, WorkerStatus
+from pswire.system.host import keep_memory, process_program
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.autodiff import Tensor, no_grad
 from psworker.autodiff.ops.selection.indexing import checked_ids
 from psworker.autodiff.tensor import TensorLike
 from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
+from psworker.client.retrying_calls import JobChoice
 from psworker.config import StrategyConfig, WorkerConfig, worker_config
 from psworker.data.batch import Batch
 from psworker.data.sources import Collate, Source, Stream, open_source
@@ -58,6 +59,8 @@ def session(
     name: str | None = None,
     timeout: float | None = None,
     *,
+    job: str | None = None,
+    resume: bool | None = None,
     push_every: int | None = None,
     pull_every: int | None = None,
     overlap: bool | None = None,
@@ -84,6 +87,9 @@ def session(
         servers: addresses in the order of their shards [none: the shard is embedded in this process].
         name: the worker's name [the host's name and process id].
         timeout: seconds for which a call is tried while a server cannot be reached [60].
+        job: the name of the job on the servers: the one that they have, or else a new one [none: the job that is
+            running or was interrupted; if there is none, a new one].
+        resume: go on with the job that the servers have, also if it is over [False].
         push_every: steps whose gradients are summed and pushed together, as in Downpour SGD [1].
         pull_every: steps after which fresh weights are pulled [1].
         overlap: whether computing goes on while a push is under way [False].
@@ -109,6 +115,8 @@ def session(
         servers,
         name,
         timeout=timeout,
+        job=job,
+        resume=resume,
         push_every=push_every,
         pull_every=pull_every,
         overlap=overlap,
@@ -151,7 +159,8 @@ class Session:
             transport = open_transport(
                 config.servers, shared_memory=config.shared_memory, checkpoints=config.checkpoints, worker=self._part
             )
-        self._client = Client(transport, config.name, config.timeout, encoder)
+        choice = JobChoice(config.job, config.resume or not config.servers, process_program())
+        self._client = Client(transport, config.name, config.timeout, encoder, choice)
         self._loops: list[DataLoop] = []
         self._strategy, replica = config.strategy, (self._client, self._known, self._loops)
         if self._strategy.local_steps:
@@ -181,6 +190,25 @@ class Session:
     def dropped(self) -> int:
         """Number of pushes of this worker that the servers' policy has dropped; each is logged with its reason."""
         return self._replica.dropped
+
+    @property
+    def job(self) -> str:
+        """The name of the job in which this worker takes part."""
+        return self._client.job.name
+
+    @property
+    def stopped(self) -> str:
+        """Why the job was stopped (`stop_all`), as shard 0 last reported, within a third of a lease; "": it was not.
+
+        Loops over `batches` end by themselves; others check it.
+        """
+        return self._client.stopped
+
+    @property
+    def workers(self) -> list[WorkerStatus]:
+        """The live workers of the job, in the order in which they joined first: asks shard 0 each time."""
+        self._known()
+        return self._client.workers()
 
     @property
     def is_chief(self) -> bool:
@@ -611,6 +639,32 @@ class Session:
         self._known()
         self._replica.flush()
         return self._client.checkpoint(timeout)
+
+    def barrier(self, timeout: float | None = None) -> None:
+        """Waits until every live worker of the job waits at a barrier; those that leave or are lost are not waited for.
+
+        A worker that joins is waited for. Pending gradients are pushed first. Raises `TimedOut` after `timeout` seconds
+        [that of the session], with the names of the workers it waits for; they are logged earlier, too.
+        """
+        self._known()
+        self._replica.flush()
+        self._client.barrier(timeout)
+
+    def stop_all(self, reason: str = "") -> None:
+        """Stops the training of all workers: each loop over `batches` ends after its present batch.
+
+            def stop_early(epoch):
+                if epoch.cost < 0.3:
+                    session.stop_all(f"cost {epoch.cost:.4f}")
+
+            for batch in session.batches(data, 100, epochs=50, on_epoch=stop_early): ...
+
+        Others learn of it with their next block of examples or heartbeat, and then go on after their loops. `stopped`
+        has the reason: the first one, if several workers stop the job. A job that is stopped may be resumed later.
+        """
+        self._known()
+        self._replica.flush()
+        self._client.stop(reason)
 
     def idle(self) -> None:
         """Reports that this worker has nothing to push for a while, so that no other worker waits for it.

@@ -67,6 +67,7 @@ def _transpose(self: Tensor, *axes: SupportsIndex | Sequence[int] | None) -> Ten
 
 
 def _astype(self: Tensor, dtype: DTypeLike) -> Tensor:
+    """`ops.cast`."""
     return shapes.cast(self, dtype)  # type: ignore[no-untyped-call, no-any-return]
 
 

@@ -25,14 +25,27 @@ def own_environment(monkeypatch):
 def test_an_argument_comes_before_the_environment_and_that_before_the_default(monkeypatch):
     default = WorkerConfig((), "w0", 60.0, True, "float32", NONE, True, StrategyConfig(1, 1, False, 0))
     assert worker_config(name="w0") == default
-    options = {"servers": "h:1, h:2", "name": "w7", "timeout": 7.5, "keep_memory": False, "encoding": "bfloat16"}
-    options |= {"compress": TopK(0.01), "shared_memory": False, "push_every": 3, "pull_every": 5, "overlap": True}
+    options = {"servers": "h:1, h:2", "name": "w7", "job": "mine", "resume": True, "timeout": 7.5, "keep_memory": False}
+    options |= {
+        "encoding": "bfloat16",
+        "compress": TopK(0.01),
+        "shared_memory": False,
+        "push_every": 3,
+        "pull_every": 5,
+        "overlap": True,
+    }
     for name, text in environment(options | {"local_steps": None}).items():
         monkeypatch.setenv(name, text)
-    found = WorkerConfig(("h:1", "h:2"), "w7", 7.5, False, "bfloat16", TopK(0.01), False, StrategyConfig(3, 5, True))
+    found = WorkerConfig(
+        *(("h:1", "h:2"), "w7", 7.5, False, "bfloat16", TopK(0.01), False, StrategyConfig(3, 5, True)),
+        job="mine",
+        resume=True,
+    )
     assert worker_config() == found
     other = worker_config(["h:3"], "w8", timeout=9, push_every=2, overlap=False, compress="int8", shared_memory=True)
-    assert other == WorkerConfig(("h:3",), "w8", 9, False, "bfloat16", Int8(), True, StrategyConfig(2, 5, False))
+    assert other == WorkerConfig(
+        *(("h:3",), "w8", 9, False, "bfloat16", Int8(), True, StrategyConfig(2, 5, False)), job="mine", resume=True
+    )
     assert worker_config(push_every=1, pull_every=1, overlap=False, local_steps=7).strategy.steps == 7
     strategy = worker_config(push_every=np.int64(2), pull_every=np.uint8(3), overlap=False).strategy
     assert (strategy, type(strategy.push_every)) == (StrategyConfig(2, 3), int)
