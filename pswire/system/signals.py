@@ -2,7 +2,8 @@
 
 An exception that a signal handler raises inside gRPC may leave one of gRPC's locks held for ever, and leaving the job
 would then wait for that lock. So code that calls a server is a block `with deferred_signals:`; within it the exception
-is stored, and raised at the end of the outermost block. A long call is cut short. Standard library only.
+is stored, and raised at the end of the outermost block. A long call is cut short. `psworker run` sets such handlers; in
+other programs and notebooks the first block replaces Python's own handler of Ctrl-C. Standard library only.
 """
 
 import os
@@ -106,6 +107,8 @@ class _Block:
         self._raises = raises
 
     def __enter__(self) -> None:
+        if not _depth.blocks and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            _defer_interrupts()
         _depth.blocks += 1
 
     def __exit__(self, *_: object) -> None:
@@ -130,6 +133,12 @@ def raise_or_defer(error: BaseException) -> None:
         _deferred = error
         if _alarm is not None:
             os.write(_alarm, b"!")
+
+
+def _defer_interrupts() -> None:
+    """Sets a handler of Ctrl-C that raises `KeyboardInterrupt` at once outside of blocks only, in the main thread."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, lambda *_: raise_or_defer(KeyboardInterrupt()))
 
 
 def raise_deferred() -> None:
