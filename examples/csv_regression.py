@@ -52,7 +52,7 @@ train, test = birds.split(0.8, options.seed)
 mean, scale = train.features.mean(axis=0), train.features.std(axis=0)
 layer = nn.Dense(len(names), 1, name="mass")
 decay = ps.schedules.CosineDecay(options.learning_rate, options.epochs * -(-len(train) // options.batch_size))
-optimizer = ps.Momentum(decay, 0.9)
+optimizer = ps.GradientDescent(decay)  # without momentum: the staleness of several workers has the same effect
 
 
 def predict(features):

@@ -5,7 +5,16 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pswire.messages import Change, EpochReport, LastPush, QueueStatus, StatusReport, VariableStatus, WorkerStatus
+from pswire.messages import (
+    Change,
+    EpochReport,
+    JobReport,
+    LastPush,
+    QueueStatus,
+    StatusReport,
+    VariableStatus,
+    WorkerStatus,
+)
 from pswire.optimizers import UpdateSpec
 from pswire.tensors.values import TensorSpec, whole_spec
 
@@ -71,7 +80,8 @@ class JobStatus:
     `global_step` and `dropped` are those of the shard with the most, since shard 0 gets every push; `repeated` and
     `nbytes` are sums. `half_pushes` counts pushes that only some shards have applied: those that workers report, and
     those interrupted by the death of a worker. `lost_pushes` were acknowledged, and given up when all shards went back
-    to a checkpoint: those of the shard with the most, as far as their workers have reported them.
+    to a checkpoint: those of the shard with the most, as far as their workers have reported them. `jobs` of these
+    servers, the present one last, and why that was `stopped`, are those of the first shard that answers.
     """
 
     answers: tuple[ShardAnswer, ...]
@@ -89,6 +99,8 @@ class JobStatus:
     epochs: tuple[EpochReport, ...]
     changes: tuple[Change, ...]
     queues: tuple[QueueStatus, ...]
+    jobs: tuple[JobReport, ...]
+    stopped: str
     problems: tuple[str, ...]
 
 
@@ -112,6 +124,8 @@ def merge_reports(answers: Sequence[ShardAnswer]) -> JobStatus:
         epochs=tuple(epoch for report in reports for epoch in report.epochs),
         changes=_changes(reports),
         queues=tuple(queue for report in reports for queue in report.queues),
+        jobs=reports[0].jobs if reports else (),
+        stopped=reports[0].stopped if reports else "",
         problems=tuple(_problems(answers)),
     )
 

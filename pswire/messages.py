@@ -29,6 +29,22 @@ class Sender:
 
 
 @dataclass(frozen=True, slots=True)
+class Job:
+    """The training from the first worker's Join to the last one's Leave; a server has one job at a time.
+
+    Attributes:
+        number: counts the jobs of the servers from 1, on all shards alike; 0: none.
+        name: for people, and to go on with it; "": no worker has begun it.
+    """
+
+    number: int = 0
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"job {self.number} ({self.name})" if self.name else f"job {self.number}"
+
+
+@dataclass(frozen=True, slots=True)
 class Join:
     """A worker starts or restarts; all its older incarnations are refused from now on.
 
@@ -41,6 +57,11 @@ class Join:
         timeline: when joining again: `Joined.timeline`; a shard with another one refuses with `StateLost`. 0: none.
         steps: when joining again: pushes of this incarnation that this shard has acknowledged as applied.
         settled: as in `Renew`: after state was lost, messages from before are refused if they arrive late.
+        job: to shard 0, with number 0: the running job, of this name if it has one; if none is running, a new one. To
+            other shards, and when joining again: `Joined.job`.
+        resume: go on with the job that the shard has, also if it is over.
+        program: for the name of a new job that is given none.
+        cut: as in `Renew`.
     """
 
     worker: str
@@ -53,6 +74,10 @@ class Join:
     timeline: int = 0
     steps: int = 0
     settled: int = 0
+    job: Job = Job()
+    resume: bool = False
+    program: str = ""
+    cut: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +93,8 @@ class Joined:
         timeline: 1 more each time that acknowledged changes were given up (`Restore`).
         cut: the number of the shard's last cut (`Cut`).
         steps: pushes of this incarnation that the shard has applied.
+        note: a sentence for the worker's log, if the job before this one, or an interruption of it, is of interest.
+        stopped: why the job was stopped (`Stop`); "": it was not.
     """
 
     incarnation: int
@@ -81,6 +108,9 @@ class Joined:
     timeline: int = 0
     cut: int = 0
     steps: int = 0
+    job: Job = Job()
+    note: str = ""
+    stopped: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +140,7 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The lease has been renewed. `waiting_for` is as in `WorkerStatus`, `chief` and `cut` as in `Joined`.
+    """The lease has been renewed. `waiting_for` is as in `WorkerStatus`; `chief`, `cut` and `stopped` as in `Joined`.
 
     Attributes:
         written: the newest cuts that the shard has written, ascending, 16 at most.
@@ -121,6 +151,7 @@ class Renewed:
     chief: bool = False
     cut: int = 0
     written: tuple[int, ...] = ()
+    stopped: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +165,61 @@ class Leave:
 @dataclass(frozen=True, slots=True)
 class Left:
     """The worker is no longer a member."""
+
+
+# --- the job ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Waits until every live worker waits at the barrier; to shard 0. Others do not wait for this worker's pushes.
+
+    Attributes:
+        number: counts the barriers of this incarnation from 1, so that a retry waits for the same one.
+    """
+
+    sender: Sender
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """All live workers have waited at the barrier."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Ends the training of all workers: data queues hand out no more blocks; to shard 0. The first reason counts."""
+
+    sender: Sender
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """All workers learn of it with their next heartbeat or block. `reason` is the one that counts."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Ends the job of a shard and discards its variables. Needs no membership; to every shard.
+
+    Attributes:
+        number: that of the empty job which takes its place. Nothing is done unless it is above the present one's.
+        force: also while workers are live; their calls are refused from then on.
+    """
+
+    number: int
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """The shard has this job, without workers and variables."""
+
+    job: Job
 
 
 # --- the order of changes ---------------------------------------------------------------------------------------------
@@ -511,7 +597,7 @@ class Take:
 
     Attributes:
         finished: the block to return as done.
-        reports_received: the number of reports received so far.
+        reports_received: the epoch of the last report that the worker has received; 0: none.
         give_back: request no block; the one held goes to other workers.
         timeline: that the worker knows, as in `Join`; 0: any.
     """
@@ -529,10 +615,10 @@ class Taken:
     """The next block. None: either all is `done`, or `waiting_for` describes who holds the rest; ask again.
 
     Attributes:
-        reports: complete epochs in order, without those the worker has received.
+        reports: complete epochs in order, without those the worker has received; of more than 1,000 the newest.
         chief: as in `Joined`. A dead chief's block is handed out again only when the chief is known to be lost, so a
             worker that gets a block's epoch report knows the new chief by then.
-        cut: as in `Joined`.
+        cut, stopped: as in `Joined`.
     """
 
     block: Block | None
@@ -541,6 +627,7 @@ class Taken:
     reports: tuple[EpochReport, ...] = ()
     chief: bool = False
     cut: int = 0
+    stopped: str = ""
 
 
 # --- cuts, and what is restored from them -----------------------------------------------------------------------------
@@ -748,6 +835,25 @@ class StorageStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class JobReport:
+    """A job, as it is or as it was when the next one began.
+
+    Attributes:
+        state: "running"; "done": a worker has finished, and none is left; "ended": all left, and none has finished;
+            "interrupted": the last ones were lost; "empty": no worker has joined yet.
+        workers: that ever joined.
+        epochs, cost: complete epochs of all data queues, and the mean cost of the last one.
+    """
+
+    job: Job
+    state: str
+    global_step: int
+    workers: int
+    epochs: int = 0
+    cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StatusReport:
     """A snapshot of a shard. Its lists have 1,000 entries at most: live workers, and the newest.
 
@@ -758,6 +864,8 @@ class StatusReport:
         half_pushes: pushes that other shards have applied and this one has not, abandoned or late.
         last_pushes: for finding pushes left incomplete by a worker's death: compare the lists of all shards.
         queues: those of shard 0, in the order in which they began.
+        jobs: of this server, at most the newest 100, the present one last.
+        stopped: as in `Joined`.
     """
 
     shard: int
@@ -778,6 +886,8 @@ class StatusReport:
     last_pushes: tuple[LastPush, ...] = ()
     storage: StorageStatus = StorageStatus()
     queues: tuple[QueueStatus, ...] = ()
+    jobs: tuple[JobReport, ...] = ()
+    stopped: str = ""
 
 
 # --- all of them ------------------------------------------------------------------------------------------------------
@@ -795,12 +905,31 @@ class Tick:
     overdue: tuple[tuple[str, str], ...] = ()
 
 
-Request: TypeAlias = Join | Renew | Leave | Register | Pull | Push | Assign | Tune | Take | Cut | Restore | Status
+Request: TypeAlias = (
+    Join
+    | Renew
+    | Leave
+    | Barrier
+    | Stop
+    | Reset
+    | Register
+    | Pull
+    | Push
+    | Assign
+    | Tune
+    | Take
+    | Cut
+    | Restore
+    | Status
+)
 Message: TypeAlias = Request | Tick
 Answer: TypeAlias = (
     Joined
     | Renewed
     | Left
+    | Passed
+    | Stopped
+    | Emptied
     | Registered
     | Pulled
     | Pushed

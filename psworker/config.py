@@ -41,6 +41,11 @@ def worker_name() -> str:
     return os.environ.get(variable("name"), "")
 
 
+def terminal() -> str:
+    """The type of the terminal, `$TERM`; "" without one."""
+    return os.environ.get("TERM", "")
+
+
 def cache_dir() -> Path:
     """The user's cache for this project: `$XDG_CACHE_HOME/paramserver`, by default `~/.cache/paramserver`.
 
@@ -111,6 +116,12 @@ class CheckpointConfig:
         return Path(self.checkpoint_dir).absolute() if self.checkpoint_dir else None
 
 
+#: Characters of a job's name, at most.
+MAX_JOB_NAME = 100
+
+#: How progress is shown on stderr (`psworker.progress.terminal`).
+PROGRESS = ("auto", "live", "plain", "off")
+
 #: The name of the worker of an embedded job with checkpoints: the same member of the job after each restart.
 EMBEDDED_WORKER = "worker-0"
 
@@ -132,6 +143,9 @@ class WorkerConfig:
     shared_memory: bool = True
     strategy: StrategyConfig = StrategyConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
+    progress: str = "auto"
+    job: str = ""
+    resume: bool = False
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -143,12 +157,17 @@ class WorkerConfig:
         if not 0 < self.timeout < math.inf:
             raise ConfigurationError(f"the timeout must be a positive number of seconds, got {self.timeout}")
         parse_encoding(self.encoding)
+        if self.progress not in PROGRESS:
+            raise ConfigurationError(f"progress must be one of {', '.join(PROGRESS)}, got {self.progress!r}")
         if not isinstance(self.compression, Compression):
             raise ConfigurationError(
                 f"compression must be one of NoCompression(), Int8(), TopK(FRACTION), got {self.compression!r}"
             )
-        if not isinstance(self.shared_memory, bool):
-            raise ConfigurationError(f"shared_memory must be True or False, got {self.shared_memory!r}")
+        for name in ("resume", "shared_memory"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigurationError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        if len(self.job) > MAX_JOB_NAME or not self.job.isprintable():
+            raise ConfigurationError(f"a job's name has {MAX_JOB_NAME} printable characters at most, got {self.job!r}")
 
 
 def parse_servers(text: str) -> tuple[str, ...]:

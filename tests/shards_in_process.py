@@ -10,6 +10,7 @@ from pswire.errors import InvalidMessage, ParamServerError, TimedOut
 from pswire.messages import Cut, Status
 from pswire.specs.consistency import Asynchronous, IgnoreStaleness
 from psworker.client.client import Client
+from psworker.client.retrying_calls import JobChoice
 from psworker.transport import Future
 from tests.shard_state import run_step
 from tests.stored_shard import StoredShard
@@ -104,9 +105,9 @@ class ShardsInProcess:
     def tensor_transport(self, shard):
         return f"transport {shard}"
 
-    def client(self, worker="w0", *declarations, encoder=None):
+    def client(self, worker="w0", *declarations, encoder=None, job=JobChoice(resume=True)):  # noqa: B008 - frozen
         """A client that has joined, and by name what it has registered."""
-        client = Client(self, worker, 60, encoder)
+        client = Client(self, worker, 60, encoder, job)
         client.join()
         return client, {whole.name: whole for whole in (client.register(declarations) if declarations else ())}
 

@@ -56,7 +56,9 @@ class TransportCase:
                 travel = {name: options.pop(name) for name in ("encoding", "compression") if name in options}
                 strategy = StrategyConfig(**options)
                 memory = self.shared_memory
-                config = WorkerConfig(addresses, worker, 30, shared_memory=memory, strategy=strategy, **travel)
+                config = WorkerConfig(
+                    addresses, worker, 30, shared_memory=memory, strategy=strategy, resume=True, **travel
+                )
                 return Session(config, transport, outer)
 
             yield session

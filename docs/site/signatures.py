@@ -8,6 +8,7 @@ import ast
 import inspect
 import re
 import textwrap
+from collections.abc import Callable
 
 from docutils import nodes
 from sphinx import addnodes
@@ -27,7 +28,7 @@ class Source(str):
     __repr__ = str.__str__
 
 
-def source_of_function(function: object) -> dict[str, tuple[str, str]]:
+def source_of_function(function: Callable[..., object]) -> dict[str, tuple[str, str]]:
     """Annotation and default of each parameter, as written, or ""; the annotation of the result under "return"."""
     node = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     if not isinstance(node, ast.FunctionDef):
@@ -58,11 +59,11 @@ def _annotation(node: ast.expr | None) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else _text(node)
 
 
-def signature_of(value: object) -> tuple[str, str] | None:
+def signature_of(value: Callable[..., object]) -> tuple[str, str] | None:
     """Parameters and result of a function or class, as they are shown; None for one that has no source of ours."""
-    function = value.__init__ if inspect.isclass(value) else value  # type: ignore[misc]
-    function = inspect.unwrap(getattr(function, "__func__", function))  # type: ignore[arg-type]
-    shown = inspect.signature(value)  # type: ignore[arg-type]
+    function = value.__init__ if inspect.isclass(value) else value
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    shown = inspect.signature(value)
     if inspect.isclass(value) and (hasattr(value, "__dataclass_fields__") or issubclass(value, tuple)):
         texts = source_of_fields(value)
     elif inspect.isfunction(function):
@@ -86,7 +87,13 @@ def signature_of(value: object) -> tuple[str, str] | None:
 
 
 def from_source(
-    _app: Sphinx, what: str, _name: str, value: object, _options: object, signature: str | None, _result: str | None
+    _app: Sphinx,
+    what: str,
+    _name: str,
+    value: Callable[..., object],
+    _options: object,
+    signature: str | None,
+    _result: str | None,
 ) -> tuple[str, str] | None:
     """The signature that autodoc shall show; None for its own."""
     return signature_of(value) if signature and what in ("class", "function", "method") else None

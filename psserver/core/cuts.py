@@ -130,6 +130,7 @@ class Cuts:
 
     def __init__(self, shards: int, *, decides: bool) -> None:
         self.number = self.completed = self.late_below = 0
+        self.stored = False  # whether cuts are written to disk
         self.enabled = True  # False while messages are replayed, whose cuts were taken before
         self.current: ShardCut | None = None
         self._seen: ShardCut | None = None  # at the last tick

@@ -31,6 +31,7 @@ class DataQueues:
         self._queues: dict[str, DataQueue] = {}
         self._waiting: dict[tuple[str, str], _Waiting] = {}
         self._epochs: dict[str, int] = {}
+        self.stopped = ""  # why no more blocks are handed out
 
     def state(self) -> tuple[tuple[QueueState, ...], tuple[LastEpoch, ...]]:
         """All queues, and the epoch of each worker's last block; without requests that wait."""
@@ -103,6 +104,11 @@ class DataQueues:
         self._hand_out(result)
         return self._waiting.get(key) is not request
 
+    def stop(self, reason: str, result: StepResult) -> None:
+        """Hand out no more blocks: tell workers that ask for one that all is done."""
+        self.stopped = reason
+        self._hand_out(result)
+
     def forget(self, workers: Collection[str], result: StepResult) -> None:
         """Return the blocks of workers that are gone, and end their requests, before others get these blocks."""
         for key in [key for key in self._waiting if key[0] in workers]:
@@ -129,6 +135,11 @@ class DataQueues:
             reason = ", ".join(f"{worker} (block {block.number} of epoch {block.epoch})" for worker, block in holders)
             result.replies.append(self._answer(request, None, waiting_for=reason))
 
+    @property
+    def done(self) -> bool:
+        """Whether all examples of the queues that have an end are done, or the job was stopped."""
+        return bool(self.stopped) or all(one.done for one in self._queues.values() if one.spec.total is not None)
+
     def epoch_of(self, worker: str) -> int:
         """The epoch of the worker's last block; 0 before its first."""
         return self._epochs.get(worker, 0)
@@ -137,16 +148,21 @@ class DataQueues:
         """How far each queue is."""
         return [queue.status() for queue in self._queues.values()]
 
+    @property
+    def complete_epochs(self) -> int:
+        """The number of complete epochs of all queues."""
+        return sum(queue.complete for queue in self._queues.values())
+
     def reports(self) -> list[EpochReport]:
-        """The complete epochs of all queues."""
+        """The newest complete epochs of all queues."""
         return [report for queue in self._queues.values() for report in queue.reports]
 
     def _hand_out(self, result: StepResult) -> None:
         """Answer each request that gets a block, or never will; workers that hold a block have not finished."""
         for key, request in list(self._waiting.items()):
             worker, queue = key[0], self._queues[key[1]]
-            block = queue.take(worker, result)
-            if block is None and not queue.done:
+            block = None if self.stopped else queue.take(worker, result)
+            if block is None and not (queue.done or self.stopped):
                 continue
             if block is not None:
                 self._epochs[worker] = block.epoch
@@ -156,9 +172,11 @@ class DataQueues:
 
     def _answer(self, request: _Waiting, block: Block | None, done: bool = False, waiting_for: str = "") -> Reply:
         message = request.message
-        unreported = self._queues[message.queue.name].reports[message.reports_received :]
+        unreported = self._queues[message.queue.name].reports_after(message.reports_received)
         chief = self._members.chief.is_chief(message.sender.worker)
-        return Reply(request.ticket, Taken(block, done, waiting_for, tuple(unreported), chief, self._cuts.number))
+        number = self._cuts.number
+        taken = Taken(block, done, waiting_for, unreported, chief, number, self.stopped)
+        return Reply(request.ticket, taken)
 
 
 def _ends_later(spec: QueueSpec, earlier: QueueSpec) -> bool:

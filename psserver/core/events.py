@@ -6,7 +6,7 @@ A job of several hours has a few hundred events: none for single pushes or block
 from dataclasses import dataclass
 
 from psserver.core.members.member import Member
-from pswire.messages import Block, EpochReport
+from pswire.messages import Block, EpochReport, Job, JobReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,20 @@ def left(member: Member, *, failed: bool) -> Event:
 def lost(member: Member, lease: float) -> Event:
     """The lease of a worker, in seconds, has expired."""
     return Event(f"worker {member.name!r} was silent for {lease:g} s: its lease has expired", warning=True)
+
+
+def job_begins(job: Job, before: JobReport) -> Event:
+    """A job begins, or the shard is emptied for one; an unfinished one `before` is given up."""
+    text = f"{job} begins" if job.name else f"the shard is empty: the next worker begins a job after {job}"
+    unfinished = before.state in ("running", "ended", "interrupted") and before.global_step > 0
+    if unfinished:
+        text += f"; {before.job} is given up, unfinished, after {pluralize(before.global_step, 'update')}"
+    return Event(text, warning=unfinished)
+
+
+def job_stopped(member: Member, reason: str) -> Event:
+    """A worker has stopped the training of all."""
+    return Event(f"worker {member.name!r} has stopped the job: {reason}")
 
 
 def cut_skipped(number: int, reason: str) -> Event:

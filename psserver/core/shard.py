@@ -12,8 +12,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from psserver.core import events
+from psserver.core.barrier import Barrier
 from psserver.core.cuts import Cuts, ShardCut
 from psserver.core.data_queues import DataQueues
+from psserver.core.jobs import Jobs, joined_note
 from psserver.core.members.deduplication import is_repeated
 from psserver.core.members.job_invariants import JobInvariants
 from psserver.core.members.member import Member
@@ -21,7 +23,7 @@ from psserver.core.members.membership import JobEnd, Membership
 from psserver.core.metrics import TrafficMeter, percentile
 from psserver.core.pending_calls import PendingCall, PendingCalls
 from psserver.core.policies import policy_for
-from psserver.core.policies.policy import Policy
+from psserver.core.policies.policy import Policy, join_names
 from psserver.core.policies.update_order import UpdateOrder
 from psserver.core.state import ShardState, StalenessCount, VariableArrays
 from psserver.core.variables.array_tasks import StepResult, TasksPending
@@ -29,7 +31,7 @@ from psserver.core.variables.element_checks import Inspection, Magnitudes, inspe
 from psserver.core.variables.store import Store
 from psserver.core.variables.variable import Variable
 from pswire import messages as ms
-from pswire.errors import InvalidMessage, StateLost, UnknownVariable, WrongShard
+from pswire.errors import InvalidMessage, StateLost, Unavailable, UnknownVariable, WrongShard
 from pswire.specs.consistency import (
     Asynchronous,
     Consistency,
@@ -71,20 +73,32 @@ class Shard:
     ) -> None:
         self.shard, self.shards = shard, shards
         self._consistency, self._staleness = consistency, staleness
-        self._repeated = self._lost_pushes = self.timeline = 0
+        self._lease, self._memory_limit, self._one_job = lease, memory_limit, one_job
+        self._policy = policy or policy_for(consistency, staleness, shard, shards)
+        self.timeline = 0
         self.lost = False  # it has begun from an older state than it had acknowledged, and waits to be told to which
+        self.cuts = Cuts(shards, decides=not shard and (consistency.decides or staleness.decides))
+        self._jobs = Jobs(shard, one_job=one_job)
+        self._make_parts(identity)
+
+    def _make_parts(self, identity: int, last_incarnation: int = 0) -> None:
+        """Make the parts of a job, all of them empty."""
+        shard, shards, staleness = self.shard, self.shards, self._staleness
+        self._repeated = self._lost_pushes = 0
         self._changes: list[ms.Change] = []
         self._invariants = JobInvariants(shard, shards, identity)
-        self._members = Membership(lease, has_chief=not shard, one_job=one_job)
-        self._store = Store(memory_limit, staleness.strength if isinstance(staleness, DelayCompensation) else 0.0)
-        ordered = not shard and shards > 1 and (consistency.orders or staleness.orders)
-        self._update_order = UpdateOrder() if ordered else None
-        policy = policy or policy_for(consistency, staleness, shard, shards)
-        decides = not shard and (consistency.decides or staleness.decides)
-        self.cuts = Cuts(shards, decides=decides)
+        self._members = Membership(
+            self._lease, has_chief=not shard, one_job=self._one_job, last_incarnation=last_incarnation
+        )
+        self._barrier = Barrier(self._members)
+        strength = staleness.strength if isinstance(staleness, DelayCompensation) else 0.0
+        self._store = Store(self._memory_limit, strength)
         self._store.copied_bytes = lambda: 0 if self.cuts.current is None else self.cuts.current.nbytes
+        ordered = not shard and shards > 1 and (self._consistency.orders or staleness.orders)
+        self._update_order = UpdateOrder() if ordered else None
         self._queues = DataQueues(self._members, self.cuts)
-        self._pending = PendingCalls(policy, self._store, self._members, self.cuts, self._queues, self._update_order)
+        parts = self._store, self._members, self.cuts, self._queues, self._update_order
+        self._pending = PendingCalls(self._policy, *parts)
         self._traffic = TrafficMeter()
 
     @classmethod
@@ -124,6 +138,9 @@ class Shard:
             served=self._store.served.state(),
             order=None if self._update_order is None else self._update_order.state(),
             groups=self._invariants.groups,
+            job=self._jobs.present,
+            jobs=self._jobs.earlier,
+            stopped=self._queues.stopped,
         )
 
     def restore(self, state: ShardState, arrays: Mapping[str, VariableArrays], now: float) -> None:
@@ -145,6 +162,8 @@ class Shard:
         self._store.served.restore(state.served)
         self._pending.restore(state)
         self._queues.restore(state.queues, state.epochs)
+        self._queues.stopped = state.stopped
+        self._jobs.restore(state.job, state.jobs)
         self._repeated, self._changes = state.repeated, list(state.changes)
         self.timeline, self._lost_pushes = state.timeline, state.lost_pushes
         self.cuts.number = self.cuts.completed = state.cut
@@ -172,7 +191,7 @@ class Shard:
 
     def waiting(self) -> list[tuple[int, ms.Message]]:
         """The tickets and messages of all calls without an answer: steps of these complete a restored state."""
-        return [*self._pending.waiting(), *self._queues.waiting()]
+        return [*self._pending.waiting(), *self._queues.waiting(), *self._barrier.waiting()]
 
     @property
     def global_step(self) -> int:
@@ -183,6 +202,11 @@ class Shard:
     def identity(self) -> int:
         """Of the state (`JobInvariants`)."""
         return self._invariants.identity
+
+    @property
+    def job(self) -> ms.Job:
+        """The present job."""
+        return self._jobs.present
 
     @property
     def version(self) -> int:
@@ -300,6 +324,13 @@ class Shard:
                 self._cut(ticket, message, result)
             case ms.Leave():
                 self._leave(ticket, message, member, now, result)
+            case ms.Barrier():
+                if not self._barrier.arrive(ticket, message, member, result):
+                    self._wait_without_pushes(member, result)
+            case ms.Stop():
+                self._stop(ticket, message, member, result)
+            case ms.Reset():
+                self._reset(ticket, message, now, result)
             case ms.Status():
                 result.replies.append(ms.Reply(ticket, self.status(now)))
             case ms.Tick():
@@ -346,6 +377,7 @@ class Shard:
             case ms.Join():
                 self._invariants.check_join(message)
                 self._check_timeline(message)
+                self._jobs.begun_by(message, self._members, self._job_state)
                 self._members.check_join(message)
             case ms.Register():
                 self._invariants.check_register(message)
@@ -360,6 +392,10 @@ class Shard:
             case ms.Take():
                 self._check_has_queues()
                 self._queues.check(message)
+            case ms.Barrier() | ms.Stop() if self.shard:
+                raise WrongShard(f"this is shard {self.shard}: workers wait for each other, and stop, on shard 0")
+            case ms.Reset():
+                self._check_reset(message)
         if isinstance(message, ms.Take | ms.Renew) and message.timeline not in (0, self.timeline):
             self._refuse_timeline(message.sender.worker, message.timeline)
         return member, repeated
@@ -385,6 +421,12 @@ class Shard:
     # --- membership -----------------------------------------------------------------------------------------------
 
     def _join(self, ticket: int, message: ms.Join, now: float, result: StepResult) -> None:
+        before = self._job_report()
+        begun = self._jobs.begun_by(message, self._members, before.state)
+        if begun is not None:
+            self._begin_job(begun, now, result)
+        elif before.state not in ("running", "empty") and self._queues.stopped:
+            self._queues.stopped = ""  # the job goes on
         known = self._members.get(message.worker)
         was_live, goes_back = (known.state == "live", known.must_join) if known is not None else (False, False)
         member, new_incarnation = self._members.join(message, now, self.timeline)
@@ -398,9 +440,14 @@ class Shard:
             result.events.append(events.joined(member, new_incarnation=new_incarnation))
         step, lease, chief = self.global_step, self._members.lease, self._members.chief.is_chief(member.name)
         consistency, staleness, state = str(self._consistency), str(self._staleness), self._invariants.identity
-        timeline, cut, steps = self.timeline, self.cuts.number, member.steps
+        note = "" if self.shard or message.resume else joined_note(before, self.job)
         joined = ms.Joined(
-            member.incarnation, member.number, lease, step, consistency, staleness, chief, state, timeline, cut, steps
+            *(member.incarnation, member.number, lease, step, consistency, staleness, chief, state, self.timeline),
+            cut=self.cuts.number,
+            steps=member.steps,
+            job=self.job,
+            note=note,
+            stopped=self._queues.stopped,
         )
         result.replies.append(ms.Reply(ticket, joined))
         if new_incarnation:
@@ -419,8 +466,12 @@ class Shard:
                 self._members.progress.finish(member)
             self._pending.abandon(member, result)
             self._pending.decide(result)
-        waiting_for, chief = self._pending.waits_for(member.name), self._members.chief.is_chief(member.name)
-        result.replies.insert(0, ms.Reply(ticket, ms.Renewed(self.global_step, waiting_for, chief, self.cuts.number)))
+        waiting_for, chief = self._waits_for(member), self._members.chief.is_chief(member.name)
+        renewed = ms.Renewed(self.global_step, waiting_for, chief, self.cuts.number, stopped=self._queues.stopped)
+        result.replies.insert(0, ms.Reply(ticket, renewed))
+
+    def _waits_for(self, member: Member) -> str:
+        return self._pending.waits_for(member.name) or self._barrier.waits_for(member.name)
 
     def _settle(self, member: Member, sequence: int) -> None:
         """Note that the worker's messages up to this number are over: those that arrive later are refused."""
@@ -447,7 +498,62 @@ class Shard:
         self.cuts.release(names)
         self._pending.forget(names, result)
         self._queues.forget(names, result)
+        self._barrier.forget(names, result)
         self._pending.decide(result)
+        self._barrier.release(result)
+
+    def _wait_without_pushes(self, member: Member, result: StepResult) -> None:
+        """Note that a worker waits for others, which therefore must not wait for its next push."""
+        self._members.progress.finish(member, out_of_data=True)
+        self._pending.abandon(member, result)
+        self._pending.decide(result)
+
+    # --- the job --------------------------------------------------------------------------------------------------
+
+    def _begin_job(self, job: ms.Job, now: float, result: StepResult) -> None:
+        """End the present job, whose last state is a cut if there are checkpoints, and begin another one."""
+        report = self._job_report()
+        if report.state != "empty":
+            live = [member for member in self._members if member.state == "live"]
+            for member in live:  # of which only shard 0 knew that they are gone
+                self._members.leave(member, now, failed=True)
+            self._forget(live, result)
+            if self.cuts.stored and not self.shard and self._store.variables:
+                self._begin_cut(self.cuts.number + 1, result)
+            self._make_parts(self._invariants.identity, self._members.last_incarnation)
+        self._jobs.begin(job, report)
+        if report.job.number:
+            result.events.append(events.job_begins(job, report))
+
+    def _job_report(self) -> ms.JobReport:
+        members, reports = self._members, self._queues.reports()
+        cost = reports[-1].cost if reports else None
+        step, workers = self.global_step, len(list(members))
+        return ms.JobReport(self.job, self._job_state, step, workers, self._queues.complete_epochs, cost)
+
+    @property
+    def _job_state(self) -> str:
+        """As in `JobReport`. Examples that were left by lost workers are still to be trained."""
+        state = self._members.job_state
+        left = state == "done" and not self._queues.done and any(member.state == "lost" for member in self._members)
+        return "interrupted" if left else state
+
+    def _stop(self, ticket: int, message: ms.Stop, member: Member, result: StepResult) -> None:
+        if not self._queues.stopped:
+            reason = message.reason or "no reason given"
+            self._queues.stop(f"{member.name}: {reason}", result)
+            result.events.append(events.job_stopped(member, reason))
+        result.replies.append(ms.Reply(ticket, ms.Stopped(self._queues.stopped)))
+
+    def _check_reset(self, message: ms.Reset) -> None:
+        live = [member.name for member in self._members if member.state == "live"]
+        if message.number > self.job.number and live and not message.force:
+            raise Unavailable(f"{self.job} is running with {join_names(live)}: stop it first, or use --force")
+
+    def _reset(self, ticket: int, message: ms.Reset, now: float, result: StepResult) -> None:
+        if message.number > self.job.number:
+            self._begin_job(ms.Job(message.number), now, result)
+        result.replies.append(ms.Reply(ticket, ms.Emptied(self.job)))
 
     # --- variables ------------------------------------------------------------------------------------------------
 
@@ -631,10 +737,8 @@ class Shard:
     # --- data queues and status -----------------------------------------------------------------------------------
 
     def _take(self, ticket: int, message: ms.Take, member: Member, now: float, result: StepResult) -> None:
-        if not self._queues.take(ticket, message, now, result):  # it waits for examples: no worker should wait for it
-            self._members.progress.finish(member, out_of_data=True)
-            self._pending.abandon(member, result)
-            self._pending.decide(result)
+        if not self._queues.take(ticket, message, now, result):
+            self._wait_without_pushes(member, result)
 
     def status(self, now: float) -> ms.StatusReport:
         """The answer to `Status`."""
@@ -659,6 +763,8 @@ class Shard:
             last_pushes=half_pushes.last_pushes(MAX_LISTED),
             storage=self._storage_status(),
             queues=tuple(self._queues.status()[-MAX_LISTED:]),
+            jobs=(*self._jobs.earlier, self._job_report()),
+            stopped=self._queues.stopped,
         )
 
     def _worker_status(self, one: Member, now: float) -> ms.WorkerStatus:
@@ -674,7 +780,7 @@ class Shard:
             epoch=self._queues.epoch_of(one.name),
             lease_left=max(0.0, one.expires - now) if one.state == "live" else 0.0,
             dropped=one.dropped,
-            waiting_for=self._pending.waits_for(one.name),
+            waiting_for=self._waits_for(one),
             tensor_transport=one.tensor_transport,
             chief=self._members.chief.is_chief(one.name),
         )

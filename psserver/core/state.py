@@ -8,7 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pswire.messages import Assigned, Change, ChangeId, EpochReport, LastPush, Place, Pushed, QueueSpec, Sender, Tuned
+from pswire.messages import (
+    Assigned,
+    Change,
+    ChangeId,
+    EpochReport,
+    Job,
+    JobReport,
+    LastPush,
+    Place,
+    Pushed,
+    QueueSpec,
+    Sender,
+    Tuned,
+)
 from pswire.optimizers import UpdateSpec
 from pswire.specs.initializers import RowInitializer
 from pswire.tensors.compression import Packed
@@ -72,6 +85,7 @@ class MemberState:
     assigned: Assigned | None = None
     tuned: Tuned | None = None
     last_push: LastPush | None = None
+    barriers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +100,7 @@ class MembershipState:
     done: bool = False
     half_pushes: int = 0
     last_pushes: tuple[LastPush, ...] = ()
+    last_incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +185,8 @@ class ShardState:
     """Everything that later answers of a shard depend on, besides arrays and pending calls.
 
     `cut` is the number of the last cut, and `timeline` counts how often acknowledged pushes were given up. `places`,
-    `groups` and `states` are the job's invariants.
+    `groups` and `states` are the job's invariants. `jobs` are the reports of those before `job`, and `stopped` says why
+    this one was stopped.
     """
 
     shard: int
@@ -197,3 +213,6 @@ class ShardState:
     served: tuple[ServedState, ...] = ()
     order: OrderState | None = None
     groups: tuple[VariableGroup, ...] = ()
+    job: Job = Job()  # noqa: RUF009 - frozen
+    jobs: tuple[JobReport, ...] = ()
+    stopped: str = ""

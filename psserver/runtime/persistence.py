@@ -28,7 +28,7 @@ from pswire import messages as ms
 from pswire.errors import InvalidMessage, ParamServerError, StorageError, Unavailable, WrongShard
 
 #: Messages that change a shard, besides pulls where served weights are kept, and heartbeats that settle something.
-_CHANGES = (ms.Push, ms.Take, ms.Assign, ms.Tune, ms.Register, ms.Join, ms.Leave)
+_CHANGES = (ms.Push, ms.Take, ms.Assign, ms.Tune, ms.Register, ms.Join, ms.Leave, ms.Barrier, ms.Stop, ms.Reset)
 
 #: Seconds that a stopping server waits for a checkpoint that is being written.
 _FINISH_TIMEOUT = 600.0
@@ -97,7 +97,7 @@ class Persistence:
         self._writing: asyncio.Task[None] | None = None
         self._complete = asyncio.Event()  # the cut that is written is complete, or will never be
         self._written_at = self._began_at = self._loop.time()
-        self._changes_at_cut = (0, 0)
+        self._changes_at_cut = (0, 0, 0)
         self._kept_bytes = self._oldest = 0  # of the journal that stays: its bytes at the last cut, its first segment
         self._segment_begun: asyncio.Future[None] | None = None
 
@@ -105,6 +105,7 @@ class Persistence:
         """Take up the journal, which begins or continues with the present state; call it before the next step."""
         if self.shard.lost:
             return
+        self.shard.cuts.stored = True
         self.last, self._changes_at_cut = self._start.number, self._changes()
         if self._config.journal:
             folder = journal_folder(self._config.folder, self.shard.shard, self.shard.shards)
@@ -216,11 +217,13 @@ class Persistence:
             return True
         if self.shard.shard or self._config.checkpoint_every is None:
             return False
-        seconds, steps = self._loop.time() - self._began_at, self.shard.global_step - self._changes_at_cut[0]
+        job, step, _ = self._changes_at_cut
+        seconds = self._loop.time() - self._began_at
+        steps = self.shard.global_step - (step if self.shard.job.number == job else 0)
         return self._config.checkpoint_every.due(seconds, steps) and self._changes() != self._changes_at_cut
 
-    def _changes(self) -> tuple[int, int]:
-        return self.shard.global_step, self.shard.version
+    def _changes(self) -> tuple[int, int, int]:
+        return self.shard.job.number, self.shard.global_step, self.shard.version
 
     def _write(self, cut: ShardCut) -> None:
         cut.writing = True

@@ -24,6 +24,9 @@ from pswire.tensors.transport import TensorReceiver, TensorSender
 from pswire.tensors.values import MAX_NAME_LENGTH
 from pswire.v1 import paramserver_pb2 as pb
 
+#: Of a sentence for people, which shards keep.
+MAX_TEXT_LENGTH = 1000
+
 
 class Field(NamedTuple):
     """`put` writes the field `name` of a protobuf, `get` reads it; `attribute` is its Python name if different."""
@@ -161,12 +164,24 @@ def _check_names(names: Iterable[str]) -> tuple[str, ...]:
     return checked
 
 
+def _check_name_or_none(text: str) -> str:
+    return check_name(text) if text else text
+
+
+def _check_text(text: str) -> str:
+    if len(text) > MAX_TEXT_LENGTH:
+        raise ValueError(f"has {MAX_TEXT_LENGTH:,} characters at most, got {len(text):,}")
+    return text
+
+
 #: Any value: a flag, a string, a seed.
 ANY = Field(_set, lambda proto, name, receiver: getattr(proto, name))
 #: An optional number (None if missing); NaN is allowed, since a loss can be NaN.
 OPTIONAL = Field(_set_if_any, lambda proto, name, receiver: getattr(proto, name) if proto.HasField(name) else None)
 #: The name of a worker, a variable or a data queue; names of variables, each once.
 NAME, NAMES = _checked(check_name), _checked(_check_names, _extend)
+#: A name that may be left out; a sentence for people.
+NAME_OR_NONE, TEXT = _checked(_check_name_or_none), _checked(_check_text)
 NUMBERS, KNOWN_VERSIONS = _numbers(0), _numbers(-1)  # a version of -1: none
 COUNT, POSITIVE = number(0), number(1)
 

@@ -14,8 +14,10 @@ from pswire.codec.fields import (
     KINDS,
     KNOWN_VERSIONS,
     NAME,
+    NAME_OR_NONE,
     POSITIVE,
     SENDER,
+    TEXT,
     Row,
     below,
     choice,
@@ -87,8 +89,10 @@ def from_frame(frame: Incoming, receiver: StreamReceiver) -> ms.Request | ms.Ans
 OUTCOME = choice({outcome: pb.Outcome.Value(f"OUTCOME_{outcome.name}") for outcome in ms.Outcome})
 _ENCODING = choice({form: form for form in ("", *ENCODINGS)})
 STATE = choice({state: state for state in ("live", "left", "lost")})
+_JOB_STATE = choice({state: state for state in ("running", "done", "ended", "interrupted", "empty")})
 
 KINDS[pb.ChangeId] = many(Row(ms.ChangeId, pb.ChangeId, sequence=POSITIVE), attrgetter("sender.worker"))
+KINDS[pb.Job] = one(Row(ms.Job, pb.Job, name=NAME_OR_NONE))
 KINDS |= {
     pb.Frontier: one(Row(ms.Frontier, pb.Frontier), optional=True),
     pb.UpdateGroup: one(Row(ms.UpdateGroup, pb.UpdateGroup), optional=True),
@@ -105,16 +109,23 @@ KINDS |= {
     pb.Change: many(Row(ms.Change, pb.Change, worker=NAME)),
     pb.StorageStatus: one(Row(ms.StorageStatus, pb.StorageStatus)),
     pb.LastPush: many(Row(ms.LastPush, pb.LastPush, worker=NAME)),
+    pb.JobReport: many(Row(ms.JobReport, pb.JobReport, state=_JOB_STATE)),
 }
 KINDS[pb.QueueStatus] = many(Row(ms.QueueStatus, pb.QueueStatus, epoch=POSITIVE), attrgetter("spec.name"))
 
 _MESSAGES = (
-    Row(ms.Join, pb.JoinRequest, worker=NAME, shard=below("shards"), shards=POSITIVE),
+    Row(ms.Join, pb.JoinRequest, worker=NAME, shard=below("shards"), shards=POSITIVE, program=NAME_OR_NONE),
     Row(ms.Joined, pb.JoinReply, lease=number(1e-3)),
     Row(ms.Renew, pb.RenewRequest),
     Row(ms.Renewed, pb.RenewReply),
     Row(ms.Leave, pb.LeaveRequest),
     Row(ms.Left, pb.LeaveReply),
+    Row(ms.Barrier, pb.BarrierRequest, number=POSITIVE),
+    Row(ms.Passed, pb.BarrierReply),
+    Row(ms.Stop, pb.StopRequest, reason=TEXT),
+    Row(ms.Stopped, pb.StopReply),
+    Row(ms.Reset, pb.ResetRequest, number=POSITIVE),
+    Row(ms.Emptied, pb.ResetReply),
     Row(ms.Register, pb.RegisterRequest),
     Row(ms.Registered, pb.RegisterReply),
     Row(ms.Pull, pb.PullRequest, known_versions=KNOWN_VERSIONS, encoding=_ENCODING),

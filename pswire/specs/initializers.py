@@ -11,7 +11,6 @@ not sent: the servers compute it.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -27,7 +26,17 @@ _Bits: TypeAlias = npt.NDArray[np.uint64]
 _Floats: TypeAlias = npt.NDArray[np.float64]
 
 __all__ = ["Initializer", "RowConstant", "RowInitializer", "RowNormal", "RowUniform", "constant", "glorot_normal"]
-__all__ += ["glorot_uniform", "he_normal", "he_uniform", "ones", "orthogonal", "random_normal", "random_uniform"]
+__all__ += [
+    "glorot_uniform",
+    "he_normal",
+    "he_uniform",
+    "lecun_normal",
+    "lecun_uniform",
+    "ones",
+    "orthogonal",
+    "random_normal",
+    "random_uniform",
+]
 __all__ += ["truncated_normal", "zeros"]
 
 
@@ -77,7 +86,14 @@ class constant(Checked):  # noqa: N801 - called like a function
         return np.full(shape, self.value, np.float32)
 
 
-zeros, ones = partial(constant, 0), partial(constant, 1)
+def zeros() -> constant:
+    """0 everywhere."""
+    return constant(0)
+
+
+def ones() -> constant:
+    """1 everywhere."""
+    return constant(1)
 
 
 @dataclass(frozen=True)
@@ -215,6 +231,19 @@ def he_normal() -> Initializer:
     return _Scaled("he_normal")
 
 
+def lecun_uniform() -> Initializer:
+    """Uniform, of the variance of `lecun_normal`: within sqrt(3 / fan_in) of 0."""
+    return _Scaled("lecun_uniform")
+
+
+def lecun_normal() -> Initializer:
+    """Normal of variance 1 / fan_in, for layers followed by `ops.selu`; not cut. Fans as in `glorot_uniform`.
+
+    Source: Y. LeCun, L. Bottou, G. Orr, K. Mueller, "Efficient BackProp", 1998, section 4.6, equation 16.
+    """
+    return _Scaled("lecun_normal")
+
+
 @dataclass(frozen=True)
 class _Scaled:
     """Values of a variance that follows from the shape."""
@@ -228,8 +257,9 @@ class _Scaled:
             )
         area = math.prod(shape[:-2])
         fan_in, fan_out = max(area * shape[-2], 1), max(area * shape[-1], 1)
-        variance = 2 / (fan_in + fan_out) if self.name.startswith("glorot") else 2 / fan_in
-        if self.name.endswith("normal"):
+        kind, _, distribution = self.name.partition("_")
+        variance = {"glorot": 2 / (fan_in + fan_out), "he": 2 / fan_in, "lecun": 1 / fan_in}[kind]
+        if distribution == "normal":
             return random_normal(math.sqrt(variance))(shape, random)
         limit = math.sqrt(3 * variance)  # a uniform's variance is a third of its limit's square
         return random_uniform(-limit, limit)(shape, random)

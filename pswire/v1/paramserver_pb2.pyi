@@ -128,7 +128,7 @@ class Sender(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("worker", "incarnation", "shard", "shards", "process_nonce", "tensor_transport", "states", "timeline", "steps", "settled")
+    __slots__ = ("worker", "incarnation", "shard", "shards", "process_nonce", "tensor_transport", "states", "timeline", "steps", "settled", "job", "resume", "program", "cut")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +139,10 @@ class JoinRequest(_message.Message):
     TIMELINE_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
     worker: str
     incarnation: int
     shard: int
@@ -149,10 +153,22 @@ class JoinRequest(_message.Message):
     timeline: int
     steps: int
     settled: int
-    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard: _Optional[int] = ..., shards: _Optional[int] = ..., process_nonce: _Optional[int] = ..., tensor_transport: _Optional[str] = ..., states: _Optional[_Iterable[int]] = ..., timeline: _Optional[int] = ..., steps: _Optional[int] = ..., settled: _Optional[int] = ...) -> None: ...
+    job: Job
+    resume: bool
+    program: str
+    cut: int
+    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard: _Optional[int] = ..., shards: _Optional[int] = ..., process_nonce: _Optional[int] = ..., tensor_transport: _Optional[str] = ..., states: _Optional[_Iterable[int]] = ..., timeline: _Optional[int] = ..., steps: _Optional[int] = ..., settled: _Optional[int] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., resume: _Optional[bool] = ..., program: _Optional[str] = ..., cut: _Optional[int] = ...) -> None: ...
+
+class Job(_message.Message):
+    __slots__ = ("number", "name")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    name: str
+    def __init__(self, number: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("incarnation", "number", "lease", "global_step", "consistency", "staleness", "chief", "state", "timeline", "cut", "steps")
+    __slots__ = ("incarnation", "number", "lease", "global_step", "consistency", "staleness", "chief", "state", "timeline", "cut", "steps", "job", "note", "stopped")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
@@ -164,6 +180,9 @@ class JoinReply(_message.Message):
     TIMELINE_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     number: int
     lease: float
@@ -175,7 +194,10 @@ class JoinReply(_message.Message):
     timeline: int
     cut: int
     steps: int
-    def __init__(self, incarnation: _Optional[int] = ..., number: _Optional[int] = ..., lease: _Optional[float] = ..., global_step: _Optional[int] = ..., consistency: _Optional[str] = ..., staleness: _Optional[str] = ..., chief: _Optional[bool] = ..., state: _Optional[int] = ..., timeline: _Optional[int] = ..., cut: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
+    job: Job
+    note: str
+    stopped: str
+    def __init__(self, incarnation: _Optional[int] = ..., number: _Optional[int] = ..., lease: _Optional[float] = ..., global_step: _Optional[int] = ..., consistency: _Optional[str] = ..., staleness: _Optional[str] = ..., chief: _Optional[bool] = ..., state: _Optional[int] = ..., timeline: _Optional[int] = ..., cut: _Optional[int] = ..., steps: _Optional[int] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., note: _Optional[str] = ..., stopped: _Optional[str] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
     __slots__ = ("sender", "idle", "tensor_transport", "settled", "half_pushes", "cut", "written_by_all", "timeline")
@@ -198,18 +220,20 @@ class RenewRequest(_message.Message):
     def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., idle: _Optional[bool] = ..., tensor_transport: _Optional[str] = ..., settled: _Optional[int] = ..., half_pushes: _Optional[int] = ..., cut: _Optional[int] = ..., written_by_all: _Optional[int] = ..., timeline: _Optional[int] = ...) -> None: ...
 
 class RenewReply(_message.Message):
-    __slots__ = ("global_step", "waiting_for", "chief", "cut", "written")
+    __slots__ = ("global_step", "waiting_for", "chief", "cut", "written", "stopped")
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     CHIEF_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
     global_step: int
     waiting_for: str
     chief: bool
     cut: int
     written: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, global_step: _Optional[int] = ..., waiting_for: _Optional[str] = ..., chief: _Optional[bool] = ..., cut: _Optional[int] = ..., written: _Optional[_Iterable[int]] = ...) -> None: ...
+    stopped: str
+    def __init__(self, global_step: _Optional[int] = ..., waiting_for: _Optional[str] = ..., chief: _Optional[bool] = ..., cut: _Optional[int] = ..., written: _Optional[_Iterable[int]] = ..., stopped: _Optional[str] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("sender", "failed")
@@ -576,20 +600,22 @@ class EpochReport(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., epoch: _Optional[int] = ..., cost: _Optional[float] = ..., examples: _Optional[int] = ...) -> None: ...
 
 class TakeReply(_message.Message):
-    __slots__ = ("block", "done", "waiting_for", "reports", "chief", "cut")
+    __slots__ = ("block", "done", "waiting_for", "reports", "chief", "cut", "stopped")
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     REPORTS_FIELD_NUMBER: _ClassVar[int]
     CHIEF_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
     block: Block
     done: bool
     waiting_for: str
     reports: _containers.RepeatedCompositeFieldContainer[EpochReport]
     chief: bool
     cut: int
-    def __init__(self, block: _Optional[_Union[Block, _Mapping]] = ..., done: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., reports: _Optional[_Iterable[_Union[EpochReport, _Mapping]]] = ..., chief: _Optional[bool] = ..., cut: _Optional[int] = ...) -> None: ...
+    stopped: str
+    def __init__(self, block: _Optional[_Union[Block, _Mapping]] = ..., done: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., reports: _Optional[_Iterable[_Union[EpochReport, _Mapping]]] = ..., chief: _Optional[bool] = ..., cut: _Optional[int] = ..., stopped: _Optional[str] = ...) -> None: ...
 
 class CutRequest(_message.Message):
     __slots__ = ("number", "holder", "release")
@@ -774,7 +800,7 @@ class QueueStatus(_message.Message):
     def __init__(self, spec: _Optional[_Union[Queue, _Mapping]] = ..., epoch: _Optional[int] = ..., done: _Optional[int] = ..., blocks_out: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("shard", "shards", "global_step", "repeated", "variables", "workers", "epochs", "dropped", "nbytes", "consistency", "handling", "traffic", "staleness", "changes", "half_pushes", "last_pushes", "storage", "queues")
+    __slots__ = ("shard", "shards", "global_step", "repeated", "variables", "workers", "epochs", "dropped", "nbytes", "consistency", "handling", "traffic", "staleness", "changes", "half_pushes", "last_pushes", "storage", "queues", "jobs", "stopped")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -793,6 +819,8 @@ class StatusReply(_message.Message):
     LAST_PUSHES_FIELD_NUMBER: _ClassVar[int]
     STORAGE_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
     shard: int
     shards: int
     global_step: int
@@ -811,4 +839,62 @@ class StatusReply(_message.Message):
     last_pushes: _containers.RepeatedCompositeFieldContainer[LastPush]
     storage: StorageStatus
     queues: _containers.RepeatedCompositeFieldContainer[QueueStatus]
-    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., repeated: _Optional[int] = ..., variables: _Optional[_Iterable[_Union[VariableStatus, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[EpochReport, _Mapping]]] = ..., dropped: _Optional[int] = ..., nbytes: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., half_pushes: _Optional[int] = ..., last_pushes: _Optional[_Iterable[_Union[LastPush, _Mapping]]] = ..., storage: _Optional[_Union[StorageStatus, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[QueueStatus, _Mapping]]] = ...) -> None: ...
+    jobs: _containers.RepeatedCompositeFieldContainer[JobReport]
+    stopped: str
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., repeated: _Optional[int] = ..., variables: _Optional[_Iterable[_Union[VariableStatus, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[EpochReport, _Mapping]]] = ..., dropped: _Optional[int] = ..., nbytes: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., half_pushes: _Optional[int] = ..., last_pushes: _Optional[_Iterable[_Union[LastPush, _Mapping]]] = ..., storage: _Optional[_Union[StorageStatus, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[QueueStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobReport, _Mapping]]] = ..., stopped: _Optional[str] = ...) -> None: ...
+
+class JobReport(_message.Message):
+    __slots__ = ("job", "state", "global_step", "workers", "epochs", "cost")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    state: str
+    global_step: int
+    workers: int
+    epochs: int
+    cost: float
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., state: _Optional[str] = ..., global_step: _Optional[int] = ..., workers: _Optional[int] = ..., epochs: _Optional[int] = ..., cost: _Optional[float] = ...) -> None: ...
+
+class BarrierRequest(_message.Message):
+    __slots__ = ("sender", "number")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    sender: Sender
+    number: int
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., number: _Optional[int] = ...) -> None: ...
+
+class BarrierReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StopRequest(_message.Message):
+    __slots__ = ("sender", "reason")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    sender: Sender
+    reason: str
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class StopReply(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class ResetRequest(_message.Message):
+    __slots__ = ("number", "force")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    force: bool
+    def __init__(self, number: _Optional[int] = ..., force: _Optional[bool] = ...) -> None: ...
+
+class ResetReply(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...

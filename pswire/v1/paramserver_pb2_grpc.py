@@ -94,6 +94,21 @@ class ParameterServerStub:
                 request_serializer=pswire_dot_v1_dot_paramserver__pb2.RestoreRequest.SerializeToString,
                 response_deserializer=pswire_dot_v1_dot_paramserver__pb2.RestoreReply.FromString,
                 _registered_method=True)
+        self.Barrier = channel.unary_unary(
+                '/paramserver.v1.ParameterServer/Barrier',
+                request_serializer=pswire_dot_v1_dot_paramserver__pb2.BarrierRequest.SerializeToString,
+                response_deserializer=pswire_dot_v1_dot_paramserver__pb2.BarrierReply.FromString,
+                _registered_method=True)
+        self.Stop = channel.unary_unary(
+                '/paramserver.v1.ParameterServer/Stop',
+                request_serializer=pswire_dot_v1_dot_paramserver__pb2.StopRequest.SerializeToString,
+                response_deserializer=pswire_dot_v1_dot_paramserver__pb2.StopReply.FromString,
+                _registered_method=True)
+        self.Reset = channel.unary_unary(
+                '/paramserver.v1.ParameterServer/Reset',
+                request_serializer=pswire_dot_v1_dot_paramserver__pb2.ResetRequest.SerializeToString,
+                response_deserializer=pswire_dot_v1_dot_paramserver__pb2.ResetReply.FromString,
+                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/paramserver.v1.ParameterServer/Status',
                 request_serializer=pswire_dot_v1_dot_paramserver__pb2.StatusRequest.SerializeToString,
@@ -105,7 +120,7 @@ class ParameterServerServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Join(self, request, context):
-        """Membership. A worker joins shard 0 first, then the other shards with the incarnation that shard 0 assigned.
+        """Membership. A worker joins shard 0 first, then the other shards with the incarnation and job that shard 0 assigned.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -186,6 +201,25 @@ class ParameterServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Barrier(self, request, context):
+        """The job: waiting for all its workers and stopping all of them, on shard 0 only; and ending it, on every shard.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Stop(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Reset(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Status(self, request, context):
         """The state of the shard. Needs no membership.
         """
@@ -255,6 +289,21 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.Restore,
                     request_deserializer=pswire_dot_v1_dot_paramserver__pb2.RestoreRequest.FromString,
                     response_serializer=pswire_dot_v1_dot_paramserver__pb2.RestoreReply.SerializeToString,
+            ),
+            'Barrier': grpc.unary_unary_rpc_method_handler(
+                    servicer.Barrier,
+                    request_deserializer=pswire_dot_v1_dot_paramserver__pb2.BarrierRequest.FromString,
+                    response_serializer=pswire_dot_v1_dot_paramserver__pb2.BarrierReply.SerializeToString,
+            ),
+            'Stop': grpc.unary_unary_rpc_method_handler(
+                    servicer.Stop,
+                    request_deserializer=pswire_dot_v1_dot_paramserver__pb2.StopRequest.FromString,
+                    response_serializer=pswire_dot_v1_dot_paramserver__pb2.StopReply.SerializeToString,
+            ),
+            'Reset': grpc.unary_unary_rpc_method_handler(
+                    servicer.Reset,
+                    request_deserializer=pswire_dot_v1_dot_paramserver__pb2.ResetRequest.FromString,
+                    response_serializer=pswire_dot_v1_dot_paramserver__pb2.ResetReply.SerializeToString,
             ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
@@ -586,6 +635,87 @@ class ParameterServer:
             '/paramserver.v1.ParameterServer/Restore',
             pswire_dot_v1_dot_paramserver__pb2.RestoreRequest.SerializeToString,
             pswire_dot_v1_dot_paramserver__pb2.RestoreReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Barrier(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/paramserver.v1.ParameterServer/Barrier',
+            pswire_dot_v1_dot_paramserver__pb2.BarrierRequest.SerializeToString,
+            pswire_dot_v1_dot_paramserver__pb2.BarrierReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Stop(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/paramserver.v1.ParameterServer/Stop',
+            pswire_dot_v1_dot_paramserver__pb2.StopRequest.SerializeToString,
+            pswire_dot_v1_dot_paramserver__pb2.StopReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Reset(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/paramserver.v1.ParameterServer/Reset',
+            pswire_dot_v1_dot_paramserver__pb2.ResetRequest.SerializeToString,
+            pswire_dot_v1_dot_paramserver__pb2.ResetReply.FromString,
             options,
             channel_credentials,
             insecure,

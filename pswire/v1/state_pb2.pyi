@@ -42,7 +42,7 @@ class ServedState(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., form: _Optional[str] = ..., has_rows: _Optional[bool] = ...) -> None: ...
 
 class MemberState(_message.Message):
-    __slots__ = ("name", "number", "incarnation", "process_nonce", "state", "steps", "staleness", "staleness_sum", "clock", "dropped", "settled", "half_pushes", "out_of_data", "tensor_transport", "loss", "pushed", "assigned", "tuned", "last_push", "must_join")
+    __slots__ = ("name", "number", "incarnation", "process_nonce", "state", "steps", "staleness", "staleness_sum", "clock", "dropped", "settled", "half_pushes", "out_of_data", "tensor_transport", "loss", "pushed", "assigned", "tuned", "last_push", "must_join", "barriers")
     NAME_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +63,7 @@ class MemberState(_message.Message):
     TUNED_FIELD_NUMBER: _ClassVar[int]
     LAST_PUSH_FIELD_NUMBER: _ClassVar[int]
     MUST_JOIN_FIELD_NUMBER: _ClassVar[int]
+    BARRIERS_FIELD_NUMBER: _ClassVar[int]
     name: str
     number: int
     incarnation: int
@@ -83,10 +84,11 @@ class MemberState(_message.Message):
     tuned: _paramserver_pb2.TuneReply
     last_push: _paramserver_pb2.LastPush
     must_join: bool
-    def __init__(self, name: _Optional[str] = ..., number: _Optional[int] = ..., incarnation: _Optional[int] = ..., process_nonce: _Optional[int] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., staleness: _Optional[int] = ..., staleness_sum: _Optional[int] = ..., clock: _Optional[int] = ..., dropped: _Optional[int] = ..., settled: _Optional[int] = ..., half_pushes: _Optional[int] = ..., out_of_data: _Optional[bool] = ..., tensor_transport: _Optional[str] = ..., loss: _Optional[float] = ..., pushed: _Optional[_Union[_paramserver_pb2.PushReply, _Mapping]] = ..., assigned: _Optional[_Union[_paramserver_pb2.AssignReply, _Mapping]] = ..., tuned: _Optional[_Union[_paramserver_pb2.TuneReply, _Mapping]] = ..., last_push: _Optional[_Union[_paramserver_pb2.LastPush, _Mapping]] = ..., must_join: _Optional[bool] = ...) -> None: ...
+    barriers: int
+    def __init__(self, name: _Optional[str] = ..., number: _Optional[int] = ..., incarnation: _Optional[int] = ..., process_nonce: _Optional[int] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., staleness: _Optional[int] = ..., staleness_sum: _Optional[int] = ..., clock: _Optional[int] = ..., dropped: _Optional[int] = ..., settled: _Optional[int] = ..., half_pushes: _Optional[int] = ..., out_of_data: _Optional[bool] = ..., tensor_transport: _Optional[str] = ..., loss: _Optional[float] = ..., pushed: _Optional[_Union[_paramserver_pb2.PushReply, _Mapping]] = ..., assigned: _Optional[_Union[_paramserver_pb2.AssignReply, _Mapping]] = ..., tuned: _Optional[_Union[_paramserver_pb2.TuneReply, _Mapping]] = ..., last_push: _Optional[_Union[_paramserver_pb2.LastPush, _Mapping]] = ..., must_join: _Optional[bool] = ..., barriers: _Optional[int] = ...) -> None: ...
 
 class MembershipState(_message.Message):
-    __slots__ = ("members", "training", "finished", "last_clock", "chief", "done", "half_pushes", "last_pushes")
+    __slots__ = ("members", "training", "finished", "last_clock", "chief", "done", "half_pushes", "last_pushes", "last_incarnation")
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     TRAINING_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +97,7 @@ class MembershipState(_message.Message):
     DONE_FIELD_NUMBER: _ClassVar[int]
     HALF_PUSHES_FIELD_NUMBER: _ClassVar[int]
     LAST_PUSHES_FIELD_NUMBER: _ClassVar[int]
+    LAST_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     members: _containers.RepeatedCompositeFieldContainer[MemberState]
     training: _containers.RepeatedScalarFieldContainer[str]
     finished: _containers.RepeatedScalarFieldContainer[str]
@@ -103,7 +106,8 @@ class MembershipState(_message.Message):
     done: bool
     half_pushes: int
     last_pushes: _containers.RepeatedCompositeFieldContainer[_paramserver_pb2.LastPush]
-    def __init__(self, members: _Optional[_Iterable[_Union[MemberState, _Mapping]]] = ..., training: _Optional[_Iterable[str]] = ..., finished: _Optional[_Iterable[str]] = ..., last_clock: _Optional[int] = ..., chief: _Optional[_Union[_paramserver_pb2.Sender, _Mapping]] = ..., done: _Optional[bool] = ..., half_pushes: _Optional[int] = ..., last_pushes: _Optional[_Iterable[_Union[_paramserver_pb2.LastPush, _Mapping]]] = ...) -> None: ...
+    last_incarnation: int
+    def __init__(self, members: _Optional[_Iterable[_Union[MemberState, _Mapping]]] = ..., training: _Optional[_Iterable[str]] = ..., finished: _Optional[_Iterable[str]] = ..., last_clock: _Optional[int] = ..., chief: _Optional[_Union[_paramserver_pb2.Sender, _Mapping]] = ..., done: _Optional[bool] = ..., half_pushes: _Optional[int] = ..., last_pushes: _Optional[_Iterable[_Union[_paramserver_pb2.LastPush, _Mapping]]] = ..., last_incarnation: _Optional[int] = ...) -> None: ...
 
 class Holding(_message.Message):
     __slots__ = ("worker", "block", "start", "position", "cost_sum")
@@ -188,7 +192,7 @@ class VariableGroup(_message.Message):
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ShardState(_message.Message):
-    __slots__ = ("shard", "shards", "identity", "consistency", "handling", "cut", "timeline", "global_step", "last_step", "applied", "dropped", "repeated", "lost_pushes", "members", "variables", "queues", "epochs", "stalenesses", "changes", "places", "states", "served", "order", "groups")
+    __slots__ = ("shard", "shards", "identity", "consistency", "handling", "cut", "timeline", "global_step", "last_step", "applied", "dropped", "repeated", "lost_pushes", "members", "variables", "queues", "epochs", "stalenesses", "changes", "places", "states", "served", "order", "groups", "job", "jobs", "stopped")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
@@ -213,6 +217,9 @@ class ShardState(_message.Message):
     SERVED_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
     shard: int
     shards: int
     identity: int
@@ -237,7 +244,10 @@ class ShardState(_message.Message):
     served: _containers.RepeatedCompositeFieldContainer[ServedState]
     order: OrderState
     groups: _containers.RepeatedCompositeFieldContainer[VariableGroup]
-    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., identity: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., cut: _Optional[int] = ..., timeline: _Optional[int] = ..., global_step: _Optional[int] = ..., last_step: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[int] = ..., repeated: _Optional[int] = ..., lost_pushes: _Optional[int] = ..., members: _Optional[_Union[MembershipState, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableState, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[LastEpoch, _Mapping]]] = ..., stalenesses: _Optional[_Iterable[_Union[StalenessCount, _Mapping]]] = ..., changes: _Optional[_Iterable[_Union[_paramserver_pb2.Change, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[_paramserver_pb2.Place, _Mapping]]] = ..., states: _Optional[_Iterable[int]] = ..., served: _Optional[_Iterable[_Union[ServedState, _Mapping]]] = ..., order: _Optional[_Union[OrderState, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[VariableGroup, _Mapping]]] = ...) -> None: ...
+    job: _paramserver_pb2.Job
+    jobs: _containers.RepeatedCompositeFieldContainer[_paramserver_pb2.JobReport]
+    stopped: str
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., identity: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., cut: _Optional[int] = ..., timeline: _Optional[int] = ..., global_step: _Optional[int] = ..., last_step: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[int] = ..., repeated: _Optional[int] = ..., lost_pushes: _Optional[int] = ..., members: _Optional[_Union[MembershipState, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableState, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[LastEpoch, _Mapping]]] = ..., stalenesses: _Optional[_Iterable[_Union[StalenessCount, _Mapping]]] = ..., changes: _Optional[_Iterable[_Union[_paramserver_pb2.Change, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[_paramserver_pb2.Place, _Mapping]]] = ..., states: _Optional[_Iterable[int]] = ..., served: _Optional[_Iterable[_Union[ServedState, _Mapping]]] = ..., order: _Optional[_Union[OrderState, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[VariableGroup, _Mapping]]] = ..., job: _Optional[_Union[_paramserver_pb2.Job, _Mapping]] = ..., jobs: _Optional[_Iterable[_Union[_paramserver_pb2.JobReport, _Mapping]]] = ..., stopped: _Optional[str] = ...) -> None: ...
 
 class Overdue(_message.Message):
     __slots__ = ("worker", "queue")
@@ -256,7 +266,7 @@ class Tick(_message.Message):
     def __init__(self, lost: _Optional[_Iterable[str]] = ..., overdue: _Optional[_Iterable[_Union[Overdue, _Mapping]]] = ...) -> None: ...
 
 class Record(_message.Message):
-    __slots__ = ("join", "renew", "leave", "register", "pull", "push", "assign", "tune", "take", "cut", "restore", "tick")
+    __slots__ = ("join", "renew", "leave", "register", "pull", "push", "assign", "tune", "take", "cut", "restore", "tick", "barrier", "stop", "reset")
     JOIN_FIELD_NUMBER: _ClassVar[int]
     RENEW_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
@@ -269,6 +279,9 @@ class Record(_message.Message):
     CUT_FIELD_NUMBER: _ClassVar[int]
     RESTORE_FIELD_NUMBER: _ClassVar[int]
     TICK_FIELD_NUMBER: _ClassVar[int]
+    BARRIER_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    RESET_FIELD_NUMBER: _ClassVar[int]
     join: _paramserver_pb2.JoinRequest
     renew: _paramserver_pb2.RenewRequest
     leave: _paramserver_pb2.LeaveRequest
@@ -281,4 +294,7 @@ class Record(_message.Message):
     cut: _paramserver_pb2.CutRequest
     restore: _paramserver_pb2.RestoreRequest
     tick: Tick
-    def __init__(self, join: _Optional[_Union[_paramserver_pb2.JoinRequest, _Mapping]] = ..., renew: _Optional[_Union[_paramserver_pb2.RenewRequest, _Mapping]] = ..., leave: _Optional[_Union[_paramserver_pb2.LeaveRequest, _Mapping]] = ..., register: _Optional[_Union[_paramserver_pb2.RegisterRequest, _Mapping]] = ..., pull: _Optional[_Union[_paramserver_pb2.PullRequest, _Mapping]] = ..., push: _Optional[_Union[_paramserver_pb2.PushRequest, _Mapping]] = ..., assign: _Optional[_Union[_paramserver_pb2.AssignRequest, _Mapping]] = ..., tune: _Optional[_Union[_paramserver_pb2.TuneRequest, _Mapping]] = ..., take: _Optional[_Union[_paramserver_pb2.TakeRequest, _Mapping]] = ..., cut: _Optional[_Union[_paramserver_pb2.CutRequest, _Mapping]] = ..., restore: _Optional[_Union[_paramserver_pb2.RestoreRequest, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ...) -> None: ...
+    barrier: _paramserver_pb2.BarrierRequest
+    stop: _paramserver_pb2.StopRequest
+    reset: _paramserver_pb2.ResetRequest
+    def __init__(self, join: _Optional[_Union[_paramserver_pb2.JoinRequest, _Mapping]] = ..., renew: _Optional[_Union[_paramserver_pb2.RenewRequest, _Mapping]] = ..., leave: _Optional[_Union[_paramserver_pb2.LeaveRequest, _Mapping]] = ..., register: _Optional[_Union[_paramserver_pb2.RegisterRequest, _Mapping]] = ..., pull: _Optional[_Union[_paramserver_pb2.PullRequest, _Mapping]] = ..., push: _Optional[_Union[_paramserver_pb2.PushRequest, _Mapping]] = ..., assign: _Optional[_Union[_paramserver_pb2.AssignRequest, _Mapping]] = ..., tune: _Optional[_Union[_paramserver_pb2.TuneRequest, _Mapping]] = ..., take: _Optional[_Union[_paramserver_pb2.TakeRequest, _Mapping]] = ..., cut: _Optional[_Union[_paramserver_pb2.CutRequest, _Mapping]] = ..., restore: _Optional[_Union[_paramserver_pb2.RestoreRequest, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., barrier: _Optional[_Union[_paramserver_pb2.BarrierRequest, _Mapping]] = ..., stop: _Optional[_Union[_paramserver_pb2.StopRequest, _Mapping]] = ..., reset: _Optional[_Union[_paramserver_pb2.ResetRequest, _Mapping]] = ...) -> None: ...

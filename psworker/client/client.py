@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from pswire import messages as ms
 from pswire.errors import ConfigurationError, ParamServerError, StateLost
+from pswire.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.optimizers import MovingAverage, UpdateSpec
 from pswire.specs.consistency import (
     Asynchronous,
@@ -28,7 +29,7 @@ from psworker.client.placement import Placement
 from psworker.client.push_pull import PushResult, ShardedPull, ShardedPush, join_rows
 from psworker.client.recovery import Recovery
 from psworker.client.registration import Registration
-from psworker.client.retrying_calls import RetryingCalls
+from psworker.client.retrying_calls import JobChoice, RetryingCalls
 from psworker.transport import Future, Transport
 from psworker.versions import ReadVersion, VersionedArray
 
@@ -61,10 +62,15 @@ class Client:
     """
 
     def __init__(
-        self, transport: Transport, worker: str, timeout: float, encoder: GradientEncoder | None = None
+        self,
+        transport: Transport,
+        worker: str,
+        timeout: float,
+        encoder: GradientEncoder | None = None,
+        job: JobChoice = JobChoice(),  # noqa: B008 - frozen
     ) -> None:
         self._closing = threading.Event()
-        self._calls = RetryingCalls(transport, worker, timeout, self._closing)
+        self._calls = RetryingCalls(transport, worker, timeout, self._closing, job)
         self._heartbeat = Heartbeat(self._calls)
         self.encoder = encoder or GradientEncoder()
         self.shards = transport.shards
@@ -77,7 +83,7 @@ class Client:
         self.generation = 0
         self._process = os.getpid()
         self._timeout = timeout
-        self._sequence = 0
+        self._sequence = self._barriers = 0
         self._taken: dict[str, int] = {}  # by data queue, the recoveries when a block was taken
         self.value_of: Callable[[str], Array | None] = lambda name: None
         self.on_recovery: Callable[[], None] = lambda: None
@@ -86,6 +92,16 @@ class Client:
     def chief(self) -> bool:
         """Whether this worker is chief, as last reported by shard 0."""
         return self._calls.chief
+
+    @property
+    def job(self) -> ms.Job:
+        """The job in which the worker takes part."""
+        return self._calls.job
+
+    @property
+    def stopped(self) -> str:
+        """Why the job was stopped, as last reported by shard 0; "": it was not."""
+        return self._calls.stopped
 
     @property
     def global_step(self) -> int:
@@ -423,6 +439,33 @@ class Client:
             message = ms.Take(self._calls.sender, queue, give_back=True)
             self._calls.call_best_effort(0, message, f"could not give back the block of {queue.name}")
 
+    def barrier(self, timeout: float | None = None) -> None:
+        """Waits until every live worker of the job waits at the barrier.
+
+        Raises `TimedOut` after `timeout` seconds, by default those of the client, with the workers it waits for.
+        """
+        self.report_deferred_idle()
+        self._barriers += 1
+        number = self._barriers
+
+        def attempt() -> ms.Passed:
+            return self._calls.call(0, ms.Barrier(self._calls.sender, number), ms.Passed, timeout)
+
+        self._repeated(attempt, "it waits at the barrier again")
+
+    def stop(self, reason: str) -> str:
+        """Stops the job: its data queues hand out no more blocks. Returns the reason that counts, the first one."""
+        stopped = self._repeated(
+            lambda: self._calls.call(0, ms.Stop(self._calls.sender, reason), ms.Stopped), "the job is stopped again"
+        )
+        self._calls.stopped = stopped.reason
+        return stopped.reason
+
+    def workers(self) -> list[ms.WorkerStatus]:
+        """The live workers of the job, in the order in which they joined first."""
+        report = self._calls.call(0, ms.Status(), ms.StatusReport)
+        return [worker for worker in report.workers if worker.state == "live"]
+
     def report_idle(self) -> None:
         """Reports to shard 0 that it need not wait for this worker's next push; raises nothing."""
         self._heartbeat.idle_since = 0
@@ -446,6 +489,12 @@ class Client:
         if self._heartbeat.idle_since:
             self.report_idle()
 
+    def status(self, timeout: float) -> JobStatus:
+        """The status of the job, from all shards that answer within `timeout` seconds. Any thread; does not raise."""
+        transport = self._calls.transport
+        calls = [transport.call(shard, ms.Status(), timeout) for shard in range(self.shards)]
+        return merge_reports([_status_answer(f"shard {shard}", call) for shard, call in enumerate(calls)])
+
     def leave(self, *, failed: bool = False) -> None:
         """Leaves all shards and ends the heartbeat. With `failed`, synchronous updates wait for a replacement."""
         self._closing.set()
@@ -462,3 +511,12 @@ class Client:
         self._closing.set()
         self._calls.cuts.wake()
         self._calls.transport.close()
+
+
+def _status_answer(shard: str, call: Future[ms.Answer]) -> ShardAnswer:
+    try:
+        report = call.result()
+    except ParamServerError as error:
+        return ShardAnswer(shard, problem=str(error))
+    assert isinstance(report, ms.StatusReport)
+    return ShardAnswer(shard, report)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -34,6 +34,15 @@ A = TypeVar("A", bound=ms.Answer)
 M = TypeVar("M", ms.Assign, ms.Pull, ms.Push | ms.Pull)  # ordered over shards
 
 
+@dataclass(frozen=True, slots=True)
+class JobChoice:
+    """The job that a worker is to take part in: as `name`, `Join.resume` and `Join.program` are."""
+
+    name: str = ""
+    resume: bool = False
+    program: str = ""
+
+
 class RetryingCalls:
     """The RPCs of one worker. Used by one thread, and by its heartbeats.
 
@@ -41,6 +50,8 @@ class RetryingCalls:
 
     Attributes:
         sender: the worker as a member; with incarnation 0 until it has joined.
+        job: in which it takes part; with number 0 until it has joined.
+        stopped: why the job was stopped, as last reported by shard 0; "": it was not.
         states: of the shards when the worker joined them (`Joined.state`); () until it has joined all.
         rejoins: how often it has joined a shard again. Versions from before may count other updates, so no message is
             sent that names them.
@@ -57,8 +68,16 @@ class RetryingCalls:
         written: by shard, the last answer to a heartbeat: `cuts.resets` from before it, and the cuts that are written.
     """
 
-    def __init__(self, transport: Transport, worker: str, timeout: float, closing: threading.Event) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        worker: str,
+        timeout: float,
+        closing: threading.Event,
+        choice: JobChoice = JobChoice(),
+    ) -> None:
         self.sender = ms.Sender(worker, 0)
+        self.job, self._choice, self.stopped = ms.Job(name=choice.name), choice, ""
         self.states: tuple[int, ...] = ()
         self.rejoins = self.global_step = self.timeline = self.went_back = 0
         self.steps: Counter[int] = Counter()
@@ -99,7 +118,9 @@ class RetryingCalls:
 
     def _join_all(self, settled: int) -> list[ms.Joined]:
         first = self.call(0, self._join(0, settled), ms.Joined)
-        self.sender = ms.Sender(self.sender.worker, first.incarnation)
+        self.sender, self.job = ms.Sender(self.sender.worker, first.incarnation), first.job
+        if first.note:
+            logger.warning("%s: %s", self.sender.worker, first.note)
         others = [self.call(shard, self._join(shard, settled), ms.Joined) for shard in range(1, self.transport.shards)]
         for shard, joined in enumerate([first, *others]):
             self._check_timeline(shard, joined, self.timeline or first.timeline)
@@ -109,21 +130,27 @@ class RetryingCalls:
         if joined.timeline != timeline:
             raise StateLost(f"shard {shard} follows timeline {joined.timeline} of the job, and others {timeline}")
 
-    def call(self, shard: int, message: ms.Request, kind: type[A]) -> A:
+    def call(self, shard: int, message: ms.Request, kind: type[A], timeout: float | None = None) -> A:
         """Sends one message; its answer."""
-        (answer,) = self.results(self.send({shard: message}), kind)
+        (answer,) = self.results(self.send({shard: message}, timeout=timeout), kind)
         return answer
 
-    def send(self, messages: Mapping[int, ms.Request], rejoins: int | None = None) -> dict[int, Future[ms.Answer]]:
-        """Sends each shard its message; the answers by shard. `rejoins`: as of which versions are named."""
+    def send(
+        self, messages: Mapping[int, ms.Request], rejoins: int | None = None, timeout: float | None = None
+    ) -> dict[int, Future[ms.Answer]]:
+        """Sends each shard its message; the answers by shard. `rejoins`: as of which versions are named.
+
+        `timeout` is in place of that of all calls.
+        """
+        seconds = self._timeout if timeout is None else timeout
         as_of = self.rejoins if rejoins is None else rejoins
         sent: dict[int, Future[ms.Answer]] = {}
         with deferred_to_next_block:
             for shard, message in messages.items():
                 began = time.monotonic()
                 current = message if as_of == self.rejoins else self._current(message, as_of)
-                first = self.transport.call(shard, current, self._timeout)
-                sent[shard] = Future(partial(self._answer, shard, message, as_of, began, first))
+                first = self.transport.call(shard, current, seconds)
+                sent[shard] = Future(partial(self._answer, shard, message, as_of, began, seconds, first))
         return sent
 
     def results(
@@ -219,7 +246,7 @@ class RetryingCalls:
         return max(set.intersection(*known), default=0)
 
     def update_chief(self, shard: int, answer: ms.Answer, reports_before: int | None = None) -> None:
-        """Updates whether this worker is chief from an answer of shard 0, if the answer has it. Thread-safe.
+        """Updates whether this worker is chief, and the job stopped, from an answer of shard 0 with both. Thread-safe.
 
         Heartbeats give the number of `chief_reports` from before their request: a report since then may be newer.
         """
@@ -229,7 +256,7 @@ class RetryingCalls:
             if reports_before is not None and reports_before != self.chief_reports:
                 return
             took_over = answer.chief and not self.chief and self.chief_reports > 0
-            self.chief = answer.chief
+            self.chief, self.stopped = answer.chief, answer.stopped
             self.chief_reports += 1
         if took_over:
             logger.warning("%s is now the chief: the previous one is gone", self.sender.worker)
@@ -237,12 +264,16 @@ class RetryingCalls:
     def _join(self, shard: int, settled: int = 0) -> ms.Join:
         sender, transport = self.sender, self.transport
         travel = transport.tensor_transport(shard)
-        nonce, states, steps = self._process_nonce, self.states, self.steps[shard]
+        nonce, states, choice = self._process_nonce, self.states, self._choice
         return ms.Join(
             *(sender.worker, sender.incarnation, shard, transport.shards, nonce, travel, states),
             timeline=self.timeline,
-            steps=steps,
+            steps=self.steps[shard],
             settled=settled,
+            job=self.job,
+            resume=choice.resume,
+            program=choice.program,
+            cut=self.cuts.to_show(),
         )
 
     def _current(self, message: ms.Request, rejoins: int) -> ms.Request:
@@ -252,7 +283,13 @@ class RetryingCalls:
         return message
 
     def _answer(
-        self, shard: int, message: ms.Request, rejoins: int, began: float, future: Future[ms.Answer]
+        self,
+        shard: int,
+        message: ms.Request,
+        rejoins: int,
+        began: float,
+        timeout: float,
+        future: Future[ms.Answer],
     ) -> ms.Answer:
         """The answer; the message is sent again while the server cannot be reached, for `timeout` seconds at most.
 
@@ -266,18 +303,19 @@ class RetryingCalls:
                 waited = time.monotonic() - began
                 if not error.retry and not self._joined_again(shard, error):
                     raise
-                if waited >= self._timeout or self.closing.is_set():
+                if waited >= timeout or self.closing.is_set():
                     answered, reason = self.hold_reasons.get(shard, (began, ""))
-                    held = f": shard {shard} held the push: {reason}" if reason and answered >= began else ""
+                    waits = "held the push" if isinstance(message, ms.Push) else "waits"
+                    held = f": shard {shard} {waits}: {reason}" if reason and answered >= began else ""
                     raise type(error)(f"gave up after {waited:.1f} s: {error}{held}") from None
                 if waited - logged >= LOG_EVERY:
                     worker = self.sender.worker
                     logger.warning("%s waits for shard %d, for %.0f s: %s", worker, shard, waited, error)
                     logged = waited
-                self.closing.wait(min(pause, self._timeout - waited))
+                self.closing.wait(min(pause, timeout - waited))
                 raise_deferred()
                 pause = min(2 * pause, MAX_BACKOFF)
-                left = began + self._timeout - time.monotonic()
+                left = began + timeout - time.monotonic()
                 future = self.transport.call(shard, self._current(message, rejoins), max(left, MIN_TRY_SECONDS))
             else:
                 if isinstance(answer, WITH_CUT):

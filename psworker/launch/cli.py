@@ -23,6 +23,7 @@ from pswire.parsed_option import Parsed
 from pswire.specs.checkpoints import parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.encodings import ENCODINGS, parse_compression
+from pswire.system.host import refuse_windows
 from pswire.system.signals import end_at_once
 from psworker import config
 from psworker.launch.processes import blas_threads
@@ -85,6 +86,13 @@ def _worker_options(options: dict[str, Any]) -> dict[str, Any]:
     return strategy | {name: options.pop(name) for name in ("encoding", "compress", "shared_memory")}
 
 
+def _refuse_windows(what: str) -> None:
+    try:
+        refuse_windows(what)
+    except ConfigurationError as error:
+        raise click.ClickException(str(error)) from None
+
+
 def _run_folder(options: dict[str, Any]) -> RunFolder | None:
     """Removes the options of the folder of a run, and returns it; refuses them without --run-dir.
 
@@ -138,6 +146,14 @@ def main(context: click.Context, debug: bool) -> None:
     show_default="host name and process id",
     help="This worker's name, unique in the job; a restarted worker with the same name replaces the old one.",
 )
+@_option(
+    "--job",
+    default="",
+    metavar="NAME",
+    show_default="the one that is running or was interrupted, or else a new one",
+    help="The job to take part in: the one that the servers have if that is its name, or else a new one.",
+)
+@_field("resume", "Go on with the job that the servers have, also if it is over.")
 @_field("timeout", "How long to keep trying to reach a server before giving up.", type=_SECONDS, metavar="SECONDS")
 @_option(
     "--threads",
@@ -154,6 +170,11 @@ def main(context: click.Context, debug: bool) -> None:
     metavar="CODE",
     help="The exit code after SIGTERM: 0 where a stop is no failure, as with docker compose down. Before a worker has "
     "read this option it ends as any process does.",
+)
+@_field(
+    "progress",
+    "How to show progress on stderr: a line on a terminal (auto), plain lines or off.",
+    type=click.Choice(config.PROGRESS),
 )
 @click.option("--launched", is_flag=True, hidden=True, help="Write reports for `psworker local` to stderr.")
 @_script_command
@@ -177,6 +198,7 @@ def run(
       psworker run --threads 1 train.py --epochs 3
       psworker run --servers ps-0:7070,ps-1:7070 --name worker-7 train.py
     """  # noqa: D301
+    _refuse_windows("psworker run")
     end_at_once(signal.SIGTERM, sigterm_code)  # until the script begins
     options |= _worker_options(options)
     if threads is not None:
@@ -204,7 +226,7 @@ def run(
 )
 @_option(
     "--progress",
-    type=click.Choice(["auto", "live", "plain", "off"]),
+    type=click.Choice(config.PROGRESS),
     default="auto",
     help="How to show progress on stderr: live table, plain lines or off; auto: live on a terminal, otherwise plain.",
 )
@@ -292,6 +314,7 @@ def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...]
       psworker local --workers 4 --encoding bfloat16 --compress topk:0.01 train.py
       psworker local --progress off --workers 8 --threads 1 train.py > log.txt
     """  # noqa: D301
+    _refuse_windows("psworker local")
     # imported here, since `run` needs neither rich nor grpc
     from psworker.launch.display import make_display
     from psworker.launch.job import Job

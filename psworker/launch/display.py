@@ -8,89 +8,53 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
-from statistics import fmean
 from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
+from pswire.fitted_table import Column, FittedTable
 from psworker.launch.processes import Stream
-from psworker.launch.progress import Progress
+from psworker.progress.progress import Progress
+from psworker.progress.text import rate_text, step_line, summary_line
 
 #: Seconds between two lines of the plain display.
 PLAIN_INTERVAL = 2.0
 
+#: The width of a column of numbers, so that they do not move while they grow.
+_NUMBER_WIDTH = 6
 _COLORS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
 _STATE_STYLES = {"starting": "dim", "live": "green", "left": "dim", "lost": "bold red"}
 
 
-def step_line(job: Progress) -> str:
-    """The job in one line: step, rate, epoch, mean cost, staleness and drops, as far as there are any."""
-    missing = [worker.status.name for worker in job.workers if worker.status.state == "starting"]
-    if missing and not job.step:
-        parts = [f"waiting for {' and '.join(missing)} to join"]
-    else:
-        epoch = max((worker.status.epoch for worker in job.workers), default=0)
-        costs = [worker.cost for worker in job.workers if worker.cost is not None]
-        parts = [f"step {job.step}", f"{_rate(sum(worker.rate for worker in job.workers))} steps/s"]
-        parts += [f"epoch {epoch}"] if epoch else []
-        parts += [f"cost {fmean(costs):.4f}"] if costs else []
-        parts += _staleness_and_drops(job)
-    return " · ".join(parts + ([job.problem] if job.problem else []))
-
-
-def summary_line(job: Progress) -> str:
-    """The whole job in one line, when it is over: steps, seconds, steps per second, mean staleness, workers."""
-    seconds = max(0.0, job.advanced - job.began)
-    parts = [f"{job.step} steps in {seconds:.1f} s"]
-    parts += [f"{_rate(job.step / seconds)} steps/s"] if seconds > 0 else []
-    parts += _staleness_and_drops(job)
-    return " · ".join([*parts, f"{len(job.workers)} worker{'s' * (len(job.workers) != 1)}"])
-
-
-def _staleness_and_drops(job: Progress) -> list[str]:
-    """The mean staleness of all pushes, and how many were dropped."""
-    statuses = [worker.status for worker in job.workers]
-    known = [(status.mean_staleness, status.steps) for status in statuses if status.mean_staleness is not None]
-    pushes, dropped = sum(steps for _, steps in known), sum(status.dropped for status in statuses)
-    parts = [f"staleness {sum(mean * steps for mean, steps in known) / pushes:.1f}"] if pushes else []
-    return parts + ([f"{dropped} dropped"] if dropped else [])
-
-
-def _rate(rate: float) -> str:
-    return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
-
-
-def table(job: Progress) -> Table:
+def table(job: Progress) -> FittedTable:
     """One row per worker. Drops, tensor transports and waits have columns only if there are any."""
     statuses = [worker.status for worker in job.workers]
-    rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    rows.add_column("worker")
-    rows.add_column("state")
-    for name in ("epoch", "steps", "steps/s", "cost", "staleness"):
-        rows.add_column(name, justify="right", min_width=6)
-    if drops := any(status.dropped for status in statuses):
-        rows.add_column("dropped", justify="right")
-    if transports := any(status.tensor_transport for status in statuses):
-        rows.add_column("transport")
-    if waits := any(status.waiting_for for status in statuses):
-        rows.add_column("waiting for")
-    for number, (worker, status) in enumerate(zip(job.workers, statuses, strict=True)):
-        rows.add_row(
-            Text(status.name, style=_COLORS[number % len(_COLORS)]),
-            Text(status.state, style=_STATE_STYLES.get(status.state, "")),
-            str(status.epoch or "–"),
-            str(status.steps),
-            _rate(worker.rate),
-            "–" if worker.cost is None else f"{worker.cost:.4f}",
-            "–" if status.mean_staleness is None else f"{status.mean_staleness:.1f}",
-            *[str(status.dropped)] * drops,
-            *[Text(status.tensor_transport or "–")] * transports,
-            *[Text(status.waiting_for or "–")] * waits,
-        )
-    return rows
+    columns = [
+        Column("worker", lambda one: one.status.name, shortest=12, cut=True),
+        Column("state", lambda one: one.status.state, 1),
+        Column("epoch", lambda one: f"{one.status.epoch or '–'}", 5, number=True, least=_NUMBER_WIDTH),
+        Column("steps", lambda one: f"{one.status.steps:,}", number=True, least=_NUMBER_WIDTH),
+        Column("steps/s", lambda one: rate_text(one.rate), 6, number=True),
+        Column("cost", lambda one: _number(one.cost, ".4f"), 3, number=True, least=_NUMBER_WIDTH),
+        Column("staleness", lambda one: _number(one.status.mean_staleness, ".1f"), 7, number=True),
+    ]
+    if any(status.dropped for status in statuses):
+        columns.append(Column("dropped", lambda one: f"{one.status.dropped:,}", 4, number=True))
+    if any(status.tensor_transport for status in statuses):
+        columns.append(Column("transport", lambda one: one.status.tensor_transport or "–", 8))
+    if any(status.waiting_for for status in statuses):
+        columns.append(Column("waiting for", lambda one: one.status.waiting_for or "–", 2, shortest=24, cut=True))
+    return FittedTable(columns, job.workers, style=_style)
+
+
+def _style(column: Column, text: str, row: int) -> str:
+    return {"worker": _COLORS[row % len(_COLORS)], "state": _STATE_STYLES.get(text, "")}.get(column.header, "")
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else f"{value:{form}}"
 
 
 class Display(ExitStack):
@@ -132,7 +96,7 @@ class Display(ExitStack):
         self._print(text)
 
     def show(self, job: Progress) -> None:
-        """A line such as `[  4.0 s] step 5120 · 1290 steps/s · epoch 5 · cost 0.4661 · staleness 0.9`."""
+        """A line such as `[  4.0 s] epoch 5 of 10 · step 5,120 · 1,290 steps/s · cost 0.4661 · staleness 0.9`."""
         if job.seconds >= self._next:
             self._next = job.seconds + PLAIN_INTERVAL
             self._print(f"[{job.seconds:5.1f} s] {step_line(job)}")
@@ -170,7 +134,8 @@ class LiveDisplay(Display):
 
     def show(self, job: Progress) -> None:
         """Replace line and table."""
-        header = Text.assemble((f"{job.seconds:.1f} s", "bold"), " · ", step_line(job))
+        seconds, width = f"{job.seconds:.1f} s", self._live.console.width
+        header = Text.assemble((seconds, "bold"), " · ", step_line(job, width - len(f"{seconds} · ")))
         with self._lock:
             self._live.update(Group(header, table(job)), refresh=True)
 

@@ -25,11 +25,11 @@ from psworker import config
 from psworker.launch.display import Display
 from psworker.launch.job import Job, child_environment
 from psworker.launch.processes import OnLines, ParentPipe, Process, Stream, signals_handled
-from psworker.launch.progress import Watch
 from psworker.launch.reports import Reports
 from psworker.launch.restarts import Restarts
 from psworker.launch.run_folder import OpenRunFolder
 from psworker.launch.script import without_session
+from psworker.progress.watch import Watch
 
 #: Seconds for the servers to start; for a worker from SIGTERM to its end; the same for a server, which gives open calls
 #: 5 s; and for the kernel after SIGKILL.
@@ -38,6 +38,9 @@ START_TIMEOUT, WORKER_GRACE, SERVER_GRACE, KILL_TIMEOUT = 30.0, 5.0, 10.0, 5.0
 CHECKPOINT_TIMEOUT = 300.0
 #: Seconds between two notes about a wait, and the longest that a signal may have to wait for the main thread.
 NOTE_INTERVAL = 2.0
+
+#: Seconds between two requests for the status.
+STATUS_INTERVAL = 0.25
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LISTENING = re.compile(r"^psserver: .*\blistening on (\S+)$", re.MULTILINE)
@@ -116,7 +119,10 @@ class LocalCluster:
         for name in job.worker_names:
             self._start(name)
         show = partial(self._guarded, self._display.show)
-        with Watch(StatusClient(self._servers()), job.worker_names, show) as self._watch:
+        with (
+            StatusClient(self._servers()) as client,
+            Watch(client.ask, show, job.worker_names, interval=STATUS_INTERVAL) as self._watch,
+        ):
             self._wait(partial(self._unfinished, job.worker_names))
 
     def _servers(self) -> list[str]:
@@ -142,7 +148,9 @@ class LocalCluster:
             command = job.worker_command(name, self._servers())
             environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
             folder = None if job.run_folder is None else job.run_folder.path.absolute()
-            environment |= config.environment({**job.worker_options, "checkpoint_dir": folder})
+            worker_options = {**job.worker_options, "checkpoint_dir": folder, "progress": "off"}
+            # one that starts late takes part in the job of the others, although these may have finished it
+            environment |= config.environment({**worker_options, "resume": True})
             self._reports.started(name)
             on_lines = self._worker_lines
         on_end = partial(self._post, self._on_end)

@@ -107,10 +107,13 @@ class DataLoop:
             if taken.block is None and not isinstance(self.client.consistency, Asynchronous):
                 self.client.report_idle()  # no other worker waits for this one until it has examples again
             if taken.done:
-                if self._block is None:
+                if self._block is None and not self.client.stopped:
                     logger.warning("no examples are left in %s: all are done", queue.name)
                 return
             block = taken.block
+            if self.client.stopped:  # by `on_epoch`, just now
+                self.give_back(queue)
+                return
             if block is None:
                 logger.warning("no examples are left for now, waiting for %s", taken.waiting_for)
                 continue
@@ -119,7 +122,7 @@ class DataLoop:
             self._block, self._position = block, block.start
             self._cost, self._known, self.losses = 0.0, 0, []
             yield from self._batches_of_block()
-            if self.batches.ended:  # the rest is for others
+            if self.batches.ended or self.client.stopped:  # the rest is for others, or for nobody
                 self.flush()
                 self.give_back(queue)
                 return
@@ -141,4 +144,6 @@ class DataLoop:
             self.losses, self._batch = [], self.batches.positions(batch)
             self._position += self._batch
             yield batch
+            if self.client.stopped:
+                break
         self._in_block = False

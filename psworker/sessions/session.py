@@ -17,14 +17,15 @@ import numpy as np
 
 from pswire import optimizers
 from pswire.errors import ConfigurationError, DtypeMismatch, ShapeMismatch
-from pswire.messages import Assignment, EpochReport, QueueStatus
-from pswire.system.host import keep_memory
+from pswire.messages import Assignment, EpochReport, QueueStatus, WorkerStatus
+from pswire.system.host import keep_memory, process_program
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.autodiff import Tensor, no_grad
 from psworker.autodiff.ops.selection.indexing import checked_ids
 from psworker.autodiff.tensor import TensorLike
 from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
+from psworker.client.retrying_calls import JobChoice
 from psworker.config import StrategyConfig, WorkerConfig, worker_config
 from psworker.data.batch import Batch
 from psworker.data.sources import Collate, Source, Stream, open_source
@@ -34,6 +35,7 @@ from psworker.model.interactive import is_interactive
 from psworker.model.push_reports import PushReport
 from psworker.model.tables import Table, check_no_table
 from psworker.model.variables import BaseVariable, UpdateOp, as_assigned, check_variable
+from psworker.progress.terminal import ProgressDisplay
 from psworker.sessions.best_model import save_best
 from psworker.sessions.block_batches import Reading
 from psworker.sessions.data_loop import DataLoop, batches_per_block
@@ -57,6 +59,8 @@ def session(
     name: str | None = None,
     timeout: float | None = None,
     *,
+    job: str | None = None,
+    resume: bool | None = None,
     push_every: int | None = None,
     pull_every: int | None = None,
     overlap: bool | None = None,
@@ -67,6 +71,7 @@ def session(
     checkpoint_dir: str | os.PathLike[str] | None = None,
     checkpoint_every: str | None = None,
     keep: int | None = None,
+    progress: str | None = None,
     outer: optimizers.OptimizerSpec = OUTER,
 ) -> Session:
     """A session, to be used as `with psworker.session() as session:`.
@@ -82,6 +87,9 @@ def session(
         servers: addresses in the order of their shards [none: the shard is embedded in this process].
         name: the worker's name [the host's name and process id].
         timeout: seconds for which a call is tried while a server cannot be reached [60].
+        job: the name of the job on the servers: the one that they have, or else a new one [none: the job that is
+            running or was interrupted; if there is none, a new one].
+        resume: go on with the job that the servers have, also if it is over [False].
         push_every: steps whose gradients are summed and pushed together, as in Downpour SGD [1].
         pull_every: steps after which fresh weights are pulled [1].
         overlap: whether computing goes on while a push is under way [False].
@@ -96,6 +104,8 @@ def session(
         checkpoint_every: the interval between checkpoints, such as "60s", "5m" or "1000steps" ["60s"]. One more is
             written at the end of the session, also after an exception.
         keep: how many checkpoints stay; older ones are removed [5].
+        progress: how the job's progress is shown on stderr: "auto", a line if it is a terminal; "plain", a line every
+            two seconds; "off" ["auto"].
         outer: the servers' optimizer for the gradient of local steps; without them it is not used.
 
     Raises:
@@ -105,6 +115,8 @@ def session(
         servers,
         name,
         timeout=timeout,
+        job=job,
+        resume=resume,
         push_every=push_every,
         pull_every=pull_every,
         overlap=overlap,
@@ -115,6 +127,7 @@ def session(
         checkpoint_dir=checkpoint_dir,
         checkpoint_every=checkpoint_every,
         keep=keep,
+        progress=progress,
     )
     if config.keep_memory:
         keep_memory()
@@ -138,13 +151,16 @@ class Session:
         self.number = 0
         encoder = GradientEncoder("" if config.encoding == "float32" else config.encoding, config.compression)
         self._part, self._folder = SessionPart(), config.checkpoints.folder
+        self._progress_mode = config.progress
+        self._progress: ProgressDisplay | None = None
         if config.servers and self._folder is not None:
             logger.info("%s is used for the best model alone: the servers write the checkpoints", self._folder)
         if transport is None:
             transport = open_transport(
                 config.servers, shared_memory=config.shared_memory, checkpoints=config.checkpoints, worker=self._part
             )
-        self._client = Client(transport, config.name, config.timeout, encoder)
+        choice = JobChoice(config.job, config.resume or not config.servers, process_program())
+        self._client = Client(transport, config.name, config.timeout, encoder, choice)
         self._loops: list[DataLoop] = []
         self._strategy, replica = config.strategy, (self._client, self._known, self._loops)
         if self._strategy.local_steps:
@@ -174,6 +190,25 @@ class Session:
     def dropped(self) -> int:
         """Number of pushes of this worker that the servers' policy has dropped; each is logged with its reason."""
         return self._replica.dropped
+
+    @property
+    def job(self) -> str:
+        """The name of the job in which this worker takes part."""
+        return self._client.job.name
+
+    @property
+    def stopped(self) -> str:
+        """Why the job was stopped (`stop_all`), as shard 0 last reported, within a third of a lease; "": it was not.
+
+        Loops over `batches` end by themselves; others check it.
+        """
+        return self._client.stopped
+
+    @property
+    def workers(self) -> list[WorkerStatus]:
+        """The live workers of the job, in the order in which they joined first: asks shard 0 each time."""
+        self._known()
+        return self._client.workers()
 
     @property
     def is_chief(self) -> bool:
@@ -214,6 +249,7 @@ class Session:
             self._client.close()
             raise
         here.session = self
+        self._progress = ProgressDisplay(self._progress_mode, self._client.status)
         global opened
         opened += 1
         return self
@@ -250,6 +286,8 @@ class Session:
         finally:
             self._collection.session = None
             self._collection = None
+            if self._progress is not None:
+                self._progress.close(failed=not left_well)
             try:
                 self._client.leave(failed=not left_well)
             finally:
@@ -437,7 +475,8 @@ class Session:
             collate: makes the columns of a batch of a list of examples, of a sequence or an iterable; by default it
                 stacks arrays of one shape. Without a batch size it makes them of an item.
             on_epoch: called with each epoch's mean cost over all workers when it is complete, in order, in every
-                worker; to print it once, check `is_chief`. Not for iterables, which have no common epochs.
+                worker (in one that joins late, of the last 1,000); to print it once, check `is_chief`. Not for
+                iterables, which have no common epochs.
             name: the data queue's name. By default the program's first call of `batches` in all workers shares one
                 queue, its second another, and so on.
 
@@ -601,6 +640,32 @@ class Session:
         self._known()
         self._replica.flush()
         return self._client.checkpoint(timeout)
+
+    def barrier(self, timeout: float | None = None) -> None:
+        """Waits until every live worker of the job waits at a barrier; those that leave or are lost are not waited for.
+
+        A worker that joins is waited for. Pending gradients are pushed first. Raises `TimedOut` after `timeout` seconds
+        [that of the session], with the names of the workers it waits for; they are logged earlier, too.
+        """
+        self._known()
+        self._replica.flush()
+        self._client.barrier(timeout)
+
+    def stop_all(self, reason: str = "") -> None:
+        """Stops the training of all workers: each loop over `batches` ends after its present batch.
+
+            def stop_early(epoch):
+                if epoch.cost < 0.3:
+                    session.stop_all(f"cost {epoch.cost:.4f}")
+
+            for batch in session.batches(data, 100, epochs=50, on_epoch=stop_early): ...
+
+        Others learn of it with their next block of examples or heartbeat, and then go on after their loops. `stopped`
+        has the reason: the first one, if several workers stop the job. A job that is stopped may be resumed later.
+        """
+        self._known()
+        self._replica.flush()
+        self._client.stop(reason)
 
     def idle(self) -> None:
         """Reports that this worker has nothing to push for a while, so that no other worker waits for it.

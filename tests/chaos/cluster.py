@@ -164,7 +164,13 @@ class Cluster:
             raise RuntimeError(f"a run has at most {scheme.COLUMNS - 1} worker processes")
         records = self._folder / f"worker-{column:03}.jsonl"
         options = ["--servers", ",".join(proxy.address for proxy in proxies), "--threads", "1", "--name", name]
-        options += ["--timeout", str(TIMEOUT), "--shared-memory" if shared_memory else "--no-shared-memory"]
+        options += [
+            "--job",
+            "chaos",
+            "--timeout",
+            str(TIMEOUT),
+            "--shared-memory" if shared_memory else "--no-shared-memory",
+        ]
         settings = json.dumps(self._settings | {"records": str(records), "column": column})
         program = str(Path(__file__).with_name("worker.py"))
         command = self._launch(records.stem, "psworker", "run", *options, program, settings)

@@ -68,6 +68,7 @@ class KillLoop:
             self._commands[f"server-{shard}"] = [*serve, "--checkpoint-dir", str(self.checkpoints), *storage]
         for name in names:
             run = ["psworker", "run", "--servers", ",".join(self.addresses), "--name", name, "--timeout", str(BOUND)]
+            run += ["--job", "kill-loop"]
             self._commands[name] = [*run, "--threads", "1", str(PROGRAM), json.dumps(self.settings)]
         self.servers, self.workers = list(self._commands)[:SHARDS], names
         self.processes: dict[str, Command] = {}
@@ -149,7 +150,7 @@ class KillLoop:
         rows, incarnation, found = np.arange(self.first + PROCESSES), 0, []
         with closing(GrpcTransport(self.addresses, shared_memory=False)) as transport:
             for shard in range(SHARDS):
-                join = Join("auditor", incarnation, shard, SHARDS)
+                join = Join("auditor", incarnation, shard, SHARDS, resume=True)
                 sender = Sender("auditor", transport.call(shard, join, BOUND).result().incarnation)
                 incarnation, name = sender.incarnation, f"marks{shard}"
                 (value,) = transport.call(shard, Pull(sender, (), (Choice(name, rows),)), BOUND).result().values

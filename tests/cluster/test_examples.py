@@ -173,6 +173,16 @@ def test_two_workers_move_rows_of_tables_on_two_shards_and_words_of_one_kind_are
         assert len(set(nearest) & set(KINDS[word].split())) >= 3, (word, nearest)  # 6 or 7 are usual, by chance 0
 
 
+def test_two_workers_fit_a_csv_file_as_well_as_least_squares(commands):
+    out, _ = local(commands, "csv_regression.py", flags=("--threads", "1", "--progress", "off"))
+    for error, baseline in search(r"test error: (\d+) g over 67 birds; of the mean mass: (\d+) g$", out):
+        assert (float(error), baseline) == (pytest.approx(316, abs=10), "778")
+    costs = [
+        float(cost) for epoch, cost in search(r"epoch +(\d+): error (\d+) g over 266 birds$", out) if epoch == "100"
+    ]
+    assert costs[-1] == pytest.approx(277, abs=10)
+
+
 def test_two_workers_predict_votes_far_better_than_the_means_do_and_senators_are_near_those_who_vote_alike(commands):
     flags = "--shards", "2", "--threads", "1", "--progress", "off"
     out, _ = local(commands, "recommender.py", "--epochs", "4", flags=flags)

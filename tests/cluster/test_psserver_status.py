@@ -49,7 +49,9 @@ def test_status_shows_the_shards_workers_and_variables_of_a_job(two, commands):
     code, output, errors = commands.run("psserver", "status", ",".join(two))
     assert (code, errors) == (0, [])
     text = "\n".join(output)
-    assert output[0].startswith("global step 1 · 2 shards · consistency async · staleness handling none · 0 repeated")
+    assert output[0].startswith(
+        "job 1 (job-1): running · global step 1 · 2 shards · consistency async · staleness handling none · 0 repeated"
+    )
     assert not any("warning" in line or "\x1b[" in line for line in output)
     for shard, nbytes in ((0, "96 B"), (1, "64 B")):
         assert row(text, f"{shard}/2")[1:5] == [two[shard], "1", "1", nbytes]

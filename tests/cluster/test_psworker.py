@@ -12,6 +12,7 @@ from importlib.metadata import version
 import pytest
 from click.testing import CliRunner
 
+from pswire.addresses import DEFAULT_ADDRESS
 from psworker.launch import local_cluster
 from psworker.launch.cli import main
 from psworker.launch.display import Display
@@ -243,6 +244,11 @@ def test_a_child_that_a_script_forks_is_ended_by_sigterm_as_any_process(commands
     )
 
 
+def test_without_servers_a_worker_looks_for_one_at_the_default_address_of_servers(commands):
+    script = commands.script("import os; print(os.environ['PSWORKER_SERVERS'], end='\\n', flush=True); os._exit(0)")
+    assert commands.run("psworker", "run", script) == (0, [DEFAULT_ADDRESS], [])
+
+
 def test_a_server_that_is_not_there_is_given_up_with_its_address(commands):
     servers = "--servers", "127.0.0.1:1", "--timeout", "0.3"
     code, out, (err,) = commands.run("psworker", "run", *servers, commands.script(IN_SESSION))
@@ -250,7 +256,7 @@ def test_a_server_that_is_not_there_is_given_up_with_its_address(commands):
 
 
 def test_help_shows_examples_and_the_environment_variable_of_every_option_and_version_is_the_packages(commands):
-    for command, count in (("run", 13), ("local", 20)):
+    for command, count in (("run", 16), ("local", 20)):
         text = " ".join(CliRunner().invoke(main, [command, "--help"], prog_name="psworker").output.split())
         assert text.startswith(f"Usage: psworker {command} [OPTIONS] SCRIPT [ARGS]...")
         assert f" psworker {command} --" in text

@@ -419,7 +419,9 @@ def test_an_address_that_cannot_be_bound_is_refused_in_one_line_with_the_reason(
         }.items():
             with pytest.raises(errors.ConfigurationError) as caught, ServerThread(ServerConfig(address)):
                 pass
-            advice = "choose another address, or port 0 for a free port"
+            advice = f"choose another address, or a free port: --bind {address.rpartition(':')[0]}:0"
+            if address.startswith("unix:"):
+                advice = "choose another path"
             assert str(caught.value) == f"cannot listen on {address}: {reason}; {advice}"
     assert capfd.readouterr().err == ""
 

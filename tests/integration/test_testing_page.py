@@ -50,7 +50,7 @@ def test_a_server_that_is_started_again_has_its_address_and_its_checkpoint(tmp_p
         with pytest.raises(ConfigurationError, match="shard 0 runs already: stop it first"):
             servers.start(0)
         assert servers.addresses == before
-        with ps.collection(), ps.session(servers.addresses, timeout=20) as session:
+        with ps.collection(), ps.session(servers.addresses, timeout=20, resume=True) as session:
             assert ps.Variable(np.zeros(2), name="x").value.tolist() == [-1, -1]
             assert session.global_step == 1
 

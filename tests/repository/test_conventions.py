@@ -77,6 +77,14 @@ def test_every_name_in_all_exists_once_and_docs_models_lists_every_op():
     assert sorted(re.findall(r"`(\w+)`", table)) == sorted(ops.__all__)
 
 
+def test_docs_models_lists_functions_of_jax_that_are_not_here_and_ops_that_are():
+    table = MODELS_PAGE.split("### Functions of jax.numpy")[1].split("| --- | --- |\n")[1].split("\n\n")[0]
+    rows = [row.split("|")[1:3] for row in table.strip().splitlines()]
+    assert len(rows) > 10
+    assert [name for absent, _ in rows for name in re.findall(r"`(\w+)`", absent) if name in ops.__all__] == []
+    assert {name for _, here in rows for name in re.findall(r"`(\w+)[`(]", here)} - {"list"} <= set(ops.__all__)
+
+
 def test_docs_models_lists_every_layer():
     layers = MODELS_PAGE.split("\nLayers:")[1].split("Initial values:")[0]
     assert sorted(re.findall(r"`nn\.(\w+)`", layers)) == sorted(psworker.nn.__all__)
@@ -152,9 +160,12 @@ def test_an_optimizer_has_a_formula_a_source_a_class_for_programs_and_is_in_the_
         assert [name for name in fields if not re.search(rf"^ {{8}}(\w+, )*{name}(, \w+)*: ", described, re.M)] == []
 
 
+PUBLIC = psworker, psworker.nn, ops, psworker.initializers, psworker.schedules
+
+
 def public_signatures():
     """Of all public functions, classes and methods, by name."""
-    for module in (psworker, psworker.nn, ops, psworker.initializers, psworker.schedules):
+    for module in PUBLIC:
         for name in module.__all__:
             member = getattr(module, name)
             methods = vars(member) if isinstance(member, type) else {}
@@ -172,5 +183,8 @@ def test_signatures_show_names_of_types_as_help_notebooks_and_the_site_print_the
     assert adam.startswith("(learning_rate: float | pswire.specs.schedules.Schedule = 0.001, beta1: float = 0.9, ")
     assert str(signatures["pswire.specs.initializers.orthogonal"]) == "(gain: float = 1.0, blocks: int = 1)"
     assert str(inspect.signature(ops.sum)).startswith("(x: 'TensorLike', /, axis: 'Axis' = None, keepdims: 'bool' = ")
+    members = [(f"{module.__name__}.{name}", getattr(module, name)) for module in PUBLIC for name in module.__all__]
+    undocumented = [path for path, member in members if (inspect.getdoc(member) or "partial(").startswith("partial(")]
+    assert undocumented == ["pswire.specs.initializers.Initializer"]  # a type
     of_ops = {name: signatures[f"{ops.__name__}.{name}"] for name in ops.__all__}
     assert [name for name, one in of_ops.items() if one.return_annotation in ("Result", Result)] == []

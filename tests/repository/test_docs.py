@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -126,6 +127,12 @@ def test_addresses_in_pages_docstrings_and_metadata_are_well_formed_and_of_known
     assert len(parts) > 10
     assert [address for address, part in parts.items() if part.netloc not in HOSTS] == []
     assert [a for a, part in parts.items() if part.scheme != "https" and part.netloc != "yann.lecun.com"] == []
+
+
+def test_the_metadata_of_the_package_has_the_addresses_that_package_indexes_show():
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    assert urls.keys() >= {"Homepage", "Documentation", "Source", "Changelog", "Issues"}
+    assert urls["Changelog"] == f"{urls['Source']}/blob/main/CHANGELOG.md"
 
 
 def test_every_guide_has_a_row_in_the_readme_whose_table_is_the_navigation_of_the_site():

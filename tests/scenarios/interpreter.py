@@ -36,8 +36,11 @@ OPTIONS = {
     **dict.fromkeys(["sequence", "at", "settled", "half_pushes", "reports_received"], int),
     **dict.fromkeys(["incarnation", "process_nonce"], int),
     **dict.fromkeys(["loss", "cost"], float),
-    **dict.fromkeys(["encoding", "tensor_transport", "after", "group", "value", "table", "part", "finished"], str),
-    **dict.fromkeys(["dry_run", "give_back"], bool),
+    **dict.fromkeys(
+        ["program", "encoding", "tensor_transport", "after", "group", "value", "table", "part", "finished"], str
+    ),
+    **dict.fromkeys(["dry_run", "give_back", "resume", "force"], bool),
+    "job": lambda text: _job(*text.split(":")),
     **dict.fromkeys(["known_versions", "shards", "states"], lambda text: _numbers(text)),
     **dict.fromkeys(["pull", "fields"], lambda text: tuple(text.split(","))),
     "places": lambda text: tuple(messages.Place(*one) for one in _pairs(text)),
@@ -83,9 +86,10 @@ class Scenario:
     def run(self, line: str) -> list[str]:
         """The answers of the shard to one command; `unsettled push ...` is sent while earlier tasks have not run.
 
-        From `events` and `chief` on, events are shown above the answers, and beside the name that a worker is chief.
+        From `events`, `chief` and `jobs` on, events are shown above the answers, beside the name that a worker is
+        chief, and the job that a worker has joined.
         """
-        if line in ("events", "chief"):
+        if line in ("events", "chief", "jobs"):
             self._shows.add(line)
             return []
         command, *words = line.partition(" # ")[0].split()
@@ -113,7 +117,10 @@ class Scenario:
         return []
 
     def do_join(self, who: str, *place: str, options, **_) -> list[str]:
-        """`join w0 [0 of 2] [incarnation=3] [process_nonce=77] [states=11,12] [transport=gRPC]`."""
+        """`join w0 [0 of 2] [incarnation=3] [process_nonce=77] [states=11,12] [transport=gRPC]`.
+
+        `job=mnist` is the job's name, and `job=3:mnist` also its number; `resume=1`, `program=train`.
+        """
         shard, shards = (int(place[0]), int(place[2])) if place else (0, 1)
         return self._send(who, messages.Join(who.strip("'"), shard=shard, shards=shards, **options))
 
@@ -124,6 +131,26 @@ class Scenario:
     def do_leave(self, who: str, *failed: str, **_) -> list[str]:
         """`leave w0 [failed]`."""
         return self._send(who, messages.Leave(self._sender(who), "failed" in failed))
+
+    def do_barrier(self, who: str, number: str, **_) -> list[str]:
+        """`barrier w0 1`."""
+        return self._send(who, messages.Barrier(self._sender(who), int(number)))
+
+    def do_stop(self, who: str, *reason: str, **_) -> list[str]:
+        """`stop w0 the cost is low`."""
+        return self._send(who, messages.Stop(self._sender(who), " ".join(reason)))
+
+    def do_reset(self, number: str, *, options, **_) -> list[str]:
+        """`reset 5 [force=1]`."""
+        return self._send("reset", messages.Reset(int(number), **options))
+
+    def do_reports(self, **_) -> list[str]:
+        """`reports`: of all jobs, the present one last."""
+        (reply,) = self.shard.step(0, messages.Status(), self.now).replies
+        return [
+            f"{one.job}: {one.state}, step {one.global_step}, {one.workers} workers, {one.epochs} epochs"
+            for one in reply.answer.jobs
+        ]
 
     def do_register(self, who: str, name: str = "", shape: str = "", *rest: str, options, pairs) -> list[str]:
         """`register w0 [W 3x2 [float64] [value=1,2,3] [gradient_descent learning_rate=0.1]] [options]`.
@@ -295,7 +322,10 @@ class Scenario:
         for value in getattr(answer, "values", ()):
             self._versions[who, value.name] = value.version
         chief = "chief" in self._shows and getattr(answer, "chief", False)
-        return f"{who}{' (chief)' * chief}: {_describe(answer)}"
+        job = ""
+        if "jobs" in self._shows and isinstance(answer, messages.Joined):
+            job = f", {answer.job}" + (f"; {answer.note}" if answer.note else "")
+        return f"{who}{' (chief)' * chief}: {_describe(answer)}{job}"
 
     def _sender(self, who: str) -> messages.Sender:
         name, _, incarnation = who.partition("#")
@@ -325,6 +355,11 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def _progress(queue: str, block: str, position: str, cost: str | None = None) -> messages.Progress:
     return messages.Progress(queue, int(block), int(position), None if cost is None else float(cost))
+
+
+def _job(*words: str) -> messages.Job:
+    *number, name = words
+    return messages.Job(int(number[0]) if number else 0, name)
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -365,6 +400,12 @@ def _describe(answer: messages.Answer) -> str:
             return f"renewed, step {step}" + (f"; held: {waiting_for}" if waiting_for else "")
         case messages.Left():
             return "left"
+        case messages.Passed():
+            return "passed the barrier"
+        case messages.Stopped(reason):
+            return f"stopped: {reason}"
+        case messages.Emptied(job):
+            return f"empty, {job}"
         case messages.Registered(values):
             return f"registered {_values(values)}".rstrip()
         case messages.Pulled(values, step, frontier):
@@ -377,6 +418,8 @@ def _describe(answer: messages.Answer) -> str:
             return f"{outcome.value}, versions {', '.join(map(str, versions))}, step {step}{_frontier(frontier)}"
         case messages.Tuned(outcome, step):
             return f"{outcome.value}, step {step}"
+        case messages.Taken(block, done, waiting_for, reports, stopped=stopped) if stopped:
+            return "; ".join([f"all done, stopped by {stopped}", *map(_report, reports)])
         case messages.Taken(block, done, waiting_for, reports):
             what = _block(block) if block else "all done" if done else f"waiting for {waiting_for}"
             return "; ".join([what, *map(_report, reports)])

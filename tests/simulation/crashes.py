@@ -36,6 +36,7 @@ from pswire.optimizers import GradientDescent, numba_compiler, rule_for
 from pswire.specs.checkpoints import EverySeconds, JournalSync
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from psworker.client.client import Client
+from psworker.client.retrying_calls import JobChoice
 from psworker.transport import Future
 from tests.shard_driver import declared
 from tests.simulation.simulated_time import PROCESS, Event, Killed, Process, Simulation, Waitable
@@ -435,7 +436,7 @@ class Job:
 
     def _train(self, process):
         simulation, random, name = self.simulation, self.simulation.random, process.name
-        client = Client(Network(self, process), name, TIMEOUT)
+        client = Client(Network(self, process), name, TIMEOUT, job=JobChoice(resume=True))
         self.lives[name] += 1
         client.join()
         weights = {one.name: one for one in client.register(self.declarations())}
@@ -504,7 +505,7 @@ class Job:
 
     def _observe(self, process):
         """Reads what is left at the end, as one more worker."""
-        client = Client(Network(self, process), "observer", TIMEOUT)
+        client = Client(Network(self, process), "observer", TIMEOUT, job=JobChoice(resume=True))
         try:
             client.join()
             client.register(self.declarations())

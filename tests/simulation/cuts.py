@@ -21,6 +21,7 @@ from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Synchronous, parse_consistency, parse_staleness
 from pswire.tensors.values import IndexedSlices
 from psworker.client.client import Client
+from psworker.client.retrying_calls import JobChoice
 from tests.shard_driver import declared
 from tests.shard_state import run_step
 from tests.simulation.unreliable import Link, UnreliableTransport
@@ -123,7 +124,7 @@ def _life(result, name):
     """One worker's life, over several incarnations; no state is lost any more when its last ones end."""
     left = ACTIONS
     while left > 0:
-        client = Client(_Deadly(result), name, timeout=60)
+        client = Client(_Deadly(result), name, timeout=60, job=JobChoice(resume=True))
         result.clients.append(client)
         try:
             left = _incarnation(result, client, left)

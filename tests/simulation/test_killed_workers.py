@@ -17,6 +17,7 @@ from pswire.messages import Finished, Outcome, Progress, QueueSpec
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from psworker.client.client import Client
+from psworker.client.retrying_calls import JobChoice
 from tests.shard_driver import declared
 from tests.simulation.unreliable import LEASE, WORKERS, UnreliableTransport
 
@@ -65,7 +66,7 @@ class Job:
 
     def live(self, name, last, moment):
         """Trains to the end, or is killed with the push of the number `last`."""
-        client = Client(self.transport, name, timeout=60)
+        client = Client(self.transport, name, timeout=60, job=JobChoice(resume=True))
         client.join()
         [weights] = client.register([declared("V", np.zeros(SHAPE), GradientDescent(learning_rate=1))])
         finished, step = None, 0

@@ -25,6 +25,7 @@ from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.tensors.values import IndexedSlices
 from psworker.client.client import Client
+from psworker.client.retrying_calls import JobChoice
 from psworker.transport import Future
 from tests.shard_driver import declared
 from tests.shard_state import run_step
@@ -195,7 +196,7 @@ def run(seed, shards, *, split=False, consistency="async", staleness="none", lea
         mock.patch("psworker.client.heartbeat.Heartbeat.start"),
         mock.patch.object(placement, "SPLIT_BYTES", 0 if split else placement.SPLIT_BYTES),
     ):
-        clients = {name: Client(transport, name, timeout=60) for name in WORKERS}
+        clients = {name: Client(transport, name, timeout=60, job=JobChoice(resume=True)) for name in WORKERS}
         transport.turns.run({name: partial(_work, client, name, result) for name, client in clients.items()})
     result.status = [link.status() for link in transport.links]
     result.stalenesses = [link.stalenesses for link in transport.links]

@@ -1,7 +1,7 @@
 """Chief election: the choice of the worker that does what must be done once per job.
 
 If there is no chief, the live worker that joined first becomes chief. If the chief is lost or fails, another one is
-elected; one that finished has done its work and stays chief until a new job begins.
+elected; one that finished has done its work and stays chief until the job goes on with other workers.
 """
 
 from collections.abc import Collection, Mapping
@@ -33,9 +33,9 @@ class ChiefElection:
         """Whether the worker of this name is the chief, in its current incarnation."""
         return self._chief is not None and self._chief is self._members.get(name)
 
-    def elect(self, *, new_job: bool = False) -> None:
-        """Elect a chief if there is none, or if a new job begins."""
-        if self._enabled and (new_job or self._chief is None):
+    def elect(self, *, anew: bool = False) -> None:
+        """Elect a chief if there is none, or `anew`, in place of one that has finished."""
+        if self._enabled and (anew or self._chief is None):
             self._chief = next((member for member in self._members.values() if member.state == "live"), None)
 
     def dismiss(self, gone: Collection[Member]) -> None:

@@ -35,6 +35,7 @@ class Member:
     answer: Pushed | Assigned | Tuned | None = None  # to it, without values; None: abandoned, or others went on
     half_pushes: int = 0  # see `psserver.core.members.deduplication.HalfPushes`
     last_push: LastPush | None = None
+    barriers: int = 0  # that it has passed
     must_join: bool = False  # after its shard went back to an older state; its messages are refused until then
 
     def is_of(self, message: Join) -> bool:

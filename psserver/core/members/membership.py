@@ -34,12 +34,16 @@ class JobEnd:
 class Membership:
     """The workers that ever joined, by name, in the order of their first joining.
 
-    With `one_job` all belong to one job; otherwise a worker that joins while none is live begins another. Only shard 0
-    `has_chief`. `job_end` is set while no worker is live, and None before the first one has joined.
+    They belong to one job (`psserver.core.jobs`), which may go on after its workers have finished, unless it is
+    the only one of the server (`one_job`). Only shard 0 `has_chief`. `job_end` is set while no worker is live, and None
+    before the first one has joined. Incarnations of new workers are above `last_incarnation`.
     """
 
-    def __init__(self, lease: float, *, has_chief: bool = True, one_job: bool = False) -> None:
+    def __init__(
+        self, lease: float, *, has_chief: bool = True, one_job: bool = False, last_incarnation: int = 0
+    ) -> None:
         self.lease = lease
+        self._last_incarnation = last_incarnation
         self.job_end: JobEnd | None = None
         self._one_job = one_job
         self._members: dict[str, Member] = {}
@@ -61,6 +65,7 @@ class Membership:
             self._done,
             half_pushes,
             last_pushes,
+            self._last_incarnation,
         )
 
     def restore(self, state: MembershipState, now: float) -> None:
@@ -73,7 +78,7 @@ class Membership:
         self.progress.restore(training, finished, state.last_clock)
         self.half_pushes.restore(state.half_pushes, state.last_pushes)
         self.chief.restore(state.chief)
-        self._done = state.done
+        self._done, self._last_incarnation = state.done, state.last_incarnation
         self.resume(now)
 
     def resume(self, now: float) -> None:
@@ -92,6 +97,22 @@ class Membership:
     def get(self, name: str) -> Member | None:
         """The member of this name, live or not."""
         return self._members.get(name)
+
+    @property
+    def job_state(self) -> str:
+        """As in `JobReport`. A job of which no worker has finished is interrupted if some were lost."""
+        if not self._members:
+            return "empty"
+        if self.job_end is None:
+            return "running"
+        if self.job_end.done:
+            return "done"
+        return "interrupted" if any(member.state == "lost" for member in self) else "ended"
+
+    @property
+    def last_incarnation(self) -> int:
+        """The highest incarnation that any worker ever had."""
+        return max([self._last_incarnation, *[member.incarnation for member in self]])
 
     def is_live(self, sender: Sender) -> bool:
         """Whether this incarnation of the worker is a live member."""
@@ -115,8 +136,8 @@ class Membership:
 
         It gets the incarnation that it names, or for 0 the next one of this `timeline`. An incarnation that joins again
         (a retry, or after its lease expired) continues unchanged. A new incarnation that joins while no worker is live
-        begins a new job and becomes its chief, and workers that finished the previous job no longer count; with
-        `one_job` that does not happen once the job is done.
+        becomes chief, and workers that have finished no longer count: the job goes on. With `one_job` that does not
+        happen once the job is done.
         """
         self.job_end = None
         known = self._members.get(message.worker)
@@ -125,11 +146,11 @@ class Membership:
             self.renew(known, now, message.tensor_transport)
             self.chief.elect()
             return known, False
-        new_job = all(member.state != "live" for member in self) and not (self._one_job and self._done)
-        if new_job and not self._one_job:
+        goes_on = all(member.state != "live" for member in self) and not (self._one_job and self._done)
+        if goes_on and not self._one_job:
             self.progress.resume(list(self._members))
         number, last = (len(self._members), 0) if known is None else (known.number, known.incarnation)
-        last = max(last, (timeline - 1) * INCARNATIONS)
+        last = max(last, (timeline - 1) * INCARNATIONS, self._last_incarnation)
         member = Member(message.worker, number, message.incarnation or last + 1, message.process_nonce)
         self.renew(member, now, message.tensor_transport)
         if known is not None:
@@ -138,7 +159,7 @@ class Membership:
             self.half_pushes.end_incarnation(known)
             self.chief.replace(known, member)
         self._members[message.worker] = member
-        self.chief.elect(new_job=new_job)
+        self.chief.elect(anew=goes_on)
         return member, True
 
     def check(self, sender: Sender) -> Member:

@@ -25,14 +25,27 @@ def own_environment(monkeypatch):
 def test_an_argument_comes_before_the_environment_and_that_before_the_default(monkeypatch):
     default = WorkerConfig((), "w0", 60.0, True, "float32", NONE, True, StrategyConfig(1, 1, False, 0))
     assert worker_config(name="w0") == default
-    options = {"servers": "h:1, h:2", "name": "w7", "timeout": 7.5, "keep_memory": False, "encoding": "bfloat16"}
-    options |= {"compress": TopK(0.01), "shared_memory": False, "push_every": 3, "pull_every": 5, "overlap": True}
+    options = {"servers": "h:1, h:2", "name": "w7", "job": "mine", "resume": True, "timeout": 7.5, "keep_memory": False}
+    options |= {
+        "encoding": "bfloat16",
+        "compress": TopK(0.01),
+        "shared_memory": False,
+        "push_every": 3,
+        "pull_every": 5,
+        "overlap": True,
+    }
     for name, text in environment(options | {"local_steps": None}).items():
         monkeypatch.setenv(name, text)
-    found = WorkerConfig(("h:1", "h:2"), "w7", 7.5, False, "bfloat16", TopK(0.01), False, StrategyConfig(3, 5, True))
+    found = WorkerConfig(
+        *(("h:1", "h:2"), "w7", 7.5, False, "bfloat16", TopK(0.01), False, StrategyConfig(3, 5, True)),
+        job="mine",
+        resume=True,
+    )
     assert worker_config() == found
     other = worker_config(["h:3"], "w8", timeout=9, push_every=2, overlap=False, compress="int8", shared_memory=True)
-    assert other == WorkerConfig(("h:3",), "w8", 9, False, "bfloat16", Int8(), True, StrategyConfig(2, 5, False))
+    assert other == WorkerConfig(
+        *(("h:3",), "w8", 9, False, "bfloat16", Int8(), True, StrategyConfig(2, 5, False)), job="mine", resume=True
+    )
     assert worker_config(push_every=1, pull_every=1, overlap=False, local_steps=7).strategy.steps == 7
     strategy = worker_config(push_every=np.int64(2), pull_every=np.uint8(3), overlap=False).strategy
     assert (strategy, type(strategy.push_every)) == (StrategyConfig(2, 3), int)
@@ -87,6 +100,7 @@ def test_a_flag_in_the_environment_is_what_click_takes(monkeypatch, text, kept):
         ({"encoding": ""}, "'' is not an encoding"),
         ({"compress": 0.01}, "'0.01' is no"),
         ({"shared_memory": 1}, "shared_memory must be True or False, got 1"),
+        ({"PROGRESS": "loud"}, "progress must be one of auto, live, plain, off, got 'loud'"),
     ],
 )
 def test_an_invalid_variable_or_argument_is_refused_by_name(monkeypatch, given, complaint):
@@ -120,7 +134,6 @@ def test_a_compression_is_read_as_it_was_written_and_its_fraction_is_over_0_and_
         (["run"], ["--servers", "ps-0:5000,unix:ps.sock"], "needs unix: and an absolute path"),
         (["run", "--servers", "h:1"], ["--push-every", "0"], "0 is not in the range x>=1"),
         (["run", "--servers", "h:1"], ["--sigterm-code", "256"], "256 is not in the range 0<=x<=255"),
-        (["run"], [], "Missing option '--servers'"),
         (["local", "nowhere.py"], [], "Invalid value for 'SCRIPT': File 'nowhere.py' does not exist."),
     ],
 )

@@ -71,8 +71,7 @@ def elu(x: Array, /, alpha: float = 1.0) -> Result:
 
 @op
 def selu(x: Array, /) -> Result:
-    """1.0507 * elu(x, 1.6733): with normal kernels of variance 1 / fan_in, activations tend to mean 0
-    and variance 1 from layer to layer.
+    """1.0507 * elu(x, 1.6733), which keeps activations near mean 0 and variance 1 behind kernels of `lecun_normal`.
 
     Source: G. Klambauer, T. Unterthiner, A. Mayr, S. Hochreiter, "Self-Normalizing Neural Networks", NIPS 2017,
     equations 2 and 14.

@@ -120,7 +120,7 @@ def _where(a: Array, b: Array, /, condition: ArrayLike) -> Result:
 def where(condition: TensorLike, a: TensorLike, b: TensorLike) -> Tensor:
     """Elements of a where the condition is true and of b elsewhere; all three broadcast.
 
-    The condition, booleans such as `x.value > 0`, is a constant. Only the selected element gets a gradient.
+    The condition, booleans such as `x > 0`, is a constant. Only the selected element gets a gradient.
     """
     return _where(a, b, condition)
 

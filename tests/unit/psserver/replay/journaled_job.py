@@ -18,6 +18,7 @@ from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.initializers import RowUniform
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from psworker.client.client import Client
+from psworker.client.retrying_calls import JobChoice
 from psworker.transport.grpc_transport import GrpcTransport
 
 TIMEOUT = 60  # seconds that no call comes near to
@@ -82,7 +83,7 @@ class Job:
     def _train(self, addresses, name, steps):
         draws = np.random.default_rng(self.workers.index(name))
         with closing(GrpcTransport(addresses)) as transport:
-            client = Client(transport, name, TIMEOUT)
+            client = Client(transport, name, TIMEOUT, job=JobChoice(resume=True))
             incarnation = client.join().incarnation
             client.register(DECLARED)
             values, number = client.pull(["W", "V"]), 0

@@ -65,6 +65,10 @@ SAMPLES = {
     "loss: float": itertools.cycle((math.nan, 0.0)),
     "encoding: str": itertools.cycle(ENCODINGS),
     "state: str": itertools.cycle(("live", "lost")),
+    "tuple[JobReport, ...]": [
+        ms.JobReport(ms.Job(3, "a"), "done", 7, 2, 5, 0.5),
+        ms.JobReport(ms.Job(), "empty", 0, 0),
+    ],
     "known_versions: tuple[int, ...]": [-1, 2**62],
     "tuple[Value, ...]": [ms.Value(f"name-{n}", 7 + n, one) for n, one in enumerate((*ARRAYS, *PACKED, None))],
     "tuple[Gradient, ...]": [ms.Gradient(f"name-{n}", 7 + n, one) for n, one in enumerate(GRADIENTS)],

@@ -25,6 +25,8 @@ RANDOM = {
     "glorot_normal": (initializers.glorot_normal(), 0, 2 / 500, NORMAL, None),
     "he_uniform": (initializers.he_uniform(), 0, 2 / 300, UNIFORM, (-math.sqrt(6 / 300), math.sqrt(6 / 300))),
     "he_normal": (initializers.he_normal(), 0, 2 / 300, NORMAL, None),
+    "lecun_uniform": (initializers.lecun_uniform(), 0, 1 / 300, UNIFORM, (-0.1, 0.1)),
+    "lecun_normal": (initializers.lecun_normal(), 0, 1 / 300, NORMAL, None),
 }
 
 
@@ -54,10 +56,11 @@ def test_arrays_have_the_moments_and_bounds_of_their_distribution_and_any_size(n
     assert not np.any(draw(initializer, (4, 3), seed=1) == draw(initializer, (4, 3), seed=2))
     for shape in [(1, 1), (0, 3), (2, 0, 0, 3)]:
         assert draw(initializer, shape).shape == shape
-    by_fans = name.startswith(("glorot", "he"))
+    by_fans = name.startswith(("glorot", "he", "lecun"))
     if by_fans:  # fans count the positions of a kernel
         fans = 5 * 5 * (100 if name.startswith("glorot") else 40)
-        check_moments(draw(initializer, (5, 5, 40, 60)), 0, 2 / fans, kurtosis)
+        check_moments(draw(initializer, (5, 5, 40, 60)), 0, (1 if name.startswith("lecun") else 2) / fans, kurtosis)
+        assert repr(initializer) == f"{name}()"
     for shape in [(), (5,)]:
         if by_fans:
             with pytest.raises(ValueError, match=rf"{name}: needs a shape \(\.\.\., inputs, outputs\), got \("):

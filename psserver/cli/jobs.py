@@ -1,0 +1,75 @@
+"""`psserver jobs` and `psserver reset`: the jobs of standing servers as a table or JSON, and an end of the last."""
+
+import json
+from collections.abc import Sequence
+
+import click
+import grpc
+from rich.table import Table
+
+from psserver.cli.status import make_console, plain
+from pswire.channel import error_from, open_channel
+from pswire.codec import decode, encode
+from pswire.errors import ConfigurationError, Unavailable
+from pswire.job_status import JobStatus
+from pswire.messages import Emptied, Reset
+from pswire.status_client import StatusClient
+from pswire.tensors.transport import InlineReceiver, InlineSender
+from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
+
+
+def show_jobs(addresses: Sequence[str], timeout: float, *, as_json: bool) -> None:
+    """Print the jobs of these servers. Raises `Unavailable` if shard 0 does not answer."""
+    jobs = _ask(addresses, timeout).jobs
+    if as_json:
+        click.echo(json.dumps([plain(one.job) | plain(one) | {"job": str(one.job)} for one in jobs], indent=2))
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for header in ("job", "name", "state", "steps", "workers", "epochs", "cost"):
+        table.add_column(header, justify="left" if header in ("name", "state") else "right", no_wrap=header != "name")
+    for one in jobs:
+        cost = "–" if one.cost is None else f"{one.cost:.4f}"
+        counts = f"{one.global_step:,}", f"{one.workers:,}", f"{one.epochs:,}"
+        table.add_row(str(one.job.number), one.job.name or "–", one.state, *counts, cost)
+    make_console().print(table)
+
+
+def reset(addresses: Sequence[str], timeout: float, *, force: bool) -> str:
+    """End the job of these servers; the line that says so.
+
+    Raises `ConfigurationError` if they are not all shards of one job, and `Unavailable` if one does not answer, or
+    workers are live and `force` is not given; before anything is done.
+    """
+    status = _ask(addresses, timeout)
+    reports = [answer.report for answer in status.answers if answer.report is not None]
+    if sorted(report.shard for report in reports) != list(range(status.shards)):
+        named = ", ".join(str(report.shard) for report in reports)
+        raise ConfigurationError(f"these are shards {named} of {status.shards}: name all of them, each once")
+    live = [worker.name for worker in status.workers if worker.state == "live"]
+    if live and not force:
+        raise Unavailable(f"{status.jobs[-1].job} is running with {', '.join(live)}: stop it first, or use --force")
+    number = max(report.jobs[-1].job.number for report in reports) + 1
+    in_order = sorted(zip(reports, addresses, strict=True), key=lambda pair: pair[0].shard)
+    for _, address in in_order:  # shard 0 first: it tells workers which job there is
+        _reset_shard(address, Reset(number, force), timeout)
+    ended = status.jobs[-1]
+    return f"{ended.job} was {ended.state} at step {ended.global_step:,}; the servers are empty"
+
+
+def _reset_shard(address: str, message: Reset, timeout: float) -> None:
+    with open_channel(address) as channel:
+        stub = ParameterServerStub(channel)  # type: ignore[no-untyped-call]
+        try:
+            answer = decode(stub.Reset(encode(message, InlineSender()), timeout=timeout), InlineReceiver())
+        except grpc.RpcError as error:
+            raise error_from(error, address) from error
+    assert isinstance(answer, Emptied)
+
+
+def _ask(addresses: Sequence[str], timeout: float) -> JobStatus:
+    """The status, from all shards. Raises `Unavailable`."""
+    with StatusClient(addresses) as client:
+        status = client.ask(timeout)
+    if silent := [answer.problem for answer in status.answers if answer.report is None]:
+        raise Unavailable("\n".join(silent))
+    return status

@@ -1,0 +1,144 @@
+"""A status line on a terminal, while a program goes on printing; and the same text as plain lines.
+
+The line is at the cursor, below all output. The streams of the program that are terminals erase it before they write,
+so it never mixes with output; it is shown again with the next status, once the program has ended its line.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import TextIO
+
+from pswire.job_status import JobStatus
+from psworker import config
+from psworker.progress.progress import Progress
+from psworker.progress.text import step_line, summary_line
+from psworker.progress.watch import Watch
+
+#: Seconds between two updates of the line, and between two plain lines.
+LINE_INTERVAL, PLAIN_INTERVAL = 0.5, 2.0
+_ERASE = "\r\x1b[K"
+
+
+class ProgressDisplay:
+    """Shows the progress of a job on stderr until `close`, then a summary.
+
+    `mode` is "auto" or "live": a line if stderr is a terminal; "plain": a line every `PLAIN_INTERVAL` seconds; "off".
+    `ask` is as for `Watch`.
+    """
+
+    def __init__(self, mode: str, ask: Callable[[float], JobStatus]) -> None:
+        self._process = os.getpid()
+        self._line: StatusLine | None = None
+        self._watch: Watch | None = None
+        if mode == "plain" and sys.stderr is not None:
+            self._watch = Watch(ask, _print_progress, interval=PLAIN_INTERVAL)
+        elif mode in ("auto", "live") and is_capable(sys.stderr):
+            self._line = StatusLine(sys.stderr)
+            self._watch = Watch(ask, self._line.show, interval=LINE_INTERVAL)
+        if self._watch is not None:
+            self._watch.start()
+
+    def close(self, *, failed: bool) -> None:
+        """Erase the line; unless the job has `failed`, write a summary. Does nothing in a forked child."""
+        if self._watch is None or os.getpid() != self._process:
+            return
+        self._watch.close(failed=failed)
+        if self._line is not None:
+            self._line.close()
+        if not failed and (self._line is None or self._line.was_shown):
+            _print(summary_line(self._watch.progress))
+
+
+def _print_progress(job: Progress) -> None:
+    _print(f"[{job.seconds:5.1f} s] {step_line(job)}")
+
+
+def _print(text: str) -> None:
+    with suppress(OSError, ValueError):  # closed: progress must not end the program
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
+def is_capable(stream: TextIO | None) -> bool:
+    """Whether a stream is a terminal that can erase a line, and leaves this to the process; not so on Windows."""
+    try:
+        return stream is not None and stream.isatty() and os.name == "posix" and config.terminal() not in ("", "dumb")
+    except ValueError:  # closed
+        return False
+
+
+class StatusLine:
+    """One line on a terminal, below what the program writes to stdout and stderr, until `close`.
+
+    Any thread may call. `_lock` guards the state and the order of what is written. A forked child writes as before.
+    """
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._terminal = terminal
+        self._process = os.getpid()
+        self._lock = threading.RLock()  # a signal handler may print within a write
+        self._hooks = ExitStack()
+        self._visible = False
+        self._at_start = True  # of a line: the program has ended its last one
+        self._shown: tuple[int, str] | None = None
+        self._write: Callable[[str], int] = terminal.write
+        for stream in {id(one): one for one in (sys.stdout, self._terminal) if is_capable(one)}.values():
+            self._hook(stream)
+
+    def close(self) -> None:
+        """Erase the line, and leave the streams as they were."""
+        with self._lock:
+            self._erase()
+        self._hooks.close()
+
+    def show(self, job: Progress) -> None:
+        """Replace the line, unless the program is within one of its own, or in the background.
+
+        Only if something has advanced: a program may be waiting for input in its debugger.
+        """
+        now = job.step, job.problem
+        with self._lock, suppress(OSError, ValueError):  # closed
+            if now != self._shown and self._at_start and self._is_in_foreground():
+                width = os.get_terminal_size(self._terminal.fileno()).columns or 80
+                self._write(f"{_ERASE}{step_line(job, width - 1)}")
+                self._terminal.flush()
+                self._visible, self._shown = True, now
+
+    @property
+    def was_shown(self) -> bool:
+        """Whether there was a line."""
+        return self._shown is not None
+
+    def _is_in_foreground(self) -> bool:
+        return os.tcgetpgrp(self._terminal.fileno()) == os.getpgrp()
+
+    def _erase(self) -> None:
+        if self._visible:
+            self._visible = False
+            with suppress(OSError, ValueError):
+                self._write(_ERASE)
+                self._terminal.flush()
+
+    def _hook(self, stream: TextIO) -> None:
+        """Have the line erased before each write to a stream: of the object itself, which loggers have kept."""
+        hooked = partial(self._write_above, stream.write)
+        stream.write = hooked  # type: ignore[method-assign]
+
+        def unhook() -> None:
+            if stream.__dict__.get("write") is hooked:  # nobody else has replaced it
+                del stream.__dict__["write"]
+
+        self._hooks.callback(unhook)
+
+    def _write_above(self, original: Callable[[str], int], text: str) -> int:
+        if os.getpid() != self._process:
+            return original(text)
+        with self._lock:
+            self._erase()
+            if text:
+                self._at_start = text.endswith("\n")
+            return original(text)

@@ -1,0 +1,113 @@
+"""The progress of a job as text: a line that fits a terminal, and a summary. Pure."""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from psworker.progress.progress import Progress
+
+_SEPARATOR = " · "
+#: Names of workers that have not joined which are listed.
+_MOST_NAMES = 3
+
+
+def step_line(job: Progress, width: int | None = None) -> str:
+    """The job in one line: epoch, step, time left, rate, mean cost, staleness and drops, as far as they are known.
+
+    epoch 5 of 10 · step 4,000 of ~8,200 · 0:03 left · 1,290 steps/s · cost 0.4750 · staleness 0.9
+
+    At most `width` columns wide: what matters less is left out.
+    """
+    missing = [worker.status.name for worker in job.workers if worker.status.state == "starting"]
+    if missing and not job.step:
+        return fit([(f"waiting for {_listed(missing)} to join", 0), (job.problem, 1)], width)
+    costs = [worker.cost for worker in job.workers if worker.cost is not None]
+    left = job.seconds_left
+    parts = [
+        (epoch_text(job), 3),
+        (f"step {job.step:,}", 0),
+        ("" if left is None else f"{clock(left)} left", 4),
+        (f"{rate_text(sum(worker.rate for worker in job.workers))} steps/s", 6),
+        (f"cost {fmean(costs):.4f}" if costs else "", 5),
+        (staleness_text(job), 7),
+        (_dropped_text(job), 2),
+        (job.problem, 1),
+    ]
+    longer = [parts[0], (f"step {job.step:,}{_total_text(job)}", 0), *parts[2:]]
+    line = fit(longer, None)
+    return line if width is None or len(line) <= width else fit(parts, width)
+
+
+def summary_line(job: Progress) -> str:
+    """The whole job in one line, when it is over: steps, seconds, steps per second, mean staleness, workers."""
+    seconds = max(0.0, job.advanced - job.began)
+    rate = f"{rate_text(job.step / seconds)} steps/s" if seconds > 0 else ""
+    workers = f"{len(job.workers)} worker{'s' * (len(job.workers) != 1)}"
+    parts = [f"{job.step:,} steps in {seconds:.1f} s", rate, staleness_text(job), _dropped_text(job), workers]
+    return _SEPARATOR.join(filter(None, parts))
+
+
+def fit(parts: Sequence[tuple[str, int]], width: int | None) -> str:
+    """The parts that are not empty, in a line; without those of the highest ranks if it would be too wide.
+
+    Parts of rank 0 and 1 always stay; the line is cut if they are too wide.
+    """
+    kept = [part for part in parts if part[0]]
+    while width is not None and len(_joined(kept)) > width:
+        last = max(kept, key=lambda part: part[1])
+        if last[1] <= 1:
+            return f"{_joined(kept)[: width - 1]}…"
+        kept.remove(last)
+    return _joined(kept)
+
+
+def _joined(parts: Sequence[tuple[str, int]]) -> str:
+    return _SEPARATOR.join(text for text, _ in parts)
+
+
+def epoch_text(job: Progress) -> str:
+    """The epoch in progress, and of how many, if that is known; of several data queues the one that is behind."""
+    queue = job.queue
+    epoch = max((worker.status.epoch for worker in job.workers), default=0) if queue is None else queue.epoch
+    if not epoch:
+        return ""
+    epochs = 0 if queue is None else queue.spec.epochs
+    return f"epoch {epoch:,} of {epochs:,}" if epochs else f"epoch {epoch:,}"
+
+
+def clock(seconds: float) -> str:
+    """A time as minutes and seconds, hours too, or days: 0:03, 12:05, 1:02:05, 3 days."""
+    whole = round(seconds)
+    minutes, hours = whole // 60, whole // 3600
+    if hours >= 48:
+        return f"{hours / 24:.0f} days"
+    return f"{hours}:{minutes % 60:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+def _total_text(job: Progress) -> str:
+    """The estimated number of steps, with three digits."""
+    return "" if job.total_steps is None else f" of ~{max(job.step, int(float(f'{job.total_steps:.3g}'))):,}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names with "and" before the last; of many the first ones, and how many others there are."""
+    if len(names) > _MOST_NAMES + 1:
+        return f"{', '.join(names[:_MOST_NAMES])} and {len(names) - _MOST_NAMES} others"
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def staleness_text(job: Progress) -> str:
+    """The mean staleness of all pushes; nothing with one worker, whose weights are fresh."""
+    statuses = [worker.status for worker in job.workers]
+    known = [(one.mean_staleness, one.steps) for one in statuses if one.mean_staleness is not None]
+    pushes = sum(steps for _, steps in known)
+    return f"staleness {sum(mean * steps for mean, steps in known) / pushes:.1f}" if pushes and len(known) > 1 else ""
+
+
+def _dropped_text(job: Progress) -> str:
+    dropped = sum(worker.status.dropped for worker in job.workers)
+    return f"{dropped:,} dropped" if dropped else ""
+
+
+def rate_text(rate: float) -> str:
+    """Steps per second, with a digit after the point if there are few."""
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"

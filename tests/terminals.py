@@ -1,0 +1,59 @@
+"""Commands on a real terminal (a pty), and what a person sees there."""
+
+import fcntl
+import os
+import re
+import select
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.commands import BOUND
+
+
+def run_on_terminal(
+    command: list[str], columns: int, env: Mapping[str, str], folder: Path | None = None
+) -> tuple[int, str]:
+    """Run a command whose controlling terminal has so many columns; its exit code and all that it has written."""
+    ours, terminal = os.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+
+    def take_terminal() -> None:
+        os.setsid()
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
+    written = bytearray()
+    with subprocess.Popen(command, cwd=folder, env=dict(env), preexec_fn=take_terminal, **streams) as process:
+        os.close(terminal)
+        end = time.monotonic() + 2 * BOUND
+        while time.monotonic() < end:
+            readable, _, _ = select.select([ours], [], [], 1.0)
+            try:
+                data = os.read(ours, 1 << 16) if readable else b"" if process.poll() is not None else None
+            except OSError:  # all processes have closed the terminal
+                break
+            if data == b"":
+                break
+            written += data or b""
+        else:
+            process.kill()
+        os.close(ours)
+        code = process.wait()
+    return code, written.decode()
+
+
+def frames(written: str) -> list[str]:
+    """Everything that was a line at some moment, in order: each ends with a line feed, or is erased."""
+    return [part for part in re.split(r"[\r\n]+", written.replace("\x1b[K", "")) if part]
+
+
+def screen(written: str) -> list[str]:
+    """The lines that stay, of output that returns to a line's beginning and erases it."""
+    lines = []
+    for line in written.replace("\r\n", "\n").split("\n"):
+        lines.append(line.rpartition("\r\x1b[K")[2])
+    return lines
