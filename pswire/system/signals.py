@@ -6,6 +6,7 @@ is stored, and raised at the end of the outermost block. A long call is cut shor
 other programs and notebooks the first block replaces Python's own handler of Ctrl-C. Standard library only.
 """
 
+import _signal  # type: ignore[import-not-found]  # a part of CPython that has no types
 import os
 import signal
 import threading
@@ -86,6 +87,10 @@ def end_at_next(number: signal.Signals) -> None:
 GRACE = 0.5
 
 
+_SIGINT, _RAISES_AT_ONCE = int(signal.SIGINT), signal.default_int_handler
+_handler_of: Callable[[int], object] = _signal.getsignal  # signal.getsignal looks for an enum, which takes 2 us
+
+
 class _Depth(threading.local):
     """Blocks that the current thread is in; handlers read that of the main thread, in which they run."""
 
@@ -107,7 +112,7 @@ class _Block:
         self._raises = raises
 
     def __enter__(self) -> None:
-        if not _depth.blocks and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        if not _depth.blocks and _handler_of(_SIGINT) is _RAISES_AT_ONCE:
             _defer_interrupts()
         _depth.blocks += 1
 
