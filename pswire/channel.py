@@ -112,7 +112,7 @@ def error_from(rpc_error: grpc.RpcError, address: str) -> ParamServerError:
 
 def timeout_message(address: str) -> str:
     """The message for a server that has not answered within a call's deadline."""
-    return f"the server at {address} did not answer in time; is it overloaded, or is the timeout too short?"
+    return f"the server at {address} did not answer in time: it is busy, stopped or cut off, or the timeout is short"
 
 
 def _explain(status: str, details: str, address: str) -> str:

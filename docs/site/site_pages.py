@@ -6,6 +6,7 @@ README.md is the start page and has no directives, which GitHub would show as th
 import re
 
 from docutils import nodes
+from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.nodes import make_refnode
@@ -40,13 +41,28 @@ def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
         source[0] += "".join(NAVIGATION.format(caption=c, pages="\n".join(pages)) for c, pages in parts.items())
 
 
-def full_names(code: str) -> list[str]:
-    """The names in the reference that a code span such as `ops.matmul` or `session.save(path)` may stand for."""
+def full_names(code: str, scope: str) -> list[str]:
+    """The names in the reference that a code span such as `ops.matmul` or `session.save(path)` may stand for.
+
+    `scope` is the name whose text has the span, such as `psworker.Session.save`: other methods are named by themselves.
+    """
     name = re.sub(r"\(.*\)$", "", code)
     prefix, point, rest = name.partition(".")
     if point:
         return [name, PREFIXES.get(prefix, "") + rest]
-    return [f"{module}.{name}" for module in CLASSES] if name[:1].isupper() else []
+    outer = [scope.rsplit(".", count)[0] for count in range(1, scope.count(".") + 1)]
+    return [f"{module}.{name}" for module in [*outer, *(CLASSES if name[:1].isupper() else [])]]
+
+
+def scope_of(node: nodes.Node) -> str:
+    """The name in the reference whose text has this node; for the table of all ops, one of them."""
+    while node is not None:
+        if isinstance(node, addnodes.desc) and node[0]["ids"]:
+            return str(node[0]["ids"][0])
+        if isinstance(node, nodes.section) and "all-ops" in node["ids"]:
+            return "psworker.ops.*"
+        node = node.parent
+    return ""
 
 
 class LinkCode(SphinxPostTransform):
@@ -57,10 +73,12 @@ class LinkCode(SphinxPostTransform):
     def run(self, **_: object) -> None:
         """Change the document."""
         objects = self.env.domains.python_domain.objects
+        page = self.env.current_document.docname
         for span in list(self.document.findall(nodes.literal)):
-            entry = next((objects[name] for name in full_names(span.astext()) if name in objects), None)
-            if entry is not None and not isinstance(span.parent, nodes.reference | nodes.title):
-                page = self.env.current_document.docname
+            scope = scope_of(span)
+            name = next((name for name in full_names(span.astext(), scope) if name in objects), scope)
+            if name != scope and not isinstance(span.parent, nodes.reference | nodes.title):
+                entry = objects[name]
                 link = make_refnode(self.app.builder, page, entry.docname, entry.node_id, span.deepcopy())
                 span.replace_self(link)
 

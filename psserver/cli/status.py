@@ -4,17 +4,17 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from pswire.errors import Unavailable
+from pswire.fitted_table import Column, FittedTable, printable
 from pswire.job_status import JobStatus, ShardAnswer
 from pswire.messages import QueueStatus, StatusReport, StorageStatus
 from pswire.optimizers import UpdateSpec
@@ -26,8 +26,8 @@ from pswire.status_client import StatusClient
 _NON_TERMINAL_WIDTH = 1000
 
 _NONE = "–"
-_ANY_WIDTH = 10_000
-_WORDS, _NUMBER = {"overflow": "fold"}, {"justify": "right", "no_wrap": True}
+#: Names of variables that are listed.
+_MOST_NAMES = 6
 _STYLES = {"live": "green", "left": "dim", "lost": "bold red", "silent": "bold red"}
 
 
@@ -115,20 +115,50 @@ def tables(job: JobStatus, *, servers: bool = True) -> RenderableType:
     """The line and all tables that have rows; that of the shards only if they are `servers`."""
     parts: list[RenderableType] = [_text(job_line(job))]
     parts += [_text(f"warning: {problem}", "yellow") for problem in job.problems]
-    shards: tuple[_Column, ...] = _SHARDS
+    shards: tuple[Column, ...] = _SHARDS
     if any(answer.report is not None and answer.report.storage.folder for answer in job.answers):
         shards = (*_SHARDS, *_STORAGE)
-    optimizer = _Column("optimizer", lambda one: _optimizer(one.optimizer, job.global_step))
     for table in (
-        _Table("Shards", shards, job.answers if servers else ()),
-        _Table("Workers", _WORKERS, job.workers),
-        _Table("Data queues", _QUEUES, job.queues),
-        _Table("Variables", (*_VARIABLES, optimizer), job.variables),
-        _Table("Changes of hyperparameters", _CHANGES, job.changes),
+        _table("Shards", shards, job.answers if servers else ()),
+        _table("Workers", _WORKERS, job.workers),
+        _table("Data queues", _QUEUES, job.queues),
+        _Variables(job),
+        _table("Changes of hyperparameters", _CHANGES, job.changes),
     ):
         if table.rows:
             parts += ["", table]
     return Group(*parts)
+
+
+def _table(title: str, columns: Sequence[Column], rows: Sequence[object]) -> FittedTable:
+    return FittedTable(columns, rows, title, lambda column, text, row: _STYLES.get(text, ""))
+
+
+class _Variables:
+    """The table of the variables; where it would be too wide with them, optimizers have a table of their own.
+
+    There each is listed once, with all its hyperparameters and variables.
+    """
+
+    def __init__(self, job: JobStatus) -> None:
+        self.rows, self._step = job.variables, job.global_step
+        self._optimizers: dict[str, list[str]] = {}
+        for one in job.variables:
+            if one.optimizer is not None:
+                self._optimizers.setdefault(_optimizer(one.optimizer, self._step), []).append(one.spec.name)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """One table, or two."""
+        whole = (*_VARIABLES, Column("optimizer", lambda one: _optimizer(one.optimizer, self._step)))
+        table = _table("Variables", whole, self.rows)
+        if table.width <= options.max_width:
+            yield table
+            return
+        kind = Column("optimizer", lambda one: _NONE if one.optimizer is None else one.optimizer.kind, 3)
+        yield _table("Variables", (*_VARIABLES, kind), self.rows)
+        if self._optimizers:
+            yield ""
+            yield _table("Optimizers", _OPTIMIZERS, list(self._optimizers.items()))
 
 
 def job_line(job: JobStatus) -> str:
@@ -149,43 +179,8 @@ def job_line(job: JobStatus) -> str:
     return " · ".join(parts)
 
 
-class _Column(NamedTuple):
-    """A column of a table: its header, the cell of a row, and how rich lays it out."""
-
-    header: str
-    cell: Callable[[Any], str]
-    layout: Mapping[str, Any] = _WORDS
-    optional: bool = False  # left out if the whole table is too wide
-    narrow: int | None = None  # its width then
-
-
-class _Table(NamedTuple):
-    """A table that shows fewer columns if all are too wide."""
-
-    title: str
-    columns: Sequence[_Column]
-    rows: Sequence[object]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        table = self._drawn(narrow=False)
-        width = console.measure(table, options=options.update(max_width=_ANY_WIDTH)).maximum
-        yield table if width <= options.max_width else self._drawn(narrow=True)
-
-    def _drawn(self, *, narrow: bool) -> Table:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        table.title, table.title_justify, table.title_style = self.title, "left", "bold"
-        columns = [column for column in self.columns if not (narrow and column.optional)]
-        for column in columns:
-            table.add_column(column.header, max_width=column.narrow if narrow else None, **column.layout)
-        for row in self.rows:
-            cells = [column.cell(row) for column in columns]
-            table.add_row(*(_text(cell, _STYLES.get(cell, "")) for cell in cells))
-        return table
-
-
 def _text(words: str, style: str = "") -> Text:
-    """Text without control characters: a worker's name must not move the cursor."""
-    return Text("".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words), style)
+    return Text(printable(words), style)
 
 
 def size(nbytes: float) -> str:
@@ -240,65 +235,80 @@ def _done(queue: QueueStatus) -> str:
     return f"{queue.done:,}{unit}" if queue.spec.total is None else f"{queue.done:,} of {queue.spec.total:,}{unit}"
 
 
+def _live(report: StatusReport) -> int:
+    return sum(one.state == "live" for one in report.workers)
+
+
 def _of_report(cell: Callable[[StatusReport], str], silent: str = _NONE) -> Callable[[ShardAnswer], str]:
     return lambda answer: silent if answer.report is None else cell(answer.report)
 
 
+def _names(names: Sequence[str]) -> str:
+    """Names of variables; of many the first ones, and how many others there are."""
+    listed = ", ".join(names[:_MOST_NAMES])
+    return listed if len(names) <= _MOST_NAMES else f"{listed} and {len(names) - _MOST_NAMES} others"
+
+
 _SHARDS = (
-    _Column("shard", _of_report(lambda report: f"{report.shard}/{report.shards}", "?"), _WORDS | {"no_wrap": True}),
-    _Column("address", lambda answer: answer.address, _WORDS | {"min_width": 15}),
-    _Column("step", _of_report(lambda report: f"{report.global_step:,}", "silent"), _NUMBER),
-    _Column("vars", _of_report(lambda report: f"{len(report.variables):,}"), _NUMBER),
-    _Column("memory", _of_report(lambda report: size(report.nbytes)), _NUMBER),
-    _Column("pushes/s", _of_report(lambda report: f"{report.traffic.pushes:,.1f}"), _NUMBER, optional=True),
-    _Column("in/s", _of_report(lambda report: size(report.traffic.bytes_in)), _NUMBER, optional=True),
-    _Column("out/s", _of_report(lambda report: size(report.traffic.bytes_out)), _NUMBER, optional=True),
-    _Column("stale\np50", _of_report(lambda report: f"{report.staleness.p50:,}"), _NUMBER),
-    _Column("p99", _of_report(lambda report: f"{report.staleness.p99:,}"), _NUMBER),
-    _Column("live", _of_report(lambda report: f"{sum(one.state == 'live' for one in report.workers):,}"), _NUMBER),
+    Column("shard", _of_report(lambda report: f"{report.shard}/{report.shards}", "?")),
+    Column("address", lambda answer: answer.address, shortest=21),
+    Column("step", _of_report(lambda report: f"{report.global_step:,}", "silent"), number=True),
+    Column("vars", _of_report(lambda report: f"{len(report.variables):,}"), 4, number=True),
+    Column("memory", _of_report(lambda report: size(report.nbytes)), 1, number=True),
+    Column("pushes/s", _of_report(lambda report: f"{report.traffic.pushes:,.1f}"), 7, number=True),
+    Column("in/s", _of_report(lambda report: size(report.traffic.bytes_in)), 8, number=True),
+    Column("out/s", _of_report(lambda report: size(report.traffic.bytes_out)), 8, number=True),
+    Column("stale\np50", _of_report(lambda report: f"{report.staleness.p50:,}"), 3, number=True),
+    Column("p99", _of_report(lambda report: f"{report.staleness.p99:,}"), 4, number=True),
+    Column("live", _of_report(lambda report: f"{_live(report):,}"), 2, number=True),
 )
 
 _STORAGE = (
-    _Column("checkpoint", _of_report(lambda report: _checkpoint(report.storage)), _WORDS | {"no_wrap": True}),
-    _Column("journal", _of_report(lambda report: _journal(report.storage)), _NUMBER),
+    Column("checkpoint", _of_report(lambda report: _checkpoint(report.storage)), 5),
+    Column("journal", _of_report(lambda report: _journal(report.storage)), 6, number=True),
 )
 
 _WORKERS = (
-    _Column("worker", lambda worker: f"{worker.name}{' (chief)' * worker.chief}"),
-    _Column("state", lambda worker: worker.state),
-    _Column("steps", lambda worker: f"{worker.steps:,}", _NUMBER),
-    _Column("dropped", lambda worker: f"{worker.dropped:,}", _NUMBER),
-    _Column("mean\nstaleness", lambda worker: _number(worker.mean_staleness, ".2f"), _NUMBER),
-    _Column("loss", lambda worker: _number(worker.loss, ".4f"), _NUMBER),
-    _Column("epoch", lambda worker: str(worker.epoch or _NONE), _NUMBER),
-    _Column("lease\nleft", lambda worker: _number(worker.lease_left, ".1f", " s"), _NUMBER),
-    _Column("transport", lambda worker: worker.tensor_transport or _NONE),
-    _Column("waiting for", lambda worker: worker.waiting_for or _NONE),
+    Column("worker", lambda worker: f"{worker.name}{' (chief)' * worker.chief}", shortest=16),
+    Column("state", lambda worker: worker.state),
+    Column("steps", lambda worker: f"{worker.steps:,}", number=True),
+    Column("dropped", lambda worker: f"{worker.dropped:,}", 6, number=True),
+    Column("mean\nstaleness", lambda worker: _number(worker.mean_staleness, ".2f"), 5, number=True),
+    Column("loss", lambda worker: _number(worker.loss, ".4f"), 2, number=True),
+    Column("epoch", lambda worker: str(worker.epoch or _NONE), 4, number=True),
+    Column("lease\nleft", lambda worker: _number(worker.lease_left, ".1f", " s"), 3, number=True),
+    Column("transport", lambda worker: worker.tensor_transport or _NONE, 7, shortest=13),
+    Column("waiting for", lambda worker: worker.waiting_for or _NONE, shortest=16),
 )
 
 _QUEUES = (
-    _Column("data queue", lambda queue: queue.spec.name),
-    _Column("epoch", _epoch, _NUMBER),
-    _Column("size", lambda queue: f"{queue.spec.size:,}" if queue.spec.size else "unknown", _NUMBER),
-    _Column("done", _done, _NUMBER),
-    _Column("blocks\nout", lambda queue: f"{queue.blocks_out:,}", _NUMBER),
+    Column("data queue", lambda queue: queue.spec.name, shortest=14),
+    Column("epoch", _epoch, number=True),
+    Column("size", lambda queue: f"{queue.spec.size:,}" if queue.spec.size else "unknown", 1, number=True),
+    Column("done", _done, number=True),
+    Column("blocks\nout", lambda queue: f"{queue.blocks_out:,}", 2, number=True),
 )
 
 _VARIABLES = (
-    _Column("variable", lambda one: one.spec.name, narrow=14),
-    _Column("dtype and shape", lambda one: f"{one.spec.dtype}{list(one.spec.shape)}{' table' * one.table}", narrow=13),
-    _Column("shards", lambda one: ",".join(map(str, one.shards))),
-    _Column("version", lambda one: _range(one.versions), _NUMBER),
-    _Column("updates", lambda one: _range(one.updates), _NUMBER, optional=True),
-    _Column("memory", lambda one: size(one.nbytes), _NUMBER, optional=True),
-    _Column("slots", lambda one: ", ".join(one.slots) or _NONE, narrow=10),
+    Column("variable", lambda one: one.spec.name, shortest=14),
+    Column("dtype and shape", lambda one: f"{one.spec.dtype}{list(one.spec.shape)}{' table' * one.table}", shortest=15),
+    Column("shards", lambda one: ",".join(map(str, one.shards)), 4),
+    Column("version", lambda one: _range(one.versions), number=True),
+    Column("updates", lambda one: _range(one.updates), 7, number=True),
+    Column("memory", lambda one: size(one.nbytes), 6, number=True),
+    Column("slots", lambda one: ", ".join(one.slots) or _NONE, 5, shortest=10),
+)
+
+_OPTIMIZERS = (
+    Column("optimizer", lambda one: one[0], shortest=34),
+    Column("variables", lambda one: _names(one[1]), shortest=18),
 )
 
 _CHANGES = (
-    _Column("after step", lambda change: f"{change.global_step:,}", _NUMBER),
-    _Column("worker", lambda change: change.worker),
-    _Column("variables", lambda change: ", ".join(change.names)),
-    _Column("optimizer", lambda change: _optimizer(change.optimizer, None)),
+    Column("after step", lambda change: f"{change.global_step:,}", number=True),
+    Column("worker", lambda change: change.worker, shortest=12),
+    Column("variables", lambda change: _names(change.names), shortest=12),
+    Column("optimizer", lambda change: _optimizer(change.optimizer, None), shortest=18),
 )
 
 

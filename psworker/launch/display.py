@@ -8,94 +8,53 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import NamedTuple, Self
+from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
-from pswire.job_status import JobWorker
+from pswire.fitted_table import Column, FittedTable
 from psworker.launch.processes import Stream
 from psworker.progress.progress import Progress
-from psworker.progress.text import rate_text, shorten, step_line, summary_line
+from psworker.progress.text import rate_text, step_line, summary_line
 
 #: Seconds between two lines of the plain display.
 PLAIN_INTERVAL = 2.0
 
 #: The width of a column of numbers, so that they do not move while they grow.
 _NUMBER_WIDTH = 6
-#: Columns between two columns of the table.
-_GAP = 2
 _COLORS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
 _STATE_STYLES = {"starting": "dim", "live": "green", "left": "dim", "lost": "bold red"}
 
 
-class _Column(NamedTuple):
-    """A column of the table; those of the highest `rank` are left out first if the table would be too wide."""
-
-    header: str
-    cells: Sequence[str]
-    rank: int
-    number: bool = True
-    shortest: int | None = None  # the width to which words may be cut
-
-    @property
-    def width(self) -> int:
-        return max(_NUMBER_WIDTH if self.number else 0, *map(len, (self.header, *self.cells)))
-
-    @property
-    def least_width(self) -> int:
-        return self.width if self.shortest is None else min(self.width, self.shortest)
-
-
-def table(job: Progress, width: int) -> Table:
-    """One row per worker, of `width` columns at most: some are left out, and names cut in the middle, if need be.
-
-    Drops, tensor transports and waits have columns only if there are any.
-    """
+def table(job: Progress) -> FittedTable:
+    """One row per worker. Drops, tensor transports and waits have columns only if there are any."""
     statuses = [worker.status for worker in job.workers]
-    names, waits = [status.name for status in statuses], [status.waiting_for or "–" for status in statuses]
     columns = [
-        _Column("worker", names, 0, number=False, shortest=12),
-        _Column("state", [status.state for status in statuses], 1, number=False),
-        _Column("epoch", [f"{status.epoch or '–'}" for status in statuses], 5),
-        _Column("steps", [f"{status.steps:,}" for status in statuses], 1),
-        _Column("steps/s", [rate_text(worker.rate) for worker in job.workers], 6),
-        _Column("cost", ["–" if worker.cost is None else f"{worker.cost:.4f}" for worker in job.workers], 3),
-        _Column("staleness", [_staleness(status) for status in statuses], 7),
+        Column("worker", lambda one: one.status.name, shortest=12, cut=True),
+        Column("state", lambda one: one.status.state, 1),
+        Column("epoch", lambda one: f"{one.status.epoch or '–'}", 5, number=True, least=_NUMBER_WIDTH),
+        Column("steps", lambda one: f"{one.status.steps:,}", number=True, least=_NUMBER_WIDTH),
+        Column("steps/s", lambda one: rate_text(one.rate), 6, number=True),
+        Column("cost", lambda one: _number(one.cost, ".4f"), 3, number=True, least=_NUMBER_WIDTH),
+        Column("staleness", lambda one: _number(one.status.mean_staleness, ".1f"), 7, number=True),
     ]
     if any(status.dropped for status in statuses):
-        columns.append(_Column("dropped", [f"{status.dropped:,}" for status in statuses], 4))
+        columns.append(Column("dropped", lambda one: f"{one.status.dropped:,}", 4, number=True))
     if any(status.tensor_transport for status in statuses):
-        columns.append(_Column("transport", [status.tensor_transport or "–" for status in statuses], 8, number=False))
+        columns.append(Column("transport", lambda one: one.status.tensor_transport or "–", 8))
     if any(status.waiting_for for status in statuses):
-        columns.append(_Column("waiting for", waits, 2, number=False, shortest=24))
-    while len(columns) > 1 and _gaps(columns) + sum(column.least_width for column in columns) > width:
-        columns.remove(max(columns, key=lambda column: column.rank))
-    rows = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
-    spare = width - _gaps(columns) - sum(column.least_width for column in columns)
-    cells = []
-    for column in columns:
-        room = min(column.width, column.least_width + max(0, spare))
-        spare -= room - column.least_width
-        rows.add_column(column.header, justify="right" if column.number else "left", no_wrap=True, width=room)
-        cells.append([Text(shorten(cell, room) if column.shortest else cell) for cell in column.cells])
-    for number, (row, status) in enumerate(zip(zip(*cells, strict=True), statuses, strict=True)):
-        row[0].stylize(_COLORS[number % len(_COLORS)])
-        for column, cell in zip(columns, row, strict=True):
-            if column.header == "state":
-                cell.stylize(_STATE_STYLES.get(status.state, ""))
-        rows.add_row(*row)
-    return rows
+        columns.append(Column("waiting for", lambda one: one.status.waiting_for or "–", 2, shortest=24, cut=True))
+    return FittedTable(columns, job.workers, style=_style)
 
 
-def _staleness(status: JobWorker) -> str:
-    return "–" if status.mean_staleness is None else f"{status.mean_staleness:.1f}"
+def _style(column: Column, text: str, row: int) -> str:
+    return {"worker": _COLORS[row % len(_COLORS)], "state": _STATE_STYLES.get(text, "")}.get(column.header, "")
 
 
-def _gaps(columns: Sequence[_Column]) -> int:
-    return _GAP * (len(columns) - 1)
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else f"{value:{form}}"
 
 
 class Display(ExitStack):
@@ -178,7 +137,7 @@ class LiveDisplay(Display):
         seconds, width = f"{job.seconds:.1f} s", self._live.console.width
         header = Text.assemble((seconds, "bold"), " · ", step_line(job, width - len(f"{seconds} · ")))
         with self._lock:
-            self._live.update(Group(header, table(job, width)), refresh=True)
+            self._live.update(Group(header, table(job)), refresh=True)
 
 
 def make_display(mode: str, names: Sequence[str]) -> Display:

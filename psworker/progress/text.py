@@ -64,14 +64,6 @@ def _joined(parts: Sequence[tuple[str, int]]) -> str:
     return _SEPARATOR.join(text for text, _ in parts)
 
 
-def shorten(name: str, width: int) -> str:
-    """A name that is too wide without its middle, so that it keeps the number at its end."""
-    if len(name) <= width:
-        return name
-    tail = width * 2 // 3
-    return f"{name[: width - 1 - tail]}…{name[len(name) - tail :]}"
-
-
 def epoch_text(job: Progress) -> str:
     """The epoch in progress, and of how many, if that is known; of several data queues the one that is behind."""
     queue = job.queue

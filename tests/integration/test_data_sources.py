@@ -240,6 +240,23 @@ def test_an_error_of_the_source_comes_from_the_loop_after_the_push_and_gives_the
             assert status(session.queues()[0]) == (1, 7, 0)
 
 
+@pytest.mark.parametrize("endless", ["a dataset", "an iterable"])
+def test_a_worker_that_stops_the_job_ends_endless_loops_of_all_workers(open_session, endless):
+    joined = threading.Barrier(2)
+
+    def work(name):
+        with open_session(name) as session:
+            joined.wait(30)
+            source = DATA if endless == "a dataset" else ({"x": number} for number in itertools.count())
+            for number, _ in enumerate(session.batches(source, 1, None if source is DATA else 1), 1):
+                if name == "w0" and number == 20:
+                    session.stop_all("enough")
+            return session.stopped
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(work, ("w0", "w1"))) == ["w0: enough"] * 2
+
+
 def test_an_evaluation_is_the_mean_over_the_examples_of_any_source_whatever_their_batches(open_session):
     mean = lambda batch: batch.x.mean()
     numbers = [{"x": number} for number in range(25)]

@@ -131,3 +131,11 @@ def test_signatures_show_what_the_source_says_and_ops_take_what_tensors_are_made
     assert signature("ops.html", "psworker.ops.add").startswith(add)
     assign = signature("variables.html", "psworker.Variable.assign")
     assert assign.startswith("assign(value: TensorLike) \N{RIGHTWARDS ARROW} None")
+
+
+def test_names_in_the_text_are_links_to_the_reference():
+    models = page_at(SITE / "docs" / "models.html").links
+    assert {f"reference/ops.html#psworker.ops.{name}" for name in ps.ops.__all__} <= set(models), "the table of all ops"
+    assert "reference/gradients.html#psworker.check_gradients" in models
+    session = page_at(REFERENCE / "session.html").links
+    assert session.count("#psworker.Session.assign_all") > 2, "beside its own anchor and the table of contents"

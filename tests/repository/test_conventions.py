@@ -77,6 +77,14 @@ def test_every_name_in_all_exists_once_and_docs_models_lists_every_op():
     assert sorted(re.findall(r"`(\w+)`", table)) == sorted(ops.__all__)
 
 
+def test_docs_models_lists_functions_of_jax_that_are_not_here_and_ops_that_are():
+    table = MODELS_PAGE.split("### Functions of jax.numpy")[1].split("| --- | --- |\n")[1].split("\n\n")[0]
+    rows = [row.split("|")[1:3] for row in table.strip().splitlines()]
+    assert len(rows) > 10
+    assert [name for absent, _ in rows for name in re.findall(r"`(\w+)`", absent) if name in ops.__all__] == []
+    assert {name for _, here in rows for name in re.findall(r"`(\w+)[`(]", here)} - {"list"} <= set(ops.__all__)
+
+
 def test_docs_models_lists_every_layer():
     layers = MODELS_PAGE.split("\nLayers:")[1].split("Initial values:")[0]
     assert sorted(re.findall(r"`nn\.(\w+)`", layers)) == sorted(psworker.nn.__all__)

@@ -63,3 +63,10 @@ def test_programs_in_public_docstrings_are_valid_python_and_their_names_of_ours_
 def test_code_spans_on_a_page_name_only_what_exists(page):
     spans = re.findall(r"`([^`\n]+)`", re.sub("```.*?```", "", page.read_text(), flags=re.DOTALL))
     assert set().union(*map(unknown_names, spans)) == set()
+
+
+def test_docstrings_have_no_markdown_links_or_headings_which_the_site_could_not_resolve():
+    assert len(DOCSTRINGS) > 300
+    for name, docstring in DOCSTRINGS.items():
+        prose = re.sub(r"`[^`]*`|^    .*$", "", inspect.cleandoc(docstring), flags=re.MULTILINE)
+        assert re.findall(r"\]\([^)]*\)|^#.*", prose, re.MULTILINE) == [], name

@@ -20,7 +20,7 @@ from psworker.autodiff.ops.arrays.shapes import *  # noqa: F403
 from psworker.autodiff.ops.convolution.conv1d import conv1d
 from psworker.autodiff.ops.convolution.conv2d import conv2d, precise
 from psworker.autodiff.ops.convolution.conv2d_transpose import conv2d_transpose
-from psworker.autodiff.ops.convolution.pooling import avg_pool2d, max_pool2d
+from psworker.autodiff.ops.convolution.pooling import avg_pool1d, avg_pool2d, max_pool1d, max_pool2d
 from psworker.autodiff.ops.elementwise import activations, comparisons, elementary, math
 from psworker.autodiff.ops.elementwise.activations import *  # noqa: F403
 from psworker.autodiff.ops.elementwise.comparisons import *  # noqa: F403
@@ -40,7 +40,8 @@ from psworker.autodiff.ops.selection.ordering import *  # noqa: F403
 from psworker.autodiff.ops.selection.segments import *  # noqa: F403
 from psworker.autodiff.tensor import Tensor, TensorLike
 
-__all__ = ["avg_pool2d", "conv1d", "conv2d", "conv2d_transpose", "einsum", "max_pool2d", "precise"]
+__all__ = ["avg_pool1d", "avg_pool2d", "conv1d", "conv2d", "conv2d_transpose", "einsum", "max_pool1d", "max_pool2d"]
+__all__ += ["precise"]
 _FAMILIES = [activations, comparisons, creation, elementary, indexing, joining, losses, math, matrices, normalization]
 _FAMILIES += [ordering, products, reductions, segments, shapes, systems]
 for _family in _FAMILIES:

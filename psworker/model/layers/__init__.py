@@ -23,11 +23,12 @@ from psworker.model.layers.embedding import Embedding
 from psworker.model.layers.layer import Layer
 from psworker.model.layers.linear import Dense
 from psworker.model.layers.normalization import BatchNorm, LayerNorm
-from psworker.model.layers.pooling import AvgPool2D, Dropout, Flatten, MaxPool2D
+from psworker.model.layers.pooling import AvgPool1D, AvgPool2D, Dropout, Flatten, MaxPool1D, MaxPool2D
 from psworker.model.layers.recurrent import GRU, LSTM
 
-__all__ = ["GRU", "LSTM", "AvgPool2D", "BatchNorm", "Conv1D", "Conv2D", "Conv2DTranspose", "Dense", "DepthwiseConv2D"]
-__all__ += ["Dropout", "Embedding", "Flatten", "Layer", "LayerNorm", "MaxPool2D", "MultiHeadAttention", "Sequential"]
+__all__ = ["GRU", "LSTM", "AvgPool1D", "AvgPool2D", "BatchNorm", "Conv1D", "Conv2D", "Conv2DTranspose", "Dense"]
+__all__ += ["DepthwiseConv2D", "Dropout", "Embedding", "Flatten", "Layer", "LayerNorm", "MaxPool1D", "MaxPool2D"]
+__all__ += ["MultiHeadAttention", "Sequential"]
 
 
 def __dir__() -> list[str]:

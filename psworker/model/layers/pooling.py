@@ -13,6 +13,61 @@ from psworker.autodiff.tensor import TensorLike
 from psworker.model.layers.layer import Layer
 
 
+class _Pool1D(Layer):
+    """A layer with the settings of a pooling op of sequences."""
+
+    def __init__(
+        self, pool_size: int = 2, *, strides: int | None = None, padding: Literal["SAME", "VALID"] = "VALID"
+    ) -> None:
+        kind = type(self).__name__
+        for setting, given in (("pool_size", pool_size), ("strides", pool_size if strides is None else strides)):
+            if not isinstance(given, int | np.integer):
+                raise TypeError(f"{kind}: {setting} must be one integer, but it is {given!r}")
+            if given < 1:
+                raise ValueError(f"{kind}: {setting} must be at least 1, got {given}")
+        self.pool_size, self.strides = int(pool_size), int(pool_size if strides is None else strides)
+        self.padding = _checked_padding(kind, padding)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.pool_size})"
+
+
+class MaxPool1D(_Pool1D):
+    """The largest element of each window of sequences, per channel (`ops.max_pool1d`).
+
+        shorter = nn.MaxPool1D(2)(words)           # (batch, 50, 32) -> (batch, 25, 32)
+
+    Args:
+        pool_size: length of the windows.
+        strides: distance of the windows; by default `pool_size`.
+        padding: as in `ops.max_pool1d`.
+    """
+
+    def __call__(self, x: TensorLike) -> Tensor:
+        """Map sequences (batch, length, channels) to (batch, steps, channels); errors as of the op."""
+        return ops.max_pool1d(x, self.pool_size, self.strides, self.padding)
+
+
+class AvgPool1D(_Pool1D):
+    """The mean of each window of sequences, per channel, without the padding (`ops.avg_pool1d`).
+
+        shorter = nn.AvgPool1D(2)(words)           # (batch, 50, 32) -> (batch, 25, 32)
+
+    Args:
+        pool_size, strides, padding: as in `MaxPool1D`.
+    """
+
+    def __call__(self, x: TensorLike) -> Tensor:
+        """Map sequences (batch, length, channels) to (batch, steps, channels); errors as of the op."""
+        return ops.avg_pool1d(x, self.pool_size, self.strides, self.padding)
+
+
+def _checked_padding(kind: str, padding: Literal["SAME", "VALID"]) -> Literal["SAME", "VALID"]:
+    if padding not in ("SAME", "VALID"):
+        raise ValueError(f'{kind}: padding must be "SAME" or "VALID", got {padding!r}')
+    return padding
+
+
 class _Pool2D(Layer):
     """A layer with the settings of a pooling op."""
 
@@ -22,9 +77,7 @@ class _Pool2D(Layer):
         kind = type(self).__name__
         self.pool_size = pair(f"{kind}: pool_size", pool_size)
         self.strides = self.pool_size if strides is None else pair(f"{kind}: strides", strides)
-        if padding not in ("SAME", "VALID"):
-            raise ValueError(f'{kind}: padding must be "SAME" or "VALID", got {padding!r}')
-        self.padding: Literal["SAME", "VALID"] = padding
+        self.padding = _checked_padding(kind, padding)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.pool_size[0]} x {self.pool_size[1]})"

@@ -64,7 +64,9 @@ def arange(start: float, stop: float | None = None, step: float = 1, dtype: DTyp
     """
     first, end = (0, start) if stop is None else (start, stop)
     values = np.arange(first, end, step)
-    return values.astype(np.float32 if dtype is None and values.dtype.kind == "f" else dtype or values.dtype)
+    if dtype is None:
+        dtype = np.float32 if values.dtype.kind == "f" else values.dtype
+    return values.astype(dtype, copy=False)
 
 
 def one_hot(ids: TensorLike, depth: int, dtype: DTypeLike = np.float32) -> Array:

@@ -1,13 +1,18 @@
-"""Max and average pooling, each beside its derivative.
+"""Max and average pooling of images, each beside its derivative, and of sequences, as images of width 1.
 
 Windows are reduced along one axis at a time, in height + width steps in place of height * width.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+
 import numpy as np
 
+from psworker.autodiff.ops.arrays.shapes import reshape
 from psworker.autodiff.ops.convolution.windows import Axis, Padding, Pair, axes, check_images, pad, pair
 from psworker.autodiff.tape import Result, float16_in_float32, op
-from psworker.autodiff.tensor import Array
+from psworker.autodiff.tensor import Array, Tensor, TensorLike
 
 
 @op
@@ -50,6 +55,34 @@ def avg_pool2d(x: Array, /, size: Pair = 2, strides: Pair | None = None, padding
     y /= counts
     inside = np.s_[:, rows.inside, columns.inside]
     return y, (lambda g: _scattered(_scattered(g / counts, rows, 1), columns, 2)[inside],)
+
+
+def max_pool1d(x: TensorLike, size: int = 2, strides: int | None = None, padding: Padding = "VALID") -> Tensor:
+    """The largest element of each window of sequences, per channel.
+
+    `x`: (batch, length, channels) -> (batch, steps, channels). `size` and `strides`, by default the size, are one
+    integer each; padding, gradient and errors are those of `max_pool2d`.
+    """
+    return _of_sequences("max_pool1d", max_pool2d, x, size, strides, padding)
+
+
+def avg_pool1d(x: TensorLike, size: int = 2, strides: int | None = None, padding: Padding = "VALID") -> Tensor:
+    """The mean of each window of sequences, per channel, without the padding; arguments as in `max_pool1d`."""
+    return _of_sequences("avg_pool1d", avg_pool2d, x, size, strides, padding)
+
+
+def _of_sequences(
+    name: str, pool: Callable[..., Tensor], x: TensorLike, size: int, strides: int | None, padding: Padding
+) -> Tensor:
+    shape, steps = np.shape(x), size if strides is None else strides
+    if len(shape) != 3:
+        raise ValueError(f"{name}: x must have the axes (batch, length, channels), but its shape is {shape}")
+    for option, number in (("size", size), ("strides", steps)):
+        if not isinstance(number, (int, np.integer)):
+            raise TypeError(f"{name}: {option} must be one integer, but it is {number!r}")
+    batch, length, channels = shape
+    y = pool(reshape(x, (batch, length, 1, channels)), (size, 1), (steps, 1), padding)
+    return reshape(y, (batch, y.shape[1], channels))
 
 
 def _counts(windows: Axis) -> Array:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
 from pswire.tensors.sums import add_over
+from pswire.tensors.sums import dot as sum_of_products
 from psworker.autodiff.tape import Result, float16_in_float32, op
 from psworker.autodiff.tensor import Array
 
@@ -105,10 +106,11 @@ def vdot(a: Array, b: Array, /) -> Result:
     a, b = in_one_dtype(a, b)
     if a.size != b.size:
         raise ValueError(f"a and b must have as many elements, but they have {a.size} and {b.size}")
-    return np.vdot(a, b), (lambda g: g * b.reshape(a.shape), lambda g: g * a.reshape(b.shape))
+    return sum_of_products(a, b), (lambda g: g * b.reshape(a.shape), lambda g: g * a.reshape(b.shape))
 
 
 @op
+@float16_in_float32
 def outer(a: Array, b: Array, /) -> Result:
     """All products of an element of a and one of b, both flattened: (2,) and (3,) -> (2, 3)."""
     a, b = in_one_dtype(a, b)

@@ -58,7 +58,7 @@ def det(x: Array, /) -> Result:
     """
     x = _square(x)
     y = np.asarray(np.linalg.det(x))
-    return y, (lambda g: (g * y)[..., np.newaxis, np.newaxis] * np.linalg.inv(x).swapaxes(-1, -2),)
+    return y, (lambda g: (g * y)[..., np.newaxis, np.newaxis] * _inverse("det", x).swapaxes(-1, -2),)
 
 
 def slogdet(x: TensorLike) -> tuple[Array, Tensor]:
@@ -76,7 +76,7 @@ def _slogdet(x: Array, /) -> Result:
     x = _square(x)
     sign, logarithm = np.linalg.slogdet(x)
     return np.stack([sign, logarithm]), (
-        lambda g: g[1][..., np.newaxis, np.newaxis] * np.linalg.inv(x).swapaxes(-1, -2),
+        lambda g: g[1][..., np.newaxis, np.newaxis] * _inverse("slogdet", x).swapaxes(-1, -2),
     )
 
 
@@ -108,3 +108,10 @@ def _square(x: Array) -> Array:
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise ValueError(f"the matrices must have shape (..., n, n), but the shape is {x.shape}")
     return x
+
+
+def _inverse(name: str, x: Array) -> Array:
+    try:
+        return np.linalg.inv(x)
+    except np.linalg.LinAlgError:
+        raise ValueError(f"{name}: its derivative needs the inverse of a matrix, which is singular") from None

@@ -1,9 +1,10 @@
 """`psserver status`: readable tables of a job, and JSON for programs."""
 
+import dataclasses
 import json
-import re
 from dataclasses import asdict, replace
 
+import pytest
 from rich.console import Console
 
 from psserver.cli.status import tables, to_json
@@ -12,7 +13,7 @@ from pswire.messages import StatusReport, VariableStatus
 from pswire.optimizers import Adam, Momentum
 from pswire.specs.schedules import CosineDecay, WarmUp
 from pswire.tensors.values import TensorSpec
-from tests.job_reports import row, two_shards, worker
+from tests.job_reports import GRPC, row, two_shards, worker
 
 
 def shown(*answers, width=400) -> str:
@@ -100,10 +101,51 @@ def test_a_narrow_terminal_shows_addresses_and_hyperparameters_unbroken_and_no_l
     )
     report = replace(first.report, global_step=1_234_567, nbytes=13_100_000, variables=(large,))
     text = shown(ShardAnswer("10.0.12.34:5000", report), ShardAnswer("10.0.12.35:5000", second.report), width=80)
-    assert row(text, "0/2", "10.0.12.34:5000")[2:] == ["1,234,567", "1", "12.5 MiB", "1", "7", "2"]
+    assert row(text, "0/2", "10.0.12.34:5000")[2:] == ["1,234,567", "1", "12.5 MiB", "3.2", "1", "7", "2"]
     for words in ("learning_rate=0.001", "beta1=0.9", "beta2=0.999", "epsilon=1e-08", "amsgrad=False"):
         assert words in text
-    assert "pushes/s" not in text
-    assert "1.6 KiB" not in text
-    assert re.search(r"classifier/den +float32\[3136,  0 +12,345  m, v +adam", text)
-    assert re.search(r"\nse_1/weights +1024\] ", text)
+    assert "out/s" not in text
+    large = ["classifier/", "float32[3136,", "0", "12,345", "36.8 MiB", "m, v", "adam"]
+    assert row(text, "classifier/") == large
+    assert row(text, "dense_1/weights") == ["dense_1/weights", "1024]"]
+
+
+SCHEDULE = Adam(WarmUp(100, CosineDecay(0.001, 10_000)))
+HOST = "gpu-node-17.cluster.example.com"
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize(("shards", "workers"), [(2, 2), (4, 12)])
+def test_any_width_from_60_columns_shows_whole_numbers_all_letters_of_names_and_each_optimizer_once(
+    width, shards, workers
+):
+    names = [f"{HOST}-{12_340 + number}" for number in range(workers)]
+    waits = {"waiting_for": f"{HOST}-12341, which is 2 steps behind", "chief": True}
+    members = [worker(name, number=n, steps=51_234, loss=0.4567, **GRPC) for n, name in enumerate(names)]
+    members[0] = dataclasses.replace(members[0], **waits)
+    variables = [
+        VariableStatus(TensorSpec(f"classifier/dense_{number}/weights", (3136, 1024)), 123_456, 123_456, SCHEDULE)
+        for number in range(12)
+    ]
+    reports = [StatusReport(shard, shards, 1_234_567, 0, (), tuple(members)) for shard in range(shards)]
+    reports[0] = dataclasses.replace(reports[0], variables=tuple(variables), nbytes=13_000_000)
+    text = shown(*[ShardAnswer(f"{HOST}:{7070 + report.shard}", report) for report in reports], width=width)
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count("1,234,567") == 1 + shards
+    assert [text.count(number) for number in ("51,234", "0.4567")] == [workers] * 2
+    joined = "".join(text.split())
+    for address in [f"{HOST}:{7070 + shard}" for shard in range(shards)]:
+        assert address.partition(":")[2] in text
+    for number in (12_340, 12_340 + workers - 1):
+        assert f"-{number}" in text
+    for number in range(12):
+        assert f"dense_{number}/" in text
+    assert text.count("beta1=0.9 ") + text.count("beta1=0.9\n") == 1
+    assert "…" not in joined
+    assert "alpha=0.0))" in text
+
+
+def test_a_wide_terminal_shows_the_optimizer_of_each_variable_in_its_row():
+    text = shown(*two_shards(), width=160)
+    assert row(text, "W")[-1] == "momentum learning_rate=0.5 momentum=0.9 nesterov=False"
+    assert "Optimizers" not in text

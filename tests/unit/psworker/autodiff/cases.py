@@ -559,6 +559,15 @@ def pooled(reduce):
     return reference
 
 
+def pooled1d(reduce):
+    def reference(x, size=2, strides=None, padding="VALID"):
+        windows = windows_along(x.shape[1], size, size if strides is None else strides, 1, padding)
+        y = [reduce(x[:, [u for u in us if 0 <= u < x.shape[1]]], axis=1) for us in windows]
+        return np.stack(y, axis=1)
+
+    return reference
+
+
 def option(padding, strides=1, dilations=1, **others):
     return {"padding": padding, "strides": strides, "dilations": dilations, **others}
 
@@ -612,6 +621,10 @@ ENLARGED = [
     ((1, 2, 3, 2), (2, 3, 1, 2), option("VALID", 2, 2)),
     ((0, 2, 3, 2), (2, 3, 1, 2), option("SAME", 2)),
 ]
+SHORTENED = [
+    *(((2, 6, 3), {}), ((2, 5, 2), {"padding": "SAME"}), ((1, 7, 1), {"size": 3, "strides": 2, "padding": "SAME"})),
+    *(((1, 7, 2), {"size": 2, "strides": 3}), ((2, 5, 1), {"size": np.int64(4), "strides": 1}), ((0, 4, 2), {})),
+]
 POOLS = [
     *(((2, 4, 6, 3), {}), ((2, 5, 5, 2), {"padding": "SAME"}), ((1, 2, 3, 2), {"size": 5, "padding": "SAME"})),
     ((1, 7, 6, 2), {"size": 3, "strides": 2, "padding": "SAME"}),
@@ -634,4 +647,6 @@ CASES += [
     ),
     *rows("max_pool2d", pooled(np.max), *(call(spaced(*shape), **options) for shape, options in POOLS)),
     *rows("avg_pool2d", pooled(np.mean), *(call(normal(*shape), **options) for shape, options in POOLS)),
+    *rows("max_pool1d", pooled1d(np.max), *(call(spaced(*shape), **options) for shape, options in SHORTENED)),
+    *rows("avg_pool1d", pooled1d(np.mean), *(call(normal(*shape), **options) for shape, options in SHORTENED)),
 ]

@@ -323,6 +323,12 @@ WRONG = [
     (lambda: ops.conv2d_transpose(IMAGES, FILTERS[..., :3], strides=0), ValueError, "strides must be at least 1"),
     (lambda: ops.max_pool2d(IMAGES[0]), ValueError, r"max_pool2d\(x: .*x must have the axes .* is \(4, 5, 3\)"),
     (lambda: ops.max_pool2d(IMAGES, 5), ValueError, "no window fits: x is 4 x 5, .* spans 5 elements"),
+    (lambda: ops.max_pool1d(IMAGES), ValueError, r"^max_pool1d: x must have the axes .*channels\), .*\(2, 4, 5, 3\)"),
+    (
+        lambda: ops.avg_pool1d(IMAGES[0], (2, 1)),
+        TypeError,
+        r"^avg_pool1d: size must be one integer, but it is \(2, 1\)",
+    ),
     (lambda: ops.avg_pool2d(IMAGES, (2, 0)), ValueError, r"avg_pool2d\(x: .*size must be at least 1, .* is \(2, 0\)"),
     (lambda: ops.avg_pool2d(IMAGES.astype(int)), TypeError, "x must be floating point, but its dtype is int64"),
 ]

@@ -162,6 +162,15 @@ def test_pooling_layers_pass_their_settings_to_the_ops(settings):
     assert repr(nn.MaxPool2D((3, 2))) == "MaxPool2D(3 x 2)"
 
 
+@pytest.mark.parametrize("settings", [{}, {"pool_size": 3, "strides": 2, "padding": "SAME"}, {"pool_size": 3}])
+def test_pooling_layers_of_sequences_pass_their_settings_to_the_ops(settings):
+    x = normal(2, 7, 3)
+    given = {"size" if name == "pool_size" else name: value for name, value in settings.items()}
+    for layer, op in ((nn.MaxPool1D, ops.max_pool1d), (nn.AvgPool1D, ops.avg_pool1d)):
+        np.testing.assert_array_equal(layer(**settings)(x).value, op(x, **given).value)
+    assert repr(nn.MaxPool1D(3)) == "MaxPool1D(3)"
+
+
 def test_flatten_keeps_the_first_axis():
     for shape, flat in (((2, 3, 4), (2, 12)), ((3,), (3, 1)), ((0, 2, 3), (0, 6))):
         np.testing.assert_array_equal(nn.Flatten()(normal(*shape)).value, normal(*shape).reshape(flat))
@@ -185,6 +194,10 @@ def test_dropout_draws_the_masks_of_its_op_in_training_and_none_otherwise():
         (lambda: nn.Dropout(1), ValueError, "^Dropout: rate, .* below 1, got 1"),
         (lambda: nn.MaxPool2D(0), ValueError, "^MaxPool2D: pool_size must be at least 1"),
         (lambda: nn.AvgPool2D(2, strides="2"), TypeError, "^AvgPool2D: strides must be an integer"),
+        (lambda: nn.MaxPool1D((2, 1)), TypeError, r"^MaxPool1D: pool_size must be one integer, but it is \(2, 1\)"),
+        (lambda: nn.AvgPool1D(2, strides=0), ValueError, "^AvgPool1D: strides must be at least 1, got 0"),
+        (lambda: nn.AvgPool1D(2, padding="same"), ValueError, '^AvgPool1D: padding must be "SAME" or "VALID", got'),
+        (lambda: nn.MaxPool1D()(normal(2, 3)), ValueError, r"^max_pool1d: x must have the axes \(batch, length"),
         (lambda: nn.AvgPool2D(2, padding="same"), ValueError, '^AvgPool2D: padding must be "SAME" or "VALID", got'),
         (lambda: nn.Flatten()(1.0), ValueError, r"^Flatten\(\): x must have shape \(batch, \.\.\.\)"),
         (lambda: nn.MaxPool2D()(normal(2, 3)), ValueError, r"^max_pool2d\(.*axes \(batch, height, width"),
