@@ -597,7 +597,7 @@ class Take:
 
     Attributes:
         finished: the block to return as done.
-        reports_received: the number of reports received so far.
+        reports_received: the epoch of the last report that the worker has received; 0: none.
         give_back: request no block; the one held goes to other workers.
         timeline: that the worker knows, as in `Join`; 0: any.
     """
@@ -615,7 +615,7 @@ class Taken:
     """The next block. None: either all is `done`, or `waiting_for` describes who holds the rest; ask again.
 
     Attributes:
-        reports: complete epochs in order, without those the worker has received.
+        reports: complete epochs in order, without those the worker has received; of more than 1,000 the newest.
         chief: as in `Joined`. A dead chief's block is handed out again only when the chief is known to be lost, so a
             worker that gets a block's epoch report knows the new chief by then.
         cut, stopped: as in `Joined`.

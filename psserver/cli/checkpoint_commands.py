@@ -10,6 +10,7 @@ import click
 
 from pswire.addresses import parse_addresses
 from pswire.parsed_option import Parsed
+from pswire.system.host import refuse_windows
 
 _option = partial(click.option, show_default=True, show_envvar=True)
 _directory = click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
@@ -30,6 +31,7 @@ def checkpoint_group() -> None:
     psserver checkpoint verify runs/a/checkpoints && echo intact
     psserver checkpoint prune runs/a/checkpoints --keep 2
     """  # noqa: D301
+    refuse_windows("psserver checkpoint")
 
 
 @checkpoint_group.command("save")
@@ -119,6 +121,7 @@ def export_command(source: Path, output: Path, form: str, slots: bool) -> None:
     psserver export runs/a/checkpoints model.safetensors
     psserver export runs/a/checkpoints/step-000012345 model.npz --format npz
     """  # noqa: D301
+    refuse_windows("psserver export")
     from psserver.cli.export import export
 
     export(source, output, form, slots=slots)

@@ -25,6 +25,7 @@ from pswire.parsed_option import Parsed
 from pswire.specs.checkpoints import JournalSync, parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.spec import check_number
+from pswire.system.host import refuse_windows
 from pswire.system.signals import end_at_once
 
 _DEFAULT = ServerConfig()
@@ -171,6 +172,7 @@ def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None
       delay-compensated[:L] its gradient is adapted to the current weights, by strength L (0.04)
       drop:10               it is not applied if its staleness is above 10
     """  # noqa: D301
+    refuse_windows("psserver serve")
     end_at_once(signal.SIGTERM, 0)  # nothing is served yet
     from psserver.cli.serve import serve_until_signal
 
@@ -266,6 +268,7 @@ def replay_command(
     psserver replay run --quiet                         only the summary
     psserver replay run --verify                        whether all checkpoints are what the journal gives
     """  # noqa: D301
+    refuse_windows("psserver replay")
     from psserver.cli.replay import ReplayOptions, open_replay, show, verified
     from psserver.replay.summary import StopRule
 

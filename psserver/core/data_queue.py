@@ -16,6 +16,8 @@ from psserver.core.variables.array_tasks import StepResult
 from pswire.errors import InvalidMessage
 from pswire.messages import Block, EpochReport, Finished, Progress, QueueSpec, QueueStatus
 
+#: Reports of complete epochs that a queue keeps, the newest: a queue without end would fill memory and messages.
+MAX_REPORTS = 1000
 #: Positions of the only epoch of a queue of unknown size: more than anyone will ever read.
 _UNKNOWN_SIZE = 2**62
 
@@ -117,12 +119,12 @@ class DataQueue:
         if cost_sum is not None:
             epoch.cost_sum += cost_sum
             epoch.cost_examples += examples
-        while (one := self._open.get(len(self.reports) + 1)) is not None and one.done == self._size:
-            number = len(self.reports) + 1
+        while (one := self._open.get(self.complete + 1)) is not None and one.done == self._size:
+            number = self.complete + 1
             del self._open[number]
             cost = one.cost_sum / one.cost_examples if one.cost_examples else None
             report = EpochReport(self.spec.name, number, cost, one.done)
-            self.reports.append(report)
+            self.reports = [*self.reports[1 - MAX_REPORTS :], report]
             result.events.append(events.epoch_done(report))
 
     def take(self, worker: str, result: StepResult) -> Block | None:
@@ -156,6 +158,16 @@ class DataQueue:
         return replace(block, start=start)
 
     @property
+    def complete(self) -> int:
+        """The number of complete epochs."""
+        return self.reports[-1].epoch if self.reports else 0
+
+    def reports_after(self, epoch: int) -> tuple[EpochReport, ...]:
+        """The reports of later epochs than this one, of those that are kept."""
+        first = self.reports[0].epoch if self.reports else 1
+        return tuple(self.reports[max(0, epoch + 1 - first) :])
+
+    @property
     def done(self) -> bool:
         """Whether every block of every epoch is done."""
         return self._handed_out == self._end and not self._returned and not self._out
@@ -166,10 +178,10 @@ class DataQueue:
 
     def status(self) -> QueueStatus:
         """How far the queue is."""
-        done = self._size * len(self.reports) + sum(epoch.done for epoch in self._open.values())
+        done = self._size * self.complete + sum(epoch.done for epoch in self._open.values())
         done += sum(held.position - held.block.start for held in self._out.values())
         epochs = math.inf if self.spec.total is None else -(-self.spec.total // self._size)
-        return QueueStatus(self.spec, int(min(len(self.reports) + 1, epochs)), done, len(self._out))
+        return QueueStatus(self.spec, int(min(self.complete + 1, epochs)), done, len(self._out))
 
     def extend(self, spec: QueueSpec) -> None:
         """Give the queue a later end. Where the former end has cut off a block, the rest of it is to be handed out."""

@@ -148,8 +148,13 @@ class DataQueues:
         """How far each queue is."""
         return [queue.status() for queue in self._queues.values()]
 
+    @property
+    def complete_epochs(self) -> int:
+        """The number of complete epochs of all queues."""
+        return sum(queue.complete for queue in self._queues.values())
+
     def reports(self) -> list[EpochReport]:
-        """The complete epochs of all queues."""
+        """The newest complete epochs of all queues."""
         return [report for queue in self._queues.values() for report in queue.reports]
 
     def _hand_out(self, result: StepResult) -> None:
@@ -167,10 +172,10 @@ class DataQueues:
 
     def _answer(self, request: _Waiting, block: Block | None, done: bool = False, waiting_for: str = "") -> Reply:
         message = request.message
-        unreported = self._queues[message.queue.name].reports[message.reports_received :]
+        unreported = self._queues[message.queue.name].reports_after(message.reports_received)
         chief = self._members.chief.is_chief(message.sender.worker)
         number = self._cuts.number
-        taken = Taken(block, done, waiting_for, tuple(unreported), chief, number, self.stopped)
+        taken = Taken(block, done, waiting_for, unreported, chief, number, self.stopped)
         return Reply(request.ticket, taken)
 
 

@@ -529,7 +529,7 @@ class Shard:
         members, reports = self._members, self._queues.reports()
         cost = reports[-1].cost if reports else None
         step, workers = self.global_step, len(list(members))
-        return ms.JobReport(self.job, self._job_state, step, workers, len(reports), cost)
+        return ms.JobReport(self.job, self._job_state, step, workers, self._queues.complete_epochs, cost)
 
     @property
     def _job_state(self) -> str:

@@ -6,6 +6,11 @@ import socket
 import sys
 from pathlib import Path, PurePosixPath
 
+from pswire.errors import ConfigurationError
+
+#: Whether this is Windows, where servers and clusters do not run, and a program in one process does.
+WINDOWS = sys.platform == "win32"
+
 #: Inode of the machine's own namespace of process ids, and the first of the others (linux/proc_ns.h).
 _OUTERMOST, _OTHERS = 0xEFFFFFFC, 0xF0000000
 
@@ -37,8 +42,22 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
+def refuse_windows(what: str) -> None:
+    """Raise `ConfigurationError` on Windows, for `what` needs POSIX: signals, process groups, locks of files."""
+    if WINDOWS:
+        raise ConfigurationError(
+            f"{what} does not run on Windows: use WSL 2 or a container; a program in one process, `python train.py`, "
+            "runs on Windows too"
+        )
+
+
 def memory() -> int:
-    """Bytes of memory that this process may use: those of the machine, or the limit of its control groups."""
+    """Bytes of memory that this process may use: those of the machine, or the limit of its control groups.
+
+    On Windows, where no server runs and nobody uses it, 1 TiB.
+    """
+    if WINDOWS:
+        return 1 << 40
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([machine, *memory_limits(Path("/"))])
 

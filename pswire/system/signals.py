@@ -24,7 +24,7 @@ def handle(number: signal.Signals, handler: _Handler) -> None:
 
     Otherwise the child would end like its parent, and with its parent's exit code.
     """
-    if not _handlers:
+    if not _handlers and hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
         os.register_at_fork(before=_mask_signals, after_in_parent=_unmask_signals, after_in_child=_restore_defaults)
     signal.signal(number, handler)
     _handlers[number] = handler

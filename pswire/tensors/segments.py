@@ -1,10 +1,9 @@
 """Segments: memory shared by two processes of the same user on one host, as files in /dev/shm that both have mapped.
 
 Creates them, opens those of other processes, and removes those of dead processes. Not multiprocessing.shared_memory,
-whose tracker removes segments that other processes still use. Standard library only.
+whose tracker removes segments that other processes still use.
 """
 
-import fcntl
 import hmac
 import mmap
 import os
@@ -13,6 +12,11 @@ import secrets
 import stat
 import weakref
 from contextlib import suppress
+
+from pswire.system.host import WINDOWS
+
+if not WINDOWS:  # no server and no worker of one runs there
+    import fcntl
 
 #: The folder of the files: in memory, and visible to all processes of a host or container.
 FOLDER = "/dev/shm"
@@ -24,7 +28,7 @@ _NAME = re.compile(r"paramserver-[0-9a-f]{32}")
 _MODE = 0o600
 _TOKEN = 16  # bytes
 #: On Linux all pages are mapped at once, and not each when it is first touched.
-_MAP_FLAGS = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+_MAP_FLAGS = 0 if WINDOWS else mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 
 
 class NotShared(Exception):

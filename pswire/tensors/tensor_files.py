@@ -22,6 +22,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from pswire.errors import ModelFileError
+from pswire.system.host import WINDOWS
 from pswire.tensors.values import DTYPES, Array, TensorSpec, bytes_of
 
 #: Dtypes of variables as the format names them.
@@ -136,7 +137,8 @@ class TensorFile:
         left = bytes_of(array)
         while left.nbytes:
             try:
-                count = os.preadv(self._file.fileno(), [left], offset)
+                self._file.seek(offset)
+                count = self._file.readinto(left)
             except OSError as error:
                 raise ModelFileError(f"{self.path} cannot be read: {error.strerror or error}") from None
             if not count:
@@ -203,18 +205,21 @@ def _replacing(path: str) -> Iterator[RawIOBase]:
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.tmp")  # workers may save to one path at once
     try:
-        with open(temporary, "xb", buffering=0) as file:
-            try:
+        file = open(temporary, "xb", buffering=0)  # noqa: SIM115 - closed below, before it is renamed
+        try:
+            with file:
                 yield file
                 os.fsync(file.fileno())
-                os.replace(temporary, path)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(temporary)
-                raise
+            os.replace(temporary, path)  # closed: Windows does not rename open files
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
     except OSError as error:
         reason = error.strerror or error
         raise ModelFileError(f"{path} could not be written, and nothing was changed: {reason}") from error
+    if WINDOWS:
+        return  # it cannot open folders
     try:
         descriptor = os.open(folder, os.O_RDONLY)
         try:

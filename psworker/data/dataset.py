@@ -94,20 +94,21 @@ class Dataset(Table):
         name = f"{self._name}.split({fraction}, seed={seed})"
         return Dataset(self.take(first)._columns, f"{name}[0]"), Dataset(self.take(second)._columns, f"{name}[1]")
 
-    def next_batch(self, count: int, seed: int | None = None) -> tuple[Any, ...]:
-        """The columns of the next `count` rows, in passes that are each shuffled; for programs written for TensorFlow.
+    def next_batch(self, count: int, *, shuffle: bool = True, seed: int | None = None) -> tuple[Any, ...]:
+        """The columns of the next `count` rows of shuffled passes over all rows; for programs written for TensorFlow.
 
             images, labels = mnist.train.next_batch(100)
 
         The position is kept in this object, in this process: with several workers each makes passes of its own, and a
         job that is resumed begins anew. `session.batches` reads each example once an epoch over all workers. `seed` is
-        that of the first call; by default passes differ in each process. Raises ValueError if `count` is not positive.
+        that of the first call; by default passes differ in each process. Without `shuffle` a pass that begins has the
+        order of the rows. Raises ValueError if `count` is not positive.
         """
         if count < 1:
             raise ValueError(f"next_batch takes at least one row, got {count}")
         if self._passes is None:
             self._passes = _Passes(len(self), np.random.default_rng(seed))
-        batch = self.take(self._passes.next(count))
+        batch = self.take(self._passes.next(count, shuffle))
         return tuple(batch[column] for column in batch.columns)
 
     def __repr__(self) -> str:
@@ -116,15 +117,16 @@ class Dataset(Table):
 
 @dataclass(slots=True)
 class _Passes:
-    """The state of `Dataset.next_batch`: shuffled passes over `size` rows."""
+    """The state of `Dataset.next_batch`: passes over `size` rows."""
 
     size: int
     random: np.random.Generator
     rest: Array = field(default_factory=lambda: np.empty(0, np.int64))  # of the present pass
 
-    def next(self, count: int) -> Array:
+    def next(self, count: int, shuffle: bool) -> Array:
         while len(self.rest) < count:
-            self.rest = np.concatenate([self.rest, self.random.permutation(self.size)])
+            order = self.random.permutation(self.size) if shuffle else np.arange(self.size)
+            self.rest = np.concatenate([self.rest, order])
         rows, self.rest = self.rest[:count], self.rest[count:]
         return rows
 

@@ -23,6 +23,7 @@ from pswire.parsed_option import Parsed
 from pswire.specs.checkpoints import parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.encodings import ENCODINGS, parse_compression
+from pswire.system.host import refuse_windows
 from pswire.system.signals import end_at_once
 from psworker import config
 from psworker.launch.processes import blas_threads
@@ -83,6 +84,13 @@ def _worker_options(options: dict[str, Any]) -> dict[str, Any]:
     except ConfigurationError as error:
         raise click.BadParameter(str(error), param_hint="--local-steps") from None
     return strategy | {name: options.pop(name) for name in ("encoding", "compress", "shared_memory")}
+
+
+def _refuse_windows(what: str) -> None:
+    try:
+        refuse_windows(what)
+    except ConfigurationError as error:
+        raise click.ClickException(str(error)) from None
 
 
 def _run_folder(options: dict[str, Any]) -> RunFolder | None:
@@ -190,6 +198,7 @@ def run(
       psworker run --threads 1 train.py --epochs 3
       psworker run --servers ps-0:7070,ps-1:7070 --name worker-7 train.py
     """  # noqa: D301
+    _refuse_windows("psworker run")
     end_at_once(signal.SIGTERM, sigterm_code)  # until the script begins
     options |= _worker_options(options)
     if threads is not None:
@@ -305,6 +314,7 @@ def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...]
       psworker local --workers 4 --encoding bfloat16 --compress topk:0.01 train.py
       psworker local --progress off --workers 8 --threads 1 train.py > log.txt
     """  # noqa: D301
+    _refuse_windows("psworker local")
     # imported here, since `run` needs neither rich nor grpc
     from psworker.launch.display import make_display
     from psworker.launch.job import Job

@@ -5,7 +5,6 @@ runs/a/best.safetensors     the best model, if the program saves one (`Session.s
 runs/a/logs/worker-0.log    the output of each process, of every life, and when it was started again
 """
 
-import fcntl
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -52,6 +51,8 @@ class RunFolder:
         Raises `ConfigurationError` if it is not empty and the run is not to resume, if it is in use, or if it cannot be
         created or written.
         """
+        import fcntl  # not on Windows, where there are no local clusters
+
         with ExitStack() as stack:
             try:
                 if not self.resume and self.path.exists() and any(self.path.iterdir()):

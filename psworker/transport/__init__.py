@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from pswire.messages import Answer, Request
+from pswire.system.host import refuse_windows
 from psworker.config import CheckpointConfig
 
 T = TypeVar("T")
@@ -78,10 +79,12 @@ def open_transport(
 
         if checkpoints is None or not checkpoints.checkpoint_dir:
             return EmbeddedTransport()
+        refuse_windows("a program with a checkpoint_dir")
         from psworker.transport.embedded_checkpoints import EmbeddedCheckpoints
 
         assert worker is not None
         return EmbeddedTransport(EmbeddedCheckpoints(checkpoints, worker))
+    refuse_windows("a session with servers")
     from psworker.transport.grpc_transport import GrpcTransport
 
     return GrpcTransport(servers, shared_memory=shared_memory)

@@ -53,3 +53,24 @@ def test_a_restored_queue_has_the_status_of_the_first(spec):
     assert (again.status().done, again.status().blocks_out, again.done) == (3, 1, False)
     queue.finish("a", Finished(block.number), result)
     assert DataQueue.restored(queue.state()).status().done == block.stop
+
+
+def test_a_queue_keeps_the_reports_of_the_last_1000_epochs_and_counts_all():
+    """A worker that comes late gets these, and the others each one; so does a queue that is restored."""
+    shard, spec = Shard(), QueueSpec("q", 1, 1, 0)
+    for name in "ab":
+        shard.step(1, Join(name), 0.0)
+    taken(shard, A, spec)
+    for number in range(2500):
+        (reply,) = shard.step(1, Take(A, spec, Finished(number, 0.5), reports_received=number), 0.0).replies
+        assert [one.epoch for one in reply.answer.reports] == [number + 1]
+    for one, sender in ((shard, B), (again := restored(shard), B)):
+        if one is again:
+            sender = Sender("b", one.step(1, Join("b"), 0.0).replies[0].answer.incarnation)
+        for received, first in ((0, 1501), (1500, 1501), (1501, 1502), (2500, None)):
+            (reply,) = one.step(1, Take(sender, spec, reports_received=received), 0.0).replies
+            epochs = [report.epoch for report in reply.answer.reports]
+            assert epochs == ([] if first is None else list(range(first, 2501)))
+        (queue,) = one.status(0.0).queues
+        assert (queue.epoch, queue.done) == (2501, 2500)
+    assert len(shard.state().queues[0].reports) == 1000

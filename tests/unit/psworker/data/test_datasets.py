@@ -137,6 +137,10 @@ def test_next_batch_reads_shuffled_passes_one_after_the_other(dataset):
     passes = [labels[start : start + 6] for start in range(0, 24, 6)]
     assert [sorted(one) for one in passes] == [dataset.label.tolist()] * 4
     assert len({tuple(one) for one in passes}) > 1
+    in_order = [label for _ in range(3) for label in dataset[1:].next_batch(2, shuffle=False)[1]]
+    assert in_order == [10, 20] * 3, "each slice has a position of its own"
+    part = dataset[1:]
+    assert [part.next_batch(2, shuffle=False)[1].tolist() for _ in range(3)] == [[10, 20], [30, 40], [50, 10]]
     image, label = dataset.next_batch(13)
     np.testing.assert_array_equal(image, dataset.image[label // 10])
     with pytest.raises(ValueError, match="at least one row, got 0"):
