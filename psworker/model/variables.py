@@ -1,5 +1,7 @@
 """Variables, and their initial values. May import the engine; a session registers them with servers."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import numpy as np
