@@ -277,7 +277,9 @@ def test_a_line_leaves_out_what_matters_less_in_a_narrow_terminal_and_never_the_
     silent = replace(view, problem="no server answers at h:1: Connection refused; is it running?")
     assert step_line(silent, 60) == "step 5,000 · no server answers at h:1: Connection refused; …"
     waiting = starting([f"worker-{number}" for number in range(12)])
-    assert step_line(waiting, 60) == "waiting for worker-0, worker-1, worker-2 and 9 others to jo…"[:60]
+    assert step_line(waiting, 61) == "waiting for worker-0, worker-1, worker-2 and 9 others to join"
+    assert step_line(waiting, 60) == "waiting for 12 workers to join"
+    assert summary_line(TRAINING, 60) == "4,000 steps in 2.5 s · 1,600 steps/s · staleness 0.9"
 
 
 def test_a_time_is_short():
