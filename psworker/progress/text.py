@@ -48,8 +48,8 @@ def summary_line(job: Progress, width: int | None = None) -> str:
     seconds = max(0.0, job.advanced - job.began)
     return fit(
         [
-            (f"{job.step:,} steps in {seconds:.1f} s", 0),
-            (f"{rate_text(job.step / seconds)} steps/s" if seconds > 0 else "", 2),
+            (f"{job.steps:,} steps in {seconds:.1f} s", 0),
+            (f"{rate_text(job.steps / seconds)} steps/s" if seconds > 0 else "", 2),
             (staleness_text(job), 4),
             (_dropped_text(job), 3),
             (f"{len(job.workers)} worker{'s' * (len(job.workers) != 1)}", 5),
