@@ -18,6 +18,8 @@ from sphinx.util.typing import ExtensionMetadata
 #: The field of each entry of a section.
 FIELDS = {"Args": "param", "Raises": "raises", "Returns": "returns", "Yields": "yields"}
 SECTION = re.compile(rf"({'|'.join(FIELDS)}|Attributes):")
+#: What is no Markdown in docstrings: the sign of a product such as `i*s`, and a number at the beginning of a line.
+PLAIN = re.compile(r"(?<=\w)(?=\*\w)|(?<=^\d)(?=\. )|(?<=^\d\d)(?=\. )")
 ENTRY = re.compile(r"    ([\w*][\w*, ]*): +(.*)")
 
 
@@ -52,12 +54,18 @@ def with_fields(lines: list[str]) -> Iterator[str]:
             if not found:
                 yield f":{FIELDS[section]} {_field_name(section, entry[1])}: {entry[2]}" if entry else line[4:]
         else:
-            yield line
+            yield line if line.startswith("    ") else escaped(line)
 
 
 def _field_name(section: str, names: str) -> str:
     """Names of parameters without spaces, since the first of two words would be taken for a type."""
     return names.replace(" ", "") if section == "Args" else names
+
+
+def escaped(line: str) -> str:
+    """A line of prose in which only what is meant as Markdown is Markdown."""
+    parts = line.split("`")
+    return "`".join(PLAIN.sub(r"\\", part) if number % 2 == 0 else part for number, part in enumerate(parts))
 
 
 def wrap(_app: Sphinx, _what: str, _name: str, _object: object, _options: object, lines: list[str]) -> None:

@@ -130,7 +130,7 @@ class Cuts:
 
     def __init__(self, shards: int, *, decides: bool) -> None:
         self.number = self.completed = self.late_below = 0
-        self.stored = False  # whether cuts are written to disk
+        self.stored = False  # whether a server writes each cut to disk, from its beginning
         self.enabled = True  # False while messages are replayed, whose cuts were taken before
         self.current: ShardCut | None = None
         self._seen: ShardCut | None = None  # at the last tick
@@ -150,7 +150,7 @@ class Cuts:
             copies[name] = variable.copy = VariableCopy.of(variable)
         missing = {member.name: member.incarnation for member in live} if self._shards > 1 else {}
         self.number, self.late_below = number, number if missing else 0
-        self.current = ShardCut(number, state, copies, waiting, missing)
+        self.current = ShardCut(number, state, copies, waiting, missing, writing=self.stored)
         if not missing:
             self.completed = number
         return self.current

@@ -226,7 +226,6 @@ class Persistence:
         return self.shard.job.number, self.shard.global_step, self.shard.version
 
     def _write(self, cut: ShardCut) -> None:
-        cut.writing = True
         self._segment_begun = self.written()
         self._complete.clear()
         self._writing = self._loop.create_task(self._written_checkpoint(cut, final=False))

@@ -2,9 +2,11 @@
 
 An exception that a signal handler raises inside gRPC may leave one of gRPC's locks held for ever, and leaving the job
 would then wait for that lock. So code that calls a server is a block `with deferred_signals:`; within it the exception
-is stored, and raised at the end of the outermost block. A long call is cut short. Standard library only.
+is stored, and raised at the end of the outermost block. A long call is cut short. `psworker run` sets such handlers; in
+other programs and notebooks the first block replaces Python's own handler of Ctrl-C. Standard library only.
 """
 
+import _signal  # type: ignore[import-not-found]  # a part of CPython that has no types
 import os
 import signal
 import threading
@@ -85,6 +87,10 @@ def end_at_next(number: signal.Signals) -> None:
 GRACE = 0.5
 
 
+_SIGINT, _RAISES_AT_ONCE = int(signal.SIGINT), signal.default_int_handler
+_handler_of: Callable[[int], object] = _signal.getsignal  # signal.getsignal looks for an enum, which takes 2 us
+
+
 class _Depth(threading.local):
     """Blocks that the current thread is in; handlers read that of the main thread, in which they run."""
 
@@ -106,6 +112,8 @@ class _Block:
         self._raises = raises
 
     def __enter__(self) -> None:
+        if not _depth.blocks and _handler_of(_SIGINT) is _RAISES_AT_ONCE:
+            _defer_interrupts()
         _depth.blocks += 1
 
     def __exit__(self, *_: object) -> None:
@@ -130,6 +138,12 @@ def raise_or_defer(error: BaseException) -> None:
         _deferred = error
         if _alarm is not None:
             os.write(_alarm, b"!")
+
+
+def _defer_interrupts() -> None:
+    """Sets a handler of Ctrl-C that raises `KeyboardInterrupt` at once outside of blocks only, in the main thread."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, lambda *_: raise_or_defer(KeyboardInterrupt()))
 
 
 def raise_deferred() -> None:

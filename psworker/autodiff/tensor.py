@@ -36,7 +36,7 @@ class Node:
 class Tensor:
     """A numpy array of any shape and dtype in `.value`, with an optional node in the graph.
 
-    The array is shared, not copied. `.value` may be replaced by an array of the same shape and dtype; writing *into* an
+    The array is shared, not copied. `.value` may be replaced by an array of the same shape and dtype; writing into an
     array that a recorded op has used makes its gradients wrong. Operators are ops, with numpy arrays and numbers on
     either side; `<`, `<=`, `>` and `>=` give numpy arrays of booleans, and `==` is identity (see `ops.equal`). Methods
     are the ops of their names, with the arguments of numpy's methods.

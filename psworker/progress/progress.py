@@ -38,8 +38,8 @@ class Progress:
 
     `seconds` count from the beginning. The step was `first` at the first status, None before one: a resumed job, or one
     that this process joins, does not begin at 0. It was last seen there when it `began`, and to increase when it
-    `advanced`. `past` are moments of the last `LONGEST_PAST` seconds. `problem` says why there is no newer status; empty
-    when there is.
+    `advanced`. `past` are moments of the last `LONGEST_PAST` seconds. `problem` says why there is no newer status;
+    empty when there is.
     """
 
     workers: tuple[WorkerProgress, ...] = ()

@@ -17,6 +17,7 @@ from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run
 from pswire.errors import ParamServerError, TimedOut
 from pswire.messages import Answer, Cut, CutReport, Join, Push, Register, Request, Tick
+from pswire.system.signals import deferred_signals, raise_deferred
 from psworker.transport import Future
 
 if TYPE_CHECKING:
@@ -58,10 +59,11 @@ class EmbeddedTransport:
         return ""
 
     def close(self) -> None:
-        """Writes a last checkpoint, if there are checkpoints."""
-        if self._checkpoints is not None:
-            with self._changed:
-                self._checkpoints.close()
+        """Writes a last checkpoint, if there are checkpoints; raises what a signal has deferred, as gRPC's does."""
+        with deferred_signals:
+            if self._checkpoints is not None:
+                with self._changed:
+                    self._checkpoints.close()
 
     def _result(self, ticket: int, what: str, deadline: float) -> Answer:
         with self._changed:
@@ -69,6 +71,7 @@ class EmbeddedTransport:
                 if time.monotonic() > deadline:
                     raise TimedOut(f"the embedded shard did not answer {what} in time: it waits for other threads")
                 self._changed.wait(0.5)
+                raise_deferred()
                 self._step(0, self._shard.due(time.monotonic()))
             answer = self._answers.pop(ticket)
         if isinstance(answer, ParamServerError):

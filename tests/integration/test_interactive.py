@@ -1,5 +1,6 @@
 """Variables and sessions in an interactive interpreter, where a cell may run again; notebooks: test_notebooks.py."""
 
+import signal
 import sys
 
 import numpy as np
@@ -7,7 +8,11 @@ import pytest
 
 import psworker as ps
 from pswire.errors import ConfigurationError
+from pswire.messages import Leave, Push
 from psworker import UpdateOp, nn, ops
+from psworker.config import WorkerConfig
+from psworker.sessions.session import Session
+from psworker.transport.embedded import EmbeddedTransport
 
 SGD = ps.GradientDescent(1.0)
 
@@ -203,3 +208,25 @@ def test_a_session_over_several_cells_pushes_what_is_pending_when_it_is_closed(o
         session.close(failed=True)  # as after an exception: the push that is pending is not sent
     with open_session("w2", push_every=2):
         assert x.value.tolist() == [1]
+
+
+@pytest.mark.parametrize("message", [Push, Leave], ids=["in a push", "in leaving"])
+def test_an_interrupt_within_the_shards_work_leaves_the_push_whole_and_is_raised_in_this_cell(monkeypatch, message):
+    transport, step = EmbeddedTransport(), EmbeddedTransport._step
+    x, y = ps.Variable([1.0], name="x"), ps.Variable([1.0], name="y")
+
+    def interrupted(self, ticket, request):
+        if isinstance(request, message):
+            signal.raise_signal(signal.SIGINT)
+        step(self, ticket, request)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        monkeypatch.setattr(EmbeddedTransport, "_step", interrupted)
+        with pytest.raises(KeyboardInterrupt), Session(WorkerConfig(name="cell"), transport):
+            SGD.minimize(ops.sum(x) + ops.sum(y))
+        monkeypatch.undo()
+        with Session(WorkerConfig(name="next cell"), transport) as session:
+            assert (x.value.item(), y.value.item(), session.global_step) == (0, 0, 1)
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -4,6 +4,7 @@ The build itself fails for a link to a page or heading that does not exist, a pa
 name in no page. Here the HTML is checked, whatever generator has made it.
 """
 
+import inspect
 import re
 from functools import cache
 from html import unescape
@@ -17,7 +18,10 @@ import pytest
 import psworker as ps
 from psserver.cli.main import main as psserver
 from psworker.launch.cli import main as psworker
+from tests.repository.test_docstrings import DOCSTRINGS
 
+#: Modules without an introduction on their page.
+NOT_SHOWN = {"psworker", "psworker.autodiff.ops"}
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "build" / "site"
 REFERENCE = SITE / "docs" / "reference"
@@ -139,3 +143,18 @@ def test_names_in_the_text_are_links_to_the_reference():
     assert "reference/gradients.html#psworker.check_gradients" in models
     session = page_at(REFERENCE / "session.html").links
     assert session.count("#psworker.Session.assign_all") > 2, "beside its own anchor and the table of contents"
+
+
+def test_docstrings_are_shown_word_for_word():
+    """Paragraphs of prose: nothing in them is taken for emphasis or a list."""
+    quotes = str.maketrans(
+        {"\u201c": '"', "\u201d": '"', "\u2018": "'", "\u2019": "'", "\u2026": "...", "\u2013": "--"}
+    )
+    pages = [unescape(re.sub(r"<[^>]+>", "", page_at(path).text)) for path in REFERENCE.glob("*.html")]
+    shown = re.sub(r"\s", "", "".join(pages)).translate(quotes)
+    public = {name: text for name, text in DOCSTRINGS.items() if "._" not in name and name not in NOT_SHOWN}
+    assert len(public) > 250
+    for name, docstring in public.items():
+        for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(docstring)):
+            if not re.match(r"(    |- |(Args|Returns|Raises|Yields|Attributes):)", paragraph):
+                assert re.sub(r"[\s`]", "", paragraph) in shown, (name, paragraph)

@@ -27,6 +27,8 @@ def documented():
         yield module.__name__, module
         for name in module.__all__ if hasattr(module, "__all__") else vars(module):
             value = getattr(module, name)
+            if not hasattr(module, "__all__") and getattr(value, "__module__", "") != module.__name__:
+                continue  # an import
             if inspect.isfunction(value) or inspect.isclass(value):
                 yield f"{module.__name__}.{name}", value
             if inspect.isclass(value):
@@ -65,8 +67,10 @@ def test_code_spans_on_a_page_name_only_what_exists(page):
     assert set().union(*map(unknown_names, spans)) == set()
 
 
-def test_docstrings_have_no_markdown_links_or_headings_which_the_site_could_not_resolve():
-    assert len(DOCSTRINGS) > 300
+def test_docstrings_have_no_markdown_but_code_and_lists():
+    """The site cannot resolve links and headings, and the reference has no emphasis."""
+    assert len(DOCSTRINGS) > 250
+    markdown = re.compile(r"\]\([^)]*\)|^#.*|(?<![\w*])\*\w[^*]*\w\*(?![\w*])", re.MULTILINE)
     for name, docstring in DOCSTRINGS.items():
         prose = re.sub(r"`[^`]*`|^    .*$", "", inspect.cleandoc(docstring), flags=re.MULTILINE)
-        assert re.findall(r"\]\([^)]*\)|^#.*", prose, re.MULTILINE) == [], name
+        assert markdown.findall(prose) == [], name

@@ -418,7 +418,7 @@ def _describe(answer: messages.Answer) -> str:
             return f"{outcome.value}, versions {', '.join(map(str, versions))}, step {step}{_frontier(frontier)}"
         case messages.Tuned(outcome, step):
             return f"{outcome.value}, step {step}"
-        case messages.Taken(block, done, waiting_for, reports, stopped=stopped) if stopped:
+        case messages.Taken(block, done, waiting_for, reports, stopped=stopped) if stopped and done:
             return "; ".join([f"all done, stopped by {stopped}", *map(_report, reports)])
         case messages.Taken(block, done, waiting_for, reports):
             what = _block(block) if block else "all done" if done else f"waiting for {waiting_for}"

@@ -8,9 +8,10 @@ from typing import TypeAlias
 import numpy as np
 
 from pswire.tensors.sums import add_over
+from psworker.autodiff.ops.linear_algebra.matrices import diagonal
 from psworker.autodiff.ops.linear_algebra.products import in_one_dtype
 from psworker.autodiff.tape import Result, float16_in_float32, op
-from psworker.autodiff.tensor import Array, Tensor, TensorLike
+from psworker.autodiff.tensor import Array, Tensor, TensorLike, as_array
 
 __all__ = ["einsum"]
 
@@ -46,12 +47,13 @@ def einsum(subscripts: str, *operands: TensorLike) -> Tensor:
 
     `subscripts`: one letter per axis, as in "bij,bjk->bik"; "..." for any number of broadcast axes; without "->" the
     result has the letters that occur once, in alphabetical order. More than two operands are multiplied from left to
-    right: order them so that what is in between is small. A letter twice in one operand is not supported: take its
-    `diagonal` first.
+    right: order them so that what is in between is small. A letter that an operand has twice stands for its diagonal.
 
     Raises ValueError when the subscripts do not fit the operands, or the sizes of an axis differ and neither is 1.
     """
     terms, result = _terms(subscripts, len(operands))
+    pairs = [_without_repeats(x, term) for x, term in zip(operands, terms, strict=True)]
+    operands, terms = tuple(x for x, _ in pairs), [term for _, term in pairs]
     if len(operands) == 1:
         return _einsum(operands[0], 1, f"{terms[0]},->{result}")
     dtypes = [x.dtype for x in operands if isinstance(x, Tensor) and x.dtype.kind == "f"]
@@ -82,6 +84,26 @@ def _terms(subscripts: str, operands: int) -> tuple[list[str], str]:
     return terms, result
 
 
+def _without_repeats(x: TensorLike, term: str) -> tuple[TensorLike, str]:
+    """The diagonal over axes that have the same letter, as the last axis, and the letters of its axes."""
+    letters = term.replace("...", "")
+    if len(set(letters)) == len(letters) or len(letters) > np.ndim(as_array(x)):
+        return x, term
+    labels = _labels_of("the operand", term, np.ndim(as_array(x)))
+    while len(set(labels)) < len(labels):
+        twice = next(label for label in labels if labels.count(label) > 1)
+        first = labels.index(twice)
+        second = labels.index(twice, first + 1)
+        sizes = as_array(x).shape
+        if sizes[first] != sizes[second]:
+            raise ValueError(
+                f"einsum: {term!r} has axis {twice!r} twice, with sizes {sizes[first]} and {sizes[second]}"
+            )
+        x = diagonal(x, 0, first, second) if isinstance(x, Tensor) else np.diagonal(as_array(x), 0, first, second)
+        labels = [label for axis, label in enumerate(labels) if axis not in (first, second)] + [twice]
+    return x, "".join(dict.fromkeys("..." if label.startswith("...") else label for label in labels))
+
+
 def _labels(subscripts: str, a_ndim: int, b_ndim: int) -> tuple[list[str], list[str], list[str]]:
     """Labels of the axes of a, b and the result."""
     operands, _, result = subscripts.partition("->")
@@ -103,8 +125,6 @@ def _labels_of(operand: str, term: str, ndim: int) -> list[str]:
     letters = head + tail
     if letters and not letters.isalpha():
         raise ValueError(f"{term!r} must consist of letters, and '...' at most once")
-    if len(set(letters)) < len(letters):
-        raise ValueError(f"{term!r} has a letter twice: take ops.diagonal of {operand} first")
     if ndim < len(letters) or (ndim > len(letters) and not found):
         raise ValueError(f"{term!r} names {len(letters)} axes, but {operand} has {ndim}")
     return [*head, *(f"...{place}" for place in range(ndim - len(letters), 0, -1)), *tail]

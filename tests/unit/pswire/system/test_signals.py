@@ -4,6 +4,8 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -54,6 +56,44 @@ def test_within_a_block_it_is_raised_once_at_the_end_of_the_outermost():
     with pytest.raises(Interrupted):
         call()
     assert steps == ["between"]
+
+
+@pytest.fixture
+def handler():
+    """Sets the handler of SIGINT of a program, and afterwards the one that was there."""
+    before = signal.getsignal(signal.SIGINT)
+    yield partial(signal.signal, signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_is_deferred_in_a_program_that_sets_no_handler_and_raised_at_once_outside_of_blocks(handler):
+    steps = []
+
+    def call():
+        with deferred_signals:
+            signal.raise_signal(signal.SIGINT)
+            steps.append("done")
+
+    for calls in (1, 2):
+        handler(signal.default_int_handler)  # as a notebook's kernel does before each cell
+        with pytest.raises(KeyboardInterrupt):
+            call()
+        assert steps == ["done"] * calls
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_handler_of_the_program_stays_and_other_threads_set_none(handler):
+    handled = []
+    own = lambda *_: handled.append("own")
+    handler(own)
+    with deferred_signals:
+        signal.raise_signal(signal.SIGINT)
+    assert (handled, signal.getsignal(signal.SIGINT)) == (["own"], own)
+    handler(signal.default_int_handler)
+    with ThreadPoolExecutor() as pool:
+        pool.submit(deferred_signals.__enter__).result(BOUND)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_block_that_sends_leaves_it_to_the_block_that_reads_the_answers():
