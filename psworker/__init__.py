@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from psworker.data.ragged import *
     from psworker.data.sources import *
     from psworker.model import layers as nn
+    from psworker.model.collection import *
     from psworker.model.gradient_transforms import *
     from psworker.model.model_files import *
     from psworker.model.optimizers import *
     from psworker.model.push_reports import *
     from psworker.model.tables import *
+    from psworker.model.update_ops import *
     from psworker.model.variables import *
     from psworker.sessions.session import *
 
@@ -58,8 +60,10 @@ _HOMES = {
         "RMSProp optimize_loss",
         "psworker.model.push_reports": "PushReport",
         "psworker.model.tables": "Table",
-        "psworker.model.variables": "UpdateOp Variable collection discard_update_ops global_variables note_update "
-        "reset set_random_seed trainable_variables update_ops variable_scope",
+        "psworker.model.collection": "collection discard_update_ops global_variables note_update reset "
+        "set_random_seed trainable_variables update_ops variable_scope",
+        "psworker.model.update_ops": "UpdateOp",
+        "psworker.model.variables": "Variable",
         "psworker.sessions.session": "Session session",
     }.items()
     for name in names.split()

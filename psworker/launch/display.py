@@ -103,7 +103,8 @@ class Display(ExitStack):
 
     def summary(self, job: Progress) -> None:
         """A line of its own."""
-        self._print(summary_line(job))
+        console = self._consoles["stderr"]
+        self._print(summary_line(job, console.width if console.is_terminal else None))
 
     def _print(self, text: str) -> None:
         if not self._quiet:

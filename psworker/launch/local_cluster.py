@@ -116,13 +116,13 @@ class LocalCluster:
     def _train(self) -> None:
         job = self._job
         self._guarded(self._display.notice, self._servers_line())
-        for name in job.worker_names:
-            self._start(name)
         show = partial(self._guarded, self._display.show)
         with (
             StatusClient(self._servers()) as client,
             Watch(client.ask, show, job.worker_names, interval=STATUS_INTERVAL) as self._watch,
         ):
+            for name in job.worker_names:
+                self._start(name)
             self._wait(partial(self._unfinished, job.worker_names))
 
     def _servers(self) -> list[str]:

@@ -20,7 +20,7 @@ from psworker.autodiff.ops.elementwise.activations import dropout_generator
 from psworker.autodiff.ops.selection.indexing import RowSource
 from psworker.autodiff.tape import no_grad
 from psworker.autodiff.tensor import Gradient
-from psworker.model.variables import BaseVariable
+from psworker.model.base_variable import BaseVariable
 
 GradientAndVariable: TypeAlias = tuple[Gradient | None, BaseVariable]
 Transform: TypeAlias = Callable[[list[GradientAndVariable]], list[GradientAndVariable]]

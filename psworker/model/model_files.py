@@ -14,8 +14,9 @@ import numpy as np
 from pswire.errors import ConfigurationError, ModelFileError, NotFinite, ShapeMismatch
 from pswire.tensors.tensor_files import RESERVED, StoredTensor, TensorFile, write_tensors
 from pswire.tensors.values import Array, TensorSpec, not_finite
+from psworker.model.base_variable import BaseVariable, check_variable, set_value
+from psworker.model.collection import OpenSession, context
 from psworker.model.tables import Table
-from psworker.model.variables import BaseVariable, OpenSession, check_variable, context, set_value
 from psworker.versions import ReadVersion
 
 __all__ = ["Loaded", "load", "save"]

@@ -16,10 +16,11 @@ from pswire import optimizers
 from pswire.errors import ConfigurationError
 from pswire.specs.schedules import Schedule
 from psworker.autodiff import Tensor, gradients
-from psworker.model import variables
+from psworker.model.base_variable import BaseVariable
+from psworker.model.collection import context, trainable_variables
 from psworker.model.gradient_transforms import GradientAndVariable, Transform, add_noise, clip_by_global_norm, multiply
 from psworker.model.push_reports import PushReport
-from psworker.model.variables import BaseVariable, UpdateOp
+from psworker.model.update_ops import UpdateOp
 
 __all__ = ["Adagrad", "AdagradDecay", "Adam", "AdamW", "Ftrl", "GradientDescent", "Lamb", "Momentum", "Optimizer"]
 __all__ += ["RMSProp", "optimize_loss"]
@@ -80,7 +81,7 @@ class Optimizer(optimizers.OptimizerSpec):
             raise ValueError(f"a loss has one element, but this has shape {loss.shape}: take its mean or its sum")
         chosen = _chosen(var_list)
         found = gradients(loss, chosen, retain_graph=retain_graph)
-        session = variables.context.collection.session
+        session = context.collection.session
         if session is not None:
             session.note_loss(loss.item(), chosen)
         return list(zip(found, chosen, strict=True))
@@ -107,7 +108,7 @@ class Optimizer(optimizers.OptimizerSpec):
             NotFinite: one has NaN or infinity.
             ParamServerError: a server's refusal, naming the variable; then that shard has applied nothing of it.
         """
-        here = variables.context.collection
+        here = context.collection
         if here.session is None:
             raise ConfigurationError("no session is open: do this inside `with psworker.session() as session:`")
         pairs = list(grads_and_vars)
@@ -142,13 +143,13 @@ class Optimizer(optimizers.OptimizerSpec):
 
 def _chosen(var_list: BaseVariable | Sequence[BaseVariable] | None) -> list[BaseVariable]:
     if var_list is None:
-        chosen = variables.trainable_variables()
+        chosen = trainable_variables()
     else:
         chosen = [var_list] if isinstance(var_list, BaseVariable) else list(var_list)
         if chosen and not any(getattr(variable, "requires_grad", True) for variable in chosen):
             raise ValueError(f"there is no variable to train: {'; '.join(map(_why_frozen, chosen))}")
     if not chosen:
-        names = ", ".join(variable.name for variable in variables.trainable_variables()) or "none"
+        names = ", ".join(variable.name for variable in trainable_variables()) or "none"
         raise ValueError(
             f"there is no variable to train: is the scope of trainable_variables(...) misspelt? Trainable: {names}"
         )
@@ -281,7 +282,7 @@ def check_global_step(call: str, given: object) -> None:
 def _decayed(
     learning_rate: float | Schedule | None, function: Callable[[float | Schedule | None, int], Schedule]
 ) -> Schedule:
-    session = variables.context.collection.session
+    session = context.collection.session
     found = function(learning_rate, 0 if session is None else session.global_step)
     if not isinstance(found, Schedule):
         raise TypeError(

@@ -18,7 +18,8 @@ from pswire.tensors.values import Array, IndexedSlices
 from psworker.autodiff.ops.selection.indexing import RowSource
 from psworker.autodiff.tape import is_recording
 from psworker.autodiff.tensor import TensorLike
-from psworker.model.variables import BaseVariable, as_assigned, context
+from psworker.model.base_variable import BaseVariable, as_assigned
+from psworker.model.collection import context
 
 __all__ = ["Table"]
 
@@ -85,7 +86,7 @@ class Table(BaseVariable, RowSource):
             )
         self.initializer = initializer
         self.looked_up = False  # since the last gradient
-        self._enter(name, trainable)
+        context.collection.enter(self, name, trainable)
 
     @property
     def ndim(self) -> int:

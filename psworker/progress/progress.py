@@ -36,19 +36,26 @@ class _Moment:
 class Progress:
     """The job now: its workers, ordered by name, the global step, and its data queues.
 
-    `seconds` count from the beginning; the step was last seen at 0 when it `began`, and to increase when it `advanced`.
-    `past` are moments of the last `LONGEST_PAST` seconds. `problem` says why there is no newer status; empty when there
-    is.
+    `seconds` count from the beginning. The step was `first` at the first status, None before one: a resumed job, or one
+    that this process joins, does not begin at 0. It was last seen there when it `began`, and to increase when it
+    `advanced`. `past` are moments of the last `LONGEST_PAST` seconds. `problem` says why there is no newer status;
+    empty when there is.
     """
 
     workers: tuple[WorkerProgress, ...] = ()
     seconds: float = 0.0
     step: int = 0
+    first: int | None = None
     began: float = 0.0
     advanced: float = 0.0
     problem: str = ""
     queues: tuple[QueueStatus, ...] = ()
     past: tuple[_Moment, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """Steps since the first status."""
+        return self.step - (self.first or 0)
 
     @property
     def queue(self) -> QueueStatus | None:
@@ -100,11 +107,13 @@ def follow(before: Progress, job: JobStatus, seconds: float) -> Progress:
     for status in job.workers:
         worker = workers.get(status.name, WorkerProgress(JobWorker(status.name)))
         workers[status.name] = _follow_worker(worker, status, elapsed)
+    first = job.global_step if before.first is None else min(before.first, job.global_step)
     now = Progress(
         workers=tuple(workers[name] for name in sorted(workers, key=lambda name: (len(name), name))),  # 9 before 10
         seconds=seconds,
         step=job.global_step,
-        began=before.began if job.global_step else seconds,
+        first=first,
+        began=seconds if job.global_step == first else before.began,
         advanced=before.advanced if job.global_step == before.step else seconds,
         queues=job.queues,
     )

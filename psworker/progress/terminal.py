@@ -50,7 +50,7 @@ class ProgressDisplay:
         if self._line is not None:
             self._line.close()
         if not failed and (self._line is None or self._line.was_shown):
-            _print(summary_line(self._watch.progress))
+            _print(summary_line(self._watch.progress, None if self._line is None else self._line.width))
 
 
 def _print_progress(job: Progress) -> None:
@@ -103,10 +103,16 @@ class StatusLine:
         now = job.step, job.problem
         with self._lock, suppress(OSError, ValueError):  # closed
             if now != self._shown and self._at_start and self._is_in_foreground():
-                width = os.get_terminal_size(self._terminal.fileno()).columns or 80
-                self._write(f"{_ERASE}{step_line(job, width - 1)}")
+                self._write(f"{_ERASE}{step_line(job, self.width)}")
                 self._terminal.flush()
                 self._visible, self._shown = True, now
+
+    @property
+    def width(self) -> int:
+        """Columns that the line may have: one less than the terminal, whose cursor stays in it."""
+        with suppress(OSError, ValueError):
+            return (os.get_terminal_size(self._terminal.fileno()).columns or 80) - 1
+        return 79
 
     @property
     def was_shown(self) -> bool:

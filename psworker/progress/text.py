@@ -19,7 +19,10 @@ def step_line(job: Progress, width: int | None = None) -> str:
     """
     missing = [worker.status.name for worker in job.workers if worker.status.state == "starting"]
     if missing and not job.step:
-        return fit([(f"waiting for {_listed(missing)} to join", 0), (job.problem, 1)], width)
+        line = f"waiting for {_listed(missing)} to join"
+        if width is not None and len(line) > width:
+            line = f"waiting for {len(missing)} workers to join"
+        return fit([(line, 0), (job.problem, 1)], width)
     costs = [worker.cost for worker in job.workers if worker.cost is not None]
     left = job.seconds_left
     parts = [
@@ -37,13 +40,22 @@ def step_line(job: Progress, width: int | None = None) -> str:
     return line if width is None or len(line) <= width else fit(parts, width)
 
 
-def summary_line(job: Progress) -> str:
-    """The whole job in one line, when it is over: steps, seconds, steps per second, mean staleness, workers."""
+def summary_line(job: Progress, width: int | None = None) -> str:
+    """The whole job in one line, when it is over: steps, seconds, steps per second, mean staleness, workers.
+
+    At most `width` columns wide.
+    """
     seconds = max(0.0, job.advanced - job.began)
-    rate = f"{rate_text(job.step / seconds)} steps/s" if seconds > 0 else ""
-    workers = f"{len(job.workers)} worker{'s' * (len(job.workers) != 1)}"
-    parts = [f"{job.step:,} steps in {seconds:.1f} s", rate, staleness_text(job), _dropped_text(job), workers]
-    return _SEPARATOR.join(filter(None, parts))
+    return fit(
+        [
+            (f"{job.steps:,} steps in {seconds:.1f} s", 0),
+            (f"{rate_text(job.steps / seconds)} steps/s" if seconds > 0 else "", 2),
+            (staleness_text(job), 4),
+            (_dropped_text(job), 3),
+            (f"{len(job.workers)} worker{'s' * (len(job.workers) != 1)}", 5),
+        ],
+        width,
+    )
 
 
 def fit(parts: Sequence[tuple[str, int]], width: int | None) -> str:

@@ -41,7 +41,8 @@ class Watch:
         self.close(failed=kind is not None)
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Ask once, before anything is trained, and begin to ask in the thread."""
+        self._follow()
         self._thread.start()
 
     def close(self, *, failed: bool) -> None:

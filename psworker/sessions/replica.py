@@ -20,9 +20,10 @@ from pswire.specs.spec import from_plain, to_plain
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.client.client import Client
 from psworker.client.push_pull import PushResult
+from psworker.model.base_variable import BaseVariable, set_read, set_value
 from psworker.model.push_reports import PushOutcome
 from psworker.model.tables import Table
-from psworker.model.variables import BaseVariable, UpdateOp, set_read, set_value
+from psworker.model.update_ops import UpdateOp
 from psworker.sessions.data_loop import DataLoop
 from psworker.transport import Future
 from psworker.versions import VersionedArray

@@ -29,12 +29,14 @@ from psworker.client.retrying_calls import JobChoice
 from psworker.config import StrategyConfig, WorkerConfig, worker_config
 from psworker.data.batch import Batch
 from psworker.data.sources import Collate, Source, Stream, open_source
-from psworker.model import model_files, variables
+from psworker.model import model_files
+from psworker.model.base_variable import BaseVariable, as_assigned, check_variable
+from psworker.model.collection import Collection, context
 from psworker.model.gradient_transforms import GradientAndVariable
 from psworker.model.interactive import is_interactive
 from psworker.model.push_reports import PushReport
 from psworker.model.tables import Table, check_no_table
-from psworker.model.variables import BaseVariable, UpdateOp, as_assigned, check_variable
+from psworker.model.update_ops import UpdateOp
 from psworker.progress.terminal import ProgressDisplay
 from psworker.sessions.best_model import save_best
 from psworker.sessions.block_batches import Reading
@@ -169,7 +171,7 @@ class Session:
             self._replica = Replica(*replica)
         else:
             self._replica = Downpour(*replica, self._strategy)
-        self._collection: variables.Collection | None = None
+        self._collection: Collection | None = None
         self._entered = False
         #: By variable: the loss whose gradient it gets next, and the version of the weights.
         self._computed: dict[str, tuple[float, ReadVersion]] = {}
@@ -226,7 +228,7 @@ class Session:
         program's variables are not those of its checkpoint; `StorageError` if no checkpoint can be read, or the folder
         cannot be used; `Unavailable` if a server could not be reached in time.
         """
-        here = variables.context.collection
+        here = context.collection
         if here.session is not None:
             raise ConfigurationError(
                 "a session is already open, and a program has one session at a time: leave its `with` block, or close "

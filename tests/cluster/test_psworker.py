@@ -19,6 +19,7 @@ from psworker.launch.display import Display
 from psworker.launch.job import Job
 from tests.commands import free_address
 from tests.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import
+from tests.terminals import run_on_terminal
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
@@ -341,6 +342,30 @@ def test_a_local_cluster_names_an_address_of_its_servers_that_is_taken_or_imposs
     assert job.end(signal.SIGINT)[0] == 130
     done = CliRunner().invoke(main, ["local", "--shards", "2", "--bind", "here:65535", __file__])
     assert (done.exit_code, "--bind: 'here:65535': 2 shards need ports up to 65536" in done.output) == (2, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [60, 120])
+def test_the_live_display_has_no_line_wider_than_the_terminal_and_only_the_summary_stays(commands, columns):
+    script = commands.script("""
+        import time
+        import numpy as np
+        import psworker as ps
+        W = ps.Variable(np.zeros(2), name="W")
+        with ps.session() as session:
+            for batch in session.batches(ps.Dataset({"x": np.ones((80, 2))}), 1, epochs=10):
+                ps.GradientDescent(0.001).minimize(ps.ops.sum(ps.ops.square(W - batch.x)))
+                time.sleep(0.02)
+    """)
+    command = [sys.executable, "-P", "-m", "psworker", "local", "--workers", "3", "--shards", "2", script]
+    code, written = run_on_terminal(command, columns, commands.environment(TERM="xterm"), commands.folder)
+    lines = [re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]+", written)]
+    first, *shown = filter(None, lines)
+    assert (code, first[:20]) == (0, "psworker: servers at"), written
+    assert max(map(len, shown)) <= columns
+    assert any(re.match(r"\d.* s · epoch \d+ of 10 · step \d+.* · \d:\d\d left", line) for line in shown)
+    assert any(re.match(r"worker-2 +live +\d+ +\d+ +", line) for line in shown)
+    assert re.match(r"800 steps in .* s", shown[-1])
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from pswire.messages import Leave, Pulled, Push, Pushed, RemoteWeights, Renew, t
 from pswire.specs.consistency import Bounded, DropStalePushes, Synchronous
 from psworker import ops, schedules
 from psworker.config import StrategyConfig, WorkerConfig
-from psworker.model.variables import set_value
+from psworker.model.base_variable import set_value
 from psworker.sessions.data_loop import batches_per_block
 from psworker.sessions.session import Session
 from tests.shards_in_process import ShardsInProcess

@@ -6,9 +6,10 @@ from pswire.specs import initializers
 from pswire.specs.initializers import Initializer, RowInitializer
 from psworker.autodiff import Tensor, ops
 from psworker.autodiff.tensor import TensorLike
+from psworker.model.collection import layer_scope
 from psworker.model.layers.layer import Layer, new_variable
 from psworker.model.tables import Table
-from psworker.model.variables import Variable, layer_scope
+from psworker.model.variables import Variable
 
 _UNIFORM = initializers.random_uniform(-0.05, 0.05)
 

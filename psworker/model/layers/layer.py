@@ -16,7 +16,9 @@ from pswire.specs.initializers import Initializer
 from pswire.tensors.values import Array
 from psworker.autodiff import Tensor, ops
 from psworker.autodiff.tensor import Node, TensorLike, as_array
-from psworker.model.variables import BaseVariable, Variable, initialized, layer_scope
+from psworker.model.base_variable import BaseVariable
+from psworker.model.collection import layer_scope
+from psworker.model.variables import Variable, initialized
 
 ZEROS = initializers.zeros()
 ONES = initializers.ones()

@@ -10,8 +10,9 @@ import numpy as np
 from pswire.specs.initializers import Initializer
 from psworker.autodiff import Tensor, ops
 from psworker.autodiff.tensor import TensorLike
+from psworker.model.collection import layer_scope
 from psworker.model.layers.layer import GLOROT_UNIFORM, ZEROS, Layer, as_input, initial_value
-from psworker.model.variables import Variable, layer_scope
+from psworker.model.variables import Variable
 
 Activation: TypeAlias = Callable[[Tensor], Tensor]
 

@@ -9,8 +9,9 @@ import numpy as np
 from psworker.autodiff import Tensor, ops
 from psworker.autodiff.ops.normalization import batch_norm_with_moments
 from psworker.autodiff.tensor import TensorLike
+from psworker.model.collection import layer_scope, note_update
 from psworker.model.layers.layer import ONES, ZEROS, Layer, as_input, new_variable
-from psworker.model.variables import UpdateOp, layer_scope, note_update
+from psworker.model.update_ops import UpdateOp
 
 
 class BatchNorm(Layer):

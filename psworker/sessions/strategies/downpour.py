@@ -14,7 +14,7 @@ from psworker.autodiff.tensor import Gradient
 from psworker.client.push_pull import check_finite
 from psworker.config import StrategyConfig
 from psworker.model.gradient_transforms import Total
-from psworker.model.variables import UpdateMeans
+from psworker.model.update_ops import UpdateMeans
 from psworker.sessions.replica import Replica, Step
 from psworker.versions import ReadVersion, VersionedArray
 

@@ -17,8 +17,8 @@ from pswire.optimizers.optimizer import GUARDED, LIMITS, check_result
 from pswire.specs.schedules import rate
 from pswire.tensors.values import Array, IndexedSlices, magnitude
 from psworker.client.push_pull import check_finite
+from psworker.model.base_variable import BaseVariable, set_value
 from psworker.model.tables import Table
-from psworker.model.variables import BaseVariable, set_value
 from psworker.sessions.replica import Replica, Step, Target, VariableOptimizers
 from psworker.versions import VersionedArray
 

@@ -80,6 +80,15 @@ def test_staleness_is_the_mean_over_all_pushes_and_training_lasts_from_the_first
     assert summary_line(view) == "100 steps in 1.0 s · 100 steps/s · staleness 1.2 · 2 workers"  # 50 / 40
 
 
+def test_a_summary_counts_steps_from_the_first_status_on_since_a_job_may_be_resumed_or_joined_later():
+    view = starting(NAMES)
+    for seconds, step in ((0.0, 7000), (1.0, 7000), (2.0, 7050), (3.0, 7100)):
+        view = follow(view, job(step, status()), seconds)
+    assert summary_line(view).startswith("100 steps in 2.0 s · 50 steps/s")
+    back = follow(view, job(6500, status()), 4.0)
+    assert (back.steps, follow(back, job(6600, status()), 5.0).steps) == (0, 100), "to a checkpoint before"
+
+
 FIRST = WorkerProgress(JobWorker("worker-0", state="live", epoch=5, steps=3000, mean_staleness=0.5), 800.0, 0.45)
 LEFT = WorkerProgress(JobWorker("worker-1", state="left", epoch=4, steps=1000, mean_staleness=2.1), 490.0, 0.5)
 TRAINING = Progress((FIRST, LEFT), seconds=4.0, step=4000, began=1.0, advanced=3.5)
@@ -202,7 +211,7 @@ def test_the_live_display_prints_lines_above_itself_and_leaves_only_the_summary(
 
 def test_a_watch_shows_each_status_keeps_the_last_one_while_a_shard_is_silent_and_asks_again_at_the_end():
     silent, last = merge_reports([ShardAnswer("h:1", problem="no server at h:1")]), job(9, status(steps=9))
-    answers = [job(7, status(steps=7)), silent, job(8, status(steps=8))]
+    answers = [job(7, status(steps=7)), job(7, status(steps=7)), silent, job(8, status(steps=8))]
     ask = mock.Mock(side_effect=itertools.chain(answers, itertools.repeat(last)))
     views = queue.SimpleQueue()
     with Watch(ask, views.put, NAMES, interval=0.0) as watch:
@@ -277,7 +286,9 @@ def test_a_line_leaves_out_what_matters_less_in_a_narrow_terminal_and_never_the_
     silent = replace(view, problem="no server answers at h:1: Connection refused; is it running?")
     assert step_line(silent, 60) == "step 5,000 · no server answers at h:1: Connection refused; …"
     waiting = starting([f"worker-{number}" for number in range(12)])
-    assert step_line(waiting, 60) == "waiting for worker-0, worker-1, worker-2 and 9 others to jo…"[:60]
+    assert step_line(waiting, 61) == "waiting for worker-0, worker-1, worker-2 and 9 others to join"
+    assert step_line(waiting, 60) == "waiting for 12 workers to join"
+    assert summary_line(TRAINING, 60) == "4,000 steps in 2.5 s · 1,600 steps/s · staleness 0.9"
 
 
 def test_a_time_is_short():
