@@ -411,4 +411,4 @@ def test_a_job_that_is_younger_than_the_common_cut_goes_on_from_its_workers_valu
     assert push(second, known).outcome is ms.Outcome.APPLIED
     assert values(second) == [[4, 4], [4, 4]]
     assert {transport.machines[shard].job.name for shard in range(2)} == {"next"}
-    assert [one.state for one in transport.status(0).jobs] == ["done", "running"]
+    assert [one.state for one in transport.status(0).jobs] == ["ended", "running"], "its end came after the checkpoint"
