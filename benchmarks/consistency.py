@@ -68,7 +68,7 @@ def observe(address: str, processes: list[subprocess.Popen[bytes]]) -> tuple[flo
     """Seconds from the first update to the end of the job, and the cost at moments in between."""
     with ps.collection():
         network = Network()
-        with ps.session(servers=address, name="observer") as session:
+        with ps.session(servers=address, name="observer", resume=True) as session:
             first = ps.global_variables()[0]
             while not first.version:
                 wait_for_one(processes, 0.02)

@@ -204,7 +204,7 @@ class Cluster:
         finals, incarnation = [], 0
         choices = (Choice("dense", np.array([0])), Choice("table", np.arange(scheme.COLUMNS)))  # rows of a shard's part
         for shard, names in enumerate(scheme.small(len(self.servers))):
-            join = Join("auditor", incarnation, shard, len(self.servers))
+            join = Join("auditor", incarnation, shard, len(self.servers), resume=True)
             incarnation = transport.call(shard, join, BOUND).result().incarnation
             sender = Sender("auditor", incarnation)
             values = transport.call(shard, Pull(sender, names, choices), BOUND).result().values

@@ -48,7 +48,7 @@ def test_two_workers_and_a_server_reach_the_known_cost_and_accuracy(commands):
     assert costs[-1] == pytest.approx(KNOWN[-1], abs=0.01)
     [accuracies] = search(r"test accuracy: ([0-9.]+) on the first 3,000, ([0-9.]+) on all", out)
     assert [float(accuracy) for accuracy in accuracies] == pytest.approx([0.873, 0.904], abs=0.005)
-    assert re.search(r"^5500 steps in .* 2 workers$", err[-1])
+    assert re.search(r"^5,500 steps in .* 2 workers$", err[-1])
 
 
 def test_the_chief_of_two_workers_saves_the_model_of_the_servers_and_another_program_uses_it(commands):

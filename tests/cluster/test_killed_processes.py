@@ -240,7 +240,7 @@ class Training:
         """The global step; the sum of the elements; and the number of examples by how often they were trained on."""
         with closing(GrpcTransport([self.server.address], shared_memory=False)) as transport:
             step = transport.call(0, Status(), BOUND).result().global_step
-            sender = Sender("reader", transport.call(0, Join("reader"), BOUND).result().incarnation)
+            sender = Sender("reader", transport.call(0, Join("reader", resume=True), BOUND).result().incarnation)
             (value,) = transport.call(0, Pull(sender, ("seen",)), BOUND).result().values
         seen = np.asarray(value.array)
         return step, seen.sum(), np.bincount((seen / 6).astype(int)).tolist()

@@ -14,6 +14,7 @@ from pswire.specs.consistency import Asynchronous, Bounded, DropStalePushes, Ign
 from pswire.specs.initializers import RowUniform
 from pswire.tensors.values import TensorSpec
 from psworker.client.recovery import common_cut
+from psworker.client.retrying_calls import JobChoice
 from tests.shards_in_process import ShardsInProcess
 
 SGD = GradientDescent(learning_rate=1)
@@ -390,3 +391,24 @@ def test_a_take_from_before_the_shards_went_back_arrives_too_late_to_finish_a_bl
     client.pull(NAMES)
     client.take(QUEUE, ms.Finished(block.number))
     assert transport.messages(ms.Take)[-1][1].finished is None, "the answer may be lost, and the message repeated"
+
+
+def test_a_job_that_is_younger_than_the_common_cut_goes_on_from_its_workers_values_and_not_from_the_one_before(caplog):
+    transport = ShardsInProcess(2, stored=True)
+    first, known = transport.client("w0", *DECLARATIONS)
+    push(first, known)
+    number = write_checkpoint(transport, first)
+    first.leave()
+    second, known = transport.client("w0", *DECLARATIONS, job=JobChoice("next"))
+    second.value_of = lambda name: known[name].array
+    for _ in range(3):
+        push(second, known)
+    transport.lose_state(0)
+    transport.lose_state(1)
+    assert push(second, known).outcome is ms.Outcome.DROPPED
+    assert f"all shards went back to checkpoint {number}" in caplog.text
+    assert values(second) == [[3, 3], [3, 3]], "the present values of the worker"
+    assert push(second, known).outcome is ms.Outcome.APPLIED
+    assert values(second) == [[4, 4], [4, 4]]
+    assert {transport.machines[shard].job.name for shard in range(2)} == {"next"}
+    assert [one.state for one in transport.status(0).jobs] == ["ended", "running"], "its end came after the checkpoint"
