@@ -76,7 +76,7 @@ def session(
     progress: str | None = None,
     outer: optimizers.OptimizerSpec = OUTER,
 ) -> Session:
-    """A session, to be used as `with psworker.session() as session:`.
+    """A session, to be used as `with psworker.session() as session:`, or by its `open` and `close`.
 
     Each argument but `outer` defaults to the environment variable of its name, such as `$PSWORKER_PUSH_EVERY`, which
     `psworker run` and `psworker local` set from their flags, and then to the value in brackets.

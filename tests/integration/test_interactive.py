@@ -1,6 +1,8 @@
 """Variables and sessions in an interactive interpreter, where a cell may run again; notebooks: test_notebooks.py."""
 
+import os
 import signal
+import subprocess
 import sys
 
 import numpy as np
@@ -37,6 +39,28 @@ def test_a_variable_made_again_replaces_the_earlier_one_in_an_interactive_interp
     with ps.session():
         assert SGD.minimize(ops.sum(again)) == 5
     assert (again.value.tolist(), first.value.tolist()) == ([1, 2], [1])
+
+
+PROMPT = """
+import psworker as ps
+W = ps.Variable([1.0], name="W")
+W = ps.Variable([2.0], name="W")
+print(*ps.global_variables()[0].value, len(ps.global_variables()))
+"""
+
+
+def test_at_pythons_own_prompt_a_variable_is_replaced_and_in_a_script_that_leads_to_it_refused(tmp_path):
+    def shown(*arguments):
+        command = [sys.executable, "-q", "-i", *arguments]
+        environment = {**os.environ, "PYTHON_HISTORY": str(tmp_path / "history"), "PYTHONSTARTUP": ""}
+        ended = subprocess.run(command, input=PROMPT, env=environment, capture_output=True, text=True, timeout=60)
+        return ended.stdout.split(), ended.stderr
+
+    assert shown()[0] == ["2.0", "1"]
+    (tmp_path / "script.py").write_text(PROMPT)
+    out, err = shown(str(tmp_path / "script.py"))
+    assert "there is already a variable 'W': choose another name" in err
+    assert out == ["2.0", "1"]
 
 
 def test_a_loss_of_a_replaced_variable_is_refused_though_it_depends_on_others_too(interactive):
