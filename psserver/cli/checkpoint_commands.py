@@ -3,19 +3,15 @@
 Imports neither numpy nor rich (`psserver.cli.main`); `psserver.cli.checkpoint` does the work.
 """
 
-from functools import partial
 from pathlib import Path
 
 import click
 
-from pswire.addresses import parse_addresses
-from pswire.parsed_option import Parsed
+from psserver.cli.options import SECONDS, addresses_argument, json_option, option
 from pswire.system.host import refuse_windows
 
-_option = partial(click.option, show_default=True, show_envvar=True)
 _directory = click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 _number = click.argument("number", required=False, type=click.IntRange(0))
-_json = _option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
 @click.group("checkpoint")
@@ -35,10 +31,12 @@ def checkpoint_group() -> None:
 
 
 @checkpoint_group.command("save")
-@click.argument("addresses", metavar="ADDRESSES", type=Parsed("HOST:PORT,...", parse_addresses))
-@_option("--timeout", type=click.FloatRange(0, 86_400, min_open=True), default=60.0, help="Seconds to wait for it.")
+@addresses_argument
+@option("--timeout", type=SECONDS, default=60.0, help="Time to wait for it.")
 def save_command(addresses: tuple[str, ...], timeout: float) -> None:
     """Write a checkpoint of the running job whose servers are at ADDRESSES, in the order of their shards.
+
+    By default it is one at 127.0.0.1:7070.
 
     Training goes on meanwhile. Prints the checkpoint's number when all servers have written it.
     """
@@ -49,7 +47,7 @@ def save_command(addresses: tuple[str, ...], timeout: float) -> None:
 
 @checkpoint_group.command("list")
 @_directory
-@_json
+@json_option
 def list_command(directory: Path, as_json: bool) -> None:
     """List the checkpoints in DIR, oldest first.
 
@@ -64,7 +62,7 @@ def list_command(directory: Path, as_json: bool) -> None:
 @checkpoint_group.command("show")
 @_directory
 @_number
-@_json
+@json_option
 def show_command(directory: Path, number: int | None, as_json: bool) -> None:
     """Show the job in checkpoint NUMBER of DIR, or in the newest: workers, variables, optimizers, data queues.
 
@@ -92,7 +90,7 @@ def verify_command(directory: Path, number: int | None) -> None:
 
 @checkpoint_group.command("prune")
 @_directory
-@_option("--keep", type=click.IntRange(1), required=True, help="Cuts that stay.")
+@option("--keep", type=click.IntRange(1), required=True, help="Cuts that stay.")
 def prune_command(directory: Path, keep: int) -> None:
     """Remove the old checkpoints in DIR.
 
@@ -107,10 +105,10 @@ def prune_command(directory: Path, keep: int) -> None:
 @click.command("export")
 @click.argument("source", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("output", type=click.Path(dir_okay=False, path_type=Path))
-@_option(
+@option(
     "--format", "form", type=click.Choice(["safetensors", "npz"]), default="safetensors", help="Of the file OUTPUT."
 )
-@_option("--slots", is_flag=True, help="Also write the slots of optimizers, as VARIABLE/SLOT.")
+@option("--slots", is_flag=True, help="Also write the slots of optimizers, as VARIABLE/SLOT.")
 def export_command(source: Path, output: Path, form: str, slots: bool) -> None:
     """Write the variables in DIR to one file, whole and with the names that they have in the program.
 

@@ -3,24 +3,15 @@
 Imports neither numpy nor rich (`psserver.cli.main`); `psserver.cli.jobs` does the work.
 """
 
-from functools import partial
-
 import click
 
-from pswire.addresses import DEFAULT_ADDRESS, parse_addresses
-from pswire.parsed_option import Parsed
-
-_option = partial(click.option, show_default=True, show_envvar=True)
-_addresses = click.argument(
-    "addresses", metavar="[ADDRESSES]", type=Parsed("HOST:PORT,...", parse_addresses), default=DEFAULT_ADDRESS
-)
-_timeout = _option("--timeout", type=click.FloatRange(0, 86_400, min_open=True), default=5.0, help="Seconds to wait.")
+from psserver.cli.options import addresses_argument, json_option, option, timeout_option
 
 
 @click.command("jobs")
-@_addresses
-@_option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-@_timeout
+@addresses_argument
+@json_option
+@timeout_option
 def jobs_command(addresses: tuple[str, ...], as_json: bool, timeout: float) -> None:
     """List the jobs of the servers at ADDRESSES, the present one last; by default at 127.0.0.1:7070.
 
@@ -37,9 +28,9 @@ def jobs_command(addresses: tuple[str, ...], as_json: bool, timeout: float) -> N
 
 
 @click.command("reset")
-@_addresses
-@_option("--force", is_flag=True, help="Also while workers take part in the job; they end with an error.")
-@_timeout
+@addresses_argument
+@option("--force", is_flag=True, help="Also while workers take part in the job; they end with an error.")
+@timeout_option
 def reset_command(addresses: tuple[str, ...], force: bool, timeout: float) -> None:
     """End the job of the servers at ADDRESSES and discard its variables; the next worker begins a new one.
 

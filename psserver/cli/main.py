@@ -8,7 +8,6 @@ import logging
 import math
 import signal
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,21 +15,20 @@ import click
 
 from psserver.cli.checkpoint_commands import checkpoint_group, export_command
 from psserver.cli.job_commands import jobs_command, reset_command
+from psserver.cli.options import SECONDS, addresses_argument, json_option, option, timeout_option
 from psserver.config import ServerConfig, parse_shard, parse_size
-from pswire.addresses import DEFAULT_ADDRESS, check_address, local_address, parse_addresses
+from pswire.addresses import DEFAULT_ADDRESS, check_address, local_address
 from pswire.channel import check_health
 from pswire.command_group import InterruptibleGroup
-from pswire.errors import ConfigurationError, ParamServerError
+from pswire.errors import ParamServerError
 from pswire.parsed_option import Parsed
 from pswire.specs.checkpoints import JournalSync, parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
-from pswire.specs.spec import check_number
 from pswire.system.host import refuse_windows
 from pswire.system.signals import end_at_once
 
 _DEFAULT = ServerConfig()
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_option = partial(click.option, show_default=True, show_envvar=True)
 
 
 class _Group(InterruptibleGroup):
@@ -46,19 +44,12 @@ class _Group(InterruptibleGroup):
             raise click.ClickException(str(error)) from error
 
 
-def _parse_seconds(text: str) -> float:
-    try:
-        return check_number("", float(text), 0, 86_400, open_low=True, closed_high=True)
-    except ValueError as error:
-        raise ConfigurationError(f"{text!r}: must be a number of seconds above 0 and at most 86400 (a day)") from error
-
-
-_ADDRESS, _SECONDS = Parsed("HOST:PORT", check_address), Parsed("SECONDS", _parse_seconds)
+_ADDRESS = Parsed("HOST:PORT", check_address)
 
 
 @click.group(cls=_Group, context_settings={"auto_envvar_prefix": "PSSERVER", "help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="paramserver", prog_name="psserver")
-@_option("--debug", is_flag=True, help="Show the traceback of an error.")
+@option("--debug", is_flag=True, help="Show the traceback of an error.")
 def main(debug: bool) -> None:
     """The server of an asynchronous parameter server: holds variables, applies gradients, serves weights.
 
@@ -80,7 +71,7 @@ def _field(name: str, text: str, kind: Any = None, **settings: Any) -> Callable[
     """The option of a field of `ServerConfig`, with its default."""
     default = getattr(_DEFAULT, name.replace("-", "_"))
     flags = f"--{name}/--no-{name}" if isinstance(default, bool) else f"--{name}"
-    return _option(flags, type=kind, default=default, help=text, **settings)
+    return option(flags, type=kind, default=default, help=text, **settings)
 
 
 _LEVEL = click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
@@ -91,13 +82,13 @@ _MEMORY = "80 % of the memory of the machine or its container"
 
 #: The environment variables of options of a server are `PSSERVER_` and their names, as in `psworker local`.
 @main.command("serve", context_settings={"auto_envvar_prefix": "PSSERVER"})
-@_option(
+@option(
     "--bind",
     type=_ADDRESS,
     default=DEFAULT_ADDRESS,
     help="Address to listen on: host:port, [v6]:port or unix:/path; port 0 is a free one.",
 )
-@_option("--shard", type=_SHARD, default="0/1", help="Number of this shard, from 0, and how many the job has.")
+@option("--shard", type=_SHARD, default="0/1", help="Number of this shard, from 0, and how many the job has.")
 @_field("lease", "Silence after which a worker is lost, others get its examples, and transfers end.", **_TIME)
 @_field("consistency", "The consistency policy, as above; the same on all shards.", _POLICY)
 @_field("staleness", "The handling of stale pushes, as above; the same on all shards.", _HANDLING)
@@ -127,7 +118,7 @@ _MEMORY = "80 % of the memory of the machine or its container"
 )
 @_field("keep", "Complete checkpoints that stay.")
 @_field("journal", "Write every change down before it is acknowledged: a restarted server has lost nothing.")
-@_option(
+@option(
     "--journal-sync",
     type=click.Choice([sync.value for sync in JournalSync]),
     default=_DEFAULT.journal_sync.value,
@@ -143,7 +134,7 @@ _MEMORY = "80 % of the memory of the machine or its container"
     "When a shard restarts without its last changes: all go back to a common checkpoint, or the job fails.",
     click.Choice(["rollback", "fail"]),
 )
-@_option("--log-level", type=_LEVEL, default="warning", help="The lowest level that is logged to standard error.")
+@option("--log-level", type=_LEVEL, default="warning", help="The lowest level that is logged to standard error.")
 def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None:  # noqa: ANN401 - of ServerConfig
     """Serve one shard until SIGTERM or Ctrl-C, or with --linger until its job is over.
 
@@ -187,18 +178,14 @@ def _parse_replayed(text: str) -> tuple[int, int | None]:
 
 
 _REPLAYED = Parsed("I[/N]", _parse_replayed)
-_timeout = _option("--timeout", type=_SECONDS, default=5.0, help="Time to wait for an answer.")
-_addresses = click.argument(
-    "addresses", metavar="[ADDRESSES]", type=Parsed("HOST:PORT,...", parse_addresses), default=DEFAULT_ADDRESS
-)
 
 
 @main.command("status")
-@_addresses
-@_option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-@_option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
-@_option("--every", type=_SECONDS, default=1.0, help="With --watch: the time between two requests.")
-@_timeout
+@addresses_argument
+@json_option
+@option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
+@option("--every", type=SECONDS, default=1.0, help="With --watch: the time between two requests.")
+@timeout_option
 def status_command(addresses: tuple[str, ...], as_json: bool, watch: bool, every: float, timeout: float) -> None:
     """Show the job whose shards are at ADDRESSES, separated by commas; without them at 127.0.0.1:7070.
 
@@ -224,28 +211,26 @@ def status_command(addresses: tuple[str, ...], as_json: bool, watch: bool, every
 
 @main.command("replay")
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
-@_option("--shard", type=_REPLAYED, default="0", help="Which shard: I, or I/N if DIR has journals of several N.")
-@_option(
-    "--from", "number", type=click.IntRange(min=0), show_default="the oldest", help="The checkpoint to begin with."
-)
-@_option("--until", type=click.IntRange(min=0), show_default="the end", help="The global step to stop at.")
-@_option("--watch", multiple=True, metavar="VARIABLE", show_default="none", help="A variable whose norms are printed.")
-@_option(
+@option("--shard", type=_REPLAYED, default="0", help="Which shard: I, or I/N if DIR has journals of several N.")
+@option("--from", "number", type=click.IntRange(min=0), show_default="the oldest", help="The checkpoint to begin with.")
+@option("--until", type=click.IntRange(min=0), show_default="the end", help="The global step to stop at.")
+@option("--watch", multiple=True, metavar="VARIABLE", show_default="none", help="A variable whose norms are printed.")
+@option(
     "--output",
     type=click.Path(path_type=Path),
     show_default="none",
     help="Write the state at the end: a file NAME.safetensors of the variables, or a new folder with a checkpoint.",
 )
-@_option("--stop-at-nan/--no-stop-at-nan", default=True, help="Stop at a loss or an update that is not finite.")
-@_option(
+@option("--stop-at-nan/--no-stop-at-nan", default=True, help="Stop at a loss or an update that is not finite.")
+@option(
     "--stop-above",
     type=click.FloatRange(min=0),
     default=math.inf,
     help="Stop at a loss, or norm of a gradient or update, above this.",
 )
-@_option("--verify", is_flag=True, help="Compare with every later checkpoint, bit by bit; exit code 1 if one differs.")
-@_option("--quiet", is_flag=True, help="Print only the summary.")
-@_option("--json", "as_json", is_flag=True, help="Print JSON, an object per line, for programs.")
+@option("--verify", is_flag=True, help="Compare with every later checkpoint, bit by bit; exit code 1 if one differs.")
+@option("--quiet", is_flag=True, help="Print only the summary.")
+@option("--json", "as_json", is_flag=True, help="Print JSON, an object per line, for programs.")
 def replay_command(
     folder: Path,
     shard: tuple[int, int | None],
@@ -284,7 +269,7 @@ def replay_command(
 
 @main.command("health")
 @click.argument("address", metavar="[ADDRESS]", type=_ADDRESS, default=DEFAULT_ADDRESS, envvar="PSSERVER_BIND")
-@_timeout
+@timeout_option
 def health_command(address: str, timeout: float) -> None:
     """Ask the server at ADDRESS whether it is serving; the exit code is 0 if it is, otherwise 1.
 

@@ -11,7 +11,10 @@ import pytest
 from click.testing import CliRunner
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from psserver.cli import main as main_module
+from psserver.cli import status
 from psserver.cli.main import main
+from pswire.addresses import DEFAULT_ADDRESS
 from pswire.channel import open_channel
 from pswire.codec import encode
 from pswire.messages import Join, Push, Sender, Status
@@ -105,6 +108,16 @@ def test_wrong_usage_is_exit_code_2_and_names_the_option(arguments, complaint):
     done = CliRunner().invoke(main, arguments, env={"COLUMNS": "200"})
     assert done.exit_code == 2
     assert complaint in done.output
+
+
+def test_without_an_address_the_server_at_the_default_address_is_asked(monkeypatch):
+    asked = []
+    monkeypatch.setattr(main_module, "check_health", lambda address, timeout: asked.append(address) or True)
+    monkeypatch.setattr(status, "show_once", lambda addresses, timeout, as_json: asked.append(addresses) or True)
+    for command in ("status", "health"):
+        assert CliRunner().invoke(main, [command], env={"PSSERVER_BIND": None}).exit_code == 0
+    assert CliRunner().invoke(main, ["health"], env={"PSSERVER_BIND": "0.0.0.0:7071"}).exit_code == 0
+    assert asked == [(DEFAULT_ADDRESS,), DEFAULT_ADDRESS, "127.0.0.1:7071"]
 
 
 @pytest.mark.slow

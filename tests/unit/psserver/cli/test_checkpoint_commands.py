@@ -53,7 +53,7 @@ def psserver(*arguments, code=0):
 def test_help_describes_every_command_and_option():
     for name, command in main.commands["checkpoint"].commands.items():
         assert name in psserver("checkpoint", "--help")
-        argument = "ADDRESSES" if name == "save" else "DIR"
+        argument = "[ADDRESSES]" if name == "save" else "DIR"
         usage = f"Usage: main checkpoint {name} [OPTIONS] {argument}"
         assert psserver("checkpoint", name, "--help").startswith(usage)
         assert all(option.help for option in command.params if option.param_type_name == "option")

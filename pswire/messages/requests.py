@@ -1,0 +1,87 @@
+"""All requests and answers, and what is not sent: ticks and replies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias, get_args
+
+from pswire.errors import ParamServerError
+from pswire.messages.cuts import Cut, CutReport, Restore, Restored
+from pswire.messages.data_queue import Take, Taken
+from pswire.messages.membership import (
+    Barrier,
+    Emptied,
+    Join,
+    Joined,
+    Leave,
+    Left,
+    Passed,
+    Renew,
+    Renewed,
+    Reset,
+    Stop,
+    Stopped,
+)
+from pswire.messages.status import Status, StatusReport
+from pswire.messages.variables import Assign, Assigned, Pull, Pulled, Push, Pushed, Register, Registered, Tune, Tuned
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What time has brought about, as data (`Shard.due`): a server's message to its own shard, never sent to another.
+
+    `lost` are the workers whose lease has expired, `overdue` the requests for blocks, by worker and data queue, that
+    have waited for long. So a shard that is given the same messages again needs no clock.
+    """
+
+    lost: tuple[str, ...] = ()
+    overdue: tuple[tuple[str, str], ...] = ()
+
+
+Request: TypeAlias = (
+    Join
+    | Renew
+    | Leave
+    | Barrier
+    | Stop
+    | Reset
+    | Register
+    | Pull
+    | Push
+    | Assign
+    | Tune
+    | Take
+    | Cut
+    | Restore
+    | Status
+)
+Message: TypeAlias = Request | Tick
+Answer: TypeAlias = (
+    Joined
+    | Renewed
+    | Left
+    | Passed
+    | Stopped
+    | Emptied
+    | Registered
+    | Pulled
+    | Pushed
+    | Assigned
+    | Tuned
+    | Taken
+    | CutReport
+    | Restored
+    | StatusReport
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to the message with this ticket; or the error that ends its call."""
+
+    ticket: int
+    answer: Answer | ParamServerError
+
+
+#: The class of each request's answer: `Request` and `Answer` list them in the same order.
+ANSWERS: dict[type[Request], type[Answer]] = dict(zip(get_args(Request), get_args(Answer), strict=True))

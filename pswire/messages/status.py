@@ -1,0 +1,196 @@
+"""The status of a shard, for displays and programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pswire.messages.data_queue import EpochReport, QueueSpec
+from pswire.messages.membership import Job
+from pswire.optimizers import UpdateSpec
+from pswire.tensors.values import Part, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Requests a shard's status; needs no membership."""
+
+
+@dataclass(frozen=True, slots=True)
+class VariableStatus:
+    """A variable, or the part of it on this shard.
+
+    `version` counts all changes, `updates` those by its optimizer; `nbytes` has the value and the slots. Of a `table`
+    only rows travel.
+    """
+
+    spec: TensorSpec
+    version: int
+    updates: int
+    optimizer: UpdateSpec | None
+    slots: tuple[str, ...] = ()
+    nbytes: int = 0
+    part: Part | None = None
+    table: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LastPush:
+    """The last push of one incarnation that a shard has settled, if other shards (`shards`) had parts of it."""
+
+    worker: str
+    incarnation: int
+    sequence: int
+    shards: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """A present or former member.
+
+    Attributes:
+        state: "live", "left" or "lost".
+        steps, dropped: pushes that were applied, and that the policy refused.
+        epoch: that of its last block, or 0.
+        lease_left: seconds.
+        waiting_for: while a push is held: which workers it waits for, and why.
+    """
+
+    name: str
+    incarnation: int
+    number: int
+    state: str
+    steps: int
+    staleness: int
+    staleness_sum: int
+    loss: float | None
+    epoch: int
+    lease_left: float
+    dropped: int = 0
+    waiting_for: str = ""
+    tensor_transport: str = ""
+    chief: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """How far a data queue is.
+
+    Attributes:
+        epoch: the first one that is not complete, from 1; the last one when all is done.
+        done: positions that are done, of all epochs together: `spec.total` at the end, if it has one.
+        blocks_out: blocks that workers hold.
+    """
+
+    spec: QueueSpec
+    epoch: int
+    done: int
+    blocks_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Applied pushes, and bytes of tensors in and out, per second over the last seconds."""
+
+    pushes: float = 0.0
+    bytes_in: float = 0.0
+    bytes_out: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """Median and 99th percentile of the staleness of applied pushes."""
+
+    p50: int = 0
+    p99: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """New hyperparameters that a worker set for some variables in the running job, after `global_step` updates."""
+
+    global_step: int
+    worker: str
+    names: tuple[str, ...]
+    optimizer: UpdateSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StorageStatus:
+    """Checkpoints and journal of a shard.
+
+    Attributes:
+        folder: where they are; "": none.
+        last: the number of the last checkpoint that was written; `age`: seconds since then.
+        writing: the number of the cut in progress, 0 if there is none; `waiting_for` names its missing workers.
+        problem: why the last checkpoint could not be written, or the journal cannot be now; "": nothing is wrong.
+        journal: whether there is one; `journal_bytes`: its size.
+        timeline: as in `Joined`.
+        lost_pushes: acknowledged pushes that were given up when older state was restored, as their workers report them.
+    """
+
+    folder: str = ""
+    last: int = 0
+    age: float = 0.0
+    writing: int = 0
+    waiting_for: str = ""
+    problem: str = ""
+    journal: bool = False
+    journal_bytes: int = 0
+    timeline: int = 0
+    lost_pushes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """A job, as it is or as it was when the next one began.
+
+    Attributes:
+        state: "running"; "done": a worker has finished, and none is left; "ended": all left, and none has finished;
+            "interrupted": the last ones were lost; "empty": no worker has joined yet.
+        workers: that ever joined.
+        epochs, cost: complete epochs of all data queues, and the mean cost of the last one.
+    """
+
+    job: Job
+    state: str
+    global_step: int
+    workers: int
+    epochs: int = 0
+    cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatusReport:
+    """A snapshot of a shard. Its lists have 1,000 entries at most: live workers, and the newest.
+
+    Attributes:
+        repeated: retries that were answered and not applied again.
+        nbytes: bytes of values and slots.
+        consistency, handling: the shard's options, as `pswire.specs.consistency` writes them.
+        half_pushes: pushes that other shards have applied and this one has not, abandoned or late.
+        last_pushes: for finding pushes left incomplete by a worker's death: compare the lists of all shards.
+        queues: those of shard 0, in the order in which they began.
+        jobs: of this server, at most the newest 100, the present one last.
+        stopped: as in `Joined`.
+    """
+
+    shard: int
+    shards: int
+    global_step: int
+    repeated: int
+    variables: tuple[VariableStatus, ...] = ()
+    workers: tuple[WorkerStatus, ...] = ()
+    epochs: tuple[EpochReport, ...] = ()
+    dropped: int = 0
+    nbytes: int = 0
+    consistency: str = "async"
+    handling: str = "none"
+    traffic: Traffic = Traffic()
+    staleness: Staleness = Staleness()
+    changes: tuple[Change, ...] = ()
+    half_pushes: int = 0
+    last_pushes: tuple[LastPush, ...] = ()
+    storage: StorageStatus = StorageStatus()
+    queues: tuple[QueueStatus, ...] = ()
+    jobs: tuple[JobReport, ...] = ()
+    stopped: str = ""
