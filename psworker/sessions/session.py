@@ -555,8 +555,9 @@ class Session:
             self._without_gradient.update(without)
             logger.warning(
                 "no gradient for %s: the loss does not depend on it, so this step does not train it; leave it out of "
-                "var_list, or make it with trainable=False (logged once for each variable)",
+                "var_list, or make it with trainable=False%s (logged once for each variable)",
                 ", ".join(map(repr, without)),
+                "; psworker.reset() forgets those of earlier cells" if is_interactive() else "",
             )
         for name, variable in among.items():
             self._computed.pop(name, None)

@@ -171,6 +171,15 @@ def test_a_session_forgets_layers_that_a_cell_has_made_again_and_keeps_all_that_
         assert ps.global_variables() == [*held, *net[0].variables, *net[1].variables]
 
 
+def test_a_variable_of_an_earlier_cell_that_is_still_held_is_named_with_what_to_do(interactive, caplog):
+    earlier = nn.Dense(1, 1)
+    net = nn.Dense(1, 1)
+    with ps.session():
+        SGD.minimize(ops.sum(net([[1.0]])))
+    assert earlier.kernel.name in caplog.text
+    assert "trainable=False; psworker.reset() forgets those of earlier cells (logged once" in caplog.text
+
+
 def test_reset_begins_anew_with_the_same_names_and_initial_values():
     ps.reset()
 

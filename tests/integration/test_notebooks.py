@@ -100,3 +100,26 @@ def test_an_interrupted_cell_leaves_its_session_and_the_next_one_trains(run, emb
             assert "job 2 (notebook-2) begins, and job 1 (notebook-1)" in last
             (left,) = Client(server.address).unary(Status()).workers
             assert left.state == "left"
+
+
+MODEL = """
+net = nn.Sequential(nn.Dense(2, 2), ops.relu, nn.Dense(2, 1))
+optimizer = ps.Adam(0.1)
+x = ps.Variable(np.ones((1, 2)), name="x")
+x
+"""
+
+FIT = """
+with ps.session() as session:
+    for batch in session.batches(ps.Dataset({"x": np.ones((8, 2), np.float32)}), 2):
+        loss = ops.mean(net(batch.x) * ops.sum(x))
+        optimizer.minimize(loss)
+    print(len(session._replica.names), "variables on the server")
+"""
+
+
+def test_a_session_has_only_the_variables_of_the_last_run_of_a_cell_that_makes_a_model(run):
+    """Though the kernel keeps the results of cells, and the notebook the last loss and session."""
+    imports = "import numpy as np\nimport psworker as ps\nfrom psworker import nn, ops"
+    shown = run(cells(imports, *[MODEL, FIT] * 3))
+    assert shown[2::2] == ["5 variables on the server\n"] * 3
