@@ -3,14 +3,16 @@
 A server is a thread with an event loop. One that is killed needs a process of its own: `psserver serve`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from psserver.config import ServerConfig
+from psserver.config import ServerConfig, parse_size
 from psserver.rpc.server import ServerThread
 from pswire.errors import ConfigurationError
+from pswire.specs.checkpoints import JournalSync, parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
 
 __all__ = ["Servers", "serve"]
@@ -30,7 +32,9 @@ class Servers:
         self._running: dict[int, ServerThread] = {}
 
     def start(self, shard: int) -> None:
-        """Starts a shard's server, again at its address: with what its `checkpoint_dir` has, without one empty.
+        """Starts a shard's server, again at its address: with what its `checkpoint_dir` has.
+
+        Without a `checkpoint_dir` it is empty, and workers of before end with `WrongShard`.
 
         Raises:
             ConfigurationError: it runs already, or its port was taken meanwhile.
@@ -58,34 +62,48 @@ class Servers:
             self.stop(shard)
 
 
+#: By option, the function that reads it as a text, as the command `psserver serve` does.
+_PARSERS: dict[str, Callable[[str], object]] = {
+    "checkpoint_dir": Path,
+    "checkpoint_every": parse_checkpoint_every,
+    "consistency": parse_consistency,
+    "journal_sync": JournalSync,
+    "memory_limit": parse_size,
+    "staleness": parse_staleness,
+}
+
+
 @contextmanager
-def serve(
-    shards: int = 1,
-    *,
-    consistency: str = "async",
-    staleness: str = "none",
-    **options: Any,  # noqa: ANN401 - of any field
-) -> Iterator[Servers]:
+def serve(shards: int = 1, **options: Any) -> Iterator[Servers]:  # noqa: ANN401 - of any field
     """Servers of one job in a `with` block, which ends when all are stopped.
 
-        with serve(shards=2, consistency="sync:2") as servers:
+        with serve(shards=2, consistency="sync:2", lease=5.0) as servers:
             with psworker.session(servers.addresses) as session: ...
 
     Args:
         shards: how many servers there are; each holds its part of the variables.
-        consistency: as `psserver serve` takes it, such as "bounded:2".
-        staleness: likewise, such as "drop:4".
-        options: other fields of `psserver.config.ServerConfig`, such as `lease` in seconds or `checkpoint_dir`, a Path.
+        options: those of `psserver serve`, with underscores, as texts or as fields of `psserver.config.ServerConfig`:
+            `consistency`, `staleness`, `lease`, `checkpoint_dir`, `checkpoint_every`, `journal`, ...
 
     Raises:
         ConfigurationError: an invalid option.
+        TypeError: there is no such option.
         StorageError: the folder of checkpoints cannot be used.
     """
-    options |= {"consistency": parse_consistency(consistency), "staleness": parse_staleness(staleness)}
-    servers = Servers([ServerConfig(shard=shard, shards=shards, **options) for shard in range(shards)])
+    given = {name: _parsed(name, value) for name, value in options.items()}
+    servers = Servers([ServerConfig(shard=shard, shards=shards, **given) for shard in range(shards)])
     try:
         for shard in range(shards):
             servers.start(shard)
         yield servers
     finally:
         servers.close()
+
+
+def _parsed(name: str, value: Any) -> Any:  # noqa: ANN401
+    if not isinstance(value, str) or name not in _PARSERS:
+        return value
+    try:
+        return _PARSERS[name](value)
+    except ValueError as error:
+        raise ConfigurationError(f"{name}={value!r}: {error}") from error

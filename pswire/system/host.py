@@ -25,8 +25,13 @@ def process_name() -> str:
 
 
 def process_program() -> str:
-    """The name of the program that runs in this process, without its folder and extension; 100 characters at most."""
+    """The name of the program that runs in this process, without its folder and extension; 100 characters at most.
+
+    In Jupyter, whose kernels have one program for all notebooks, it is `notebook`.
+    """
     name = Path(sys.argv[0]).stem[:100] if sys.argv else ""
+    if name == "ipykernel_launcher":
+        return "notebook"
     return name if name.isprintable() and not name.startswith("-") else ""  # python -c
 
 

@@ -97,5 +97,6 @@ def test_an_interrupted_cell_leaves_its_session_and_the_next_one_trains(run, emb
         assert (interrupted.output_type, interrupted.ename) == ("error", "KeyboardInterrupt")
         assert last.splitlines()[-1] == "7.0 1", "the first step of a job of its own"
         if not embedded:
+            assert "job 2 (notebook-2) begins, and job 1 (notebook-1)" in last
             (left,) = Client(server.address).unary(Status()).workers
             assert left.state == "left"

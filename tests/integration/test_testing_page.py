@@ -11,7 +11,7 @@ import pytest
 
 import psworker as ps
 from psserver.testing import serve
-from pswire.errors import ConfigurationError, Unavailable
+from pswire.errors import ConfigurationError, Unavailable, WrongShard
 from pswire.messages import Status
 from psworker import ops
 
@@ -36,7 +36,7 @@ def test_servers_have_the_options_given_and_each_its_part_of_the_variables(monke
 
 
 def test_a_server_that_is_started_again_has_its_address_and_its_checkpoint(tmp_path):
-    with serve(shards=2, checkpoint_dir=tmp_path) as servers:
+    with serve(shards=2, checkpoint_dir=str(tmp_path), checkpoint_every="5steps") as servers:
         before = servers.addresses
         with ps.session(servers.addresses, timeout=20):
             x = ps.Variable(np.zeros(2), name="x")
@@ -55,12 +55,27 @@ def test_a_server_that_is_started_again_has_its_address_and_its_checkpoint(tmp_p
             assert session.global_step == 1
 
 
+def test_a_server_without_a_folder_that_is_started_again_is_empty_and_its_worker_ends_with_an_error():
+    with serve() as servers, ps.session(servers.addresses, timeout=10):
+        x = ps.Variable(np.zeros(2), name="x")
+        SGD.minimize(ops.sum(x))
+        servers.stop(0)
+        servers.start(0)
+        with pytest.raises(WrongShard, match="shard 0 was restarted and has lost its state"):
+            SGD.minimize(ops.sum(x))
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
         ({"consistency": "sinc:2"}, ConfigurationError, "sinc"),
         ({"shards": 2, "lease": 0}, ConfigurationError, "lease"),
         ({"lese": 1}, TypeError, "lese"),
+        (
+            {"checkpoint_dir": "x", "journal": True, "journal_sync": "now"},
+            ConfigurationError,
+            "journal_sync='now'",
+        ),
     ],
 )
 def test_options_that_are_none_are_refused(options, error, message):
