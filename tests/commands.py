@@ -15,6 +15,7 @@ BOUND = 30.0  # seconds that no wait comes near to
 def environment(**changes: str) -> dict[str, str]:
     """The environment of this process, without settings of workers and numerical libraries; servers get free ports."""
     ours = ("PSWORKER_", "PSSERVER_", "OMP_", "OPENBLAS_", "MKL_", "BLIS_", "VECLIB_", "NUMEXPR_", "PYTHONUNB")
+    ours += ("COLUMNS", "LINES")  # pytest-xdist sets them, and they come before the size of the terminal
     return (
         {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         | {"PSSERVER_BIND": "127.0.0.1:0"}
