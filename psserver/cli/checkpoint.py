@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.table import Table
 
 from psserver.cli.status import make_console, plain, size, tables, to_json
 from psserver.core.shard import Shard
@@ -21,6 +20,7 @@ from psserver.storage.checkpoint_folders import found, shard_folder
 from psserver.storage.checkpoint_manifest import Manifest, read_manifest
 from psserver.storage.retention import prune
 from pswire.errors import DamagedFile, StorageError
+from pswire.fitted_table import Column, FittedTable
 from pswire.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.messages import StatusReport
 from pswire.tensors.values import DTYPES, Array, TensorSpec
@@ -92,12 +92,14 @@ def show_list(directory: Path, *, as_json: bool) -> None:
     if not listed:
         click.echo(f"no checkpoints in {directory}")
         return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for header in ("number", "age", "size", "shards", "kind"):
-        table.add_column(header, justify="right" if header in ("number", "age", "size") else "left")
-    for one in listed:
-        table.add_row(str(one.number), _age(one.written), size(one.nbytes), _shards_text(one), one.kind)
-    make_console().print(table)
+    columns = (
+        Column("number", lambda one: str(one.number), number=True),
+        Column("age", lambda one: _age(one.written), number=True),
+        Column("size", lambda one: size(one.nbytes), number=True),
+        Column("shards", _shards_text),
+        Column("kind", lambda one: one.kind),
+    )
+    make_console().print(FittedTable(columns, listed))
 
 
 def _listed(directory: Path, only: int | None = None) -> Iterator[_Listed]:

@@ -5,13 +5,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 import click
-import grpc
 
-from pswire.channel import error_from, open_channel
-from pswire.codec import decode, encode
+from psserver.cli.unary_call import call
+from pswire.channel import open_channel
 from pswire.errors import StorageError, TimedOut
 from pswire.messages import Cut, CutReport
-from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 
 #: Seconds between two questions whether it is written, and between two lines about what it waits for.
@@ -60,10 +58,7 @@ def _save(stubs: dict[str, ParameterServerStub], timeout: float) -> int:
 
 
 def _ask(address: str, stub: ParameterServerStub, number: int, timeout: float) -> CutReport:
-    try:
-        answer = decode(stub.Cut(encode(Cut(number), InlineSender()), timeout=max(timeout, PAUSE)), InlineReceiver())
-    except grpc.RpcError as error:
-        raise error_from(error, address) from None
+    answer = call(address, stub.Cut, Cut(number), max(timeout, PAUSE))
     assert isinstance(answer, CutReport)
     if not answer.storage:
         raise StorageError(f"the server at {address} keeps no checkpoints: start it with --checkpoint-dir")

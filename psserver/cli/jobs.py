@@ -4,18 +4,26 @@ import json
 from collections.abc import Sequence
 
 import click
-import grpc
-from rich.table import Table
 
 from psserver.cli.status import make_console, plain
-from pswire.channel import error_from, open_channel
-from pswire.codec import decode, encode
+from psserver.cli.unary_call import call
+from pswire.channel import open_channel
 from pswire.errors import ConfigurationError, Unavailable
+from pswire.fitted_table import Column, FittedTable
 from pswire.job_status import JobStatus
 from pswire.messages import Emptied, Reset
 from pswire.status_client import StatusClient
-from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
+
+_COLUMNS = (
+    Column("job", lambda one: str(one.job.number), number=True),
+    Column("name", lambda one: one.job.name or "–", shortest=8),
+    Column("state", lambda one: one.state),
+    Column("steps", lambda one: f"{one.global_step:,}", number=True),
+    Column("workers", lambda one: f"{one.workers:,}", number=True),
+    Column("epochs", lambda one: f"{one.epochs:,}", number=True),
+    Column("cost", lambda one: "–" if one.cost is None else f"{one.cost:.4f}", number=True),
+)
 
 
 def show_jobs(addresses: Sequence[str], timeout: float, *, as_json: bool) -> None:
@@ -24,14 +32,7 @@ def show_jobs(addresses: Sequence[str], timeout: float, *, as_json: bool) -> Non
     if as_json:
         click.echo(json.dumps([plain(one.job) | plain(one) | {"job": str(one.job)} for one in jobs], indent=2))
         return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for header in ("job", "name", "state", "steps", "workers", "epochs", "cost"):
-        table.add_column(header, justify="left" if header in ("name", "state") else "right", no_wrap=header != "name")
-    for one in jobs:
-        cost = "–" if one.cost is None else f"{one.cost:.4f}"
-        counts = f"{one.global_step:,}", f"{one.workers:,}", f"{one.epochs:,}"
-        table.add_row(str(one.job.number), one.job.name or "–", one.state, *counts, cost)
-    make_console().print(table)
+    make_console().print(FittedTable(_COLUMNS, jobs))
 
 
 def reset(addresses: Sequence[str], timeout: float, *, force: bool) -> str:
@@ -59,10 +60,7 @@ def reset(addresses: Sequence[str], timeout: float, *, force: bool) -> str:
 def _reset_shard(address: str, message: Reset, timeout: float) -> None:
     with open_channel(address) as channel:
         stub = ParameterServerStub(channel)  # type: ignore[no-untyped-call]
-        try:
-            answer = decode(stub.Reset(encode(message, InlineSender()), timeout=timeout), InlineReceiver())
-        except grpc.RpcError as error:
-            raise error_from(error, address) from error
+        answer = call(address, stub.Reset, message, timeout)
     assert isinstance(answer, Emptied)
 
 

@@ -52,4 +52,4 @@ class Barrier:
         return f"the barrier waits for {join_names(self._missing())}" if worker in self._calls else ""
 
     def _missing(self) -> list[str]:
-        return [member.name for member in self._members if member.state == "live" and member.name not in self._calls]
+        return [member.name for member in self._members.live if member.name not in self._calls]

@@ -69,7 +69,7 @@ class Jobs:
         if message.resume or self._one_job or asked.name == present.name:
             return None
         if state == "running" and asked.name:
-            live = join_names([member.name for member in members if member.state == "live"])
+            live = join_names([member.name for member in members.live])
             raise Unavailable(
                 f"job {asked.name!r} cannot begin while the servers run {present} with {live}: it begins when that is "
                 "over, or after `psserver reset --force`"

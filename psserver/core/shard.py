@@ -514,7 +514,7 @@ class Shard:
         """End the present job, whose last state is a cut if there are checkpoints, and begin another one."""
         report = self._job_report()
         if report.state != "empty":
-            live = [member for member in self._members if member.state == "live"]
+            live = self._members.live
             for member in live:  # of which only shard 0 knew that they are gone
                 self._members.leave(member, now, failed=True)
             self._forget(live, result)
@@ -546,7 +546,7 @@ class Shard:
         result.replies.append(ms.Reply(ticket, ms.Stopped(self._queues.stopped)))
 
     def _check_reset(self, message: ms.Reset) -> None:
-        live = [member.name for member in self._members if member.state == "live"]
+        live = [member.name for member in self._members.live]
         if message.number > self.job.number and live and not message.force:
             raise Unavailable(f"{self.job} is running with {join_names(live)}: stop it first, or use --force")
 
@@ -631,8 +631,7 @@ class Shard:
             result.events.append(events.cut_skipped(number, needs if busy is None else f"{busy.number} is not over"))
             return
         self.cuts.number = number
-        live = [member for member in self._members if member.state == "live"]
-        self.cuts.begin(number, self.state(), store.variables, self.waiting(), live)
+        self.cuts.begin(number, self.state(), store.variables, self.waiting(), self._members.live)
         result.began_cut = True
 
     def _cut(self, ticket: int, message: ms.Cut, result: StepResult) -> None:
@@ -677,7 +676,7 @@ class Shard:
         For a shard that was restored from a cut, after its late changes.
         """
         held = {message.sender.worker for _, message in self.waiting() if isinstance(message, ms.Push)}
-        gone = [member.name for member in self._members if member.state == "live" and member.name not in held]
+        gone = [member.name for member in self._members.live if member.name not in held]
         return self.step(0, ms.Tick(lost=tuple(gone)), now) if held else StepResult()
 
     def begin_final_cut(self) -> ShardCut | None:

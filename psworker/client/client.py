@@ -386,7 +386,7 @@ class Client:
 
     def queues(self) -> tuple[ms.QueueStatus, ...]:
         """How far the data queues of the job are."""
-        return self._calls.call(0, ms.Status(), ms.StatusReport).queues
+        return self._status().queues
 
     def hold_cut(self, timeout: float | None = None) -> int:
         """Begins a generation, and waits until all workers have shown its number to all shards; its number.
@@ -463,8 +463,11 @@ class Client:
 
     def workers(self) -> list[ms.WorkerStatus]:
         """The live workers of the job, in the order in which they joined first."""
-        report = self._calls.call(0, ms.Status(), ms.StatusReport)
-        return [worker for worker in report.workers if worker.state == "live"]
+        return [worker for worker in self._status().workers if worker.state == "live"]
+
+    def _status(self) -> ms.StatusReport:
+        """The status of shard 0."""
+        return self._calls.call(0, ms.Status(), ms.StatusReport)
 
     def report_idle(self) -> None:
         """Reports to shard 0 that it need not wait for this worker's next push; raises nothing."""

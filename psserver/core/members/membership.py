@@ -99,6 +99,11 @@ class Membership:
         return self._members.get(name)
 
     @property
+    def live(self) -> list[Member]:
+        """The live members, in the order of their first joining."""
+        return [member for member in self if member.state == "live"]
+
+    @property
     def job_state(self) -> str:
         """As in `JobReport`. A job of which no worker has finished is interrupted if some were lost."""
         if not self._members:
@@ -146,7 +151,7 @@ class Membership:
             self.renew(known, now, message.tensor_transport)
             self.chief.elect()
             return known, False
-        goes_on = all(member.state != "live" for member in self) and not (self._one_job and self._done)
+        goes_on = not self.live and not (self._one_job and self._done)
         if goes_on and not self._one_job:
             self.progress.resume(list(self._members))
         number, last = (len(self._members), 0) if known is None else (known.number, known.incarnation)
@@ -217,7 +222,7 @@ class Membership:
 
     def expired(self, now: float) -> tuple[str, ...]:
         """The live members whose lease has expired."""
-        return tuple([member.name for member in self if member.state == "live" and member.expires < now])
+        return tuple([member.name for member in self.live if member.expires < now])
 
     def expire(self, names: Iterable[str], now: float) -> list[Member]:
         """Mark those of these members that are live as lost; returns them."""
@@ -231,7 +236,7 @@ class Membership:
         return lost
 
     def _check_job_end(self, now: float) -> None:
-        if not any(member.state == "live" for member in self):
+        if not self.live:
             self.job_end = JobEnd(now, len(self._members), self._done)
 
 

@@ -37,7 +37,7 @@ class Synchronous:
         """Count the pushes, and name the workers that may still push, or state that there are too few."""
         timely, needed = _timely(pushes), self._needed(shard)
         come = f"{self.spec}: {len(timely)} of {needed} gradients of step {shard.global_step} have arrived"
-        working = [member.name for member in shard.members if member.state == "live" and not member.finished]
+        working = [member.name for member in shard.members.live if not member.finished]
         awaited = [name for name in working if name not in timely]
         missing = needed - len(timely) - len(awaited)
         if missing > 0:

@@ -14,6 +14,13 @@ from psworker.model.layers.layer import GLOROT_UNIFORM, ZEROS, as_input
 from psworker.model.layers.linear import Activation, Linear
 
 
+def _check_integers(kind: str, **settings: object) -> None:
+    """Raises `TypeError`, with the layer's class, for a setting that is no integer."""
+    for name, given in settings.items():
+        if not isinstance(given, int | np.integer):
+            raise TypeError(f"{kind}: {name} must be an integer, but it is {given!r}")
+
+
 class _Convolution(Linear):
     """A convolution with checked settings."""
 
@@ -34,9 +41,7 @@ class _Convolution(Linear):
     def _group(self, channels: int, filters: int, groups: int) -> int:
         """Sets the number of groups; returns the channels of each."""
         kind = type(self).__name__
-        for size, given in (("channels", channels), ("filters", filters), ("groups", groups)):
-            if not isinstance(given, int | np.integer):
-                raise TypeError(f"{kind}: {size} must be an integer, but it is {given!r}")
+        _check_integers(kind, channels=channels, filters=filters, groups=groups)
         if groups < 1 or channels % groups or filters % groups:
             raise ValueError(
                 f"{kind}: groups must divide the channels ({channels}) and the filters ({filters}), but it is {groups}"
@@ -185,8 +190,7 @@ class DepthwiseConv2D(Conv2D):
     ) -> None:
         self._configure(strides, padding, dilations)
         for size, given in (("channels", channels), ("depth_multiplier", depth_multiplier)):
-            if not isinstance(given, int | np.integer):
-                raise TypeError(f"DepthwiseConv2D: {size} must be an integer, but it is {given!r}")
+            _check_integers("DepthwiseConv2D", **{size: given})
             if given < 1:
                 raise ValueError(f"DepthwiseConv2D: {size} must be at least 1, got {given}")
         filters = channels * depth_multiplier
