@@ -13,6 +13,7 @@ from pswire.codec.fields import (
     ANY,
     KINDS,
     KNOWN_VERSIONS,
+    LABEL,
     NAME,
     NAME_OR_NONE,
     POSITIVE,
@@ -23,10 +24,12 @@ from pswire.codec.fields import (
     choice,
     many,
     number,
+    numbers,
     one,
 )
 from pswire.codec.tensors import VALUES_AND_CHOICES
 from pswire.errors import InvalidMessage, Malformed
+from pswire.limits import MAX_ENTRIES
 from pswire.specs.encodings import ENCODINGS
 from pswire.tensors.frames import Incoming
 from pswire.tensors.stream import StreamReceiver
@@ -96,8 +99,8 @@ KINDS[pb.Job] = one(Row(ms.Job, pb.Job, name=NAME_OR_NONE))
 KINDS |= {
     pb.Frontier: one(Row(ms.Frontier, pb.Frontier), optional=True),
     pb.UpdateGroup: one(Row(ms.UpdateGroup, pb.UpdateGroup), optional=True),
-    pb.RemoteWeights: many(Row(ms.RemoteWeights, pb.RemoteWeights, name=NAME), attrgetter("name")),
-    pb.Place: many(Row(ms.Place, pb.Place, name=NAME)),
+    pb.RemoteWeights: many(Row(ms.RemoteWeights, pb.RemoteWeights, name=NAME), attrgetter("name"), MAX_ENTRIES),
+    pb.Place: many(Row(ms.Place, pb.Place, name=NAME), limit=MAX_ENTRIES),
     pb.Queue: one(Row(ms.QueueSpec, pb.Queue, name=NAME, block=POSITIVE, seed=ANY)),
     pb.Block: one(Row(ms.Block, pb.Block, epoch=POSITIVE, start=below("stop"), stop=POSITIVE), optional=True),
     pb.Finished: one(Row(ms.Finished, pb.Finished), optional=True),
@@ -114,9 +117,17 @@ KINDS |= {
 KINDS[pb.QueueStatus] = many(Row(ms.QueueStatus, pb.QueueStatus, epoch=POSITIVE), attrgetter("spec.name"))
 
 _MESSAGES = (
-    Row(ms.Join, pb.JoinRequest, worker=NAME, shard=below("shards"), shards=POSITIVE, program=NAME_OR_NONE),
+    Row(
+        ms.Join,
+        pb.JoinRequest,
+        worker=NAME,
+        shard=below("shards"),
+        shards=POSITIVE,
+        tensor_transport=LABEL,
+        program=NAME_OR_NONE,
+    ),
     Row(ms.Joined, pb.JoinReply, lease=number(1e-3)),
-    Row(ms.Renew, pb.RenewRequest),
+    Row(ms.Renew, pb.RenewRequest, tensor_transport=LABEL),
     Row(ms.Renewed, pb.RenewReply),
     Row(ms.Leave, pb.LeaveRequest),
     Row(ms.Left, pb.LeaveReply),
@@ -133,7 +144,7 @@ _MESSAGES = (
     Row(ms.Push, pb.PushRequest, sequence=POSITIVE, known_versions=KNOWN_VERSIONS, encoding=_ENCODING),
     Row(ms.Pushed, pb.PushReply, outcome=OUTCOME),
     Row(ms.Assign, pb.AssignRequest, sequence=POSITIVE),
-    Row(ms.Assigned, pb.AssignReply, outcome=OUTCOME),
+    Row(ms.Assigned, pb.AssignReply, outcome=OUTCOME, versions=numbers(0, MAX_ENTRIES)),
     Row(ms.Tune, pb.TuneRequest, sequence=POSITIVE),
     Row(ms.Tuned, pb.TuneReply, outcome=OUTCOME),
     Row(ms.Take, pb.TakeRequest),
@@ -141,7 +152,7 @@ _MESSAGES = (
     Row(ms.Cut, pb.CutRequest, holder=one(SENDER, optional=True)),
     Row(ms.CutReport, pb.CutReply),
     Row(ms.Restore, pb.RestoreRequest),
-    Row(ms.Restored, pb.RestoreReply),
+    Row(ms.Restored, pb.RestoreReply, cuts=numbers(0, MAX_ENTRIES)),
     Row(ms.Status, pb.StatusRequest),
     Row(ms.StatusReport, pb.StatusReply, shard=below("shards"), shards=POSITIVE),
 )
