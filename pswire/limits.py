@@ -4,6 +4,9 @@ A receiver checks them before it makes anything of a list or text (`pswire.codec
 megabytes cannot make millions of objects. They are far above what a job needs: 20,000 variables, 1,000 workers.
 """
 
+#: Bytes of a request without lists of variables, such as a Join or a heartbeat.
+MAX_SMALL_REQUEST = 64 << 10
+
 #: Entries of a list with one for each variable: gradients, values, declarations, names, versions.
 MAX_ENTRIES = 32_768
 

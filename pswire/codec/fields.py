@@ -272,25 +272,30 @@ def many(part: Part, name_of: Callable[[Any], str] | None = None, limit: int = M
 class _Spec:
     """An optimizer or a row initializer as the protobuf Struct of its plain data; the spec checks its fields."""
 
-    def __init__(self, from_plain: Callable[[Mapping[str, Any]], specs.Spec]) -> None:
-        self._from_plain = from_plain
+    def __init__(self, proto: type[Proto], from_plain: Callable[[Mapping[str, Any]], specs.Spec]) -> None:
+        self._proto, self._from_plain = proto, from_plain
+        self._from_bytes = functools.lru_cache(1024)(self._read)  # most variables of a model have the same optimizer
 
     def put(self, spec: specs.Spec, proto: pb.Optimizer | pb.RowInitializer, sender: TensorSender) -> None:
         proto.fields.update(specs.to_plain(spec))
 
     def get(self, proto: pb.Optimizer | pb.RowInitializer, receiver: TensorReceiver) -> specs.Spec:
-        nbytes = proto.ByteSize()
-        if nbytes > MAX_SPEC_BYTES:
-            raise Malformed(f"{type(proto).__name__} has {MAX_SPEC_BYTES:,} bytes at most, got {nbytes:,}")
+        data = proto.SerializeToString(deterministic=True)
+        if len(data) > MAX_SPEC_BYTES:
+            raise Malformed(f"{type(proto).__name__} has {MAX_SPEC_BYTES:,} bytes at most, got {len(data):,}")
+        return self._from_bytes(data)
+
+    def _read(self, data: bytes) -> specs.Spec:
+        proto: Any = self._proto.FromString(data)
         try:
             return self._from_plain(MessageToDict(proto.fields))
         except (ValueError, TypeError) as error:
             raise Malformed(str(error)) from error
 
 
-_OPTIMIZER = _Spec(partial(specs.from_plain, UpdateSpec))
+_OPTIMIZER = _Spec(pb.Optimizer, partial(specs.from_plain, UpdateSpec))
 OPTIMIZER_OR_NONE = one(_OPTIMIZER, optional=True)
-INITIAL = one(_Spec(partial(specs.from_plain, RowInitializer)), optional=True)
+INITIAL = one(_Spec(pb.RowInitializer, partial(specs.from_plain, RowInitializer)), optional=True)
 
 #: The kind of fields that are messages, by their protobuf; one row for each, added where the part is defined.
 KINDS: dict[type[Proto], Field] = {pb.Optimizer: one(_OPTIMIZER)}

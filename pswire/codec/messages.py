@@ -5,6 +5,7 @@ Everything from the network that can be checked without the shard is checked her
 """
 
 from operator import attrgetter
+from typing import Any
 
 from google.protobuf.message import Message as Proto
 
@@ -28,12 +29,12 @@ from pswire.codec.fields import (
     one,
 )
 from pswire.codec.tensors import VALUES_AND_CHOICES
-from pswire.errors import InvalidMessage, Malformed
-from pswire.limits import MAX_ENTRIES
+from pswire.errors import InvalidMessage, Malformed, TooLarge
+from pswire.limits import MAX_ENTRIES, MAX_SMALL_REQUEST
 from pswire.specs.encodings import ENCODINGS
 from pswire.tensors.frames import Incoming
 from pswire.tensors.stream import StreamReceiver
-from pswire.tensors.transport import TensorReceiver, TensorSender
+from pswire.tensors.transport import InlineReceiver, TensorReceiver, TensorSender
 from pswire.v1 import paramserver_pb2 as pb
 
 
@@ -65,6 +66,24 @@ def decode(proto: Proto, receiver: TensorReceiver) -> ms.Request | ms.Answer:
     return message
 
 
+def check_size(kind: type[Proto], nbytes: int) -> None:
+    """Raises `TooLarge` for a request of so many bytes if its kind has no lists of variables; before it is parsed."""
+    if nbytes > MAX_SMALL_REQUEST and kind in _SMALL:
+        raise TooLarge(f"{kind.__name__} has {MAX_SMALL_REQUEST:,} bytes at most, got {nbytes:,}")
+
+
+def sender_of(proto: Any) -> ms.Sender | None:  # noqa: ANN401 - a request
+    """The member that sends a request; None if its kind needs no membership. Raises `Malformed` if it is no request."""
+    if type(proto) in _OF_MEMBERS:
+        sender: ms.Sender = SENDER.get(proto.sender, _NO_TENSORS)
+        return sender
+    row = _BY_PROTO.get(type(proto))
+    if row is None or row.message not in ms.ANSWERS:
+        name = type(proto).__name__ if row is None else row.message.__name__
+        raise Malformed(f"{name} is an answer, not a request")
+    return None
+
+
 def to_frame(message: ms.Request | ms.Answer, sender: TensorSender) -> pb.Frame:
     """The first frame of a call, or of its answer, on a Transfer; raises as `encode` does."""
     frame = pb.Frame()
@@ -76,13 +95,19 @@ def to_frame(message: ms.Request | ms.Answer, sender: TensorSender) -> pb.Frame:
 
 def from_frame(frame: Incoming, receiver: StreamReceiver) -> ms.Request | ms.Answer:
     """The message in the first frame of a call or its answer, or `Malformed`; arrays in chunks have no memory yet."""
+    message = decode(request_of(frame), receiver)
+    receiver.check_data()
+    return message
+
+
+def request_of(frame: Incoming) -> Proto:
+    """The protobuf in the first frame of a call or its answer. Raises `Malformed`."""
     piece = frame.header.WhichOneof("piece")
     if piece is None:
         what = "nothing" if frame.chunk is None else "a chunk"
         raise Malformed(f"a call on a Transfer begins with a message, this one with {what}")
-    message = decode(getattr(frame.header, piece), receiver)
-    receiver.check_data()
-    return message
+    proto: Proto = getattr(frame.header, piece)
+    return proto
 
 
 # --- the messages ---------------------------------------------------------------------------------------------------
@@ -159,4 +184,13 @@ _MESSAGES = (
 
 _BY_MESSAGE = {row.message: row for row in _MESSAGES}
 _BY_PROTO = {row.proto: row for row in _MESSAGES}
+_SMALL = {
+    kind
+    for kind in _BY_PROTO
+    if not any(field.is_repeated and field.type != field.TYPE_INT64 for field in kind.DESCRIPTOR.fields)
+}
+_OF_MEMBERS = {
+    row.proto for row in _MESSAGES if row.message in ms.ANSWERS and "sender" in row.proto.DESCRIPTOR.fields_by_name
+}
+_NO_TENSORS = InlineReceiver()
 _PIECES = {piece.message_type: piece.name for piece in pb.Frame.DESCRIPTOR.fields}
