@@ -253,6 +253,13 @@ class Shard:
         """
         self._check(message)
 
+    def check_sender(self, sender: ms.Sender) -> None:
+        """Raise what `step` would raise for any message of this sender: `NotJoined`, `Zombie` or `StateLost`.
+
+        So a server can refuse a stranger's message before it decodes the rest.
+        """
+        self._check_sender(sender)
+
     def inspect(self, message: ms.Message) -> Inspection:
         """The checks of elements that `check` leaves out.
 
@@ -351,12 +358,8 @@ class Shard:
 
     def _check(self, message: ms.Message) -> tuple[Any, bool]:
         """As `check`; returns the member that sends, and whether the message was settled before."""
-        member: Any = None
         sender, repeated = getattr(message, "sender", None), False
-        if sender is not None:
-            if self.lost:
-                self._refuse_until_restored()
-            member = self._members.check(sender)
+        member: Any = None if sender is None else self._check_sender(sender)
         match message:
             case ms.Push():
                 if message.group is not None:
@@ -408,6 +411,11 @@ class Shard:
         if isinstance(message, ms.Take | ms.Renew) and message.timeline not in (0, self.timeline):
             self._refuse_timeline(message.sender.worker, message.timeline)
         return member, repeated
+
+    def _check_sender(self, sender: ms.Sender) -> Member:
+        if self.lost:
+            self._refuse_until_restored()
+        return self._members.check(sender)
 
     def _check_has_queues(self) -> None:
         if self.shard:
