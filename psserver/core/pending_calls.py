@@ -117,7 +117,7 @@ class PendingCalls:
             self._end([call], self._members.refusal(call.message.sender), result)
 
     def awaited(self) -> dict[str, tuple[str, int]]:
-        """The live workers that pending calls wait for, each with what they wait for: a step, or its push of a number."""
+        """The live workers that pending calls wait for, each with what for: a step, or a push of its own."""
         if not self._calls:
             return {}
         shard = ShardView(self.global_step, self._members, self._settled)
