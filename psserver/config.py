@@ -101,6 +101,7 @@ class ServerConfig(StorageOptions):
     grace: float = 5.0
     linger: float | None = None
     max_calls: int = 10_000
+    max_workers: int = 10_000
     keep_memory: bool = True
     shared_memory: bool = True
     reflection: bool = False
@@ -121,6 +122,7 @@ class ServerConfig(StorageOptions):
                 check_number("the progress timeout, in seconds,", self.progress_timeout, 0, open_low=True)
             check_count("the memory limit, in bytes,", self.memory_limit)
             check_count("max_calls", self.max_calls)
+            check_count("max_workers", self.max_workers)
             check_count("keep", self.keep)
             check_count("the journal's limit, in bytes,", self.journal_limit)
         except (TypeError, ValueError) as error:
