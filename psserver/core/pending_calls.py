@@ -115,7 +115,8 @@ class PendingCalls:
         assert isinstance(push, ms.Push)
         self.abandon(member, result)  # a held push would settle an older number later
         member.steps += 1
-        member.loss = member.loss if push.loss is None else push.loss
+        if push.loss is not None:
+            member.loss = push.loss
         if push.cut < self._cuts.late_below:
             self._cuts.keep_late(push)
         cut = self._cuts.number
