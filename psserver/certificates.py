@@ -57,8 +57,8 @@ def make_certificates(
     there = [name for name in _FILES if (folder / name).exists()]
     if there and not force:
         raise ConfigurationError(
-            f"{folder} has {', '.join(there)} already: use --renew for a new certificate of the same CA, or --force for "
-            "a new CA, whose certificates no running worker or server knows"
+            f"{folder} has {', '.join(there)} already: use --renew for a new certificate of the same CA, or --force "
+            "for a new CA, whose certificates no running worker or server knows"
         )
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -106,9 +106,7 @@ def _hosts(certificate: x509.Certificate) -> tuple[str, ...]:
 
 def _new_key(path: Path) -> _Key:
     key = ec.generate_private_key(ec.SECP256R1())
-    pem = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     write_atomically(path, pem)
     return key
 
@@ -138,10 +136,8 @@ def _ca_certificate(key: _Key, begin: datetime.datetime) -> x509.Certificate:
     name = _name("paramserver CA")
     builder = _builder(name, name, key, begin, begin + datetime.timedelta(days=CA_DAYS))
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    usage = dict.fromkeys(
-        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
-        False,
-    )
+    other = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    usage = dict.fromkeys((*other, "encipher_only", "decipher_only"), False)
     builder = builder.add_extension(
         x509.KeyUsage(digital_signature=True, key_cert_sign=True, crl_sign=True, **usage), critical=True
     )

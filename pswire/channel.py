@@ -109,9 +109,7 @@ def _shorten(text: str) -> str:
     return text
 
 
-def error_from(
-    rpc_error: grpc.RpcError, address: str, credentials: Credentials = NO_CREDENTIALS
-) -> ParamServerError:
+def error_from(rpc_error: grpc.RpcError, address: str, credentials: Credentials = NO_CREDENTIALS) -> ParamServerError:
     """The error for a failed call to `address`: of the class that the server names if that has this status.
 
     `Unauthenticated` if the connection failed at a handshake, whose reason gRPC does not give: this makes another one

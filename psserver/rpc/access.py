@@ -98,8 +98,8 @@ class Access:
         entry = self._tokens.find(token) if scheme.lower() == "bearer" else None
         if entry is None:
             raise Unauthenticated(
-                "the token is none of this server's: it is that of another job, or was removed; whoever runs the server "
-                "makes one with psserver token add"
+                "the token is none of this server's: it is that of another job, or was removed; whoever runs the "
+                "server makes one with psserver token add"
             )
         return self._known.setdefault(value, Caller(entry.name, entry.role))
 

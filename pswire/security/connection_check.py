@@ -1,4 +1,4 @@
-"""The reason why a connection to a server failed at its handshake, which gRPC does not give, or not in words for people.
+"""The reason why a connection to a server failed at its handshake, in words for people, which gRPC does not give.
 
 Another handshake is made, by the standard library; only after a failure that may have been one.
 """
@@ -6,13 +6,14 @@ Another handshake is made, by the standard library; only after a failure that ma
 import socket
 import ssl
 from contextlib import suppress
+from typing import Any
 
 from pswire.security.credentials import Credentials
 
 #: Seconds for the connection, and for each answer.
 TIMEOUT = 1.0
 
-#: Parts of gRPC's details after which a handshake may have failed: the other side took the connection, and then ended it.
+#: Parts of gRPC's details after which a handshake may have failed: the server took the connection, and then ended it.
 _SIGNS = ("handshake", "Socket closed", "Connection reset", "Broken pipe", "peer certificate", "GOAWAY", "Endpoint")
 
 # A code of OpenSSL (x509_vfy.h); beside it 9 is "not yet valid", and 62 and 64 are a name and an address that differ.
@@ -61,8 +62,8 @@ def _with_tls(address: str, credentials: Credentials) -> str:
             f"the server at {address} wants a certificate of this side: give it and its key (--tls-cert and --tls-key)"
         )
     return (
-        f"the server at {address} does not accept the certificate in {credentials.tls_cert}: it has to be signed by the "
-        "CA that the server has as --tls-ca, and valid now"
+        f"the server at {address} does not accept the certificate in {credentials.tls_cert}: it has to be signed by "
+        "the CA that the server has as --tls-ca, and valid now"
     )
 
 
@@ -72,8 +73,8 @@ def _no_handshake(address: str, reason: str) -> str:
         return f"the server at {address} refused the TLS handshake ({reason}): is it a parameter server?"
     if reason in _NO_TLS:
         return (
-            f"the server at {address} does not use TLS, and this side does: leave --tls-ca out, or start the server with "
-            "--tls-cert and --tls-key"
+            f"the server at {address} does not use TLS, and this side does: leave --tls-ca out, or start the server "
+            "with --tls-cert and --tls-key"
         )
     return ""
 
@@ -86,7 +87,7 @@ def _context(credentials: Credentials) -> ssl.SSLContext:
     return context
 
 
-def _shake_hands(address: str, context: ssl.SSLContext) -> tuple[dict[str, object], bool]:
+def _shake_hands(address: str, context: ssl.SSLContext) -> tuple[dict[str, Any], bool]:
     """Connect; the server's certificate, and whether it keeps the connection. Raises `OSError`."""
     context.set_alpn_protocols(["h2"])
     with _connected(address) as plain, context.wrap_socket(plain, server_hostname=_host(address)) as connection:
@@ -119,12 +120,14 @@ def _verification_problem(address: str, credentials: Credentials, error: ssl.SSL
     match error.verify_code:
         case 9 | 10:
             how = "has expired" if error.verify_code == _EXPIRED else "is not valid yet, by the clock of this machine"
-            return f"the certificate of the server at {address} {how}: it has to be renewed (psserver certs DIR --renew)"
+            return (
+                f"the certificate of the server at {address} {how}: it has to be renewed (psserver certs DIR --renew)"
+            )
         case 62 | 64:
             return (
                 f"the certificate of the server at {address} is not for {_host(address)}, but for "
-                f"{_names(address, credentials)}: use a name that it has, or make one for this name (psserver certs DIR "
-                "--hosts)"
+                f"{_names(address, credentials)}: use a name that it has, or make one for this name (psserver certs "
+                "DIR --hosts)"
             )
         case _:
             return (

@@ -20,7 +20,7 @@ class Credentials:
     """The files of a client, "" for those that it does not have.
 
     Attributes:
-        tls_ca: certificates of the authorities that may have signed the server's; the connection uses TLS if it is given.
+        tls_ca: certificates of the authorities that may have signed the server's; if it is given, TLS is used.
         tls_cert: the client's own certificate, with its chain, for servers that ask for one.
         tls_key: its private key.
         token_file: a file with one token alone. Without one, the token of a `psworker local` of this user is taken for
@@ -59,7 +59,8 @@ class Credentials:
     def token(self, address: str) -> str:
         """The token for the server at `address`; "" without one.
 
-        Raises `ConfigurationError` if the file cannot be used, or the token would travel unencrypted to another machine.
+        Raises `ConfigurationError` if the file cannot be used, or the token would travel unencrypted to another
+        machine.
         """
         if not self.token_file:
             return local_token(address)

@@ -33,7 +33,9 @@ def _read(path: str | Path, what: str, *, private: bool) -> bytes:
             found = os.fstat(file.fileno())
             if private and stat.S_IMODE(found.st_mode) & _TOO_OPEN:
                 mode = f"{stat.S_IMODE(found.st_mode):04o}"
-                raise ConfigurationError(f"{what} {path} can be read or changed by others (mode {mode}): chmod 600 {path}")
+                raise ConfigurationError(
+                    f"{what} {path} can be read or changed by others (mode {mode}): chmod 600 {path}"
+                )
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise ConfigurationError(f"{what} {path} cannot be read: {error.strerror}") from error

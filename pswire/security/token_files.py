@@ -39,6 +39,9 @@ class Role(StrEnum):
     ADMIN = "admin"
 
 
+_ROLES = frozenset(role.value for role in Role)
+
+
 @dataclass(frozen=True, slots=True)
 class TokenEntry:
     """A token of a file: its name, for people and logs, its role, and the SHA-256 of the token in hexadecimal."""
@@ -89,7 +92,9 @@ def check_token(text: str, where: str) -> str:
             f"{where} is the token file of a server, with hashes: use a file that has one token alone, as "
             "`psserver token add` prints it"
         )
-    raise ConfigurationError(f"{where} has no token: it needs one line of 16 to 200 printable characters without spaces")
+    raise ConfigurationError(
+        f"{where} has no token: it needs one line of 16 to 200 printable characters without spaces"
+    )
 
 
 def parse_tokens(data: bytes, where: str) -> TokenFile:
@@ -103,13 +108,13 @@ def parse_tokens(data: bytes, where: str) -> TokenFile:
             case ["key", value] if key is None and _HEX.fullmatch(value):
                 key = bytes.fromhex(value)
             case ["token", name, role, digest] if (
-                _NAME.fullmatch(name) and role in Role and _HEX.fullmatch(digest) and name not in tokens
+                _NAME.fullmatch(name) and role in _ROLES and _HEX.fullmatch(digest) and name not in tokens
             ):
                 tokens[name] = TokenEntry(name, Role(role), digest)
             case _:
                 raise ConfigurationError(
-                    f"line {number} of {where}: it must be `token NAME ROLE SHA256`, with a name that is there once and "
-                    f"a role of {', '.join(Role)}, or one line `key HEX` of {2 * _RANDOM_BYTES} digits; "
+                    f"line {number} of {where}: it must be `token NAME ROLE SHA256`, with a name that is there once "
+                    f"and a role of {', '.join(Role)}, or one line `key HEX` of {2 * _RANDOM_BYTES} digits; "
                     "`psserver token add` writes it"
                 )
     if len(tokens) > MAX_TOKENS:
@@ -128,7 +133,9 @@ def add_token(path: Path, name: str, role: Role) -> str:
     Raises `ConfigurationError` if the name is invalid or taken, or the file cannot be used.
     """
     if not _NAME.fullmatch(name):
-        raise ConfigurationError(f"{name!r} is no name of a token: use up to 64 letters, digits, dots, hyphens, underscores")
+        raise ConfigurationError(
+            f"{name!r} is no name of a token: use up to 64 letters, digits, dots, hyphens, underscores"
+        )
     with _locked(path):
         content = read_tokens(path) if path.exists() else TokenFile()
         if any(one.name == name for one in content.tokens):
@@ -137,7 +144,10 @@ def add_token(path: Path, name: str, role: Role) -> str:
             raise ConfigurationError(f"{path} has {MAX_TOKENS:,} tokens, which is the limit: remove some")
         token = new_token()
         entry = TokenEntry(name, role, digest_of(token))
-        _write(path, replace(content, key=content.key or secrets.token_bytes(_RANDOM_BYTES), tokens=(*content.tokens, entry)))
+        _write(
+            path,
+            replace(content, key=content.key or secrets.token_bytes(_RANDOM_BYTES), tokens=(*content.tokens, entry)),
+        )
     return token
 
 
