@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -24,7 +25,7 @@ from psserver.runtime.executor import STOPPING_ERROR, AnswerTooLarge, Executor
 from pswire.channel import status_of
 from pswire.codec import check_size, decode, encode, from_frame, request_of, sender_of, to_frame
 from pswire.errors import InternalError, Malformed, ParamServerError, TimedOut, Unavailable
-from pswire.messages import Allocator, Answer, Request, tensor_bytes
+from pswire.messages import Allocator, Answer, Request, StatusReport, tensor_bytes
 from pswire.tensors.frames import Incoming, incoming
 from pswire.tensors.shared_memory import SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
@@ -45,11 +46,20 @@ class Service:
     """Serves the methods of `paramserver.v1.ParameterServer`.
 
     Transfers may have `traffic_limit` bytes in progress, and one may stall for `timeout` seconds before it is aborted.
-    With `shared_memory`, workers of this host may attach shared memory.
+    With `shared_memory`, workers of this host may attach shared memory. The status has the warning of `exposure`.
     """
 
-    def __init__(self, executor: Executor, traffic_limit: int, timeout: float, *, shared_memory: bool = True) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        traffic_limit: int,
+        timeout: float,
+        *,
+        shared_memory: bool = True,
+        exposure: str = "",
+    ) -> None:
         self._executor = executor
+        self._exposure = exposure
         self._shared_memory = shared_memory
         self._admission = Admission(traffic_limit, timeout)
         self._timeout = timeout
@@ -85,6 +95,8 @@ class Service:
         self._check_sender(proto)
         message = cast(Request, decode(proto, InlineReceiver()))
         answer = await self._executor.step(message, most=MAX_INLINE_MESSAGE)
+        if self._exposure and isinstance(answer, StatusReport):
+            answer = replace(answer, exposure=self._exposure)
         return encode(answer, InlineSender()).SerializeToString()
 
     async def _transfer(self, frames: object, context: grpc.aio.ServicerContext) -> None:
