@@ -319,10 +319,11 @@ JOINS = """
 @pytest.mark.parametrize("bind", ["127.0.0.1", *slow(["0.0.0.0:0"])])
 def test_the_first_line_has_the_servers_addresses_where_further_workers_can_join(commands, bind):
     script = commands.script(JOINS)
-    options = "--progress", "plain", "--workers", "1", "--shards", "2", "--bind", bind
+    options = "--progress", "plain", "--workers", "1", "--shards", "2", "--bind", bind, "--insecure"
     job = commands.start("psworker", "local", *options, script)
     job.wait_for("joined as 0")
-    servers = re.fullmatch(r"psworker: servers at ((127\.0\.0\.1:\d+),(127\.0\.0\.1:\d+)) \(.*\)(; .*)?", job.err[0])
+    (line,) = [line for line in job.err if line.startswith("psworker: servers at ")]
+    servers = re.fullmatch(r"psworker: servers at ((127\.0\.0\.1:\d+),(127\.0\.0\.1:\d+)) \(.*\)(; .*)?", line)
     elsewhere = servers[1].replace("127.0.0.1", socket.gethostname())
     assert servers[4] == (f"; from other machines: {elsewhere}" if bind.startswith("0.0.0.0") else None)
     code, out, err = commands.run("psworker", "run", "--servers", servers[1], script)
