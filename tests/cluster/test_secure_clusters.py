@@ -61,6 +61,7 @@ def test_a_local_cluster_has_tokens_of_its_own_that_other_commands_of_its_user_f
     assert not home.exists(), "the tokens are gone with the cluster"
 
 
+@pytest.mark.slow
 def test_what_a_killed_launcher_has_left_is_removed_by_the_next(commands, home):
     job = commands.start("psworker", "local", "--workers", "1", commands.script(STEP.format(workers=2)))
     job.wait_for("joined as 0")
@@ -147,7 +148,6 @@ def test_servers_and_workers_with_tokens_and_tls_train_and_each_command_uses_the
     server.end(signal.SIGTERM)
 
 
-@pytest.mark.slow
 def test_certificates_and_tokens_are_not_overwritten_and_keys_are_private(commands, tmp_path):
     assert commands.run("psserver", "certs", "certs", "--hosts", "ps-0,10.0.0.5")[0] == 0
     ca, server = ((tmp_path / "certs" / name).read_bytes() for name in ("ca.crt", "server.crt"))
