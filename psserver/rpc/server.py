@@ -23,7 +23,9 @@ from grpc_health.v1 import health_pb2_grpc
 from psserver.config import ServerConfig
 from psserver.core.shard import Shard
 from psserver.rpc.health import Health
+from psserver.rpc.segment_socket import sweep
 from psserver.rpc.service import SERVICE_NAME, Service
+from psserver.rpc.transfer_memory import SharedMemory
 from psserver.runtime.clock import Clock, Linger, tick_seconds
 from psserver.runtime.executor import Executor
 from psserver.runtime.persistence import start_shard
@@ -32,7 +34,6 @@ from pswire.addresses import check_address
 from pswire.channel import SERVER_OPTIONS
 from pswire.errors import ConfigurationError
 from pswire.messages import Status, StatusReport
-from pswire.tensors.segments import sweep
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
 async def _serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> StatusReport:
     """Serve one shard, whose files no other process writes."""
     if config.shared_memory and (swept := sweep()):
-        log.warning("removed %d shared memory segments of killed processes", swept)
+        log.warning("removed %d sockets for shared memory of killed servers", swept)
     server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=config.max_calls)
     health = Health(("", SERVICE_NAME))
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
@@ -67,7 +68,10 @@ async def _serve(config: ServerConfig, on_ready: Callable[[str], None], stop: as
     tick = tick_seconds(config.lease)
     clock = Clock(time.monotonic, tick)
     executor = _start_executor(config, clock)
-    service = Service(executor, config.traffic_limit, config.lease, shared_memory=config.shared_memory)
+    shared = SharedMemory(config.shared_memory_limit if config.shared_memory else None)
+    if shared.refused:
+        log.info("no shared memory: %s", shared.refused)
+    service = Service(executor, config.traffic_limit, config.lease, shared)
     server.add_generic_rpc_handlers((service.handlers(),))
     await server.start()
 
@@ -89,6 +93,7 @@ async def _serve(config: ServerConfig, on_ready: Callable[[str], None], stop: as
         log.info("stopping: calls in progress get %g s", config.grace)
         health.drain()
         service.close()
+        shared.close()
         executor.close()
         await server.stop(config.grace)
         ticking.cancel()

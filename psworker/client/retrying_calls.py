@@ -126,6 +126,12 @@ class RetryingCalls:
             self._check_timeline(shard, joined, self.timeline or first.timeline)
         return [first, *others]
 
+    def report_tensor_transport(self) -> None:
+        """Reports to every shard how tensors travel to it, for status displays: a member can know it, by asking."""
+        for shard in range(self.transport.shards):
+            if self.transport.tensor_transport(shard):
+                self.call_best_effort(shard, self.renewal(shard, 0), "could not report how tensors travel")
+
     def _check_timeline(self, shard: int, joined: ms.Joined, timeline: int) -> None:
         if joined.timeline != timeline:
             raise StateLost(f"shard {shard} follows timeline {joined.timeline} of the job, and others {timeline}")
