@@ -11,6 +11,7 @@ import secrets
 import socket
 import stat
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -26,6 +27,9 @@ QUEUE = 1024
 
 #: Seconds for the token, which a worker sends as soon as it has connected.
 TOKEN_TIMEOUT = 0.5
+
+#: The option of a socket by which it takes descriptors (asm-generic/socket.h), since Linux 6.16.
+_SO_PASSRIGHTS = 83
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +58,10 @@ class SegmentSocket:
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._offers: dict[bytes, _Offer] = {}
-        for _ in range(THREADS):
-            threading.Thread(target=self._serve, name="psserver-segments", daemon=True).start()
+        threads = range(THREADS)
+        self._threads = [threading.Thread(target=self._serve, name="psserver-segments", daemon=True) for _ in threads]
+        for thread in self._threads:
+            thread.start()
 
     def offer(self, nbytes: int, number: int, memories: dict[int, Array]) -> bytes:
         """A token for a segment of `nbytes`, which goes into `memories` when its worker has it too."""
@@ -70,13 +76,16 @@ class SegmentSocket:
             return self._offers.pop(token, None) is not None
 
     def close(self) -> None:
-        """Remove the socket; its threads end by themselves."""
+        """Remove the socket, and wait for its threads: a second, since a worker may not let them go."""
         self._closed.set()
         with suppress(FileNotFoundError):
             os.unlink(self._path)
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)  # wakes up the threads
         self._listening.close()
+        end = time.monotonic() + 1.0
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
 
     def _serve(self) -> None:
         """Serve one connection after the other."""
@@ -134,6 +143,8 @@ def _listen(path: str) -> socket.socket:
     listening, temporary = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), f"{path}.new"
     try:
         os.fchmod(listening.fileno(), 0o600)  # the mode of the file, from its beginning
+        with suppress(OSError):  # older systems
+            listening.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
         listening.bind(temporary)
         listening.listen(QUEUE)
         os.rename(temporary, path)

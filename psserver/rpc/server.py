@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from typing import Any
 
@@ -52,13 +52,20 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
     with ExitStack() as stack:
         if config.storage is not None:
             stack.callback(os.close, lock_shard(config.storage.folder, config.shard))
-        return await _serve(config, on_ready, stop)
+        if config.shared_memory and (swept := sweep()):
+            log.warning("removed %d sockets for shared memory of killed servers", swept)
+        shared = stack.enter_context(
+            closing(SharedMemory(config.shared_memory_limit if config.shared_memory else None))
+        )
+        if shared.refused:
+            log.info("no shared memory: %s", shared.refused)
+        return await _serve(config, shared, on_ready, stop)
 
 
-async def _serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> StatusReport:
+async def _serve(
+    config: ServerConfig, shared: SharedMemory, on_ready: Callable[[str], None], stop: asyncio.Event
+) -> StatusReport:
     """Serve one shard, whose files no other process writes."""
-    if config.shared_memory and (swept := sweep()):
-        log.warning("removed %d sockets for shared memory of killed servers", swept)
     server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=config.max_calls)
     health = Health(("", SERVICE_NAME))
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
@@ -68,9 +75,6 @@ async def _serve(config: ServerConfig, on_ready: Callable[[str], None], stop: as
     tick = tick_seconds(config.lease)
     clock = Clock(time.monotonic, tick)
     executor = _start_executor(config, clock)
-    shared = SharedMemory(config.shared_memory_limit if config.shared_memory else None)
-    if shared.refused:
-        log.info("no shared memory: %s", shared.refused)
     service = Service(executor, config.traffic_limit, config.lease, shared)
     server.add_generic_rpc_handlers((service.handlers(),))
     await server.start()
@@ -93,7 +97,6 @@ async def _serve(config: ServerConfig, on_ready: Callable[[str], None], stop: as
         log.info("stopping: calls in progress get %g s", config.grace)
         health.drain()
         service.close()
-        shared.close()
         executor.close()
         await server.stop(config.grace)
         ticking.cancel()

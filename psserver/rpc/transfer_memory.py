@@ -100,10 +100,9 @@ class AttachedSegments:
     def attach(self, worker: str, request: pb.AttachRequest) -> pb.AttachReply:
         """Offers a live member a segment in place of an earlier one of its number; or the reply has the reason."""
         number, nbytes = request.segment, request.nbytes
-        self._worker = self._worker or worker
         try:
             socket = self._shared.socket
-            if worker != self._worker:
+            if self._sizes and worker != self._worker:
                 raise NotShared(f"the segments of this stream belong to {self._worker!r}")
             if not 0 <= number < MAX_SEGMENTS:
                 raise NotShared(f"segments are numbered from 0 to {MAX_SEGMENTS - 1}, not {number}")
@@ -112,7 +111,7 @@ class AttachedSegments:
             self._shared.reserve(worker, nbytes, [self._sizes[number]] if number in self._sizes else ())
         except NotShared as error:
             return pb.AttachReply(reason=str(error))
-        self._sizes[number] = nbytes
+        self._worker, self._sizes[number] = worker, nbytes
         if number in self.memories:
             _unmap([self.memories.pop(number)])
         token = socket.offer(nbytes, number, self.memories)

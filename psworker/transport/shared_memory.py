@@ -174,10 +174,13 @@ class AnswerReceiver:
         self._roots.clear()
 
     def _root(self, segment: Segment) -> Array:
-        """A segment as one array, which lives as long as any of its views (numpy's `base`)."""
+        """A segment as one array, which lives as long as any of its views (numpy's `base`).
+
+        It views a memoryview: if it were a view of an array, its own views would keep that array alive in its place.
+        """
         root = self._roots.get(segment.number)
         if root is None:
-            root = self._roots[segment.number] = np.frombuffer(segment.memory, np.uint8)
+            root = self._roots[segment.number] = np.frombuffer(memoryview(segment.memory), np.uint8)
             weakref.finalize(root, _give_back, self._pool, segment).atexit = False
         return root
 
