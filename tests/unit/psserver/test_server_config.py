@@ -43,6 +43,7 @@ def test_sizes_and_shards_are_parsed_and_other_text_is_refused_with_an_example(p
         *[({"grace": seconds}, "grace period, in seconds, must be at least 0") for seconds in (-1.0, math.nan)],
         *[({"linger": seconds}, "linger, in seconds, must be at least 0") for seconds in (-1.0, math.inf, math.nan)],
         ({"memory_limit": 0}, "memory limit, in bytes, must be at least 1"),
+        ({"shared_memory_limit": 0}, "limit of shared memory, in bytes, must be at least 1"),
         ({"max_calls": 0}, "max_calls must be at least 1"),
     ],
 )
