@@ -76,7 +76,7 @@ class _Walk:
 
     def _fetch(self, number: int, nbytes: int) -> Segment:
         """A segment that is mapped twice, as by a server and a worker."""
-        reply = self._attached.attach("worker", pb.AttachRequest(segment=number, nbytes=nbytes))
+        reply = self._attached.attach(pb.AttachRequest(segment=number, nbytes=nbytes))
         return fetch_segment(reply, number, nbytes)
 
     async def _one(self, push: Push) -> None:

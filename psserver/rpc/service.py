@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -22,9 +23,9 @@ from psserver.rpc.admission import Admission
 from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays, SharedMemory
 from psserver.runtime.executor import STOPPING_ERROR, AnswerTooLarge, Executor
 from pswire.channel import status_of
-from pswire.codec import decode, encode, from_frame, to_frame
+from pswire.codec import check_size, decode, encode, from_frame, request_of, sender_of, to_frame
 from pswire.errors import InternalError, Malformed, ParamServerError, TimedOut, Unavailable
-from pswire.messages import ANSWERS, Allocator, Answer, Renew, Request, tensor_bytes
+from pswire.messages import Allocator, Answer, Request, StatusReport, tensor_bytes
 from pswire.tensors.frames import Incoming, incoming
 from pswire.tensors.shared_memory import SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
@@ -45,11 +46,14 @@ class Service:
     """Serves the methods of `paramserver.v1.ParameterServer`.
 
     Transfers may have `traffic_limit` bytes in progress, and one may stall for `timeout` seconds before it is aborted.
-    Workers of this host may attach memory of `shared`.
+    Workers of this host may attach memory of `shared`. The status has the warning of `exposure`.
     """
 
-    def __init__(self, executor: Executor, traffic_limit: int, timeout: float, shared: SharedMemory) -> None:
+    def __init__(
+        self, executor: Executor, traffic_limit: int, timeout: float, shared: SharedMemory, *, exposure: str = ""
+    ) -> None:
         self._executor = executor
+        self._exposure = exposure
         self._shared = shared
         self._admission = Admission(traffic_limit, timeout)
         self._timeout = timeout
@@ -77,12 +81,16 @@ class Service:
         return grpc.method_handlers_generic_handler(SERVICE_NAME, methods)
 
     async def _unary(self, kind: type[Proto], request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        check_size(kind, len(request))
         try:
             proto = kind.FromString(request)
         except DecodeError:
             raise Malformed(f"{len(request):,} bytes that are not a {kind.DESCRIPTOR.full_name}") from None
-        message = _request(decode(proto, InlineReceiver()))
+        self._check_sender(proto)
+        message = cast(Request, decode(proto, InlineReceiver()))
         answer = await self._executor.step(message, most=MAX_INLINE_MESSAGE)
+        if self._exposure and isinstance(answer, StatusReport):
+            answer = replace(answer, exposure=self._exposure)
         return encode(answer, InlineSender()).SerializeToString()
 
     async def _transfer(self, frames: object, context: grpc.aio.ServicerContext) -> None:
@@ -93,20 +101,14 @@ class Service:
                 attached.settle()
                 frame = incoming(data)
                 if frame.header.WhichOneof("piece") == "attach":
-                    request = frame.header.attach
-                    reply = pb.Frame(attached=attached.attach(self._member_that_attaches(request), request))
+                    self._check_sender(frame.header.attach)
+                    reply = pb.Frame(attached=attached.attach(frame.header.attach))
                     await self._in_time(context.write(reply.SerializeToString()))
                 else:
                     await self._call(frame, attached, context)
                 data = await self._next_call(context)
         finally:
             attached.close()
-
-    def _member_that_attaches(self, request: pb.AttachRequest) -> str:
-        """The name of the sender; raises as the shard does if it is no live member."""
-        renewal = cast(Renew, decode(pb.RenewRequest(sender=request.sender), InlineReceiver()))
-        self._executor.shard.check(renewal)
-        return renewal.sender.worker
 
     async def _next_call(self, context: grpc.aio.ServicerContext) -> bytes:
         """The first frame of the next call, without a timeout: between its calls a worker computes."""
@@ -127,8 +129,9 @@ class Service:
 
     async def _call(self, frame: Incoming, attached: AttachedSegments, context: grpc.aio.ServicerContext) -> None:
         """Serve one call; larger messages and answers wait for admission."""
+        self._check_sender(request_of(frame))
         receiver = StreamReceiver(frame.data, SharedReceiver(attached.memories))
-        message = _request(from_frame(frame, receiver))
+        message = cast(Request, from_frame(frame, receiver))
         region = attached.region(frame.header)
         if not receiver.nbytes and tensor_bytes(message) <= MAX_INLINE_MESSAGE:
             with suppress(AnswerTooLarge):
@@ -139,7 +142,7 @@ class Service:
             allocator: Allocator | None = region
             if receiver.nbytes:
                 receiver.allocate()
-                message = _request(from_frame(frame, receiver))
+                message = cast(Request, from_frame(frame, receiver))
                 while not receiver.complete:
                     data = await self._in_time(context.read())
                     if data is grpc.aio.EOF:
@@ -149,6 +152,11 @@ class Service:
                     allocator = ReusedArrays(message)
             answer = await self._executor.step(message, None, allocator)
             await self._send(answer, StreamSender(region), context)
+
+    def _check_sender(self, proto: Proto) -> None:
+        """Refuse a request of nobody who takes part, before anything is made of the rest of it."""
+        if (sender := sender_of(proto)) is not None:
+            self._executor.shard.check_sender(sender)
 
     async def _send(self, answer: Answer, sender: StreamSender, context: grpc.aio.ServicerContext) -> None:
         for frame in sender.frames(to_frame(answer, sender)):
@@ -160,12 +168,6 @@ class Service:
                 return await step
         except TimeoutError:
             raise TimedOut(f"the transfer stalled for {self._timeout:g} s and was aborted") from None
-
-
-def _request(message: Request | Answer) -> Request:
-    if type(message) not in ANSWERS:
-        raise Malformed(f"{type(message).__name__} is an answer, not a request")
-    return cast(Request, message)
 
 
 async def _guarded(

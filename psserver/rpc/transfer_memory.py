@@ -97,9 +97,12 @@ class AttachedSegments:
         self._sizes: dict[int, int] = {}  # also of the one that is offered
         self._offered: tuple[int, bytes] | None = None
 
-    def attach(self, worker: str, request: pb.AttachRequest) -> pb.AttachReply:
-        """Offers a live member a segment in place of an earlier one of its number; or the reply has the reason."""
-        number, nbytes = request.segment, request.nbytes
+    def attach(self, request: pb.AttachRequest) -> pb.AttachReply:
+        """Offers the sender, a live member, a segment in place of an earlier one of its number; or the reply says why not.
+
+        The caller has checked the sender.
+        """
+        worker, number, nbytes = request.sender.worker, request.segment, request.nbytes
         try:
             socket = self._shared.socket
             if self._sizes and worker != self._worker:

@@ -159,13 +159,9 @@ def test_where_there_can_be_no_socket_the_reason_is_kept_for_workers(folder, mon
         (lambda: monkeypatch.delattr(os, "memfd_create"), "only Linux"),
     ):
         make_it_fail()
-        reply = AttachedSegments(SharedMemory(MB)).attach("w0", pb.AttachRequest(nbytes=1))
+        reply = AttachedSegments(SharedMemory(MB)).attach(pb.AttachRequest(nbytes=1))
         assert re.search(reason, reply.reason)
-    assert (
-        AttachedSegments(SharedMemory(None))
-        .attach("w0", pb.AttachRequest(nbytes=1))
-        .reason.endswith("--no-shared-memory")
-    )
+    assert AttachedSegments(SharedMemory(None)).attach(pb.AttachRequest(nbytes=1)).reason.endswith("--no-shared-memory")
 
 
 def test_a_server_removes_sockets_of_killed_ones_and_nothing_else(server, folder, monkeypatch):
@@ -216,7 +212,7 @@ def in_loop(steps):
 
 
 def attach(stream, number, nbytes, worker="w0"):
-    return stream.attach(worker, pb.AttachRequest(segment=number, nbytes=nbytes))
+    return stream.attach(pb.AttachRequest(segment=number, nbytes=nbytes, sender=pb.Sender(worker=worker)))
 
 
 def test_bytes_and_segments_of_a_worker_and_of_all_are_bounded_and_free_again_when_streams_end(shared, monkeypatch):
