@@ -98,9 +98,9 @@ class AttachedSegments:
         self._offered: tuple[int, bytes] | None = None
 
     def attach(self, request: pb.AttachRequest) -> pb.AttachReply:
-        """Offers the sender, a live member, a segment in place of an earlier one of its number; or the reply says why not.
+        """Offers its sender a segment, in place of an earlier one of its number; or the reply says why not.
 
-        The caller has checked the sender.
+        The caller has checked that the sender is a live member.
         """
         worker, number, nbytes = request.sender.worker, request.segment, request.nbytes
         try:

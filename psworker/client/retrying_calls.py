@@ -92,6 +92,7 @@ class RetryingCalls:
         self.transport, self.closing = transport, closing
         self._timeout = timeout
         self._process_nonce = secrets.randbits(62) + 1
+        self._reported: dict[int, str] = {}  # by shard, the tensor transport in the last Join
 
     def join(self) -> list[ms.Joined]:
         """Joins every shard, shard 0 first; their answers."""
@@ -127,9 +128,9 @@ class RetryingCalls:
         return [first, *others]
 
     def report_tensor_transport(self) -> None:
-        """Reports to every shard how tensors travel to it, for status displays: a member can know it, by asking."""
+        """Tells shards how tensors travel to them, for status displays, if `Join` did not: only a member can ask."""
         for shard in range(self.transport.shards):
-            if self.transport.tensor_transport(shard):
+            if self.transport.tensor_transport(shard) != self._reported.get(shard, ""):
                 self.call_best_effort(shard, self.renewal(shard, 0), "could not report how tensors travel")
 
     def _check_timeline(self, shard: int, joined: ms.Joined, timeline: int) -> None:
@@ -269,7 +270,7 @@ class RetryingCalls:
 
     def _join(self, shard: int, settled: int = 0) -> ms.Join:
         sender, transport = self.sender, self.transport
-        travel = transport.tensor_transport(shard)
+        travel = self._reported[shard] = transport.tensor_transport(shard)
         nonce, states, choice = self._process_nonce, self.states, self._choice
         return ms.Join(
             *(sender.worker, sender.incarnation, shard, transport.shards, nonce, travel, states),

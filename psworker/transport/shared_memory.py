@@ -180,7 +180,7 @@ class AnswerReceiver:
         """
         root = self._roots.get(segment.number)
         if root is None:
-            root = self._roots[segment.number] = np.frombuffer(memoryview(segment.memory), np.uint8)
+            root = self._roots[segment.number] = np.frombuffer(segment.memory.data, np.uint8)
             weakref.finalize(root, _give_back, self._pool, segment).atexit = False
         return root
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from psserver.rpc.segment_socket import sweep
 from pswire.messages import Declaration, Gradient, Join, Outcome, Pull, Push, Register, Sender, Status
 from pswire.optimizers import Momentum
 from pswire.tensors.values import TensorSpec
@@ -137,6 +138,7 @@ class Pushes:
 def start(commands, monkeypatch):
     """A function that starts a job with arguments of the server. At the end nothing may be left in shared memory."""
     with shared_folder(monkeypatch) as folder, ExitStack() as stack:
+        stack.callback(sweep)  # the sockets of servers that are killed
 
         def start(*arguments):
             job = Pushes(commands, folder, *arguments)

@@ -117,9 +117,9 @@ def test_options_become_the_fields_of_their_names_before_the_environment_and_oth
     ]
 
 
-def test_a_server_that_shares_memory_first_removes_the_segments_of_killed_processes(monkeypatch, caplog):
+def test_a_server_that_shares_memory_first_removes_the_sockets_of_killed_servers(monkeypatch, caplog):
     monkeypatch.setattr(server, "sweep", lambda: 2)
     with ServerThread(ServerConfig(shared_memory=False)):
         assert not caplog.messages
     with ServerThread(ServerConfig()):
-        assert caplog.messages == ["removed 2 shared memory segments of killed processes"]
+        assert caplog.messages == ["removed 2 sockets for shared memory of killed servers"]
