@@ -139,7 +139,8 @@ def _parsed(folder: Path, data: dict[str, Any]) -> Manifest:
     int(state.get("timeline", 0))  # `Manifest.timeline` reads it
     files = {name: FileSum(_size(one["bytes"]), int(one["crc32c"], 16)) for name, one in data["files"].items()}
     served = {
-        name: TensorSpec("served", tuple(map(_size, one["shape"])), one["dtype"]) for name, one in data["served"].items()
+        name: TensorSpec("served", tuple(map(_size, one["shape"])), one["dtype"])
+        for name, one in data["served"].items()
     }
     if lacking := [name for name in REQUIRED if name not in files]:
         raise ValueError(f"it does not name {lacking[0]}")

@@ -64,8 +64,8 @@ def read_run(folder: Path, shard: int, shards: int) -> Run | None:
 
 def _damaged(path: Path, reason: str) -> DamagedFile:
     return DamagedFile(
-        f"run file {path}: {reason}: it is damaged; restore it from a copy, or remove it: the shard then starts from its "
-        "newest checkpoint as if something newer had been lost"
+        f"run file {path}: {reason}: it is damaged; restore it from a copy, or remove it: the shard then starts from "
+        "its newest checkpoint as if something newer had been lost"
     )
 
 

@@ -88,7 +88,8 @@ def main() -> int:
         for name in names:
             minimise(name, arguments.minimise)
         return 0
-    return 0 if all([fuzz(name, arguments.seconds) for name in names]) else 1
+    clean = [fuzz(name, arguments.seconds) for name in names]
+    return 0 if all(clean) else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One target under atheris: `python -m tests.fuzz.guided TARGET [FOLDER...] [-libfuzzer_option=...]`. Ends by itself."""
+"""One target under atheris: `python -m tests.fuzz.guided TARGET [FOLDER...] [-libfuzzer_option=...]`."""
 
 import logging
 import resource
@@ -26,9 +26,9 @@ def main() -> None:
     kinds = getattr(target, "KINDS", {})
 
     def mutate(data: bytes, most: int, seed: int) -> bytes:
-        if not hasattr(target, "unpack") and not kinds:
+        if not hasattr(target, "unpack"):
             return bytes(atheris.Mutate(data, most))
-        head = data[: target.HEAD] if hasattr(target, "HEAD") else b""
+        head = data[: getattr(target, "HEAD", 0)]
         body = mutated(data[len(head) :], most - len(head), seed, kinds, atheris.Mutate)
         return bytes(head + body)
 

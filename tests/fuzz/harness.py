@@ -1,7 +1,8 @@
 """What holds for each target of fuzzing and each input: only errors of our family, in bounded time and memory.
 
 A target is a module of `tests/fuzz/targets`: its function `run` takes the bytes of an input, `COVERS` names the modules
-whose lines count, and `KINDS` has, for inputs of packets, the protobuf of a tag, so that mutations keep it well-formed.
+whose lines count. For inputs of packets, `HEAD` is the number of bytes before them, and `KINDS` has the protobufs of
+tags, so that mutations keep them well-formed.
 """
 
 import importlib

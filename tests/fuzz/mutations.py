@@ -10,9 +10,41 @@ from google.protobuf.message import Message as Proto
 
 from tests.fuzz.packets import Packet, pack, unpack
 
-_INTEGERS = (0, 1, 2, -1, 7, 64, 255, 1 << 15, 1 << 20, 1 << 31, (1 << 31) - 1, 1 << 48, 1 << 53, (1 << 63) - 1, -(1 << 63))
+_INTEGERS = (
+    0,
+    1,
+    2,
+    -1,
+    7,
+    64,
+    255,
+    1 << 15,
+    1 << 20,
+    1 << 31,
+    (1 << 31) - 1,
+    1 << 48,
+    1 << 53,
+    (1 << 63) - 1,
+    -(1 << 63),
+)
 _FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-3, 1e30, 1e308, 5e-324, float("inf"), float("nan"))
-_TEXTS = ("", "w0", "w1", "W", "b", "float32", "int8", "topk", "bool", "\x1b[2J", "a\nb", "é" * 300, "kind", "adam", "0")
+_TEXTS = (
+    "",
+    "w0",
+    "w1",
+    "W",
+    "b",
+    "float32",
+    "int8",
+    "topk",
+    "bool",
+    "\x1b[2J",
+    "a\nb",
+    "é" * 300,
+    "kind",
+    "adam",
+    "0",
+)
 
 Mutate = Callable[[bytes, int], bytes]
 

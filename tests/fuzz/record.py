@@ -222,7 +222,7 @@ def main(folder: Path) -> None:
                 path = folder / target / hashlib.sha256(data).hexdigest()[:16]
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
-        print(policy, options, len(recorder.calls), "calls", file=sys.stderr)  # noqa: T201
+        print(policy, options, len(recorder.calls), "calls", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import grpc.aio
 
 from psserver.core.shard import Shard
 from psserver.rpc.service import SERVICE_NAME, Service
+from psserver.rpc.transfer_memory import SharedMemory
 from psserver.runtime.executor import Executor
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.v1 import paramserver_pb2 as pb
@@ -29,7 +30,13 @@ KINDS: dict[int, Any] = {
 MEMORY = 1 << 20
 
 #: A job of each consistency policy, and of each handling of staleness.
-POLICIES = (("async", "none"), ("sync:2", "none"), ("bounded:1", "scale"), ("async", "drop:1"), ("async", "delay-compensated"))
+POLICIES = (
+    ("async", "none"),
+    ("sync:2", "none"),
+    ("bounded:1", "scale"),
+    ("async", "drop:1"),
+    ("async", "delay-compensated"),
+)
 
 _loop = asyncio.new_event_loop()
 
@@ -78,7 +85,7 @@ class ServedShard:
         self._now = 0.0
         self.shard = Shard(0, 1, 15.0, MEMORY, parse_consistency(consistency), parse_staleness(staleness), identity=1)
         self.executor = Executor(self.shard, lambda: self._now)
-        self._service = Service(self.executor, MEMORY, 15.0)
+        self._service = Service(self.executor, MEMORY, 15.0, SharedMemory(None))
         self._handlers = self._service.handlers()
         self._tasks: list[asyncio.Task[Any]] = []
         self._streams: dict[int, _Call] = {}

@@ -1,6 +1,6 @@
 """Places in shared memory, of tensors and of the region of an answer; the memory is this process's own."""
 
-import mmap
+from mmap import mmap
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from tests.fuzz.packets import unpack
 COVERS = ["pswire.tensors.shared_memory"]
 KINDS = {0: pb.Frame}
 
-_MEMORIES = {0: mmap.mmap(-1, 4096), 1: mmap.mmap(-1, 1 << 16)}
+_MEMORIES = {number: np.frombuffer(mmap(-1, size), np.uint8) for number, size in enumerate((4096, 1 << 16))}
 
 
 def run(data: bytes) -> None:
