@@ -274,6 +274,17 @@ class Shard:
         """
         return inspect(self._store.variables, message)
 
+    def guardable(self, message: ms.Message) -> set[str] | None:
+        """The variables that a step by `message` may change under guard, whose tasks must have run; None: all."""
+        if isinstance(message, ms.Cut):
+            return None
+        names = self._pending.held_names()
+        if isinstance(message, ms.Push):
+            names.update([one.name for one in message.gradients])
+        elif isinstance(message, ms.Assign):
+            names.update([one.name for one in message.assignments])
+        return names
+
     def step(
         self,
         ticket: int,
@@ -296,7 +307,7 @@ class Shard:
             now: seconds on a clock that never goes back.
             inspection: the result of `inspect`, if it was called.
             allocator: memory for the values of the answer, whenever it comes; borrowed as long as the arrays.
-            settled: all tasks of earlier steps have run.
+            settled: all tasks of earlier steps have run, of the variables of `guardable`.
 
         Raises:
             TasksPending: not `settled`, and a change is guarded (`psserver.core.variables.array_tasks`); call again
@@ -373,6 +384,8 @@ class Shard:
             case ms.Push():
                 if message.group is not None:
                     self._check_group(message, message.group)
+                if message.shards and not 0 < min(message.shards) <= max(message.shards) < self.shards:
+                    raise InvalidMessage(f"a push with parts on shards {message.shards} of {self.shards}")
                 if message.remote:
                     self._check_remote(message.remote, [one.name for one in message.remote])
                 if message.progress:
@@ -616,13 +629,15 @@ class Shard:
     def _push(self, call: PendingCall, repeated: bool, result: StepResult) -> None:
         message, member = call.message, call.member
         assert isinstance(message, ms.Push)
-        if not repeated:
+        if not repeated and self._update_order is not None:  # all shards have settled the worker's earlier messages
+            self._update_order.settle(message.sender, message.sequence)
+        if not repeated and not (message.gradients or message.shards or message.group):
+            self._pending.settle_empty(call, result)
+        elif not repeated:
             if not member.training:
                 if member.name in self._members.progress.stalled:
                     result.events.append(events.pushes_again(member))
                 self._members.progress.start(member)
-            if self._update_order is not None:  # all shards have settled the worker's earlier messages
-                self._update_order.settle(message.sender, message.sequence)
         else:
             answer = member.answer
             if answer is None:

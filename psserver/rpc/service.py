@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -19,12 +20,12 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
 
 from psserver.rpc.admission import Admission
-from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays
+from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays, SharedMemory
 from psserver.runtime.executor import STOPPING_ERROR, AnswerTooLarge, Executor
 from pswire.channel import status_of
 from pswire.codec import check_size, decode, encode, from_frame, request_of, sender_of, to_frame
 from pswire.errors import InternalError, Malformed, ParamServerError, TimedOut, Unavailable
-from pswire.messages import Allocator, Answer, Request, tensor_bytes
+from pswire.messages import Allocator, Answer, Request, StatusReport, tensor_bytes
 from pswire.tensors.frames import Incoming, incoming
 from pswire.tensors.shared_memory import SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
@@ -45,12 +46,15 @@ class Service:
     """Serves the methods of `paramserver.v1.ParameterServer`.
 
     Transfers may have `traffic_limit` bytes in progress, and one may stall for `timeout` seconds before it is aborted.
-    With `shared_memory`, workers of this host may attach shared memory.
+    Workers of this host may attach memory of `shared`. The status has the warning of `exposure`.
     """
 
-    def __init__(self, executor: Executor, traffic_limit: int, timeout: float, *, shared_memory: bool = True) -> None:
+    def __init__(
+        self, executor: Executor, traffic_limit: int, timeout: float, shared: SharedMemory, *, exposure: str = ""
+    ) -> None:
         self._executor = executor
-        self._shared_memory = shared_memory
+        self._exposure = exposure
+        self._shared = shared
         self._admission = Admission(traffic_limit, timeout)
         self._timeout = timeout
         self._idle: set[asyncio.Task[Any]] = set()
@@ -85,19 +89,26 @@ class Service:
         self._check_sender(proto)
         message = cast(Request, decode(proto, InlineReceiver()))
         answer = await self._executor.step(message, most=MAX_INLINE_MESSAGE)
+        if self._exposure and isinstance(answer, StatusReport):
+            answer = replace(answer, exposure=self._exposure)
         return encode(answer, InlineSender()).SerializeToString()
 
     async def _transfer(self, frames: object, context: grpc.aio.ServicerContext) -> None:
-        attached = AttachedSegments(self._shared_memory)
-        data = await self._in_time(context.read())
-        while data is not grpc.aio.EOF:
-            frame = incoming(data)
-            if frame.header.WhichOneof("piece") == "attach":
-                reply = pb.Frame(attached=attached.attach(frame.header.attach))
-                await self._in_time(context.write(reply.SerializeToString()))
-            else:
-                await self._call(frame, attached, context)
-            data = await self._next_call(context)
+        attached = AttachedSegments(self._shared)
+        try:
+            data = await self._in_time(context.read())
+            while data is not grpc.aio.EOF:
+                attached.settle()
+                frame = incoming(data)
+                if frame.header.WhichOneof("piece") == "attach":
+                    self._check_sender(frame.header.attach)
+                    reply = pb.Frame(attached=attached.attach(frame.header.attach))
+                    await self._in_time(context.write(reply.SerializeToString()))
+                else:
+                    await self._call(frame, attached, context)
+                data = await self._next_call(context)
+        finally:
+            attached.close()
 
     async def _next_call(self, context: grpc.aio.ServicerContext) -> bytes:
         """The first frame of the next call, without a timeout: between its calls a worker computes."""

@@ -20,6 +20,7 @@ from pswire.addresses import DEFAULT_ADDRESS, check_address, shard_addresses
 from pswire.command_group import InterruptibleGroup
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.parsed_option import Parsed
+from pswire.security.credentials import Credentials
 from pswire.specs.checkpoints import parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.encodings import ENCODINGS, parse_compression
@@ -45,6 +46,14 @@ def _field(name: str, text: str, **settings: Any) -> Callable[..., Any]:  # noqa
     return _option(flags, default=default, help=text, **settings)
 
 
+_FILE = click.Path(dir_okay=False)
+
+
+def _credential(name: str, text: str, default: str) -> Callable[..., Any]:
+    """The option of a file of `Credentials`."""
+    return _option(f"--{name.replace('_', '-')}", type=_FILE, show_default=default, help=text)
+
+
 _WORKER_OPTIONS = (
     _field("push_every", "Steps whose gradients are summed and pushed together.", type=_POSITIVE, metavar="N"),
     _field("pull_every", "Steps after which fresh weights are pulled.", type=_POSITIVE, metavar="M"),
@@ -64,6 +73,11 @@ _WORKER_OPTIONS = (
     ),
     _field("shared_memory", "Share memory with servers on this host, so that tensors are not sent over the network."),
 )
+
+
+def _server_option(name: str, text: str, **settings: Any) -> Callable[..., Any]:  # noqa: ANN401
+    """An option of `psserver serve`, with its environment variable."""
+    return _option(f"--{name}", envvar=f"PSSERVER_{name.replace('-', '_').upper()}", help=text, **settings)
 
 
 def _script_command(function: Callable[..., None]) -> Callable[..., None]:
@@ -130,7 +144,7 @@ def main(context: click.Context, debug: bool) -> None:
     The servers of a cluster are started with `psserver serve`.
     """  # noqa: D301
     context.obj = debug
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its log does not help users; grpc reads it when loaded
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its log does not help users; grpc reads it when loaded
 
 
 @main.command(context_settings=_COMMAND)
@@ -176,6 +190,10 @@ def main(context: click.Context, debug: bool) -> None:
     "How to show progress on stderr: a line on a terminal (auto), plain lines or off.",
     type=click.Choice(config.PROGRESS),
 )
+@_credential("tls_ca", "A file with the CA to check servers by; with it connections use TLS.", "no TLS")
+@_credential("tls_cert", "A file with this worker's certificate, for servers that ask for one.", "none")
+@_credential("tls_key", "A file with its private key.", "none")
+@_credential("token_file", "A file with a token for the servers.", "that of a psworker local of this user")
 @click.option("--launched", is_flag=True, hidden=True, help="Write reports for `psworker local` to stderr.")
 @_script_command
 def run(
@@ -208,6 +226,10 @@ def run(
         config.WorkerConfig(addresses)  # refuses duplicates
     except ParamServerError as error:
         raise click.BadParameter(str(error), param_hint="--servers") from None
+    try:
+        Credentials(**{field.name: options[field.name] or "" for field in fields(Credentials)})
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from None
     os.environ |= config.environment(options | {"servers": ",".join(addresses)})
     sys.exit(run_script(script, arguments, debug=debug, sigterm_code=sigterm_code, launched=launched))
 
@@ -236,8 +258,29 @@ def run(
     default="127.0.0.1",
     envvar="PSSERVER_BIND",
     help="Address of the first server; each further one has the next port. Without a port, free ones are used. "
-    "0.0.0.0:7070 is for workers on other machines.",
+    "0.0.0.0:7070 is for workers on other machines, and needs TLS (or --insecure).",
 )
+@_server_option("tls-cert", "The certificate of the servers and its chain, in PEM.", type=_FILE, show_default="no TLS")
+@_server_option("tls-key", "Its private key.", type=_FILE, show_default="no TLS")
+@_server_option(
+    "tls-ca",
+    "The CA by which workers of this machine check the servers, and these the certificates of clients.",
+    type=_FILE,
+    show_default="no TLS",
+)
+@_server_option(
+    "client-certificates",
+    "Whether clients need a certificate; workers of this machine show that of the servers.",
+    type=click.Choice(["off", "required"]),
+    default="off",
+)
+@_server_option(
+    "token-file",
+    "Tokens for workers of other machines and other users, as `psserver token` writes them; read at the start.",
+    type=_FILE,
+    show_default="tokens of this user alone",
+)
+@_server_option("insecure", "Servers without tokens; with --bind, also without TLS for other machines.", is_flag=True)
 @_option(
     "--consistency",
     default="async",
@@ -306,7 +349,7 @@ def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...]
       psworker local --workers 4 --shards 2 train.py --epochs 3
       psworker local --workers 3 --consistency bounded:2 train.py
       psworker local --workers 3 --restarts 5 train.py
-      psworker local --workers 2 --bind 0.0.0.0:7070 train.py
+      psworker local --bind 0.0.0.0:7070 --tls-cert server.crt --tls-key server.key --tls-ca ca.crt train.py
       psworker local --run-dir runs/a --checkpoint-every 5m --restarts 5 train.py
       psworker local --run-dir runs/a --resume train.py
       psworker local --workers 4 --push-every 4 --pull-every 4 --overlap train.py
@@ -316,6 +359,7 @@ def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...]
     """  # noqa: D301
     _refuse_windows("psworker local")
     # imported here, since `run` needs neither rich nor grpc
+    from psworker.launch.cluster_security import ClusterSecurity
     from psworker.launch.display import make_display
     from psworker.launch.job import Job
     from psworker.launch.local_cluster import LocalCluster
@@ -325,6 +369,12 @@ def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...]
         options["bind"] = shard_addresses(options["bind"], options["shards"])
     except ConfigurationError as error:
         raise click.BadParameter(str(error), param_hint="--bind") from None
+    security = {field.name: options.pop(field.name) for field in fields(ClusterSecurity)}
+    try:
+        options["security"] = ClusterSecurity(**{name: value for name, value in security.items() if value is not None})
+        options["security"].check(options["bind"])
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from None
     try:
         job = Job(script, arguments, debug=debug, worker_options=worker_options, run_folder=run_folder, **options)
     except ConfigurationError as error:

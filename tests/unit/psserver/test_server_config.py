@@ -52,6 +52,7 @@ def test_sizes_and_shards_are_parsed_and_other_text_is_refused_with_an_example(p
         *[({"linger": seconds}, "linger, in seconds, must be at least 0") for seconds in (-1.0, math.inf, math.nan)],
         *[({"progress_timeout": seconds}, "progress timeout, in seconds, must be") for seconds in (0.0, math.inf)],
         ({"memory_limit": 0}, "memory limit, in bytes, must be at least 1"),
+        ({"shared_memory_limit": 0}, "limit of shared memory, in bytes, must be at least 1"),
         ({"max_calls": 0}, "max_calls must be at least 1"),
         ({"max_workers": 0}, "max_workers must be at least 1"),
     ],
@@ -97,31 +98,29 @@ def test_options_become_the_fields_of_their_names_before_the_environment_and_oth
     monkeypatch.setattr(serve, "serve_until_signal", configs.append)
     text = "--no-keep-memory --bind 127.0.0.1:5000 --shard 1/3 --lease 7 --memory-limit 2K --grace 1.5 --max-calls 9 "
     text += "--consistency sync:3,backup=1 --staleness drop:4 --shared-memory --linger 0 --progress-timeout off"
-    text += " --max-workers 8"
-    environment = {"PSSERVER_LINGER": "2.5", "PSSERVER_SHARED_MEMORY": "0", "PSSERVER_BIND": "0.0.0.0:0"}
+    text += " --no-insecure --max-workers 8"
+    environment = {
+        "PSSERVER_LINGER": "2.5",
+        "PSSERVER_SHARED_MEMORY": "0",
+        "PSSERVER_BIND": "0.0.0.0:0",
+        "PSSERVER_INSECURE": "1",
+    }
     for options, given in ((text, {}), (text, environment), ("", environment), ("", {})):
         done = CliRunner().invoke(main.main, ["serve", *options.split()], env=given)
         assert done.exit_code == 0, done.output
     policies = {"consistency": Synchronous(3, backup=1), "staleness": DropStalePushes(4)}
-    sizes = {
-        "lease": 7.0,
-        "memory_limit": 2048,
-        "grace": 1.5,
-        "max_calls": 9,
-        "keep_memory": False,
-        "linger": 0.0,
-    }
+    sizes = {"lease": 7.0, "memory_limit": 2048, "grace": 1.5, "max_calls": 9, "keep_memory": False, "linger": 0.0}
     sizes |= {"progress_timeout": None, "max_workers": 8}
     by_options = ServerConfig(bind="127.0.0.1:5000", shard=1, shards=3, **policies, **sizes)
     assert configs == [by_options] * 2 + [
-        ServerConfig("0.0.0.0:0", linger=2.5, shared_memory=False),
+        ServerConfig("0.0.0.0:0", linger=2.5, shared_memory=False, insecure=True),
         ServerConfig("127.0.0.1:7070"),
     ]
 
 
-def test_a_server_that_shares_memory_first_removes_the_segments_of_killed_processes(monkeypatch, caplog):
+def test_a_server_that_shares_memory_first_removes_the_sockets_of_killed_servers(monkeypatch, caplog):
     monkeypatch.setattr(server, "sweep", lambda: 2)
     with ServerThread(ServerConfig(shared_memory=False)):
         assert not caplog.messages
     with ServerThread(ServerConfig()):
-        assert caplog.messages == ["removed 2 shared memory segments of killed processes"]
+        assert caplog.messages == ["removed 2 sockets for shared memory of killed servers"]
