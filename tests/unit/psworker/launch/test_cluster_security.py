@@ -36,7 +36,7 @@ def test_an_insecure_cluster_has_no_tokens_unless_a_file_is_given(tmp_path, home
         assert not home.exists()
     add_token(tmp_path / "tokens", "guest", Role.WORKER)
     with ClusterSecurity(insecure=True, token_file=str(tmp_path / "tokens")).tokens() as tokens:
-        assert [one.name for one in read_tokens(tokens.servers).tokens][0] == "guest"
+        assert read_tokens(tokens.servers).tokens[0].name == "guest"
     with pytest.raises(ConfigurationError, match="cannot be read"), ClusterSecurity(token_file="/nowhere").tokens():
         pass
 
