@@ -1,6 +1,8 @@
 """Configuration of a server. The options of `psserver serve` are its fields; click reads the environment."""
 
+import os
 import re
+import secrets
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -10,6 +12,15 @@ from pswire.specs.checkpoints import CheckpointEvery, JournalSync
 from pswire.specs.consistency import Asynchronous, Consistency, IgnoreStaleness, StalenessSpec
 from pswire.specs.spec import check_count, check_number
 from pswire.system import host
+
+#: The key of servers without another one: those of one process believe each other.
+_PROCESS_KEY = secrets.token_bytes(32)
+
+
+def state_folder() -> Path:
+    """The folder in which this user's servers keep what is not of one job: `$XDG_STATE_HOME/paramserver`."""
+    home = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(home) if os.path.isabs(home) else Path.home() / ".local" / "state") / "paramserver"
 
 
 def default_memory_limit() -> int:
@@ -76,6 +87,8 @@ class ServerConfig(StorageOptions):
 
     By default it listens on a free port; the command has a default of its own (`pswire.addresses.DEFAULT_ADDRESS`).
 
+    `job_key` is the key by which the servers of a job believe each other (`psserver.rpc.identity`), the same for all.
+
     Without `linger` it runs until stopped; a worker that joins when none is live begins a job. `keep_memory` affects
     the whole process, so only the command `psserver serve` uses it. `ConfigurationError` for an invalid field.
     """
@@ -94,6 +107,7 @@ class ServerConfig(StorageOptions):
     shared_memory: bool = True
     reflection: bool = False
     checkpoint_dir: Path | None = None
+    job_key: bytes = field(default=_PROCESS_KEY, repr=False)
 
     def __post_init__(self) -> None:
         """Check every field."""

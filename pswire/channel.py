@@ -10,6 +10,9 @@ from pswire import errors
 from pswire.addresses import check_address
 from pswire.errors import FAMILY, ParamServerError
 
+#: The metadata of calls with the token of a member (`pswire.messages.Joined.token`).
+MEMBER_TOKEN = "ps-member-bin"
+
 _MESSAGE_SIZES = (  # 2 MiB of tensors and their descriptions, or a Status of many variables
     ("grpc.max_receive_message_length", (4 << 20) + (64 << 10)),
     ("grpc.max_send_message_length", (4 << 20) + (64 << 10)),
@@ -45,6 +48,11 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 def open_channel(address: str) -> grpc.Channel:
     """A channel to the server at `address`, which connects at first use. Raises `ConfigurationError`."""
     return grpc.insecure_channel(check_address(address), options=CLIENT_OPTIONS)
+
+
+def member_metadata(token: bytes) -> tuple[tuple[str, bytes], ...]:
+    """The metadata of a call with the token of a member; b"": none."""
+    return ((MEMBER_TOKEN, token),) if token else ()
 
 
 def check_health(address: str, timeout: float) -> bool:

@@ -79,6 +79,10 @@ class WrongShard(ParamServerError, status="FAILED_PRECONDITION", fault="sender")
     """A worker whose servers are not those of the job: in another order, or restarted without their state."""
 
 
+class Unauthenticated(ParamServerError, status="UNAUTHENTICATED", fault="user"):
+    """A caller without a valid token, or with that of another worker."""
+
+
 class TooLarge(ParamServerError, status="RESOURCE_EXHAUSTED", fault="sender"):
     """A message or value that exceeds a limit of the receiver."""
 

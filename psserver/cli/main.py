@@ -16,7 +16,8 @@ import click
 from psserver.cli.checkpoint_commands import checkpoint_group, export_command
 from psserver.cli.job_commands import jobs_command, reset_command
 from psserver.cli.options import SECONDS, addresses_argument, json_option, option, timeout_option
-from psserver.config import ServerConfig, parse_shard, parse_size
+from psserver.config import ServerConfig, parse_shard, parse_size, state_folder
+from psserver.key_file import user_key
 from pswire.addresses import DEFAULT_ADDRESS, check_address, local_address
 from pswire.channel import check_health
 from pswire.command_group import InterruptibleGroup
@@ -169,7 +170,8 @@ def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     fields["journal_sync"] = JournalSync(fields["journal_sync"])
-    serve_until_signal(ServerConfig(shard=shard[0], shards=shard[1], **fields))
+    key = user_key(state_folder())
+    serve_until_signal(ServerConfig(shard=shard[0], shards=shard[1], job_key=key, **fields))
 
 
 def _parse_replayed(text: str) -> tuple[int, int | None]:

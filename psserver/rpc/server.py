@@ -23,6 +23,7 @@ from grpc_health.v1 import health_pb2_grpc
 from psserver.config import ServerConfig
 from psserver.core.shard import Shard
 from psserver.rpc.health import Health
+from psserver.rpc.identity import Identity
 from psserver.rpc.service import SERVICE_NAME, Service
 from psserver.runtime.clock import Clock, Linger, tick_seconds
 from psserver.runtime.executor import Executor
@@ -67,7 +68,8 @@ async def _serve(config: ServerConfig, on_ready: Callable[[str], None], stop: as
     tick = tick_seconds(config.lease)
     clock = Clock(time.monotonic, tick)
     executor = _start_executor(config, clock)
-    service = Service(executor, config.traffic_limit, config.lease, shared_memory=config.shared_memory)
+    identity = Identity(config.job_key)
+    service = Service(executor, identity, config.traffic_limit, config.lease, shared_memory=config.shared_memory)
     server.add_generic_rpc_handlers((service.handlers(),))
     await server.start()
 

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
 
 from psserver.rpc.admission import Admission
+from psserver.rpc.identity import Claims, Identity
 from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays
 from psserver.runtime.executor import STOPPING_ERROR, AnswerTooLarge, Executor
 from pswire.channel import status_of
@@ -44,12 +45,14 @@ _Result = TypeVar("_Result")
 class Service:
     """Serves the methods of `paramserver.v1.ParameterServer`.
 
-    Transfers may have `traffic_limit` bytes in progress, and one may stall for `timeout` seconds before it is aborted.
-    With `shared_memory`, workers of this host may attach shared memory.
+    A Transfer belongs to the member that opens it. Transfers may have `traffic_limit` bytes in progress, and one may
+    stall for `timeout` seconds before it is aborted. With `shared_memory`, members on this host may attach it.
     """
 
-    def __init__(self, executor: Executor, traffic_limit: int, timeout: float, *, shared_memory: bool = True) -> None:
-        self._executor = executor
+    def __init__(
+        self, executor: Executor, identity: Identity, traffic_limit: int, timeout: float, *, shared_memory: bool = True
+    ) -> None:
+        self._executor, self._identity = executor, identity
         self._shared_memory = shared_memory
         self._admission = Admission(traffic_limit, timeout)
         self._timeout = timeout
@@ -82,10 +85,11 @@ class Service:
         except DecodeError:
             raise Malformed(f"{len(request):,} bytes that are not a {kind.DESCRIPTOR.full_name}") from None
         message = _request(decode(proto, InlineReceiver()))
-        answer = await self._executor.step(message, most=MAX_INLINE_MESSAGE)
+        answer = await self._step(message, self._identity.caller(context), MAX_INLINE_MESSAGE)
         return encode(answer, InlineSender()).SerializeToString()
 
     async def _transfer(self, frames: object, context: grpc.aio.ServicerContext) -> None:
+        caller = self._identity.member(context, self._executor.shard)
         attached = AttachedSegments(self._shared_memory)
         data = await self._in_time(context.read())
         while data is not grpc.aio.EOF:
@@ -94,7 +98,7 @@ class Service:
                 reply = pb.Frame(attached=attached.attach(frame.header.attach))
                 await self._in_time(context.write(reply.SerializeToString()))
             else:
-                await self._call(frame, attached, context)
+                await self._call(frame, caller, attached, context)
             data = await self._next_call(context)
 
     async def _next_call(self, context: grpc.aio.ServicerContext) -> bytes:
@@ -114,14 +118,16 @@ class Service:
             self._idle.discard(task)
         return data
 
-    async def _call(self, frame: Incoming, attached: AttachedSegments, context: grpc.aio.ServicerContext) -> None:
+    async def _call(
+        self, frame: Incoming, caller: Claims, attached: AttachedSegments, context: grpc.aio.ServicerContext
+    ) -> None:
         """Serve one call; larger messages and answers wait for admission."""
         receiver = StreamReceiver(frame.data, SharedReceiver(attached.memories))
         message = _request(from_frame(frame, receiver))
         region = attached.region(frame.header)
         if not receiver.nbytes and tensor_bytes(message) <= MAX_INLINE_MESSAGE:
             with suppress(AnswerTooLarge):
-                answer = await self._executor.step(message, MAX_INLINE_MESSAGE, region)
+                answer = await self._step(message, caller, MAX_INLINE_MESSAGE, region)
                 await self._send(answer, StreamSender(region), context)
                 return
         async with self._admission.reserve(self._executor.admit(message)):
@@ -136,8 +142,17 @@ class Service:
                     receiver.feed(incoming(data))
                 if region is None and not self._executor.borrows_arrays:
                     allocator = ReusedArrays(message)
-            answer = await self._executor.step(message, None, allocator)
+            answer = await self._step(message, caller, None, allocator)
             await self._send(answer, StreamSender(region), context)
+
+    async def _step(
+        self, message: Request, caller: Claims | None, most: int | None, allocator: Allocator | None = None
+    ) -> Answer:
+        """The shard's answer to a caller's message."""
+        shard = self._executor.shard
+        self._identity.check(message, caller, shard)
+        answer = await self._executor.step(self._identity.hashed(message), most, allocator)
+        return self._identity.proved(message, answer, self._executor.shard)
 
     async def _send(self, answer: Answer, sender: StreamSender, context: grpc.aio.ServicerContext) -> None:
         for frame in sender.frames(to_frame(answer, sender)):

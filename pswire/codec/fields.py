@@ -27,6 +27,9 @@ from pswire.v1 import paramserver_pb2 as pb
 #: Of a sentence for people, which shards keep.
 MAX_TEXT_LENGTH = 1000
 
+#: Of a token or a proof.
+MAX_BYTES_LENGTH = 4096
+
 
 class Field(NamedTuple):
     """`put` writes the field `name` of a protobuf, `get` reads it; `attribute` is its Python name if different."""
@@ -174,6 +177,12 @@ def _check_text(text: str) -> str:
     return text
 
 
+def _check_bytes(data: bytes) -> bytes:
+    if len(data) > MAX_BYTES_LENGTH:
+        raise ValueError(f"has {MAX_BYTES_LENGTH:,} bytes at most, got {len(data):,}")
+    return data
+
+
 #: Any value: a flag, a string, a seed.
 ANY = Field(_set, lambda proto, name, receiver: getattr(proto, name))
 #: An optional number (None if missing); NaN is allowed, since a loss can be NaN.
@@ -182,6 +191,8 @@ OPTIONAL = Field(_set_if_any, lambda proto, name, receiver: getattr(proto, name)
 NAME, NAMES = _checked(check_name), _checked(_check_names, _extend)
 #: A name that may be left out; a sentence for people.
 NAME_OR_NONE, TEXT = _checked(_check_name_or_none), _checked(_check_text)
+#: A token or a proof, and several of them.
+BYTES, MANY_BYTES = _checked(_check_bytes), _checked(lambda values: tuple(map(_check_bytes, values)), _extend)
 NUMBERS, KNOWN_VERSIONS = _numbers(0), _numbers(-1)  # a version of -1: none
 COUNT, POSITIVE = number(0), number(1)
 
@@ -253,6 +264,8 @@ def _kind_of(field: Any) -> Field:  # noqa: ANN401 - a FieldDescriptor
     if field.message_type is not None:
         return KINDS[GetMessageClass(field.message_type)]
     is_text = field.type == FieldDescriptor.TYPE_STRING
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return MANY_BYTES if field.is_repeated else BYTES
     if field.is_repeated:
         return NAMES if is_text else NUMBERS
     if field.has_presence:

@@ -195,7 +195,8 @@ def test_a_stream_takes_any_number_of_calls_until_one_fails_and_those_before_it_
 def test_a_stream_may_rest_for_longer_than_a_lease_between_two_calls_but_a_transfer_that_stalls_is_aborted(connect):
     with ServerThread(ServerConfig(lease=0.2)) as server:
         client = connect(server)
-        stream, pull = Stream(client), frames_of(ms.Pull(client.join(), ()))
+        pull = frames_of(ms.Pull(client.join(), ()))
+        stream = Stream(client)
         stream.send(*pull)
         assert stream.answer().global_step == 0
         while client.status().workers[0].state == "live":
@@ -203,8 +204,9 @@ def test_a_stream_may_rest_for_longer_than_a_lease_between_two_calls_but_a_trans
         stream.send(*pull, None)
         with pytest.raises(errors.NotJoined):
             stream.answer()
-        sender, stream = client.join(), Stream(client)
+        sender = client.join()
         client.register(sender, w=LARGE)
+        stream = Stream(client)
         stream.send(frames_of(push(sender, "w", LARGE))[0])
         with pytest.raises(errors.TimedOut, match=r"^the transfer stalled for 0\.2 s and was aborted$"):
             stream.answer()
@@ -527,9 +529,9 @@ def test_a_stream_between_two_calls_and_one_whose_call_is_pending_end_at_once_wh
 
 def slow_transfer(client):
     """A push of 4 MiB whose last chunk is still to be sent: its stream, and that chunk."""
-    array, stream = np.ones(1 << 19), Stream(client)
-    sender = client.join()
+    array, sender = np.ones(1 << 19), client.join()
     client.register(sender, w=np.zeros_like(array))
+    stream = Stream(client)
     *frames, last = frames_of(ms.Push(sender, 1, (ms.Gradient("w", 0, array),)))
     stream.send(*frames)
     stream.flush()

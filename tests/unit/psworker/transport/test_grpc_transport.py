@@ -59,7 +59,7 @@ class Worker:
 
     def __init__(self, transport, name="w0", **values):
         self.transport, self.names, self.sequence = transport, tuple(values), itertools.count(1)
-        self.sender = ms.Sender(name, self.ask(ms.Join(name)).incarnation)
+        self.sender = ms.Sender(name, self.ask(ms.Join(name, name_key=b"key")).incarnation)
         specs = [TensorSpec.of(name, value) for name, value in values.items()]
         declared = [ms.Declaration(spec, values[spec.name], GradientDescent(1.0)) for spec in specs]
         self.ask(ms.Register(self.sender, tuple(declared)))
@@ -118,6 +118,7 @@ def test_calls_with_tensors_share_a_stream_inline_up_to_two_mebibytes_and_others
     monkeypatch.setattr(service, "incoming", lambda frame: headers.append(len(frame)) or incoming(frame))
     Worker(transport, "other").ask(ms.Status())
     assert len(streams) == 1, "of the registration"
+    del streams[:]
     arrays = {"small": ARRAY, "fits": CHUNKED[:-1], "large": CHUNKED}
     worker = Worker(transport, **arrays)
     headers.clear()
@@ -179,7 +180,7 @@ def test_an_invalid_answer_is_refused_and_its_stream_is_not_used_again(
 def test_an_answer_that_is_larger_than_what_was_asked_for_is_refused(transport, monkeypatch):
     worker = Worker(transport, v=ARRAY)
 
-    async def answer(self, frame, attached, context):
+    async def answer(self, frame, caller, attached, context):
         for frame in frames_with(CHUNKED):
             await context.write(frame.SerializeToString())
 
@@ -247,12 +248,12 @@ def test_a_stream_that_is_cancelled_frees_the_thread_that_sends_its_requests():
     """A call whose result nobody asks for ends so, by its deadline alone."""
     senders = []
 
-    def open_stream(requests):
+    def open_stream(requests, metadata):
         senders.append(threading.Thread(target=deque, args=(requests, 0), daemon=True))
         senders[0].start()
         return SimpleNamespace(cancel=lambda: None)
 
-    transfer = TransferStream(open_stream, share=False)
+    transfer = TransferStream(open_stream, b"", share=False)
     transfer.send([b""])
     transfer.cancel()
     senders[0].join(BOUND)
@@ -399,8 +400,9 @@ def test_more_values_than_segments_that_are_trained_one_after_the_other_keep_no_
 
 def test_values_that_find_no_room_in_shared_memory_are_read_while_the_worker_computes(monkeypatch, shared):
     """Or a server would have to wait with a large answer for as long as the worker computes, and give it up."""
-    assert shared.tensor_transport(0) == "shared memory", "it asks the server"
+    assert shared.tensor_transport(0) == "", "nobody has joined"
     worker, read = Worker(shared, w=HUGE), threading.Event()
+    assert shared.tensor_transport(0) == "shared memory"
     taken, take, receive = [], SegmentPool.take, TransferCall._receive
     monkeypatch.setattr(SegmentPool, "take", lambda self, n: None if taken else taken.append(take(self, n)) or taken[0])
     monkeypatch.setattr(TransferCall, "_receive", lambda self: (receive(self), read.set())[0])
