@@ -49,25 +49,35 @@ class Identity:
         return None
 
     def member(self, context: ServicerContext, shard: Shard) -> Claims:
-        """The member that calls. Raises `Unauthenticated` for a stranger, and what `Shard.check_member` does."""
+        """The member that calls. Raises `Unauthenticated` for a stranger, and what `Shard.check_sender` does."""
         caller = self.caller(context)
         if caller is None:
             raise Unauthenticated(
                 "a Transfer is for members: join first, and send the token of the answer in the metadata of the call"
             )
-        shard.check_member(caller.sender)
+        shard.check_sender(caller.sender)
         return caller
 
+    def check_sender(self, sender: ms.Sender, caller: Claims | None) -> None:
+        """Raise `Unauthenticated` unless the caller is the member that sends a message."""
+        if caller is None:
+            raise Unauthenticated(
+                f"a message of worker {sender.worker!r}, incarnation {sender.incarnation}, without the token that it "
+                "was given when it joined: send it in the metadata of each call"
+            )
+        if caller.sender != sender:
+            raise Unauthenticated(
+                f"a message of worker {sender.worker!r}, incarnation {sender.incarnation}, with the token of "
+                f"{caller.sender.worker!r}, incarnation {caller.sender.incarnation}"
+            )
+
     def check(self, message: ms.Request, caller: Claims | None, shard: Shard) -> None:
-        """Check that the caller is the sender of a message, and the proofs of what it reports of other shards.
+        """Check the other members that a message names, and the proofs of what it reports of other shards.
 
         Raises:
-            Unauthenticated: the message is of a member, and the caller is not that member.
+            Unauthenticated: the caller is not the member that it acts for.
             InvalidMessage: another shard has not said so.
         """
-        sender: ms.Sender | None = getattr(message, "sender", None)
-        if sender is not None and (caller is None or caller.sender != sender):
-            raise _not_the_sender(sender, message, caller)
         match message:
             case ms.Push():
                 if message.group is not None:
@@ -81,8 +91,8 @@ class Identity:
                 self._check_states(shard, message)
             case ms.Register():
                 self._check_states(shard, message)
-            case ms.Cut() if message.holder is not None and (caller is None or caller.sender != message.holder):
-                raise _not_the_sender(message.holder, message, caller)
+            case ms.Cut() if message.holder is not None:
+                self.check_sender(message.holder, caller)
 
     def hashed(self, message: ms.Request) -> ms.Request:
         """The message without secrets, for the journal: of the key of a name only the hash."""
@@ -188,12 +198,3 @@ class Identity:
 
 def _changes(changes: Iterable[ms.ChangeId]) -> tuple[object, ...]:
     return tuple([(one.sender.worker, one.sender.incarnation, one.sequence, *one.shards) for one in changes])
-
-
-def _not_the_sender(sender: ms.Sender, message: ms.Request, caller: Claims | None) -> Unauthenticated:
-    kind = type(message).__name__
-    if caller is None:
-        why = "without the token that it was given when it joined: send it in the metadata of each call"
-    else:
-        why = f"and its token is of {caller.sender.worker!r}, incarnation {caller.sender.incarnation}"
-    return Unauthenticated(f"a {kind} of worker {sender.worker!r}, incarnation {sender.incarnation}, {why}")

@@ -23,9 +23,9 @@ from psserver.rpc.identity import Claims, Identity
 from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays
 from psserver.runtime.executor import STOPPING_ERROR, AnswerTooLarge, Executor
 from pswire.channel import status_of
-from pswire.codec import decode, encode, from_frame, to_frame
+from pswire.codec import check_size, decode, encode, from_frame, request_of, sender_of, to_frame
 from pswire.errors import InternalError, Malformed, ParamServerError, TimedOut, Unavailable
-from pswire.messages import ANSWERS, Allocator, Answer, Request, tensor_bytes
+from pswire.messages import Allocator, Answer, Request, tensor_bytes
 from pswire.tensors.frames import Incoming, incoming
 from pswire.tensors.shared_memory import SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
@@ -80,12 +80,15 @@ class Service:
         return grpc.method_handlers_generic_handler(SERVICE_NAME, methods)
 
     async def _unary(self, kind: type[Proto], request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        check_size(kind, len(request))
         try:
             proto = kind.FromString(request)
         except DecodeError:
             raise Malformed(f"{len(request):,} bytes that are not a {kind.DESCRIPTOR.full_name}") from None
-        message = _request(decode(proto, InlineReceiver()))
-        answer = await self._step(message, self._identity.caller(context), MAX_INLINE_MESSAGE)
+        caller = self._identity.caller(context)
+        self._check_sender(proto, caller)
+        message = cast(Request, decode(proto, InlineReceiver()))
+        answer = await self._step(message, caller, MAX_INLINE_MESSAGE)
         return encode(answer, InlineSender()).SerializeToString()
 
     async def _transfer(self, frames: object, context: grpc.aio.ServicerContext) -> None:
@@ -122,8 +125,9 @@ class Service:
         self, frame: Incoming, caller: Claims, attached: AttachedSegments, context: grpc.aio.ServicerContext
     ) -> None:
         """Serve one call; larger messages and answers wait for admission."""
+        self._check_sender(request_of(frame), caller)
         receiver = StreamReceiver(frame.data, SharedReceiver(attached.memories))
-        message = _request(from_frame(frame, receiver))
+        message = cast(Request, from_frame(frame, receiver))
         region = attached.region(frame.header)
         if not receiver.nbytes and tensor_bytes(message) <= MAX_INLINE_MESSAGE:
             with suppress(AnswerTooLarge):
@@ -134,7 +138,7 @@ class Service:
             allocator: Allocator | None = region
             if receiver.nbytes:
                 receiver.allocate()
-                message = _request(from_frame(frame, receiver))
+                message = cast(Request, from_frame(frame, receiver))
                 while not receiver.complete:
                     data = await self._in_time(context.read())
                     if data is grpc.aio.EOF:
@@ -145,12 +149,17 @@ class Service:
             answer = await self._step(message, caller, None, allocator)
             await self._send(answer, StreamSender(region), context)
 
+    def _check_sender(self, proto: Proto, caller: Claims | None) -> None:
+        """Refuse a request of nobody who takes part, before anything is made of the rest of it."""
+        if (sender := sender_of(proto)) is not None:
+            self._identity.check_sender(sender, caller)
+            self._executor.shard.check_sender(sender)
+
     async def _step(
         self, message: Request, caller: Claims | None, most: int | None, allocator: Allocator | None = None
     ) -> Answer:
         """The shard's answer to a caller's message."""
-        shard = self._executor.shard
-        self._identity.check(message, caller, shard)
+        self._identity.check(message, caller, self._executor.shard)
         answer = await self._executor.step(self._identity.hashed(message), most, allocator)
         return self._identity.proved(message, answer, self._executor.shard)
 
@@ -164,12 +173,6 @@ class Service:
                 return await step
         except TimeoutError:
             raise TimedOut(f"the transfer stalled for {self._timeout:g} s and was aborted") from None
-
-
-def _request(message: Request | Answer) -> Request:
-    if type(message) not in ANSWERS:
-        raise Malformed(f"{type(message).__name__} is an answer, not a request")
-    return cast(Request, message)
 
 
 async def _guarded(
