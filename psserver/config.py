@@ -6,8 +6,11 @@ import secrets
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from psserver.key_file import user_key
 from pswire.addresses import check_address
 from pswire.errors import ConfigurationError
+from pswire.security.exposure import check_exposure
+from pswire.security.token_files import read_tokens
 from pswire.specs.checkpoints import CheckpointEvery, JournalSync
 from pswire.specs.consistency import Asynchronous, Consistency, IgnoreStaleness, StalenessSpec
 from pswire.specs.spec import check_count, check_number
@@ -17,10 +20,18 @@ from pswire.system import host
 _PROCESS_KEY = secrets.token_bytes(32)
 
 
-def state_folder() -> Path:
+def _state_folder() -> Path:
     """The folder in which this user's servers keep what is not of one job: `$XDG_STATE_HOME/paramserver`."""
     home = os.environ.get("XDG_STATE_HOME", "")
     return (Path(home) if os.path.isabs(home) else Path.home() / ".local" / "state") / "paramserver"
+
+
+def default_key(*, insecure: bool = False) -> bytes:
+    """The key of a server without a token file: that of this user; one that everyone knows if it is to be `insecure`.
+
+    Raises `ConfigurationError` if the file of the user's key cannot be used.
+    """
+    return b"insecure" if insecure else user_key(_state_folder())
 
 
 def default_memory_limit() -> int:
@@ -55,6 +66,10 @@ def parse_size(text: str) -> int:
     if not found:
         raise ConfigurationError(f"{text!r}: write a number of bytes, with K, M, G or T for powers of 1024, such as 8G")
     return int(float(found[1]) * _UNITS[found[2]])
+
+
+#: Whether clients need a certificate that is signed by `--tls-ca`.
+CLIENT_CERTIFICATES = ("off", "required")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +112,7 @@ class ServerConfig(StorageOptions):
 
     By default it listens on a free port; the command has a default of its own (`pswire.addresses.DEFAULT_ADDRESS`).
 
-    `job_key` is the key by which the servers of a job believe each other (`psserver.rpc.identity`), the same for all.
+    `default_key` is their key without a token file (`job_key`); servers of one process have the same.
 
     Without `linger` it runs until stopped; a worker that joins when none is live begins a job. `keep_memory` affects
     the whole process, so only the command `psserver serve` uses it. `ConfigurationError` for an invalid field.
@@ -118,7 +133,13 @@ class ServerConfig(StorageOptions):
     shared_memory: bool = True
     reflection: bool = False
     checkpoint_dir: Path | None = None
-    job_key: bytes = field(default=_PROCESS_KEY, repr=False)
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_ca: Path | None = None
+    client_certificates: str = "off"
+    token_file: Path | None = None
+    insecure: bool = False
+    default_key: bytes = field(default=_PROCESS_KEY, repr=False)
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -140,10 +161,45 @@ class ServerConfig(StorageOptions):
         except (TypeError, ValueError) as error:
             raise ConfigurationError(str(error)) from error
 
+        self._check_security()
         if self.checkpoint_dir is None and (self.journal or self.checkpoint_every is not None):
             raise ConfigurationError("--journal and --checkpoint-every need a folder: --checkpoint-dir")
         if self.keep_journal and not self.journal:
             raise ConfigurationError("--keep-journal needs a journal: --journal")
+
+    def _check_security(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigurationError("--tls-cert and --tls-key belong together: give both, or neither")
+        if self.client_certificates not in CLIENT_CERTIFICATES:
+            raise ConfigurationError(
+                f"client_certificates must be one of {', '.join(CLIENT_CERTIFICATES)}, got {self.client_certificates!r}"
+            )
+        if self.asks_clients and (self.tls_cert is None or self.tls_ca is None):
+            raise ConfigurationError(
+                "--client-certificates required needs --tls-cert and --tls-key, and the CA of the clients: --tls-ca"
+            )
+        _ = self.exposure
+
+    @property
+    def asks_clients(self) -> bool:
+        """Whether clients need a certificate."""
+        return self.client_certificates == "required"
+
+    @property
+    def exposure(self) -> str:
+        """The warning about a server that is open to other machines on purpose; "" without one."""
+        knows_callers = self.token_file is not None or self.asks_clients
+        return check_exposure(
+            self.bind, tls=self.tls_cert is not None, knows_callers=knows_callers, insecure=self.insecure
+        )
+
+    def job_key(self) -> bytes:
+        """The key by which the servers of a job believe each other (`psserver.rpc.identity`): of the token file.
+
+        Raises `ConfigurationError` if the file cannot be used.
+        """
+        key = None if self.token_file is None else read_tokens(self.token_file).key
+        return key or self.default_key
 
     @property
     def storage(self) -> StorageConfig | None:

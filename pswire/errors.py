@@ -79,10 +79,6 @@ class WrongShard(ParamServerError, status="FAILED_PRECONDITION", fault="sender")
     """A worker whose servers are not those of the job: in another order, or restarted without their state."""
 
 
-class Unauthenticated(ParamServerError, status="UNAUTHENTICATED", fault="user"):
-    """A caller without a valid token, or with that of another worker."""
-
-
 class TooLarge(ParamServerError, status="RESOURCE_EXHAUSTED", fault="sender"):
     """A message or value that exceeds a limit of the receiver."""
 
@@ -101,6 +97,14 @@ class TimedOut(ParamServerError, status="DEADLINE_EXCEEDED", fault="network"):
 
 class ConfigurationError(ParamServerError, status="INVALID_ARGUMENT", fault="user"):
     """An invalid flag, environment variable or argument."""
+
+
+class Unauthenticated(ParamServerError, status="UNAUTHENTICATED", fault="user"):
+    """A caller without a valid token, with that of another worker, or a certificate that is not accepted."""
+
+
+class PermissionDenied(ParamServerError, status="PERMISSION_DENIED", fault="user"):
+    """A token whose role does not allow the call."""
 
 
 class StorageError(ParamServerError, status="DATA_LOSS", fault="receiver"):

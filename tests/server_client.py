@@ -8,6 +8,7 @@ from pswire.channel import error_from, member_metadata, open_channel
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.messages import Declaration, Join, Pull, Register, Sender, Status
 from pswire.optimizers import GradientDescent
+from pswire.security.credentials import NO_CREDENTIALS
 from pswire.tensors.frames import incoming
 from pswire.tensors.shared_memory import SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
@@ -20,12 +21,26 @@ from psworker.transport.grpc_transport import MemberTokens
 TIMEOUT = 30
 
 
+#: Workers may take the place of others of their name.
+NAME_KEY = b"0123456789abcdef"
+
+
+def join_all(clients, worker):
+    """The sender, when a worker has joined all shards of a job."""
+    first, *others = clients
+    joined = first.unary(Join(worker, shards=len(clients), name_key=NAME_KEY))
+    for shard, client in enumerate(others, 1):
+        client.tokens = first.tokens
+        client.unary(Join(worker, joined.incarnation, shard, len(clients), job=joined.job))
+    return Sender(worker, joined.incarnation)
+
+
 class Client:
     """One channel to a server."""
 
-    def __init__(self, address):
-        self.address = address
-        self.channel = open_channel(address)
+    def __init__(self, address, credentials=NO_CREDENTIALS):
+        self.address, self.credentials = address, credentials
+        self.channel = open_channel(address, credentials)
         self.stub = ParameterServerStub(self.channel)
         self.tokens = MemberTokens()
 
@@ -41,13 +56,13 @@ class Client:
         try:
             return decode(getattr(self.stub, method)(proto, timeout=TIMEOUT, metadata=metadata), InlineReceiver())
         except grpc.RpcError as error:
-            raise error_from(error, self.address) from None
+            raise error_from(error, self.address, self.credentials) from None
 
     def send_bytes(self, method, data):
         try:
             return self.channel.unary_unary(f"/paramserver.v1.ParameterServer/{method}")(data, timeout=TIMEOUT)
         except grpc.RpcError as error:
-            raise error_from(error, self.address) from None
+            raise error_from(error, self.address, self.credentials) from None
 
     def send_frames(self, frames, token=None):
         """The answers to a Transfer of any frames, as they come."""
@@ -61,7 +76,7 @@ class Client:
         return answer
 
     def join(self, worker="w0"):
-        return Sender(worker, self.unary(Join(worker)).incarnation)
+        return Sender(worker, self.unary(Join(worker, name_key=NAME_KEY)).incarnation)
 
     def register(self, sender, optimizer=GradientDescent(1.0), **arrays):  # noqa: B008 - frozen
         declared = [Declaration(TensorSpec.of(name, array), array, optimizer) for name, array in arrays.items()]
@@ -81,7 +96,7 @@ class Stream:
     """
 
     def __init__(self, client, token=None):
-        self._address, self._frames, self.memories = client.address, queue.SimpleQueue(), {}
+        self._client, self._frames, self.memories = client, queue.SimpleQueue(), {}
         transfer = client.channel.stream_stream("/paramserver.v1.ParameterServer/Transfer", pb.Frame.SerializeToString)
         metadata = member_metadata(client.tokens.of() if token is None else token)
         self._received = transfer(iter(self._frames.get, None), timeout=TIMEOUT, metadata=metadata)
@@ -105,7 +120,7 @@ class Stream:
         try:
             data = next(self._received, None)
         except grpc.RpcError as error:
-            raise error_from(error, self._address) from None
+            raise error_from(error, self._client.address, self._client.credentials) from None
         return None if data is None else incoming(data)
 
     def answer(self):

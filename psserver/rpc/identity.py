@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from grpc.aio import ServicerContext
 
 from psserver.core.shard import Shard
+from psserver.rpc import access
 from pswire import messages as ms
 from pswire.channel import MEMBER_TOKEN
 from pswire.errors import InvalidMessage, Unauthenticated
@@ -93,6 +94,8 @@ class Identity:
                 self._check_states(shard, message)
             case ms.Cut() if message.holder is not None:
                 self.check_sender(message.holder, caller)
+            case ms.Cut() | ms.Restore() if caller is None and not access.caller.get().is_admin:
+                raise Unauthenticated(f"a {type(message).__name__} of nobody: it is for members and admins")
 
     def hashed(self, message: ms.Request) -> ms.Request:
         """The message without secrets, for the journal: of the key of a name only the hash."""

@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -25,7 +26,7 @@ from psserver.runtime.executor import STOPPING_ERROR, AnswerTooLarge, Executor
 from pswire.channel import status_of
 from pswire.codec import check_size, decode, encode, from_frame, request_of, sender_of, to_frame
 from pswire.errors import InternalError, Malformed, ParamServerError, TimedOut, Unavailable
-from pswire.messages import Allocator, Answer, Request, tensor_bytes
+from pswire.messages import Allocator, Answer, Request, StatusReport, tensor_bytes
 from pswire.tensors.frames import Incoming, incoming
 from pswire.tensors.shared_memory import SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
@@ -46,13 +47,22 @@ class Service:
     """Serves the methods of `paramserver.v1.ParameterServer`.
 
     A Transfer belongs to the member that opens it. Transfers may have `traffic_limit` bytes in progress, and one may
-    stall for `timeout` seconds before it is aborted. With `shared_memory`, members on this host may attach it.
+    stall for `timeout` seconds before it is aborted. With `shared_memory`, members on this host may attach it. The
+    status has the warning of `exposure`.
     """
 
     def __init__(
-        self, executor: Executor, identity: Identity, traffic_limit: int, timeout: float, *, shared_memory: bool = True
+        self,
+        executor: Executor,
+        identity: Identity,
+        traffic_limit: int,
+        timeout: float,
+        *,
+        shared_memory: bool = True,
+        exposure: str = "",
     ) -> None:
         self._executor, self._identity = executor, identity
+        self._exposure = exposure
         self._shared_memory = shared_memory
         self._admission = Admission(traffic_limit, timeout)
         self._timeout = timeout
@@ -89,6 +99,8 @@ class Service:
         self._check_sender(proto, caller)
         message = cast(Request, decode(proto, InlineReceiver()))
         answer = await self._step(message, caller, MAX_INLINE_MESSAGE)
+        if self._exposure and isinstance(answer, StatusReport):
+            answer = replace(answer, exposure=self._exposure)
         return encode(answer, InlineSender()).SerializeToString()
 
     async def _transfer(self, frames: object, context: grpc.aio.ServicerContext) -> None:

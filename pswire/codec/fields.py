@@ -227,6 +227,10 @@ def _check_secret(data: bytes) -> bytes:
     return data
 
 
+def _check_secrets(secrets: Iterable[bytes]) -> tuple[bytes, ...]:
+    return tuple(map(_check_secret, secrets))
+
+
 #: Any number or flag.
 ANY = Field(_set, lambda proto, name, receiver: getattr(proto, name))
 #: An optional number (None if missing); NaN is allowed, since a loss can be NaN.
@@ -237,10 +241,7 @@ NAME, NAMES = _checked(check_name), _list(_extend, _checked(_check_names).get, M
 NAME_OR_NONE, LABEL = _checked(_check_name_or_none), text(MAX_LABEL_LENGTH)
 TEXT, ANSWER_TEXT = text(MAX_TEXT_LENGTH), text(MAX_ANSWER_TEXT_LENGTH)
 #: A token, a key or a proof; proofs, one for each shard.
-SECRET, PROOFS = (
-    _checked(_check_secret),
-    _list(_extend, _checked(lambda all_: tuple(map(_check_secret, all_))).get, MAX_SHARDS),
-)
+SECRET, PROOFS = _checked(_check_secret), _list(_extend, _checked(_check_secrets).get, MAX_SHARDS)
 #: Numbers, one for each shard unless a row says otherwise; versions, of which -1 is none.
 NUMBERS, KNOWN_VERSIONS = numbers(0, MAX_SHARDS), numbers(-1, MAX_ENTRIES)
 COUNT, POSITIVE = number(0), number(1)
