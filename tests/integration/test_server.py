@@ -467,7 +467,8 @@ def test_a_server_that_does_not_linger_ends_by_itself_when_the_job_is_done(conne
         watched = HealthStub(client.channel).Watch(ALL, timeout=30)
         assert next(watched).status == SERVING
         sender = client.join("w0")
-        client.unary(ms.Push(sender, 1, ()))
+        client.register(sender, w=np.zeros(2, np.float32))
+        client.unary(ms.Push(sender, 1, (ms.Gradient("w", 0, np.zeros(2, np.float32)),)))
         client.unary(ms.Leave(sender))
         assert [answer.status for answer in watched] == [NOT_SERVING]
         assert [(worker.state, worker.steps) for worker in server.report.workers] == [("left", 1)]
@@ -517,7 +518,8 @@ def test_a_stream_between_two_calls_and_one_whose_call_is_pending_end_at_once_wh
         sender, idle, pending = client.join(), Stream(client), Stream(client)
         idle.send(*frames_of(ms.Pull(sender, ())))
         assert idle.answer().global_step == 0
-        pending.send(*frames_of(ms.Push(sender, 1, ())))
+        client.register(sender, w=np.zeros(2, np.float32))
+        pending.send(*frames_of(ms.Push(sender, 1, (ms.Gradient("w", 0, np.zeros(2, np.float32)),))))
         while not client.status().workers[0].waiting_for:
             pass
     for stream in (idle, pending):
