@@ -221,7 +221,9 @@ def test_a_push_that_is_held_over_a_checkpoint_is_told_once_and_a_restart_ends_i
         unanswered = server.push("a", 2, -5, version=1)
         server.wait_until_held("a")
     assert unanswered.exception() is not None
+    tokens = server.client.tokens
     with ServerByHand(tmp_path, consistency=parse_consistency("sync:2,backup=1")) as server:
+        server.client.tokens = tokens
         others = [server.push(worker, 2, -7, version=1) for worker in "bc"]
         for other in others:
             other.result()
