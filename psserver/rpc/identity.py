@@ -88,7 +88,7 @@ class Identity:
             case ms.Pull() | ms.Assign():
                 self._check_after(shard, message)
             case ms.Join():
-                self._check_join(message, caller, shard)
+                self._check_join(message, caller)
                 self._check_states(shard, message)
             case ms.Register():
                 self._check_states(shard, message)
@@ -150,9 +150,9 @@ class Identity:
         sender, job = claims.sender, claims.job
         return Claims(ms.Sender(sender.worker, sender.incarnation), claims.process_nonce, ms.Job(job.number, job.name))
 
-    def _check_join(self, message: ms.Join, caller: Claims | None, shard: Shard) -> None:
+    def _check_join(self, message: ms.Join, caller: Claims | None) -> None:
         if not message.incarnation:
-            if shard.shard or message.job.number:
+            if message.shard or message.job.number:
                 raise InvalidMessage(
                     f"worker {message.worker!r} joins without an incarnation: it joins shard 0 first, which gives it "
                     "one, and its job"
