@@ -44,6 +44,10 @@ class Client:
         self.stub = ParameterServerStub(self.channel)
         self.tokens = MemberTokens()
 
+    def token(self, sender):
+        """The token of a worker that has joined."""
+        return self.tokens.of(Pull(sender, ()))
+
     def unary(self, message):
         answer = self.send(type(message).__name__, encode(message, InlineSender()), self.tokens.of(message))
         if isinstance(message, Join):
@@ -114,6 +118,11 @@ class Stream:
     def close(self):
         self.send(None)
         self._received.cancel()
+
+    def attach(self, number, nbytes):
+        """The server's reply to a request for a segment."""
+        self.send(pb.Frame(attach=pb.AttachRequest(segment=number, nbytes=nbytes)))
+        return self.frame().header.attached
 
     def frame(self):
         """The next frame of an answer; None at the end."""

@@ -21,7 +21,7 @@ from google.protobuf.message import Message as Proto
 
 from psserver.rpc.admission import Admission
 from psserver.rpc.identity import Claims, Identity
-from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays
+from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays, SharedMemory
 from psserver.runtime.executor import STOPPING_ERROR, AnswerTooLarge, Executor
 from pswire.channel import status_of
 from pswire.codec import check_size, decode, encode, from_frame, request_of, sender_of, to_frame
@@ -47,8 +47,8 @@ class Service:
     """Serves the methods of `paramserver.v1.ParameterServer`.
 
     A Transfer belongs to the member that opens it. Transfers may have `traffic_limit` bytes in progress, and one may
-    stall for `timeout` seconds before it is aborted. With `shared_memory`, members on this host may attach it. The
-    status has the warning of `exposure`.
+    stall for `timeout` seconds before it is aborted. Members on this host may attach memory of `shared`. The status has
+    the warning of `exposure`.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class Service:
         identity: Identity,
         traffic_limit: int,
         timeout: float,
+        shared: SharedMemory,
         *,
-        shared_memory: bool = True,
         exposure: str = "",
     ) -> None:
         self._executor, self._identity = executor, identity
         self._exposure = exposure
-        self._shared_memory = shared_memory
+        self._shared = shared
         self._admission = Admission(traffic_limit, timeout)
         self._timeout = timeout
         self._idle: set[asyncio.Task[Any]] = set()
@@ -105,16 +105,21 @@ class Service:
 
     async def _transfer(self, frames: object, context: grpc.aio.ServicerContext) -> None:
         caller = self._identity.member(context, self._executor.shard)
-        attached = AttachedSegments(self._shared_memory)
-        data = await self._in_time(context.read())
-        while data is not grpc.aio.EOF:
-            frame = incoming(data)
-            if frame.header.WhichOneof("piece") == "attach":
-                reply = pb.Frame(attached=attached.attach(frame.header.attach))
-                await self._in_time(context.write(reply.SerializeToString()))
-            else:
-                await self._call(frame, caller, attached, context)
-            data = await self._next_call(context)
+        attached = AttachedSegments(self._shared, caller.sender.worker)
+        try:
+            data = await self._in_time(context.read())
+            while data is not grpc.aio.EOF:
+                attached.settle()
+                frame = incoming(data)
+                if frame.header.WhichOneof("piece") == "attach":
+                    self._executor.shard.check_sender(caller.sender)
+                    reply = pb.Frame(attached=attached.attach(frame.header.attach))
+                    await self._in_time(context.write(reply.SerializeToString()))
+                else:
+                    await self._call(frame, caller, attached, context)
+                data = await self._next_call(context)
+        finally:
+            attached.close()
 
     async def _next_call(self, context: grpc.aio.ServicerContext) -> bytes:
         """The first frame of the next call, without a timeout: between its calls a worker computes."""
