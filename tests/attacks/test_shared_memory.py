@@ -32,7 +32,7 @@ from pswire.v1 import paramserver_pb2 as pb
 from psworker.transport.grpc_transport import GrpcTransport
 from psworker.transport.shared_memory import fetch_segment
 from tests.commands import BOUND, Command, environment
-from tests.server_client import Client, Stream
+from tests.server_client import NAME_KEY, Client, Stream
 from tests.shared_folder import mapped_segments
 
 LARGE = np.ones((1 << 18,), np.float32)
@@ -80,7 +80,8 @@ class Target:
     def train(self):
         """An honest worker takes part, with shared memory."""
         with closing(GrpcTransport([self.address])) as transport:
-            worker = ms.Sender("honest", transport.call(0, ms.Join("honest"), BOUND).result().incarnation)
+            joined = transport.call(0, ms.Join("honest", name_key=NAME_KEY), BOUND).result()
+            worker = ms.Sender("honest", joined.incarnation)
             spec, optimizer = TensorSpec.of("honest", LARGE), GradientDescent(1.0)
             declared = ms.Register(worker, (ms.Declaration(spec, LARGE, optimizer),))
             (before,) = transport.call(0, declared, BOUND).result().values
@@ -135,11 +136,8 @@ def test_only_a_live_member_gets_memory(client, sender):
         with pytest.raises(errors.NotJoined, match="has left"):
             stream.attach(1, MB)
     invented = bytes([token[0] ^ 1]) + token[1:]
-    for bad, error in [
-        (b"", errors.Unauthenticated),
-        (invented, errors.Unauthenticated),
-        (client.token(gone), errors.NotJoined),
-    ]:
+    refused = {b"": errors.Unauthenticated, invented: errors.Unauthenticated, client.token(gone): errors.NotJoined}
+    for bad, error in refused.items():
         with closing(Stream(client, bad)) as stream, pytest.raises(error):
             stream.attach(0, MB)
     with closing(Stream(client, token)) as stream:
