@@ -11,7 +11,7 @@ from itertools import chain, islice
 from operator import attrgetter
 
 from psserver.core.members.chief import ChiefElection
-from psserver.core.members.deduplication import HalfPushes
+from psserver.core.members.deduplication import HalfPushes, check_gap
 from psserver.core.members.member import Member, Progress
 from psserver.core.state import MembershipState, MemberState
 from pswire.errors import InvalidMessage, NotJoined, ParamServerError, Unavailable, Zombie
@@ -173,7 +173,13 @@ class Membership:
         return member is not None and member.state == "live" and member.incarnation == sender.incarnation
 
     def check_join(self, message: Join) -> None:
-        """Raise `Zombie` for an incarnation that a newer one has replaced, `InvalidMessage` for an impossible one."""
+        """Check the name and the incarnation.
+
+        Raises:
+            Zombie: a newer incarnation has replaced this one.
+            Unavailable: another process has this name, until its lease ends.
+            InvalidMessage: an incarnation that is impossible.
+        """
         known = self._members.get(message.worker)
         if max(message.incarnation, known.incarnation if known else 0) >= MAX_INCARNATION:
             raise InvalidMessage(
@@ -183,12 +189,21 @@ class Membership:
             raise Zombie(_replaced(message.worker, message.incarnation, known.incarnation))
         if known is None and 0 < message.incarnation <= self._forgotten:
             raise _forgotten(message.worker, message.incarnation)
+        if known is not None and known.is_of(message):
+            check_gap(known, max(message.settled, message.steps))
         if not message.worker:
             raise InvalidMessage("a worker needs a name to join")
         if self._max_workers is not None and message.worker not in self._live and len(self._live) >= self._max_workers:
             raise Unavailable(
                 f"worker {message.worker!r} cannot join: {len(self._live):,} workers are live, and there may be no "
                 "more; it can when one leaves, or with a larger --max-workers on all servers"
+            )
+        if known is None or known.state != "live" or message.incarnation or known.is_of(message):
+            return
+        if not message.name_key or message.name_key != known.name_key:
+            raise Unavailable(
+                f"a worker {message.worker!r} is live: another process has this name, or was killed and its lease of "
+                f"{self.lease:g} s has not ended; give each worker a name of its own, or wait"
             )
 
     def join(self, message: Join, now: float, timeline: int = 0) -> tuple[Member, bool]:
@@ -216,6 +231,7 @@ class Membership:
         if self.joined > MAX_GONE // 2:  # some shard may have forgotten workers: above all that it may refuse
             last = max(last, self._highest)
         member = Member(message.worker, number, message.incarnation or last + 1, message.process_nonce)
+        member.name_key = message.name_key
         self._highest = max(self._highest, member.incarnation)
         self.joined += known is None
         self.renew(member, now, message.tensor_transport)
