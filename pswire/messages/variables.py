@@ -46,10 +46,14 @@ class RemoteWeights:
 
 @dataclass(frozen=True, slots=True)
 class UpdateGroup:
-    """Pushes of several workers that make one update, their mean; `number` counts the updates of shard 0."""
+    """Pushes of several workers that make one update; `number` counts the updates of shard 0.
+
+    `pushes` is how many they are, also those without a part on a shard; 0: as many as `members`, those with a part.
+    """
 
     number: int
     members: tuple[ChangeId, ...]
+    pushes: int = 0
 
 
 # --- variables --------------------------------------------------------------------------------------------------------

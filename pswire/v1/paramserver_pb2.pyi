@@ -398,12 +398,14 @@ class RemoteWeights(_message.Message):
     def __init__(self, name: _Optional[str] = ..., served_at: _Optional[int] = ...) -> None: ...
 
 class UpdateGroup(_message.Message):
-    __slots__ = ("number", "members")
+    __slots__ = ("number", "members", "pushes")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    PUSHES_FIELD_NUMBER: _ClassVar[int]
     number: int
     members: _containers.RepeatedCompositeFieldContainer[ChangeId]
-    def __init__(self, number: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ...) -> None: ...
+    pushes: int
+    def __init__(self, number: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., pushes: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("queue", "block", "position", "cost_sum")

@@ -120,3 +120,28 @@ def test_others_push_while_a_member_has_the_server_fill_large_tables_with_random
         assert pushes > 2
         first = client.unary(Pull(member, (), (Choice("T0", np.array([0, (1 << 14) - 1])),)))
         assert 0.1 < np.abs(first.values[0].array).mean() < 3
+
+
+def trained(consistency, steps=40):
+    """The distance from the goal after some steps of five workers, one of which pushes large finite numbers."""
+    goal = np.array([1, -2, 3], np.float32)
+    with servers(consistency=parse_consistency(consistency)) as (client,), ThreadPoolExecutor(5) as threads:
+        senders = [client.join(f"w{number}") for number in range(5)]
+        client.register(senders[0], GradientDescent(0.2), W=np.zeros(3, np.float32))
+        value, random = np.zeros(3, np.float32), np.random.default_rng(7)
+        for step in range(steps):
+            gradients = [value - goal + random.normal(0, 0.1, 3).astype(np.float32) for _ in range(4)]
+            gradients.append(random.choice([-1e6, 1e6], 3).astype(np.float32))
+            pushes = [
+                Push(sender, step + 1, (Gradient("W", step, gradient),), pull=("W",))
+                for sender, gradient in zip(senders, gradients, strict=True)
+            ]
+            answers = list(threads.map(client.transfer, pushes))
+            value = answers[0].values[0].array
+        return float(np.abs(value - goal).max())
+
+
+def test_sync_with_a_median_or_trimmed_mean_trains_beside_a_worker_that_pushes_garbage_and_with_the_mean_it_does_not():
+    assert trained("sync:5,aggregate=median") < 0.2
+    assert trained("sync:5,aggregate=trimmed:0.2") < 0.2
+    assert trained("sync:5") > 1e3
