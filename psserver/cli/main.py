@@ -25,7 +25,14 @@ from psserver.cli.options import (
     tls_options,
 )
 from psserver.cli.security_commands import certs_command, token_group
-from psserver.config import CLIENT_CERTIFICATES, ServerConfig, parse_shard, parse_size, parse_timeout
+from psserver.config import (
+    CLIENT_CERTIFICATES,
+    ServerConfig,
+    default_key,
+    parse_shard,
+    parse_size,
+    parse_timeout,
+)
 from pswire.addresses import DEFAULT_ADDRESS, check_address, local_address
 from pswire.channel import check_health
 from pswire.command_group import InterruptibleGroup
@@ -213,7 +220,8 @@ def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     fields["journal_sync"] = JournalSync(fields["journal_sync"])
-    serve_until_signal(ServerConfig(shard=shard[0], shards=shard[1], **fields))
+    key = default_key(insecure=fields["insecure"])
+    serve_until_signal(ServerConfig(shard=shard[0], shards=shard[1], default_key=key, **fields))
 
 
 def _parse_replayed(text: str) -> tuple[int, int | None]:

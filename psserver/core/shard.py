@@ -16,7 +16,7 @@ from psserver.core.barrier import Barrier
 from psserver.core.cuts import Cuts, ShardCut
 from psserver.core.data_queues import DataQueues
 from psserver.core.jobs import Jobs, joined_note
-from psserver.core.members.deduplication import is_repeated
+from psserver.core.members.deduplication import check_gap, is_repeated
 from psserver.core.members.job_invariants import JobInvariants
 from psserver.core.members.member import Member
 from psserver.core.members.membership import JobEnd, Membership
@@ -44,6 +44,9 @@ from pswire.specs.consistency import (
     parse_consistency,
     parse_staleness,
 )
+
+#: How far the number of a cut of another shard may be above that of the last one here: cuts are numbered by steps.
+MAX_CUT_GAP = 1 << 32
 
 #: Workers, epochs and changes that a status lists, live workers and the newest first, so that it fits into a message.
 MAX_LISTED = 1000
@@ -310,6 +313,12 @@ class Shard:
             ParamServerError: the message is refused.
         """
         member, repeated = self._check(message)
+        if self.shard and isinstance(message, ms.Push | ms.Pull | ms.Assign) and message.after:
+            message = self._after_changes_here(message)
+        if self.shard and isinstance(message, ms.Push) and message.group is not None:
+            group, members = message.group, self._with_parts_here(message.group.members)
+            group = ms.UpdateGroup(group.number, members, pushes=max(group.pushes, len(group.members)))
+            message = dataclasses.replace(message, group=group)
         magnitudes, bytes_in = inspection or inspect(self._store.variables, message)
         if not settled and (
             self._pending.may_be_guarded
@@ -384,7 +393,7 @@ class Shard:
                 if message.progress:
                     self._check_has_queues()
                     self._queues.check_progress(message)
-                repeated = message.sequence <= member.settled and is_repeated(member, message)
+                repeated = is_repeated(member, message)
                 self._store.check_gradients(message.gradients)
                 self._store.check_pull(message)
             case ms.Pull():
@@ -423,6 +432,11 @@ class Shard:
                 raise WrongShard(f"this is shard {self.shard}: workers wait for each other, and stop, on shard 0")
             case ms.Reset():
                 self._check_reset(message)
+            case ms.Renew():
+                check_gap(member, message.settled)
+        shown: int = getattr(message, "cut", 0)
+        if shown > self.cuts.number + MAX_CUT_GAP:
+            raise InvalidMessage(f"cut {shown}, but the last one here is {self.cuts.number}: no shard has begun that")
         if isinstance(message, ms.Take | ms.Renew) and message.timeline not in (0, self.timeline):
             self._refuse_timeline(message.sender.worker, message.timeline)
         return member, repeated
@@ -450,10 +464,21 @@ class Shard:
             raise InvalidMessage("shard 0 decides which pushes make an update: a push to it has no group")
         if group.pushes > len(group.members) and not self._may_have(group.pushes):
             raise InvalidMessage(f"an update of {group.pushes} pushes, with --consistency {self._consistency}")
-        if not any((one.sender, one.sequence) == (push.sender, push.sequence) for one in group.members):
+        members = self._with_parts_here(group.members)
+        if not any((one.sender, one.sequence) == (push.sender, push.sequence) for one in members):
             raise InvalidMessage(
                 f"a push of worker {push.sender.worker!r} for update {group.number} of shard 0, which it is not in"
             )
+
+    def _with_parts_here(self, changes: Iterable[ms.ChangeId]) -> tuple[ms.ChangeId, ...]:
+        """Of changes over all shards those that have a part on this one; without `shards` they have one."""
+        here = [change for change in changes if not change.shards or self.shard in change.shards]
+        return tuple([ms.ChangeId(change.sender, change.sequence) for change in here])
+
+    def _after_changes_here(self, message: Any) -> Any:  # noqa: ANN401 - a Push, Pull or Assign
+        """A message that names of the changes before it only those of other workers on this shard."""
+        others = [one for one in message.after if one.sender.worker != message.sender.worker]
+        return dataclasses.replace(message, after=self._with_parts_here(others))
 
     # --- membership -----------------------------------------------------------------------------------------------
 

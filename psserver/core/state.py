@@ -86,6 +86,7 @@ class MemberState:
     tuned: Tuned | None = None
     last_push: LastPush | None = None
     barriers: int = 0
+    name_key: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

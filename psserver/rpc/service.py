@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
 
 from psserver.rpc.admission import Admission
+from psserver.rpc.identity import Claims, Identity
 from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays, SharedMemory
 from psserver.runtime.executor import STOPPING_ERROR, AnswerTooLarge, Executor
 from pswire.channel import status_of
@@ -45,14 +46,22 @@ _Result = TypeVar("_Result")
 class Service:
     """Serves the methods of `paramserver.v1.ParameterServer`.
 
-    Transfers may have `traffic_limit` bytes in progress, and one may stall for `timeout` seconds before it is aborted.
-    Workers of this host may attach memory of `shared`. The status has the warning of `exposure`.
+    A Transfer belongs to the member that opens it. Transfers may have `traffic_limit` bytes in progress, and one may
+    stall for `timeout` seconds before it is aborted. Members on this host may attach memory of `shared`. The status has
+    the warning of `exposure`.
     """
 
     def __init__(
-        self, executor: Executor, traffic_limit: int, timeout: float, shared: SharedMemory, *, exposure: str = ""
+        self,
+        executor: Executor,
+        identity: Identity,
+        traffic_limit: int,
+        timeout: float,
+        shared: SharedMemory,
+        *,
+        exposure: str = "",
     ) -> None:
-        self._executor = executor
+        self._executor, self._identity = executor, identity
         self._exposure = exposure
         self._shared = shared
         self._admission = Admission(traffic_limit, timeout)
@@ -86,26 +95,28 @@ class Service:
             proto = kind.FromString(request)
         except DecodeError:
             raise Malformed(f"{len(request):,} bytes that are not a {kind.DESCRIPTOR.full_name}") from None
-        self._check_sender(proto)
+        caller = self._identity.caller(context)
+        self._check_sender(proto, caller)
         message = cast(Request, decode(proto, InlineReceiver()))
-        answer = await self._executor.step(message, most=MAX_INLINE_MESSAGE)
+        answer = await self._step(message, caller, MAX_INLINE_MESSAGE)
         if self._exposure and isinstance(answer, StatusReport):
             answer = replace(answer, exposure=self._exposure)
         return encode(answer, InlineSender()).SerializeToString()
 
     async def _transfer(self, frames: object, context: grpc.aio.ServicerContext) -> None:
-        attached = AttachedSegments(self._shared)
+        caller = self._identity.member(context, self._executor.shard)
+        attached = AttachedSegments(self._shared, caller.sender.worker)
         try:
             data = await self._in_time(context.read())
             while data is not grpc.aio.EOF:
                 attached.settle()
                 frame = incoming(data)
                 if frame.header.WhichOneof("piece") == "attach":
-                    self._check_sender(frame.header.attach)
+                    self._executor.shard.check_sender(caller.sender)
                     reply = pb.Frame(attached=attached.attach(frame.header.attach))
                     await self._in_time(context.write(reply.SerializeToString()))
                 else:
-                    await self._call(frame, attached, context)
+                    await self._call(frame, caller, attached, context)
                 data = await self._next_call(context)
         finally:
             attached.close()
@@ -127,15 +138,17 @@ class Service:
             self._idle.discard(task)
         return data
 
-    async def _call(self, frame: Incoming, attached: AttachedSegments, context: grpc.aio.ServicerContext) -> None:
+    async def _call(
+        self, frame: Incoming, caller: Claims, attached: AttachedSegments, context: grpc.aio.ServicerContext
+    ) -> None:
         """Serve one call; larger messages and answers wait for admission."""
-        self._check_sender(request_of(frame))
+        self._check_sender(request_of(frame), caller)
         receiver = StreamReceiver(frame.data, SharedReceiver(attached.memories))
         message = cast(Request, from_frame(frame, receiver))
         region = attached.region(frame.header)
         if not receiver.nbytes and tensor_bytes(message) <= MAX_INLINE_MESSAGE:
             with suppress(AnswerTooLarge):
-                answer = await self._executor.step(message, MAX_INLINE_MESSAGE, region)
+                answer = await self._step(message, caller, MAX_INLINE_MESSAGE, region)
                 await self._send(answer, StreamSender(region), context)
                 return
         async with self._admission.reserve(self._executor.admit(message)):
@@ -150,13 +163,22 @@ class Service:
                     receiver.feed(incoming(data))
                 if region is None and not self._executor.borrows_arrays:
                     allocator = ReusedArrays(message)
-            answer = await self._executor.step(message, None, allocator)
+            answer = await self._step(message, caller, None, allocator)
             await self._send(answer, StreamSender(region), context)
 
-    def _check_sender(self, proto: Proto) -> None:
+    def _check_sender(self, proto: Proto, caller: Claims | None) -> None:
         """Refuse a request of nobody who takes part, before anything is made of the rest of it."""
         if (sender := sender_of(proto)) is not None:
+            self._identity.check_sender(sender, caller)
             self._executor.shard.check_sender(sender)
+
+    async def _step(
+        self, message: Request, caller: Claims | None, most: int | None, allocator: Allocator | None = None
+    ) -> Answer:
+        """The shard's answer to a caller's message."""
+        self._identity.check(message, caller, self._executor.shard)
+        answer = await self._executor.step(self._identity.hashed(message), most, allocator)
+        return self._identity.proved(message, answer, self._executor.shard)
 
     async def _send(self, answer: Answer, sender: StreamSender, context: grpc.aio.ServicerContext) -> None:
         for frame in sender.frames(to_frame(answer, sender)):

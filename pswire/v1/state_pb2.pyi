@@ -42,7 +42,7 @@ class ServedState(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., form: _Optional[str] = ..., has_rows: _Optional[bool] = ...) -> None: ...
 
 class MemberState(_message.Message):
-    __slots__ = ("name", "number", "incarnation", "process_nonce", "state", "steps", "staleness", "staleness_sum", "clock", "dropped", "settled", "half_pushes", "out_of_data", "tensor_transport", "loss", "pushed", "assigned", "tuned", "last_push", "must_join", "barriers")
+    __slots__ = ("name", "number", "incarnation", "process_nonce", "state", "steps", "staleness", "staleness_sum", "clock", "dropped", "settled", "half_pushes", "out_of_data", "tensor_transport", "loss", "pushed", "assigned", "tuned", "last_push", "must_join", "barriers", "name_key")
     NAME_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +64,7 @@ class MemberState(_message.Message):
     LAST_PUSH_FIELD_NUMBER: _ClassVar[int]
     MUST_JOIN_FIELD_NUMBER: _ClassVar[int]
     BARRIERS_FIELD_NUMBER: _ClassVar[int]
+    NAME_KEY_FIELD_NUMBER: _ClassVar[int]
     name: str
     number: int
     incarnation: int
@@ -85,7 +86,8 @@ class MemberState(_message.Message):
     last_push: _paramserver_pb2.LastPush
     must_join: bool
     barriers: int
-    def __init__(self, name: _Optional[str] = ..., number: _Optional[int] = ..., incarnation: _Optional[int] = ..., process_nonce: _Optional[int] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., staleness: _Optional[int] = ..., staleness_sum: _Optional[int] = ..., clock: _Optional[int] = ..., dropped: _Optional[int] = ..., settled: _Optional[int] = ..., half_pushes: _Optional[int] = ..., out_of_data: _Optional[bool] = ..., tensor_transport: _Optional[str] = ..., loss: _Optional[float] = ..., pushed: _Optional[_Union[_paramserver_pb2.PushReply, _Mapping]] = ..., assigned: _Optional[_Union[_paramserver_pb2.AssignReply, _Mapping]] = ..., tuned: _Optional[_Union[_paramserver_pb2.TuneReply, _Mapping]] = ..., last_push: _Optional[_Union[_paramserver_pb2.LastPush, _Mapping]] = ..., must_join: _Optional[bool] = ..., barriers: _Optional[int] = ...) -> None: ...
+    name_key: bytes
+    def __init__(self, name: _Optional[str] = ..., number: _Optional[int] = ..., incarnation: _Optional[int] = ..., process_nonce: _Optional[int] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., staleness: _Optional[int] = ..., staleness_sum: _Optional[int] = ..., clock: _Optional[int] = ..., dropped: _Optional[int] = ..., settled: _Optional[int] = ..., half_pushes: _Optional[int] = ..., out_of_data: _Optional[bool] = ..., tensor_transport: _Optional[str] = ..., loss: _Optional[float] = ..., pushed: _Optional[_Union[_paramserver_pb2.PushReply, _Mapping]] = ..., assigned: _Optional[_Union[_paramserver_pb2.AssignReply, _Mapping]] = ..., tuned: _Optional[_Union[_paramserver_pb2.TuneReply, _Mapping]] = ..., last_push: _Optional[_Union[_paramserver_pb2.LastPush, _Mapping]] = ..., must_join: _Optional[bool] = ..., barriers: _Optional[int] = ..., name_key: _Optional[bytes] = ...) -> None: ...
 
 class MembershipState(_message.Message):
     __slots__ = ("members", "training", "finished", "last_clock", "chief", "done", "half_pushes", "last_pushes", "last_incarnation", "stalled")

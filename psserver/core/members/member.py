@@ -37,6 +37,7 @@ class Member:
     half_pushes: int = 0  # see `psserver.core.members.deduplication.HalfPushes`
     last_push: LastPush | None = None
     barriers: int = 0  # that it has passed
+    name_key: bytes = b""  # as in `Join`
     must_join: bool = False  # after its shard went back to an older state; its messages are refused until then
 
     def is_of(self, message: Join) -> bool:

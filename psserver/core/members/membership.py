@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 
 from psserver.core.members.chief import ChiefElection
-from psserver.core.members.deduplication import HalfPushes
+from psserver.core.members.deduplication import HalfPushes, check_gap
 from psserver.core.members.member import Member, Progress
 from psserver.core.state import MembershipState, MemberState
-from pswire.errors import InvalidMessage, NotJoined, ParamServerError, Zombie
+from pswire.errors import InvalidMessage, NotJoined, ParamServerError, Unavailable, Zombie
 from pswire.messages import Assigned, Join, Pushed, Sender, Tuned
 
 #: Far above the incarnations that a worker can reach, and far below the largest that the protocol can carry.
@@ -127,7 +127,13 @@ class Membership:
         return member is not None and member.state == "live" and member.incarnation == sender.incarnation
 
     def check_join(self, message: Join) -> None:
-        """Raise `Zombie` for an incarnation that a newer one has replaced, `InvalidMessage` for an impossible one."""
+        """Check the name and the incarnation.
+
+        Raises:
+            Zombie: a newer incarnation has replaced this one.
+            Unavailable: another process has this name, until its lease ends.
+            InvalidMessage: an incarnation that is impossible.
+        """
         known = self._members.get(message.worker)
         if max(message.incarnation, known.incarnation if known else 0) >= MAX_INCARNATION:
             raise InvalidMessage(
@@ -135,8 +141,17 @@ class Membership:
             )
         if known is not None and message.incarnation and message.incarnation < known.incarnation:
             raise Zombie(_replaced(message.worker, message.incarnation, known.incarnation))
+        if known is not None and known.is_of(message):
+            check_gap(known, max(message.settled, message.steps))
         if not message.worker:
             raise InvalidMessage("a worker needs a name to join")
+        if known is None or known.state != "live" or message.incarnation or known.is_of(message):
+            return
+        if not message.name_key or message.name_key != known.name_key:
+            raise Unavailable(
+                f"a worker {message.worker!r} is live: another process has this name, or was killed and its lease of "
+                f"{self.lease:g} s has not ended; give each worker a name of its own, or wait"
+            )
 
     def join(self, message: Join, now: float, timeline: int = 0) -> tuple[Member, bool]:
         """Make a worker live; returns it, and whether this is a new incarnation.
@@ -160,6 +175,7 @@ class Membership:
         number, last = (len(self._members), 0) if known is None else (known.number, known.incarnation)
         last = max(last, (timeline - 1) * INCARNATIONS, self._last_incarnation)
         member = Member(message.worker, number, message.incarnation or last + 1, message.process_nonce)
+        member.name_key = message.name_key
         self.renew(member, now, message.tensor_transport)
         if known is not None:
             self.progress.stop(known)

@@ -91,8 +91,11 @@ def test_defaults_and_limits(monkeypatch):
         config.lease = 1.0
 
 
-def test_options_become_the_fields_of_their_names_before_the_environment_and_others_are_the_defaults(monkeypatch):
+def test_options_become_the_fields_of_their_names_before_the_environment_and_others_are_the_defaults(
+    monkeypatch, tmp_path
+):
     configs = []
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     monkeypatch.setattr(serve, "serve_until_signal", configs.append)
     text = "--no-keep-memory --bind 127.0.0.1:5000 --shard 1/3 --lease 7 --memory-limit 2K --grace 1.5 --max-calls 9 "
@@ -110,10 +113,11 @@ def test_options_become_the_fields_of_their_names_before_the_environment_and_oth
     policies = {"consistency": Synchronous(3, backup=1), "staleness": DropStalePushes(4)}
     sizes = {"lease": 7.0, "memory_limit": 2048, "grace": 1.5, "max_calls": 9, "keep_memory": False, "linger": 0.0}
     sizes["progress_timeout"] = None
-    by_options = ServerConfig(bind="127.0.0.1:5000", shard=1, shards=3, **policies, **sizes)
+    key = {"default_key": (tmp_path / "paramserver" / "job.key").read_bytes()}
+    by_options = ServerConfig(bind="127.0.0.1:5000", shard=1, shards=3, **policies, **sizes, **key)
     assert configs == [by_options] * 2 + [
-        ServerConfig("0.0.0.0:0", linger=2.5, shared_memory=False, insecure=True),
-        ServerConfig("127.0.0.1:7070"),
+        ServerConfig("0.0.0.0:0", linger=2.5, shared_memory=False, insecure=True, default_key=b"insecure"),
+        ServerConfig("127.0.0.1:7070", **key),
     ]
 
 

@@ -104,7 +104,7 @@ def test_a_follower_counts_the_pushes_of_the_group_without_a_part_here_as_zero_a
 
     def push(name, pushes):
         gradient = Gradient("W", 0, np.array([-2.0 if name == "a" else 5.0]))
-        return Push(Sender(name, 1), 1, (gradient,), pull=("W",), group=UpdateGroup(0, members, pushes))
+        return Push(Sender(name, 1), 1, (gradient,), pull=("W",), group=UpdateGroup(0, members, pushes=pushes))
 
     driver.refuse(push("a", 4), InvalidMessage, "an update of 4 pushes, with --consistency sync:3,aggregate=median")
     driver.step(push("a", 3), 1)
