@@ -126,6 +126,7 @@ _MEMORY = "80 % of the memory of the machine or its container"
     **_TIME,
 )
 @_field("max-calls", "Concurrent calls, of which a worker has one or two; further ones are refused and retried.")
+@_field("max-workers", "Live workers; further ones are refused, and wait for one to leave.")
 @_field("keep-memory", "Keep the memory of freed arrays for the next ones: faster, but the process never shrinks.")
 @_field("shared-memory", "Share memory with workers of this host and user, in place of sending tensors.")
 @_field(

@@ -8,7 +8,7 @@ outside, in `psserver.runtime.executor` and `psserver.rpc.server`.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from psserver.core import events
@@ -66,6 +66,7 @@ class Shard:
         identity: of the state, drawn at random when it begins and restored with it; 0: none.
         one_job: whether it serves one job only (`Membership`).
         progress_timeout: seconds that others wait for the push of a member at most; None: as long as it is live.
+        max_workers: live at a time; None: any number.
     """
 
     def __init__(
@@ -80,11 +81,12 @@ class Shard:
         identity: int = 0,
         one_job: bool = False,
         progress_timeout: float | None = None,
+        max_workers: int | None = None,
     ) -> None:
         self.shard, self.shards = shard, shards
         self._progress_timeout = ProgressTimeout(progress_timeout)
         self._consistency, self._staleness = consistency, staleness
-        self._lease, self._memory_limit, self._one_job = lease, memory_limit, one_job
+        self._lease, self._memory_limit, self._one_job, self._max_workers = lease, memory_limit, one_job, max_workers
         self._policy = policy or policy_for(consistency, staleness, shard, shards)
         self.timeline = 0
         self.lost = False  # it has begun from an older state than it had acknowledged, and waits to be told to which
@@ -97,9 +99,14 @@ class Shard:
         shard, shards, staleness = self.shard, self.shards, self._staleness
         self._repeated = self._lost_pushes = 0
         self._changes: list[ms.Change] = []
+        self._explanations: tuple[Callable[[str], str], Callable[[str], str]] | None = None  # until the next change
         self._invariants = JobInvariants(shard, shards, identity)
         self._members = Membership(
-            self._lease, has_chief=not shard, one_job=self._one_job, last_incarnation=last_incarnation
+            self._lease,
+            has_chief=not shard,
+            one_job=self._one_job,
+            last_incarnation=last_incarnation,
+            max_workers=self._max_workers,
         )
         self._barrier = Barrier(self._members)
         strength = staleness.strength if isinstance(staleness, DelayCompensation) else 0.0
@@ -326,6 +333,8 @@ class Shard:
             or (isinstance(message, ms.Cut) and self._applies_late(message))
         ):
             raise TasksPending
+        if not isinstance(message, ms.Renew | ms.Status):
+            self._explanations = None
         result = StepResult(settled)
         shown = getattr(message, "cut", -1)
         if shown > self.cuts.number:
@@ -523,6 +532,7 @@ class Shard:
         # a heartbeat from before the worker's last messages does not abandon them
         settled = message.settled
         if (message.idle or settled) and not (settled and settled < self._pending.newest(message.sender)):
+            self._explanations = None
             self._settle(member, settled)
             if message.idle:
                 self._members.progress.finish(member)
@@ -533,12 +543,11 @@ class Shard:
         result.replies.insert(0, ms.Reply(ticket, renewed))
 
     def _waits_for(self, member: Member) -> str:
+        if self._explanations is None:
+            self._explanations = self._pending.explanations(), self._barrier.explanations()
+        of_push, of_barrier = self._explanations
         stalled = member.state == "live" and member.name in self._members.progress.stalled
-        return (
-            self._pending.waits_for(member.name)
-            or self._barrier.waits_for(member.name)
-            or (_STALLED if stalled else "")
-        )
+        return of_push(member.name) or of_barrier(member.name) or (_STALLED if stalled else "")
 
     def _settle(self, member: Member, sequence: int) -> None:
         """Note that the worker's messages up to this number are over: those that arrive later are refused."""
@@ -562,7 +571,7 @@ class Shard:
 
     def _forget(self, gone: Collection[Member], result: StepResult) -> None:
         """End the calls of these workers, and return their blocks to the data queues; this may release other calls."""
-        names = [member.name for member in gone]
+        names = dict.fromkeys([member.name for member in gone])
         self.cuts.leave(names)
         self.cuts.release(names)
         self._pending.forget(names, result)
@@ -570,6 +579,10 @@ class Shard:
         self._barrier.forget(names, result)
         self._pending.decide(result)
         self._barrier.release(result)
+        for member in self._members.forget():
+            self._queues.forget_epoch(member.name)
+            if self._update_order is not None:
+                self._update_order.forget(member.name)
 
     def _wait_without_pushes(self, member: Member, result: StepResult) -> None:
         """Note that a worker waits for others, which therefore must not wait for its next push."""
@@ -597,14 +610,14 @@ class Shard:
     def _job_report(self) -> ms.JobReport:
         members, reports = self._members, self._queues.reports()
         cost = reports[-1].cost if reports else None
-        step, workers = self.global_step, len(list(members))
+        step, workers = self.global_step, members.joined
         return ms.JobReport(self.job, self._job_state, step, workers, self._queues.complete_epochs, cost)
 
     @property
     def _job_state(self) -> str:
         """As in `JobReport`. Examples that were left by lost workers are still to be trained."""
         state = self._members.job_state
-        left = state == "done" and not self._queues.done and any(member.state == "lost" for member in self._members)
+        left = state == "done" and not self._queues.done and self._members.some_were_lost
         return "interrupted" if left else state
 
     def _stop(self, ticket: int, message: ms.Stop, member: Member, result: StepResult) -> None:
@@ -815,14 +828,13 @@ class Shard:
     def status(self, now: float) -> ms.StatusReport:
         """The answer to `Status`."""
         pending, half_pushes = self._pending, self._members.half_pushes
-        members = sorted(self._members, key=lambda member: (member.state != "live", -member.number))[:MAX_LISTED]
         return ms.StatusReport(
             self.shard,
             self.shards,
             self.global_step,
             self._repeated,
             variables=tuple([variable.status() for variable in self._store]),
-            workers=tuple([self._worker_status(one, now) for one in sorted(members, key=lambda one: one.number)]),
+            workers=tuple([self._worker_status(one, now) for one in self._members.newest(MAX_LISTED)]),
             epochs=tuple(self._queues.reports()[-MAX_LISTED:]),
             dropped=pending.dropped,
             nbytes=self._store.nbytes + self._store.served.nbytes,
