@@ -105,6 +105,25 @@ class PendingCalls:
         self._calls[call.ticket] = call
         self.decide(result)
 
+    def settle_empty(self, call: PendingCall, result: StepResult) -> None:
+        """Settle a push that changes no variable on any shard; from now on it is pending for its values only.
+
+        It is no step of its worker, so the policy is not asked: it moves neither the global step nor a clock, and is
+        none of the gradients of an update. Its examples are done.
+        """
+        push, member = call.message, call.member
+        assert isinstance(push, ms.Push)
+        self.abandon(member, result)  # a held push would settle an older number later
+        member.steps += 1
+        if push.loss is not None:
+            member.loss = push.loss
+        if push.cut < self._cuts.late_below:
+            self._cuts.keep_late(push)
+        cut = self._cuts.number
+        self._set_answer(
+            call, push, ms.Pushed(ms.Outcome.APPLIED, 0, self.global_step, frontier=self.frontier, cut=cut)
+        )
+
     def abandon(self, member: Member, result: StepResult) -> None:
         """End the calls of a worker that has sent a newer message."""
         mine = [call for call in self._calls.values() if call.member is member]
@@ -115,6 +134,27 @@ class PendingCalls:
         self._store.served.forget(workers)
         for call in [call for call in self._calls.values() if call.member.name in workers]:
             self._end([call], self._members.refusal(call.message.sender), result)
+
+    def awaited(self) -> dict[str, tuple[str, int]]:
+        """The live workers that pending calls wait for, each with what for: a step, or a push of its own."""
+        if not self._calls:
+            return {}
+        shard = ShardView(self.global_step, self._members, self._settled)
+        held = self._held_pushes(self._calls.values())
+        of_step = self._policy.awaited(held, shard) if held else {}
+        parts = {change.sender.worker: (change.sender.worker, change.sequence) for change in self._missing()}
+        return {name: ("", step) for name, step in of_step.items()} | parts
+
+    def stall(self, names: Iterable[str], result: StepResult) -> list[Member]:
+        """Go on without these workers; returns those that were waited for."""
+        awaited = self.awaited()
+        stalled = [self._members[name] for name in names if name in awaited]
+        self._pass_over([change for change in self._missing() if self._members[change.sender.worker] in stalled])
+        for member in stalled:
+            if not awaited[member.name][0]:
+                self._members.progress.stall(member)
+        self.decide(result)
+        return stalled
 
     def newest(self, sender: ms.Sender) -> int:
         """The greatest sequence number that has arrived of this sender."""
@@ -188,6 +228,18 @@ class PendingCalls:
             return False
         self._pass_over(call.message.after)
         return True
+
+    def _missing(self) -> set[ms.ChangeId]:
+        """Changes that shard 0 has decided, which pending calls wait for, and which have not arrived."""
+        changes: set[ms.ChangeId] = set()
+        arrived: set[tuple[ms.Sender, int]] = set()
+        for call in self._calls.values():
+            message = call.message
+            changes.update(message.after)
+            if isinstance(message, ms.Push) and call.held:
+                arrived.add((message.sender, message.sequence))
+                changes.update(() if message.group is None else message.group.members)
+        return {one for one in changes if (one.sender, one.sequence) not in arrived and not self._settled(one)}
 
     def _settled(self, change: ms.ChangeId) -> bool:
         sender = change.sender
@@ -266,9 +318,13 @@ class PendingCalls:
         self._record(call, push, ms.Pushed(outcome, staleness, step, (), reason, None, frontier, cut))
 
     def _record(self, call: PendingCall, push: ms.Push, answer: ms.Pushed) -> None:
+        """Settle a push that was a step of its worker."""
+        call.member.clock += 1
+        self._set_answer(call, push, answer)
+
+    def _set_answer(self, call: PendingCall, push: ms.Push, answer: ms.Pushed) -> None:
         """Settle a push, and note that its examples are done; from now on it is pending for its values only."""
         call.answer = answer
-        call.member.clock += 1
         if push.progress:
             self._queues.note(push)
         self._members.record(call.member, push.sequence, answer)

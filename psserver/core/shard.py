@@ -20,6 +20,7 @@ from psserver.core.members.deduplication import is_repeated
 from psserver.core.members.job_invariants import JobInvariants
 from psserver.core.members.member import Member
 from psserver.core.members.membership import JobEnd, Membership
+from psserver.core.members.progress_timeout import ProgressTimeout
 from psserver.core.metrics import TrafficMeter, percentile
 from psserver.core.pending_calls import PendingCall, PendingCalls
 from psserver.core.policies import policy_for
@@ -46,6 +47,9 @@ from pswire.specs.consistency import (
 #: Workers, epochs and changes that a status lists, live workers and the newest first, so that it fits into a message.
 MAX_LISTED = 1000
 
+#: What a stalled worker and its row of the status are told.
+_STALLED = "nobody: it has held others up for longer than --progress-timeout, and they go on without it until it pushes"
+
 
 class Shard:
     """A deterministic state machine, not thread-safe. Arrays in an answer are read-only copies.
@@ -57,6 +61,7 @@ class Shard:
         policy: in place of the one that `consistency` and `staleness` specify.
         identity: of the state, drawn at random when it begins and restored with it; 0: none.
         one_job: whether it serves one job only (`Membership`).
+        progress_timeout: seconds that others wait for the push of a member at most; None: as long as it is live.
     """
 
     def __init__(
@@ -70,8 +75,10 @@ class Shard:
         policy: Policy | None = None,
         identity: int = 0,
         one_job: bool = False,
+        progress_timeout: float | None = None,
     ) -> None:
         self.shard, self.shards = shard, shards
+        self._progress_timeout = ProgressTimeout(progress_timeout)
         self._consistency, self._staleness = consistency, staleness
         self._lease, self._memory_limit, self._one_job = lease, memory_limit, one_job
         self._policy = policy or policy_for(consistency, staleness, shard, shards)
@@ -233,7 +240,9 @@ class Shard:
 
     def due(self, now: float) -> ms.Tick:
         """The tick of this moment: the only place where time decides anything."""
-        return ms.Tick(self._members.expired(now), self._queues.overdue(now))
+        awaited = {} if self._progress_timeout.seconds is None else self._pending.awaited()
+        stalled = self._progress_timeout.stalled(awaited, now)
+        return ms.Tick(self._members.expired(now), self._queues.overdue(now), stalled)
 
     # --- check and step -------------------------------------------------------------------------------------------
 
@@ -355,6 +364,8 @@ class Shard:
             case ms.Push():
                 if message.group is not None:
                     self._check_group(message, message.group)
+                if message.shards and not 0 < min(message.shards) <= max(message.shards) < self.shards:
+                    raise InvalidMessage(f"a push with parts on shards {message.shards} of {self.shards}")
                 if message.remote:
                     self._check_remote(message.remote, [one.name for one in message.remote])
                 if message.progress:
@@ -479,7 +490,12 @@ class Shard:
         result.replies.insert(0, ms.Reply(ticket, renewed))
 
     def _waits_for(self, member: Member) -> str:
-        return self._pending.waits_for(member.name) or self._barrier.waits_for(member.name)
+        stalled = member.state == "live" and member.name in self._members.progress.stalled
+        return (
+            self._pending.waits_for(member.name)
+            or self._barrier.waits_for(member.name)
+            or (_STALLED if stalled else "")
+        )
 
     def _settle(self, member: Member, sequence: int) -> None:
         """Note that the worker's messages up to this number are over: those that arrive later are refused."""
@@ -497,6 +513,8 @@ class Shard:
             lost = self._members.expire(tick.lost, now)
             result.events.extend([events.lost(member, self._members.lease) for member in lost])
             self._forget(lost, result)
+        if tick.stalled:
+            result.events.extend([events.stalled(member) for member in self._pending.stall(tick.stalled, result)])
         self._queues.explain(tick.overdue, result)
 
     def _forget(self, gone: Collection[Member], result: StepResult) -> None:
@@ -587,11 +605,15 @@ class Shard:
     def _push(self, call: PendingCall, repeated: bool, result: StepResult) -> None:
         message, member = call.message, call.member
         assert isinstance(message, ms.Push)
-        if not repeated:
+        if not repeated and self._update_order is not None:  # all shards have settled the worker's earlier messages
+            self._update_order.settle(message.sender, message.sequence)
+        if not repeated and not (message.gradients or message.shards or message.group):
+            self._pending.settle_empty(call, result)
+        elif not repeated:
             if not member.training:
+                if member.name in self._members.progress.stalled:
+                    result.events.append(events.pushes_again(member))
                 self._members.progress.start(member)
-            if self._update_order is not None:  # all shards have settled the worker's earlier messages
-                self._update_order.settle(message.sender, message.sequence)
         else:
             answer = member.answer
             if answer is None:

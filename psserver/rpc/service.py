@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -23,7 +24,7 @@ from psserver.runtime.executor import MAX_ENTRIES_IN_LOOP, STOPPING_ERROR, Answe
 from pswire.channel import status_of
 from pswire.codec import check_size, count_entries, decode, encode, from_frame, parse, request_of, sender_of, to_frame
 from pswire.errors import InternalError, Malformed, ParamServerError, TimedOut, Unavailable
-from pswire.messages import Allocator, Answer, Request, tensor_bytes
+from pswire.messages import Allocator, Answer, Request, StatusReport, tensor_bytes
 from pswire.tensors.frames import Incoming, incoming, split
 from pswire.tensors.shared_memory import SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
@@ -48,11 +49,20 @@ class Service:
     """Serves the methods of `paramserver.v1.ParameterServer`.
 
     Transfers may have `traffic_limit` bytes in progress, and one may stall for `timeout` seconds before it is aborted.
-    With `shared_memory`, workers of this host may attach shared memory.
+    With `shared_memory`, workers of this host may attach shared memory. The status has the warning of `exposure`.
     """
 
-    def __init__(self, executor: Executor, traffic_limit: int, timeout: float, *, shared_memory: bool = True) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        traffic_limit: int,
+        timeout: float,
+        *,
+        shared_memory: bool = True,
+        exposure: str = "",
+    ) -> None:
         self._executor = executor
+        self._exposure = exposure
         self._shared_memory = shared_memory
         self._admission = Admission(traffic_limit, timeout)
         self._timeout = timeout
@@ -87,6 +97,8 @@ class Service:
         large = _is_large(proto, len(request))
         decoded = await aside(decode, proto, InlineReceiver()) if large else decode(proto, InlineReceiver())
         answer = await self._executor.step(cast(Request, decoded), most=MAX_INLINE_MESSAGE)
+        if self._exposure and isinstance(answer, StatusReport):
+            answer = replace(answer, exposure=self._exposure)
         return await aside(_reply, answer) if is_large(answer) else _reply(answer)
 
     async def _transfer(self, frames: object, context: grpc.aio.ServicerContext) -> None:

@@ -48,7 +48,7 @@ def parse(proto: Proto, data: bytes, limits: Mapping[str, int] = MappingProxyTyp
         raise Malformed(f"{len(data):,} bytes that are not a {proto.DESCRIPTOR.full_name}") from None
 
 
-def _ends(message: Any, data: bytes, limits: Mapping[str, int]) -> list[int]:
+def _ends(message: Any, data: bytes, limits: Mapping[str, int]) -> list[int]:  # noqa: ANN401 - a Descriptor
     """The ends of slices, each at the end of a field."""
     lists = {message.fields_by_name[name].number: limit for name, limit in limits.items()}
     counts: defaultdict[int, int] = defaultdict(int)
@@ -85,6 +85,6 @@ def _ends(message: Any, data: bytes, limits: Mapping[str, int]) -> list[int]:
     return ends if begin == size else [*ends, size]
 
 
-def _named(message: Any, tag: int) -> str:
+def _named(message: Any, tag: int) -> str:  # noqa: ANN401 - a Descriptor
     field = message.fields_by_number.get(tag >> 3)
     return f"{message.name}.{f'field {tag >> 3}' if field is None else field.name}"
