@@ -147,10 +147,6 @@ class Executor:
 
         return await asyncio.shield(asyncio.create_task(call()))
 
-    def _prepare(self, message: Request) -> tuple[Inspection, Record | None]:
-        """What a step of a large message needs that depends on nothing but the message."""
-        return self.shard.inspect(message), None if self.persistence is None else self.persistence.record(message)
-
     async def _in_thread(self, function: Callable[..., _Result], *arguments: object) -> _Result:
         """As `_alone`, for a task that has `_guarded`."""
         self._tasks.step = asyncio.current_task()
@@ -185,7 +181,8 @@ class Executor:
         inspection, record, loop = None, None, asyncio.get_running_loop()
         if large:
             await self._alone(self.shard.check, message)
-            inspection, record = await self.aside(self._prepare, message)
+            inspection = await loop.run_in_executor(self._inspectors, self.shard.inspect, message)
+            record = None if self.persistence is None else await self.aside(self.persistence.record, message)
         elif tensor_bytes(message) > MAX_BYTES_INSPECTED_IN_LOOP:
             self.shard.check(message)
             inspection = await loop.run_in_executor(self._inspectors, self.shard.inspect, message)

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -30,14 +29,14 @@ def read_varint(data: bytes, place: int) -> tuple[int, int]:
     raise ValueError("no varint")
 
 
-def parse(proto: Proto, data: bytes, limits: Mapping[str, int] = MappingProxyType({})) -> None:
-    """Parses a message into an empty `proto`, in slices of whole fields if it is large: then call it in a thread.
+def parse(proto: Proto, data: bytes, limits: Mapping[str, int] | None = None) -> None:
+    """Parses a message into an empty `proto`. Raises `Malformed` for bytes that are no such message.
 
-    `limits` has the most entries of its lists by name. Raises `Malformed` for bytes that are no such message, and for a
-    large one with more entries in a list, before protobuf makes anything of them.
+    With `limits`, the most entries of its lists by name, a large one is parsed in slices of whole fields: call it in a
+    thread. It is `Malformed` if a list has more entries, before protobuf makes anything of them.
     """
     try:
-        if len(data) <= SLICE:
+        if limits is None or len(data) <= SLICE:
             proto.MergeFromString(data)
             return
         begin = 0

@@ -1,5 +1,8 @@
 """Messages of more parts than a job has: refused before anything is made of them, and others are served on."""
 
+import threading
+from contextlib import closing
+
 import numpy as np
 import pytest
 
@@ -8,7 +11,13 @@ from psserver.rpc import service
 from psserver.rpc.server import ServerThread
 from pswire import errors
 from pswire.limits import MAX_CHOICES, MAX_ENTRIES, MAX_SMALL_REQUEST
+from pswire.messages import Declaration
+from pswire.optimizers import GradientDescent
+from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
+from psworker.client.client import Client as WorkerClient
+from psworker.transport.grpc_transport import GrpcTransport
+from psworker.versions import VersionedArray
 from tests.server_client import Client
 
 TOO_MANY = MAX_ENTRIES + 1
@@ -121,3 +130,28 @@ def test_a_tensor_transport_has_64_characters_at_most(client):
     renew = pb.RenewRequest(sender=pb.Sender(worker="w", incarnation=me.incarnation), tensor_transport=65 * "x")
     with pytest.raises(errors.Malformed, match=r"RenewRequest\.tensor_transport has 64 characters at most, got 65"):
         client.send("Renew", renew)
+
+
+@pytest.mark.parametrize("count", [1500, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_an_honest_job_of_many_variables_is_served_in_threads_of_the_server(server, monkeypatch, count):
+    threads = []
+    for name in ("parse", "decode", "from_frame", "to_frame"):
+        whole = getattr(service, name)
+
+        def record(*arguments, name=name, whole=whole):
+            threads.append((name, threading.current_thread().name.startswith("psserver-convert")))
+            return whole(*arguments)
+
+        monkeypatch.setattr(service, name, record)
+    names = [f"layers/{'x' * (180 if count < 20_000 else 20)}/kernel-{count}-{number}" for number in range(count)]
+    ones = {name: np.full(1, number, np.float32) for number, name in enumerate(names)}
+    declared = [Declaration(TensorSpec(name, (1,)), one, GradientDescent(1.0)) for name, one in ones.items()]
+    with closing(WorkerClient(GrpcTransport([server.address]), f"honest-{count}", 120.0)) as worker:
+        worker.join()
+        known = worker.register(declared)
+        threads.clear()
+        gradients = [VersionedArray(value.name, value.read, np.ones(1, np.float32)) for value in known]
+        values = worker.push(gradients, None, pull=names).result().values
+    assert [value.array[0] for value in values] == [number - 1 for number in range(count)]
+    assert {name for name, aside in threads if aside} == {"parse", "from_frame", "to_frame"}
+    assert [name for name, aside in threads if not aside and name != "parse"] == []
