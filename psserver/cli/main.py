@@ -121,6 +121,12 @@ _MEMORY = "80 % of the memory of the machine or its container"
 @_field("max-calls", "Concurrent calls, of which a worker has one or two; further ones are refused and retried.")
 @_field("keep-memory", "Keep the memory of freed arrays for the next ones: faster, but the process never shrinks.")
 @_field("shared-memory", "Share memory with workers of this host and user, in place of sending tensors.")
+@_field(
+    "shared-memory-limit",
+    "Bytes of memory shared with all workers; half of it for one. Beyond it tensors are sent.",
+    _SIZE,
+    show_default="half of the memory of the machine or its container",
+)
 @_field("reflection", "Let tools such as grpcurl list the methods (extra `reflection`).")
 @_field(
     "checkpoint-dir",

@@ -27,6 +27,7 @@ def serve_until_signal(config: ServerConfig) -> None:
     """
     if config.keep_memory:
         host.keep_memory()
+    host.raise_descriptor_limit()
     set_up_interpreter()
     report = asyncio.run(_serve(config))
     click.echo(

@@ -19,7 +19,7 @@ import grpc.aio
 from google.protobuf.message import Message as Proto
 
 from psserver.rpc.admission import Admission
-from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays
+from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays, SharedMemory
 from psserver.runtime.executor import MAX_ENTRIES_IN_LOOP, STOPPING_ERROR, AnswerTooLarge, Executor, is_large
 from pswire.channel import status_of
 from pswire.codec import check_size, count_entries, decode, encode, from_frame, parse, request_of, sender_of, to_frame
@@ -49,21 +49,15 @@ class Service:
     """Serves the methods of `paramserver.v1.ParameterServer`.
 
     Transfers may have `traffic_limit` bytes in progress, and one may stall for `timeout` seconds before it is aborted.
-    With `shared_memory`, workers of this host may attach shared memory. The status has the warning of `exposure`.
+    Workers of this host may attach memory of `shared`. The status has the warning of `exposure`.
     """
 
     def __init__(
-        self,
-        executor: Executor,
-        traffic_limit: int,
-        timeout: float,
-        *,
-        shared_memory: bool = True,
-        exposure: str = "",
+        self, executor: Executor, traffic_limit: int, timeout: float, shared: SharedMemory, *, exposure: str = ""
     ) -> None:
         self._executor = executor
         self._exposure = exposure
-        self._shared_memory = shared_memory
+        self._shared = shared
         self._admission = Admission(traffic_limit, timeout)
         self._timeout = timeout
         self._idle: set[asyncio.Task[Any]] = set()
@@ -102,16 +96,21 @@ class Service:
         return await aside(_reply, answer) if is_large(answer) else _reply(answer)
 
     async def _transfer(self, frames: object, context: grpc.aio.ServicerContext) -> None:
-        attached = AttachedSegments(self._shared_memory)
-        data = await self._in_time(context.read())
-        while data is not grpc.aio.EOF:
-            frame = await self._frame(data)
-            if frame.header.WhichOneof("piece") == "attach":
-                reply = pb.Frame(attached=attached.attach(frame.header.attach))
-                await self._in_time(context.write(reply.SerializeToString()))
-            else:
-                await self._call(frame, attached, context)
-            data = await self._next_call(context)
+        attached = AttachedSegments(self._shared)
+        try:
+            data = await self._in_time(context.read())
+            while data is not grpc.aio.EOF:
+                attached.settle()
+                frame = await self._frame(data)
+                if frame.header.WhichOneof("piece") == "attach":
+                    self._check_sender(frame.header.attach)
+                    reply = pb.Frame(attached=attached.attach(frame.header.attach))
+                    await self._in_time(context.write(reply.SerializeToString()))
+                else:
+                    await self._call(frame, attached, context)
+                data = await self._next_call(context)
+        finally:
+            attached.close()
 
     async def _frame(self, data: bytes) -> Incoming:
         """The first frame of a call."""
