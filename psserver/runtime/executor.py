@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from psserver.config import StorageConfig
@@ -26,8 +27,10 @@ from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailabl
 from pswire.messages import (
     Allocator,
     Answer,
+    Assign,
     Cut,
     CutReport,
+    Push,
     Register,
     Renewed,
     Reply,
@@ -186,6 +189,10 @@ class Executor:
         elif tensor_bytes(message) > MAX_BYTES_INSPECTED_IN_LOOP:
             self.shard.check(message)
             inspection = await loop.run_in_executor(self._inspectors, self.shard.inspect, message)
+        if self._tasks.initializes and isinstance(message, Push | Assign):
+            # Here, so that no held push needs a value that is not there: every guarded step would wait for it.
+            changed = message.gradients if isinstance(message, Push) else message.assignments
+            await self._tasks.initialized([one.name for one in changed])
         ticket = next(self._tickets)
 
         def begin(now: float) -> _Step | None:
@@ -228,7 +235,7 @@ class Executor:
     ) -> None:
         """Take a step, in a thread if it is `large`, while no other one is taken, so that no tasks are added.
 
-        A guarded step (`psserver.core.variables.array_tasks`) waits until all tasks have been run.
+        A guarded step (`psserver.core.variables.array_tasks`) waits until all tasks of its variables have been run.
         """
         async with self._guarded:
             while True:
@@ -236,7 +243,7 @@ class Executor:
                 step = await self._in_thread(begin, now) if large else begin(now)
                 if step is not None:
                     break
-                await self._tasks.wait()
+                await self._tasks.wait(self.shard.guardable(message))
             if not answer.cancelled():
                 self._waiting[ticket] = answer
             self._complete(message, step)
@@ -280,7 +287,13 @@ class Executor:
     ) -> _Step:
         """Step the shard; call `_complete` before the next step. Raises what `Shard.step` does."""
         settled = self._tasks.idle
-        result = self.shard.step(ticket, message, now, inspection=inspection, allocator=allocator, settled=settled)
+        step = partial(self.shard.step, ticket, message, now, inspection=inspection, allocator=allocator)
+        try:
+            result = step(settled=settled)
+        except TasksPending:
+            if not self._tasks.has_run(self.shard.guardable(message)):
+                raise
+            result = step(settled=True)
         bundles = self._tasks.bundles(result.tasks) if large and result.tasks else None
         if self.persistence is not None and not large:
             record = self.persistence.record(message)
