@@ -25,6 +25,7 @@ from psserver.config import ServerConfig
 from psserver.core.shard import Shard
 from psserver.rpc.access import Access, CheckedHandlers
 from psserver.rpc.health import Health
+from psserver.rpc.identity import Identity
 from psserver.rpc.segment_socket import sweep
 from psserver.rpc.service import SERVICE_NAME, Service
 from psserver.rpc.tls import Certificates
@@ -82,7 +83,8 @@ async def _serve(
     tick = tick_seconds(config.lease)
     clock = Clock(time.monotonic, tick)
     executor = _start_executor(config, clock)
-    service = Service(executor, config.traffic_limit, config.lease, shared, exposure=config.exposure)
+    identity = Identity(config.job_key())
+    service = Service(executor, identity, config.traffic_limit, config.lease, shared, exposure=config.exposure)
     handlers = service.handlers()
     server.add_generic_rpc_handlers((handlers if access is None else CheckedHandlers(handlers, access),))
     await server.start()
@@ -139,6 +141,7 @@ def _new_shard(config: ServerConfig) -> Shard:
         identity=secrets.randbits(62) + 1,
         one_job=config.linger is not None,
         progress_timeout=config.progress_timeout,
+        max_workers=config.max_workers,
     )
 
 

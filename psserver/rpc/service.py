@@ -19,11 +19,13 @@ import grpc.aio
 from google.protobuf.message import Message as Proto
 
 from psserver.rpc.admission import Admission
+from psserver.rpc.identity import Claims, Identity
 from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays, SharedMemory
 from psserver.runtime.executor import MAX_ENTRIES_IN_LOOP, STOPPING_ERROR, AnswerTooLarge, Executor, is_large
 from pswire.channel import status_of
 from pswire.codec import check_size, count_entries, decode, encode, from_frame, parse, request_of, sender_of, to_frame
-from pswire.errors import InternalError, Malformed, ParamServerError, TimedOut, Unavailable
+from pswire.errors import InternalError, Malformed, ParamServerError, TimedOut, Unauthenticated, Unavailable
+from pswire.limits import MAX_SMALL_REQUEST
 from pswire.messages import Allocator, Answer, Request, StatusReport, tensor_bytes
 from pswire.tensors.frames import Incoming, incoming, split
 from pswire.tensors.shared_memory import SharedReceiver
@@ -48,14 +50,22 @@ _Result = TypeVar("_Result")
 class Service:
     """Serves the methods of `paramserver.v1.ParameterServer`.
 
-    Transfers may have `traffic_limit` bytes in progress, and one may stall for `timeout` seconds before it is aborted.
-    Workers of this host may attach memory of `shared`. The status has the warning of `exposure`.
+    A Transfer belongs to the member that opens it. Transfers may have `traffic_limit` bytes in progress, and one may
+    stall for `timeout` seconds before it is aborted. Members on this host may attach memory of `shared`. The status has
+    the warning of `exposure`.
     """
 
     def __init__(
-        self, executor: Executor, traffic_limit: int, timeout: float, shared: SharedMemory, *, exposure: str = ""
+        self,
+        executor: Executor,
+        identity: Identity,
+        traffic_limit: int,
+        timeout: float,
+        shared: SharedMemory,
+        *,
+        exposure: str = "",
     ) -> None:
-        self._executor = executor
+        self._executor, self._identity = executor, identity
         self._exposure = exposure
         self._shared = shared
         self._admission = Admission(traffic_limit, timeout)
@@ -85,29 +95,33 @@ class Service:
 
     async def _unary(self, kind: type[Proto], request: bytes, context: grpc.aio.ServicerContext) -> bytes:
         check_size(kind, len(request))
+        caller = self._identity.caller(context)
+        if caller is None and len(request) > MAX_SMALL_REQUEST:
+            raise Unauthenticated(f"a {kind.__name__} of {len(request):,} bytes of nobody who has joined: join first")
         aside, proto = self._executor.aside, kind()
         await aside(parse, proto, request) if len(request) > SLICE else parse(proto, request)
-        self._check_sender(proto)
+        self._check_sender(proto, caller)
         large = _is_large(proto, len(request))
         decoded = await aside(decode, proto, InlineReceiver()) if large else decode(proto, InlineReceiver())
-        answer = await self._executor.step(cast(Request, decoded), most=MAX_INLINE_MESSAGE)
+        answer = await self._step(cast(Request, decoded), caller, MAX_INLINE_MESSAGE)
         if self._exposure and isinstance(answer, StatusReport):
             answer = replace(answer, exposure=self._exposure)
         return await aside(_reply, answer) if is_large(answer) else _reply(answer)
 
     async def _transfer(self, frames: object, context: grpc.aio.ServicerContext) -> None:
-        attached = AttachedSegments(self._shared)
+        caller = self._identity.member(context, self._executor.shard)
+        attached = AttachedSegments(self._shared, caller.sender.worker)
         try:
             data = await self._in_time(context.read())
             while data is not grpc.aio.EOF:
                 attached.settle()
                 frame = await self._frame(data)
                 if frame.header.WhichOneof("piece") == "attach":
-                    self._check_sender(frame.header.attach)
+                    self._executor.shard.check_sender(caller.sender)
                     reply = pb.Frame(attached=attached.attach(frame.header.attach))
                     await self._in_time(context.write(reply.SerializeToString()))
                 else:
-                    await self._call(frame, attached, context)
+                    await self._call(frame, caller, attached, context)
                 data = await self._next_call(context)
         finally:
             attached.close()
@@ -134,17 +148,19 @@ class Service:
             self._idle.discard(task)
         return data
 
-    async def _call(self, frame: Incoming, attached: AttachedSegments, context: grpc.aio.ServicerContext) -> None:
+    async def _call(
+        self, frame: Incoming, caller: Claims, attached: AttachedSegments, context: grpc.aio.ServicerContext
+    ) -> None:
         """Serve one call; larger messages and answers wait for admission."""
         proto = request_of(frame)
-        self._check_sender(proto)
+        self._check_sender(proto, caller)
         receiver = StreamReceiver(frame.data, SharedReceiver(attached.memories))
         aside, large = self._executor.aside, _is_large(proto, frame.nbytes)
         message, nbytes = await aside(_read, frame, receiver) if large else _read(frame, receiver)
         region = attached.region(frame.header)
         if not receiver.nbytes and nbytes <= MAX_INLINE_MESSAGE:
             with suppress(AnswerTooLarge):
-                answer = await self._executor.step(message, MAX_INLINE_MESSAGE, region)
+                answer = await self._step(message, caller, MAX_INLINE_MESSAGE, region)
                 await self._send(answer, StreamSender(region), context)
                 return
         async with self._admission.reserve(await self._executor.admit(message)):
@@ -159,13 +175,22 @@ class Service:
                     await aside(receiver.feed, chunk) if large else receiver.feed(chunk)
                 if region is None and not self._executor.borrows_arrays:
                     allocator = ReusedArrays(message)
-            answer = await self._executor.step(message, None, allocator)
+            answer = await self._step(message, caller, None, allocator)
             await self._send(answer, StreamSender(region), context)
 
-    def _check_sender(self, proto: Proto) -> None:
+    def _check_sender(self, proto: Proto, caller: Claims | None) -> None:
         """Refuse a request of nobody who takes part, before anything is made of the rest of it."""
         if (sender := sender_of(proto)) is not None:
+            self._identity.check_sender(sender, caller)
             self._executor.shard.check_sender(sender)
+
+    async def _step(
+        self, message: Request, caller: Claims | None, most: int | None, allocator: Allocator | None = None
+    ) -> Answer:
+        """The shard's answer to a caller's message."""
+        self._identity.check(message, caller, self._executor.shard)
+        answer = await self._executor.step(self._identity.hashed(message), most, allocator)
+        return self._identity.proved(message, answer, self._executor.shard)
 
     async def _send(self, answer: Answer, sender: StreamSender, context: grpc.aio.ServicerContext) -> None:
         header = await self._executor.aside(to_frame, answer, sender) if is_large(answer) else to_frame(answer, sender)

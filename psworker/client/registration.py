@@ -118,7 +118,8 @@ class Registration:
                 part = replace(declaration, spec=partition.spec, value=array, part=partition.part)
                 parts[partition.shard].append(part)
         messages = {
-            shard: ms.Register(calls.sender, tuple(part), states=calls.states, cut=cut) for shard, part in parts.items()
+            shard: ms.Register(calls.sender, tuple(part), states=calls.states, cut=cut, proofs=calls.proofs)
+            for shard, part in parts.items()
         }
         if shards > 1:
             names = [declaration.spec.name for declaration in declarations]
