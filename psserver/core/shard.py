@@ -38,6 +38,7 @@ from pswire.specs.consistency import (
     Consistency,
     DelayCompensation,
     IgnoreStaleness,
+    Mean,
     StalenessSpec,
     Synchronous,
     parse_consistency,
@@ -109,7 +110,8 @@ class Shard:
         )
         self._barrier = Barrier(self._members)
         strength = staleness.strength if isinstance(staleness, DelayCompensation) else 0.0
-        self._store = Store(self._memory_limit, strength)
+        aggregate = self._consistency.aggregate if isinstance(self._consistency, Synchronous) else Mean()
+        self._store = Store(self._memory_limit, strength, aggregate)
         self._store.copied_bytes = lambda: 0 if self.cuts.current is None else self.cuts.current.nbytes
         ordered = not shard and shards > 1 and (self._consistency.orders or staleness.orders)
         self._update_order = UpdateOrder() if ordered else None
@@ -321,8 +323,9 @@ class Shard:
         if self.shard and isinstance(message, ms.Push | ms.Pull | ms.Assign) and message.after:
             message = self._after_changes_here(message)
         if self.shard and isinstance(message, ms.Push) and message.group is not None:
-            members = self._with_parts_here(message.group.members)
-            message = dataclasses.replace(message, group=ms.UpdateGroup(message.group.number, members))
+            group, members = message.group, self._with_parts_here(message.group.members)
+            group = ms.UpdateGroup(group.number, members, pushes=max(group.pushes, len(group.members)))
+            message = dataclasses.replace(message, group=group)
         magnitudes, bytes_in = inspection or inspect(self._store.variables, message)
         if not settled and (
             self._pending.may_be_guarded
@@ -462,9 +465,14 @@ class Shard:
         self._invariants.check_placed(names)
         self._update_order.check(weights)
 
+    def _may_have(self, pushes: int) -> bool:
+        return isinstance(self._consistency, Synchronous) and pushes <= self._consistency.workers
+
     def _check_group(self, push: ms.Push, group: ms.UpdateGroup) -> None:
         if not self.shard:
             raise InvalidMessage("shard 0 decides which pushes make an update: a push to it has no group")
+        if group.pushes > len(group.members) and not self._may_have(group.pushes):
+            raise InvalidMessage(f"an update of {group.pushes} pushes, with --consistency {self._consistency}")
         members = self._with_parts_here(group.members)
         if not any((one.sender, one.sequence) == (push.sender, push.sequence) for one in members):
             raise InvalidMessage(

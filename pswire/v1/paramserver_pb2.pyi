@@ -420,14 +420,16 @@ class RemoteWeights(_message.Message):
     def __init__(self, name: _Optional[str] = ..., served_at: _Optional[int] = ...) -> None: ...
 
 class UpdateGroup(_message.Message):
-    __slots__ = ("number", "members", "proof")
+    __slots__ = ("number", "members", "proof", "pushes")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
+    PUSHES_FIELD_NUMBER: _ClassVar[int]
     number: int
     members: _containers.RepeatedCompositeFieldContainer[ChangeId]
     proof: bytes
-    def __init__(self, number: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., proof: _Optional[bytes] = ...) -> None: ...
+    pushes: int
+    def __init__(self, number: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., proof: _Optional[bytes] = ..., pushes: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("queue", "block", "position", "cost_sum")
