@@ -20,13 +20,14 @@ from google.protobuf.message import Message as Proto
 
 from psserver.rpc.admission import Admission
 from psserver.rpc.identity import Claims, Identity
+from psserver.rpc.status_answers import StatusAnswers
 from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays, SharedMemory
 from psserver.runtime.executor import MAX_ENTRIES_IN_LOOP, STOPPING_ERROR, AnswerTooLarge, Executor, is_large
 from pswire.channel import status_of
 from pswire.codec import check_size, count_entries, decode, encode, from_frame, parse, request_of, sender_of, to_frame
 from pswire.errors import InternalError, Malformed, ParamServerError, TimedOut, Unauthenticated, Unavailable
 from pswire.limits import MAX_SMALL_REQUEST
-from pswire.messages import Allocator, Answer, Request, StatusReport, tensor_bytes
+from pswire.messages import Allocator, Answer, Request, Status, StatusReport, tensor_bytes
 from pswire.tensors.frames import Incoming, incoming, split
 from pswire.tensors.shared_memory import SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
@@ -72,6 +73,7 @@ class Service:
         self._timeout = timeout
         self._idle: set[asyncio.Task[Any]] = set()
         self._closing = False
+        self._status, self._pages = StatusAnswers(self._report), StatusAnswers(self._report)
 
     def close(self) -> None:
         """End streams between two calls; others end after their call."""
@@ -103,10 +105,15 @@ class Service:
         self._check_sender(proto, caller)
         large = _is_large(proto, len(request))
         decoded = await aside(decode, proto, InlineReceiver()) if large else decode(proto, InlineReceiver())
+        if isinstance(decoded, Status):
+            return await (self._pages if decoded.first_variable else self._status).answer(decoded)
         answer = await self._step(cast(Request, decoded), caller, MAX_INLINE_MESSAGE)
-        if self._exposure and isinstance(answer, StatusReport):
-            answer = replace(answer, exposure=self._exposure)
         return await aside(_reply, answer) if is_large(answer) else _reply(answer)
+
+    async def _report(self, message: Status) -> Answer:
+        report = await self._step(message, None, MAX_INLINE_MESSAGE)
+        assert isinstance(report, StatusReport)
+        return replace(report, exposure=self._exposure)
 
     async def _transfer(self, frames: object, context: grpc.aio.ServicerContext) -> None:
         caller = self._identity.member(context, self._executor.shard)
