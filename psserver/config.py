@@ -134,6 +134,7 @@ class ServerConfig(StorageOptions):
     grace: float = 5.0
     linger: float | None = None
     max_calls: int = 10_000
+    max_workers: int = 10_000
     keep_memory: bool = True
     shared_memory: bool = True
     shared_memory_limit: int = field(default_factory=default_shared_memory_limit)
@@ -163,6 +164,7 @@ class ServerConfig(StorageOptions):
             check_count("the memory limit, in bytes,", self.memory_limit)
             check_count("the limit of shared memory, in bytes,", self.shared_memory_limit)
             check_count("max_calls", self.max_calls)
+            check_count("max_workers", self.max_workers)
             check_count("keep", self.keep)
             check_count("the journal's limit, in bytes,", self.journal_limit)
         except (TypeError, ValueError) as error:

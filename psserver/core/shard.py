@@ -8,7 +8,8 @@ outside, in `psserver.runtime.executor` and `psserver.rpc.server`.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, NoReturn
 
 from psserver.core import events
@@ -38,6 +39,7 @@ from pswire.specs.consistency import (
     Consistency,
     DelayCompensation,
     IgnoreStaleness,
+    Mean,
     StalenessSpec,
     Synchronous,
     parse_consistency,
@@ -49,6 +51,9 @@ MAX_CUT_GAP = 1 << 32
 
 #: Workers, epochs and changes that a status lists, live workers and the newest first, so that it fits into a message.
 MAX_LISTED = 1000
+
+#: Variables that a change of hyperparameters names.
+MAX_NAMED = 100
 
 #: What a stalled worker and its row of the status are told.
 _STALLED = "nobody: it has held others up for longer than --progress-timeout, and they go on without it until it pushes"
@@ -65,6 +70,7 @@ class Shard:
         identity: of the state, drawn at random when it begins and restored with it; 0: none.
         one_job: whether it serves one job only (`Membership`).
         progress_timeout: seconds that others wait for the push of a member at most; None: as long as it is live.
+        max_workers: live at a time; None: any number.
     """
 
     def __init__(
@@ -79,11 +85,12 @@ class Shard:
         identity: int = 0,
         one_job: bool = False,
         progress_timeout: float | None = None,
+        max_workers: int | None = None,
     ) -> None:
         self.shard, self.shards = shard, shards
         self._progress_timeout = ProgressTimeout(progress_timeout)
         self._consistency, self._staleness = consistency, staleness
-        self._lease, self._memory_limit, self._one_job = lease, memory_limit, one_job
+        self._lease, self._memory_limit, self._one_job, self._max_workers = lease, memory_limit, one_job, max_workers
         self._policy = policy or policy_for(consistency, staleness, shard, shards)
         self.timeline = 0
         self.lost = False  # it has begun from an older state than it had acknowledged, and waits to be told to which
@@ -96,13 +103,19 @@ class Shard:
         shard, shards, staleness = self.shard, self.shards, self._staleness
         self._repeated = self._lost_pushes = 0
         self._changes: list[ms.Change] = []
+        self._explanations: tuple[Callable[[str], str], Callable[[str], str]] | None = None  # until the next change
         self._invariants = JobInvariants(shard, shards, identity)
         self._members = Membership(
-            self._lease, has_chief=not shard, one_job=self._one_job, last_incarnation=last_incarnation
+            self._lease,
+            has_chief=not shard,
+            one_job=self._one_job,
+            last_incarnation=last_incarnation,
+            max_workers=self._max_workers,
         )
         self._barrier = Barrier(self._members)
         strength = staleness.strength if isinstance(staleness, DelayCompensation) else 0.0
-        self._store = Store(self._memory_limit, strength)
+        aggregate = self._consistency.aggregate if isinstance(self._consistency, Synchronous) else Mean()
+        self._store = Store(self._memory_limit, strength, aggregate)
         self._store.copied_bytes = lambda: 0 if self.cuts.current is None else self.cuts.current.nbytes
         ordered = not shard and shards > 1 and (self._consistency.orders or staleness.orders)
         self._update_order = UpdateOrder() if ordered else None
@@ -314,8 +327,9 @@ class Shard:
         if self.shard and isinstance(message, ms.Push | ms.Pull | ms.Assign) and message.after:
             message = self._after_changes_here(message)
         if self.shard and isinstance(message, ms.Push) and message.group is not None:
-            members = self._with_parts_here(message.group.members)
-            message = dataclasses.replace(message, group=ms.UpdateGroup(message.group.number, members))
+            group, members = message.group, self._with_parts_here(message.group.members)
+            group = ms.UpdateGroup(group.number, members, pushes=max(group.pushes, len(group.members)))
+            message = dataclasses.replace(message, group=group)
         magnitudes, bytes_in = inspection or inspect(self._store.variables, message)
         if not settled and (
             self._pending.may_be_guarded
@@ -323,6 +337,8 @@ class Shard:
             or (isinstance(message, ms.Cut) and self._applies_late(message))
         ):
             raise TasksPending
+        if not isinstance(message, ms.Renew | ms.Status):
+            self._explanations = None
         result = StepResult(settled)
         shown = getattr(message, "cut", -1)
         if shown > self.cuts.number:
@@ -367,7 +383,7 @@ class Shard:
             case ms.Reset():
                 self._reset(ticket, message, now, result)
             case ms.Status():
-                result.replies.append(ms.Reply(ticket, self.status(now)))
+                result.replies.append(ms.Reply(ticket, self.status(now, message.first_variable)))
             case ms.Tick():
                 self._tick(message, now, result)
         traffic = self._traffic
@@ -453,9 +469,14 @@ class Shard:
         self._invariants.check_placed(names)
         self._update_order.check(weights)
 
+    def _may_have(self, pushes: int) -> bool:
+        return isinstance(self._consistency, Synchronous) and pushes <= self._consistency.workers
+
     def _check_group(self, push: ms.Push, group: ms.UpdateGroup) -> None:
         if not self.shard:
             raise InvalidMessage("shard 0 decides which pushes make an update: a push to it has no group")
+        if group.pushes > len(group.members) and not self._may_have(group.pushes):
+            raise InvalidMessage(f"an update of {group.pushes} pushes, with --consistency {self._consistency}")
         members = self._with_parts_here(group.members)
         if not any((one.sender, one.sequence) == (push.sender, push.sequence) for one in members):
             raise InvalidMessage(
@@ -515,6 +536,7 @@ class Shard:
         # a heartbeat from before the worker's last messages does not abandon them
         settled = message.settled
         if (message.idle or settled) and not (settled and settled < self._pending.newest(message.sender)):
+            self._explanations = None
             self._settle(member, settled)
             if message.idle:
                 self._members.progress.finish(member)
@@ -525,12 +547,11 @@ class Shard:
         result.replies.insert(0, ms.Reply(ticket, renewed))
 
     def _waits_for(self, member: Member) -> str:
+        if self._explanations is None:
+            self._explanations = self._pending.explanations(), self._barrier.explanations()
+        of_push, of_barrier = self._explanations
         stalled = member.state == "live" and member.name in self._members.progress.stalled
-        return (
-            self._pending.waits_for(member.name)
-            or self._barrier.waits_for(member.name)
-            or (_STALLED if stalled else "")
-        )
+        return of_push(member.name) or of_barrier(member.name) or (_STALLED if stalled else "")
 
     def _settle(self, member: Member, sequence: int) -> None:
         """Note that the worker's messages up to this number are over: those that arrive later are refused."""
@@ -554,7 +575,7 @@ class Shard:
 
     def _forget(self, gone: Collection[Member], result: StepResult) -> None:
         """End the calls of these workers, and return their blocks to the data queues; this may release other calls."""
-        names = [member.name for member in gone]
+        names = dict.fromkeys([member.name for member in gone])
         self.cuts.leave(names)
         self.cuts.release(names)
         self._pending.forget(names, result)
@@ -562,6 +583,10 @@ class Shard:
         self._barrier.forget(names, result)
         self._pending.decide(result)
         self._barrier.release(result)
+        for member in self._members.forget():
+            self._queues.forget_epoch(member.name)
+            if self._update_order is not None:
+                self._update_order.forget(member.name)
 
     def _wait_without_pushes(self, member: Member, result: StepResult) -> None:
         """Note that a worker waits for others, which therefore must not wait for its next push."""
@@ -589,14 +614,14 @@ class Shard:
     def _job_report(self) -> ms.JobReport:
         members, reports = self._members, self._queues.reports()
         cost = reports[-1].cost if reports else None
-        step, workers = self.global_step, len(list(members))
+        step, workers = self.global_step, members.joined
         return ms.JobReport(self.job, self._job_state, step, workers, self._queues.complete_epochs, cost)
 
     @property
     def _job_state(self) -> str:
         """As in `JobReport`. Examples that were left by lost workers are still to be trained."""
         state = self._members.job_state
-        left = state == "done" and not self._queues.done and any(member.state == "lost" for member in self._members)
+        left = state == "done" and not self._queues.done and self._members.some_were_lost
         return "interrupted" if left else state
 
     def _stop(self, ticket: int, message: ms.Stop, member: Member, result: StepResult) -> None:
@@ -672,7 +697,8 @@ class Shard:
 
     def _tune(self, ticket: int, message: ms.Tune, member: Member, result: StepResult) -> None:
         optimizer = self._store.tune(message)
-        change = ms.Change(self.global_step, member.name, message.names, optimizer)
+        names = message.names[:MAX_NAMED]
+        change = ms.Change(self.global_step, member.name, names, optimizer, len(message.names) - len(names))
         self._changes = [*self._changes, change][-MAX_LISTED:]
         self._pending.abandon(member, result)  # a held push would settle an older number later
         if message.cut < self.cuts.late_below:
@@ -804,17 +830,19 @@ class Shard:
         if not self._queues.take(ticket, message, now, result):
             self._wait_without_pushes(member, result)
 
-    def status(self, now: float) -> ms.StatusReport:
+    def status(self, now: float, first_variable: int = 0) -> ms.StatusReport:
         """The answer to `Status`."""
+        listed = islice(self._store, first_variable, first_variable + MAX_LISTED)
+        members, queues = self._members, self._queues.status()
+        totals = ms.Totals(len(self._store.variables), members.joined, members.live_count, len(queues))
         pending, half_pushes = self._pending, self._members.half_pushes
-        members = sorted(self._members, key=lambda member: (member.state != "live", -member.number))[:MAX_LISTED]
         return ms.StatusReport(
             self.shard,
             self.shards,
             self.global_step,
             self._repeated,
-            variables=tuple([variable.status() for variable in self._store]),
-            workers=tuple([self._worker_status(one, now) for one in sorted(members, key=lambda one: one.number)]),
+            variables=tuple([variable.status() for variable in listed]),
+            workers=tuple([self._worker_status(one, now) for one in self._members.newest(MAX_LISTED)]),
             epochs=tuple(self._queues.reports()[-MAX_LISTED:]),
             dropped=pending.dropped,
             nbytes=self._store.nbytes + self._store.served.nbytes,
@@ -826,9 +854,10 @@ class Shard:
             half_pushes=half_pushes.count,
             last_pushes=half_pushes.last_pushes(MAX_LISTED),
             storage=self._storage_status(),
-            queues=tuple(self._queues.status()[-MAX_LISTED:]),
+            queues=tuple(queues[-MAX_LISTED:]),
             jobs=(*self._jobs.earlier, self._job_report()),
             stopped=self._queues.stopped,
+            totals=totals,
         )
 
     def _worker_status(self, one: Member, now: float) -> ms.WorkerStatus:
