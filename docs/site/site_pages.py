@@ -36,7 +36,7 @@ def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
         parts = {
             "Guides": guides,
             "Reference": ["docs/reference/index"],
-            "Project": ["CONTRIBUTING", "CHANGELOG", *data],
+            "Project": ["CONTRIBUTING", "SECURITY", "CHANGELOG", *data],
         }
         source[0] += "".join(NAVIGATION.format(caption=c, pages="\n".join(pages)) for c, pages in parts.items())
 
