@@ -116,7 +116,9 @@ def slow_pushes(address: str) -> Iterator[str]:
     for sequence in count(1):
         while len(streams) < SLOW_PUSHES:
             sender = StreamSender()
-            header = to_frame(Push(Sender("slow", calls.sender.incarnation), sequence, (gradient,), None, (LARGE,)), sender)
+            header = to_frame(
+                Push(Sender("slow", calls.sender.incarnation), sequence, (gradient,), None, (LARGE,)), sender
+            )
             begun = message(header.SerializeToString()) + message(bytes(1 << 20))[:100]
             streams.append(connection.open(f"{SERVICE}/Transfer", begun, metadata=_metadata(calls)))
         yield f"{ended} pushes ended by the server"

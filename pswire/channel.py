@@ -35,6 +35,7 @@ CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     *_MESSAGE_SIZES,
     ("grpc.so_reuseport", 0),
+    ("grpc.max_concurrent_streams", 100),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.keepalive_time_ms", 60_000),  # ends the streams of machines that lost power

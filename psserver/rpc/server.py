@@ -58,7 +58,7 @@ async def _serve(config: ServerConfig, on_ready: Callable[[str], None], stop: as
     """Serve one shard, whose files no other process writes."""
     if config.shared_memory and (swept := sweep()):
         log.warning("removed %d shared memory segments of killed processes", swept)
-    server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=config.max_calls)
+    server = grpc.aio.server(options=SERVER_OPTIONS)
     health = Health(("", SERVICE_NAME))
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if config.reflection:
@@ -67,7 +67,9 @@ async def _serve(config: ServerConfig, on_ready: Callable[[str], None], stop: as
     tick = tick_seconds(config.lease)
     clock = Clock(time.monotonic, tick)
     executor = _start_executor(config, clock)
-    service = Service(executor, config.traffic_limit, config.lease, shared_memory=config.shared_memory)
+    service = Service(
+        executor, config.traffic_limit, config.lease, max_calls=config.max_calls, shared_memory=config.shared_memory
+    )
     server.add_generic_rpc_handlers((service.handlers(),))
     await server.start()
 
@@ -77,6 +79,7 @@ async def _serve(config: ServerConfig, on_ready: Callable[[str], None], stop: as
             await asyncio.sleep(tick)
             try:
                 executor.tick()
+                service.tick()
             except Exception:
                 log.exception("the shard failed on a tick; it continues")
         stop.set()

@@ -5,11 +5,9 @@ against the shard before memory is allocated for the tensors it announces, and a
 arrived. A failure ends one call, with an error of the paramserver family, and never the server.
 """
 
-import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -19,12 +17,15 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
 
 from psserver.rpc.admission import Admission
+from psserver.rpc.deadline import Deadline
+from psserver.rpc.reception import Reception, unfinished_messages
+from psserver.rpc.streams import Stream, Streams
 from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays
 from psserver.runtime.executor import STOPPING_ERROR, AnswerTooLarge, Executor
 from pswire.channel import status_of
 from pswire.codec import decode, encode, from_frame, to_frame
-from pswire.errors import InternalError, Malformed, ParamServerError, TimedOut, Unavailable
-from pswire.messages import ANSWERS, Allocator, Answer, Request, tensor_bytes
+from pswire.errors import InternalError, Malformed, ParamServerError, Unavailable
+from pswire.messages import ANSWERS, Allocator, Answer, Request, Sender, tensor_bytes
 from pswire.tensors.frames import Incoming, incoming
 from pswire.tensors.shared_memory import SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
@@ -44,111 +45,138 @@ _Result = TypeVar("_Result")
 class Service:
     """Serves the methods of `paramserver.v1.ParameterServer`.
 
-    Transfers may have `traffic_limit` bytes in progress, and one may stall for `timeout` seconds before it is aborted.
-    With `shared_memory`, workers of this host may attach shared memory.
+    Calls may have `traffic_limit` bytes in progress, and a message may take `timeout` seconds, or longer at
+    `psserver.rpc.deadline.LEAST_RATE`. There are at most `max_calls` unary calls at a time. With `shared_memory`,
+    workers of this host may attach shared memory.
     """
 
-    def __init__(self, executor: Executor, traffic_limit: int, timeout: float, *, shared_memory: bool = True) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        traffic_limit: int,
+        timeout: float,
+        *,
+        max_calls: int = 10_000,
+        shared_memory: bool = True,
+    ) -> None:
         self._executor = executor
         self._shared_memory = shared_memory
         self._admission = Admission(traffic_limit, timeout)
+        self._reception = Reception("members", max_calls, unfinished_messages(traffic_limit), timeout)
+        self._streams = Streams(timeout)
         self._timeout = timeout
-        self._idle: set[asyncio.Task[Any]] = set()
-        self._closing = False
+
+    def tick(self) -> None:
+        """End the streams of workers that are no members any more."""
+        self._streams.close_refused(self._executor.shard.refusal)
 
     def close(self) -> None:
         """End streams between two calls; others end after their call."""
-        self._closing = True
-        for task in self._idle:
-            task.cancel()
+        self._streams.close(Unavailable(STOPPING_ERROR))
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """The handlers of all methods, for `grpc.aio.Server.add_generic_rpc_handlers`.
 
-        They take and return bytes: gRPC's own parsing would answer invalid bytes with "unknown error".
+        They take and return bytes: gRPC's own parsing would answer invalid bytes with "unknown error". To gRPC all are
+        streams, also the unary ones, which are the same on the wire: their handlers begin before the message is there,
+        and can bound the memory and the time that it takes.
         """
         methods = {}
         for method in _SERVICE.methods:
-            if method.client_streaming:
-                methods[method.name] = grpc.stream_stream_rpc_method_handler(partial(_guarded, self._transfer))
-            else:
-                serve = partial(_guarded, partial(self._unary, getattr(pb, method.input_type.name)))
-                methods[method.name] = grpc.unary_unary_rpc_method_handler(serve)
+            unary = partial(self._unary, getattr(pb, method.input_type.name))
+            serve = partial(_guarded, self._transfer if method.client_streaming else unary)
+            methods[method.name] = grpc.stream_stream_rpc_method_handler(serve)
         return grpc.method_handlers_generic_handler(SERVICE_NAME, methods)
 
-    async def _unary(self, kind: type[Proto], request: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        try:
-            proto = kind.FromString(request)
-        except DecodeError:
-            raise Malformed(f"{len(request):,} bytes that are not a {kind.DESCRIPTOR.full_name}") from None
-        message = _request(decode(proto, InlineReceiver()))
-        answer = await self._executor.step(message, most=MAX_INLINE_MESSAGE)
-        return encode(answer, InlineSender()).SerializeToString()
+    async def _unary(self, kind: type[Proto], frames: object, context: grpc.aio.ServicerContext) -> None:
+        peer = context.peer()
+        async with self._reception.message(context) as request:
+            self._admission.hold(peer, len(request))
+            counted = len(request)
+            try:
+                try:
+                    proto = kind.FromString(request)
+                except DecodeError:
+                    raise Malformed(f"{len(request):,} bytes that are not a {kind.DESCRIPTOR.full_name}") from None
+                message = _request(decode(proto, InlineReceiver()))
+                answer = await self._executor.step(message, most=MAX_INLINE_MESSAGE)
+                data = encode(answer, InlineSender()).SerializeToString()
+                self._admission.count(peer, len(data))
+                counted += len(data)
+                await self._in_time(context.write(data))
+            finally:
+                self._admission.release(peer, counted)
 
     async def _transfer(self, frames: object, context: grpc.aio.ServicerContext) -> None:
         attached = AttachedSegments(self._shared_memory)
-        data = await self._in_time(context.read())
-        while data is not grpc.aio.EOF:
-            frame = incoming(data)
-            if frame.header.WhichOneof("piece") == "attach":
-                reply = pb.Frame(attached=attached.attach(frame.header.attach))
-                await self._in_time(context.write(reply.SerializeToString()))
-            else:
-                await self._call(frame, attached, context)
-            data = await self._next_call(context)
+        with self._streams.open(context) as stream:
+            while (data := await stream.next_call()) is not grpc.aio.EOF:
+                frame = incoming(data)
+                if frame.header.WhichOneof("piece") == "attach":
+                    reply = pb.Frame(attached=attached.attach(frame.header.attach))
+                    await self._in_time(context.write(reply.SerializeToString()))
+                else:
+                    await self._call(frame, len(data), stream, attached, context)
 
-    async def _next_call(self, context: grpc.aio.ServicerContext) -> bytes:
-        """The first frame of the next call, without a timeout: between its calls a worker computes."""
-        if self._closing:
-            raise Unavailable(STOPPING_ERROR)
-        task = asyncio.current_task()
-        assert task is not None, "gRPC runs each call in a task of its own"
-        self._idle.add(task)
-        try:
-            data: bytes = await context.read()
-        except asyncio.CancelledError:
-            if self._closing:
-                raise Unavailable(STOPPING_ERROR) from None
-            raise
-        finally:
-            self._idle.discard(task)
-        return data
-
-    async def _call(self, frame: Incoming, attached: AttachedSegments, context: grpc.aio.ServicerContext) -> None:
-        """Serve one call; larger messages and answers wait for admission."""
+    async def _call(
+        self,
+        frame: Incoming,
+        nbytes: int,
+        stream: Stream,
+        attached: AttachedSegments,
+        context: grpc.aio.ServicerContext,
+    ) -> None:
+        """Serve one call, whose first frame has `nbytes`; larger messages and answers wait for admission."""
         receiver = StreamReceiver(frame.data, SharedReceiver(attached.memories))
         message = _request(from_frame(frame, receiver))
         region = attached.region(frame.header)
+        self._note_member(message, stream)
         if not receiver.nbytes and tensor_bytes(message) <= MAX_INLINE_MESSAGE:
-            with suppress(AnswerTooLarge):
+            self._admission.hold(stream.account, nbytes)
+            try:
                 answer = await self._executor.step(message, MAX_INLINE_MESSAGE, region)
-                await self._send(answer, StreamSender(region), context)
+                sender = StreamSender(region)
+                header = to_frame(answer, sender)
+                self._admission.count(stream.account, sender.nbytes)
+                nbytes += sender.nbytes
+                await self._send(header, sender, context)
                 return
-        async with self._admission.reserve(self._executor.admit(message)):
+            except AnswerTooLarge:
+                pass  # as a large one, below
+            finally:
+                self._admission.release(stream.account, nbytes)
+        async with self._admission.reserve(stream.account, self._executor.admit(message)):
             allocator: Allocator | None = region
             if receiver.nbytes:
                 receiver.allocate()
                 message = _request(from_frame(frame, receiver))
+                deadline = Deadline(self._timeout)
                 while not receiver.complete:
-                    data = await self._in_time(context.read())
+                    data = await deadline.wait(context.read())
                     if data is grpc.aio.EOF:
                         raise Malformed("the stream ended before the data that its header announced: not applied")
                     receiver.feed(incoming(data))
+                    deadline.passed(len(data))
                 if region is None and not self._executor.borrows_arrays:
                     allocator = ReusedArrays(message)
             answer = await self._executor.step(message, None, allocator)
-            await self._send(answer, StreamSender(region), context)
+            sender = StreamSender(region)
+            await self._send(to_frame(answer, sender), sender, context)
 
-    async def _send(self, answer: Answer, sender: StreamSender, context: grpc.aio.ServicerContext) -> None:
-        for frame in sender.frames(to_frame(answer, sender)):
-            await self._in_time(context.write(frame))
+    def _note_member(self, message: Request, stream: Stream) -> None:
+        """Note the member whose calls a stream carries."""
+        sender: Sender | None = getattr(message, "sender", None)
+        if sender is not None and sender != stream.member and self._executor.shard.refusal(sender) is None:
+            self._streams.belongs_to(stream, sender)
+
+    async def _send(self, header: pb.Frame, sender: StreamSender, context: grpc.aio.ServicerContext) -> None:
+        deadline = Deadline(self._timeout)
+        for frame in sender.frames(header):
+            await deadline.wait(context.write(frame))
+            deadline.passed(len(frame))
 
     async def _in_time(self, step: Awaitable[_Result]) -> _Result:
-        try:
-            async with asyncio.timeout(self._timeout):
-                return await step
-        except TimeoutError:
-            raise TimedOut(f"the transfer stalled for {self._timeout:g} s and was aborted") from None
+        return await Deadline(self._timeout).wait(step)
 
 
 def _request(message: Request | Answer) -> Request:

@@ -1,0 +1,140 @@
+"""Open Transfers: how many a member may have, and their end with its membership.
+
+A stream stays open between its calls, while its worker computes. It belongs to a member; one of nobody, or of a member
+that has left or was lost, ends within seconds.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import grpc.aio
+
+from pswire.errors import ParamServerError, TimedOut, Unavailable
+from pswire.messages import Sender
+
+#: Streams of one member at the same time; a worker has one for each concurrent call, of which it makes two or three.
+STREAMS_OF_A_MEMBER = 16
+
+#: Streams on which no member has called yet. The oldest gives way to a new one.
+STREAMS_OF_STRANGERS = 64
+
+#: Seconds within which a member must have called on a stream.
+STRANGER_SECONDS = 5.0
+
+
+class Stream:
+    """One open Transfer, served by the task that made it.
+
+    Attributes:
+        member: whose calls it carries; None: nobody's, until a member has called.
+        account: the name under which its bytes count (`psserver.rpc.admission`): of the member, or of the connection.
+    """
+
+    def __init__(self, context: grpc.aio.ServicerContext, patience: float) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "gRPC runs each call in a task of its own"
+        self._context, self._task, self._patience = context, task, patience
+        self._opened = asyncio.get_running_loop().time()
+        self.member: Sender | None = None
+        self.account: str = context.peer()
+        self._resting = False
+        self._reason: ParamServerError | None = None
+
+    async def next_call(self) -> bytes:
+        """The first frame of the next call: between its calls a worker computes, for any time. EOF at the end.
+
+        Raises:
+            TimedOut: no member has called in time.
+            Unavailable: the stream was ended.
+        """
+        if self._reason is not None:
+            raise self._reason
+        self._resting = True
+        try:
+            if self.member is not None:
+                return await self._read()
+            async with asyncio.timeout_at(self._opened + self._patience):
+                return await self._read()
+        except asyncio.CancelledError:
+            if self._reason is not None:
+                raise self._reason from None
+            raise
+        except TimeoutError:
+            raise TimedOut(f"no worker has called on this stream within {self._patience:g} s: it is closed") from None
+        finally:
+            self._resting = False
+
+    async def _read(self) -> bytes:
+        data: bytes = await self._context.read()
+        return data
+
+    def end(self, reason: ParamServerError) -> None:
+        """End it with this error: at once, or after the call in progress."""
+        if self._reason is None:
+            self._reason = reason
+            if self._resting:
+                self._task.cancel()
+
+
+class Streams:
+    """All open Transfers. Those of strangers end after `patience` seconds, `STRANGER_SECONDS` at most."""
+
+    def __init__(self, patience: float) -> None:
+        self._patience = min(patience, STRANGER_SECONDS)
+        self._strangers: dict[Stream, None] = {}  # the oldest is first
+        self._members: dict[Sender, dict[Stream, None]] = {}
+        self._closing: ParamServerError | None = None
+
+    @contextmanager
+    def open(self, context: grpc.aio.ServicerContext) -> Iterator[Stream]:
+        """A stream of the current task within the block."""
+        stream = Stream(context, self._patience)
+        if self._closing is not None:
+            stream.end(self._closing)
+        if len(self._strangers) >= STREAMS_OF_STRANGERS:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.end(Unavailable("too many streams on which no worker has called: the oldest is closed; try again"))
+        self._strangers[stream] = None
+        try:
+            yield stream
+        finally:
+            self._strangers.pop(stream, None)
+            if stream.member is not None:
+                self._remove(stream, stream.member)
+
+    def belongs_to(self, stream: Stream, member: Sender) -> None:
+        """Note whose calls a stream carries. Raises `Unavailable` if the member has too many."""
+        if stream.member == member:
+            return
+        theirs = self._members.setdefault(member, {})
+        if len(theirs) >= STREAMS_OF_A_MEMBER:
+            raise Unavailable(
+                f"worker {member.worker!r} has {len(theirs)} streams open, which is the limit: close some"
+            )
+        self._strangers.pop(stream, None)
+        if stream.member is not None:
+            self._remove(stream, stream.member)
+        theirs[stream] = None
+        stream.member, stream.account = member, member.worker
+
+    def _remove(self, stream: Stream, member: Sender) -> None:
+        theirs = self._members[member]
+        del theirs[stream]
+        if not theirs:
+            del self._members[member]
+
+    def close_refused(self, refusal: Callable[[Sender], ParamServerError | None]) -> None:
+        """End the streams of workers that are no live members, with the error that says why."""
+        for member, streams in self._members.items():
+            if (reason := refusal(member)) is not None:
+                for stream in streams:
+                    stream.end(reason)
+
+    def close(self, reason: ParamServerError) -> None:
+        """End all streams between two calls; others, and new ones, end after their call."""
+        self._closing = reason
+        for streams in (self._strangers, *self._members.values()):
+            for stream in streams:
+                stream.end(reason)
