@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any
 
 import grpc.aio
-from grpc_health.v1 import health_pb2_grpc
 
 from psserver.config import ServerConfig
 from psserver.core.shard import Shard
@@ -60,7 +59,7 @@ async def _serve(config: ServerConfig, on_ready: Callable[[str], None], stop: as
         log.warning("removed %d shared memory segments of killed processes", swept)
     server = grpc.aio.server(options=SERVER_OPTIONS)
     health = Health(("", SERVICE_NAME))
-    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    server.add_generic_rpc_handlers((health.handlers(),))
     if config.reflection:
         _add_reflection(server)
     address = bind(server, config.bind)  # before the shard's run begins: one that only fails here is none

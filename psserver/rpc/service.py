@@ -84,7 +84,7 @@ class Service:
         methods = {}
         for method in _SERVICE.methods:
             unary = partial(self._unary, getattr(pb, method.input_type.name))
-            serve = partial(_guarded, self._transfer if method.client_streaming else unary)
+            serve = partial(guarded, self._transfer if method.client_streaming else unary)
             methods[method.name] = grpc.stream_stream_rpc_method_handler(serve)
         return grpc.method_handlers_generic_handler(SERVICE_NAME, methods)
 
@@ -185,7 +185,7 @@ def _request(message: Request | Answer) -> Request:
     return cast(Request, message)
 
 
-async def _guarded(
+async def guarded(
     serve: Callable[[Any, grpc.aio.ServicerContext], Awaitable[_Result]],
     request: Any,  # noqa: ANN401 - bytes, or gRPC's iterator of a stream
     context: grpc.aio.ServicerContext,
