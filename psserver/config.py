@@ -25,6 +25,16 @@ def parse_shard(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+def parse_timeout(text: str) -> float | None:
+    """Seconds above 0; None for "off". Raises `ConfigurationError`."""
+    if text.strip() == "off":
+        return None
+    try:
+        return check_number("", float(text), 0, open_low=True)
+    except ValueError:
+        raise ConfigurationError(f"{text!r}: write a number of seconds above 0, or off") from None
+
+
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -86,6 +96,7 @@ class ServerConfig(StorageOptions):
     lease: float = 15.0
     consistency: Consistency = field(default_factory=Asynchronous)
     staleness: StalenessSpec = field(default_factory=IgnoreStaleness)
+    progress_timeout: float | None = 45.0
     memory_limit: int = field(default_factory=default_memory_limit)
     grace: float = 5.0
     linger: float | None = None
@@ -106,6 +117,8 @@ class ServerConfig(StorageOptions):
             check_number("the lease, in seconds,", self.lease, 0, open_low=True)
             check_number("the grace period, in seconds,", self.grace, 0)
             check_number("linger, in seconds,", self.linger or 0, 0)
+            if self.progress_timeout is not None:
+                check_number("the progress timeout, in seconds,", self.progress_timeout, 0, open_low=True)
             check_count("the memory limit, in bytes,", self.memory_limit)
             check_count("max_calls", self.max_calls)
             check_count("keep", self.keep)

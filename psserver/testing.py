@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from psserver.config import ServerConfig, parse_size
+from psserver.config import ServerConfig, parse_size, parse_timeout
 from psserver.rpc.server import ServerThread
 from pswire.errors import ConfigurationError
 from pswire.specs.checkpoints import JournalSync, parse_checkpoint_every
@@ -69,6 +69,7 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "consistency": parse_consistency,
     "journal_sync": JournalSync,
     "memory_limit": parse_size,
+    "progress_timeout": parse_timeout,
     "staleness": parse_staleness,
 }
 

@@ -16,7 +16,7 @@ import click
 from psserver.cli.checkpoint_commands import checkpoint_group, export_command
 from psserver.cli.job_commands import jobs_command, reset_command
 from psserver.cli.options import SECONDS, addresses_argument, json_option, option, timeout_option
-from psserver.config import ServerConfig, parse_shard, parse_size
+from psserver.config import ServerConfig, parse_shard, parse_size, parse_timeout
 from pswire.addresses import DEFAULT_ADDRESS, check_address, local_address
 from pswire.channel import check_health
 from pswire.command_group import InterruptibleGroup
@@ -92,6 +92,13 @@ _MEMORY = "80 % of the memory of the machine or its container"
 @_field("lease", "Silence after which a worker is lost, others get its examples, and transfers end.", **_TIME)
 @_field("consistency", "The consistency policy, as above; the same on all shards.", _POLICY)
 @_field("staleness", "The handling of stale pushes, as above; the same on all shards.", _HANDLING)
+@option(
+    "--progress-timeout",
+    type=Parsed("SECONDS|off", parse_timeout),
+    default=f"{_DEFAULT.progress_timeout:g}",
+    help="Time that others wait, under bounded:S and sync:N, for a worker that renews its lease and does not push; "
+    "shorter than the --timeout of the workers.",
+)
 @_field("memory-limit", "Bytes for variables, slots and transfers, such as 8G.", _SIZE, show_default=_MEMORY)
 @_field("grace", "Time for calls in progress at a stop.", **_TIME)
 @_field(

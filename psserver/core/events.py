@@ -36,6 +36,17 @@ def lost(member: Member, lease: float) -> Event:
     return Event(f"worker {member.name!r} was silent for {lease:g} s: its lease has expired", warning=True)
 
 
+def stalled(member: Member) -> Event:
+    """Others go on without a worker that they have waited for."""
+    text = f"worker {member.name!r} has held others up for longer than --progress-timeout: they go on without its push"
+    return Event(text, warning=True)
+
+
+def pushes_again(member: Member) -> Event:
+    """A worker that was stalled is waited for again."""
+    return Event(f"worker {member.name!r}, which had held others up, pushes again")
+
+
 def job_begins(job: Job, before: JobReport) -> Event:
     """A job begins, or the shard is emptied for one; an unfinished one `before` is given up."""
     text = f"{job} begins" if job.name else f"the shard is empty: the next worker begins a job after {job}"

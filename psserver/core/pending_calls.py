@@ -116,6 +116,27 @@ class PendingCalls:
         for call in [call for call in self._calls.values() if call.member.name in workers]:
             self._end([call], self._members.refusal(call.message.sender), result)
 
+    def awaited(self) -> dict[str, tuple[str, int]]:
+        """The live workers that pending calls wait for, each with what for: a step, or a push of its own."""
+        if not self._calls:
+            return {}
+        shard = ShardView(self.global_step, self._members, self._settled)
+        held = self._held_pushes(self._calls.values())
+        of_step = self._policy.awaited(held, shard) if held else {}
+        parts = {change.sender.worker: (change.sender.worker, change.sequence) for change in self._missing()}
+        return {name: ("", step) for name, step in of_step.items()} | parts
+
+    def stall(self, names: Iterable[str], result: StepResult) -> list[Member]:
+        """Go on without these workers; returns those that were waited for."""
+        awaited = self.awaited()
+        stalled = [self._members[name] for name in names if name in awaited]
+        self._pass_over([change for change in self._missing() if self._members[change.sender.worker] in stalled])
+        for member in stalled:
+            if not awaited[member.name][0]:
+                self._members.progress.stall(member)
+        self.decide(result)
+        return stalled
+
     def newest(self, sender: ms.Sender) -> int:
         """The greatest sequence number that has arrived of this sender."""
         newest = self._members[sender.worker].settled
@@ -188,6 +209,18 @@ class PendingCalls:
             return False
         self._pass_over(call.message.after)
         return True
+
+    def _missing(self) -> set[ms.ChangeId]:
+        """Changes that shard 0 has decided, which pending calls wait for, and which have not arrived."""
+        changes: set[ms.ChangeId] = set()
+        arrived: set[tuple[ms.Sender, int]] = set()
+        for call in self._calls.values():
+            message = call.message
+            changes.update(message.after)
+            if isinstance(message, ms.Push) and call.held:
+                arrived.add((message.sender, message.sequence))
+                changes.update(() if message.group is None else message.group.members)
+        return {one for one in changes if (one.sender, one.sequence) not in arrived and not self._settled(one)}
 
     def _settled(self, change: ms.ChangeId) -> bool:
         sender = change.sender

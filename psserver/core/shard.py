@@ -20,6 +20,7 @@ from psserver.core.members.deduplication import is_repeated
 from psserver.core.members.job_invariants import JobInvariants
 from psserver.core.members.member import Member
 from psserver.core.members.membership import JobEnd, Membership
+from psserver.core.members.progress_timeout import ProgressTimeout
 from psserver.core.metrics import TrafficMeter, percentile
 from psserver.core.pending_calls import PendingCall, PendingCalls
 from psserver.core.policies import policy_for
@@ -46,6 +47,9 @@ from pswire.specs.consistency import (
 #: Workers, epochs and changes that a status lists, live workers and the newest first, so that it fits into a message.
 MAX_LISTED = 1000
 
+#: What a stalled worker and its row of the status are told.
+_STALLED = "nobody: it has held others up for longer than --progress-timeout, and they go on without it until it pushes"
+
 
 class Shard:
     """A deterministic state machine, not thread-safe. Arrays in an answer are read-only copies.
@@ -57,6 +61,7 @@ class Shard:
         policy: in place of the one that `consistency` and `staleness` specify.
         identity: of the state, drawn at random when it begins and restored with it; 0: none.
         one_job: whether it serves one job only (`Membership`).
+        progress_timeout: seconds that others wait for the push of a member at most; None: as long as it is live.
     """
 
     def __init__(
@@ -70,8 +75,10 @@ class Shard:
         policy: Policy | None = None,
         identity: int = 0,
         one_job: bool = False,
+        progress_timeout: float | None = None,
     ) -> None:
         self.shard, self.shards = shard, shards
+        self._progress_timeout = ProgressTimeout(progress_timeout)
         self._consistency, self._staleness = consistency, staleness
         self._lease, self._memory_limit, self._one_job = lease, memory_limit, one_job
         self._policy = policy or policy_for(consistency, staleness, shard, shards)
@@ -237,7 +244,9 @@ class Shard:
 
     def due(self, now: float) -> ms.Tick:
         """The tick of this moment: the only place where time decides anything."""
-        return ms.Tick(self._members.expired(now), self._queues.overdue(now))
+        awaited = {} if self._progress_timeout.seconds is None else self._pending.awaited()
+        stalled = self._progress_timeout.stalled(awaited, now)
+        return ms.Tick(self._members.expired(now), self._queues.overdue(now), stalled)
 
     # --- check and step -------------------------------------------------------------------------------------------
 
@@ -247,6 +256,13 @@ class Shard:
         So a server can refuse a large message after reading only its header.
         """
         self._check(message)
+
+    def check_sender(self, sender: ms.Sender) -> None:
+        """Raise what `step` would raise for any message of this sender: `NotJoined`, `Zombie` or `StateLost`.
+
+        So a server can refuse a stranger's message before it decodes the rest.
+        """
+        self._check_sender(sender)
 
     def inspect(self, message: ms.Message) -> Inspection:
         """The checks of elements that `check` leaves out.
@@ -346,12 +362,8 @@ class Shard:
 
     def _check(self, message: ms.Message) -> tuple[Any, bool]:
         """As `check`; returns the member that sends, and whether the message was settled before."""
-        member: Any = None
         sender, repeated = getattr(message, "sender", None), False
-        if sender is not None:
-            if self.lost:
-                self._refuse_until_restored()
-            member = self._members.check(sender)
+        member: Any = None if sender is None else self._check_sender(sender)
         match message:
             case ms.Push():
                 if message.group is not None:
@@ -403,6 +415,11 @@ class Shard:
         if isinstance(message, ms.Take | ms.Renew) and message.timeline not in (0, self.timeline):
             self._refuse_timeline(message.sender.worker, message.timeline)
         return member, repeated
+
+    def _check_sender(self, sender: ms.Sender) -> Member:
+        if self.lost:
+            self._refuse_until_restored()
+        return self._members.check(sender)
 
     def _check_has_queues(self) -> None:
         if self.shard:
@@ -475,7 +492,12 @@ class Shard:
         result.replies.insert(0, ms.Reply(ticket, renewed))
 
     def _waits_for(self, member: Member) -> str:
-        return self._pending.waits_for(member.name) or self._barrier.waits_for(member.name)
+        stalled = member.state == "live" and member.name in self._members.progress.stalled
+        return (
+            self._pending.waits_for(member.name)
+            or self._barrier.waits_for(member.name)
+            or (_STALLED if stalled else "")
+        )
 
     def _settle(self, member: Member, sequence: int) -> None:
         """Note that the worker's messages up to this number are over: those that arrive later are refused."""
@@ -493,6 +515,8 @@ class Shard:
             lost = self._members.expire(tick.lost, now)
             result.events.extend([events.lost(member, self._members.lease) for member in lost])
             self._forget(lost, result)
+        if tick.stalled:
+            result.events.extend([events.stalled(member) for member in self._pending.stall(tick.stalled, result)])
         self._queues.explain(tick.overdue, result)
 
     def _forget(self, gone: Collection[Member], result: StepResult) -> None:
@@ -585,6 +609,8 @@ class Shard:
         assert isinstance(message, ms.Push)
         if not repeated:
             if not member.training:
+                if member.name in self._members.progress.stalled:
+                    result.events.append(events.pushes_again(member))
                 self._members.progress.start(member)
             if self._update_order is not None:  # all shards have settled the worker's earlier messages
                 self._update_order.settle(message.sender, message.sequence)

@@ -101,6 +101,7 @@ class MembershipState:
     half_pushes: int = 0
     last_pushes: tuple[LastPush, ...] = ()
     last_incarnation: int = 0
+    stalled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,7 @@ def _new_shard(config: ServerConfig) -> Shard:
         config.staleness,
         identity=secrets.randbits(62) + 1,
         one_job=config.linger is not None,
+        progress_timeout=config.progress_timeout,
     )
 
 

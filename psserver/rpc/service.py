@@ -23,9 +23,9 @@ from psserver.rpc.streams import Stream, Streams
 from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays
 from psserver.runtime.executor import STOPPING_ERROR, AnswerTooLarge, Executor
 from pswire.channel import status_of
-from pswire.codec import decode, encode, from_frame, to_frame
+from pswire.codec import check_size, decode, encode, from_frame, request_of, sender_of, to_frame
 from pswire.errors import InternalError, Malformed, ParamServerError, Unavailable
-from pswire.messages import ANSWERS, Allocator, Answer, Request, Sender, tensor_bytes
+from pswire.messages import Allocator, Answer, Request, Sender, tensor_bytes
 from pswire.tensors.frames import Incoming, incoming
 from pswire.tensors.shared_memory import SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
@@ -89,23 +89,28 @@ class Service:
         return grpc.method_handlers_generic_handler(SERVICE_NAME, methods)
 
     async def _unary(self, kind: type[Proto], frames: object, context: grpc.aio.ServicerContext) -> None:
-        peer = context.peer()
+        account = context.peer()
         async with self._reception.message(context) as request:
-            self._admission.hold(peer, len(request))
             counted = len(request)
+            self._admission.hold(account, counted)
             try:
-                try:
-                    proto = kind.FromString(request)
-                except DecodeError:
-                    raise Malformed(f"{len(request):,} bytes that are not a {kind.DESCRIPTOR.full_name}") from None
-                message = _request(decode(proto, InlineReceiver()))
-                answer = await self._executor.step(message, most=MAX_INLINE_MESSAGE)
-                data = encode(answer, InlineSender()).SerializeToString()
-                self._admission.count(peer, len(data))
-                counted += len(data)
-                await self._in_time(context.write(data))
+                answer = await self._answer(kind, request)
+                self._admission.count(account, len(answer))
+                counted += len(answer)
+                await self._in_time(context.write(answer))
             finally:
-                self._admission.release(peer, counted)
+                self._admission.release(account, counted)
+
+    async def _answer(self, kind: type[Proto], request: bytes) -> bytes:
+        check_size(kind, len(request))
+        try:
+            proto = kind.FromString(request)
+        except DecodeError:
+            raise Malformed(f"{len(request):,} bytes that are not a {kind.DESCRIPTOR.full_name}") from None
+        self._check_sender(proto)
+        message = cast(Request, decode(proto, InlineReceiver()))
+        answer = await self._executor.step(message, most=MAX_INLINE_MESSAGE)
+        return encode(answer, InlineSender()).SerializeToString()
 
     async def _transfer(self, frames: object, context: grpc.aio.ServicerContext) -> None:
         attached = AttachedSegments(self._shared_memory)
@@ -127,8 +132,9 @@ class Service:
         context: grpc.aio.ServicerContext,
     ) -> None:
         """Serve one call, whose first frame has `nbytes`; larger messages and answers wait for admission."""
+        self._check_sender(request_of(frame))
         receiver = StreamReceiver(frame.data, SharedReceiver(attached.memories))
-        message = _request(from_frame(frame, receiver))
+        message = cast(Request, from_frame(frame, receiver))
         region = attached.region(frame.header)
         self._note_member(message, stream)
         if not receiver.nbytes and tensor_bytes(message) <= MAX_INLINE_MESSAGE:
@@ -149,7 +155,7 @@ class Service:
             allocator: Allocator | None = region
             if receiver.nbytes:
                 receiver.allocate()
-                message = _request(from_frame(frame, receiver))
+                message = cast(Request, from_frame(frame, receiver))
                 deadline = Deadline(self._timeout)
                 while not receiver.complete:
                     data = await deadline.wait(context.read())
@@ -163,26 +169,11 @@ class Service:
             sender = StreamSender(region)
             await self._send(to_frame(answer, sender), sender, context)
 
-    def _note_member(self, message: Request, stream: Stream) -> None:
-        """Note the member whose calls a stream carries."""
-        sender: Sender | None = getattr(message, "sender", None)
-        if sender is not None and sender != stream.member and self._executor.shard.refusal(sender) is None:
-            self._streams.belongs_to(stream, sender)
-
-    async def _send(self, header: pb.Frame, sender: StreamSender, context: grpc.aio.ServicerContext) -> None:
-        deadline = Deadline(self._timeout)
-        for frame in sender.frames(header):
-            await deadline.wait(context.write(frame))
-            deadline.passed(len(frame))
+                message = cast(Request, from_frame(frame, receiver))
+                deadline = Deadline(self._timeout)
 
     async def _in_time(self, step: Awaitable[_Result]) -> _Result:
         return await Deadline(self._timeout).wait(step)
-
-
-def _request(message: Request | Answer) -> Request:
-    if type(message) not in ANSWERS:
-        raise Malformed(f"{type(message).__name__} is an answer, not a request")
-    return cast(Request, message)
 
 
 async def guarded(

@@ -5,6 +5,7 @@ The JSON is that of the protobuf `ShardState` (`protos/pswire/v1/state.proto`). 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from typing import Any, TypeAlias, cast
 
@@ -53,12 +54,16 @@ class _Served:
         return proto.worker, proto.name, proto.version, proto.form, proto.has_rows
 
 
+#: A checkpoint has as many entries as its shard had.
+_Row = partial(Row, file=True)
+
+
 def _answer(message: type, proto: type[Proto]) -> Field:
-    return one(Row(message, proto, outcome=OUTCOME), optional=True)
+    return one(_Row(message, proto, outcome=OUTCOME), optional=True)
 
 
-_LAST_PUSH = Row(ms.LastPush, pb.LastPush, worker=NAME)
-_MEMBER = Row(
+_LAST_PUSH = _Row(ms.LastPush, pb.LastPush, worker=NAME)
+_MEMBER = _Row(
     st.MemberState,
     spb.MemberState,
     name=NAME,
@@ -70,7 +75,7 @@ _MEMBER = Row(
 )
 # In this order: the kinds of a part's own parts come first.
 KINDS[spb.VariableState] = many(
-    Row(
+    _Row(
         st.VariableState,
         spb.VariableState,
         tensor=SPEC,
@@ -83,17 +88,24 @@ KINDS[spb.VariableState] = many(
 )
 KINDS[spb.ServedState] = many(_Served())
 KINDS[spb.MemberState] = many(_MEMBER, attrgetter("name"))
-_CHIEF = one(Row(ms.Sender, pb.Sender, worker=NAME), optional=True)
-KINDS[spb.MembershipState] = one(Row(st.MembershipState, spb.MembershipState, chief=_CHIEF))
-KINDS[spb.Holding] = many(Row(st.Holding, spb.Holding))
-KINDS[spb.OpenEpoch] = many(Row(st.OpenEpoch, spb.OpenEpoch, epoch=POSITIVE, cost_sum=ANY))
-KINDS[spb.QueueState] = many(Row(st.QueueState, spb.QueueState), attrgetter("spec.name"))
-KINDS[spb.LastEpoch] = many(Row(st.LastEpoch, spb.LastEpoch, worker=NAME), attrgetter("worker"))
-KINDS[spb.VariableChanges] = many(Row(st.VariableChanges, spb.VariableChanges, name=NAME), attrgetter("name"))
-KINDS[spb.OrderState] = one(Row(st.OrderState, spb.OrderState), optional=True)
-KINDS[spb.StalenessCount] = many(Row(st.StalenessCount, spb.StalenessCount))
-KINDS[spb.VariableGroup] = many(Row(st.VariableGroup, spb.VariableGroup))
-_SHARD = Row(st.ShardState, spb.ShardState, shard=below("shards"), shards=POSITIVE, last_step=number(-1))
+_CHIEF = one(_Row(ms.Sender, pb.Sender, worker=NAME), optional=True)
+KINDS[spb.MembershipState] = one(_Row(st.MembershipState, spb.MembershipState, chief=_CHIEF))
+KINDS[spb.Holding] = many(_Row(st.Holding, spb.Holding))
+KINDS[spb.OpenEpoch] = many(_Row(st.OpenEpoch, spb.OpenEpoch, epoch=POSITIVE, cost_sum=ANY))
+KINDS[spb.QueueState] = many(_Row(st.QueueState, spb.QueueState), attrgetter("spec.name"))
+KINDS[spb.LastEpoch] = many(_Row(st.LastEpoch, spb.LastEpoch, worker=NAME), attrgetter("worker"))
+KINDS[spb.VariableChanges] = many(_Row(st.VariableChanges, spb.VariableChanges, name=NAME), attrgetter("name"))
+KINDS[spb.OrderState] = one(_Row(st.OrderState, spb.OrderState), optional=True)
+KINDS[spb.StalenessCount] = many(_Row(st.StalenessCount, spb.StalenessCount))
+KINDS[spb.VariableGroup] = many(_Row(st.VariableGroup, spb.VariableGroup))
+_SHARD = _Row(
+    st.ShardState,
+    spb.ShardState,
+    shard=below("shards"),
+    shards=POSITIVE,
+    last_step=number(-1),
+    changes=many(_Row(ms.Change, pb.Change, worker=NAME)),
+)
 
 
 def to_json(state: st.ShardState) -> dict[str, Any]:

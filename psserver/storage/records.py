@@ -37,7 +37,7 @@ class _Overdue:
 
 
 KINDS[spb.Overdue] = many(_Overdue())
-_TICK: Part = Row(ms.Tick, spb.Tick)
+_TICK: Part = Row(ms.Tick, spb.Tick, file=True)
 
 #: The field of each message in a `Record`.
 _FIELDS: dict[type, str] = {kind: kind.__name__.lower() for kind in (*ms.ANSWERS, ms.Tick) if kind is not ms.Status}

@@ -1,5 +1,5 @@
 """Messages as protobuf, and back. May import messages, optimizers, specs, tensors, errors and the generated code."""
 
-from pswire.codec.messages import decode, encode, fill, from_frame, to_frame
+from pswire.codec.messages import check_size, decode, encode, fill, from_frame, request_of, sender_of, to_frame
 
-__all__ = ["decode", "encode", "fill", "from_frame", "to_frame"]
+__all__ = ["check_size", "decode", "encode", "fill", "from_frame", "request_of", "sender_of", "to_frame"]

@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import MessageToDict
@@ -17,6 +17,15 @@ from google.protobuf.message_factory import GetMessageClass
 
 from pswire import messages as ms
 from pswire.errors import Malformed
+from pswire.limits import (
+    MAX_ANSWER_TEXT_LENGTH,
+    MAX_ENTRIES,
+    MAX_LABEL_LENGTH,
+    MAX_LISTED,
+    MAX_SHARDS,
+    MAX_SPEC_BYTES,
+    MAX_TEXT_LENGTH,
+)
 from pswire.optimizers import UpdateSpec
 from pswire.specs import spec as specs
 from pswire.specs.initializers import RowInitializer
@@ -24,16 +33,17 @@ from pswire.tensors.transport import TensorReceiver, TensorSender
 from pswire.tensors.values import MAX_NAME_LENGTH
 from pswire.v1 import paramserver_pb2 as pb
 
-#: Of a sentence for people, which shards keep.
-MAX_TEXT_LENGTH = 1000
-
 
 class Field(NamedTuple):
-    """`put` writes the field `name` of a protobuf, `get` reads it; `attribute` is its Python name if different."""
+    """`put` writes the field `name` of a protobuf, `get` reads it; `attribute` is its Python name if different.
+
+    `get` refuses a list with more entries than its limit before it makes anything of them; `get_any` does not.
+    """
 
     put: Callable[[Any, Proto, str, TensorSender], None]
     get: Callable[[Proto, str, TensorReceiver], Any]
     attribute: str = ""
+    get_any: Callable[[Proto, str, TensorReceiver], Any] | None = None
 
 
 class Part(Protocol):
@@ -47,12 +57,18 @@ class Part(Protocol):
 
 
 class Row:
-    """A `Part` with the fields of its protobuf; `kinds` override the kinds of some fields (`_kind_of`)."""
+    """A `Part` with the fields of its protobuf; `kinds` override the kinds of some fields (`_kind_of`).
 
-    def __init__(self, message: type, proto: type[Proto], **kinds: Field) -> None:
+    Lists of a `file` may have any number of entries: as many as the shard had.
+    """
+
+    def __init__(self, message: type, proto: type[Proto], *, file: bool = False, **kinds: Field) -> None:
         self.message, self.proto = message, proto
         fields = {field.name: kinds.get(field.name) or _kind_of(field) for field in proto.DESCRIPTOR.fields}
-        self._fields = [(kind.attribute or name, name, kind.put, kind.get) for name, kind in fields.items()]
+        self._fields = [
+            (kind.attribute or name, name, kind.put, (file and kind.get_any) or kind.get)
+            for name, kind in fields.items()
+        ]
 
     def put(self, message: object, proto: Proto, sender: TensorSender) -> None:
         """Writes all fields."""
@@ -66,6 +82,30 @@ class Row:
             return self.message(**values)
         except ValueError as error:
             raise Malformed(str(error)) from error
+
+
+def refuse_length(proto: Proto, name: str, limit: int) -> NoReturn:
+    """Raises `Malformed` for a list of more than `limit` entries."""
+    count = len(getattr(proto, name))
+    raise Malformed(f"{type(proto).__name__}.{name} has {limit:,} entries at most, got {count:,}")
+
+
+def _list(
+    put: Callable[[Any, Proto, str, TensorSender], None],
+    get_any: Callable[[Proto, str, TensorReceiver], tuple[Any, ...]],
+    limit: int,
+) -> Field:
+    """A repeated field of `limit` entries at most."""
+
+    def get(proto: Proto, name: str, receiver: TensorReceiver) -> tuple[Any, ...]:
+        repeated = getattr(proto, name)
+        if not repeated:
+            return ()  # as most are, of most messages
+        if len(repeated) > limit:
+            refuse_length(proto, name, limit)
+        return get_any(proto, name, receiver)
+
+    return Field(put, get, get_any=get_any)
 
 
 def _set(value: object, proto: Proto, name: str, sender: TensorSender) -> None:
@@ -104,16 +144,16 @@ def number(low: float) -> Field:
     return _checked(check)
 
 
-def _numbers(low: int) -> Field:
-    """Integers of at least `low`."""
+def numbers(low: int, limit: int) -> Field:
+    """Integers of at least `low`, `limit` of them at most."""
 
     def check(values: Iterable[int]) -> tuple[int, ...]:
-        numbers = tuple(values)
-        if numbers and min(numbers) < low:
-            raise ValueError(f"must be at least {low}, got {min(numbers)}")
-        return numbers
+        found = tuple(values)
+        if min(found, default=low) < low:
+            raise ValueError(f"must be at least {low}, got {min(found)}")
+        return found
 
-    return _checked(check, _extend)
+    return _list(_extend, _checked(check).get, limit)
 
 
 def below(other: str) -> Field:
@@ -138,7 +178,7 @@ def choice(choices: Mapping[Any, Any]) -> Field:
 
     def check(value: object) -> object:
         if value not in back:
-            raise ValueError(f"cannot be {value!r}")
+            raise ValueError(f"cannot be {value!r:.50}")
         return back[value]
 
     return _checked(check, put)
@@ -148,7 +188,8 @@ def choice(choices: Mapping[Any, Any]) -> Field:
 def check_name(text: str) -> str:
     """The name, if valid."""
     if not text or len(text) > MAX_NAME_LENGTH or not text.isprintable():
-        raise Malformed(f"a name has 1 to {MAX_NAME_LENGTH} printable characters, got {text!r}")
+        got = f"{text!r}" if len(text) <= MAX_NAME_LENGTH else f"{len(text):,} of them"
+        raise Malformed(f"a name has 1 to {MAX_NAME_LENGTH} printable characters, got {got}")
     return text
 
 
@@ -168,21 +209,28 @@ def _check_name_or_none(text: str) -> str:
     return check_name(text) if text else text
 
 
-def _check_text(text: str) -> str:
-    if len(text) > MAX_TEXT_LENGTH:
-        raise ValueError(f"has {MAX_TEXT_LENGTH:,} characters at most, got {len(text):,}")
-    return text
+def text(limit: int) -> Field:
+    """A text of `limit` characters at most."""
+
+    def check(value: str) -> str:
+        if len(value) > limit:
+            raise ValueError(f"has {limit:,} characters at most, got {len(value):,}")
+        return value
+
+    return _checked(check)
 
 
-#: Any value: a flag, a string, a seed.
+#: Any number or flag.
 ANY = Field(_set, lambda proto, name, receiver: getattr(proto, name))
 #: An optional number (None if missing); NaN is allowed, since a loss can be NaN.
 OPTIONAL = Field(_set_if_any, lambda proto, name, receiver: getattr(proto, name) if proto.HasField(name) else None)
 #: The name of a worker, a variable or a data queue; names of variables, each once.
-NAME, NAMES = _checked(check_name), _checked(_check_names, _extend)
-#: A name that may be left out; a sentence for people.
-NAME_OR_NONE, TEXT = _checked(_check_name_or_none), _checked(_check_text)
-NUMBERS, KNOWN_VERSIONS = _numbers(0), _numbers(-1)  # a version of -1: none
+NAME, NAMES = _checked(check_name), _list(_extend, _checked(_check_names).get, MAX_ENTRIES)
+#: A name that may be left out; a word for displays; a sentence for people, and one in an answer.
+NAME_OR_NONE, LABEL = _checked(_check_name_or_none), text(MAX_LABEL_LENGTH)
+TEXT, ANSWER_TEXT = text(MAX_TEXT_LENGTH), text(MAX_ANSWER_TEXT_LENGTH)
+#: Numbers, one for each shard unless a row says otherwise; versions, of which -1 is none.
+NUMBERS, KNOWN_VERSIONS = numbers(0, MAX_SHARDS), numbers(-1, MAX_ENTRIES)
 COUNT, POSITIVE = number(0), number(1)
 
 
@@ -202,8 +250,8 @@ def one(part: Part, *, optional: bool = False) -> Field:
     return Field(put, get)
 
 
-def many(part: Part, name_of: Callable[[Any], str] | None = None) -> Field:
-    """Parts in order; with `name_of`, which returns the name of a part, each name once."""
+def many(part: Part, name_of: Callable[[Any], str] | None = None, limit: int = MAX_LISTED) -> Field:
+    """Parts in order, `limit` at most; with `name_of`, which returns the name of a part, each name once."""
 
     def put(value: Sequence[object], proto: Proto, name: str, sender: TensorSender) -> None:
         if not value:
@@ -212,37 +260,42 @@ def many(part: Part, name_of: Callable[[Any], str] | None = None) -> Field:
         for item in value:
             part.put(item, repeated.add(), sender)
 
-    def get(proto: Proto, name: str, receiver: TensorReceiver) -> tuple[object, ...]:
-        repeated = getattr(proto, name)
-        if not repeated:
-            return ()
-        items = tuple([part.get(item, receiver) for item in repeated])
+    def get_any(proto: Proto, name: str, receiver: TensorReceiver) -> tuple[object, ...]:
+        items = tuple([part.get(item, receiver) for item in getattr(proto, name)])
         if name_of is not None and len(items) > 1:
             check_distinct([name_of(item) for item in items])
         return items
 
-    return Field(put, get)
+    return _list(put, get_any, limit)
 
 
 class _Spec:
     """An optimizer or a row initializer as the protobuf Struct of its plain data; the spec checks its fields."""
 
-    def __init__(self, from_plain: Callable[[Mapping[str, Any]], specs.Spec]) -> None:
-        self._from_plain = from_plain
+    def __init__(self, proto: type[Proto], from_plain: Callable[[Mapping[str, Any]], specs.Spec]) -> None:
+        self._proto, self._from_plain = proto, from_plain
+        self._from_bytes = functools.lru_cache(1024)(self._read)  # most variables of a model have the same optimizer
 
     def put(self, spec: specs.Spec, proto: pb.Optimizer | pb.RowInitializer, sender: TensorSender) -> None:
         proto.fields.update(specs.to_plain(spec))
 
     def get(self, proto: pb.Optimizer | pb.RowInitializer, receiver: TensorReceiver) -> specs.Spec:
+        data = proto.SerializeToString(deterministic=True)
+        if len(data) > MAX_SPEC_BYTES:
+            raise Malformed(f"{type(proto).__name__} has {MAX_SPEC_BYTES:,} bytes at most, got {len(data):,}")
+        return self._from_bytes(data)
+
+    def _read(self, data: bytes) -> specs.Spec:
+        proto: Any = self._proto.FromString(data)
         try:
             return self._from_plain(MessageToDict(proto.fields))
         except (ValueError, TypeError) as error:
             raise Malformed(str(error)) from error
 
 
-_OPTIMIZER = _Spec(partial(specs.from_plain, UpdateSpec))
+_OPTIMIZER = _Spec(pb.Optimizer, partial(specs.from_plain, UpdateSpec))
 OPTIMIZER_OR_NONE = one(_OPTIMIZER, optional=True)
-INITIAL = one(_Spec(partial(specs.from_plain, RowInitializer)), optional=True)
+INITIAL = one(_Spec(pb.RowInitializer, partial(specs.from_plain, RowInitializer)), optional=True)
 
 #: The kind of fields that are messages, by their protobuf; one row for each, added where the part is defined.
 KINDS: dict[type[Proto], Field] = {pb.Optimizer: one(_OPTIMIZER)}
@@ -257,7 +310,9 @@ def _kind_of(field: Any) -> Field:  # noqa: ANN401 - a FieldDescriptor
         return NAMES if is_text else NUMBERS
     if field.has_presence:
         return OPTIONAL
-    return ANY if is_text or field.type == FieldDescriptor.TYPE_BOOL else COUNT
+    if is_text:
+        return ANSWER_TEXT
+    return ANY if field.type == FieldDescriptor.TYPE_BOOL else COUNT
 
 
 #: A worker and its incarnation.

@@ -5,6 +5,7 @@ Everything from the network that can be checked without the shard is checked her
 """
 
 from operator import attrgetter
+from typing import Any
 
 from google.protobuf.message import Message as Proto
 
@@ -13,6 +14,7 @@ from pswire.codec.fields import (
     ANY,
     KINDS,
     KNOWN_VERSIONS,
+    LABEL,
     NAME,
     NAME_OR_NONE,
     POSITIVE,
@@ -23,14 +25,16 @@ from pswire.codec.fields import (
     choice,
     many,
     number,
+    numbers,
     one,
 )
 from pswire.codec.tensors import VALUES_AND_CHOICES
-from pswire.errors import InvalidMessage, Malformed
+from pswire.errors import InvalidMessage, Malformed, TooLarge
+from pswire.limits import MAX_ENTRIES, MAX_SMALL_REQUEST
 from pswire.specs.encodings import ENCODINGS
 from pswire.tensors.frames import Incoming
 from pswire.tensors.stream import StreamReceiver
-from pswire.tensors.transport import TensorReceiver, TensorSender
+from pswire.tensors.transport import InlineReceiver, TensorReceiver, TensorSender
 from pswire.v1 import paramserver_pb2 as pb
 
 
@@ -62,6 +66,24 @@ def decode(proto: Proto, receiver: TensorReceiver) -> ms.Request | ms.Answer:
     return message
 
 
+def check_size(kind: type[Proto], nbytes: int) -> None:
+    """Raises `TooLarge` for a request of so many bytes if its kind has no lists of variables; before it is parsed."""
+    if nbytes > MAX_SMALL_REQUEST and kind in _SMALL:
+        raise TooLarge(f"{kind.__name__} has {MAX_SMALL_REQUEST:,} bytes at most, got {nbytes:,}")
+
+
+def sender_of(proto: Any) -> ms.Sender | None:  # noqa: ANN401 - a request
+    """The member that sends a request; None if its kind needs no membership. Raises `Malformed` if it is no request."""
+    if type(proto) in _OF_MEMBERS:
+        sender: ms.Sender = SENDER.get(proto.sender, _NO_TENSORS)
+        return sender
+    row = _BY_PROTO.get(type(proto))
+    if row is None or row.message not in ms.ANSWERS:
+        name = type(proto).__name__ if row is None else row.message.__name__
+        raise Malformed(f"{name} is an answer, not a request")
+    return None
+
+
 def to_frame(message: ms.Request | ms.Answer, sender: TensorSender) -> pb.Frame:
     """The first frame of a call, or of its answer, on a Transfer; raises as `encode` does."""
     frame = pb.Frame()
@@ -73,13 +95,19 @@ def to_frame(message: ms.Request | ms.Answer, sender: TensorSender) -> pb.Frame:
 
 def from_frame(frame: Incoming, receiver: StreamReceiver) -> ms.Request | ms.Answer:
     """The message in the first frame of a call or its answer, or `Malformed`; arrays in chunks have no memory yet."""
+    message = decode(request_of(frame), receiver)
+    receiver.check_data()
+    return message
+
+
+def request_of(frame: Incoming) -> Proto:
+    """The protobuf in the first frame of a call or its answer. Raises `Malformed`."""
     piece = frame.header.WhichOneof("piece")
     if piece is None:
         what = "nothing" if frame.chunk is None else "a chunk"
         raise Malformed(f"a call on a Transfer begins with a message, this one with {what}")
-    message = decode(getattr(frame.header, piece), receiver)
-    receiver.check_data()
-    return message
+    proto: Proto = getattr(frame.header, piece)
+    return proto
 
 
 # --- the messages ---------------------------------------------------------------------------------------------------
@@ -96,8 +124,8 @@ KINDS[pb.Job] = one(Row(ms.Job, pb.Job, name=NAME_OR_NONE))
 KINDS |= {
     pb.Frontier: one(Row(ms.Frontier, pb.Frontier), optional=True),
     pb.UpdateGroup: one(Row(ms.UpdateGroup, pb.UpdateGroup), optional=True),
-    pb.RemoteWeights: many(Row(ms.RemoteWeights, pb.RemoteWeights, name=NAME), attrgetter("name")),
-    pb.Place: many(Row(ms.Place, pb.Place, name=NAME)),
+    pb.RemoteWeights: many(Row(ms.RemoteWeights, pb.RemoteWeights, name=NAME), attrgetter("name"), MAX_ENTRIES),
+    pb.Place: many(Row(ms.Place, pb.Place, name=NAME), limit=MAX_ENTRIES),
     pb.Queue: one(Row(ms.QueueSpec, pb.Queue, name=NAME, block=POSITIVE, seed=ANY)),
     pb.Block: one(Row(ms.Block, pb.Block, epoch=POSITIVE, start=below("stop"), stop=POSITIVE), optional=True),
     pb.Finished: one(Row(ms.Finished, pb.Finished), optional=True),
@@ -114,9 +142,17 @@ KINDS |= {
 KINDS[pb.QueueStatus] = many(Row(ms.QueueStatus, pb.QueueStatus, epoch=POSITIVE), attrgetter("spec.name"))
 
 _MESSAGES = (
-    Row(ms.Join, pb.JoinRequest, worker=NAME, shard=below("shards"), shards=POSITIVE, program=NAME_OR_NONE),
+    Row(
+        ms.Join,
+        pb.JoinRequest,
+        worker=NAME,
+        shard=below("shards"),
+        shards=POSITIVE,
+        tensor_transport=LABEL,
+        program=NAME_OR_NONE,
+    ),
     Row(ms.Joined, pb.JoinReply, lease=number(1e-3)),
-    Row(ms.Renew, pb.RenewRequest),
+    Row(ms.Renew, pb.RenewRequest, tensor_transport=LABEL),
     Row(ms.Renewed, pb.RenewReply),
     Row(ms.Leave, pb.LeaveRequest),
     Row(ms.Left, pb.LeaveReply),
@@ -133,7 +169,7 @@ _MESSAGES = (
     Row(ms.Push, pb.PushRequest, sequence=POSITIVE, known_versions=KNOWN_VERSIONS, encoding=_ENCODING),
     Row(ms.Pushed, pb.PushReply, outcome=OUTCOME),
     Row(ms.Assign, pb.AssignRequest, sequence=POSITIVE),
-    Row(ms.Assigned, pb.AssignReply, outcome=OUTCOME),
+    Row(ms.Assigned, pb.AssignReply, outcome=OUTCOME, versions=numbers(0, MAX_ENTRIES)),
     Row(ms.Tune, pb.TuneRequest, sequence=POSITIVE),
     Row(ms.Tuned, pb.TuneReply, outcome=OUTCOME),
     Row(ms.Take, pb.TakeRequest),
@@ -141,11 +177,20 @@ _MESSAGES = (
     Row(ms.Cut, pb.CutRequest, holder=one(SENDER, optional=True)),
     Row(ms.CutReport, pb.CutReply),
     Row(ms.Restore, pb.RestoreRequest),
-    Row(ms.Restored, pb.RestoreReply),
+    Row(ms.Restored, pb.RestoreReply, cuts=numbers(0, MAX_ENTRIES)),
     Row(ms.Status, pb.StatusRequest),
     Row(ms.StatusReport, pb.StatusReply, shard=below("shards"), shards=POSITIVE),
 )
 
 _BY_MESSAGE = {row.message: row for row in _MESSAGES}
 _BY_PROTO = {row.proto: row for row in _MESSAGES}
+_SMALL = {
+    kind
+    for kind in _BY_PROTO
+    if not any(field.is_repeated and field.type != field.TYPE_INT64 for field in kind.DESCRIPTOR.fields)
+}
+_OF_MEMBERS = {
+    row.proto for row in _MESSAGES if row.message in ms.ANSWERS and "sender" in row.proto.DESCRIPTOR.fields_by_name
+}
+_NO_TENSORS = InlineReceiver()
 _PIECES = {piece.message_type: piece.name for piece in pb.Frame.DESCRIPTOR.fields}

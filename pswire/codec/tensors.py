@@ -9,11 +9,24 @@ import sys
 from operator import attrgetter
 
 from pswire import messages as ms
-from pswire.codec.fields import COUNT, INITIAL, KINDS, NAME, OPTIMIZER_OR_NONE, Field, Row, many, one
+from pswire.codec.fields import (
+    COUNT,
+    INITIAL,
+    KINDS,
+    NAME,
+    OPTIMIZER_OR_NONE,
+    Field,
+    Row,
+    check_name,
+    many,
+    one,
+    refuse_length,
+)
 from pswire.errors import Malformed
+from pswire.limits import MAX_CHOICES, MAX_ENTRIES, MAX_PACKED_PARTS
 from pswire.tensors.compression import INDEX_DTYPES, Packed, parts_fit
 from pswire.tensors.transport import TensorReceiver, TensorSender
-from pswire.tensors.values import DTYPES, Array, IndexedSlices, Part, TensorSpec
+from pswire.tensors.values import DTYPES, MAX_DIMENSIONS, MAX_NAME_LENGTH, Array, IndexedSlices, Part, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 
 #: By dtype: numpy takes 2 microseconds for each `dtype.name`.
@@ -39,6 +52,8 @@ def _get_array(tensor: pb.Tensor, spec: TensorSpec, receiver: TensorReceiver) ->
     if not tensor.HasField("packing"):
         return receiver.get(tensor, spec)
     form, parts = tensor.packing.form, tensor.packing.parts
+    if len(parts) > MAX_PACKED_PARTS:
+        refuse_length(tensor.packing, "parts", MAX_PACKED_PARTS)
     specs = tuple([_get_spec(part, spec.name) for part in parts])
     if spec.dtype != "float32" or not parts_fit(form, spec.shape, specs):
         found = ", ".join(f"{part.dtype}{list(part.shape)}" for part in specs) or "none"
@@ -54,12 +69,18 @@ def _put_spec(spec: TensorSpec, tensor: pb.Tensor) -> None:
 
 
 def _get_spec(tensor: pb.Tensor, name: str | None = None) -> TensorSpec:
-    return _check_spec(tensor.name if name is None else name, tensor.dtype, tuple(tensor.shape))
+    shape = tensor.shape
+    if len(shape) > MAX_DIMENSIONS:
+        refuse_length(tensor, "shape", MAX_DIMENSIONS)
+    return _check_spec(tensor.name if name is None else name, tensor.dtype, tuple(shape))
 
 
 @functools.lru_cache(4096)
 def _check_spec(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:
     try:
+        if len(name) > MAX_NAME_LENGTH or dtype not in DTYPES:  # not repeated in the error, at any length
+            check_name(name)
+            raise ValueError(f"variable {name!r}: dtype {dtype[:20]!r} is not one of {', '.join(DTYPES)}")
         spec = TensorSpec(name, shape, dtype)
     except ValueError as error:
         raise Malformed(str(error)) from error
@@ -172,12 +193,12 @@ SPEC = Field(
     attribute="spec",
 )
 _VARIABLE = Row(ms.VariableStatus, pb.VariableStatus, tensor=SPEC, optimizer=OPTIMIZER_OR_NONE)
-VALUES_AND_CHOICES = many(_Value())  # which may be several of one variable
+VALUES_AND_CHOICES = many(_Value(), limit=MAX_ENTRIES + MAX_CHOICES)  # which may be several of one variable
 KINDS |= {
-    pb.Declaration: many(_Declaration(), attrgetter("spec.name")),
-    pb.Value: many(_Value(), attrgetter("name")),
-    pb.Gradient: many(_Gradient(), attrgetter("name")),
-    pb.Assignment: many(_Assignment(), attrgetter("name")),
-    pb.Choice: many(_Choice()),
-    pb.VariableStatus: many(_VARIABLE, attrgetter("spec.name")),
+    pb.Declaration: many(_Declaration(), attrgetter("spec.name"), MAX_ENTRIES),
+    pb.Value: many(_Value(), attrgetter("name"), MAX_ENTRIES),
+    pb.Gradient: many(_Gradient(), attrgetter("name"), MAX_ENTRIES),
+    pb.Assignment: many(_Assignment(), attrgetter("name"), MAX_ENTRIES),
+    pb.Choice: many(_Choice(), limit=MAX_CHOICES),
+    pb.VariableStatus: many(_VARIABLE, attrgetter("spec.name"), MAX_ENTRIES),
 }

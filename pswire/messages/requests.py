@@ -31,11 +31,13 @@ class Tick:
     """What time has brought about, as data (`Shard.due`): a server's message to its own shard, never sent to another.
 
     `lost` are the workers whose lease has expired, `overdue` the requests for blocks, by worker and data queue, that
-    have waited for long. So a shard that is given the same messages again needs no clock.
+    have waited for long, and `stalled` the workers that have held others up for too long. So a shard that is given the
+    same messages again needs no clock.
     """
 
     lost: tuple[str, ...] = ()
     overdue: tuple[tuple[str, str], ...] = ()
+    stalled: tuple[str, ...] = ()
 
 
 Request: TypeAlias = (

@@ -88,7 +88,7 @@ class MemberState(_message.Message):
     def __init__(self, name: _Optional[str] = ..., number: _Optional[int] = ..., incarnation: _Optional[int] = ..., process_nonce: _Optional[int] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., staleness: _Optional[int] = ..., staleness_sum: _Optional[int] = ..., clock: _Optional[int] = ..., dropped: _Optional[int] = ..., settled: _Optional[int] = ..., half_pushes: _Optional[int] = ..., out_of_data: _Optional[bool] = ..., tensor_transport: _Optional[str] = ..., loss: _Optional[float] = ..., pushed: _Optional[_Union[_paramserver_pb2.PushReply, _Mapping]] = ..., assigned: _Optional[_Union[_paramserver_pb2.AssignReply, _Mapping]] = ..., tuned: _Optional[_Union[_paramserver_pb2.TuneReply, _Mapping]] = ..., last_push: _Optional[_Union[_paramserver_pb2.LastPush, _Mapping]] = ..., must_join: _Optional[bool] = ..., barriers: _Optional[int] = ...) -> None: ...
 
 class MembershipState(_message.Message):
-    __slots__ = ("members", "training", "finished", "last_clock", "chief", "done", "half_pushes", "last_pushes", "last_incarnation")
+    __slots__ = ("members", "training", "finished", "last_clock", "chief", "done", "half_pushes", "last_pushes", "last_incarnation", "stalled")
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     TRAINING_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
@@ -98,6 +98,7 @@ class MembershipState(_message.Message):
     HALF_PUSHES_FIELD_NUMBER: _ClassVar[int]
     LAST_PUSHES_FIELD_NUMBER: _ClassVar[int]
     LAST_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STALLED_FIELD_NUMBER: _ClassVar[int]
     members: _containers.RepeatedCompositeFieldContainer[MemberState]
     training: _containers.RepeatedScalarFieldContainer[str]
     finished: _containers.RepeatedScalarFieldContainer[str]
@@ -107,7 +108,8 @@ class MembershipState(_message.Message):
     half_pushes: int
     last_pushes: _containers.RepeatedCompositeFieldContainer[_paramserver_pb2.LastPush]
     last_incarnation: int
-    def __init__(self, members: _Optional[_Iterable[_Union[MemberState, _Mapping]]] = ..., training: _Optional[_Iterable[str]] = ..., finished: _Optional[_Iterable[str]] = ..., last_clock: _Optional[int] = ..., chief: _Optional[_Union[_paramserver_pb2.Sender, _Mapping]] = ..., done: _Optional[bool] = ..., half_pushes: _Optional[int] = ..., last_pushes: _Optional[_Iterable[_Union[_paramserver_pb2.LastPush, _Mapping]]] = ..., last_incarnation: _Optional[int] = ...) -> None: ...
+    stalled: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, members: _Optional[_Iterable[_Union[MemberState, _Mapping]]] = ..., training: _Optional[_Iterable[str]] = ..., finished: _Optional[_Iterable[str]] = ..., last_clock: _Optional[int] = ..., chief: _Optional[_Union[_paramserver_pb2.Sender, _Mapping]] = ..., done: _Optional[bool] = ..., half_pushes: _Optional[int] = ..., last_pushes: _Optional[_Iterable[_Union[_paramserver_pb2.LastPush, _Mapping]]] = ..., last_incarnation: _Optional[int] = ..., stalled: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Holding(_message.Message):
     __slots__ = ("worker", "block", "start", "position", "cost_sum")
@@ -258,12 +260,14 @@ class Overdue(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., queue: _Optional[str] = ...) -> None: ...
 
 class Tick(_message.Message):
-    __slots__ = ("lost", "overdue")
+    __slots__ = ("lost", "overdue", "stalled")
     LOST_FIELD_NUMBER: _ClassVar[int]
     OVERDUE_FIELD_NUMBER: _ClassVar[int]
+    STALLED_FIELD_NUMBER: _ClassVar[int]
     lost: _containers.RepeatedScalarFieldContainer[str]
     overdue: _containers.RepeatedCompositeFieldContainer[Overdue]
-    def __init__(self, lost: _Optional[_Iterable[str]] = ..., overdue: _Optional[_Iterable[_Union[Overdue, _Mapping]]] = ...) -> None: ...
+    stalled: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, lost: _Optional[_Iterable[str]] = ..., overdue: _Optional[_Iterable[_Union[Overdue, _Mapping]]] = ..., stalled: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Record(_message.Message):
     __slots__ = ("join", "renew", "leave", "register", "pull", "push", "assign", "tune", "take", "cut", "restore", "tick", "barrier", "stop", "reset")

@@ -2,7 +2,8 @@
 
 A member is in training from the first push of an incarnation until it is idle, leaves or is lost; its clock counts its
 settled pushes. It has finished if it was training, stopped without failing and has not pushed since, or if the data
-queue had no examples for it. Policies decide which workers wait.
+queue had no examples for it. It is stalled, and not in training, from when it has held others up for too long without a
+push to its next one, in whatever incarnation. Policies decide which workers wait.
 """
 
 from collections.abc import Iterable
@@ -46,10 +47,11 @@ class Member:
 
 
 class Progress:
-    """Members in `training`, by name, in the order in which they began, and those that have finished."""
+    """Members in `training` and `stalled` ones, by name, in the order in which they began; those that have finished."""
 
     def __init__(self) -> None:
         self.training: dict[str, Member] = {}
+        self.stalled: dict[str, Member] = {}
         self._finished: dict[str, Member] = {}
         self._last_clock = 0  # the least clock when the last member stopped
 
@@ -63,13 +65,16 @@ class Progress:
         """Whether some member has finished: then fewer workers may push from now on."""
         return bool(self._finished)
 
-    def state(self) -> tuple[tuple[str, ...], tuple[str, ...], int]:
-        """The names of those in training and of those that have finished, in order, and the last least clock."""
-        return tuple(self.training), tuple(self._finished), self._last_clock
+    def state(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], int]:
+        """The names of those in training, finished and stalled, each in order, and the last least clock."""
+        return tuple(self.training), tuple(self._finished), tuple(self.stalled), self._last_clock
 
-    def restore(self, training: Iterable[Member], finished: Iterable[Member], last_clock: int) -> None:
+    def restore(
+        self, training: Iterable[Member], finished: Iterable[Member], stalled: Iterable[Member], last_clock: int
+    ) -> None:
         """Continue from a `state`."""
         self.training = {member.name: member for member in training}
+        self.stalled = {member.name: member for member in stalled}
         self._finished = {member.name: member for member in finished}
         self._last_clock = last_clock
         for member in self.training.values():
@@ -83,6 +88,7 @@ class Progress:
         member.training, member.finished, member.out_of_data = True, False, False
         self.training[member.name] = member
         self._finished.pop(member.name, None)
+        self.stalled.pop(member.name, None)
 
     def stop(self, member: Member) -> None:
         """Stop waiting for pushes of a member."""
@@ -91,12 +97,18 @@ class Progress:
             member.training = False
             del self.training[member.name]
 
+    def stall(self, member: Member) -> None:
+        """Stop waiting for pushes of a live member."""
+        self.stop(member)
+        self.stalled[member.name] = member
+
     def finish(self, member: Member, *, out_of_data: bool = False) -> None:
         """Stop without failing. A member that never trained has not finished, unless there was no data for it."""
         if member.training or member.clock or out_of_data:
             member.finished = True
             member.out_of_data |= out_of_data
             self._finished[member.name] = member
+        self.stalled.pop(member.name, None)
         self.stop(member)
 
     def resume(self, names: Iterable[str]) -> None:

@@ -54,7 +54,7 @@ class Membership:
 
     def state(self) -> MembershipState:
         """All members, and what depends on their order."""
-        training, finished, last_clock = self.progress.state()
+        training, finished, stalled, last_clock = self.progress.state()
         half_pushes, last_pushes = self.half_pushes.state()
         return MembershipState(
             tuple([_member_state(member) for member in self]),
@@ -66,6 +66,7 @@ class Membership:
             half_pushes,
             last_pushes,
             self._last_incarnation,
+            stalled,
         )
 
     def restore(self, state: MembershipState, now: float) -> None:
@@ -74,8 +75,9 @@ class Membership:
             member = _member(one)
             self._members[one.name] = member
         known = self._members
-        training, finished = [known[name] for name in state.training], [known[name] for name in state.finished]
-        self.progress.restore(training, finished, state.last_clock)
+        names = state.training, state.finished, state.stalled
+        training, finished, stalled = [[known[name] for name in some] for some in names]
+        self.progress.restore(training, finished, stalled, state.last_clock)
         self.half_pushes.restore(state.half_pushes, state.last_pushes)
         self.chief.restore(state.chief)
         self._done, self._last_incarnation = state.done, state.last_incarnation
@@ -154,6 +156,7 @@ class Membership:
         goes_on = not self.live and not (self._one_job and self._done)
         if goes_on and not self._one_job:
             self.progress.resume(list(self._members))
+            self.progress.stalled.clear()
         number, last = (len(self._members), 0) if known is None else (known.number, known.incarnation)
         last = max(last, (timeline - 1) * INCARNATIONS, self._last_incarnation)
         member = Member(message.worker, number, message.incarnation or last + 1, message.process_nonce)

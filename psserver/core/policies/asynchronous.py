@@ -15,6 +15,10 @@ class Asynchronous:
         """Apply pushes in order of arrival."""
         return [Apply((push.ticket,)) for push in pushes]
 
+    def awaited(self, pushes: Sequence[PushView], shard: ShardView) -> dict[str, int]:
+        """No worker is waited for."""
+        return {}
+
     def explain(self, push: PushView, pushes: Sequence[PushView], shard: ShardView) -> str:
         """No push is held."""
         return "async: it is not held"

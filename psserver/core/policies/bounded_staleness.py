@@ -25,6 +25,10 @@ class BoundedStaleness:
         floor = progress.least_clock + (0 if self._slowest(pushes, shard) else 1)
         return [Apply((push.ticket,)) for push in pushes if shard.members[push.worker].clock < floor + self.spec.steps]
 
+    def awaited(self, pushes: Sequence[PushView], shard: ShardView) -> dict[str, int]:
+        """The slowest workers that have no push held, and their clock."""
+        return dict.fromkeys(self._slowest(pushes, shard), shard.members.progress.least_clock)
+
     def explain(self, push: PushView, pushes: Sequence[PushView], shard: ShardView) -> str:
         """Name the slowest workers, which have no push held."""
         slowest, least = self._slowest(pushes, shard), shard.members.progress.least_clock

@@ -28,6 +28,10 @@ class Follower:
         alone = [[push] for push in pushes if push.group is None]
         return [Apply(tuple([push.ticket for push in parts])) for parts in (*alone, *complete)]
 
+    def awaited(self, pushes: Sequence[PushView], shard: ShardView) -> dict[str, int]:
+        """None beside those whose part of a push has not arrived, which `PendingCalls` knows."""
+        return {}
+
     def explain(self, push: PushView, pushes: Sequence[PushView], shard: ShardView) -> str:
         """Name the workers of its group whose push has not arrived."""
         group = push.group

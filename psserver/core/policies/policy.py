@@ -66,6 +66,13 @@ class Policy(Protocol):
         """
         ...
 
+    def awaited(self, pushes: Sequence[PushView], shard: ShardView) -> dict[str, int]:
+        """The workers that must push before some of `pushes`, which `decide` has left, are released.
+
+        Each has the number of the step that it holds up.
+        """
+        ...
+
     def explain(self, push: PushView, pushes: Sequence[PushView], shard: ShardView) -> str:
         """One sentence: for which workers and why `push`, which `decide` has left, is held."""
         ...

@@ -14,7 +14,7 @@ class StalenessPolicy(ABC):
     """A policy that decides and explains as `inner` does, but handles its first update."""
 
     def __init__(self, inner: Policy) -> None:
-        self.inner, self.explain = inner, inner.explain
+        self.inner, self.explain, self.awaited = inner, inner.explain, inner.awaited
 
     def decide(self, pushes: Sequence[PushView], shard: ShardView) -> list[Decision]:
         """Decide as `inner` does up to its first update, and handle that."""

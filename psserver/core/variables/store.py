@@ -27,6 +27,7 @@ from psserver.core.variables.element_checks import Magnitudes, check_finite, che
 from psserver.core.variables.variable import Variable, agreed_bytes, declared_bytes, initialize, slot_specs, tuned
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, UnknownVariable
+from pswire.limits import MAX_CHOICES
 from pswire.optimizers import Step, UpdateSpec
 from pswire.optimizers.optimizer import GUARDED
 from pswire.specs.encodings import ENCODINGS
@@ -35,9 +36,6 @@ from pswire.tensors.values import DTYPES, TensorSpec
 
 #: An upper bound of the growth of a variable to which an ordinary array is added.
 ADDITION_GROWTH = 1e-20
-
-#: The largest number of choices in a pull: each costs a few microseconds, during which the shard serves nothing else.
-MAX_CHOICES = 1000
 
 
 class Store:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from psserver.cli import main, serve
-from psserver.config import ServerConfig, StorageConfig, parse_shard, parse_size
+from psserver.config import ServerConfig, StorageConfig, parse_shard, parse_size, parse_timeout
 from psserver.rpc import server
 from psserver.rpc.server import ServerThread
 from pswire.errors import ConfigurationError
@@ -17,8 +17,16 @@ from pswire.specs.consistency import Asynchronous, DropStalePushes, IgnoreStalen
 from pswire.system import host
 
 SIZES = {"0": 0, "512": 512, "1K": 1024, "8G": 8 * 1024**3, "1.5m": 1536 * 1024, " 2T ": 2 * 1024**4}
+TIMEOUTS = {"45": 45.0, " 0.5": 0.5, "off": None, "off ": None, "1e9": 1e9}
 SHARDS = {"0/1": (0, 1), "1/2": (1, 2), " 09/10 ": (9, 10)}
 NONE = ["a:1,", "a:1 b:2", "", "G", "-1G", "8 GB", "1e9", "0x10", "٣", "1/1", "2/1", "-1/2", "0/0", "0/1/2", "٠/١"]
+
+
+def test_a_timeout_is_a_number_of_seconds_or_off():
+    assert {text: parse_timeout(text) for text in TIMEOUTS} == TIMEOUTS
+    for text in ("", "0", "-1", "nan", "inf", "1 s", "on"):
+        with pytest.raises(ConfigurationError, match="write a number of seconds above 0, or off"):
+            parse_timeout(text)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +50,7 @@ def test_sizes_and_shards_are_parsed_and_other_text_is_refused_with_an_example(p
         *[({"lease": seconds}, "lease, in seconds, must be more than 0") for seconds in (0.0, math.inf, math.nan)],
         *[({"grace": seconds}, "grace period, in seconds, must be at least 0") for seconds in (-1.0, math.nan)],
         *[({"linger": seconds}, "linger, in seconds, must be at least 0") for seconds in (-1.0, math.inf, math.nan)],
+        *[({"progress_timeout": seconds}, "progress timeout, in seconds, must be") for seconds in (0.0, math.inf)],
         ({"memory_limit": 0}, "memory limit, in bytes, must be at least 1"),
         ({"max_calls": 0}, "max_calls must be at least 1"),
     ],
@@ -86,13 +95,14 @@ def test_options_become_the_fields_of_their_names_before_the_environment_and_oth
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     monkeypatch.setattr(serve, "serve_until_signal", configs.append)
     text = "--no-keep-memory --bind 127.0.0.1:5000 --shard 1/3 --lease 7 --memory-limit 2K --grace 1.5 --max-calls 9 "
-    text += "--consistency sync:3,backup=1 --staleness drop:4 --shared-memory --linger 0"
+    text += "--consistency sync:3,backup=1 --staleness drop:4 --shared-memory --linger 0 --progress-timeout off"
     environment = {"PSSERVER_LINGER": "2.5", "PSSERVER_SHARED_MEMORY": "0", "PSSERVER_BIND": "0.0.0.0:0"}
     for options, given in ((text, {}), (text, environment), ("", environment), ("", {})):
         done = CliRunner().invoke(main.main, ["serve", *options.split()], env=given)
         assert done.exit_code == 0, done.output
     policies = {"consistency": Synchronous(3, backup=1), "staleness": DropStalePushes(4)}
     sizes = {"lease": 7.0, "memory_limit": 2048, "grace": 1.5, "max_calls": 9, "keep_memory": False, "linger": 0.0}
+    sizes["progress_timeout"] = None
     by_options = ServerConfig(bind="127.0.0.1:5000", shard=1, shards=3, **policies, **sizes)
     assert configs == [by_options] * 2 + [
         ServerConfig("0.0.0.0:0", linger=2.5, shared_memory=False),

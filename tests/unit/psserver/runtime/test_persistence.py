@@ -298,6 +298,28 @@ async def test_a_push_that_a_policy_held_when_the_server_was_killed_is_not_repla
 
 
 @run
+async def test_a_restarted_server_goes_on_without_a_stalled_worker_like_the_one_before(tmp_path):
+    async with Server(tmp_path / "one", consistency="sync:2", journal=True) as server:
+        for worker in "ab":
+            await server.join(worker)
+        await server.declare()
+        held = asyncio.create_task(server.push("a", sequence=1))
+        while not server.shard.waiting():
+            await asyncio.sleep(0)
+        server.executor._send(ms.Tick(stalled=("b",)))
+        assert (await held).outcome is ms.Outcome.APPLIED
+        await server.checkpoint()  # the state has it too
+        second = ms.Push(A, 2, (ms.Gradient("W", 1, -np.ones(2)),))
+        assert (await server.ask(second)).outcome is ms.Outcome.APPLIED
+        killed = server.killed("two")
+    for folder in (killed, tmp_path / "one"):
+        async with Server(folder, consistency="sync:2", journal=True) as again:
+            assert again.W == [2, 2]
+            third = ms.Push(A, 3, (ms.Gradient("W", 2, -np.ones(2)),))
+            assert (await again.ask(third)).outcome is ms.Outcome.APPLIED
+
+
+@run
 async def test_late_pushes_that_make_one_update_are_in_the_cut(tmp_path):
     async with Server(tmp_path / "one", shard=1, shards=2, consistency="sync:2") as server:
         for worker in "ab":

@@ -191,7 +191,7 @@ BAD = [
     (gradient(version=-1), "Gradient.version must be at least 0, got -1"),
     (gradient(dtype="float128"), "variable 'W': dtype 'float128' is not one of"),
     (gradient(shape=(-1, -2)), "variable 'W': shape"),
-    (gradient(shape=(1,) * 17), "16 of them at most"),
+    (gradient(shape=(1,) * 17), "Tensor.shape has 16 entries at most, got 17"),
     (gradient(shape=(2**62, 4)), "exceeds the address space"),
     (gradient(shape=(0, 2**62, 2**62), data=b""), "exceeds the address space"),
     (gradient(shape=(1,)), r"W float32\[1\]: 4 bytes expected, there are 8"),

@@ -1,0 +1,35 @@
+"""Limits of one message: how many entries its lists may have, how long its texts are.
+
+A receiver checks them before it makes anything of a list or text (`pswire.codec`), so that a message of a few
+megabytes cannot make millions of objects. They are far above what a job needs: 20,000 variables, 1,000 workers.
+"""
+
+#: Bytes of a request without lists of variables, such as a Join or a heartbeat.
+MAX_SMALL_REQUEST = 64 << 10
+
+#: Entries of a list with one for each variable: gradients, values, declarations, names, versions.
+MAX_ENTRIES = 32_768
+
+#: Entries of other lists, with one for each worker, job or epoch that a message names.
+MAX_LISTED = 4096
+
+#: Entries of a list with one for each shard.
+MAX_SHARDS = 1024
+
+#: Choices in a pull: each costs the shard some microseconds, during which it serves nothing else.
+MAX_CHOICES = 1000
+
+#: Parts of a packed array: its elements, and their scales or indices.
+MAX_PACKED_PARTS = 2
+
+#: Bytes of an optimizer or a row initializer: those of a schedule of some hundred steps.
+MAX_SPEC_BYTES = 8 << 10
+
+#: Characters of a word for displays, which shards keep for each worker.
+MAX_LABEL_LENGTH = 64
+
+#: Characters of a sentence for people, which shards keep.
+MAX_TEXT_LENGTH = 1000
+
+#: Characters of a sentence or path in an answer.
+MAX_ANSWER_TEXT_LENGTH = 16_000

@@ -1,0 +1,107 @@
+"""Messages of more parts than a job has: refused before anything is made of them, and others are served on."""
+
+import numpy as np
+import pytest
+
+from psserver.config import ServerConfig
+from psserver.rpc import service
+from psserver.rpc.server import ServerThread
+from pswire import errors
+from pswire.limits import MAX_CHOICES, MAX_ENTRIES, MAX_SMALL_REQUEST
+from pswire.v1 import paramserver_pb2 as pb
+from tests.server_client import Client
+
+TOO_MANY = MAX_ENTRIES + 1
+W = np.zeros(2, np.float32)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with ServerThread(ServerConfig(lease=60.0)) as server:
+        yield server
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The messages that the server decodes, by the names of their protobufs."""
+    names = []
+    for name in ("decode", "from_frame"):
+        whole = getattr(service, name)
+
+        def record(proto, receiver, whole=whole):
+            names.append(type(proto).__name__)
+            return whole(proto, receiver)
+
+        monkeypatch.setattr(service, name, record)
+    return names
+
+
+@pytest.fixture
+def client(server):
+    client = Client(server.address)
+    yield client
+    client.channel.close()
+
+
+def huge(sender):
+    """By method, a request with more entries than any job has, most of them of no use."""
+    sender = pb.Sender(worker=sender.worker, incarnation=sender.incarnation)
+    tensor = pb.Tensor(name="v", dtype="float32", shape=[1], inline=bytes(4))
+    return {
+        "Pull": pb.PullRequest(sender=sender, choices=[pb.Choice(name="W")] * 222_000),
+        "Register": pb.RegisterRequest(sender=sender, declarations=[pb.Declaration(tensor=tensor)] * TOO_MANY),
+        "Push": pb.PushRequest(sender=sender, sequence=1, gradients=[pb.Gradient(tensor=tensor)] * TOO_MANY),
+        "Assign": pb.AssignRequest(sender=sender, sequence=1, assignments=[pb.Assignment(tensor=tensor)] * TOO_MANY),
+        "Tune": pb.TuneRequest(sender=sender, sequence=1, names=map("v{}".format, range(TOO_MANY))),
+    }
+
+
+FIELDS = {
+    "Pull": f"PullRequest.choices has {MAX_CHOICES:,} entries at most, got 222,000",
+    "Register": f"RegisterRequest.declarations has {MAX_ENTRIES:,} entries at most, got {TOO_MANY:,}",
+    "Push": f"PushRequest.gradients has {MAX_ENTRIES:,} entries at most, got {TOO_MANY:,}",
+    "Assign": f"AssignRequest.assignments has {MAX_ENTRIES:,} entries at most, got {TOO_MANY:,}",
+    "Tune": f"TuneRequest.names has {MAX_ENTRIES:,} entries at most, got {TOO_MANY:,}",
+}
+PIECES = ("Pull", "Register", "Push", "Assign")
+
+
+@pytest.mark.parametrize("method", FIELDS)
+def test_a_request_of_nobody_who_has_joined_is_refused_before_it_is_decoded(client, decoded, method):
+    proto = huge(pb.Sender(worker="stranger", incarnation=1))[method]
+    with pytest.raises(errors.NotJoined, match="'stranger' has not joined"):
+        client.send(method, proto)
+    if method in PIECES:
+        with pytest.raises(errors.NotJoined, match="'stranger' has not joined"):
+            next(client.send_frames([pb.Frame(**{method.lower(): proto})]))
+    assert decoded == []
+
+
+@pytest.mark.parametrize("method", FIELDS)
+def test_too_many_entries_of_a_member_are_refused_with_field_count_and_limit_and_it_is_served_on(client, method):
+    me = client.join(f"w-{method}")
+    client.register(me, **{method: W})
+    proto = huge(me)[method]
+    with pytest.raises(errors.Malformed, match=FIELDS[method]):
+        client.send(method, proto)
+    if method in PIECES:
+        with pytest.raises(errors.Malformed, match=FIELDS[method]):
+            next(client.send_frames([pb.Frame(**{method.lower(): proto})]))
+    np.testing.assert_array_equal(client.value(me, method), W)
+
+
+@pytest.mark.parametrize("method", ["Join", "Renew", "Leave", "Take", "Barrier", "Stop", "Cut", "Restore", "Status"])
+def test_a_request_without_lists_of_variables_is_not_even_parsed_when_it_is_large(client, decoded, method):
+    rest = pb.Sender(worker=MAX_SMALL_REQUEST * "x").SerializeToString()
+    with pytest.raises(errors.TooLarge, match=f"{method}Request has 65,536 bytes at most, got 65,"):
+        client.send_bytes(method, rest)
+    assert decoded == []
+
+
+def test_a_tensor_transport_has_64_characters_at_most(client):
+    with pytest.raises(errors.Malformed, match=r"JoinRequest\.tensor_transport has 64 characters at most, got 65"):
+        client.send("Join", pb.JoinRequest(worker="w", shards=1, tensor_transport=65 * "x"))
+    me = client.join("w")
+    renew = pb.RenewRequest(sender=pb.Sender(worker="w", incarnation=me.incarnation), tensor_transport=65 * "x")
+    with pytest.raises(errors.Malformed, match=r"RenewRequest\.tensor_transport has 64 characters at most, got 65"):
+        client.send("Renew", renew)

@@ -1,0 +1,79 @@
+"""Members that train badly on purpose, over real sockets: others train on, and the damage of one push is bounded."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import pytest
+
+from psserver.config import ServerConfig
+from psserver.rpc.server import ServerThread
+from pswire.messages import Gradient, Join, Outcome, Push, Renew, Sender
+from pswire.specs.consistency import parse_consistency
+from tests.server_client import Client
+
+#: Seconds that others wait for a member without a push; its heartbeats come sooner than its lease ends.
+PROGRESS_TIMEOUT, LEASE = 0.2, 1.0
+
+
+@contextmanager
+def servers(shards=1, **options):
+    """The clients of servers of one job, by shard."""
+    with ExitStack() as stack:
+        clients = []
+        for shard in range(shards):
+            config = ServerConfig(shard=shard, shards=shards, lease=LEASE, **options)
+            clients.append(Client(stack.enter_context(ServerThread(config)).address))
+            stack.callback(clients[-1].channel.close)
+        yield clients
+
+
+def push(client, sender, sequence, value=1.0, version=0, **fields):
+    """The answer to a push of one gradient of W, with the value of W."""
+    gradient = Gradient("W", version, np.full(3, value, np.float32))
+    return client.transfer(Push(sender, sequence, (gradient,), pull=("W",), **fields))
+
+
+def renewing(client, member, waiting):
+    """The answer of a call that waits, during which a member does nothing but renew its lease."""
+    renewed = []
+    while not waiting.done():
+        renewed.append(client.unary(Renew(member)))
+    return waiting.result(), renewed
+
+
+@pytest.mark.parametrize("consistency", ["bounded:0", "sync:2"])
+def test_a_member_that_pushes_once_and_then_only_renews_its_lease_does_not_stop_the_others(consistency):
+    options = {"consistency": parse_consistency(consistency), "progress_timeout": PROGRESS_TIMEOUT}
+    with servers(**options) as (client,), ThreadPoolExecutor(2) as threads:
+        worker, member = client.join("worker"), client.join("member")
+        client.register(worker, W=np.zeros(3, np.float32))
+        once = threads.submit(push, client, member, 1)
+        if consistency == "sync:2":
+            push(client, worker, 1)
+        assert once.result().outcome is Outcome.APPLIED
+        answer, renewed = renewing(client, member, threads.submit(push, client, worker, 2, version=1))
+        assert (answer.outcome, renewed[0].waiting_for) == (Outcome.APPLIED, "")
+        row = client.status().workers[1]
+        assert (row.name, row.state) == ("member", "live")
+        assert row.waiting_for.startswith("nobody: it has held others up for longer than --progress-timeout")
+        renewing(client, worker, threads.submit(push, client, member, 2))  # it counts again: others wait for it
+        assert client.status().workers[1].waiting_for == ""
+
+
+def test_a_member_that_leaves_out_a_part_of_its_push_and_renews_its_lease_does_not_stop_the_others():
+    options = {"consistency": parse_consistency("sync:2"), "progress_timeout": PROGRESS_TIMEOUT}
+    with servers(2, **options) as clients, ThreadPoolExecutor(2) as threads:
+        senders = {}
+        for name in ("worker", "member"):
+            for shard, client in enumerate(clients):
+                senders[name] = Sender(name, client.unary(Join(name, shard=shard, shards=2)).incarnation)
+        worker, member = senders["worker"], senders["member"]
+        clients[1].register(worker, W=np.zeros(3, np.float32))
+        decided = [threads.submit(clients[0].transfer, Push(one, 1, (), shards=(1,))) for one in (worker, member)]
+        group = decided[0].result().group
+        assert {one.sender for one in group.members} == {worker, member}
+        waiting = threads.submit(push, clients[1], worker, 1, group=group)
+        answer, _ = renewing(clients[1], member, waiting)
+        np.testing.assert_array_equal(answer.values[0].array, [-1, -1, -1])
+        assert push(clients[1], member, 1, group=group).outcome is Outcome.DROPPED  # it comes too late

@@ -1,0 +1,103 @@
+"""Every list and every text of every message has a limit, which is checked before anything is made of its entries."""
+
+import pytest
+from google.protobuf.message import Message
+
+from pswire.codec import decode, encode
+from pswire.codec.messages import _BY_PROTO
+from pswire.errors import Malformed
+from pswire.limits import MAX_ANSWER_TEXT_LENGTH, MAX_CHOICES, MAX_ENTRIES, MAX_LISTED, MAX_SPEC_BYTES
+from pswire.tensors.transport import InlineReceiver, InlineSender
+from pswire.v1 import paramserver_pb2 as pb
+from tests.unit.pswire.codec.test_codec import FULL
+
+TOO_MANY = 1 + max(MAX_ENTRIES + MAX_CHOICES, MAX_ANSWER_TEXT_LENGTH)
+SPECS = ("Optimizer", "RowInitializer")
+REFUSALS = r"{field} has [\d,]+ (entries|characters) at most, got 33,769|{field} cannot|{text}"
+TEXTS = "|".join(
+    (
+        "a name has 1 to 256 printable characters, got 33,769 of them",
+        "bytes expected, there are 33769",
+        "dtype 'xxxxxxxxxxxxxxxxxxxx' is not one of",
+        "cannot be in the form",
+    )
+)
+
+
+def fields_of(proto, path=()):
+    """The path of every list, text and bytes within a message, by message type and field; those of specs as one."""
+    for field in proto.DESCRIPTOR.fields:
+        here = (*path, field.name)
+        key = f"{proto.DESCRIPTOR.name}.{field.name}"
+        value = getattr(proto, field.name)
+        if proto.DESCRIPTOR.name in SPECS:
+            yield key, here
+            continue
+        if field.is_repeated or isinstance(value, str | bytes):
+            yield key, here
+        parts = value if field.is_repeated else [value]
+        present = field.is_repeated or (isinstance(value, Message) and proto.HasField(field.name))
+        for place, part in enumerate(parts if present else ()):
+            if isinstance(part, Message):
+                yield from fields_of(part, (*here, place) if field.is_repeated else here)
+
+
+def declared(descriptor, seen):
+    """The list, text and bytes fields of a message type and of its parts, as `fields_of` names them."""
+    if descriptor.name in seen:
+        return
+    seen.add(descriptor.name)
+    for field in descriptor.fields:
+        if descriptor.name in SPECS or field.is_repeated or field.type in (field.TYPE_STRING, field.TYPE_BYTES):
+            yield f"{descriptor.name}.{field.name}"
+        if field.message_type is not None and descriptor.name not in SPECS:
+            yield from declared(field.message_type, seen)
+
+
+def overfill(proto, path):
+    """Makes the field at `path` far too long."""
+    *outer, name = path
+    for step in outer:
+        proto = proto[step] if isinstance(step, int) else getattr(proto, step)
+    value, field = getattr(proto, name), proto.DESCRIPTOR.fields_by_name[name]
+    if type(proto).__name__ in SPECS:
+        value.update({str(number): 0.0 for number in range(MAX_SPEC_BYTES // 8)})
+    elif isinstance(value, str | bytes):
+        setattr(proto, name, TOO_MANY * ("x" if isinstance(value, str) else b"x"))
+    elif field.message_type is not None:
+        while len(value) < TOO_MANY:
+            value.add()
+    else:
+        text = field.type == field.TYPE_STRING
+        value.extend([str(n) if text else n for n in range(TOO_MANY - len(value))])
+
+
+CASES = {}
+for message in FULL:
+    for key, path in fields_of(encode(message, InlineSender())):
+        CASES.setdefault(key, (message, path))
+
+
+@pytest.mark.parametrize("key", CASES)
+def test_a_list_or_text_that_is_too_long_is_refused_with_its_name_its_length_and_the_limit(key):
+    message, path = CASES[key]
+    proto = encode(message, InlineSender())
+    overfill(proto, path)
+    spec = key.partition(".")[0] if key.startswith(SPECS) else ""
+    refusal = f"{spec} has 8,192 bytes at most, got" if spec else REFUSALS.format(field=key, text=TEXTS)
+    with pytest.raises(Malformed, match=refusal):
+        decode(type(proto).FromString(proto.SerializeToString()), InlineReceiver())
+
+
+def test_no_field_of_any_message_is_without_a_limit():
+    seen = set()
+    every = {key for proto in _BY_PROTO for key in declared(proto.DESCRIPTOR, seen)}
+    assert every - CASES.keys() == set()
+
+
+def test_a_message_with_20000_variables_or_1000_workers_is_within_the_limits():
+    assert MAX_ENTRIES >= 20_000
+    assert MAX_LISTED >= 1000
+    names = tuple(f"layer-{number}/kernel" for number in range(20_000))
+    proto = pb.PullRequest(sender=pb.Sender(worker="w", incarnation=1), names=names, known_versions=range(20_000))
+    assert decode(proto, InlineReceiver()).names == names
