@@ -32,7 +32,7 @@ from psserver.core.variables.element_checks import Inspection, Magnitudes, inspe
 from psserver.core.variables.store import Store
 from psserver.core.variables.variable import Variable
 from pswire import messages as ms
-from pswire.errors import InvalidMessage, ParamServerError, StateLost, Unavailable, UnknownVariable, WrongShard
+from pswire.errors import InvalidMessage, StateLost, Unavailable, UnknownVariable, WrongShard
 from pswire.specs.consistency import (
     Asynchronous,
     Consistency,
@@ -224,10 +224,6 @@ class Shard:
     def keeps_served_weights(self) -> bool:
         """Whether later updates depend on the values that pulls were answered with."""
         return self._store.strength > 0
-
-    def refusal(self, sender: ms.Sender) -> ParamServerError | None:
-        """Why a worker of this incarnation is no live member; None: it is one."""
-        return None if self._members.is_live(sender) else self._members.refusal(sender)
 
     @property
     def job_end(self) -> JobEnd | None:

@@ -25,7 +25,7 @@ from psserver.runtime.executor import STOPPING_ERROR, AnswerTooLarge, Executor
 from pswire.channel import status_of
 from pswire.codec import check_size, decode, encode, from_frame, request_of, sender_of, to_frame
 from pswire.errors import InternalError, Malformed, ParamServerError, Unavailable
-from pswire.messages import Allocator, Answer, Request, Sender, tensor_bytes
+from pswire.messages import Allocator, Request, Sender, tensor_bytes
 from pswire.tensors.frames import Incoming, incoming
 from pswire.tensors.shared_memory import SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
@@ -68,7 +68,7 @@ class Service:
 
     def tick(self) -> None:
         """End the streams of workers that are no members any more."""
-        self._streams.close_refused(self._executor.shard.refusal)
+        self._streams.close_refused(self._executor.shard.check_sender)
 
     def close(self) -> None:
         """End streams between two calls; others end after their call."""
@@ -132,11 +132,11 @@ class Service:
         context: grpc.aio.ServicerContext,
     ) -> None:
         """Serve one call, whose first frame has `nbytes`; larger messages and answers wait for admission."""
-        self._check_sender(request_of(frame))
+        if (member := self._check_sender(request_of(frame))) is not None:
+            self._streams.belongs_to(stream, member)
         receiver = StreamReceiver(frame.data, SharedReceiver(attached.memories))
         message = cast(Request, from_frame(frame, receiver))
         region = attached.region(frame.header)
-        self._note_member(message, stream)
         if not receiver.nbytes and tensor_bytes(message) <= MAX_INLINE_MESSAGE:
             self._admission.hold(stream.account, nbytes)
             try:
@@ -169,8 +169,17 @@ class Service:
             sender = StreamSender(region)
             await self._send(to_frame(answer, sender), sender, context)
 
-                message = cast(Request, from_frame(frame, receiver))
-                deadline = Deadline(self._timeout)
+    def _check_sender(self, proto: Proto) -> Sender | None:
+        """The sender of a request; refuses nobody who takes part, before anything is made of the rest of it."""
+        if (sender := sender_of(proto)) is not None:
+            self._executor.shard.check_sender(sender)
+        return sender
+
+    async def _send(self, header: pb.Frame, sender: StreamSender, context: grpc.aio.ServicerContext) -> None:
+        deadline = Deadline(self._timeout)
+        for frame in sender.frames(header):
+            await deadline.wait(context.write(frame))
+            deadline.passed(len(frame))
 
     async def _in_time(self, step: Awaitable[_Result]) -> _Result:
         return await Deadline(self._timeout).wait(step)

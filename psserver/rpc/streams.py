@@ -125,10 +125,12 @@ class Streams:
         if not theirs:
             del self._members[member]
 
-    def close_refused(self, refusal: Callable[[Sender], ParamServerError | None]) -> None:
-        """End the streams of workers that are no live members, with the error that says why."""
+    def close_refused(self, check: Callable[[Sender], object]) -> None:
+        """End the streams of workers that are no live members, with the error by which `check` says so."""
         for member, streams in self._members.items():
-            if (reason := refusal(member)) is not None:
+            try:
+                check(member)
+            except ParamServerError as reason:
                 for stream in streams:
                     stream.end(reason)
 
