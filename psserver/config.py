@@ -6,6 +6,8 @@ from pathlib import Path
 
 from pswire.addresses import check_address
 from pswire.errors import ConfigurationError
+from pswire.security.exposure import check_exposure
+from pswire.security.token_files import read_tokens
 from pswire.specs.checkpoints import CheckpointEvery, JournalSync
 from pswire.specs.consistency import Asynchronous, Consistency, IgnoreStaleness, StalenessSpec
 from pswire.specs.spec import check_count, check_number
@@ -44,6 +46,10 @@ def parse_size(text: str) -> int:
     if not found:
         raise ConfigurationError(f"{text!r}: write a number of bytes, with K, M, G or T for powers of 1024, such as 8G")
     return int(float(found[1]) * _UNITS[found[2]])
+
+
+#: Whether clients need a certificate that is signed by `--tls-ca`.
+CLIENT_CERTIFICATES = ("off", "required")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +111,12 @@ class ServerConfig(StorageOptions):
     shared_memory: bool = True
     reflection: bool = False
     checkpoint_dir: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_ca: Path | None = None
+    client_certificates: str = "off"
+    token_file: Path | None = None
+    insecure: bool = False
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -126,10 +138,44 @@ class ServerConfig(StorageOptions):
         except (TypeError, ValueError) as error:
             raise ConfigurationError(str(error)) from error
 
+        self._check_security()
         if self.checkpoint_dir is None and (self.journal or self.checkpoint_every is not None):
             raise ConfigurationError("--journal and --checkpoint-every need a folder: --checkpoint-dir")
         if self.keep_journal and not self.journal:
             raise ConfigurationError("--keep-journal needs a journal: --journal")
+
+    def _check_security(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigurationError("--tls-cert and --tls-key belong together: give both, or neither")
+        if self.client_certificates not in CLIENT_CERTIFICATES:
+            raise ConfigurationError(
+                f"client_certificates must be one of {', '.join(CLIENT_CERTIFICATES)}, got {self.client_certificates!r}"
+            )
+        if self.asks_clients and (self.tls_cert is None or self.tls_ca is None):
+            raise ConfigurationError(
+                "--client-certificates required needs --tls-cert and --tls-key, and the CA of the clients: --tls-ca"
+            )
+        _ = self.exposure
+
+    @property
+    def asks_clients(self) -> bool:
+        """Whether clients need a certificate."""
+        return self.client_certificates == "required"
+
+    @property
+    def exposure(self) -> str:
+        """The warning about a server that is open to other machines on purpose; "" without one."""
+        knows_callers = self.token_file is not None or self.asks_clients
+        return check_exposure(
+            self.bind, tls=self.tls_cert is not None, knows_callers=knows_callers, insecure=self.insecure
+        )
+
+    def job_key(self) -> bytes | None:
+        """The job key in the token file, the same for all servers of the job; None without one.
+
+        Raises `ConfigurationError` if the file cannot be used.
+        """
+        return None if self.token_file is None else read_tokens(self.token_file).key
 
     @property
     def storage(self) -> StorageConfig | None:

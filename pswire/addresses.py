@@ -13,6 +13,7 @@ DEFAULT_ADDRESS = "127.0.0.1:7070"
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _PORT = re.compile(r"[0-9]{1,5}")
 _MAX_SOCKET_PATH = 107  # bytes: sockaddr_un on Linux, without the terminating zero
+_LOOPBACK_V4 = re.compile(r"127(\.[0-9]{1,3}){3}")
 #: The addresses of all interfaces, and the loopback of the same family.
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
@@ -76,12 +77,18 @@ def local_address(bind: str) -> str:
     return _LOOPBACK.get(host, host) + colon + port
 
 
+def is_local(address: str) -> bool:
+    """Whether only this machine reaches the address: of the loopback interface, or a Unix socket."""
+    host = address.rpartition(":")[0]
+    return address.startswith("unix:") or host in ("localhost", "[::1]") or _LOOPBACK_V4.fullmatch(host) is not None
+
+
 def remote_address(bind: str) -> str:
     """The address by which other machines reach a server that listens on `bind`: this host's name for all interfaces.
 
     Empty if they cannot: for loopback addresses and Unix sockets.
     """
     host, colon, port = bind.rpartition(":")
-    if bind.startswith("unix:") or host in ("localhost", "[::1]") or host.startswith("127."):
+    if is_local(bind):
         return ""
     return (socket.gethostname() if host in _LOOPBACK else host) + colon + port

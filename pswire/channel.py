@@ -9,6 +9,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from pswire import errors
 from pswire.addresses import check_address
 from pswire.errors import FAMILY, ParamServerError
+from pswire.security.connection_check import handshake_problem
+from pswire.security.credentials import NO_CREDENTIALS, Credentials
+from pswire.security.token_channel import TokenChannel
 
 _MESSAGE_SIZES = (  # 2 MiB of tensors and their descriptions, or a Status of many variables
     ("grpc.max_receive_message_length", (4 << 20) + (64 << 10)),
@@ -48,22 +51,32 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
-def open_channel(address: str) -> grpc.Channel:
-    """A channel to the server at `address`, which connects at first use. Raises `ConfigurationError`."""
-    return grpc.insecure_channel(check_address(address), options=CLIENT_OPTIONS)
+def open_channel(address: str, credentials: Credentials = NO_CREDENTIALS) -> grpc.Channel:
+    """A channel to the server at `address`, which connects at first use; each call has the token of `credentials`.
+
+    Raises `ConfigurationError`, also for files that cannot be used, and for a token that would not be encrypted.
+    """
+    address = check_address(address)
+    token = credentials.token(address)
+    if credentials.tls:
+        ca, key, certificate = credentials.certificates()
+        channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, certificate), CLIENT_OPTIONS)
+    else:
+        channel = grpc.insecure_channel(address, options=CLIENT_OPTIONS)
+    return TokenChannel(channel, token) if token else channel
 
 
-def check_health(address: str, timeout: float) -> bool:
+def check_health(address: str, timeout: float, credentials: Credentials = NO_CREDENTIALS) -> bool:
     """Whether the server at `address` is serving, by the standard gRPC health service.
 
     Raises `Unavailable` or `TimedOut` (after `timeout` seconds), and `ConfigurationError` for an invalid address or a
     server without a health service.
     """
-    with open_channel(address) as channel:
+    with open_channel(address, credentials) as channel:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=timeout)
         except grpc.RpcError as error:
-            raise error_from(error, address) from error
+            raise error_from(error, address, credentials) from error
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
@@ -75,7 +88,9 @@ _MAX_ENCODED = 6_000  # bytes: gRPC begins to refuse metadata at 8 KiB
 _BY_STATUS: dict[str, type[ParamServerError]] = {
     **dict.fromkeys(("CANCELLED", "ABORTED", "UNAVAILABLE"), errors.Unavailable),
     **dict.fromkeys(("INVALID_ARGUMENT", "FAILED_PRECONDITION", "OUT_OF_RANGE"), errors.InvalidMessage),
-    **dict.fromkeys(("PERMISSION_DENIED", "UNAUTHENTICATED", "UNIMPLEMENTED"), errors.ConfigurationError),
+    "PERMISSION_DENIED": errors.PermissionDenied,
+    "UNAUTHENTICATED": errors.Unauthenticated,
+    "UNIMPLEMENTED": errors.ConfigurationError,
     "DEADLINE_EXCEEDED": errors.TimedOut,
     "NOT_FOUND": errors.UnknownVariable,
     "ALREADY_EXISTS": errors.AlreadyRegistered,
@@ -100,8 +115,12 @@ def _shorten(text: str) -> str:
     return text
 
 
-def error_from(rpc_error: grpc.RpcError, address: str) -> ParamServerError:
-    """The error for a failed call to `address`: of the class that the server names if that has this status."""
+def error_from(rpc_error: grpc.RpcError, address: str, credentials: Credentials = NO_CREDENTIALS) -> ParamServerError:
+    """The error for a failed call to `address`: of the class that the server names if that has this status.
+
+    `Unauthenticated` if the connection failed at a handshake, whose reason gRPC does not give: this makes another one
+    with these `credentials`, and takes a second at most.
+    """
     code, details, metadata = (
         getattr(rpc_error, name, lambda: None)() for name in ("code", "details", "trailing_metadata")
     )
@@ -113,6 +132,8 @@ def error_from(rpc_error: grpc.RpcError, address: str) -> ParamServerError:
         return errors.Unavailable(
             f"the server at {address} is at its limit of concurrent calls (--max-calls): {details}"
         )
+    if status == "UNAVAILABLE" and (problem := handshake_problem(address, details, credentials)):
+        return errors.Unauthenticated(problem)
     return _BY_STATUS.get(status, errors.InternalError)(_explain(status, details, address))
 
 

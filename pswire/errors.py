@@ -99,6 +99,14 @@ class ConfigurationError(ParamServerError, status="INVALID_ARGUMENT", fault="use
     """An invalid flag, environment variable or argument."""
 
 
+class Unauthenticated(ParamServerError, status="UNAUTHENTICATED", fault="user"):
+    """A caller without a token that the server knows, or a certificate that the other side does not accept."""
+
+
+class PermissionDenied(ParamServerError, status="PERMISSION_DENIED", fault="user"):
+    """A token whose role does not allow the call."""
+
+
 class StorageError(ParamServerError, status="DATA_LOSS", fault="receiver"):
     """A file of a checkpoint or journal that cannot be read or written, or belongs to another job or shard."""
 

@@ -243,6 +243,8 @@ def _problems(answers: Sequence[ShardAnswer]) -> Iterable[str]:
         if len(values) > 1:
             yield f"all servers of a job need the same {option}; these have {' and '.join(sorted(values))}"
     for address, report in known:
+        if report.exposure:
+            yield f"shard {report.shard} at {address}: {report.exposure}"
         if report.storage.problem:
             yield f"shard {report.shard} at {address}: {report.storage.problem}"
     without = [address for address, report in known if not report.storage.folder]

@@ -11,6 +11,7 @@ from pswire.codec import decode, encode
 from pswire.errors import Malformed
 from pswire.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.messages import Status, StatusReport
+from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 
@@ -18,23 +19,24 @@ from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 class StatusClient(ExitStack):
     """Connections to the servers of a job. A context manager, whose end cancels calls under way."""
 
-    def __init__(self, addresses: Sequence[str]) -> None:
+    def __init__(self, addresses: Sequence[str], credentials: Credentials = NO_CREDENTIALS) -> None:
         super().__init__()
-        self._addresses = addresses
-        channels = [self.enter_context(open_channel(address)) for address in addresses]
+        self._addresses, self._credentials = addresses, credentials
+        channels = [self.enter_context(open_channel(address, credentials)) for address in addresses]
         self._stubs = [ParameterServerStub(channel) for channel in channels]  # type: ignore[no-untyped-call]
 
     def ask(self, timeout: float) -> JobStatus:
         """The status of the job, from all shards that answer within `timeout` seconds. Does not raise."""
         calls = [stub.Status.future(encode(Status(), InlineSender()), timeout=timeout) for stub in self._stubs]
-        return merge_reports([_answer(address, call) for address, call in zip(self._addresses, calls, strict=True)])
+        answers = zip(self._addresses, calls, strict=True)
+        return merge_reports([_answer(address, call, self._credentials) for address, call in answers])
 
 
-def _answer(address: str, call: Any) -> ShardAnswer:  # noqa: ANN401 - grpc has no types
+def _answer(address: str, call: Any, credentials: Credentials) -> ShardAnswer:  # noqa: ANN401 - grpc has no types
     try:
         report = decode(call.result(), InlineReceiver())
     except grpc.RpcError as error:
-        return ShardAnswer(address, problem=str(error_from(error, address)))
+        return ShardAnswer(address, problem=str(error_from(error, address, credentials)))
     except Malformed as error:
         return ShardAnswer(address, problem=f"the answer of {address} is not a status; is it another version? {error}")
     assert isinstance(report, StatusReport)

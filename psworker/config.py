@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pswire.errors import ConfigurationError
+from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.specs.checkpoints import CheckpointEvery, EverySeconds, parse_checkpoint_every
 from pswire.specs.encodings import NONE, Compression, parse_compression, parse_encoding
 from pswire.system.host import process_name
@@ -143,6 +144,7 @@ class WorkerConfig:
     shared_memory: bool = True
     strategy: StrategyConfig = StrategyConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
+    credentials: Credentials = NO_CREDENTIALS
     progress: str = "auto"
     job: str = ""
     resume: bool = False
@@ -189,10 +191,10 @@ def worker_config(
 ) -> WorkerConfig:
     """The configuration: each argument, or else its environment variable `$PSWORKER_...`, or else the default.
 
-    Arguments are those of `psworker.session`, and `keep_memory`: fields of `WorkerConfig`, `StrategyConfig` and
-    `CheckpointConfig`, where servers may be a text with commas between the addresses, `compress` is as
-    `parse_compression` takes it, and `checkpoint_every` as `parse_checkpoint_every`. In the environment, booleans are 1
-    or 0.
+    Arguments are those of `psworker.session`, and `keep_memory`: fields of `WorkerConfig`, `StrategyConfig`,
+    `CheckpointConfig` and `Credentials`, where servers may be a text with commas between the addresses, `compress` is
+    as `parse_compression` takes it, and `checkpoint_every` as `parse_checkpoint_every`. In the environment, booleans
+    are 1 or 0.
 
     Raises:
         ConfigurationError: an invalid value.
@@ -212,8 +214,16 @@ def worker_config(
     }
     strategy = StrategyConfig(**_given(StrategyConfig, options))
     checkpoints = CheckpointConfig(**_given(CheckpointConfig, options))
+    credentials = Credentials(**_given(Credentials, options))
     values = _given(WorkerConfig, options) | options  # refuses unknown options
-    return WorkerConfig(tuple(servers), compression=compression, strategy=strategy, checkpoints=checkpoints, **values)
+    return WorkerConfig(
+        tuple(servers),
+        compression=compression,
+        strategy=strategy,
+        checkpoints=checkpoints,
+        credentials=credentials,
+        **values,
+    )
 
 
 _FLAGS = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True)  # as click accepts them

@@ -8,6 +8,7 @@ from pswire.channel import error_from, open_channel
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.messages import Declaration, Join, Pull, Register, Sender, Status
 from pswire.optimizers import GradientDescent
+from pswire.security.credentials import NO_CREDENTIALS
 from pswire.tensors.frames import incoming
 from pswire.tensors.shared_memory import SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
@@ -22,9 +23,9 @@ TIMEOUT = 30
 class Client:
     """One channel to a server."""
 
-    def __init__(self, address):
-        self.address = address
-        self.channel = open_channel(address)
+    def __init__(self, address, credentials=NO_CREDENTIALS):
+        self.address, self.credentials = address, credentials
+        self.channel = open_channel(address, credentials)
         self.stub = ParameterServerStub(self.channel)
 
     def unary(self, message):
@@ -35,13 +36,13 @@ class Client:
         try:
             return decode(getattr(self.stub, method)(proto, timeout=TIMEOUT), InlineReceiver())
         except grpc.RpcError as error:
-            raise error_from(error, self.address) from None
+            raise error_from(error, self.address, self.credentials) from None
 
     def send_bytes(self, method, data):
         try:
             return self.channel.unary_unary(f"/paramserver.v1.ParameterServer/{method}")(data, timeout=TIMEOUT)
         except grpc.RpcError as error:
-            raise error_from(error, self.address) from None
+            raise error_from(error, self.address, self.credentials) from None
 
     def send_frames(self, frames):
         """The answers to a Transfer of any frames, as they come."""
@@ -72,7 +73,7 @@ class Stream:
     """An open Transfer; `memories` has the segments that it has attached, by their numbers."""
 
     def __init__(self, client):
-        self._address, self._frames, self.memories = client.address, queue.SimpleQueue(), {}
+        self._client, self._frames, self.memories = client, queue.SimpleQueue(), {}
         transfer = client.channel.stream_stream("/paramserver.v1.ParameterServer/Transfer", pb.Frame.SerializeToString)
         self._received = transfer(iter(self._frames.get, None), timeout=TIMEOUT)
 
@@ -95,7 +96,7 @@ class Stream:
         try:
             data = next(self._received, None)
         except grpc.RpcError as error:
-            raise error_from(error, self._address) from None
+            raise error_from(error, self._client.address, self._client.credentials) from None
         return None if data is None else incoming(data)
 
     def answer(self):

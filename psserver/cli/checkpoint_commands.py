@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from psserver.cli.options import SECONDS, addresses_argument, json_option, option
+from psserver.cli.options import SECONDS, addresses_argument, credentials_options, json_option, option
+from pswire.security.credentials import Credentials
 from pswire.system.host import refuse_windows
 
 _directory = click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
@@ -33,7 +34,8 @@ def checkpoint_group() -> None:
 @checkpoint_group.command("save")
 @addresses_argument
 @option("--timeout", type=SECONDS, default=60.0, help="Time to wait for it.")
-def save_command(addresses: tuple[str, ...], timeout: float) -> None:
+@credentials_options
+def save_command(addresses: tuple[str, ...], timeout: float, credentials: Credentials) -> None:
     """Write a checkpoint of the running job whose servers are at ADDRESSES, in the order of their shards.
 
     By default it is one at 127.0.0.1:7070.
@@ -42,7 +44,7 @@ def save_command(addresses: tuple[str, ...], timeout: float) -> None:
     """
     from psserver.cli.checkpoint_save import save
 
-    click.echo(save(addresses, timeout))
+    click.echo(save(addresses, timeout, credentials))
 
 
 @checkpoint_group.command("list")

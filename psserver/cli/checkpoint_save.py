@@ -10,13 +10,14 @@ from psserver.cli.unary_call import call
 from pswire.channel import open_channel
 from pswire.errors import StorageError, TimedOut
 from pswire.messages import Cut, CutReport
+from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 
 #: Seconds between two questions whether it is written, and between two lines about what it waits for.
 PAUSE, NOTE_EVERY = 0.1, 2.0
 
 
-def save(addresses: Sequence[str], timeout: float) -> int:
+def save(addresses: Sequence[str], timeout: float, credentials: Credentials = NO_CREDENTIALS) -> int:
     """Begin a checkpoint on all servers of a job, in the order of their shards; its number, when all have written it.
 
     Raises:
@@ -25,12 +26,12 @@ def save(addresses: Sequence[str], timeout: float) -> int:
         Unavailable: a server cannot be reached.
     """
     with ExitStack() as stack:
-        channels = {address: stack.enter_context(open_channel(address)) for address in addresses}
+        channels = {address: stack.enter_context(open_channel(address, credentials)) for address in addresses}
         stubs = {address: ParameterServerStub(one) for address, one in channels.items()}  # type: ignore[no-untyped-call]
-        return _save(stubs, timeout)
+        return _save(stubs, timeout, credentials)
 
 
-def _save(stubs: dict[str, ParameterServerStub], timeout: float) -> int:
+def _save(stubs: dict[str, ParameterServerStub], timeout: float, credentials: Credentials) -> int:
     until, noted = time.monotonic() + timeout, time.monotonic()
     number, waiting = 0, dict.fromkeys(stubs, "it was not asked yet")
     while waiting:
@@ -38,7 +39,7 @@ def _save(stubs: dict[str, ParameterServerStub], timeout: float) -> int:
             where = "; ".join(f"{address}: {reason}" for address, reason in waiting.items())
             raise TimedOut(f"no complete checkpoint within {timeout:g} s: {where}")
         for address in list(waiting):
-            report = _ask(address, stubs[address], number, until - time.monotonic())
+            report = _ask(address, stubs[address], number, until - time.monotonic(), credentials)
             number = number or report.number
             if not number:  # shard 0 is busy with another one
                 waiting[address] = report.waiting_for
@@ -57,8 +58,8 @@ def _save(stubs: dict[str, ParameterServerStub], timeout: float) -> int:
     return number
 
 
-def _ask(address: str, stub: ParameterServerStub, number: int, timeout: float) -> CutReport:
-    answer = call(address, stub.Cut, Cut(number), max(timeout, PAUSE))
+def _ask(address: str, stub: ParameterServerStub, number: int, timeout: float, credentials: Credentials) -> CutReport:
+    answer = call(address, stub.Cut, Cut(number), max(timeout, PAUSE), credentials)
     assert isinstance(answer, CutReport)
     if not answer.storage:
         raise StorageError(f"the server at {address} keeps no checkpoints: start it with --checkpoint-dir")

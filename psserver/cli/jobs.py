@@ -12,6 +12,7 @@ from pswire.errors import ConfigurationError, Unavailable
 from pswire.fitted_table import Column, FittedTable
 from pswire.job_status import JobStatus
 from pswire.messages import Emptied, Reset
+from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.status_client import StatusClient
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 
@@ -26,22 +27,24 @@ _COLUMNS = (
 )
 
 
-def show_jobs(addresses: Sequence[str], timeout: float, *, as_json: bool) -> None:
+def show_jobs(
+    addresses: Sequence[str], timeout: float, credentials: Credentials = NO_CREDENTIALS, *, as_json: bool
+) -> None:
     """Print the jobs of these servers. Raises `Unavailable` if shard 0 does not answer."""
-    jobs = _ask(addresses, timeout).jobs
+    jobs = _ask(addresses, timeout, credentials).jobs
     if as_json:
         click.echo(json.dumps([plain(one.job) | plain(one) | {"job": str(one.job)} for one in jobs], indent=2))
         return
     make_console().print(FittedTable(_COLUMNS, jobs))
 
 
-def reset(addresses: Sequence[str], timeout: float, *, force: bool) -> str:
+def reset(addresses: Sequence[str], timeout: float, credentials: Credentials = NO_CREDENTIALS, *, force: bool) -> str:
     """End the job of these servers; the line that says so.
 
     Raises `ConfigurationError` if they are not all shards of one job, and `Unavailable` if one does not answer, or
     workers are live and `force` is not given; before anything is done.
     """
-    status = _ask(addresses, timeout)
+    status = _ask(addresses, timeout, credentials)
     reports = [answer.report for answer in status.answers if answer.report is not None]
     if sorted(report.shard for report in reports) != list(range(status.shards)):
         named = ", ".join(str(report.shard) for report in reports)
@@ -52,21 +55,21 @@ def reset(addresses: Sequence[str], timeout: float, *, force: bool) -> str:
     number = max(report.jobs[-1].job.number for report in reports) + 1
     in_order = sorted(zip(reports, addresses, strict=True), key=lambda pair: pair[0].shard)
     for _, address in in_order:  # shard 0 first: it tells workers which job there is
-        _reset_shard(address, Reset(number, force), timeout)
+        _reset_shard(address, Reset(number, force), timeout, credentials)
     ended = status.jobs[-1]
     return f"{ended.job} was {ended.state} at step {ended.global_step:,}; the servers are empty"
 
 
-def _reset_shard(address: str, message: Reset, timeout: float) -> None:
-    with open_channel(address) as channel:
+def _reset_shard(address: str, message: Reset, timeout: float, credentials: Credentials) -> None:
+    with open_channel(address, credentials) as channel:
         stub = ParameterServerStub(channel)  # type: ignore[no-untyped-call]
-        answer = call(address, stub.Reset, message, timeout)
+        answer = call(address, stub.Reset, message, timeout, credentials)
     assert isinstance(answer, Emptied)
 
 
-def _ask(addresses: Sequence[str], timeout: float) -> JobStatus:
+def _ask(addresses: Sequence[str], timeout: float, credentials: Credentials) -> JobStatus:
     """The status, from all shards. Raises `Unavailable`."""
-    with StatusClient(addresses) as client:
+    with StatusClient(addresses, credentials) as client:
         status = client.ask(timeout)
     if silent := [answer.problem for answer in status.answers if answer.report is None]:
         raise Unavailable("\n".join(silent))

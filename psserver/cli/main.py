@@ -15,13 +15,23 @@ import click
 
 from psserver.cli.checkpoint_commands import checkpoint_group, export_command
 from psserver.cli.job_commands import jobs_command, reset_command
-from psserver.cli.options import SECONDS, addresses_argument, json_option, option, timeout_option
-from psserver.config import ServerConfig, parse_shard, parse_size, parse_timeout
+from psserver.cli.options import (
+    SECONDS,
+    addresses_argument,
+    credentials_options,
+    json_option,
+    option,
+    timeout_option,
+    tls_options,
+)
+from psserver.cli.security_commands import certs_command, token_group
+from psserver.config import CLIENT_CERTIFICATES, ServerConfig, parse_shard, parse_size, parse_timeout
 from pswire.addresses import DEFAULT_ADDRESS, check_address, local_address
 from pswire.channel import check_health
 from pswire.command_group import InterruptibleGroup
 from pswire.errors import ParamServerError
 from pswire.parsed_option import Parsed
+from pswire.security.credentials import Credentials
 from pswire.specs.checkpoints import JournalSync, parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.system.host import refuse_windows
@@ -77,6 +87,7 @@ def _field(name: str, text: str, kind: Any = None, **settings: Any) -> Callable[
 _LEVEL = click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
 _POLICY, _HANDLING = Parsed("POLICY", parse_consistency), Parsed("HANDLING", parse_staleness)
 _SHARD, _SIZE, _TIME = Parsed("I/N", parse_shard), Parsed("SIZE", parse_size), {"kind": float, "metavar": "SECONDS"}
+_FILE = click.Path(dir_okay=False, path_type=Path)
 _MEMORY = "80 % of the memory of the machine or its container"
 
 
@@ -141,6 +152,22 @@ _MEMORY = "80 % of the memory of the machine or its container"
     "When a shard restarts without its last changes: all go back to a common checkpoint, or the job fails.",
     click.Choice(["rollback", "fail"]),
 )
+@_field(
+    "tls-cert",
+    "The server's certificate and its chain, in PEM; read again when it changes.",
+    _FILE,
+    show_default="no TLS",
+)
+@_field("tls-key", "The private key of the certificate.", _FILE, show_default="no TLS")
+@_field("tls-ca", "The CA of the clients' certificates.", _FILE, show_default="none")
+@_field("client-certificates", "Whether clients need a certificate.", click.Choice(CLIENT_CERTIFICATES))
+@_field(
+    "token-file",
+    "Tokens of callers and their roles, as `psserver token` writes them; read again when it changes.",
+    _FILE,
+    show_default="every caller may do everything",
+)
+@_field("insecure", "Let other machines reach a server without TLS, or without knowing who calls.")
 @option("--log-level", type=_LEVEL, default="warning", help="The lowest level that is logged to standard error.")
 def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None:  # noqa: ANN401 - of ServerConfig
     """Serve one shard until SIGTERM or Ctrl-C, or with --linger until its job is over.
@@ -152,9 +179,12 @@ def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None
     psserver serve                                   one shard, for workers of this machine
     psserver serve --shard 0/2                       the first of two shards on this machine,
     psserver serve --shard 1/2 --bind 127.0.0.1:7071 and the second
-    psserver serve --bind 0.0.0.0:7070 --shard 0/2   the first of two shards, for the network
     psserver serve --linger 10                       ends 10 s after its job
     psserver serve --checkpoint-dir run --checkpoint-every 60s --journal
+
+    \b
+    For other machines (psserver certs and psserver token make the files):
+    psserver serve --bind 0.0.0.0:7070 --tls-cert server.crt --tls-key server.key --token-file tokens
 
     \b
     --consistency: the policy by which pushes make an update
@@ -193,7 +223,10 @@ _REPLAYED = Parsed("I[/N]", _parse_replayed)
 @option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
 @option("--every", type=SECONDS, default=1.0, help="With --watch: the time between two requests.")
 @timeout_option
-def status_command(addresses: tuple[str, ...], as_json: bool, watch: bool, every: float, timeout: float) -> None:
+@credentials_options
+def status_command(
+    addresses: tuple[str, ...], as_json: bool, watch: bool, every: float, timeout: float, credentials: Credentials
+) -> None:
     """Show the job whose shards are at ADDRESSES, separated by commas; without them at 127.0.0.1:7070.
 
     A shard that does not answer is shown as silent, and the exit code is 1; --watch continues without it, and its exit
@@ -211,8 +244,8 @@ def status_command(addresses: tuple[str, ...], as_json: bool, watch: bool, every
     from psserver.cli.status import show_once, show_repeatedly
 
     if watch:
-        show_repeatedly(addresses, timeout, every, as_json=as_json)
-    elif not show_once(addresses, timeout, as_json=as_json):
+        show_repeatedly(addresses, timeout, every, credentials, as_json=as_json)
+    elif not show_once(addresses, timeout, credentials, as_json=as_json):
         raise SystemExit(1)
 
 
@@ -277,7 +310,8 @@ def replay_command(
 @main.command("health")
 @click.argument("address", metavar="[ADDRESS]", type=_ADDRESS, default=DEFAULT_ADDRESS, envvar="PSSERVER_BIND")
 @timeout_option
-def health_command(address: str, timeout: float) -> None:
+@tls_options
+def health_command(address: str, timeout: float, credentials: Credentials) -> None:
     """Ask the server at ADDRESS whether it is serving; the exit code is 0 if it is, otherwise 1.
 
     Without ADDRESS it asks the server on this machine whose address is PSSERVER_BIND, as in a container; by default
@@ -288,13 +322,15 @@ def health_command(address: str, timeout: float) -> None:
     psserver health host1:7070
     PSSERVER_BIND=0.0.0.0:7071 psserver health
     """  # noqa: D301
-    serving = check_health(local_address(address), timeout)
+    serving = check_health(local_address(address), timeout, credentials)
     click.echo("SERVING" if serving else "NOT_SERVING")
     if not serving:
         raise SystemExit(1)
 
 
 main.add_command(checkpoint_group)
+main.add_command(certs_command)
 main.add_command(export_command)
 main.add_command(jobs_command)
 main.add_command(reset_command)
+main.add_command(token_group)

@@ -1,12 +1,15 @@
 """Options and arguments that several commands have. Imports neither numpy nor rich (`psserver.cli.main`)."""
 
-from functools import partial
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any, TypeVar
 
 import click
 
 from pswire.addresses import DEFAULT_ADDRESS, parse_addresses
 from pswire.errors import ConfigurationError
 from pswire.parsed_option import Parsed
+from pswire.security.credentials import Credentials
 from pswire.specs.spec import check_number
 
 #: An option whose help shows its default and its environment variable.
@@ -28,3 +31,54 @@ addresses_argument = click.argument(
 )
 json_option = option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 timeout_option = option("--timeout", type=SECONDS, default=5.0, help="Time to wait for an answer.")
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_FILE = click.Path(dir_okay=False)
+#: The environment variables are those of the server itself, whose health check needs them too; except for the token:
+#: a server has a file of hashes under PSSERVER_TOKEN_FILE.
+_TLS_OPTIONS = (
+    option("--tls-ca", type=_FILE, envvar="PSSERVER_TLS_CA", show_default="no TLS", help="The CA to check servers by."),
+    option(
+        "--tls-cert",
+        type=_FILE,
+        envvar="PSSERVER_TLS_CERT",
+        show_default="none",
+        help="A certificate to show to servers that ask for one.",
+    ),
+    option("--tls-key", type=_FILE, envvar="PSSERVER_TLS_KEY", show_default="none", help="Its private key."),
+)
+_TOKEN_OPTION = option(
+    "--token-file",
+    type=_FILE,
+    envvar="PSSERVER_CLIENT_TOKEN_FILE",
+    show_default="that of a psworker local of this user",
+    help="A file with a token for the servers.",
+)
+
+
+def _credentials_options(command: Callable[..., Any], *added: Callable[[Any], Any]) -> Callable[..., Any]:
+    @wraps(command)
+    def with_credentials(
+        *arguments: Any,  # noqa: ANN401 - of the command
+        tls_ca: str | None,
+        tls_cert: str | None,
+        tls_key: str | None,
+        token_file: str | None = None,
+        **options: Any,  # noqa: ANN401
+    ) -> object:
+        credentials = Credentials(tls_ca or "", tls_cert or "", tls_key or "", token_file or "")
+        return command(*arguments, credentials=credentials, **options)
+
+    for add in reversed(added):
+        with_credentials = add(with_credentials)
+    return with_credentials
+
+
+def tls_options(command: _Command) -> Callable[..., Any]:
+    """The options of TLS, for a command that calls servers; it gets `credentials`."""
+    return _credentials_options(command, *_TLS_OPTIONS)
+
+
+def credentials_options(command: _Command) -> Callable[..., Any]:
+    """The options of TLS and of a token, for a command that calls servers; it gets `credentials`."""
+    return _credentials_options(command, *_TLS_OPTIONS, _TOKEN_OPTION)

@@ -18,6 +18,7 @@ from pswire.fitted_table import Column, FittedTable, printable
 from pswire.job_status import JobStatus, ShardAnswer
 from pswire.messages import QueueStatus, StatusReport, StorageStatus
 from pswire.optimizers import UpdateSpec
+from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.specs.schedules import Schedule
 from pswire.specs.spec import to_plain
 from pswire.status_client import StatusClient
@@ -31,13 +32,15 @@ _MOST_NAMES = 6
 _STYLES = {"live": "green", "left": "dim", "lost": "bold red", "silent": "bold red"}
 
 
-def show_once(addresses: Sequence[str], timeout: float, *, as_json: bool) -> bool:
+def show_once(
+    addresses: Sequence[str], timeout: float, credentials: Credentials = NO_CREDENTIALS, *, as_json: bool
+) -> bool:
     """Print the status of a job as tables or indented JSON; returns whether all its shards answered.
 
     Raises:
         Unavailable: no shard answered.
     """
-    with StatusClient(addresses) as client:
+    with StatusClient(addresses, credentials) as client:
         job = client.ask(timeout)
     silent = [answer.problem for answer in job.answers if answer.report is None]
     if len(silent) == len(job.answers):
@@ -49,9 +52,16 @@ def show_once(addresses: Sequence[str], timeout: float, *, as_json: bool) -> boo
     return not silent
 
 
-def show_repeatedly(addresses: Sequence[str], timeout: float, every: float, *, as_json: bool) -> None:
+def show_repeatedly(
+    addresses: Sequence[str],
+    timeout: float,
+    every: float,
+    credentials: Credentials = NO_CREDENTIALS,
+    *,
+    as_json: bool,
+) -> None:
     """Print the status every so many seconds, or as fast as the answers come, until Ctrl-C."""
-    with StatusClient(addresses) as client, suppress(KeyboardInterrupt), _display(as_json) as show:
+    with StatusClient(addresses, credentials) as client, suppress(KeyboardInterrupt), _display(as_json) as show:
         while True:
             begin = time.monotonic()
             show(client.ask(timeout))

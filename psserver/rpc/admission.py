@@ -84,8 +84,7 @@ class Admission:
 
     async def _turn(self, member: str, nbytes: int) -> None:
         admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        place = nbytes, admitted
-        self._waiting.setdefault(member, deque()).append(place)
+        self._waiting.setdefault(member, deque()).append((nbytes, admitted))
         self._admit()
         if admitted.done():
             return
@@ -96,7 +95,7 @@ class Admission:
             if admitted.done() and not admitted.cancelled():  # at the same moment
                 self.release(member, nbytes)
             else:
-                self._leave(member, place)
+                admitted.cancel()
                 self._admit()
             if not isinstance(error, TimeoutError):
                 raise
@@ -105,23 +104,23 @@ class Admission:
                 f"{self._limit:,} are in use; try again, or raise --memory-limit"
             ) from None
 
-    def _leave(self, member: str, place: tuple[int, asyncio.Future[None]]) -> None:
-        queue = self._waiting[member]
-        queue.remove(place)
-        if not queue:
-            del self._waiting[member]
-
     def _admit(self) -> None:
         """Admit those who wait, in their order, as far as they fit; a large one is not overtaken for ever."""
+        self._forget_those_who_left()
         while ready := [one for one, queue in self._waiting.items() if self._within_share(one, queue[0][0])]:
             member = min(ready, key=lambda one: self._used_by.get(one, 0))
-            queue = self._waiting[member]
-            nbytes, admitted = queue[0]
+            nbytes, admitted = self._waiting[member][0]
             if self._used + nbytes > self._limit:
                 return
-            queue.popleft()
-            del self._waiting[member]
-            if queue:
-                self._waiting[member] = queue  # the last one, now
             self.count(member, nbytes)
             admitted.set_result(None)
+            self._waiting[member] = self._waiting.pop(member)  # the last one, now
+            self._forget_those_who_left()
+
+    def _forget_those_who_left(self) -> None:
+        """Remove calls that have been admitted, or wait no more, from the heads of the queues."""
+        for member, queue in list(self._waiting.items()):
+            while queue and queue[0][1].done():
+                queue.popleft()
+            if not queue:
+                del self._waiting[member]

@@ -17,12 +17,15 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
+import grpc
 import grpc.aio
 
 from psserver.config import ServerConfig
 from psserver.core.shard import Shard
+from psserver.rpc.access import Access, CheckedHandlers
 from psserver.rpc.health import Health
 from psserver.rpc.service import SERVICE_NAME, Service
+from psserver.rpc.tls import Certificates
 from psserver.runtime.clock import Clock, Linger, tick_seconds
 from psserver.runtime.executor import Executor
 from psserver.runtime.persistence import start_shard
@@ -44,7 +47,8 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
     waits, for a second at most, for all of them.
 
     Raises:
-        ConfigurationError: the address cannot be bound, or a package is missing.
+        ConfigurationError: the address cannot be bound, a package is missing, or a certificate or token file cannot be
+            used.
         StorageError: the folder of checkpoints is in use or cannot be used, or its files are damaged or of another job.
     """
     with ExitStack() as stack:
@@ -62,14 +66,23 @@ async def _serve(config: ServerConfig, on_ready: Callable[[str], None], stop: as
     server.add_generic_rpc_handlers((health.handlers(),))
     if config.reflection:
         _add_reflection(server)
-    address = bind(server, config.bind)  # before the shard's run begins: one that only fails here is none
+    access = None if config.token_file is None else Access(config.token_file)
+    address = bind(server, config.bind, _tls(config))  # before the shard's run begins: one that only fails here is none
+    if config.exposure:
+        log.warning("%s", config.exposure)
     tick = tick_seconds(config.lease)
     clock = Clock(time.monotonic, tick)
     executor = _start_executor(config, clock)
     service = Service(
-        executor, config.traffic_limit, config.lease, max_calls=config.max_calls, shared_memory=config.shared_memory
+        executor,
+        config.traffic_limit,
+        config.lease,
+        max_calls=config.max_calls,
+        shared_memory=config.shared_memory,
+        exposure=config.exposure,
     )
-    server.add_generic_rpc_handlers((service.handlers(),))
+    handlers = service.handlers()
+    server.add_generic_rpc_handlers((handlers if access is None else CheckedHandlers(handlers, access),))
     await server.start()
 
     async def tick_until_the_job_ends() -> None:
@@ -139,12 +152,21 @@ def _add_reflection(server: grpc.aio.Server) -> None:
     reflection.enable_server_reflection(names, server)
 
 
-def bind(server: grpc.aio.Server, address: str) -> str:
-    """Bind `server`; the address with its actual port. `ConfigurationError` if it is taken, or not of this machine."""
+def _tls(config: ServerConfig) -> grpc.ServerCredentials | None:
+    if config.tls_cert is None or config.tls_key is None:
+        return None
+    return Certificates(config.tls_cert, config.tls_key, config.tls_ca, ask_clients=config.asks_clients).credentials()
+
+
+def bind(server: grpc.aio.Server, address: str, tls: grpc.ServerCredentials | None = None) -> str:
+    """Bind `server`, with TLS if there are credentials; the address with its actual port.
+
+    `ConfigurationError` if it is taken, or not of this machine.
+    """
     address = check_address(address)
     try:
         _try(address)
-        port = server.add_insecure_port(address)
+        port = server.add_insecure_port(address) if tls is None else server.add_secure_port(address, tls)
     except (OSError, RuntimeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "gRPC cannot bind it"
         advice = f"choose another address, or a free port: --bind {address.rpartition(':')[0]}:0"

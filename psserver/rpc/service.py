@@ -8,6 +8,7 @@ arrived. A failure ends one call, with an error of the paramserver family, and n
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -25,7 +26,7 @@ from psserver.runtime.executor import STOPPING_ERROR, AnswerTooLarge, Executor
 from pswire.channel import status_of
 from pswire.codec import check_size, decode, encode, from_frame, request_of, sender_of, to_frame
 from pswire.errors import InternalError, Malformed, ParamServerError, Unavailable
-from pswire.messages import Allocator, Request, Sender, tensor_bytes
+from pswire.messages import Allocator, Request, Sender, StatusReport, tensor_bytes
 from pswire.tensors.frames import Incoming, incoming
 from pswire.tensors.shared_memory import SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
@@ -47,7 +48,7 @@ class Service:
 
     Calls may have `traffic_limit` bytes in progress, and a message may take `timeout` seconds, or longer at
     `psserver.rpc.deadline.LEAST_RATE`. There are at most `max_calls` unary calls at a time. With `shared_memory`,
-    workers of this host may attach shared memory.
+    workers of this host may attach shared memory. The status has the warning of `exposure`.
     """
 
     def __init__(
@@ -58,8 +59,10 @@ class Service:
         *,
         max_calls: int = 10_000,
         shared_memory: bool = True,
+        exposure: str = "",
     ) -> None:
         self._executor = executor
+        self._exposure = exposure
         self._shared_memory = shared_memory
         self._admission = Admission(traffic_limit, timeout)
         self._reception = Reception("members", max_calls, unfinished_messages(traffic_limit), timeout)
@@ -110,6 +113,8 @@ class Service:
         self._check_sender(proto)
         message = cast(Request, decode(proto, InlineReceiver()))
         answer = await self._executor.step(message, most=MAX_INLINE_MESSAGE)
+        if self._exposure and isinstance(answer, StatusReport):
+            answer = replace(answer, exposure=self._exposure)
         return encode(answer, InlineSender()).SerializeToString()
 
     async def _transfer(self, frames: object, context: grpc.aio.ServicerContext) -> None:

@@ -172,6 +172,7 @@ class StatusReport:
         queues: those of shard 0, in the order in which they began.
         jobs: of this server, at most the newest 100, the present one last.
         stopped: as in `Joined`.
+        exposure: the warning about a server that is open to other machines without TLS or without knowing who calls.
     """
 
     shard: int
@@ -194,3 +195,4 @@ class StatusReport:
     queues: tuple[QueueStatus, ...] = ()
     jobs: tuple[JobReport, ...] = ()
     stopped: str = ""
+    exposure: str = ""

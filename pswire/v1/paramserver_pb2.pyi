@@ -800,7 +800,7 @@ class QueueStatus(_message.Message):
     def __init__(self, spec: _Optional[_Union[Queue, _Mapping]] = ..., epoch: _Optional[int] = ..., done: _Optional[int] = ..., blocks_out: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("shard", "shards", "global_step", "repeated", "variables", "workers", "epochs", "dropped", "nbytes", "consistency", "handling", "traffic", "staleness", "changes", "half_pushes", "last_pushes", "storage", "queues", "jobs", "stopped")
+    __slots__ = ("shard", "shards", "global_step", "repeated", "variables", "workers", "epochs", "dropped", "nbytes", "consistency", "handling", "traffic", "staleness", "changes", "half_pushes", "last_pushes", "storage", "queues", "jobs", "stopped", "exposure")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -821,6 +821,7 @@ class StatusReply(_message.Message):
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
+    EXPOSURE_FIELD_NUMBER: _ClassVar[int]
     shard: int
     shards: int
     global_step: int
@@ -841,7 +842,8 @@ class StatusReply(_message.Message):
     queues: _containers.RepeatedCompositeFieldContainer[QueueStatus]
     jobs: _containers.RepeatedCompositeFieldContainer[JobReport]
     stopped: str
-    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., repeated: _Optional[int] = ..., variables: _Optional[_Iterable[_Union[VariableStatus, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[EpochReport, _Mapping]]] = ..., dropped: _Optional[int] = ..., nbytes: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., half_pushes: _Optional[int] = ..., last_pushes: _Optional[_Iterable[_Union[LastPush, _Mapping]]] = ..., storage: _Optional[_Union[StorageStatus, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[QueueStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobReport, _Mapping]]] = ..., stopped: _Optional[str] = ...) -> None: ...
+    exposure: str
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., repeated: _Optional[int] = ..., variables: _Optional[_Iterable[_Union[VariableStatus, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[EpochReport, _Mapping]]] = ..., dropped: _Optional[int] = ..., nbytes: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., half_pushes: _Optional[int] = ..., last_pushes: _Optional[_Iterable[_Union[LastPush, _Mapping]]] = ..., storage: _Optional[_Union[StorageStatus, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[QueueStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobReport, _Mapping]]] = ..., stopped: _Optional[str] = ..., exposure: _Optional[str] = ...) -> None: ...
 
 class JobReport(_message.Message):
     __slots__ = ("job", "state", "global_step", "workers", "epochs", "cost")

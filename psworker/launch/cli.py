@@ -20,6 +20,7 @@ from pswire.addresses import DEFAULT_ADDRESS, check_address, shard_addresses
 from pswire.command_group import InterruptibleGroup
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.parsed_option import Parsed
+from pswire.security.credentials import Credentials
 from pswire.specs.checkpoints import parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.encodings import ENCODINGS, parse_compression
@@ -43,6 +44,14 @@ def _field(name: str, text: str, **settings: Any) -> Callable[..., Any]:  # noqa
     option = f"--{name.replace('_', '-')}"
     flags = f"{option}/--no-{option[2:]}" if isinstance(default, bool) else option
     return _option(flags, default=default, help=text, **settings)
+
+
+_FILE = click.Path(dir_okay=False)
+
+
+def _credential(name: str, text: str, default: str) -> Callable[..., Any]:
+    """The option of a file of `Credentials`."""
+    return _option(f"--{name.replace('_', '-')}", type=_FILE, show_default=default, help=text)
 
 
 _WORKER_OPTIONS = (
@@ -176,6 +185,10 @@ def main(context: click.Context, debug: bool) -> None:
     "How to show progress on stderr: a line on a terminal (auto), plain lines or off.",
     type=click.Choice(config.PROGRESS),
 )
+@_credential("tls_ca", "A file with the CA to check servers by; with it connections use TLS.", "no TLS")
+@_credential("tls_cert", "A file with this worker's certificate, for servers that ask for one.", "none")
+@_credential("tls_key", "A file with its private key.", "none")
+@_credential("token_file", "A file with a token for the servers.", "that of a psworker local of this user")
 @click.option("--launched", is_flag=True, hidden=True, help="Write reports for `psworker local` to stderr.")
 @_script_command
 def run(
@@ -208,6 +221,10 @@ def run(
         config.WorkerConfig(addresses)  # refuses duplicates
     except ParamServerError as error:
         raise click.BadParameter(str(error), param_hint="--servers") from None
+    try:
+        Credentials(**{field.name: options[field.name] or "" for field in fields(Credentials)})
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from None
     os.environ |= config.environment(options | {"servers": ",".join(addresses)})
     sys.exit(run_script(script, arguments, debug=debug, sigterm_code=sigterm_code, launched=launched))
 

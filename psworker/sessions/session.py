@@ -74,6 +74,10 @@ def session(
     checkpoint_every: str | None = None,
     keep: int | None = None,
     progress: str | None = None,
+    tls_ca: str | os.PathLike[str] | None = None,
+    tls_cert: str | os.PathLike[str] | None = None,
+    tls_key: str | os.PathLike[str] | None = None,
+    token_file: str | os.PathLike[str] | None = None,
     outer: optimizers.OptimizerSpec = OUTER,
 ) -> Session:
     """A session, to be used as `with psworker.session() as session:`, or by its `open` and `close`.
@@ -108,6 +112,10 @@ def session(
         keep: how many checkpoints stay; older ones are removed [5].
         progress: how the job's progress is shown on stderr: "auto", a line if it is a terminal; "plain", a line every
             two seconds; "off" ["auto"].
+        tls_ca: a file with the CA to check servers by; with it connections use TLS [none].
+        tls_cert: a file with this worker's certificate, for servers that ask for one [none].
+        tls_key: its private key [none].
+        token_file: a file with a token for the servers [none; that of a `psworker local` of this user for its servers].
         outer: the servers' optimizer for the gradient of local steps; without them it is not used.
 
     Raises:
@@ -130,6 +138,10 @@ def session(
         checkpoint_every=checkpoint_every,
         keep=keep,
         progress=progress,
+        tls_ca=tls_ca,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        token_file=token_file,
     )
     if config.keep_memory:
         keep_memory()
@@ -159,7 +171,11 @@ class Session:
             logger.info("%s is used for the best model alone: the servers write the checkpoints", self._folder)
         if transport is None:
             transport = open_transport(
-                config.servers, shared_memory=config.shared_memory, checkpoints=config.checkpoints, worker=self._part
+                config.servers,
+                credentials=config.credentials,
+                shared_memory=config.shared_memory,
+                checkpoints=config.checkpoints,
+                worker=self._part,
             )
         choice = JobChoice(config.job, config.resume or not config.servers, process_program())
         self._client = Client(transport, config.name, config.timeout, encoder, choice)

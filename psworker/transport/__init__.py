@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from pswire.messages import Answer, Request
+from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.system.host import refuse_windows
 from psworker.config import CheckpointConfig
 
@@ -65,14 +66,15 @@ class WorkerPart(Protocol):
 def open_transport(
     servers: Sequence[str],
     *,
+    credentials: Credentials = NO_CREDENTIALS,
     shared_memory: bool = True,
     checkpoints: CheckpointConfig | None = None,
     worker: WorkerPart | None = None,
 ) -> Transport:
     """A transport to these addresses, in the order of their shards; without addresses, to a shard in this process.
 
-    With `shared_memory`, tensors go through shared memory where a server is on this host. A shard in this process has
-    `checkpoints` if they have a folder, with the part of this `worker`.
+    `credentials` are for connections to servers. With `shared_memory`, tensors go through shared memory where a server
+    is on this host. A shard in this process has `checkpoints` if they have a folder, with the part of this `worker`.
     """
     if not servers:
         from psworker.transport.embedded import EmbeddedTransport
@@ -87,4 +89,4 @@ def open_transport(
     refuse_windows("a session with servers")
     from psworker.transport.grpc_transport import GrpcTransport
 
-    return GrpcTransport(servers, shared_memory=shared_memory)
+    return GrpcTransport(servers, credentials, shared_memory=shared_memory)

@@ -23,6 +23,7 @@ from pswire.channel import error_from, open_channel, timeout_message
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import ConfigurationError, InternalError, Malformed, TimedOut, TooLarge, Unavailable
 from pswire.messages import Answer, Request
+from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.system.signals import add_cancel, deferred_signals, deferred_to_next_block, remove_cancel
 from pswire.tensors.frames import incoming
 from pswire.tensors.segments import DATA_OFFSET, Segment, sweep
@@ -62,13 +63,16 @@ class GrpcTransport:
 
     Args:
         addresses: as `pswire.addresses.check_address` takes them.
+        credentials: of each connection.
         shared_memory: whether tensors go through shared memory where a server is on this host.
 
     Raises:
-        ConfigurationError: no address, an invalid one, or one twice.
+        ConfigurationError: no address, an invalid one, or one twice; or the files of the credentials cannot be used.
     """
 
-    def __init__(self, addresses: Sequence[str], *, shared_memory: bool = True) -> None:
+    def __init__(
+        self, addresses: Sequence[str], credentials: Credentials = NO_CREDENTIALS, *, shared_memory: bool = True
+    ) -> None:
         checked = [check_address(address) for address in addresses]
         if not checked or len(set(checked)) < len(checked):
             raise ConfigurationError(
@@ -79,7 +83,11 @@ class GrpcTransport:
         self._deadlines = Deadlines()
         add_cancel(self._deadlines.pass_all)
         with deferred_to_next_block:
-            self._connections = [Connection(address, self._deadlines, shared_memory) for address in checked]
+            channels = [open_channel(address, credentials) for address in checked]
+            self._connections = [
+                Connection(address, channel, credentials, self._deadlines, shared_memory)
+                for address, channel in zip(checked, channels, strict=True)
+            ]
 
     @property
     def shards(self) -> int:
@@ -110,10 +118,17 @@ class Connection:
     There is one stream per concurrent call; `_lock` guards the idle streams and the status of shared memory.
     """
 
-    def __init__(self, address: str, deadlines: Deadlines, shared_memory: bool) -> None:
+    def __init__(
+        self,
+        address: str,
+        channel: grpc.Channel,
+        credentials: Credentials,
+        deadlines: Deadlines,
+        shared_memory: bool,
+    ) -> None:
         self.address, self.deadlines = address, deadlines
         self.receivers = ThreadPoolExecutor(MAX_RECEIVERS, thread_name_prefix="psworker-stream")
-        self._channel = open_channel(address)
+        self._channel, self._credentials = channel, credentials
         stub = ParameterServerStub(self._channel)  # type: ignore[no-untyped-call]
         self._unary: dict[type[Request], Any] = {kind: getattr(stub, kind.__name__) for kind in ms.ANSWERS}
         self._transfer = self._channel.stream_stream("/paramserver.v1.ParameterServer/Transfer")  # of bytes
@@ -221,7 +236,7 @@ class Connection:
         if isinstance(error, grpc.FutureCancelledError):
             return Unavailable(f"the call to {self.address} was interrupted: its connection was closed")
         if isinstance(error, grpc.RpcError):
-            return error_from(error, self.address)
+            return error_from(error, self.address, self._credentials)
         if isinstance(error, ValueError | RuntimeError):  # of a channel, or an executor, that is closed
             return InternalError(f"no call to {self.address} is possible after close(): {error}")
         return error

@@ -48,7 +48,7 @@ def test_sigterm_before_it_serves_ends_it_at_once_and_in_good_order(commands):
     assert slow.end() == (0, ["importing"], [])
 
 
-@pytest.mark.parametrize(("bind", "code"), [("127.0.0.1:0", 0), ("192.0.2.1:1", 1)])
+@pytest.mark.parametrize(("bind", "code"), [("127.0.0.1:0", 0), ("unix:/nowhere/at/all", 1)])
 def test_sigterm_while_python_ends_does_not_change_how_it_has_ended(bind, code, commands):
     last = commands.python("-c", SIGTERM_AT_THE_VERY_END + SERVE, "--bind", bind)
     if not code:
@@ -112,8 +112,12 @@ def test_wrong_usage_is_exit_code_2_and_names_the_option(arguments, complaint):
 
 def test_without_an_address_the_server_at_the_default_address_is_asked(monkeypatch):
     asked = []
-    monkeypatch.setattr(main_module, "check_health", lambda address, timeout: asked.append(address) or True)
-    monkeypatch.setattr(status, "show_once", lambda addresses, timeout, as_json: asked.append(addresses) or True)
+    monkeypatch.setattr(
+        main_module, "check_health", lambda address, timeout, credentials: asked.append(address) or True
+    )
+    monkeypatch.setattr(
+        status, "show_once", lambda addresses, timeout, credentials, as_json: asked.append(addresses) or True
+    )
     for command in ("status", "health"):
         assert CliRunner().invoke(main, [command], env={"PSSERVER_BIND": None}).exit_code == 0
     assert CliRunner().invoke(main, ["health"], env={"PSSERVER_BIND": "0.0.0.0:7071"}).exit_code == 0

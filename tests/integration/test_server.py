@@ -414,7 +414,7 @@ def test_an_address_that_cannot_be_bound_is_refused_in_one_line_with_the_reason(
             "192.0.2.1:0": "Cannot assign requested address",
             "unix:/nowhere/at/all": "No such file or directory",
         }.items():
-            with pytest.raises(errors.ConfigurationError) as caught, ServerThread(ServerConfig(address)):
+            with pytest.raises(errors.ConfigurationError) as caught, ServerThread(ServerConfig(address, insecure=True)):
                 pass
             advice = f"choose another address, or a free port: --bind {address.rpartition(':')[0]}:0"
             if address.startswith("unix:"):

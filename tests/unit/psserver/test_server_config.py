@@ -96,7 +96,13 @@ def test_options_become_the_fields_of_their_names_before_the_environment_and_oth
     monkeypatch.setattr(serve, "serve_until_signal", configs.append)
     text = "--no-keep-memory --bind 127.0.0.1:5000 --shard 1/3 --lease 7 --memory-limit 2K --grace 1.5 --max-calls 9 "
     text += "--consistency sync:3,backup=1 --staleness drop:4 --shared-memory --linger 0 --progress-timeout off"
-    environment = {"PSSERVER_LINGER": "2.5", "PSSERVER_SHARED_MEMORY": "0", "PSSERVER_BIND": "0.0.0.0:0"}
+    text += " --no-insecure"
+    environment = {
+        "PSSERVER_LINGER": "2.5",
+        "PSSERVER_SHARED_MEMORY": "0",
+        "PSSERVER_BIND": "0.0.0.0:0",
+        "PSSERVER_INSECURE": "1",
+    }
     for options, given in ((text, {}), (text, environment), ("", environment), ("", {})):
         done = CliRunner().invoke(main.main, ["serve", *options.split()], env=given)
         assert done.exit_code == 0, done.output
@@ -105,7 +111,7 @@ def test_options_become_the_fields_of_their_names_before_the_environment_and_oth
     sizes["progress_timeout"] = None
     by_options = ServerConfig(bind="127.0.0.1:5000", shard=1, shards=3, **policies, **sizes)
     assert configs == [by_options] * 2 + [
-        ServerConfig("0.0.0.0:0", linger=2.5, shared_memory=False),
+        ServerConfig("0.0.0.0:0", linger=2.5, shared_memory=False, insecure=True),
         ServerConfig("127.0.0.1:7070"),
     ]
 

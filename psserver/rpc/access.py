@@ -1,0 +1,149 @@
+"""Access control: which role may call which method, and the caller of each call, by its token.
+
+A call is checked before its request is read. Without a token file, whoever reaches the server has all roles. Health
+checks, and reflection, need no role.
+"""
+
+import logging
+import time
+from collections.abc import Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from pswire.channel import status_of
+from pswire.errors import ConfigurationError, ParamServerError, PermissionDenied, Unauthenticated
+from pswire.security.private_files import stamp
+from pswire.security.token_files import Role, read_tokens
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks whether the token file has changed.
+RECHECK = 1.0
+
+_ALL, _WORKERS, _ADMINS = frozenset(Role), frozenset({Role.WORKER, Role.ADMIN}), frozenset({Role.ADMIN})
+
+#: The roles that may call a method; what a Transfer carries are calls of workers. What belongs to a member of the job
+#: needs membership as well.
+ROLES: dict[str, frozenset[Role]] = {
+    "Status": _ALL,
+    **dict.fromkeys(("Join", "Renew", "Leave", "Register", "Pull", "Push", "Transfer", "Assign", "Tune"), _WORKERS),
+    **dict.fromkeys(("Take", "Barrier", "Stop", "Cut", "Restore"), _WORKERS),
+    "Reset": _ADMINS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls: the name of the token, for logs, and its role."""
+
+    name: str
+    role: Role
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether it may do what otherwise only members may."""
+        return self.role is Role.ADMIN
+
+    def check(self, method: str) -> None:
+        """Raise `PermissionDenied` if the role may not call `method`."""
+        allowed = ROLES.get(method, _ADMINS)
+        if self.role not in allowed:
+            needed = " or ".join(role for role in Role if role in allowed)
+            raise PermissionDenied(
+                f"the token {self.name!r} has the role {self.role}, and {method} needs {needed}: use another token "
+                f"(psserver token add FILE NAME --role {needed.split()[0]})"
+            )
+
+
+#: The caller where there is no token file.
+ANYONE = Caller("", Role.ADMIN)
+
+#: The caller of the call that this task serves.
+caller: ContextVar[Caller] = ContextVar("caller", default=ANYONE)
+
+
+class Access:
+    """Finds callers by the token file at `path`, which is read again when it changes. Used in the event loop alone.
+
+    A changed file that cannot be used is logged, and the tokens of before stay. Raises `ConfigurationError` if it
+    cannot be used at the start.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp = stamp(path)
+        self._tokens = read_tokens(path)
+        self._known: dict[str, Caller] = {}  # by value of the header: of valid tokens only, so it has a bound
+        self._next_look = time.monotonic() + RECHECK
+
+    def caller(self, metadata: Iterable[tuple[str, Any]]) -> Caller:
+        """The caller whose call has this metadata. Raises `Unauthenticated`."""
+        if time.monotonic() >= self._next_look:
+            self._look()
+        for key, value in metadata:
+            if key == "authorization":
+                return self._known.get(value) or self._find(value)
+        raise Unauthenticated(
+            "this server wants a token: name a file that has one (--token-file, PSWORKER_TOKEN_FILE of workers, "
+            "PSSERVER_CLIENT_TOKEN_FILE of commands); whoever runs the server makes one with psserver token add"
+        )
+
+    def _find(self, value: str) -> Caller:
+        scheme, _, token = value.partition(" ")
+        entry = self._tokens.find(token) if scheme.lower() == "bearer" else None
+        if entry is None:
+            raise Unauthenticated(
+                "the token is none of this server's: it is that of another job, or was removed; whoever runs the "
+                "server makes one with psserver token add"
+            )
+        return self._known.setdefault(value, Caller(entry.name, entry.role))
+
+    def _look(self) -> None:
+        """Read the file again if it is another one than before."""
+        self._next_look = time.monotonic() + RECHECK
+        now = stamp(self._path)
+        if now == self._stamp:
+            return
+        self._stamp = now
+        try:
+            self._tokens = read_tokens(self._path)
+        except ConfigurationError as error:
+            log.warning("%s; the tokens of before stay valid", error)
+        else:
+            self._known.clear()
+            log.info("read %s again: %d tokens", self._path, len(self._tokens.tokens))
+
+
+class CheckedHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # the package has no types
+    """Handlers whose calls have a caller of the right role; the others are refused, and their requests not read."""
+
+    def __init__(self, handlers: grpc.GenericRpcHandler, access: Access) -> None:
+        self._handlers, self._access = handlers, access
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        """The handler of a call, in the task that serves it."""
+        handler = self._handlers.service(details)
+        if handler is None:
+            return None
+        try:
+            found = self._access.caller(details.invocation_metadata)
+            found.check(details.method.rpartition("/")[2])
+        except ParamServerError as error:
+            return _refusal(error)
+        caller.set(found)
+        return handler
+
+
+def _refusal(error: ParamServerError) -> grpc.RpcMethodHandler:
+    """A handler that ends a call of any kind with `error`, without a read."""
+
+    async def refuse(_: object, context: grpc.aio.ServicerContext) -> None:
+        log.info("refused %s: %s: %s", context.peer(), type(error).__name__, error)
+        await context.abort(*status_of(error))
+
+    return grpc.stream_unary_rpc_method_handler(refuse)

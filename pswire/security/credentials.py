@@ -1,0 +1,76 @@
+"""How a client proves who it is and checks who answers: the files of a CA, of its own certificate, and of a token.
+
+Standard library only; `pswire.channel` makes channels from them.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+
+from pswire.addresses import is_local
+from pswire.errors import ConfigurationError
+from pswire.security.local_tokens import local_token
+from pswire.security.private_files import read_file, read_secret
+from pswire.security.token_files import check_token
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The files of a client, "" for those that it does not have.
+
+    Attributes:
+        tls_ca: certificates of the authorities that may have signed the server's; if it is given, TLS is used.
+        tls_cert: the client's own certificate, with its chain, for servers that ask for one.
+        tls_key: its private key.
+        token_file: a file with one token alone. Without one, the token of a `psworker local` of this user is taken for
+            its own servers.
+
+    Raises `ConfigurationError` for a certificate without its key, or without a CA.
+    """
+
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    token_file: str = ""
+
+    def __post_init__(self) -> None:
+        """Check which are given; the files are read when a channel is opened."""
+        for field in fields(self):
+            object.__setattr__(self, field.name, os.fspath(getattr(self, field.name)))
+        if bool(self.tls_cert) != bool(self.tls_key):
+            given, missing = ("--tls-cert", "--tls-key") if self.tls_cert else ("--tls-key", "--tls-cert")
+            raise ConfigurationError(f"{given} needs {missing}: a certificate and its private key belong together")
+        if self.tls_cert and not self.tls_ca:
+            raise ConfigurationError("--tls-cert needs --tls-ca: TLS is used if there is a CA to check the server by")
+
+    @property
+    def tls(self) -> bool:
+        """Whether connections use TLS."""
+        return bool(self.tls_ca)
+
+    def certificates(self) -> tuple[bytes, bytes | None, bytes | None]:
+        """CA, private key and certificate, in PEM. Raises `ConfigurationError`."""
+        ca = read_file(self.tls_ca, "the CA file")
+        if not self.tls_cert:
+            return ca, None, None
+        return ca, read_secret(self.tls_key, "the private key"), read_file(self.tls_cert, "the certificate")
+
+    def token(self, address: str) -> str:
+        """The token for the server at `address`; "" without one.
+
+        Raises `ConfigurationError` if the file cannot be used, or the token would travel unencrypted to another
+        machine.
+        """
+        if not self.token_file:
+            return local_token(address)
+        if not self.tls and not is_local(address):
+            raise ConfigurationError(
+                f"the token in {self.token_file} would be sent to {address} without encryption, and anyone on the way "
+                "could take it: give the CA of a server that uses TLS (--tls-ca), or leave the token out"
+            )
+        return check_token(read_secret(self.token_file, "the token file").decode(errors="replace"), self.token_file)
+
+
+#: Plain connections without a token.
+NO_CREDENTIALS = Credentials()

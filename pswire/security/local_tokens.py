@@ -1,0 +1,147 @@
+"""Tokens of a cluster on one machine: made by `psworker local`, found by the other commands of the same user.
+
+They are in a folder of the user's alone, `paramserver-UID` in the folder for temporary files, with one folder for each
+cluster, which holds a lock on it. What a killed one has left is removed by the next. Standard library only.
+"""
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pswire.addresses import is_local
+from pswire.errors import ConfigurationError
+from pswire.security.private_files import read_secret, write_atomically
+from pswire.security.token_files import Role, add_token
+from pswire.system.host import WINDOWS
+
+_PREFIX, _LOCK = "cluster-", "lock"
+
+#: Attempts to make a folder in one that others remove when it is empty.
+_ATTEMPTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTokens:
+    """The private files of a cluster: the servers' token file, and files with a token of a worker and of an admin."""
+
+    folder: Path
+
+    @property
+    def servers(self) -> Path:
+        """The token file of the servers."""
+        return self.folder / "tokens"
+
+    def token(self, role: Role) -> Path:
+        """The file with the token of this role."""
+        return self.folder / str(role)
+
+    def publish(self, addresses: Sequence[str]) -> None:
+        """Let commands of this user find the admin's token by the addresses of the servers."""
+        write_atomically(self.folder / "addresses", "".join([f"{_key(one)}\n" for one in addresses]).encode())
+
+
+@contextmanager
+def local_tokens(server_tokens: bytes = b"") -> Iterator[LocalTokens]:
+    """New tokens for the servers and workers of a cluster, which are removed at the end.
+
+    The servers also know those of `server_tokens`, the content of a token file. Raises `ConfigurationError` if the
+    folder cannot be used.
+    """
+    folder, lock = _new_folder(_user_folder())
+    try:
+        tokens = LocalTokens(folder)
+        if server_tokens:
+            write_atomically(tokens.servers, server_tokens)
+        for role in (Role.WORKER, Role.ADMIN):
+            token = add_token(tokens.servers, f"{folder.name}-{role}", role)
+            write_atomically(tokens.token(role), f"{token}\n".encode())
+        yield tokens
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+        with suppress(OSError):  # others are there
+            folder.parent.rmdir()
+
+
+def _new_folder(home: Path) -> tuple[Path, int]:
+    """A new folder and its lock, made while no other command makes or removes one."""
+    import fcntl  # not on Windows, where there are no local clusters
+
+    for _ in range(_ATTEMPTS):
+        with suppress(FileNotFoundError), _opened(home) as descriptor:
+            if not _is_private(home):
+                raise ConfigurationError(
+                    f"the folder {home} for the tokens of local clusters is not this user's alone: remove it"
+                )
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            _sweep(home)
+            folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=home))
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return folder, lock
+    raise ConfigurationError(f"the folder {home} for the tokens of local clusters is removed again and again")
+
+
+@contextmanager
+def _opened(home: Path) -> Iterator[int]:
+    """A descriptor of the folder, which is made if it is not there; the end of another cluster may remove it again."""
+    try:
+        home.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ConfigurationError(
+            f"the folder {home} for the tokens of local clusters cannot be used: {error.strerror}"
+        ) from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def local_token(address: str) -> str:
+    """The admin's token of this user's local cluster that has a server at `address`; "" if there is none."""
+    if WINDOWS or not is_local(address) or not _is_private(home := _user_folder()):
+        return ""
+    for folder in sorted(home.glob(f"{_PREFIX}*")):
+        with suppress(ConfigurationError, UnicodeDecodeError):  # it ends, or was begun, at this moment
+            if _key(address) in read_secret(folder / "addresses", "the file").decode().splitlines():
+                return read_secret(folder / Role.ADMIN, "the token file").decode().strip()
+    return ""
+
+
+def _user_folder() -> Path:
+    return Path(tempfile.gettempdir()) / f"paramserver-{os.getuid()}"
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether it is a folder of this user that nobody else can look into."""
+    try:
+        found = os.lstat(folder)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def _key(address: str) -> str:
+    return address.replace("localhost:", "127.0.0.1:", 1) if address.startswith("localhost:") else address
+
+
+def _sweep(home: Path) -> None:
+    """Remove the folders of clusters that were killed: nobody holds their locks."""
+    import fcntl
+
+    for folder in home.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)

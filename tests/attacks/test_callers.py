@@ -1,0 +1,168 @@
+"""Callers without a token, with that of another job, or of the wrong role: refused before their request is read."""
+
+import queue
+from contextlib import closing
+
+import grpc
+import numpy as np
+import pytest
+
+from psserver.config import ServerConfig
+from psserver.rpc import access
+from psserver.rpc.access import ROLES
+from psserver.rpc.server import ServerThread
+from pswire.channel import check_health
+from pswire.errors import Malformed, PermissionDenied, Unauthenticated
+from pswire.messages import Cut, Join, Reset, Status
+from pswire.optimizers import GradientDescent
+from pswire.security.credentials import NO_CREDENTIALS, Credentials
+from pswire.security.token_files import Role, add_token, remove_token
+from pswire.v1 import paramserver_pb2 as pb
+from psworker.client.client import Client as WorkerClient
+from psworker.transport.grpc_transport import GrpcTransport
+from tests.server_client import TIMEOUT, Client
+from tests.tokens import token_credentials
+
+SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    """A server with tokens, and credentials of each role."""
+    tokens, credentials = token_credentials(tmp_path_factory.mktemp("tokens"))
+    with ServerThread(ServerConfig(token_file=tokens)) as server:
+        yield server, credentials
+
+
+def refused(server, credentials, method):
+    """The error of a call whose request is no message: it would be `Malformed`, were it read."""
+    client = Client(server.address, credentials)
+    with client.channel:
+        if method == "Transfer":
+            return next(iter(client.send_frames([pb.Frame(chunk=b"no message")])))
+        return client.send_bytes(method, b"\xff\xff no message")
+
+
+@pytest.mark.parametrize("method", [method.name for method in SERVICE.methods])
+def test_a_caller_without_a_token_may_call_no_method_and_reads_what_to_do(guarded, method):
+    with pytest.raises(Unauthenticated, match="this server wants a token: name a file that has one"):
+        refused(guarded[0], NO_CREDENTIALS, method)
+
+
+def test_the_token_of_another_job_is_refused(guarded, tmp_path):
+    _, other = token_credentials(tmp_path)
+    text = "the token is none of this server's: it is that of another job, or was removed"
+    with pytest.raises(Unauthenticated, match=text):
+        refused(guarded[0], other[Role.ADMIN], "Join")
+
+
+@pytest.mark.parametrize("value", ["", "Bearer", "Bearer  ", "Basic {}", "{}", "Bearer {} ", "Bearer {}x"])
+def test_a_header_that_is_no_bearer_token_is_refused(guarded, value):
+    server, credentials = guarded
+    value = value.format(credentials[Role.ADMIN].token(server.address))
+    with grpc.insecure_channel(server.address) as channel:
+        call = channel.unary_unary("/paramserver.v1.ParameterServer/Status")
+        with pytest.raises(grpc.RpcError) as caught:
+            call(b"", metadata=(("authorization", value),), timeout=TIMEOUT)
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_each_role_may_call_its_methods_and_gets_an_error_that_names_the_role_for_the_others(guarded):
+    server, credentials = guarded
+    allowed, denied = {}, []
+    for role in Role:
+        client = Client(server.address, credentials[role])
+        with client.channel:
+            for method in ROLES:
+                try:
+                    refused(server, credentials[role], method)
+                except PermissionDenied as error:
+                    denied.append((f"the token {str(role)!r} has the role {role}, and {method} needs ", str(error)))
+                    continue
+                except Malformed:  # it was read
+                    pass
+                allowed.setdefault(role, set()).add(method)
+    assert [text for text, error in denied if not error.startswith(text)] == []
+    everything = {method.name for method in SERVICE.methods}
+    assert allowed == {Role.OBSERVER: {"Status"}, Role.WORKER: everything - {"Reset"}, Role.ADMIN: everything}
+
+
+def test_the_table_of_roles_has_all_methods_and_a_transfer_carries_calls_of_workers_only():
+    assert ROLES.keys() == {method.name for method in SERVICE.methods}
+    pieces = {one.message_type.name for one in pb.Frame.DESCRIPTOR.oneofs_by_name["piece"].fields if one.message_type}
+    carried = {name.removesuffix("Request") for name in pieces if name.endswith("Request")} & ROLES.keys()
+    assert "Push" in carried
+    assert {ROLES[name] for name in carried} == {ROLES["Transfer"]}
+
+
+def test_a_worker_trains_and_a_health_check_needs_no_token(guarded):
+    server, credentials = guarded
+    assert check_health(server.address, TIMEOUT)
+    client = Client(server.address, credentials[Role.WORKER])
+    with client.channel:
+        sender = client.join("honest")
+        client.register(sender, GradientDescent(1.0), w=np.ones(3, np.float32))
+        assert client.value(sender, "w").tolist() == [1, 1, 1]
+        assert client.status().workers[0].name == "honest"
+
+
+@pytest.mark.parametrize("method", ["Transfer", "Push"])
+def test_a_call_is_refused_while_its_request_never_comes(guarded, method):
+    requests = queue.SimpleQueue()
+    with grpc.insecure_channel(guarded[0].address) as channel:
+        stream = channel.stream_stream(f"/paramserver.v1.ParameterServer/{method}")
+        call = stream(iter(requests.get, None), timeout=TIMEOUT)
+        with pytest.raises(grpc.RpcError) as caught:
+            next(call)
+        requests.put(None)
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_a_token_that_was_added_is_taken_and_one_that_was_removed_is_refused_without_a_restart(tmp_path, monkeypatch):
+    monkeypatch.setattr(access, "RECHECK", 0.0)
+    tokens, credentials = token_credentials(tmp_path)
+    with ServerThread(ServerConfig(token_file=tokens)) as server:
+        worker = Client(server.address, credentials[Role.WORKER])
+        with worker.channel:
+            worker.join("w0")
+            late = tmp_path / "late.token"
+            late.touch(0o600)
+            late.write_text(add_token(tokens, "late", Role.WORKER))
+            client = Client(server.address, Credentials(token_file=str(late)))
+            with client.channel:
+                client.join("w1")
+            remove_token(tokens, Role.WORKER)
+            with pytest.raises(Unauthenticated, match="was removed"):
+                worker.unary(Join("w0"))
+
+
+def test_a_changed_token_file_that_cannot_be_used_leaves_the_tokens_of_before_and_is_logged(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(access, "RECHECK", 0.0)
+    tokens, credentials = token_credentials(tmp_path)
+    with ServerThread(ServerConfig(token_file=tokens)) as server:
+        client = Client(server.address, credentials[Role.OBSERVER])
+        with client.channel:
+            tokens.write_text("nonsense\n")
+            assert client.unary(Status()).shard == 0
+            assert client.unary(Status()).shard == 0
+    assert [text for text in caplog.messages if "line 1 of" in text and "tokens of before stay valid" in text]
+    assert len([text for text in caplog.messages if "line 1 of" in text]) == 1
+
+
+def test_only_an_admin_ends_the_job_of_others_and_an_observer_begins_no_checkpoint(guarded):
+    server, credentials = guarded
+    for role, message in ((Role.WORKER, Reset(99, force=True)), (Role.OBSERVER, Cut(0))):
+        client = Client(server.address, credentials[role])
+        with client.channel, pytest.raises(PermissionDenied, match=f"has the role {role}"):
+            client.unary(message)
+
+
+def test_a_worker_with_a_wrong_token_ends_at_once_with_the_reason_and_does_not_try_again(guarded, tmp_path):
+    _, other = token_credentials(tmp_path)
+    with (
+        closing(GrpcTransport([guarded[0].address], other[Role.WORKER])) as transport,
+        pytest.raises(Unauthenticated, match="that of another job"),
+    ):
+        WorkerClient(transport, "w0", TIMEOUT).join()
