@@ -25,7 +25,7 @@ from psworker.transport.grpc_transport import GrpcTransport
 
 SERVICE = "/paramserver.v1.ParameterServer"
 CONNECTIONS = 1_000
-STREAMS, STREAMS_OF_A_CONNECTION = 10_000, 100
+STREAMS, STREAMS_OF_A_CONNECTION = 10_000, 32  # as many as the server allows
 UNFINISHED, UNFINISHED_BYTES = 200, 4 << 20
 SLOW_PUSHES, SECONDS_A_BYTE = 3, 3.0
 PULLERS, STATUS_CALLERS, JOINERS = 100, 20, 4

@@ -3,7 +3,7 @@
     python benchmarks/under_fire.py                                  # all attacks, some three minutes
     python benchmarks/under_fire.py --attacks idle-streams resets    # some of them
 
-One `psserver serve` with a memory limit of 100M, one worker that trains softmax regression on MNIST (batch 100), and
+One `psserver serve` with a memory limit of 400M, one worker that trains softmax regression on MNIST (batch 100), and
 one attack after the other, each from a process of its own (`_attacks.py`): quiet, attack, quiet. An honest member pulls
 13.1 MB beside it, and an honest newcomer asks for health, joins and asks for the status, each with a new connection.
 
@@ -37,7 +37,7 @@ from pswire.tensors.values import TensorSpec
 from psworker.client.client import Client
 from psworker.transport.grpc_transport import GrpcTransport
 
-MEMORY_LIMIT = 100 << 20
+MEMORY_LIMIT = 400 << 20
 PATIENCE = 5.0  # seconds that a call of an honest worker may take
 READY = 8.0  # seconds that an attack may take to be under way
 

@@ -34,14 +34,16 @@ CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.use_local_subchannel_pool", 1),  # no back-off shared with other channels to the address
 )
 
-#: The server accepts the client's keepalive; a port in use is an error instead of being shared. A connection has 100
-#: calls at most, counted until the server has forgotten them, so resetting them does not help an attacker (RFC 9113
-#: recommends no less; a worker has a few). One that has none for a minute, or takes long to set up, is closed.
+#: The server accepts the client's keepalive; a port in use is an error instead of being shared. A connection has so
+#: many calls at most, counted until the server has forgotten them, so resetting them does not help an attacker; a worker
+#: has a few. One that has none for a minute, or takes long to set up, is closed. Without probes of the bandwidth, gRPC
+#: takes 64 KiB of a message that nobody reads yet, instead of all of it.
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     *_MESSAGE_SIZES,
     ("grpc.so_reuseport", 0),
-    ("grpc.max_concurrent_streams", 100),
+    ("grpc.max_concurrent_streams", 32),
     ("grpc.http.overload_protection", 1),
+    ("grpc.http2.bdp_probe", 0),
     ("grpc.max_connection_idle_ms", 60_000),
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),

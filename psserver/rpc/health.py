@@ -13,9 +13,9 @@ from grpc.aio import ServicerContext as Context
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from psserver.rpc.deadline import Deadline
+from psserver.rpc.guard import Guard
 from psserver.rpc.reception import MIN_UNFINISHED, Reception
-from psserver.rpc.service import guarded
-from pswire.errors import Malformed
+from pswire.errors import Malformed, Unavailable
 
 #: Calls of the health service at the same time, without watches; they have no part in those of the server.
 MAX_CHECKS, CHECKS_OF_A_CONNECTION = 128, 16
@@ -30,8 +30,8 @@ WATCH_SECONDS, REQUEST_SECONDS = 300.0, 5.0
 class Health:
     """SERVING, then NOT_SERVING from `drain` on. Services by their full names; "" is the server as a whole."""
 
-    def __init__(self, services: Iterable[str]) -> None:
-        self._services = frozenset(services)
+    def __init__(self, services: Iterable[str], guard: Guard) -> None:
+        self._services, self._guard = frozenset(services), guard
         self._draining = False
         self._reception = Reception(
             "the health service", MAX_CHECKS, MIN_UNFINISHED, REQUEST_SECONDS, of_a_connection=CHECKS_OF_A_CONNECTION
@@ -47,7 +47,7 @@ class Health:
     def handlers(self) -> grpc.GenericRpcHandler:
         """The handlers of both methods, for `grpc.aio.Server.add_generic_rpc_handlers`: streams, as of `Service`."""
         methods = {
-            name: grpc.stream_stream_rpc_method_handler(partial(guarded, method))
+            name: grpc.stream_stream_rpc_method_handler(partial(self._guard.run, method))
             for name, method in (("Check", self._check), ("Watch", self._watch))
         }
         return grpc.method_handlers_generic_handler("grpc.health.v1.Health", methods)
@@ -78,7 +78,9 @@ class Health:
             return
         finally:
             self._watches.pop(ends, None)
-        if self._draining and service in self._services:
+        if not self._draining:
+            raise Unavailable(f"more than {MAX_WATCHES} watches: the oldest gives way; watch again")
+        if service in self._services:
             await self._write(service, context)
 
     async def _requested(self, context: Context) -> str:

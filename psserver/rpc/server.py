@@ -23,6 +23,7 @@ import grpc.aio
 from psserver.config import ServerConfig
 from psserver.core.shard import Shard
 from psserver.rpc.access import Access, CheckedHandlers
+from psserver.rpc.guard import Guard
 from psserver.rpc.health import Health
 from psserver.rpc.service import SERVICE_NAME, Service
 from psserver.rpc.tls import Certificates
@@ -62,7 +63,8 @@ async def _serve(config: ServerConfig, on_ready: Callable[[str], None], stop: as
     if config.shared_memory and (swept := sweep()):
         log.warning("removed %d shared memory segments of killed processes", swept)
     server = grpc.aio.server(options=SERVER_OPTIONS)
-    health = Health(("", SERVICE_NAME))
+    guard = Guard()
+    health = Health(("", SERVICE_NAME), guard)
     server.add_generic_rpc_handlers((health.handlers(),))
     if config.reflection:
         _add_reflection(server)
@@ -75,6 +77,7 @@ async def _serve(config: ServerConfig, on_ready: Callable[[str], None], stop: as
     executor = _start_executor(config, clock)
     service = Service(
         executor,
+        guard,
         config.traffic_limit,
         config.lease,
         max_calls=config.max_calls,
@@ -104,6 +107,7 @@ async def _serve(config: ServerConfig, on_ready: Callable[[str], None], stop: as
         log.info("stopping: calls in progress get %g s", config.grace)
         health.drain()
         service.close()
+        guard.close()
         executor.close()
         await server.stop(config.grace)
         ticking.cancel()

@@ -5,12 +5,10 @@ against the shard before memory is allocated for the tensors it announces, and a
 arrived. A failure ends one call, with an error of the paramserver family, and never the server.
 """
 
-import logging
-import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -19,13 +17,13 @@ from google.protobuf.message import Message as Proto
 
 from psserver.rpc.admission import Admission
 from psserver.rpc.deadline import Deadline
+from psserver.rpc.guard import Guard
 from psserver.rpc.reception import Reception, unfinished_messages
 from psserver.rpc.streams import Stream, Streams
 from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays
 from psserver.runtime.executor import STOPPING_ERROR, AnswerTooLarge, Executor
-from pswire.channel import status_of
 from pswire.codec import check_size, decode, encode, from_frame, request_of, sender_of, to_frame
-from pswire.errors import InternalError, Malformed, ParamServerError, Unavailable
+from pswire.errors import Malformed, Unavailable
 from pswire.messages import Allocator, Request, Sender, StatusReport, tensor_bytes
 from pswire.tensors.frames import Incoming, incoming
 from pswire.tensors.shared_memory import SharedReceiver
@@ -37,8 +35,6 @@ _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
 
 #: The service's full name, for health checks and reflection.
 SERVICE_NAME: str = _SERVICE.full_name
-
-log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
@@ -54,6 +50,7 @@ class Service:
     def __init__(
         self,
         executor: Executor,
+        guard: Guard,
         traffic_limit: int,
         timeout: float,
         *,
@@ -61,12 +58,12 @@ class Service:
         shared_memory: bool = True,
         exposure: str = "",
     ) -> None:
-        self._executor = executor
+        self._executor, self._guard = executor, guard
         self._exposure = exposure
         self._shared_memory = shared_memory
         self._admission = Admission(traffic_limit, timeout)
         self._reception = Reception("members", max_calls, unfinished_messages(traffic_limit), timeout)
-        self._streams = Streams(timeout)
+        self._streams = Streams()
         self._timeout = timeout
 
     def tick(self) -> None:
@@ -87,7 +84,7 @@ class Service:
         methods = {}
         for method in _SERVICE.methods:
             unary = partial(self._unary, getattr(pb, method.input_type.name))
-            serve = partial(guarded, self._transfer if method.client_streaming else unary)
+            serve = partial(self._guard.run, self._transfer if method.client_streaming else unary)
             methods[method.name] = grpc.stream_stream_rpc_method_handler(serve)
         return grpc.method_handlers_generic_handler(SERVICE_NAME, methods)
 
@@ -188,32 +185,3 @@ class Service:
 
     async def _in_time(self, step: Awaitable[_Result]) -> _Result:
         return await Deadline(self._timeout).wait(step)
-
-
-async def guarded(
-    serve: Callable[[Any, grpc.aio.ServicerContext], Awaitable[_Result]],
-    request: Any,  # noqa: ANN401 - bytes, or gRPC's iterator of a stream
-    context: grpc.aio.ServicerContext,
-) -> _Result:
-    """The call's result; an error ends the call with its status, message and name.
-
-    The error's frames refer to all that came with the call, and are in a reference cycle with it, as the exception of
-    `abort` is with gRPC's context. So the traceback is dropped first, or that memory would stay until a garbage
-    collection.
-    """
-    try:
-        return await serve(request, context)
-    except ParamServerError as error:
-        log.info("refused %s: %s: %.500s", context.peer(), type(error).__name__, error)
-        refusal = status_of(error)
-        error.__traceback__ = None
-    except grpc.aio.BaseError:
-        raise  # the worker has disconnected: gRPC knows
-    except Exception as fault:
-        reference = secrets.token_hex(4)
-        log.exception("internal error %s, on a call of %s", reference, context.peer())
-        text = f"the server failed on this message: please report it, with entry {reference} of its log"
-        refusal = status_of(InternalError(text))
-        fault.__traceback__ = None
-    await context.abort(*refusal)
-    raise AssertionError("abort has raised")

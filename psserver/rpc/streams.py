@@ -16,9 +16,6 @@ from pswire.messages import Sender
 #: Streams of one member at the same time; a worker has one for each concurrent call, of which it makes two or three.
 STREAMS_OF_A_MEMBER = 16
 
-#: Streams on which no member has called yet. The oldest gives way to a new one.
-STREAMS_OF_STRANGERS = 64
-
 #: Seconds within which a member must have called on a stream.
 STRANGER_SECONDS = 5.0
 
@@ -31,10 +28,10 @@ class Stream:
         account: the name under which its bytes count (`psserver.rpc.admission`): of the member, or of the connection.
     """
 
-    def __init__(self, context: grpc.aio.ServicerContext, patience: float) -> None:
+    def __init__(self, context: grpc.aio.ServicerContext) -> None:
         task = asyncio.current_task()
         assert task is not None, "gRPC runs each call in a task of its own"
-        self._context, self._task, self._patience = context, task, patience
+        self._context, self._task = context, task
         self._opened = asyncio.get_running_loop().time()
         self.member: Sender | None = None
         self.account: str = context.peer()
@@ -54,14 +51,14 @@ class Stream:
         try:
             if self.member is not None:
                 return await self._read()
-            async with asyncio.timeout_at(self._opened + self._patience):
+            async with asyncio.timeout_at(self._opened + STRANGER_SECONDS):
                 return await self._read()
         except asyncio.CancelledError:
             if self._reason is not None:
                 raise self._reason from None
             raise
         except TimeoutError:
-            raise TimedOut(f"no worker has called on this stream within {self._patience:g} s: it is closed") from None
+            raise TimedOut(f"no worker has called on this stream within {STRANGER_SECONDS:g} s: it is closed") from None
         finally:
             self._resting = False
 
@@ -78,24 +75,19 @@ class Stream:
 
 
 class Streams:
-    """All open Transfers. Those of strangers end after `patience` seconds, `STRANGER_SECONDS` at most."""
+    """All open Transfers."""
 
-    def __init__(self, patience: float) -> None:
-        self._patience = min(patience, STRANGER_SECONDS)
-        self._strangers: dict[Stream, None] = {}  # the oldest is first
+    def __init__(self) -> None:
+        self._strangers: dict[Stream, None] = {}
         self._members: dict[Sender, dict[Stream, None]] = {}
         self._closing: ParamServerError | None = None
 
     @contextmanager
     def open(self, context: grpc.aio.ServicerContext) -> Iterator[Stream]:
         """A stream of the current task within the block."""
-        stream = Stream(context, self._patience)
+        stream = Stream(context)
         if self._closing is not None:
             stream.end(self._closing)
-        if len(self._strangers) >= STREAMS_OF_STRANGERS:
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
-            oldest.end(Unavailable("too many streams on which no worker has called: the oldest is closed; try again"))
         self._strangers[stream] = None
         try:
             yield stream
