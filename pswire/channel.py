@@ -22,7 +22,7 @@ _MESSAGE_SIZES = (  # 2 MiB of tensors and their descriptions, or a Status of ma
 #: acknowledged for 5 s (the keepalive timeout is TCP_USER_TIMEOUT too, gRFC A18), so a worker that lost its network or
 #: changed its address goes on within seconds: its heartbeat always sends. An idle connection is pinged after 30 s; the
 #: server allows 10 s.
-CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
+CLIENT_OPTIONS: tuple[tuple[str, int | str], ...] = (
     *_MESSAGE_SIZES,
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -65,7 +65,10 @@ def open_channel(address: str, credentials: Credentials = NO_CREDENTIALS) -> grp
     token = credentials.token(address)
     if credentials.tls:
         ca, key, certificate = credentials.certificates()
-        channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, certificate), CLIENT_OPTIONS)
+        options = CLIENT_OPTIONS
+        if address.startswith("unix:"):
+            options = (*CLIENT_OPTIONS, ("grpc.ssl_target_name_override", "localhost"))
+        channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, certificate), options)
     else:
         channel = grpc.insecure_channel(address, options=CLIENT_OPTIONS)
     return TokenChannel(channel, token) if token else channel

@@ -32,6 +32,11 @@ def environment(options: Mapping[str, object]) -> dict[str, str]:
     return {variable(name): str(int(value) if isinstance(value, bool) else value) for name, value in given.items()}
 
 
+def server_environment(options: Mapping[str, str]) -> dict[str, str]:
+    """The environment variables of these options of `psserver serve`."""
+    return {f"PSSERVER_{name.upper()}": value for name, value in options.items()}
+
+
 def data_dir() -> str | None:
     """The user's folder of datasets, `$PARAMSERVER_DATA`; None when it is unset or empty."""
     return os.environ.get("PARAMSERVER_DATA") or None

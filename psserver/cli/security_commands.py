@@ -34,7 +34,9 @@ def token_group() -> None:
 @token_group.command("add")
 @_file
 @click.argument("name")
-@option("--role", type=click.Choice(list(Role)), required=True, help="What the token allows, as below.")
+@option(
+    "--role", type=click.Choice([role.value for role in Role]), required=True, help="What the token allows, as below."
+)
 @option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -105,6 +105,25 @@ class PendingCalls:
         self._calls[call.ticket] = call
         self.decide(result)
 
+    def settle_empty(self, call: PendingCall, result: StepResult) -> None:
+        """Settle a push that changes no variable on any shard; from now on it is pending for its values only.
+
+        It is no step of its worker, so the policy is not asked: it moves neither the global step nor a clock, and is
+        none of the gradients of an update. Its examples are done.
+        """
+        push, member = call.message, call.member
+        assert isinstance(push, ms.Push)
+        self.abandon(member, result)  # a held push would settle an older number later
+        member.steps += 1
+        if push.loss is not None:
+            member.loss = push.loss
+        if push.cut < self._cuts.late_below:
+            self._cuts.keep_late(push)
+        cut = self._cuts.number
+        self._set_answer(
+            call, push, ms.Pushed(ms.Outcome.APPLIED, 0, self.global_step, frontier=self.frontier, cut=cut)
+        )
+
     def abandon(self, member: Member, result: StepResult) -> None:
         """End the calls of a worker that has sent a newer message."""
         mine = [call for call in self._calls.values() if call.member is member]
@@ -299,9 +318,13 @@ class PendingCalls:
         self._record(call, push, ms.Pushed(outcome, staleness, step, (), reason, None, frontier, cut))
 
     def _record(self, call: PendingCall, push: ms.Push, answer: ms.Pushed) -> None:
+        """Settle a push that was a step of its worker."""
+        call.member.clock += 1
+        self._set_answer(call, push, answer)
+
+    def _set_answer(self, call: PendingCall, push: ms.Push, answer: ms.Pushed) -> None:
         """Settle a push, and note that its examples are done; from now on it is pending for its values only."""
         call.answer = answer
-        call.member.clock += 1
         if push.progress:
             self._queues.note(push)
         self._members.record(call.member, push.sequence, answer)

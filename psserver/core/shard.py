@@ -364,6 +364,8 @@ class Shard:
             case ms.Push():
                 if message.group is not None:
                     self._check_group(message, message.group)
+                if message.shards and not 0 < min(message.shards) <= max(message.shards) < self.shards:
+                    raise InvalidMessage(f"a push with parts on shards {message.shards} of {self.shards}")
                 if message.remote:
                     self._check_remote(message.remote, [one.name for one in message.remote])
                 if message.progress:
@@ -603,13 +605,15 @@ class Shard:
     def _push(self, call: PendingCall, repeated: bool, result: StepResult) -> None:
         message, member = call.message, call.member
         assert isinstance(message, ms.Push)
-        if not repeated:
+        if not repeated and self._update_order is not None:  # all shards have settled the worker's earlier messages
+            self._update_order.settle(message.sender, message.sequence)
+        if not repeated and not (message.gradients or message.shards or message.group):
+            self._pending.settle_empty(call, result)
+        elif not repeated:
             if not member.training:
                 if member.name in self._members.progress.stalled:
                     result.events.append(events.pushes_again(member))
                 self._members.progress.start(member)
-            if self._update_order is not None:  # all shards have settled the worker's earlier messages
-                self._update_order.settle(message.sender, message.sequence)
         else:
             answer = member.answer
             if answer is None:

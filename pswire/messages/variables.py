@@ -188,7 +188,8 @@ class Progress:
 class Push:
     """The gradients of one step, one per variable: all are applied once, or none.
 
-    A push goes to shard 0 (first, if that decides for all), and to every shard with a part of it.
+    A push goes to shard 0 (first, if that decides for all), and to every shard with a part of it. One without gradients
+    on any shard is no step: it is applied at once, and changes only what `progress` and `loss` say.
 
     Attributes:
         sequence: counts a worker's pushes, assigns and tunes from 1, over all shards; a retry repeats it.

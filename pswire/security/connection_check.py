@@ -14,7 +14,15 @@ from pswire.security.credentials import Credentials
 TIMEOUT = 1.0
 
 #: Parts of gRPC's details after which a handshake may have failed: the server took the connection, and then ended it.
-_SIGNS = ("handshake", "Socket closed", "Connection reset", "Broken pipe", "peer certificate", "GOAWAY", "Endpoint")
+_SIGNS = (
+    "handshake",
+    "Verification",
+    "Socket closed",
+    "Connection reset",
+    "Broken pipe",
+    "GOAWAY",
+    "Endpoint",
+)
 
 # A code of OpenSSL (x509_vfy.h); beside it 9 is "not yet valid", and 62 and 64 are a name and an address that differ.
 _EXPIRED = 10
@@ -120,9 +128,7 @@ def _verification_problem(address: str, credentials: Credentials, error: ssl.SSL
     match error.verify_code:
         case 9 | 10:
             how = "has expired" if error.verify_code == _EXPIRED else "is not valid yet, by the clock of this machine"
-            return (
-                f"the certificate of the server at {address} {how}: it has to be renewed (psserver certs DIR --renew)"
-            )
+            return f"the certificate of the server at {address} {how}: renew it (psserver certs DIR --renew)"
         case 62 | 64:
             return (
                 f"the certificate of the server at {address} is not for {_host(address)}, but for "

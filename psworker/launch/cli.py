@@ -75,6 +75,11 @@ _WORKER_OPTIONS = (
 )
 
 
+def _server_option(name: str, text: str, **settings: Any) -> Callable[..., Any]:  # noqa: ANN401
+    """An option of `psserver serve`, with its environment variable."""
+    return _option(f"--{name}", envvar=f"PSSERVER_{name.replace('-', '_').upper()}", help=text, **settings)
+
+
 def _script_command(function: Callable[..., None]) -> Callable[..., None]:
     """Adds the options of strategy and transfer, a script and its arguments; the value of --debug comes first."""
     function = click.pass_obj(function)
@@ -253,8 +258,29 @@ def run(
     default="127.0.0.1",
     envvar="PSSERVER_BIND",
     help="Address of the first server; each further one has the next port. Without a port, free ones are used. "
-    "0.0.0.0:7070 is for workers on other machines.",
+    "0.0.0.0:7070 is for workers on other machines, and needs TLS (or --insecure).",
 )
+@_server_option("tls-cert", "The certificate of the servers and its chain, in PEM.", type=_FILE, show_default="no TLS")
+@_server_option("tls-key", "Its private key.", type=_FILE, show_default="no TLS")
+@_server_option(
+    "tls-ca",
+    "The CA by which workers of this machine check the servers, and these the certificates of clients.",
+    type=_FILE,
+    show_default="no TLS",
+)
+@_server_option(
+    "client-certificates",
+    "Whether clients need a certificate; workers of this machine show that of the servers.",
+    type=click.Choice(["off", "required"]),
+    default="off",
+)
+@_server_option(
+    "token-file",
+    "Tokens for workers of other machines and other users, as `psserver token` writes them; read at the start.",
+    type=_FILE,
+    show_default="tokens of this user alone",
+)
+@_server_option("insecure", "Servers without tokens; with --bind, also without TLS for other machines.", is_flag=True)
 @_option(
     "--consistency",
     default="async",
@@ -323,7 +349,7 @@ def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...]
       psworker local --workers 4 --shards 2 train.py --epochs 3
       psworker local --workers 3 --consistency bounded:2 train.py
       psworker local --workers 3 --restarts 5 train.py
-      psworker local --workers 2 --bind 0.0.0.0:7070 train.py
+      psworker local --bind 0.0.0.0:7070 --tls-cert server.crt --tls-key server.key --tls-ca ca.crt train.py
       psworker local --run-dir runs/a --checkpoint-every 5m --restarts 5 train.py
       psworker local --run-dir runs/a --resume train.py
       psworker local --workers 4 --push-every 4 --pull-every 4 --overlap train.py
@@ -333,6 +359,7 @@ def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...]
     """  # noqa: D301
     _refuse_windows("psworker local")
     # imported here, since `run` needs neither rich nor grpc
+    from psworker.launch.cluster_security import ClusterSecurity
     from psworker.launch.display import make_display
     from psworker.launch.job import Job
     from psworker.launch.local_cluster import LocalCluster
@@ -342,6 +369,12 @@ def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...]
         options["bind"] = shard_addresses(options["bind"], options["shards"])
     except ConfigurationError as error:
         raise click.BadParameter(str(error), param_hint="--bind") from None
+    security = {field.name: options.pop(field.name) for field in fields(ClusterSecurity)}
+    try:
+        options["security"] = ClusterSecurity(**{name: value for name, value in security.items() if value is not None})
+        options["security"].check(options["bind"])
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from None
     try:
         job = Job(script, arguments, debug=debug, worker_options=worker_options, run_folder=run_folder, **options)
     except ConfigurationError as error:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pswire.addresses import shard_addresses
 from pswire.errors import ConfigurationError
 from pswire.specs.consistency import Asynchronous, Consistency, IgnoreStaleness, StalenessSpec, Synchronous
+from psworker.launch.cluster_security import ClusterSecurity
 from psworker.launch.processes import BLAS_VARIABLES, blas_threads
 from psworker.launch.run_folder import RunFolder
 
@@ -18,9 +19,11 @@ class Job:
     tracebacks of our errors. `consistency` and `staleness` are the servers'. `worker_options` are options of
     `psworker run`, by name, which workers get in their environment. A worker that fails is started again up to
     `restarts` times; so is a server if there is a `run_folder` from which it can restore its state. `bind` has the
-    address on which each server listens, by default a free port of the loopback interface.
+    address on which each server listens, by default a free port of the loopback interface; `security` is what they ask
+    for.
 
-    Raises `ConfigurationError` for fewer workers than a synchronous update waits for.
+    Raises `ConfigurationError` for fewer workers than a synchronous update waits for, and for servers that other
+    machines would reach without TLS or tokens.
     """
 
     script: str
@@ -35,6 +38,7 @@ class Job:
     restarts: int = 0
     run_folder: RunFolder | None = None
     bind: tuple[str, ...] = ()
+    security: ClusterSecurity = field(default_factory=ClusterSecurity)
 
     def __post_init__(self) -> None:
         """Refuse a job that would wait for more workers than it has."""
@@ -47,6 +51,7 @@ class Job:
             )
         if not self.bind:
             object.__setattr__(self, "bind", shard_addresses("127.0.0.1", self.shards))
+        self.security.check(self.bind)
 
     @property
     def worker_names(self) -> list[str]:

@@ -13,12 +13,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 from pswire.addresses import local_address, remote_address
 from pswire.channel import check_health
 from pswire.errors import ParamServerError
+from pswire.security.credentials import Credentials
+from pswire.security.local_tokens import LocalTokens
+from pswire.security.token_files import Role
 from pswire.status_client import StatusClient
 from pswire.system.host import cores
 from psworker import config
@@ -76,6 +79,7 @@ class LocalCluster:
         self._addresses: dict[str, str] = {}  # on which the servers that have answered listen, by name
         self._restarts = Restarts(job.restarts)
         self._folder: OpenRunFolder | None = None
+        self._tokens: LocalTokens | None = None
         self._reports = Reports()
         self._watch: Watch | None = None
         self._stopping = False
@@ -87,11 +91,12 @@ class LocalCluster:
         The code of the outcome is 0 when all workers ended with 0; else that of the first process that failed without a
         restart (128 + the signal that killed it); 128 + the signal's number when a signal ended this process. Raises
         `OSError` if the reader of the output has closed it, when all processes have been stopped, and
-        `ConfigurationError` if the run folder cannot be used, before anything is started.
+        `ConfigurationError` if the run folder or a file of its security cannot be used, before anything is started.
         """
         signals = signals_handled(_STOP_SIGNALS, partial(self._post, self._on_signal))
         folder = self._job.run_folder.opened() if self._job.run_folder else nullcontext()
-        with folder as self._folder, self._parent, signals, self._display:
+        tokens = self._job.security.tokens()
+        with folder as self._folder, tokens as self._tokens, self._parent, signals, self._display:
             try:
                 self._start_servers()
                 self._train()
@@ -115,15 +120,20 @@ class LocalCluster:
 
     def _train(self) -> None:
         job = self._job
+        if self._tokens is not None:
+            self._tokens.publish(self._servers())
         self._guarded(self._display.notice, self._servers_line())
         show = partial(self._guarded, self._display.show)
         with (
-            StatusClient(self._servers()) as client,
+            StatusClient(self._servers(), self._credentials(Role.ADMIN)) as client,
             Watch(client.ask, show, job.worker_names, interval=STATUS_INTERVAL) as self._watch,
         ):
             for name in job.worker_names:
                 self._start(name)
             self._wait(partial(self._unfinished, job.worker_names))
+
+    def _credentials(self, role: Role) -> Credentials:
+        return self._job.security.credentials(self._tokens, role)
 
     def _servers(self) -> list[str]:
         """The addresses of all servers for processes of this machine, in the order of their shards."""
@@ -143,12 +153,14 @@ class LocalCluster:
         if name in job.server_names:
             command = job.server_command(job.server_names.index(name), self._addresses.get(name))
             environment, on_lines = child_environment(os.environ, None, 1), self._server_lines
+            environment |= config.server_environment(job.security.server_options(self._tokens))
             held += [self._folder.lock] if self._folder else []
         else:
             command = job.worker_command(name, self._servers())
             environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
             folder = None if job.run_folder is None else job.run_folder.path.absolute()
             worker_options = {**job.worker_options, "checkpoint_dir": folder, "progress": "off"}
+            worker_options |= asdict(self._credentials(Role.WORKER))
             # one that starts late takes part in the job of the others, although these may have finished it
             environment |= config.environment({**worker_options, "resume": True})
             self._reports.started(name)
@@ -273,7 +285,9 @@ class LocalCluster:
                 self._say(server.name, f"listens again on {address}")
                 continue
             try:
-                if check_health(local_address(address), START_TIMEOUT):  # a server that does not serve stays silent
+                credentials = self._credentials(Role.ADMIN)
+                # a server that does not serve stays silent
+                if check_health(local_address(address), START_TIMEOUT, credentials):
                     self._post(self._addresses.__setitem__, server.name, address)
             except ParamServerError as error:
                 self._post(self._on_error, error)

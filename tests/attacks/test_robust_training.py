@@ -8,6 +8,7 @@ import pytest
 
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
+from pswire.errors import InvalidMessage
 from pswire.messages import Gradient, Join, Outcome, Push, Renew, Sender
 from pswire.specs.consistency import parse_consistency
 from tests.server_client import Client
@@ -77,3 +78,21 @@ def test_a_member_that_leaves_out_a_part_of_its_push_and_renews_its_lease_does_n
         answer, _ = renewing(clients[1], member, waiting)
         np.testing.assert_array_equal(answer.values[0].array, [-1, -1, -1])
         assert push(clients[1], member, 1, group=group).outcome is Outcome.DROPPED  # it comes too late
+
+
+@pytest.mark.parametrize("consistency", ["async", "bounded:0", "sync:2"])
+def test_pushes_without_gradients_move_no_step_and_are_none_of_the_gradients_of_an_update(consistency):
+    with servers(consistency=parse_consistency(consistency)) as (client,), ThreadPoolExecutor(2) as threads:
+        worker, member = client.join("worker"), client.join("member")
+        client.register(worker, W=np.zeros(3, np.float32))
+        held = threads.submit(push, client, worker, 1)
+        for sequence in range(1, 21):
+            answer = client.unary(Push(member, sequence, ()))
+            assert (answer.outcome, answer.staleness) == (Outcome.APPLIED, 0)
+        before = 0 if consistency == "sync:2" else held.result().global_step
+        assert client.status().global_step == before
+        if consistency == "sync:2":
+            answer = push(client, member, 21, value=3.0)
+            np.testing.assert_array_equal(answer.values[0].array, [-2, -2, -2])
+        with pytest.raises(InvalidMessage, match=r"a push with parts on shards \(1,\) of 1"):
+            client.unary(Push(member, 30, (), shards=(1,)))

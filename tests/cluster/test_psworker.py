@@ -257,7 +257,7 @@ def test_a_server_that_is_not_there_is_given_up_with_its_address(commands):
 
 
 def test_help_shows_examples_and_the_environment_variable_of_every_option_and_version_is_the_packages(commands):
-    for command, count in (("run", 16), ("local", 20)):
+    for command, count in (("run", 20), ("local", 26)):
         text = " ".join(CliRunner().invoke(main, [command, "--help"], prog_name="psworker").output.split())
         assert text.startswith(f"Usage: psworker {command} [OPTIONS] SCRIPT [ARGS]...")
         assert f" psworker {command} --" in text
@@ -319,10 +319,11 @@ JOINS = """
 @pytest.mark.parametrize("bind", ["127.0.0.1", *slow(["0.0.0.0:0"])])
 def test_the_first_line_has_the_servers_addresses_where_further_workers_can_join(commands, bind):
     script = commands.script(JOINS)
-    options = "--progress", "plain", "--workers", "1", "--shards", "2", "--bind", bind
+    options = "--progress", "plain", "--workers", "1", "--shards", "2", "--bind", bind, "--insecure"
     job = commands.start("psworker", "local", *options, script)
     job.wait_for("joined as 0")
-    servers = re.fullmatch(r"psworker: servers at ((127\.0\.0\.1:\d+),(127\.0\.0\.1:\d+)) \(.*\)(; .*)?", job.err[0])
+    (line,) = [line for line in job.err if line.startswith("psworker: servers at ")]
+    servers = re.fullmatch(r"psworker: servers at ((127\.0\.0\.1:\d+),(127\.0\.0\.1:\d+)) \(.*\)(; .*)?", line)
     elsewhere = servers[1].replace("127.0.0.1", socket.gethostname())
     assert servers[4] == (f"; from other machines: {elsewhere}" if bind.startswith("0.0.0.0") else None)
     code, out, err = commands.run("psworker", "run", "--servers", servers[1], script)

@@ -166,6 +166,12 @@ class Model:
 
     def push(self, ticket, worker, gradients, at, progress):
         life = self.lives[worker]
+        if not gradients:
+            self.abandon([worker])
+            self.held[ticket] = Held(worker, gradients, at, progress)
+            self.settle(ticket, life.staleness, (worker,), empty=True)
+            self.go_on()
+            return
         if not life.training:
             life.clock = max(life.clock, self.least_clock)
             life.training, life.finished, life.out_of_data = True, False, False
@@ -204,18 +210,18 @@ class Model:
                 for ticket in going:
                     self.settle(ticket, stalenesses[ticket], tuple(one.worker for one in pushes))
 
-    def settle(self, ticket, staleness, group):
+    def settle(self, ticket, staleness, group, *, empty=False):
         one = self.due[ticket] = self.held.pop(ticket)
-        one.staleness, one.group = staleness, group
+        one.staleness, one.group = 0 if empty else staleness, group
         life = self.lives[one.worker]
-        life.clock += 1
+        life.clock += not empty
         if one.progress is not None:
             number, end, cost = one.progress
             if self.out.get(one.worker) == number and end >= self.noted.get(one.worker, (self.starts[number],))[0]:
                 self.noted[one.worker] = end, cost
         if group:
             life.steps, life.staleness = life.steps + 1, staleness
-            life.staleness_sum += staleness
+            life.staleness_sum += one.staleness
         else:
             life.dropped += 1
 

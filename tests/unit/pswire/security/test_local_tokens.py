@@ -1,0 +1,68 @@
+"""Tokens of local clusters: who finds them, and what is left of them."""
+
+import os
+import tempfile
+
+import pytest
+
+from pswire.errors import ConfigurationError
+from pswire.security.credentials import NO_CREDENTIALS, Credentials
+from pswire.security.local_tokens import local_tokens
+from pswire.security.private_files import write_atomically
+from pswire.security.token_files import Role, add_token, read_tokens
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path / f"paramserver-{os.getuid()}"
+
+
+def test_a_command_of_this_user_finds_the_admin_s_token_by_the_address_while_the_cluster_runs(home):
+    with local_tokens() as first, local_tokens() as second:
+        assert NO_CREDENTIALS.token("127.0.0.1:7070") == "", "not published yet"
+        first.publish(["127.0.0.1:7070", "unix:/run/ps"])
+        second.publish(["127.0.0.1:7071"])
+        token = NO_CREDENTIALS.token("127.0.0.1:7070")
+        assert read_tokens(first.servers).find(token).role is Role.ADMIN
+        assert read_tokens(second.servers).find(token) is None
+        for address in ("localhost:7070", "unix:/run/ps"):
+            assert NO_CREDENTIALS.token(address) == token
+        assert NO_CREDENTIALS.token("127.0.0.1:707") == ""
+        assert NO_CREDENTIALS.token("ps-0:7070") == "", "it goes to this machine only"
+        worker = Credentials(token_file=str(first.token(Role.WORKER))).token("127.0.0.1:7070")
+        assert read_tokens(first.servers).find(worker).role is Role.WORKER
+    assert NO_CREDENTIALS.token("127.0.0.1:7070") == ""
+    assert not home.exists()
+
+
+def test_the_tokens_and_the_key_of_a_file_are_valid_too(home, tmp_path):
+    token = add_token(tmp_path / "tokens", "guest", Role.WORKER)
+    with local_tokens((tmp_path / "tokens").read_bytes()) as tokens:
+        content = read_tokens(tokens.servers)
+        assert content.find(token).name == "guest"
+        assert len(content.tokens) == 3
+        assert content.key == read_tokens(tmp_path / "tokens").key
+    assert len(read_tokens(tmp_path / "tokens").tokens) == 1
+
+
+def test_what_a_killed_cluster_has_left_is_removed_and_what_runs_is_not(home):
+    with local_tokens() as running:
+        left = home / "cluster-left"
+        left.mkdir()
+        write_atomically(left / "admin", b"a token")
+        with local_tokens():
+            assert not left.exists()
+            assert running.servers.exists()
+
+
+def test_a_folder_that_others_can_look_into_is_not_used(home):
+    home.mkdir(mode=0o755)
+    home.chmod(0o755)
+    with pytest.raises(ConfigurationError, match=r"is not this user's alone: remove it"), local_tokens():
+        pass
+    assert NO_CREDENTIALS.token("127.0.0.1:7070") == ""
+    home.rmdir()
+    home.touch()
+    with pytest.raises(ConfigurationError, match=r"cannot be used: File exists"), local_tokens():
+        pass
