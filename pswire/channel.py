@@ -37,8 +37,8 @@ CLIENT_OPTIONS: tuple[tuple[str, int | str], ...] = (
 #: The server accepts the client's keepalive; a port in use is an error instead of being shared. A connection has so
 #: many calls at most, counted until the server has forgotten them, so resetting them does not help an attacker; a
 #: worker has a few. One that has none for a minute, or takes long to set up, is closed. Calls of many connections that
-#: begin at once wait, up to 8,000; then gRPC refuses some. Without probes of the bandwidth, it takes 64 KiB of a message
-#: that nobody reads yet, instead of all of it.
+#: begin at once wait, up to 8,000; then gRPC refuses some. Without probes of the bandwidth, it takes 64 KiB of a
+#: message that nobody reads yet, instead of all of it.
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     *_MESSAGE_SIZES,
     ("grpc.so_reuseport", 0),

@@ -14,12 +14,16 @@ from typing import Any
 
 import grpc.aio
 
+from psserver.rpc.connections import disconnect
 from pswire.channel import status_of
 from pswire.errors import InternalError, ParamServerError
 
 #: Refusals of a connection that are answered at once, and seconds by which each further one waits longer, up to a most.
 #: One refusal is forgotten each second.
 FREE_REFUSALS, PAUSE, MAX_PAUSE = 10, 0.1, 10.0
+
+#: Seconds in which gRPC notices that a connection was shut down; until then it would log an error.
+SECONDS_TO_NOTICE = 0.2
 
 #: Connections whose refusals are counted; those refused last.
 MAX_CONNECTIONS = 10_000
@@ -69,7 +73,15 @@ class Guard:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._closing.wait()
-        await context.abort(*refusal)
+        try:
+            await context.abort(*refusal)
+        except grpc.aio.AbortError:
+            raise
+        except grpc.aio.BaseError:  # a frame of its answer still waits for the peer to read
+            if not context.cancelled() and disconnect(context.peer()):
+                log.info("disconnected %s, which does not read its answer", context.peer())
+                await asyncio.sleep(SECONDS_TO_NOTICE)
+            raise
 
     def _pause(self, peer: str, now: float) -> float:
         """Count a refusal; the seconds to wait before it is answered."""
