@@ -14,17 +14,16 @@ from contextlib import contextmanager
 from _push_pull import arrays, declaration
 
 from psserver.core.shard import Shard
-from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays
+from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays, SharedMemory
 from psserver.runtime.executor import Executor
 from pswire.codec import from_frame, to_frame
 from pswire.messages import Gradient, Join, Push, Register, Sender
 from pswire.optimizers import numba_compiler
 from pswire.tensors.frames import incoming
-from pswire.tensors.segments import DATA_OFFSET, Segment
-from pswire.tensors.shared_memory import Region, bytes_needed
+from pswire.tensors.shared_memory import Region, SharedReceiver, bytes_needed
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.v1 import paramserver_pb2 as pb
-from psworker.transport.shared_memory import AnswerReceiver, SegmentPool
+from psworker.transport.shared_memory import AnswerReceiver, Segment, SegmentPool, fetch_segment
 
 STEPS = 30
 WARM_UP = 5
@@ -53,18 +52,16 @@ class _Walk:
         self._shard = Shard()
         self._entrance = Executor(self._shard, time.monotonic)
         self._gradients = arrays(1.0, 1)
-        self._attached = AttachedSegments()
-        self._pool = SegmentPool(self._attached.attach)
+        self._memory = SharedMemory(1 << 30)
+        self._attached = AttachedSegments(self._memory)
+        self._pool = SegmentPool(self._fetch)
         self._seen: dict[str, list[float]] = defaultdict(list)
 
     async def run(self) -> dict[str, list[float]]:
         if self._shared:
             nbytes = bytes_needed([one.nbytes for one in self._gradients.values()])
-            self._segment, self._answers = Segment.create(nbytes, 0), Segment.create(nbytes, 1)
-            for one in (self._segment, self._answers):
-                request = pb.AttachRequest(segment=one.number, name=one.name, nbytes=one.nbytes, token=one.token)
-                self._attached.attach(request)
-                one.unlink()
+            self._segment, self._answers = self._fetch(0, nbytes), self._fetch(1, nbytes)
+            self._attached.settle()
         joined = await self._entrance.step(Join("worker"))
         sender = Sender("worker", joined.incarnation)
         declarations = [declaration(name, value) for name, value in arrays(0.1, 0).items()]
@@ -73,7 +70,14 @@ class _Walk:
             gradients = [Gradient(name, sequence - 1, array) for name, array in self._gradients.items()]
             await self._one(Push(sender, sequence, tuple(gradients), None, tuple(self._gradients)))
         await self._entrance.shutdown()
+        self._attached.close()
+        self._memory.close()
         return self._seen
+
+    def _fetch(self, number: int, nbytes: int) -> Segment:
+        """A segment that is mapped twice, as by a server and a worker."""
+        reply = self._attached.attach(pb.AttachRequest(segment=number, nbytes=nbytes))
+        return fetch_segment(reply, number, nbytes)
 
     async def _one(self, push: Push) -> None:
         with self._clock(SEND):
@@ -81,10 +85,10 @@ class _Walk:
             header = to_frame(push, out)
             if self._shared:
                 region = header.answer_region
-                region.segment, region.offset, region.nbytes = 1, DATA_OFFSET, self._answers.nbytes - DATA_OFFSET
+                region.segment, region.offset, region.nbytes = 1, 0, self._answers.nbytes
             sent = [header.SerializeToString()] if self._shared else list(out.frames(header))
         with self._clock(TAKE):
-            message = self._taken(sent, StreamReceiver(None, self._attached.receiver()))
+            message = self._taken(sent, StreamReceiver(None, SharedReceiver(self._attached.memories)))
         with self._clock(LOOK):
             self._shard.inspect(message)
         with self._clock(STEP):

@@ -19,6 +19,11 @@ def default_memory_limit() -> int:
     return host.memory() * 4 // 5
 
 
+def default_shared_memory_limit() -> int:
+    """Half of the memory of the machine or its container, in bytes."""
+    return host.memory() // 2
+
+
 def parse_shard(text: str) -> tuple[int, int]:
     """Number of a shard and count of shards: "0/2" is (0, 2). Raises `ConfigurationError`."""
     found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text.strip())
@@ -109,6 +114,7 @@ class ServerConfig(StorageOptions):
     max_calls: int = 10_000
     keep_memory: bool = True
     shared_memory: bool = True
+    shared_memory_limit: int = field(default_factory=default_shared_memory_limit)
     reflection: bool = False
     checkpoint_dir: Path | None = None
     tls_cert: Path | None = None
@@ -132,6 +138,7 @@ class ServerConfig(StorageOptions):
             if self.progress_timeout is not None:
                 check_number("the progress timeout, in seconds,", self.progress_timeout, 0, open_low=True)
             check_count("the memory limit, in bytes,", self.memory_limit)
+            check_count("the limit of shared memory, in bytes,", self.shared_memory_limit)
             check_count("max_calls", self.max_calls)
             check_count("keep", self.keep)
             check_count("the journal's limit, in bytes,", self.journal_limit)

@@ -65,6 +65,10 @@ class Servers:
 #: By option, the function that reads it as a text, as the command `psserver serve` does.
 _PARSERS: dict[str, Callable[[str], object]] = {
     "checkpoint_dir": Path,
+    "tls_ca": Path,
+    "tls_cert": Path,
+    "tls_key": Path,
+    "token_file": Path,
     "checkpoint_every": parse_checkpoint_every,
     "consistency": parse_consistency,
     "journal_sync": JournalSync,

@@ -91,6 +91,12 @@ class Stream:
         self.send(None)
         self._received.cancel()
 
+    def attach(self, sender, number, nbytes):
+        """The server's reply to a request for a segment."""
+        sender = pb.Sender(worker=sender.worker, incarnation=sender.incarnation)
+        self.send(pb.Frame(attach=pb.AttachRequest(segment=number, nbytes=nbytes, sender=sender)))
+        return self.frame().header.attached
+
     def frame(self):
         """The next frame of an answer; None at the end."""
         try:

@@ -1,4 +1,4 @@
-"""A folder of a test's own in /dev/shm, in the place of the one that all processes use, and who has it mapped."""
+"""A folder of a test's own in /dev/shm, in the place of the one that all processes use; and mapped segments."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from pswire.tensors import segments
 
 @contextmanager
 def shared_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Segments are made in it; at the end nothing may be left there. Skips a test where no memory is shared."""
+    """Sockets for segments are made in it; at the end nothing may be left. Skips a test where no memory is shared."""
     if not os.path.isdir("/dev/shm"):
         pytest.skip("this machine has no /dev/shm")
     folder = tempfile.mkdtemp(prefix="test-paramserver-", dir="/dev/shm")
@@ -33,8 +33,8 @@ def in_shared_memory(array: np.ndarray) -> bool:
     return any(begin <= address < end for begin, end in mapped_segments())
 
 
-def mapped_segments(folder: str = "", process: int | str = "self") -> list[tuple[int, int]]:
-    """The addresses, from and to, at which a process has mapped segments, all or those of a folder."""
+def mapped_segments(process: int | str = "self") -> list[tuple[int, int]]:
+    """The addresses, from and to, at which a process has mapped segments."""
     with open(f"/proc/{process}/maps") as maps:
-        ranges = [line.split()[0].split("-") for line in maps if f"{folder}/paramserver-" in line]
+        ranges = [line.split()[0].split("-") for line in maps if "/memfd:paramserver" in line]
     return [(int(begin, 16), int(end, 16)) for begin, end in ranges]

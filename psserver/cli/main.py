@@ -100,7 +100,7 @@ _MEMORY = "80 % of the memory of the machine or its container"
     help="Address to listen on: host:port, [v6]:port or unix:/path; port 0 is a free one.",
 )
 @option("--shard", type=_SHARD, default="0/1", help="Number of this shard, from 0, and how many the job has.")
-@_field("lease", "Silence after which a worker is lost, others get its examples, and transfers end.", **_TIME)
+@_field("lease", "Silence after which a worker is lost, others get its examples, and slow transfers end.", **_TIME)
 @_field("consistency", "The consistency policy, as above; the same on all shards.", _POLICY)
 @_field("staleness", "The handling of stale pushes, as above; the same on all shards.", _HANDLING)
 @option(
@@ -110,7 +110,7 @@ _MEMORY = "80 % of the memory of the machine or its container"
     help="Time that others wait, under bounded:S and sync:N, for a worker that renews its lease and does not push; "
     "shorter than the --timeout of the workers.",
 )
-@_field("memory-limit", "Bytes for variables, slots and transfers, such as 8G.", _SIZE, show_default=_MEMORY)
+@_field("memory-limit", "Bytes for variables, slots, and calls in progress, such as 8G.", _SIZE, show_default=_MEMORY)
 @_field("grace", "Time for calls in progress at a stop.", **_TIME)
 @_field(
     "linger",
@@ -118,9 +118,15 @@ _MEMORY = "80 % of the memory of the machine or its container"
     "if none has finished, at least four leases. By default the server stays until it is stopped.",
     **_TIME,
 )
-@_field("max-calls", "Concurrent calls, of which a worker has one or two; further ones are refused and retried.")
+@_field("max-calls", "Unary calls at the same time; further ones are refused and retried.")
 @_field("keep-memory", "Keep the memory of freed arrays for the next ones: faster, but the process never shrinks.")
 @_field("shared-memory", "Share memory with workers of this host and user, in place of sending tensors.")
+@_field(
+    "shared-memory-limit",
+    "Bytes of memory shared with all workers; half of it for one. Beyond it tensors are sent.",
+    _SIZE,
+    show_default="half of the memory of the machine or its container",
+)
 @_field("reflection", "Let tools such as grpcurl list the methods (extra `reflection`).")
 @_field(
     "checkpoint-dir",

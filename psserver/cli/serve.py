@@ -27,6 +27,7 @@ def serve_until_signal(config: ServerConfig) -> None:
     """
     if config.keep_memory:
         host.keep_memory()
+    host.raise_descriptor_limit()
     # Calls leave no reference cycles, and garbage collections took 5 % of the time of small pushes.
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)

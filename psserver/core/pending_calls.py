@@ -85,6 +85,10 @@ class PendingCalls:
         """Whether the update of a held push may be guarded."""
         return any(self._store.is_guarded(call.magnitudes) for call in self._calls.values())
 
+    def held_names(self) -> set[str]:
+        """The variables that pending pushes and assigns change."""
+        return {name for call in self._calls.values() for name in call.magnitudes}
+
     def add(self, call: PendingCall, result: StepResult) -> None:
         """Add a call, and carry out what the policy decides now.
 

@@ -267,6 +267,17 @@ class Shard:
         """
         return inspect(self._store.variables, message)
 
+    def guardable(self, message: ms.Message) -> set[str] | None:
+        """The variables that a step by `message` may change under guard, whose tasks must have run; None: all."""
+        if isinstance(message, ms.Cut):
+            return None
+        names = self._pending.held_names()
+        if isinstance(message, ms.Push):
+            names.update([one.name for one in message.gradients])
+        elif isinstance(message, ms.Assign):
+            names.update([one.name for one in message.assignments])
+        return names
+
     def step(
         self,
         ticket: int,
@@ -289,7 +300,7 @@ class Shard:
             now: seconds on a clock that never goes back.
             inspection: the result of `inspect`, if it was called.
             allocator: memory for the values of the answer, whenever it comes; borrowed as long as the arrays.
-            settled: all tasks of earlier steps have run.
+            settled: all tasks of earlier steps have run, of the variables of `guardable`.
 
         Raises:
             TasksPending: not `settled`, and a change is guarded (`psserver.core.variables.array_tasks`); call again

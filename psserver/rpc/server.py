@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from typing import Any
 
@@ -25,8 +25,10 @@ from psserver.core.shard import Shard
 from psserver.rpc.access import Access, CheckedHandlers
 from psserver.rpc.guard import Guard
 from psserver.rpc.health import Health
+from psserver.rpc.segment_socket import sweep
 from psserver.rpc.service import SERVICE_NAME, Service
 from psserver.rpc.tls import Certificates
+from psserver.rpc.transfer_memory import SharedMemory
 from psserver.runtime.clock import Clock, Linger, tick_seconds
 from psserver.runtime.executor import Executor
 from psserver.runtime.persistence import start_shard
@@ -35,7 +37,6 @@ from pswire.addresses import check_address
 from pswire.channel import SERVER_OPTIONS
 from pswire.errors import ConfigurationError
 from pswire.messages import Status, StatusReport
-from pswire.tensors.segments import sweep
 
 log = logging.getLogger(__name__)
 
@@ -55,13 +56,20 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
     with ExitStack() as stack:
         if config.storage is not None:
             stack.callback(os.close, lock_shard(config.storage.folder, config.shard))
-        return await _serve(config, on_ready, stop)
+        if config.shared_memory and (swept := sweep()):
+            log.warning("removed %d sockets for shared memory of killed servers", swept)
+        shared = stack.enter_context(
+            closing(SharedMemory(config.shared_memory_limit if config.shared_memory else None))
+        )
+        if shared.refused:
+            log.info("no shared memory: %s", shared.refused)
+        return await _serve(config, shared, on_ready, stop)
 
 
-async def _serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> StatusReport:
+async def _serve(
+    config: ServerConfig, shared: SharedMemory, on_ready: Callable[[str], None], stop: asyncio.Event
+) -> StatusReport:
     """Serve one shard, whose files no other process writes."""
-    if config.shared_memory and (swept := sweep()):
-        log.warning("removed %d shared memory segments of killed processes", swept)
     server = grpc.aio.server(options=SERVER_OPTIONS)
     guard = Guard()
     health = Health(("", SERVICE_NAME), guard)
@@ -80,8 +88,8 @@ async def _serve(config: ServerConfig, on_ready: Callable[[str], None], stop: as
         guard,
         config.traffic_limit,
         config.lease,
+        shared,
         max_calls=config.max_calls,
-        shared_memory=config.shared_memory,
         exposure=config.exposure,
     )
     handlers = service.handlers()

@@ -20,7 +20,7 @@ from psserver.rpc.deadline import Deadline
 from psserver.rpc.guard import Guard
 from psserver.rpc.reception import Reception, unfinished_messages
 from psserver.rpc.streams import Stream, Streams
-from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays
+from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays, SharedMemory
 from psserver.runtime.executor import STOPPING_ERROR, AnswerTooLarge, Executor
 from pswire.codec import check_size, decode, encode, from_frame, request_of, sender_of, to_frame
 from pswire.errors import Malformed, Unavailable
@@ -43,8 +43,8 @@ class Service:
     """Serves the methods of `paramserver.v1.ParameterServer`.
 
     Calls may have `traffic_limit` bytes in progress, and a message may take `timeout` seconds, or longer at
-    `psserver.rpc.deadline.LEAST_RATE`. There are at most `max_calls` unary calls at a time. With `shared_memory`,
-    workers of this host may attach shared memory. The status has the warning of `exposure`.
+    `psserver.rpc.deadline.LEAST_RATE`. There are at most `max_calls` unary calls at a time. Workers of this host may
+    attach memory of `shared`. The status has the warning of `exposure`.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class Service:
         guard: Guard,
         traffic_limit: int,
         timeout: float,
+        shared: SharedMemory,
         *,
         max_calls: int = 10_000,
-        shared_memory: bool = True,
         exposure: str = "",
     ) -> None:
         self._executor, self._guard = executor, guard
         self._exposure = exposure
-        self._shared_memory = shared_memory
+        self._shared = shared
         self._admission = Admission(traffic_limit, timeout)
         self._reception = Reception("members", max_calls, unfinished_messages(traffic_limit), timeout)
         self._streams = Streams()
@@ -115,15 +115,20 @@ class Service:
         return encode(answer, InlineSender()).SerializeToString()
 
     async def _transfer(self, frames: object, context: grpc.aio.ServicerContext) -> None:
-        attached = AttachedSegments(self._shared_memory)
-        with self._streams.open(context) as stream:
-            while (data := await stream.next_call()) is not grpc.aio.EOF:
-                frame = incoming(data)
-                if frame.header.WhichOneof("piece") == "attach":
-                    reply = pb.Frame(attached=attached.attach(frame.header.attach))
-                    await self._in_time(context.write(reply.SerializeToString()))
-                else:
-                    await self._call(frame, len(data), stream, attached, context)
+        attached = AttachedSegments(self._shared)
+        try:
+            with self._streams.open(context) as stream:
+                while (data := await stream.next_call()) is not grpc.aio.EOF:
+                    attached.settle()
+                    frame = incoming(data)
+                    self._note_member(frame, stream)
+                    if frame.header.WhichOneof("piece") == "attach":
+                        reply = pb.Frame(attached=attached.attach(frame.header.attach))
+                        await self._in_time(context.write(reply.SerializeToString()))
+                    else:
+                        await self._call(frame, len(data), stream, attached, context)
+        finally:
+            attached.close()
 
     async def _call(
         self,
@@ -134,8 +139,6 @@ class Service:
         context: grpc.aio.ServicerContext,
     ) -> None:
         """Serve one call, whose first frame has `nbytes`; larger messages and answers wait for admission."""
-        if (member := self._check_sender(request_of(frame))) is not None:
-            self._streams.belongs_to(stream, member)
         receiver = StreamReceiver(frame.data, SharedReceiver(attached.memories))
         message = cast(Request, from_frame(frame, receiver))
         region = attached.region(frame.header)
@@ -176,6 +179,13 @@ class Service:
         if (sender := sender_of(proto)) is not None:
             self._executor.shard.check_sender(sender)
         return sender
+
+    def _note_member(self, frame: Incoming, stream: Stream) -> None:
+        """Note whose calls a stream carries."""
+        attaches = frame.header.WhichOneof("piece") == "attach"
+        member = self._check_sender(frame.header.attach if attaches else request_of(frame))
+        if member is not None:
+            self._streams.belongs_to(stream, member)
 
     async def _send(self, header: pb.Frame, sender: StreamSender, context: grpc.aio.ServicerContext) -> None:
         deadline = Deadline(self._timeout)

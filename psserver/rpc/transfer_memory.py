@@ -3,44 +3,141 @@
 May import the tensor transports and the generated code.
 """
 
-from mmap import mmap
+import asyncio
+from collections import Counter
+from collections.abc import Collection
 
 import numpy as np
 
+from psserver.rpc.segment_socket import SegmentSocket
 from pswire.errors import Malformed
 from pswire.messages import Push, Register, Request
 from pswire.specs.encodings import ENCODINGS
 from pswire.tensors.compression import Packed
-from pswire.tensors.segments import NotShared, open_segment
+from pswire.tensors.segments import MAX_SEGMENTS, NotShared
 from pswire.tensors.shared_memory import Region
 from pswire.tensors.values import DTYPES, Array, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 
-#: Segments of a stream are numbered from 0, below this.
-MAX_SEGMENTS = 64
+#: Segments of a worker, on all of its streams. It has a stream for each call at the same time, of which there are few.
+MAX_SEGMENTS_OF_WORKER = 8 * MAX_SEGMENTS
+
+#: Segments of all workers: a mapping each, of which Linux allows a process 65,530.
+MAX_SEGMENTS_IN_ALL = 16_384
+
+
+class SharedMemory:
+    """The segments of all streams of a server: their number, their bytes, and the socket of which workers get them.
+
+    `limit` bytes in all, half of it for one worker; none at all if it is None. Called in the event loop.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit or 0
+        self._bytes: Counter[str] = Counter()
+        self._segments: Counter[str] = Counter()
+        self._socket: SegmentSocket | None = None
+        self.refused = ""  # the reason why there is none
+        try:
+            if limit is None:
+                raise NotShared("the server was started with --no-shared-memory")
+            self._socket = SegmentSocket()
+        except NotShared as error:
+            self.refused = str(error)
+
+    def close(self) -> None:
+        """Hand out no more."""
+        if self._socket is not None:
+            self._socket.close()
+
+    @property
+    def socket(self) -> SegmentSocket:
+        """Where workers get segments; `NotShared` if they cannot."""
+        if self._socket is None:
+            raise NotShared(self.refused)
+        return self._socket
+
+    def reserve(self, worker: str, nbytes: int, replaced: Collection[int] = ()) -> None:
+        """Count a segment of `nbytes` in place of those `replaced`; `NotShared` if that is too much."""
+        freed, gone = sum(replaced), len(replaced)
+        of_worker, in_all = self._bytes[worker] - freed + nbytes, self._bytes.total() - freed + nbytes
+        if of_worker > self._limit // 2 or in_all > self._limit:
+            raise NotShared(
+                f"a segment of {nbytes:,} bytes, but {worker!r} has {self._bytes[worker]:,} and all workers "
+                f"{self._bytes.total():,}; a worker may have {self._limit // 2:,} and all {self._limit:,}: raise "
+                "--shared-memory-limit"
+            )
+        if self._segments[worker] - gone >= MAX_SEGMENTS_OF_WORKER:
+            raise NotShared(f"{worker!r} has {self._segments[worker]} segments, of {MAX_SEGMENTS_OF_WORKER} at most")
+        if self._segments.total() - gone >= MAX_SEGMENTS_IN_ALL:
+            raise NotShared(f"all workers have {MAX_SEGMENTS_IN_ALL:,} segments, which is the most for a server")
+        self.release(worker, replaced)
+        self._bytes[worker] += nbytes
+        self._segments[worker] += 1
+
+    def release(self, worker: str, sizes: Collection[int]) -> None:
+        """Count segments of these sizes no more."""
+        for counts, gone in ((self._bytes, sum(sizes)), (self._segments, len(sizes))):
+            counts[worker] -= gone
+            if not counts[worker]:
+                del counts[worker]
 
 
 class AttachedSegments:
-    """The segments of one stream, mapped, by their numbers; none unless `allowed`."""
+    """The segments of one stream, mapped, by their numbers. Each step of the stream begins with `settle`.
 
-    def __init__(self, allowed: bool = True) -> None:
-        self._allowed = allowed
-        self.memories: dict[int, mmap] = {}
+    Attributes:
+        memories: by number; written by a thread of the socket while an offer is open, and otherwise by the event loop.
+    """
+
+    def __init__(self, shared: SharedMemory) -> None:
+        self.memories: dict[int, Array] = {}
+        self._shared = shared
+        self._worker = ""
+        self._sizes: dict[int, int] = {}  # also of the one that is offered
+        self._offered: tuple[int, bytes] | None = None
 
     def attach(self, request: pb.AttachRequest) -> pb.AttachReply:
-        """Maps a segment in place of an earlier one of its number; the reply has the reason if it is refused.
+        """Offers its sender a segment, in place of an earlier one of its number; or the reply says why not.
 
-        Takes 1 ms for about 10 MB; a thread would gain nothing, since mmap holds the GIL.
+        The caller has checked that the sender is a live member.
         """
+        worker, number, nbytes = request.sender.worker, request.segment, request.nbytes
         try:
-            if not self._allowed:
-                raise NotShared("the server was started with --no-shared-memory")
-            if not 0 <= request.segment < MAX_SEGMENTS:
-                raise NotShared(f"segments are numbered from 0 to {MAX_SEGMENTS - 1}, not {request.segment}")
-            self.memories[request.segment] = open_segment(request.name, request.nbytes, request.token)
+            socket = self._shared.socket
+            if self._sizes and worker != self._worker:
+                raise NotShared(f"the segments of this stream belong to {self._worker!r}")
+            if not 0 <= number < MAX_SEGMENTS:
+                raise NotShared(f"segments are numbered from 0 to {MAX_SEGMENTS - 1}, not {number}")
+            if nbytes < 1:
+                raise NotShared(f"a segment of {nbytes:,} bytes")
+            self._shared.reserve(worker, nbytes, [self._sizes[number]] if number in self._sizes else ())
         except NotShared as error:
             return pb.AttachReply(reason=str(error))
-        return pb.AttachReply(attached=True)
+        self._worker, self._sizes[number] = worker, nbytes
+        if number in self.memories:
+            _unmap([self.memories.pop(number)])
+        token = socket.offer(nbytes, number, self.memories)
+        self._offered = number, token
+        return pb.AttachReply(socket=socket.name, token=token)
+
+    def settle(self) -> None:
+        """Ends the offer of a segment that the worker did not take: it goes on without."""
+        if self._offered is None:
+            return
+        (number, token), self._offered = self._offered, None
+        if self._shared.socket.withdraw(token):
+            self._shared.release(self._worker, [self._sizes.pop(number)])
+
+    def close(self) -> None:
+        """Gives all memory back. Array tasks that still read it or write there keep it until they end."""
+        self.settle()
+        self._shared.release(self._worker, self._sizes.values())
+        self._sizes.clear()
+        memories = [*self.memories.values()]
+        self.memories.clear()
+        if memories:
+            _unmap(memories)
 
     def region(self, header: pb.Frame) -> Region | None:
         """The memory that a call provides for the values of its answer, or None; `Malformed` if it is not attached."""
@@ -51,6 +148,11 @@ class AttachedSegments:
         if memory is None:
             raise Malformed(f"answer region in segment {region.segment}, which was not attached on this stream")
         return Region(region.segment, memory, region.offset, region.nbytes)
+
+
+def _unmap(memories: list[Array]) -> None:
+    """Drop these references, the last ones, in a thread: that takes 0.4 s for a GB when the worker has gone."""
+    asyncio.get_running_loop().run_in_executor(None, memories.clear)
 
 
 class ReusedArrays:

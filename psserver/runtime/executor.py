@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 
 from psserver.config import StorageConfig
 from psserver.core.shard import Shard
@@ -24,8 +25,10 @@ from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailabl
 from pswire.messages import (
     Allocator,
     Answer,
+    Assign,
     Cut,
     CutReport,
+    Push,
     Register,
     Renewed,
     Reply,
@@ -122,6 +125,10 @@ class Executor:
             self.shard.check(message)
             loop = asyncio.get_running_loop()
             inspection = await loop.run_in_executor(self._inspectors, self.shard.inspect, message)
+        if self._tasks.initializes and isinstance(message, Push | Assign):
+            # Here, so that no held push needs a value that is not there: every guarded step would wait for it.
+            changed = message.gradients if isinstance(message, Push) else message.assignments
+            await self._tasks.initialized([one.name for one in changed])
         ticket = next(self._tickets)
 
         def begin() -> StepResult | None:
@@ -135,11 +142,11 @@ class Executor:
 
         result = None if self._guarded.locked() else begin()
         if result is None:
-            # A guarded step (`psserver.core.variables.array_tasks`) waits until all tasks have been run. Meanwhile
-            # no other step is taken, so no tasks are added. It computes in the event loop.
+            # A guarded step (`psserver.core.variables.array_tasks`) waits until all tasks of its variables have been
+            # run. Meanwhile no other step is taken, so no tasks are added. It computes in the event loop.
             async with self._guarded:
                 while (result := begin()) is None:
-                    await self._tasks.wait()
+                    await self._tasks.wait(self.shard.guardable(message))
         answer: _Waiting = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = answer
         try:
@@ -178,7 +185,13 @@ class Executor:
     ) -> StepResult:
         """Step the shard, and write the message down. Raises what `Shard.step` does."""
         now, settled = self._clock(), self._tasks.idle
-        result = self.shard.step(ticket, message, now, inspection=inspection, allocator=allocator, settled=settled)
+        step = partial(self.shard.step, ticket, message, now, inspection=inspection, allocator=allocator)
+        try:
+            result = step(settled=settled)
+        except TasksPending:
+            if not self._tasks.has_run(self.shard.guardable(message)):
+                raise
+            result = step(settled=True)
         if self.persistence is not None:
             self.persistence.note(message, result)
         return result

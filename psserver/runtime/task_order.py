@@ -7,7 +7,7 @@ No lock is held over the variables: nothing but the tasks touches their arrays.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -31,8 +31,14 @@ MIN_DIVIDED_BYTES = 4 << 20
 #: Elements a thread takes at a time, for all tasks in turn, so that they stay in the cache.
 ELEMENTS_PER_STRETCH = 1 << 18
 
-#: Stretches of one variable before other variables have their turn: some milliseconds.
-STRETCHES_PER_ROUND = 16
+#: The least elements, where each costs much, as those of a table of random numbers do.
+MIN_ELEMENTS_PER_STRETCH = 1 << 15
+
+#: Bytes that a thread goes through in a stretch, unless that is fewer elements.
+BYTES_PER_STRETCH = 4 << 20
+
+#: Bytes of one variable before other variables have their turn: some milliseconds.
+BYTES_PER_ROUND = 16 << 20
 
 
 class TaskOrder:
@@ -40,11 +46,17 @@ class TaskOrder:
 
     `_last` maps a variable to the end of its chain. A bundle of tasks waits for the ends of its variables' chains when
     it is added, and becomes their new end: so it waits for earlier bundles only, and there is no deadlock.
+
+    Initial tasks, which one message may announce for all memory there is, give way: as many of their jobs are in the
+    threads' queue as there are threads, and one that is long and cannot be divided. So another task waits for some
+    milliseconds. `_initial` has their variables.
     """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="psserver-shard")
         self._last: dict[str, asyncio.Task[None]] = {}
+        self._initial: dict[str, asyncio.Task[None]] = {}
+        self._some, self._one = asyncio.Semaphore(THREADS), asyncio.Semaphore(1)
 
     def add(self, tasks: Sequence[ArrayTask]) -> asyncio.Future[Any] | None:
         """Run small tasks that need not wait, and start the others; their future; None if there are none."""
@@ -61,13 +73,26 @@ class TaskOrder:
         """Whether no task is in progress."""
         return not self._last
 
+    def has_run(self, variables: Collection[str] | None) -> bool:
+        """Whether no task of these variables is in progress; None: of any."""
+        return not self._last if variables is None else self._last.keys().isdisjoint(variables)
+
+    @property
+    def initializes(self) -> bool:
+        """Whether an initial task is in progress."""
+        return bool(self._initial)
+
+    async def initialized(self, variables: Iterable[str]) -> None:
+        """Return when no initial task of these variables is in progress."""
+        await _all_ended([self._initial[name] for name in variables if name in self._initial])
+
     def end_of(self, variable: str) -> asyncio.Future[Any] | None:
         """The end of the tasks of a variable that are in progress; None if there are none."""
         return self._last.get(variable)
 
-    async def wait(self) -> None:
-        """Return when no task is in progress."""
-        await _all_ended(self._last.values())
+    async def wait(self, variables: Collection[str] | None = None) -> None:
+        """Return when no task of these variables is in progress; None: of any."""
+        await _all_ended([end for name, end in self._last.items() if variables is None or name in variables])
 
     async def shutdown(self) -> None:
         """Wait for all tasks, and end the threads."""
@@ -98,11 +123,14 @@ class TaskOrder:
         before = {self._last[name] for name in names if name in self._last}
         end = asyncio.get_running_loop().create_task(self._run(bundle, before))
         self._last.update(dict.fromkeys(names, end))
+        if any(task.initial for task in bundle):
+            self._initial.update(dict.fromkeys(names, end))
 
         def forget(end: asyncio.Task[None]) -> None:
-            for name in names:
-                if self._last[name] is end:
-                    del self._last[name]
+            for ends in (self._last, self._initial):
+                for name in names:
+                    if ends.get(name) is end:
+                        del ends[name]
 
         end.add_done_callback(forget)
         return end
@@ -111,12 +139,21 @@ class TaskOrder:
         """Return when all tasks are done; raise the first error of one."""
         await _all_ended(before)
         loop, ends = asyncio.get_running_loop(), []
+        initial = any(task.initial for task in bundle)
         for jobs in _rounds(bundle):
-            started = [loop.run_in_executor(self._threads, job) for job in jobs]
+            if not initial:
+                started: list[Awaitable[None]] = [loop.run_in_executor(self._threads, job) for job in jobs]
+            else:
+                long = len(jobs) == 1 and _effort(bundle) >= MIN_DIVIDED_BYTES
+                started = [self._run_initial(job, self._one if long else self._some) for job in jobs]
             ends += await asyncio.gather(*started, return_exceptions=True)
         for end in ends:
             if end is not None:
                 raise end
+
+    async def _run_initial(self, job: Callable[[], None], turn: asyncio.Semaphore) -> None:
+        async with turn:
+            await asyncio.get_running_loop().run_in_executor(self._threads, job)
 
 
 def _rounds(bundle: Sequence[ArrayTask]) -> Iterator[list[Callable[[], None]]]:
@@ -125,13 +162,16 @@ def _rounds(bundle: Sequence[ArrayTask]) -> Iterator[list[Callable[[], None]]]:
         yield [partial(run, bundle)]
         return
     for stage in stages(bundle):
-        elements, step = stage[0].elements, ELEMENTS_PER_STRETCH
+        elements = stage[0].elements
+        cost = max(1, sum([task.nbytes for task in stage]) // max(1, elements))  # of an element
+        step = min(max(BYTES_PER_STRETCH // cost, MIN_ELEMENTS_PER_STRETCH), ELEMENTS_PER_STRETCH)
         if elements <= step:
             yield [partial(run, stage)]
             continue
+        count = max(THREADS, BYTES_PER_ROUND // (step * cost))
         stretches = [(start, min(start + step, elements)) for start in range(0, elements, step)]
-        for first in range(0, len(stretches), STRETCHES_PER_ROUND):
-            shared = iter(stretches[first : first + STRETCHES_PER_ROUND])
+        for first in range(0, len(stretches), count):
+            shared = iter(stretches[first : first + count])
             yield [partial(run_parts, stage, shared) for _ in range(THREADS)]
 
 

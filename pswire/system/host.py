@@ -4,6 +4,7 @@ import ctypes
 import os
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from pswire.errors import ConfigurationError
@@ -96,6 +97,24 @@ def _read(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:  # not Linux, no such controller, or not readable
         return ""
+
+
+#: Open files and connections that a server uses at most.
+MAX_DESCRIPTORS = 1 << 16
+
+
+def raise_descriptor_limit() -> None:
+    """Allow this process as many open files and connections as it may allow itself, up to `MAX_DESCRIPTORS`.
+
+    The usual limit is 1,024, and each worker is a connection. Not on Windows.
+    """
+    import resource
+
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, MAX_DESCRIPTORS)
+    if now != resource.RLIM_INFINITY and now < wanted:
+        with suppress(OSError, ValueError):  # macOS allows less than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h

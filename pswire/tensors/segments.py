@@ -1,173 +1,149 @@
-"""Segments: memory shared by two processes of the same user on one host, as files in /dev/shm that both have mapped.
+"""Segments: memory of one server and one worker of the same user on one host, which neither can take from the other.
 
-Creates them, opens those of other processes, and removes those of dead processes. Not multiprocessing.shared_memory,
-whose tracker removes segments that other processes still use.
+The server makes an anonymous file of a fixed size and hands its descriptor to the worker over a Unix socket
+(`psserver.rpc.segment_socket`, `psworker.transport.shared_memory`); this module has the steps of both sides. After the
+last of them the file can neither be made smaller, which would end a process that uses the mapped memory (SIGBUS), nor
+lose a page, which the server would have to allocate again. Linux 5.1 or newer.
 """
 
-import hmac
-import mmap
+import ctypes
 import os
 import re
-import secrets
-import stat
 import weakref
-from contextlib import suppress
+from functools import cache
+from typing import Any
+
+import numpy as np
 
 from pswire.system.host import WINDOWS
+from pswire.tensors.values import Array
 
 if not WINDOWS:  # no server and no worker of one runs there
     import fcntl
+    from mmap import MAP_SHARED, PAGESIZE, PROT_READ, PROT_WRITE
 
-#: The folder of the files: in memory, and visible to all processes of a host or container.
+#: The folder of the sockets: visible to all processes of a host, and to containers that share it.
 FOLDER = "/dev/shm"
 
-#: The offset of the first array in a segment; the token precedes it.
-DATA_OFFSET = 64
+#: Segments of a stream at most, numbered from 0: gradients, current and next weights, rows that are looked up, and some
+#: old weights that a program keeps.
+MAX_SEGMENTS = 16
 
-_NAME = re.compile(r"paramserver-[0-9a-f]{32}")
-_MODE = 0o600
-_TOKEN = 16  # bytes
-#: On Linux all pages are mapped at once, and not each when it is first touched.
-_MAP_FLAGS = 0 if WINDOWS else mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+#: Bytes of the token that a worker sends over the socket.
+TOKEN_BYTES = 16
+
+#: Sent over the socket: by the server with the descriptor, by the worker when it has mapped it, and then by the server.
+DONE = b"\x01"
+
+#: Seconds for all that is sent over one connection to the socket; memory of 1 GB takes 0.5 s.
+HANDOVER_TIMEOUT = 10.0
+
+_SOCKET = re.compile(r"paramserver-[0-9a-f]{32}")
+_F_SEAL_FUTURE_WRITE = 0x10  # linux/fcntl.h; not in the standard library before Python 3.13
+_MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class NotShared(Exception):
     """Memory cannot be shared, for the reason in the message; another tensor transport is used instead."""
 
 
-class Segment:
-    """Memory of this process that others of the same user can map by its name. Made by `create`.
-
-    The memory lives as long as it is mapped. Call `unlink` when the other side has opened the segment; otherwise the
-    name is removed when this object is deleted or the process ends, and after a kill -9 by the next `sweep`.
-
-    Attributes:
-        memory: the file, mapped, zero from `DATA_OFFSET` on. Never close it: arrays are views of it, and keep it alive.
-        nbytes: of the file, in whole pages.
-        number: on the stream that it is attached to.
-        token: the first bytes of the file, by which the other side recognizes it.
-    """
-
-    def __init__(self, name: str, descriptor: int, memory: mmap.mmap, number: int) -> None:
-        self._forgotten = weakref.finalize(self, _forget, _path(name), descriptor, os.getpid())
-        self.name, self.memory, self.nbytes, self.number = name, memory, len(memory), number
-        self.token = secrets.token_bytes(_TOKEN)
-        memory[:_TOKEN] = self.token
-
-    @classmethod
-    def create(cls, nbytes: int, number: int = 0) -> "Segment":
-        """A new segment with at least `nbytes` from `DATA_OFFSET` on. Takes 1 ms for about 2 MB: the kernel clears it.
-
-        Memory is reserved here, or `NotShared`: writing to more than /dev/shm has would end the process (SIGBUS).
-        """
-        whole = -(-(DATA_OFFSET + nbytes) // mmap.PAGESIZE) * mmap.PAGESIZE
-        name, descriptor = _new_file()
-        try:
-            os.posix_fallocate(descriptor, 0, whole)
-            memory = _map(descriptor, whole)
-        except OSError as error:
-            _forget(_path(name), descriptor, os.getpid())
-            raise NotShared(f"no room in {FOLDER} for {whole:,} bytes: {error.strerror}") from error
-        return cls(name, descriptor, memory, number)
-
-    def unlink(self) -> None:
-        """Removes the name; mapped memory stays. May be called again."""
-        self._forgotten()
-
-
-def _new_file() -> tuple[str, int]:
-    """Name and descriptor of a new file, locked: that tells `sweep`, also in other containers, that its owner lives."""
-    if not os.path.isdir(FOLDER):
-        raise NotShared(f"no {FOLDER} on this machine")
-    for _ in range(8):
-        name = f"paramserver-{secrets.token_hex(16)}"
-        try:
-            descriptor = os.open(_path(name), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE)
-        except OSError as error:
-            raise NotShared(f"cannot make a file in {FOLDER}: {error.strerror}") from error
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), os.lstat(_path(name))):
-                return name, descriptor
-        _forget(_path(name), descriptor, os.getpid())  # a concurrent `sweep` removed it before it was locked
-    raise NotShared(f"files in {FOLDER} cannot be locked")
-
-
-def _forget(path: str, descriptor: int, owner: int) -> None:
-    """Removes name and lock, unless in a fork of the owner, which has copies of both."""
-    if os.getpid() == owner:
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-        os.close(descriptor)
-
-
-def open_segment(name: str, nbytes: int, token: bytes) -> mmap.mmap:
-    """The memory of another process's segment, as that process has described it.
-
-    Its owner can truncate it, which ends this process (SIGBUS); but the same user could end it anyway. Raises
-    `NotShared` if there is no such file, or it is not as described, or not as `Segment` makes them.
-    """
-    if not _NAME.fullmatch(name):
-        raise NotShared(f"{name!r} is not the name of a segment")
-    try:
-        descriptor = os.open(_path(name), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise NotShared("this process cannot see the file: it is on another host or in another container") from None
-    except OSError as error:
-        raise NotShared(f"cannot open the file: {error.strerror}") from error
-    try:
-        _check(os.fstat(descriptor), nbytes)
-        memory = _map(descriptor, nbytes)
-    except OSError as error:
-        raise NotShared(f"cannot map {nbytes:,} bytes: {error.strerror}") from error
-    finally:
-        os.close(descriptor)
-    if len(token) < _TOKEN or not hmac.compare_digest(memory[: len(token)], token):
-        raise NotShared("the file does not begin with the token: it is a different file")
-    return memory
-
-
-def _check(found: os.stat_result, nbytes: int) -> None:
-    if not stat.S_ISREG(found.st_mode) or found.st_dev != os.stat(FOLDER).st_dev:
-        raise NotShared(f"it is not a regular file in {FOLDER}")
-    if found.st_uid != os.geteuid():
-        raise NotShared(f"the file belongs to user {found.st_uid}, and this process to user {os.geteuid()}")
-    if stat.S_IMODE(found.st_mode) != _MODE:
-        raise NotShared(f"the file has mode {stat.S_IMODE(found.st_mode):04o}, not {_MODE:04o}")
-    if found.st_size != nbytes or nbytes < DATA_OFFSET:
-        raise NotShared(f"the file has {found.st_size:,} bytes, and {nbytes:,} were announced")
-    if found.st_blocks * 512 < nbytes:
-        raise NotShared(f"only {found.st_blocks * 512:,} of the file's {nbytes:,} bytes have memory")
-
-
-def sweep() -> int:
-    """Removes segments of this user whose owners are dead; returns their number. Raises nothing."""
-    with suppress(OSError):
-        return sum([_swept(_path(name)) for name in os.listdir(FOLDER) if _NAME.fullmatch(name)])
-    return 0
-
-
-def _swept(path: str) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:  # gone in the meantime, or another user's
-        return False
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-            return False
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(path)
-        return True
-    except OSError:  # its owner lives, or another process was faster
-        return False
-    finally:
-        os.close(descriptor)
-
-
-def _path(name: str) -> str:
+def socket_path(name: str) -> str:
+    """The path of a socket of this file name; `NotShared` if a server would not call one so."""
+    if not _SOCKET.fullmatch(name):
+        raise NotShared(f"{name!r} is not the name of a socket for segments")
     return os.path.join(FOLDER, name)
 
 
-def _map(descriptor: int, nbytes: int) -> mmap.mmap:
-    return mmap.mmap(descriptor, nbytes, _MAP_FLAGS)
+def check_supported() -> None:
+    """Raise `NotShared` where this system has no anonymous files that can be sealed."""
+    if not hasattr(os, "memfd_create"):
+        raise NotShared("this system has no memfd_create: only Linux has")
+
+
+def create_file(nbytes: int) -> int:
+    """A descriptor of an anonymous file of `nbytes`, which can neither grow nor shrink. It has no memory yet."""
+    check_supported()
+    try:
+        descriptor = os.memfd_create("paramserver", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.truncate(descriptor, nbytes)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        except BaseException:
+            os.close(descriptor)
+            raise
+    except (OSError, OverflowError) as error:
+        raise NotShared(f"cannot make a file of {nbytes:,} bytes in memory: {_reason(error)}") from error
+    return descriptor
+
+
+def allocate_and_map(descriptor: int, nbytes: int) -> Array:
+    """The worker's step: all memory of the file, mapped. So it counts as the worker's, also in its control group.
+
+    Takes 1 ms for about 2 MB: the kernel clears it. Raises `NotShared`, also if the file is not as announced.
+    """
+    try:
+        cannot_shrink = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
+        if os.fstat(descriptor).st_size != nbytes or not cannot_shrink:
+            raise NotShared("the server has sent another file than announced")
+        os.posix_fallocate(descriptor, 0, nbytes)
+    except OSError as error:
+        raise NotShared(f"no memory for {nbytes:,} bytes to share: {_reason(error)}") from error
+    return _touched(map_file(descriptor, nbytes))
+
+
+def seal_mapped(descriptor: int, memory: Array) -> None:
+    """The server's step when both sides have mapped the file: from now on its pages stay. Maps all pages of `memory`.
+
+    `NotShared` if not all of it is allocated: reading or writing there would take memory of this process. Takes 1 ms
+    for about 7 MB, without the GIL.
+    """
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL)
+    except OSError as error:
+        raise NotShared(f"cannot seal the memory (Linux before 5.1?): {_reason(error)}") from error
+    allocated = os.fstat(descriptor).st_blocks * 512
+    if allocated < len(memory):
+        raise NotShared(f"the worker has allocated {allocated:,} of {len(memory):,} bytes")
+    _touched(memory)
+
+
+def map_file(descriptor: int, nbytes: int) -> Array:
+    """The file as uint8 of shape (nbytes,), mapped for reading and writing while any view of the array is left.
+
+    Not `mmap.mmap`, which keeps a descriptor of its own for each mapping, and holds the GIL.
+    """
+    libc = _libc()
+    address = libc.mmap(None, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0)
+    if address is None or address == _MAP_FAILED:
+        raise NotShared(f"cannot map {nbytes:,} bytes: {os.strerror(ctypes.get_errno())}")
+    return np.asarray(_Mapping(address, nbytes))
+
+
+class _Mapping:
+    """The `base` of an array, by numpy's array interface: unmaps the memory when no view of it is left."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.__array_interface__ = {"version": 3, "shape": (nbytes,), "typestr": "|u1", "data": (address, False)}
+        weakref.finalize(self, _libc().munmap, address, nbytes).atexit = False  # other threads may still use it then
+
+
+def _touched(memory: Array) -> Array:
+    """The same memory, with all of its pages mapped: or each would cost a page fault when it is first used.
+
+    Reading is enough, since the pages exist. MAP_POPULATE and MADV_POPULATE_WRITE take nine times as long.
+    """
+    memory[::PAGESIZE].max()
+    return memory
+
+
+def _reason(error: OSError | OverflowError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+@cache
+def _libc() -> Any:  # noqa: ANN401 - ctypes makes its functions when they are asked for
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long)
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    return libc

@@ -6,12 +6,10 @@ no array refers to it any more. May import values, errors and v1.
 """
 
 from collections.abc import Iterable, Mapping
-from mmap import mmap
 
 import numpy as np
 
 from pswire.errors import Malformed, TooLarge
-from pswire.tensors.segments import DATA_OFFSET
 from pswire.tensors.transport import check_elements
 from pswire.tensors.values import DTYPES, Array, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
@@ -30,13 +28,13 @@ def bytes_needed(sizes: Iterable[int]) -> int:
     return sum([aligned(nbytes) for nbytes in sizes])
 
 
-def array_at(memory: mmap | Array, offset: int, spec: TensorSpec) -> Array:
+def array_at(memory: Array, offset: int, spec: TensorSpec) -> Array:
     """A view of the array that `spec` describes; `Malformed` if it is not inside the memory and aligned."""
     _check_place(f"variable {spec}", memory, offset, spec.nbytes)
     return np.ndarray(spec.shape, DTYPES[spec.dtype], memory, offset)
 
 
-def _check_place(name: str, memory: mmap | Array, offset: int, nbytes: int) -> None:
+def _check_place(name: str, memory: Array, offset: int, nbytes: int) -> None:
     if offset % ALIGNMENT or not 0 <= offset <= offset + nbytes <= len(memory):
         raise Malformed(
             f"{name}: its {nbytes:,} bytes must be inside the {len(memory):,} bytes of their segment and begin at a "
@@ -51,12 +49,12 @@ class Region:
     `Malformed` if it is not inside the segment and aligned.
     """
 
-    def __init__(self, segment: int, memory: mmap, offset: int = DATA_OFFSET, nbytes: int | None = None) -> None:
+    def __init__(self, segment: int, memory: Array, offset: int = 0, nbytes: int | None = None) -> None:
         nbytes = len(memory) - offset if nbytes is None else nbytes
         _check_place("answer region", memory, offset, nbytes)
         self.segment, self.memory = segment, memory
         self._next, self._end = offset, offset + nbytes
-        self._address: int = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+        self._address: int = memory.__array_interface__["data"][0]
 
     def _reserve(self, nbytes: int) -> int | None:
         """The offset of the next `nbytes`; None if fewer are left."""
@@ -92,7 +90,7 @@ class SharedReceiver:
     Copies at most the size of all segments at each of two decodings: overlapping tensors could take any memory.
     """
 
-    def __init__(self, segments: Mapping[int, mmap]) -> None:
+    def __init__(self, segments: Mapping[int, Array]) -> None:
         self._segments = segments
         self._copied = 0
 

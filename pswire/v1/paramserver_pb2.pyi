@@ -100,24 +100,24 @@ class Region(_message.Message):
     def __init__(self, segment: _Optional[int] = ..., offset: _Optional[int] = ..., nbytes: _Optional[int] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
-    __slots__ = ("segment", "name", "nbytes", "token")
+    __slots__ = ("segment", "nbytes", "sender")
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
-    NAME_FIELD_NUMBER: _ClassVar[int]
     NBYTES_FIELD_NUMBER: _ClassVar[int]
-    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SENDER_FIELD_NUMBER: _ClassVar[int]
     segment: int
-    name: str
     nbytes: int
-    token: bytes
-    def __init__(self, segment: _Optional[int] = ..., name: _Optional[str] = ..., nbytes: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
+    sender: Sender
+    def __init__(self, segment: _Optional[int] = ..., nbytes: _Optional[int] = ..., sender: _Optional[_Union[Sender, _Mapping]] = ...) -> None: ...
 
 class AttachReply(_message.Message):
-    __slots__ = ("attached", "reason")
-    ATTACHED_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("reason", "socket", "token")
     REASON_FIELD_NUMBER: _ClassVar[int]
-    attached: bool
+    SOCKET_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     reason: str
-    def __init__(self, attached: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+    socket: str
+    token: bytes
+    def __init__(self, reason: _Optional[str] = ..., socket: _Optional[str] = ..., token: _Optional[bytes] = ...) -> None: ...
 
 class Sender(_message.Message):
     __slots__ = ("worker", "incarnation")

@@ -140,6 +140,7 @@ class Client:
             self._pushing.decides = self.consistency.decides or self.staleness.decides
             self._pushing.orders = self.consistency.orders or self.staleness.orders
         self._heartbeat.start(joined.lease)
+        self._calls.report_tensor_transport()
         return joined
 
     def register(self, declarations: Sequence[ms.Declaration]) -> list[VersionedArray]:

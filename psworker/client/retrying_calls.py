@@ -92,6 +92,7 @@ class RetryingCalls:
         self.transport, self.closing = transport, closing
         self._timeout = timeout
         self._process_nonce = secrets.randbits(62) + 1
+        self._reported: dict[int, str] = {}  # by shard, the tensor transport in the last Join
 
     def join(self) -> list[ms.Joined]:
         """Joins every shard, shard 0 first; their answers."""
@@ -125,6 +126,12 @@ class RetryingCalls:
         for shard, joined in enumerate([first, *others]):
             self._check_timeline(shard, joined, self.timeline or first.timeline)
         return [first, *others]
+
+    def report_tensor_transport(self) -> None:
+        """Tells shards how tensors travel to them, for status displays, if `Join` did not: only a member can ask."""
+        for shard in range(self.transport.shards):
+            if self.transport.tensor_transport(shard) != self._reported.get(shard, ""):
+                self.call_best_effort(shard, self.renewal(shard, 0), "could not report how tensors travel")
 
     def _check_timeline(self, shard: int, joined: ms.Joined, timeline: int) -> None:
         if joined.timeline != timeline:
@@ -263,7 +270,7 @@ class RetryingCalls:
 
     def _join(self, shard: int, settled: int = 0) -> ms.Join:
         sender, transport = self.sender, self.transport
-        travel = transport.tensor_transport(shard)
+        travel = self._reported[shard] = transport.tensor_transport(shard)
         nonce, states, choice = self._process_nonce, self.states, self._choice
         return ms.Join(
             *(sender.worker, sender.incarnation, shard, transport.shards, nonce, travel, states),

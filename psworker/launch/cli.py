@@ -144,7 +144,7 @@ def main(context: click.Context, debug: bool) -> None:
     The servers of a cluster are started with `psserver serve`.
     """  # noqa: D301
     context.obj = debug
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its log does not help users; grpc reads it when loaded
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its log does not help users; grpc reads it when loaded
 
 
 @main.command(context_settings=_COMMAND)

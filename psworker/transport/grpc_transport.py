@@ -26,7 +26,6 @@ from pswire.messages import Answer, Request
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.system.signals import add_cancel, deferred_signals, deferred_to_next_block, remove_cancel
 from pswire.tensors.frames import incoming
-from pswire.tensors.segments import DATA_OFFSET, Segment, sweep
 from pswire.tensors.shared_memory import Region, bytes_needed
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import MAX_INLINE_MESSAGE, InlineReceiver, InlineSender
@@ -35,7 +34,7 @@ from pswire.v1 import paramserver_pb2 as pb
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 from psworker.transport import Future
 from psworker.transport.deadlines import Deadline, Deadlines
-from psworker.transport.shared_memory import AnswerReceiver, SegmentPool
+from psworker.transport.shared_memory import AnswerReceiver, Segment, SegmentPool, fetch_segment
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ MAX_BYTES = 16 << 30
 #: Messages of every training step, which go on streams.
 _ON_STREAMS = (ms.Register, ms.Pull, ms.Push, ms.Assign, ms.Take)
 
-#: Seconds that a server has to answer the first offer of shared memory.
+#: Seconds that a server has to answer the first request for shared memory.
 PROBE_TIMEOUT = 2.0
 
 #: Bytes of tensors from which shared memory is faster than the frame that describes them.
@@ -78,8 +77,6 @@ class GrpcTransport:
             raise ConfigurationError(
                 f"a worker needs the address of each shard once, got {', '.join(checked) or 'none'}"
             )
-        if shared_memory and (swept := sweep()):
-            logger.info("removed %d shared memory segments of killed processes", swept)
         self._deadlines = Deadlines()
         add_cancel(self._deadlines.pass_all)
         with deferred_to_next_block:
@@ -115,7 +112,8 @@ class GrpcTransport:
 class Connection:
     """The connection to one server, and the specs of the variables registered there. Thread-safe.
 
-    There is one stream per concurrent call; `_lock` guards the idle streams and the status of shared memory.
+    There is one stream per concurrent call; `_lock` guards the idle streams and the status of shared memory. Only a
+    member gets shared memory: `_member` is the worker that has joined over this connection.
     """
 
     def __init__(
@@ -138,6 +136,7 @@ class Connection:
         self._closed = False
         self._tensor_transport = "" if shared_memory else GRPC
         self._probed = False
+        self._member: pb.Sender | None = None
 
     def call(self, message: Request, timeout: float) -> Future[Answer]:
         """As `Transport.call`."""
@@ -161,11 +160,11 @@ class Connection:
         self.receivers.shutdown(wait=False)
 
     def tensor_transport(self) -> str:
-        """As `Transport.tensor_transport`; the first call asks the server, later ones know it from calls."""
+        """As `Transport.tensor_transport`; a member's first call asks the server, later ones know it from calls."""
         with self._lock:
-            probed, self._probed = self._probed, True
-            if self._tensor_transport or self._closed or probed:
+            if self._tensor_transport or self._closed or self._probed or self._member is None:
                 return self._tensor_transport
+            self._probed = True
         stream = self.stream()
         deadline = self.deadlines.set(PROBE_TIMEOUT, stream.cancel)
         try:
@@ -184,7 +183,10 @@ class Connection:
         try:
             call = self._unary[type(message)].future(encode(message, InlineSender()))
             deadline = self.deadlines.set(timeout, call.cancel)
-            return _checked(message, decode(call.result(), InlineReceiver()))
+            answer = _checked(message, decode(call.result(), InlineReceiver()))
+            if isinstance(message, ms.Join) and isinstance(answer, ms.Joined):
+                self._member = pb.Sender(worker=message.worker, incarnation=answer.incarnation)
+            return answer
         except (grpc.RpcError, grpc.FutureCancelledError, ValueError) as error:
             raise self.error_of(error, deadline) from error
         finally:
@@ -201,8 +203,8 @@ class Connection:
                 if stream.answers.is_active():
                     return stream
                 stream.end()
-            share = self._tensor_transport != GRPC
-        return TransferStream(self._transfer, share=share)
+            member = None if self._tensor_transport == GRPC else self._member
+        return TransferStream(self._transfer, member)
 
     def keep(self, stream: "TransferStream") -> None:
         """Takes back a stream whose call has succeeded."""
@@ -245,14 +247,15 @@ class Connection:
 class TransferStream:
     """A Transfer that stays open for consecutive calls, which halves the cost of a call. One call at a time.
 
-    `open_stream` opens it for an iterator of request frames; `answers` has the frames of all answers. `pool` has its
-    segments; None without shared memory (not `share`).
+    `open_stream` opens it for an iterator of request frames; `answers` has the frames of all answers. `pool` has the
+    segments of the `member`; None without shared memory.
     """
 
-    def __init__(self, open_stream: Callable[[Iterator[bytes]], Any], *, share: bool) -> None:
+    def __init__(self, open_stream: Callable[[Iterator[bytes]], Any], member: pb.Sender | None) -> None:
         self._requests: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
         self.answers = open_stream(itertools.chain.from_iterable(iter(self._requests.get, None)))
-        self.pool = SegmentPool(self._attach) if share else None
+        self._member = member
+        self.pool = None if member is None else SegmentPool(self._attach)
 
     def send(self, frames: Iterable[bytes]) -> None:
         """Passes a request to gRPC's thread."""
@@ -270,13 +273,14 @@ class TransferStream:
         # this stream and the call.
         self.pool = self.answers.__traceback__ = None
 
-    def _attach(self, request: pb.AttachRequest) -> pb.AttachReply:
+    def _attach(self, number: int, nbytes: int) -> Segment:
+        request = pb.AttachRequest(segment=number, nbytes=nbytes, sender=self._member)
         self.send([pb.Frame(attach=request).SerializeToString()])
         frame = next(self.answers, None)
         header = None if frame is None else incoming(frame).header
         if header is None or header.WhichOneof("piece") != "attached":
-            raise Malformed("the server did not answer the offer of shared memory")
-        return header.attached
+            raise Malformed("the server did not answer the request for shared memory")
+        return fetch_segment(header.attached, number, nbytes)
 
 
 class TransferCall:
@@ -332,7 +336,7 @@ class TransferCall:
             self._streamed = sum(self._sizes or ())
         else:
             region = header.answer_region
-            region.segment, region.offset, region.nbytes = answer.number, DATA_OFFSET, answer.nbytes - DATA_OFFSET
+            region.segment, region.offset, region.nbytes = answer.number, 0, answer.nbytes
         return streamed.frames(header)
 
     def _segment(self, sizes: Sequence[int]) -> Segment | None:

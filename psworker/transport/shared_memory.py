@@ -6,13 +6,24 @@ is never overwritten. A call that fails ends its stream together with the pool, 
 the segments. May import pswire and numpy.
 """
 
+import os
+import socket
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from pswire.errors import Malformed
-from pswire.tensors.segments import DATA_OFFSET, NotShared, Segment
+from pswire.tensors.segments import (
+    DONE,
+    HANDOVER_TIMEOUT,
+    MAX_SEGMENTS,
+    NotShared,
+    allocate_and_map,
+    check_supported,
+    socket_path,
+)
 from pswire.tensors.shared_memory import aligned, array_at
 from pswire.tensors.values import Array, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
@@ -20,21 +31,79 @@ from pswire.v1 import paramserver_pb2 as pb
 #: Bytes of the smallest segment.
 MIN_SEGMENT_BYTES = 64 << 10
 
-#: Segments of a stream at most: gradients, current and next weights, rows that are looked up, and some old weights that
-#: a program keeps. When all are in use, tensors travel on the stream.
-MAX_SEGMENTS = 16
-
 #: Smaller values are copied, because an array that the program keeps occupies a whole segment.
 MIN_BORROWED_BYTES = 64 << 10
+
+#: Bytes of a reason that a server gives in place of a segment, at most.
+_MAX_REASON = 1000
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Segment:
+    """Memory that a server has mapped too, as segment `number` of a stream: uint8, zero at the beginning."""
+
+    number: int
+    memory: Array
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the memory."""
+        return len(self.memory)
+
+
+def fetch_segment(reply: pb.AttachReply, number: int, nbytes: int) -> Segment:
+    """The segment that a server has offered, mapped by both. Takes 1 ms for about 2 MB: the kernel clears memory.
+
+    Raises `NotShared` if the server refuses, or cannot be reached over its socket.
+    """
+    if not reply.socket:
+        raise NotShared(reply.reason or "the server gives no reason")
+    check_supported()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(HANDOVER_TIMEOUT)
+        try:
+            connection.connect(socket_path(reply.socket))
+            connection.sendall(reply.token)
+            memory = _received(connection, nbytes)
+            connection.sendall(DONE)
+            _check(connection.recv(_MAX_REASON))
+        except FileNotFoundError:
+            raise NotShared(
+                "this process cannot see the server's socket: it is on another host or in another container"
+            ) from None
+        except PermissionError:
+            raise NotShared("the server belongs to another user") from None
+        except OSError as error:
+            raise NotShared(f"the server's socket for memory: {error.strerror or error}") from error
+    return Segment(number, memory)
+
+
+def _received(connection: socket.socket, nbytes: int) -> Array:
+    """The memory of the descriptor that the server sends."""
+    data, descriptors, _, _ = socket.recv_fds(connection, _MAX_REASON, 1, socket.MSG_CMSG_CLOEXEC)
+    try:
+        if not descriptors:
+            _check(b"" if data == DONE else data)
+        return allocate_and_map(descriptors[0], nbytes)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _check(data: bytes) -> None:
+    """Raise `NotShared` with the reason that the server has sent in place of `DONE`."""
+    if data != DONE:
+        reason = data.decode(errors="replace")
+        raise NotShared(reason if reason and reason.isprintable() else "the server has closed its socket")
 
 
 class SegmentPool:
     """The segments of one stream, `count` in all. For one thread at a time, except `give_back`.
 
-    `attach` offers a segment to the server; `refused` is the reason why there can be no more, or "".
+    `attach` makes a segment of a number and a size; `refused` is the reason why there can be no more, or "".
     """
 
-    def __init__(self, attach: Callable[[pb.AttachRequest], pb.AttachReply]) -> None:
+    def __init__(self, attach: Callable[[int, int], Segment]) -> None:
         self._attach = attach
         self._free: list[Segment] = []  # other threads append to it, also during `take`
         self.count = 0
@@ -59,18 +128,9 @@ class SegmentPool:
 
     def _new(self, number: int, nbytes: int) -> Segment | None:
         try:
-            segment = Segment.create(nbytes - DATA_OFFSET, number)
+            segment = self._attach(number, nbytes)
         except NotShared as error:
             self.refused = str(error)
-            return None
-        try:
-            reply = self._attach(
-                pb.AttachRequest(segment=number, name=segment.name, nbytes=segment.nbytes, token=segment.token)
-            )
-        finally:
-            segment.unlink()  # mapped by both sides, or not needed
-        if not reply.attached:
-            self.refused = reply.reason or "the server gives no reason"
             return None
         self.count = max(self.count, number + 1)
         return segment
@@ -78,7 +138,7 @@ class SegmentPool:
 
 def _rounded(nbytes: int) -> int:
     """Rounded up by at most an eighth or 16 MB, so that calls of similar size can use the same segments."""
-    nbytes = max(MIN_SEGMENT_BYTES, aligned(nbytes) + DATA_OFFSET)
+    nbytes = max(MIN_SEGMENT_BYTES, aligned(nbytes))
     step = 1 << min(nbytes.bit_length() - 4, 24)
     return -(-nbytes // step) * step
 
@@ -114,10 +174,13 @@ class AnswerReceiver:
         self._roots.clear()
 
     def _root(self, segment: Segment) -> Array:
-        """A segment as one array, which lives as long as any of its views (numpy's `base`)."""
+        """A segment as one array, which lives as long as any of its views (numpy's `base`).
+
+        It views a memoryview: if it were a view of an array, its own views would keep that array alive in its place.
+        """
         root = self._roots.get(segment.number)
         if root is None:
-            root = self._roots[segment.number] = np.frombuffer(segment.memory, np.uint8)
+            root = self._roots[segment.number] = np.frombuffer(segment.memory.data, np.uint8)
             weakref.finalize(root, _give_back, self._pool, segment).atexit = False
         return root
 

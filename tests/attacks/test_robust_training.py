@@ -8,9 +8,13 @@ import pytest
 
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
+from psserver.runtime.task_order import THREADS
 from pswire.errors import InvalidMessage
-from pswire.messages import Gradient, Join, Outcome, Push, Renew, Sender
+from pswire.messages import Choice, Declaration, Gradient, Join, Outcome, Pull, Push, Register, Renew, Sender
+from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency
+from pswire.specs.initializers import RowNormal
+from pswire.tensors.values import TensorSpec
 from tests.server_client import Client
 
 #: Seconds that others wait for a member without a push; its heartbeats come sooner than its lease ends.
@@ -96,3 +100,23 @@ def test_pushes_without_gradients_move_no_step_and_are_none_of_the_gradients_of_
             np.testing.assert_array_equal(answer.values[0].array, [-2, -2, -2])
         with pytest.raises(InvalidMessage, match=r"a push with parts on shards \(1,\) of 1"):
             client.unary(Push(member, 30, (), shards=(1,)))
+
+
+@pytest.mark.parametrize("gradient", [1.0, 1e30], ids=["ordinary", "guarded"])
+def test_others_push_while_a_member_has_the_server_fill_large_tables_with_random_numbers(gradient):
+    """The tables take all threads for some tenths of a second; a push is answered in between, also a guarded one."""
+    with servers() as (client,), ThreadPoolExecutor(1) as threads:
+        worker, member = client.join("worker"), client.join("member")
+        W = np.full((400, 400), gradient, np.float32)
+        client.register(worker, W=np.zeros_like(W))
+        specs = [TensorSpec(f"T{one}", (1 << 14, 16), "float32") for one in range(32 * THREADS)]
+        tables = tuple([Declaration(spec, None, GradientDescent(1.0), RowNormal(1.0)) for spec in specs])
+        filled, pushes = threads.submit(client.unary, Register(member, tables)), 0
+        while len(client.status().variables) == 1:
+            pass  # the registration has not arrived
+        while not filled.done():
+            pushes += 1
+            client.transfer(Push(worker, pushes, (Gradient("W", 0, W),)))
+        assert pushes > 2
+        first = client.unary(Pull(member, (), (Choice("T0", np.array([0, (1 << 14) - 1])),)))
+        assert 0.1 < np.abs(first.values[0].array).mean() < 3

@@ -26,8 +26,8 @@ from pathlib import Path
 
 import click
 
+from psserver.rpc.segment_socket import sweep
 from pswire.specs.consistency import Synchronous, parse_consistency, parse_staleness
-from pswire.tensors.segments import sweep
 from tests.chaos import scheme
 from tests.chaos.check import Check
 from tests.chaos.cluster import LEASE, WEIGHTS, Cluster, Faults
@@ -83,7 +83,7 @@ def main(only, staleness, shards, seed, seconds, keep, faults) -> None:
                 sys.exit(130)
             raise
         finally:
-            sweep()  # shared memory of killed processes
+            sweep()  # sockets of killed servers
         word, workers = "BROKEN" if check.violations else "kept", len(check.histories)
         say(f"{name}: {word}; {time.monotonic() - began:.0f} s, {workers} workers, {count.total()} faults")
         for kind, lines in check.violations.items():

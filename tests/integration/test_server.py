@@ -1,5 +1,6 @@
 """A server in the test's process: unary calls, streams, shared memory, every way to break a call; start and stop."""
 
+import gc
 import logging
 import re
 import socket
@@ -27,12 +28,12 @@ from pswire import messages as ms
 from pswire.channel import check_health
 from pswire.codec import encode, to_frame
 from pswire.specs.consistency import Synchronous
-from pswire.tensors.segments import DATA_OFFSET, Segment
 from pswire.tensors.shared_memory import Region
 from pswire.tensors.transport import CHUNK, InlineSender
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from psworker import ops
+from psworker.transport.shared_memory import fetch_segment
 from tests.server_client import Client, Stream, frame_of, frames_of
 from tests.shared_folder import mapped_segments, shared_folder
 
@@ -247,7 +248,7 @@ def test_a_transfer_above_the_traffic_limit_is_refused_with_the_figures_also_of_
             list(client.send_frames([frame_of(row_again)]))
         rows = IndexedSlices(np.zeros((4, CHUNK // 4), np.float32), np.zeros(4, np.int64), half.shape)
         refused = pytest.raises(errors.TooLarge, match=r"4,194,336 bytes.* room for 3,145,728 at a time")
-        with closing(SharedStream(client)) as stream, refused:
+        with closing(SharedStream(client, sender)) as stream, refused:
             stream.call(push(sender, "w", rows))
         assert client.transfer(ms.Assign(sender, 1, (ms.Assignment("w", half + 1),))).outcome is ms.Outcome.APPLIED
 
@@ -262,25 +263,16 @@ def folder(monkeypatch):
 
 
 class SharedStream(Stream):
-    """An open Transfer that has attached a segment of 16 MiB as number 0, which everything is put into."""
+    """An open Transfer of a member that has a segment of 16 MiB as number 0, which everything is put into."""
 
-    def __init__(self, client):
+    def __init__(self, client, sender):
         super().__init__(client)
-        self.segment = Segment.create(16 << 20)
-        assert self.attach(0, self.segment).attached
+        self.sender = sender
+        self.fetch(0, 16 << 20)
 
-    def close(self):
-        super().close()
-        self.segment.unlink()
-
-    def attach(self, number, segment, **other):
-        """The reply to the offer of a segment, as it is but for `other`."""
-        known = {"name": segment.name, "nbytes": segment.nbytes, "token": segment.token}
-        self.send(pb.Frame(attach=pb.AttachRequest(segment=number, **known | other)))
-        reply = self.frame().header.attached
-        if reply.attached:
-            self.memories[number] = segment.memory
-        return reply
+    def fetch(self, number, nbytes):
+        reply = self.attach(self.sender, number, nbytes)
+        self.memories[number] = fetch_segment(reply, number, nbytes).memory
 
     def header(self, message, *region):
         """The frame of a message with all of its tensors in segment 0, as is the region for its answer, if given."""
@@ -299,8 +291,8 @@ class SharedStream(Stream):
 
 
 @pytest.fixture
-def stream(client, folder):
-    with closing(SharedStream(client)) as stream:
+def stream(client, sender):
+    with closing(SharedStream(client, sender)) as stream:
         yield stream
 
 
@@ -314,9 +306,7 @@ def test_values_are_written_into_the_region_and_the_rest_comes_in_frames(x, othe
     np.testing.assert_array_equal(pushed.values[1].array, rest)
     again = stream.call(push(sender, x, value / 2, sequence=2, pull=(x,)))
     assert stream.offset_of(again.values[0].array) is None, "without a region nothing is written"
-    replacement = Segment.create(16 << 20)
-    assert stream.attach(0, replacement).attached, "in place of the segment of that number"
-    replacement.unlink()
+    stream.fetch(0, 16 << 20)  # in place of the segment of that number
     pushed = stream.call(push(sender, x, value / 4, sequence=3, pull=(x,)), *region)
     np.testing.assert_array_equal(pushed.values[0].array, value - value / 2 - value / 2 - value / 4)
 
@@ -334,24 +324,28 @@ def test_what_is_in_shared_memory_may_change_when_the_call_was_answered(value, c
     ]:
         stream.call(call, 8 << 20, 5 << 20)
         before = client.value(sender, x)
-        np.frombuffer(stream.segment.memory, np.uint8)[DATA_OFFSET:] = 0xFF
+        stream.memories[0][:] = 0xFF
         assert client.value(sender, x).tobytes() == before.tobytes()
     np.testing.assert_array_equal(before, value)
 
 
 def test_an_invalid_segment_is_refused_with_a_reason_and_the_stream_goes_on(sender, stream):
-    segment, numbers = stream.segment, "segments are numbered from 0 to 63, not"
-    for number, other, reason in [
-        (0, {"token": bytes(16)}, "the file does not begin with the token: it is a different file"),
-        (0, {"nbytes": 1}, f"the file has {segment.nbytes:,} bytes, and 1 were announced"),
-        (64, {}, f"{numbers} 64"),
-        (-1, {}, f"{numbers} -1"),
+    numbers = "segments are numbered from 0 to 15, not"
+    for number, nbytes, reason in [
+        (16, 4096, f"{numbers} 16"),
+        (-1, 4096, f"{numbers} -1"),
+        (0, 0, "a segment of 0 bytes"),
+        (0, -4096, "a segment of -4,096 bytes"),
     ]:
-        assert stream.attach(number, segment, **other) == pb.AttachReply(reason=reason)
-    pulled = stream.call(ms.Pull(sender, ("small",)), DATA_OFFSET, 4096)
+        assert stream.attach(sender, number, nbytes) == pb.AttachReply(reason=reason)
+    reply = stream.attach(sender, 0, (1 << 63) - 1)
+    assert re.fullmatch(
+        "a segment of .* bytes, but 'w0' has 16,777,216 and .*: raise --shared-memory-limit", reply.reason
+    )
+    pulled = stream.call(ms.Pull(sender, ("small",)), 0, 4096)
     np.testing.assert_array_equal(pulled.values[0].array, SMALL)
-    assert stream.offset_of(pulled.values[0].array) == DATA_OFFSET, "the segment attached before still is"
-    assert stream.attach(63, segment).attached
+    assert stream.offset_of(pulled.values[0].array) == 0, "the segment attached before still is"
+    stream.fetch(15, 4096)
     header, *_ = frames_of(push(sender, "small", SMALL))
     stream.send(header, pb.Frame(attach=pb.AttachRequest()))
     with pytest.raises(errors.Malformed, match="a chunk of data must follow in a transfer, got attach"):
@@ -359,9 +353,9 @@ def test_an_invalid_segment_is_refused_with_a_reason_and_the_stream_goes_on(send
 
 
 PLACES = [
-    (7, DATA_OFFSET, "segment 7.* was not attached on this stream"),
-    (-1, DATA_OFFSET, "was not attached on this stream"),
-    (0, DATA_OFFSET + 4, "begin at a multiple of 64"),
+    (7, 0, "segment 7.* was not attached on this stream"),
+    (-1, 0, "was not attached on this stream"),
+    (0, 4, "begin at a multiple of 64"),
     (0, 1 << 62, "must be inside"),
 ]
 
@@ -381,11 +375,12 @@ def test_an_invalid_place_is_malformed_and_nothing_of_its_push_is_applied(kind, 
 
 
 def test_a_session_works_where_no_memory_is_shared_and_its_tensor_transport_is_in_the_status(connect, folder, caplog):
+    gc.collect()  # of streams of other tests
     with ServerThread(ServerConfig(shared_memory=False)) as server, ps.session(server.address, "w0"):
         W = ps.Variable(LARGE, name="W")
         ps.GradientDescent(0.5).minimize(ops.sum(W * 2.0))
         np.testing.assert_array_equal(W.value, LARGE - 1)
-        assert mapped_segments(folder) == []
+        assert mapped_segments() == []
         while connect(server).status().workers[0].tensor_transport != "gRPC":
             pass
     assert "so tensors go by gRPC: the server was started with --no-shared-memory" in caplog.text

@@ -54,7 +54,8 @@ def check_click(words, script):
         assert words[1] in {option for parameter in group.params for option in parameter.opts} | {"--help", "-h"}
         return
     # A page may name a command without its arguments, or an option without its value; --help exits.
-    with suppress(click.exceptions.Exit, click.MissingParameter, click.BadOptionUsage):
+    exits = click.exceptions.Exit, click.exceptions.NoArgsIsHelpError
+    with suppress(*exits, click.MissingParameter, click.BadOptionUsage):
         there = {"DIR": str(Path(script).parent)}
         arguments = [script if word.endswith(".py") else there.get(word, word) for word in words[2:]]
         group.commands[words[1]].make_context(words[1], arguments)
@@ -190,7 +191,7 @@ def test_environment_variables_of_the_commands_are_those_of_existing_options():
     known = set()
     for name, command in [*psserver.commands.items(), *psworker.commands.items()]:
         prefix = command.context_settings.get("auto_envvar_prefix", f"PSSERVER_{name}")
-        known |= {f"{prefix}_{option.name}".upper().replace("-", "_") for option in command.params}
+        known |= {option.envvar or f"{prefix}_{option.name}".upper().replace("-", "_") for option in command.params}
     used = set(re.findall(r"\b((?:PSSERVER|PSWORKER)_[A-Z_]+)\b", COMPOSE + DOCKERFILE))
     assert set() < used <= known
 

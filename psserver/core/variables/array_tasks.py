@@ -38,7 +38,7 @@ class ArrayTask:
 
     `nbytes`: the cost of `run`, as bytes of a gradient that an update rule would process in the same time. `part` does
     the work for the flat elements from start to stop, of `elements`; None and 0: the task is indivisible. `update`:
-    the update that it makes, if it is one.
+    the update that it makes, if it is one. `initial`: it makes the variable's first value or slots.
     """
 
     variable: str
@@ -47,6 +47,7 @@ class ArrayTask:
     part: Callable[[int, int], None] | None = None
     elements: int = 0
     update: "Update | None" = None
+    initial: bool = False
 
 
 class TasksPending(Exception):
@@ -57,9 +58,9 @@ class TasksPending(Exception):
 class StepResult:
     """Replies, array tasks and events of one step, each in order. Mutable while the step is under way.
 
-    `settled`: all tasks of earlier steps have run, so this step may compute guarded changes immediately. The arrays in
-    the replies, of `bytes_out`, are complete when all tasks have run. `guarded` are the updates that the step has made
-    immediately.
+    `settled`: all tasks of earlier steps have run, of the variables that this step may change under guard, so it may
+    compute guarded changes immediately. The arrays in the replies, of `bytes_out`, are complete when all tasks have
+    run. `guarded` are the updates that the step has made immediately.
     """
 
     settled: bool = True

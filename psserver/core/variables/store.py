@@ -222,12 +222,16 @@ class Store:
                 self.variables[spec.name] = variable
                 first = magnitudes[spec.name] if variable.initial is None else variable.initial.max_magnitude
                 variable.replaced(first)
-                result.tasks.append(ArrayTask(spec.name, spec.nbytes, partial(initialize, value, declaration)))
+                part = partial(initialize, value, declaration)
+                cost = spec.nbytes if variable.initial is None else value.size * variable.initial.cost
+                whole = partial(part, 0, value.size)
+                result.tasks.append(ArrayTask(spec.name, cost, whole, part, value.size, initial=True))
             if optimizer is not None and variable.optimizer is None:
                 variable.declared = optimizer
                 rule = variable.follow(optimizer)
                 variable.slot_specs = slot_specs(variable.spec, optimizer)
-                result.tasks.append(ArrayTask(spec.name, variable.nbytes, partial(variable.make_slots, rule)))
+                make = partial(variable.make_slots, rule)
+                result.tasks.append(ArrayTask(spec.name, variable.nbytes, make, initial=True))
 
     def check_tune(self, message: ms.Tune) -> None:
         """Raise if a variable has no optimizer of this kind, or would need other slots."""

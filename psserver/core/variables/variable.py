@@ -15,7 +15,7 @@ from pswire.errors import AlreadyRegistered, InvalidMessage, UnknownVariable
 from pswire.messages import Choice, Declaration, Tune, VariableStatus
 from pswire.optimizers import OptimizerSpec, Rule, UpdateSpec, ordinary_growth, rule_for
 from pswire.optimizers.optimizer import GUARDED, LIMITS, Limits
-from pswire.specs.initializers import RowInitializer, check_fits, fill
+from pswire.specs.initializers import RowInitializer, check_fits, fill_elements
 from pswire.specs.schedules import Schedule
 from pswire.specs.spec import to_plain
 from pswire.tensors.values import DTYPES, Array, Part, TensorSpec, whole_spec
@@ -215,13 +215,15 @@ def stored_slot_specs(state: VariableState) -> dict[str, TensorSpec]:
     return {} if state.optimizer is None else slot_specs(state.spec, state.declared or state.optimizer)
 
 
-def initialize(value: Array, declaration: Declaration) -> None:
-    """Write the initial value, which was sent or is computed here."""
+def initialize(value: Array, declaration: Declaration, start: int, stop: int) -> None:
+    """Write the elements from `start` to `stop` of the initial value, which was sent or is computed here."""
+    flat = value.reshape(-1)[start:stop]
     if declaration.initial is None:
         assert declaration.value is not None, "check_declarations was not called"
-        np.copyto(value, declaration.value)
+        np.copyto(flat, declaration.value.reshape(-1)[start:stop])
     else:
-        fill(declaration.initial, value, 0 if declaration.part is None else declaration.part.first)
+        row = 0 if declaration.part is None else declaration.part.first
+        fill_elements(declaration.initial, flat, row * math.prod(value.shape[1:]) + start)
 
 
 def tuned(variable: Variable, message: Tune) -> UpdateSpec:

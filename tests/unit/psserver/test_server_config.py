@@ -52,6 +52,7 @@ def test_sizes_and_shards_are_parsed_and_other_text_is_refused_with_an_example(p
         *[({"linger": seconds}, "linger, in seconds, must be at least 0") for seconds in (-1.0, math.inf, math.nan)],
         *[({"progress_timeout": seconds}, "progress timeout, in seconds, must be") for seconds in (0.0, math.inf)],
         ({"memory_limit": 0}, "memory limit, in bytes, must be at least 1"),
+        ({"shared_memory_limit": 0}, "limit of shared memory, in bytes, must be at least 1"),
         ({"max_calls": 0}, "max_calls must be at least 1"),
     ],
 )
@@ -116,9 +117,9 @@ def test_options_become_the_fields_of_their_names_before_the_environment_and_oth
     ]
 
 
-def test_a_server_that_shares_memory_first_removes_the_segments_of_killed_processes(monkeypatch, caplog):
+def test_a_server_that_shares_memory_first_removes_the_sockets_of_killed_servers(monkeypatch, caplog):
     monkeypatch.setattr(server, "sweep", lambda: 2)
     with ServerThread(ServerConfig(shared_memory=False)):
         assert not caplog.messages
     with ServerThread(ServerConfig()):
-        assert caplog.messages == ["removed 2 shared memory segments of killed processes"]
+        assert caplog.messages == ["removed 2 sockets for shared memory of killed servers"]

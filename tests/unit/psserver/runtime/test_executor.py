@@ -464,7 +464,7 @@ def test_tasks_run_in_order_neighbours_by_stretches_and_a_failure_is_raised_when
 @pytest.mark.parametrize("elements", [2, 9, 10, 11, 16, 17])
 def test_a_large_variable_is_divided_into_rounds_between_which_others_have_their_turn(elements, monkeypatch):
     """And each round is shared by all threads: here the last one does it all. One stretch is not divided."""
-    for name, size in {"MIN_DIVIDED_BYTES": 0, "ELEMENTS_PER_STRETCH": 2, "STRETCHES_PER_ROUND": 4}.items():
+    for name, size in {"MIN_DIVIDED_BYTES": 0, "ELEMENTS_PER_STRETCH": 2, "BYTES_PER_ROUND": 8}.items():
         monkeypatch.setattr(task_order, name, size)
     done, divided = [], elements > 2
     rounds = list(task_order._rounds([task("whole", done), task("a", done, elements)]))
@@ -476,6 +476,62 @@ def test_a_large_variable_is_divided_into_rounds_between_which_others_have_their
         assert len(done) - before <= 4
     parts = [("a", start, min(start + 2, elements)) for start in range(0, elements, 2)]
     assert done == ["whole", *(parts if divided else ["a"])]
+
+
+@pytest.mark.parametrize(("cost", "stretch", "stretches"), [(4, 1 << 18, 16), (8, 1 << 18, 8), (96, 43_690, 4)])
+def test_a_round_takes_the_same_time_whatever_an_element_costs(cost, stretch, stretches):
+    """And so does a stretch, which is not longer than the cache, nor shorter than what numpy is called for."""
+    elements, done = 1 << 23, []
+    (first, *_) = task_order._rounds([ArrayTask("W", cost * elements, None, lambda *one: done.append(one), elements)])
+    for job in first:
+        job()
+    assert (len(done), done[0]) == (stretches, (0, stretch))
+
+
+def initial(name, run, nbytes=task_order.MIN_DIVIDED_BYTES, part=None, elements=0):
+    return ArrayTask(name, nbytes, run, part, elements, initial=True)
+
+
+def test_an_update_runs_after_some_initial_tasks_however_many_there_are_and_however_long_one_takes():
+    async def main():
+        order, gate, done = task_order.TaskOrder(), Gate(), []
+        gate.shut()
+        long = [initial(f"long {one}", gate.go_through) for one in range(3)]
+        ends = [order.add([task]) for task in long]
+        short = [initial(f"short {one}", partial(done.append, one), MAX_INLINE_BYTES + 1) for one in range(100)]
+        ends += [order.add([task]) for task in short]
+        update = ArrayTask("W", MAX_INLINE_BYTES + 1, partial(done.append, "update"))
+        await asyncio.wait_for(order.add([update]), TIMEOUT)
+        assert done.index("update") <= 2 * THREADS
+        gate.open()
+        await asyncio.gather(*ends)
+        assert sorted(done[: done.index("update")] + done[done.index("update") + 1 :]) == list(range(100))
+        await order.shutdown()
+
+    asyncio.run(main())
+
+
+@executor_test()
+async def test_a_guarded_push_waits_for_no_table_that_is_being_filled_and_a_push_to_that_table_waits_alone(
+    executor, shard, monkeypatch
+):
+    monkeypatch.setattr(task_order, "MAX_INLINE_BYTES", -1)
+    worker, other = await join(executor), await join(executor, "w1")
+    await register(executor, worker, GradientDescent(1.0), W=np.zeros(2, np.float32))
+    shard.gates["table"].shut()
+    spec = TensorSpec("table", (3, 2), "float32")
+    table = ms.Declaration(spec, None, GradientDescent(1.0), RowNormal(1.0))
+    registering = await begun(executor, ms.Register(worker, (table,)))
+    await until(shard.gates["table"].reached.is_set)
+    rows = IndexedSlices(np.full((1, 2), 1e30, np.float32), np.array([1]), (3, 2))
+    waiting = await begun(executor, ms.Push(other, 1, (ms.Gradient("table", 0, rows),)))
+    answer = await executor.step(push(worker, 1, "W", np.full(2, 1e30, np.float32), pull=("W",)))
+    np.testing.assert_array_equal(answer.values[0].array, np.full(2, -1e30, np.float32))
+    assert not waiting.done()
+    shard.gates["table"].open()
+    await registering
+    assert (await waiting).outcome is ms.Outcome.APPLIED
+    np.testing.assert_array_equal((await value(executor, worker, "table"))[1], np.full(2, -1e30, np.float32))
 
 
 @executor_test()
@@ -597,7 +653,12 @@ class OwnMemory:
 
 POLICIES = ["async none", "async delay-compensated:0.5", "bounded:1 scale", "sync:2 none", "sync:3,backup=1 drop:2"]
 THREADED = {"MAX_INLINE_BYTES": -1}
-DIVIDED = THREADED | {"MIN_DIVIDED_BYTES": 0, "ELEMENTS_PER_STRETCH": 2, "STRETCHES_PER_ROUND": 3}
+DIVIDED = THREADED | {
+    "MIN_DIVIDED_BYTES": 0,
+    "ELEMENTS_PER_STRETCH": 2,
+    "MIN_ELEMENTS_PER_STRETCH": 1,
+    "BYTES_PER_ROUND": 8,
+}
 SIZES = {"all in threads": THREADED, "some in threads": {"MAX_INLINE_BYTES": 40}, "all divided": DIVIDED}
 ALLOCATORS = (lambda _: None, OwnMemory, ReusedArrays)
 #: Every pair of two of the three.

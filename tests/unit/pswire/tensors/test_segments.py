@@ -1,186 +1,138 @@
-"""Segments: two processes see the same bytes, invalid files are refused, and nothing is left of dead processes."""
+"""Segments: memory of two processes that neither can take from the other, and that keeps no descriptor."""
 
+import ctypes
 import errno
 import fcntl
 import os
-import re
+import resource
 import subprocess
 import sys
-from mmap import PAGESIZE
-from pathlib import Path
-from unittest.mock import Mock
+from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
 from pswire.tensors import segments
-from pswire.tensors.segments import DATA_OFFSET, NotShared, Segment, open_segment, sweep
-from tests.shared_folder import shared_folder
+from pswire.tensors.segments import NotShared, allocate_and_map, create_file, map_file, seal_mapped, socket_path
+from tests.shared_folder import mapped_segments
 
-NAME = "paramserver-" + "0123456789abcdef" * 2
-
-
-@pytest.fixture(autouse=True)
-def folder(monkeypatch):
-    with shared_folder(monkeypatch) as path:
-        yield path
+PAGE = resource.getpagesize()
+PUNCH_HOLE, KEEP_SIZE, MADV_REMOVE = 2, 1, 9
 
 
-def process(program):
-    """A process with a program that finds this test's folder."""
-    beginning = "import os, sys\nfrom pswire.tensors import segments\nsegments.FOLDER = sys.argv[1]\n"
-    command = [sys.executable, "-c", beginning + program, segments.FOLDER]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+@contextmanager
+def file(nbytes):
+    descriptor = create_file(nbytes)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
-def test_two_processes_use_the_same_memory_and_it_is_swept_when_its_owner_was_killed_and_not_before(folder):
+def test_memory_is_the_same_on_both_sides_keeps_no_descriptor_and_is_unmapped_with_its_last_view():
+    descriptors, mapped = len(os.listdir("/proc/self/fd")), len(mapped_segments())
+    with file(3 * PAGE + 1) as descriptor:
+        server = map_file(descriptor, 3 * PAGE + 1)
+        worker = allocate_and_map(descriptor, 3 * PAGE + 1)
+        seal_mapped(descriptor, server)
+    assert (worker.dtype, worker.shape, worker.any(), worker.flags.writeable) == (
+        np.uint8,
+        (3 * PAGE + 1,),
+        False,
+        True,
+    )
+    worker[-2:] = 7
+    assert server[-3:].tolist() == [0, 7, 7]
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    view = np.ndarray((2,), np.uint8, server, 3 * PAGE - 1)[1:]
+    del worker, server
+    assert view.tolist() == [7]
+    assert len(mapped_segments()) == mapped + 1
+    del view
+    assert len(mapped_segments()) == mapped
+
+
+def test_mapped_memory_can_neither_shrink_nor_lose_a_page_whatever_is_done_with_its_descriptor():
+    libc, nbytes = ctypes.CDLL(None, use_errno=True), 4 * PAGE
+    with file(nbytes) as descriptor:
+        server = map_file(descriptor, nbytes)
+        for size in (0, nbytes - 1, nbytes + 1):
+            with pytest.raises(PermissionError):
+                os.truncate(descriptor, size)
+        worker = allocate_and_map(descriptor, nbytes)
+        seal_mapped(descriptor, server)
+        worker[:] = 1
+        hole = libc.fallocate(descriptor, PUNCH_HOLE | KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(PAGE))
+        assert (hole, ctypes.get_errno()) == (-1, errno.EPERM)
+        address = ctypes.c_void_p(worker.__array_interface__["data"][0])
+        assert (libc.madvise(address, ctypes.c_size_t(PAGE), MADV_REMOVE), ctypes.get_errno()) == (-1, errno.EPERM)
+        with pytest.raises(NotShared, match=r"cannot map .* Operation not permitted"):
+            map_file(descriptor, nbytes)
+        with pytest.raises(PermissionError):
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+        assert os.fstat(descriptor).st_blocks * 512 == nbytes
+    assert server.all()
+
+
+def test_memory_that_its_worker_has_not_allocated_or_has_sealed_itself_is_not_used():
+    with file(2 * PAGE) as descriptor:
+        server = map_file(descriptor, 2 * PAGE)
+        os.posix_fallocate(descriptor, 0, PAGE)
+        with pytest.raises(NotShared, match=f"the worker has allocated {PAGE:,} of {2 * PAGE:,} bytes"):
+            seal_mapped(descriptor, server)
+    with file(PAGE) as descriptor:
+        server = map_file(descriptor, PAGE)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
+        with pytest.raises(NotShared, match=r"cannot seal the memory .* Operation not permitted"):
+            seal_mapped(descriptor, server)
+
+
+def test_a_worker_takes_no_file_that_is_not_as_announced():
+    with file(PAGE) as descriptor, pytest.raises(NotShared, match="another file than announced"):
+        allocate_and_map(descriptor, 2 * PAGE)
+    descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)  # its owner could make it shrink
+    os.truncate(descriptor, PAGE)
+    with pytest.raises(NotShared, match="another file than announced"):
+        allocate_and_map(descriptor, PAGE)
+    os.close(descriptor)
+    with open("/dev/null") as null, pytest.raises(NotShared, match="no memory for 0 bytes to share: Invalid argument"):
+        allocate_and_map(null.fileno(), 0)
+
+
+def test_a_system_that_cannot_share_memory_is_a_reason_and_nothing_stays_open(monkeypatch):
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(NotShared, match=r"cannot make a file of .* bytes in memory: .*too large"):
+        create_file(1 << 63)
+    with file(1 << 62) as descriptor, pytest.raises(NotShared, match=r"cannot map .* bytes: Cannot allocate memory"):
+        map_file(descriptor, 1 << 62)
+    with file(PAGE) as descriptor, monkeypatch.context() as patch:
+        failed = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        patch.setattr(os, "posix_fallocate", lambda *_: (_ for _ in ()).throw(failed))
+        with pytest.raises(NotShared, match="no memory for 4,096 bytes to share: No space left on device"):
+            allocate_and_map(descriptor, PAGE)
+    assert len(os.listdir("/proc/self/fd")) == before
+    monkeypatch.delattr(os, "memfd_create")
+    with pytest.raises(NotShared, match="only Linux"):
+        segments.check_supported()
+
+
+def test_only_names_that_a_server_gives_are_paths_of_sockets(tmp_path, monkeypatch):
+    monkeypatch.setattr(segments, "FOLDER", str(tmp_path))
+    name = "paramserver-" + "0123456789abcdef" * 2
+    assert socket_path(name) == f"{tmp_path}/{name}"
+    for other in ("../../run/docker.sock", f"{name}/../{name}", f"{name}\n", name[:-1], name.upper(), ""):
+        with pytest.raises(NotShared, match="is not the name of a socket"):
+            socket_path(other)
+
+
+def test_memory_that_lives_until_the_end_of_its_process_is_not_unmapped_under_its_threads():
     program = """
-segment = segments.Segment.create(1000)
-segment.memory[-5:] = b"hello"
-print(segment.name, segment.nbytes, segment.token.hex(), flush=True)
-sys.stdin.readline()
-print(segment.memory[segments.DATA_OFFSET : segments.DATA_OFFSET + 5].decode(), flush=True)
-sys.stdin.readline()
+import threading
+from pswire.tensors.segments import allocate_and_map, create_file
+memory = allocate_and_map(create_file(1 << 20), 1 << 20)
+def use():
+    while True:
+        memory[:] = 1
+threading.Thread(target=use, daemon=True).start()
 """
-    with process(program) as owner:
-        name, nbytes, token = owner.stdout.readline().split()
-        memory = open_segment(name, int(nbytes), bytes.fromhex(token))
-        assert memory[-5:] == b"hello"
-        memory[DATA_OFFSET : DATA_OFFSET + 5] = b"there"
-        print(file=owner.stdin, flush=True)
-        assert owner.stdout.readline() == "there\n"
-        assert (sweep(), os.listdir(folder)) == (0, [name])
-        owner.kill()
-        owner.wait(60)
-        assert os.listdir(folder) == [name]
-        assert (sweep(), os.listdir(folder), sweep()) == (1, [], 0)
-
-
-def test_a_fork_neither_removes_a_segment_nor_ends_its_lock_and_a_process_removes_its_own_at_its_end(folder):
-    program = """
-segment = segments.Segment.create(1)
-child = os.fork()
-if not child:
-    segment.unlink()
-    sys.exit()
-os.waitpid(child, 0)
-print(os.listdir(sys.argv[1]) == [segment.name], segments.sweep())
-"""
-    with process(program) as child:
-        assert child.communicate(timeout=60)[0] == "True 0\n"
-    assert os.listdir(folder) == []
-
-
-def test_a_segment_has_whole_pages_for_its_user_only_and_its_name_goes_with_it_but_not_mapped_memory(folder):
-    for nbytes in (0, PAGESIZE - DATA_OFFSET, PAGESIZE - DATA_OFFSET + 1, 1_000_000):
-        segment, other = Segment.create(nbytes), Segment.create(nbytes)
-        found = os.stat(os.path.join(folder, segment.name))
-        assert DATA_OFFSET + nbytes <= segment.nbytes < DATA_OFFSET + nbytes + PAGESIZE
-        assert segment.nbytes == len(segment.memory) == found.st_size <= found.st_blocks * 512
-        assert (found.st_mode & 0o777, found.st_uid) == (0o600, os.geteuid())
-        assert segment.memory[:16] == segment.token != other.token
-        assert not any(segment.memory[DATA_OFFSET:])
-        assert sorted([segment.name, other.name]) == sorted(os.listdir(folder))
-        assert re.fullmatch("paramserver-[0-9a-f]{32}", segment.name)
-        mapped = open_segment(segment.name, segment.nbytes, segment.token)
-        segment.unlink()
-        segment.unlink()
-        del other
-        assert os.listdir(folder) == []
-        segment.memory[-1] = 7
-        assert mapped[-1] == 7
-
-
-def refuse(code):
-    return Mock(side_effect=OSError(code, os.strerror(code)))
-
-
-def test_a_folder_that_cannot_be_used_is_a_reason_not_to_share_and_nothing_is_left(monkeypatch, folder):
-    for target, name, replacement, reason in (
-        (os, "posix_fallocate", refuse(errno.ENOSPC), r"no room in \S+ for [0-9,]+ bytes: No space left on device"),
-        (segments, "_map", refuse(errno.ENOMEM), "Cannot allocate memory"),
-        (os, "open", refuse(errno.EROFS), r"cannot make a file in .*: Read-only file system"),
-        (fcntl, "flock", refuse(errno.ENOLCK), "cannot be locked"),
-        (os.path, "isdir", lambda path: False, "no .* on this machine"),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(target, name, replacement)
-            with pytest.raises(NotShared, match=reason):
-                Segment.create(1)
-        assert os.listdir(folder) == []
-
-
-def test_a_sweep_between_a_file_and_its_lock_does_no_harm(monkeypatch, folder):
-    lock, swept = fcntl.flock, []
-
-    def locked_late(descriptor, operation):
-        monkeypatch.setattr(fcntl, "flock", lock)
-        swept.append(sweep())
-        lock(descriptor, operation)
-
-    monkeypatch.setattr(fcntl, "flock", locked_late)
-    segment = Segment.create(1)
-    assert (swept, sweep(), os.listdir(folder)) == ([1], 0, [segment.name])
-    segment.unlink()
-
-
-def test_a_file_that_is_not_as_announced_is_not_mapped_and_not_left_open():
-    segment = Segment.create(1)
-    known = {"name": segment.name, "nbytes": segment.nbytes, "token": segment.token}
-    before = os.listdir("/proc/self/fd")
-    for other, reason in (
-        ({"token": bytes(16)}, "does not begin with the token"),
-        ({"token": segment.token[:15]}, "does not begin with the token"),
-        ({"nbytes": 2 * PAGESIZE}, f"{PAGESIZE:,} bytes, and {2 * PAGESIZE:,} were announced"),
-        ({"nbytes": -1}, "-1 were announced"),
-        ({"name": NAME}, "another host or in another container"),
-        ({"name": "../../etc/passwd"}, "'../../etc/passwd' is not the name of a segment"),
-        ({"name": f"{NAME}/../{NAME}"}, "not the name of a segment"),
-        ({"name": f"{NAME}\n"}, "not the name of a segment"),
-    ):
-        with pytest.raises(NotShared, match=re.escape(reason)):
-            open_segment(**known | other)
-    assert len(os.listdir("/proc/self/fd")) == len(before)
-    segment.unlink()
-
-
-def sparse(path):
-    Path(path).write_bytes(bytes(PAGESIZE))
-    os.truncate(path, 2 * PAGESIZE)
-
-
-def test_a_file_that_is_no_segment_of_this_user_is_not_opened(monkeypatch, folder):
-    path, me = os.path.join(folder, NAME), os.geteuid()
-    for make, mode, user, reason in (
-        (os.mkdir, 0o600, me, r"is not a regular file in|Is a directory"),
-        (os.mkfifo, 0o600, me, "is not a regular file in"),
-        (lambda path: os.symlink("/etc/passwd", path), None, me, "Too many levels of symbolic links"),
-        (sparse, 0o640, me, "mode 0640, not 0600"),
-        (sparse, 0o600, me, f"only {PAGESIZE:,} of the file's {2 * PAGESIZE:,} bytes have memory"),
-        (sparse, 0o600, me + 1, f"belongs to user {me}, and this process to user {me + 1}"),
-    ):
-        make(path)
-        if mode is not None:
-            os.chmod(path, mode)
-        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
-        with pytest.raises(NotShared, match=reason):
-            open_segment(NAME, 2 * PAGESIZE, bytes(16))
-        swept = make is sparse and user == me  # a regular file is that of a dead process
-        assert sweep() == swept
-        if not swept:
-            (os.rmdir if make is os.mkdir else os.unlink)(path)
-
-
-def test_a_sweep_removes_dead_segments_only(monkeypatch, folder):
-    segment, others = Segment.create(1), ["paramserver-notes", "sem.paramserver", f"{NAME}0"]
-    for name in (NAME, NAME[:-1] + "0", *others):
-        Path(folder, name).touch()
-    listed = os.listdir(folder)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "listdir", lambda path: [*listed, NAME[:-1] + "e"])  # one that vanishes meanwhile
-        assert sweep() == 2
-        patch.setattr(os, "listdir", refuse(errno.ENOENT))
-        assert sweep() == 0
-    assert sorted(os.listdir(folder)) == sorted([segment.name, *others])
-    segment.unlink()
-    for name in others:
-        Path(folder, name).unlink()
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0

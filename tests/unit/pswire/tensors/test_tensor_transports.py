@@ -13,7 +13,6 @@ from pswire.errors import Malformed, TooLarge
 from pswire.messages import Choice, Gradient, Pull, Push, Sender
 from pswire.tensors.compression import Packed
 from pswire.tensors.frames import ALIGNMENT, Incoming, chunk, incoming, with_data
-from pswire.tensors.segments import DATA_OFFSET
 from pswire.tensors.shared_memory import Region, SharedReceiver, array_at, bytes_needed
 from pswire.tensors.stream import INLINE_BELOW, MAX_INLINED, StreamReceiver, StreamSender
 from pswire.tensors.transport import CHUNK, MAX_INLINE_MESSAGE, InlineReceiver, InlineSender
@@ -67,8 +66,12 @@ def chunks(arrays, specs):
     return arrived
 
 
+def segment(nbytes):
+    return np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
+
+
 def shared_memory(arrays, specs):
-    memory = mmap.mmap(-1, DATA_OFFSET + bytes_needed([array.nbytes for array in arrays]))
+    memory = segment(bytes_needed([array.nbytes for array in arrays]) or 1)
     return received(SharedReceiver({3: memory}), put(Region(3, memory), *arrays), specs)
 
 
@@ -172,7 +175,11 @@ def test_frames_with_data_chunks_or_neither_are_plain_protobuf_and_elements_are_
     data = [memoryview(generator.randbytes(size)) for size in sizes]
     whole = b"".join(data)
     region = pb.Region(segment=1, offset=64, nbytes=1 << 40)
-    for header in (pb.Frame(), HEADER, pb.Frame(attach=pb.AttachRequest(name="x" * 300), answer_region=region)):
+    for header in (
+        pb.Frame(),
+        HEADER,
+        pb.Frame(attach=pb.AttachRequest(sender=pb.Sender(worker="x" * 300)), answer_region=region),
+    ):
         frame = with_data(header, data)
         assert frame.endswith(whole)
         assert (len(frame) - len(whole)) % ALIGNMENT == 0
@@ -222,14 +229,14 @@ def test_what_is_no_frame_or_has_very_many_fields_is_malformed(frame):
 
 @pytest.fixture
 def memory():
-    return mmap.mmap(-1, 4096)
+    return segment(4096)
 
 
 def test_arrays_begin_at_cache_lines_and_segment_0_at_offset_0_is_a_place_too(memory):
     assert bytes_needed([0, 1, 65, 64]) == 256
     region = Region(3, memory)
-    tensors = put(region, np.zeros(35, np.float32), np.zeros(0), np.zeros(1), np.zeros(4096 - 320, np.uint8))
-    assert [one.shared for one in tensors] == [pb.Shared(segment=3, offset=at) for at in (64, 256, 256, 320)]
+    tensors = put(region, np.zeros(35, np.float32), np.zeros(0), np.zeros(1), np.zeros(4096 - 256, np.uint8))
+    assert [one.shared for one in tensors] == [pb.Shared(segment=3, offset=at) for at in (0, 192, 192, 256)]
     with pytest.raises(TooLarge, match="no room for the 4 bytes of 'W'"):
         put(region, np.zeros(1, np.float32))
     array_at(memory, 0, TensorSpec("W", (2,)))[:] = [1, 2]
@@ -255,7 +262,7 @@ def test_what_a_worker_writes_afterwards_reaches_no_row_number_no_index_of_an_el
     for message in (Push(me, 1, gradients), Pull(me, (), (Choice("E", np.array([0, 2])),))):
         frame = incoming(to_frame(message, region).SerializeToString())
         arrived.append(from_frame(frame, StreamReceiver(None, SharedReceiver({0: memory}))))
-    memory[:] = b"\xff" * len(memory)
+    memory[:] = 0xFF
     push, pull = arrived
     assert np.isnan(push.gradients[0].array.values).all()
     checked = push.gradients[0].array.indices, push.gradients[1].array.parts[0], pull.choices[0].rows
@@ -286,7 +293,7 @@ def test_a_region_is_allocated_from_its_begin_to_its_end_and_its_arrays_are_not_
     sender = StreamSender(region, few=0)
     there = put(sender, first, second.view(), last)
     assert [one.shared for one in there] == [pb.Shared(segment=5, offset=offset) for offset in (128, 192, 256)]
-    other = array_at(mmap.mmap(-1, 4096), 128, TensorSpec("a", (3,)))
+    other = array_at(segment(4096), 128, TensorSpec("a", (3,)))
     elsewhere = [np.zeros(3), last.copy(), last[:, 1:], last.T, last[1:], other]
     assert all(one.streamed for one in put(sender, *elsewhere))
     assert sender.nbytes == sum(array.nbytes for array in elsewhere)

@@ -546,3 +546,13 @@ def test_a_held_push_whose_lease_has_ended_is_sent_again_and_counts_once(caplog)
     sent = [shard for shard, message in transport.messages(ms.Push) if message.sender.worker == "fast"]
     assert sent == [0, 0], "shard 1 has nothing to do for it"
     assert "fast joins shard 0 again" in caplog.text
+
+
+def test_a_worker_that_has_joined_reports_how_tensors_travel_to_each_shard_since_only_a_member_can_ask():
+    transport = ShardsInProcess(2)
+    transport.tensor_transport = lambda shard: "" if len(transport.messages(ms.Join)) < 2 else f"transport {shard}"
+    transport.client("w0")
+    assert [transport.status(shard).workers[0].tensor_transport for shard in range(2)] == ["transport 0", "transport 1"]
+    assert len(transport.messages(ms.Renew)) == 2
+    transport.client("w1")
+    assert len(transport.messages(ms.Renew)) == 2, "it was in Join"

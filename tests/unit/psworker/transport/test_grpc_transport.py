@@ -1,11 +1,8 @@
 """Calls of a worker: of the right kind, valid answers only, in time; values stay while used; failures free all."""
 
 import asyncio
-import errno
 import gc
 import itertools
-import os
-import re
 import threading
 import time
 import weakref
@@ -29,18 +26,19 @@ from pswire import messages as ms
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Asynchronous, Synchronous
 from pswire.tensors.frames import incoming
-from pswire.tensors.segments import DATA_OFFSET, Segment
+from pswire.tensors.segments import MAX_SEGMENTS, NotShared
 from pswire.tensors.transport import CHUNK, MAX_INLINE_MESSAGE
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
+from psworker.transport import grpc_transport
 from psworker.transport.deadlines import Deadlines
 from psworker.transport.embedded import EmbeddedTransport
 from psworker.transport.grpc_transport import GrpcTransport, TransferCall, TransferStream
 from psworker.transport.shared_memory import (
-    MAX_SEGMENTS,
     MIN_BORROWED_BYTES,
     MIN_SEGMENT_BYTES,
     AnswerReceiver,
+    Segment,
     SegmentPool,
 )
 from tests.server_client import frames_of
@@ -253,7 +251,7 @@ def test_a_stream_that_is_cancelled_frees_the_thread_that_sends_its_requests():
         senders[0].start()
         return SimpleNamespace(cancel=lambda: None)
 
-    transfer = TransferStream(open_stream, share=False)
+    transfer = TransferStream(open_stream, None)
     transfer.send([b""])
     transfer.cancel()
     senders[0].join(BOUND)
@@ -351,16 +349,16 @@ def shared(folder):
 
 @pytest.fixture
 def segments(monkeypatch):
-    """The segments that live, of all that this process makes; `made` counts all."""
-    alive, create = weakref.WeakSet(), Segment.create
+    """The segments that live, of all that this process fetches; `made` counts all."""
+    alive, fetch = weakref.WeakSet(), grpc_transport.fetch_segment
     alive.made = 0
 
     def noted(*args):
-        alive.add(segment := create(*args))
+        alive.add(segment := fetch(*args))
         alive.made += 1
         return segment
 
-    monkeypatch.setattr(Segment, "create", noted)
+    monkeypatch.setattr(grpc_transport, "fetch_segment", noted)
     return alive
 
 
@@ -400,8 +398,9 @@ def test_more_values_than_segments_that_are_trained_one_after_the_other_keep_no_
 
 def test_values_that_find_no_room_in_shared_memory_are_read_while_the_worker_computes(monkeypatch, shared):
     """Or a server would have to wait with a large answer for as long as the worker computes, and give it up."""
-    assert shared.tensor_transport(0) == "shared memory", "it asks the server"
+    assert shared.tensor_transport(0) == "", "only a member can know"
     worker, read = Worker(shared, w=HUGE), threading.Event()
+    assert shared.tensor_transport(0) == "shared memory"
     taken, take, receive = [], SegmentPool.take, TransferCall._receive
     monkeypatch.setattr(SegmentPool, "take", lambda self, n: None if taken else taken.append(take(self, n)) or taken[0])
     monkeypatch.setattr(TransferCall, "_receive", lambda self: (receive(self), read.set())[0])
@@ -417,11 +416,11 @@ def test_a_transport_that_is_closed_frees_all_memory_but_that_of_values_at_once(
         worker = Worker(transport, w=LARGE)
         (held,) = worker.push()
         worker.push()
-        mapped = len(mapped_segments(folder))
-    assert len(mapped_segments(folder)) == 1 < mapped
+        mapped = len(mapped_segments())
+    assert len(mapped_segments()) == 1 < mapped
     assert (held == 1).all()
     del held
-    assert mapped_segments(folder) == []
+    assert mapped_segments() == []
 
 
 @pytest.mark.usefixtures("folder")
@@ -500,13 +499,8 @@ def test_a_push_that_fails_leaves_no_memory_at_the_server_and_no_segment_at_the_
 
 
 @pytest.mark.usefixtures("freed")
-def test_no_segment_is_left_of_tries_to_reach_a_server_that_is_not_there_or_of_killed_processes(folder, segments):
-    left = os.path.join(folder, "paramserver-" + 32 * "0")
-    open(left, "x").close()
-    GrpcTransport(["127.0.0.1:1"], shared_memory=False).close()
-    assert os.path.exists(left), "it is swept only where shared memory is used"
+def test_no_segment_is_left_of_tries_to_reach_a_server_that_is_not_there(segments):
     with closing(GrpcTransport(["127.0.0.1:1"])) as transport:
-        assert os.listdir(folder) == []
         for _ in range(3):
             with pytest.raises(errors.Unavailable):
                 ask(transport, ms.Push(PULL.sender, 1, (ms.Gradient("w", 0, ONES),)))
@@ -518,9 +512,9 @@ def test_no_segment_is_left_of_tries_to_reach_a_server_that_is_not_there_or_of_k
 
 
 @pytest.fixture
-def pool(folder):
-    """A pool whose server accepts every segment."""
-    return SegmentPool(lambda request: pb.AttachReply(attached=True))
+def pool():
+    """A pool whose server gives every segment."""
+    return SegmentPool(lambda number, nbytes: Segment(number, np.zeros(nbytes, np.uint8)))
 
 
 def test_a_segment_belongs_to_one_call_until_it_is_given_back_and_a_small_message_occupies_no_large_one(pool):
@@ -542,28 +536,15 @@ def test_a_segment_belongs_to_one_call_until_it_is_given_back_and_a_small_messag
     assert pool.take(10 * MIN_SEGMENT_BYTES) is not large
 
 
-def test_a_server_that_refuses_is_not_asked_again_and_of_a_failed_attempt_no_name_is_left(folder):
-    for replies, refused in ((["another host"], "another host"), ([""], "the server gives no reason")):
-        pool = SegmentPool(lambda request, replies=replies: pb.AttachReply(reason=replies.pop()))
-        assert [pool.take(1000), pool.take(1000)] == [None, None]
-        assert (pool.refused, pool.count) == (refused, 0)
+def test_a_server_that_refuses_is_not_asked_again_and_segments_that_there_are_stay_in_use(pool):
+    segment, reasons = pool.take(1000), ["no memory"]
 
-    def broken(request):
-        raise errors.Malformed(os.listdir(folder)[0])
+    def refuse(number, nbytes):
+        raise NotShared(reasons.pop())
 
-    with pytest.raises(errors.Malformed, match="paramserver-"):
-        SegmentPool(broken).take(1000)
-    assert os.listdir(folder) == []
-
-
-def test_when_there_is_no_room_for_more_segments_those_there_are_stay_in_use(monkeypatch, pool):
-    def full(*arguments):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    segment = pool.take(1000)
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    assert pool.take(1000) is None
-    assert re.fullmatch(r"no room in \S+ for [\d,]+ bytes: No space left on device", pool.refused)
+    pool._attach = refuse
+    assert [pool.take(1000), pool.take(1000)] == [None, None]
+    assert (pool.refused, pool.count) == ("no memory", 1)
     pool.give_back(segment)
     assert pool.take(1000) is segment
 
@@ -573,10 +554,10 @@ def test_a_segment_returns_to_its_pool_with_the_last_of_its_values_and_not_befor
     segments, free = [pool.take(4 * W.nbytes), pool.take(1)], pool._free
     answer = AnswerReceiver(segments, pool)
     with pytest.raises(errors.Malformed, match="segment 7 does not belong to this call"):
-        answer.get(pb.Tensor(shared=pb.Shared(segment=7, offset=DATA_OFFSET)), W)
-    answer.get(pb.Tensor(shared=pb.Shared(offset=DATA_OFFSET)), W)
+        answer.get(pb.Tensor(shared=pb.Shared(segment=7)), W)
+    answer.get(pb.Tensor(shared=pb.Shared()), W)
     assert not free, "a value may be dropped while those behind it are still read"
-    value = answer.get(pb.Tensor(shared=pb.Shared(offset=DATA_OFFSET + W.nbytes)), W)
+    value = answer.get(pb.Tensor(shared=pb.Shared(offset=W.nbytes)), W)
     answer.close()
     assert free == segments[1:]
     view = value.reshape(-1, 2)[3:]
