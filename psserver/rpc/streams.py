@@ -14,7 +14,7 @@ from pswire.errors import ParamServerError, TimedOut, Unavailable
 from pswire.messages import Sender
 
 #: Streams of one member at the same time; a worker has one for each concurrent call, of which it makes two or three.
-STREAMS_OF_A_MEMBER = 16
+STREAMS_OF_A_MEMBER = 24
 
 #: Seconds within which a member must have called on a stream.
 STRANGER_SECONDS = 5.0
