@@ -7,7 +7,7 @@ CLUSTER = command -v $(firstword $(COMPOSE)) > /dev/null || { echo "Docker with 
 	$(COMPOSE) --file deploy/compose.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all chaos mutants lint format docs protos bench clean compose-up compose-logs compose-down compose-test
+.PHONY: help demo test test-slow test-all chaos fuzz mutants lint format docs protos bench clean compose-up compose-logs compose-down compose-test
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -22,6 +22,11 @@ $(BIN)/.installed: pyproject.toml constraints.txt
 # The dependencies of tests, linters and generated code.
 $(BIN)/.installed-dev: $(BIN)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+# The fuzzer.
+$(BIN)/.installed-fuzz: $(BIN)/.installed-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fuzz]'
 	@touch $@
 
 # The generator of the documentation site.
@@ -42,6 +47,9 @@ test-all: test test-slow ## Run all tests
 
 chaos: $(BIN)/.installed-dev ## Train under injected faults and verify the guarantees (docs/reliability.md; about ten minutes)
 	$(BIN)/python -m tests.chaos
+
+fuzz: $(BIN)/.installed-fuzz ## Fuzz each message and file reader for SECONDS (60); TARGETS=... selects (docs/security.md)
+	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60) $(TARGETS)
 
 mutants: $(BIN)/.installed-dev ## Apply known faults to a copy of the code, one at a time; a test must fail for each (WORDS=... selects)
 	$(BIN)/python -m tests.tools.mutants $(WORDS)

@@ -53,7 +53,7 @@ class _Walk:
         self._entrance = Executor(self._shard, time.monotonic)
         self._gradients = arrays(1.0, 1)
         self._memory = SharedMemory(1 << 30)
-        self._attached = AttachedSegments(self._memory)
+        self._attached = AttachedSegments(self._memory, "worker")
         self._pool = SegmentPool(self._fetch)
         self._seen: dict[str, list[float]] = defaultdict(list)
 

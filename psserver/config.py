@@ -1,9 +1,12 @@
 """Configuration of a server. The options of `psserver serve` are its fields; click reads the environment."""
 
+import os
 import re
+import secrets
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from psserver.key_file import user_key
 from pswire.addresses import check_address
 from pswire.errors import ConfigurationError
 from pswire.security.exposure import check_exposure
@@ -12,6 +15,23 @@ from pswire.specs.checkpoints import CheckpointEvery, JournalSync
 from pswire.specs.consistency import Asynchronous, Consistency, IgnoreStaleness, StalenessSpec
 from pswire.specs.spec import check_count, check_number
 from pswire.system import host
+
+#: The key of servers without another one: those of one process believe each other.
+_PROCESS_KEY = secrets.token_bytes(32)
+
+
+def _state_folder() -> Path:
+    """The folder in which this user's servers keep what is not of one job: `$XDG_STATE_HOME/paramserver`."""
+    home = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(home) if os.path.isabs(home) else Path.home() / ".local" / "state") / "paramserver"
+
+
+def default_key(*, insecure: bool = False) -> bytes:
+    """The key of a server without a token file: that of this user; one that everyone knows if it is to be `insecure`.
+
+    Raises `ConfigurationError` if the file of the user's key cannot be used.
+    """
+    return b"insecure" if insecure else user_key(_state_folder())
 
 
 def default_memory_limit() -> int:
@@ -97,6 +117,8 @@ class ServerConfig(StorageOptions):
 
     By default it listens on a free port; the command has a default of its own (`pswire.addresses.DEFAULT_ADDRESS`).
 
+    `default_key` is their key without a token file (`job_key`); servers of one process have the same.
+
     Without `linger` it runs until stopped; a worker that joins when none is live begins a job. `keep_memory` affects
     the whole process, so only the command `psserver serve` uses it. `ConfigurationError` for an invalid field.
     """
@@ -112,6 +134,7 @@ class ServerConfig(StorageOptions):
     grace: float = 5.0
     linger: float | None = None
     max_calls: int = 10_000
+    max_workers: int = 10_000
     keep_memory: bool = True
     shared_memory: bool = True
     shared_memory_limit: int = field(default_factory=default_shared_memory_limit)
@@ -123,6 +146,7 @@ class ServerConfig(StorageOptions):
     client_certificates: str = "off"
     token_file: Path | None = None
     insecure: bool = False
+    default_key: bytes = field(default=_PROCESS_KEY, repr=False)
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -140,6 +164,7 @@ class ServerConfig(StorageOptions):
             check_count("the memory limit, in bytes,", self.memory_limit)
             check_count("the limit of shared memory, in bytes,", self.shared_memory_limit)
             check_count("max_calls", self.max_calls)
+            check_count("max_workers", self.max_workers)
             check_count("keep", self.keep)
             check_count("the journal's limit, in bytes,", self.journal_limit)
         except (TypeError, ValueError) as error:
@@ -177,12 +202,13 @@ class ServerConfig(StorageOptions):
             self.bind, tls=self.tls_cert is not None, knows_callers=knows_callers, insecure=self.insecure
         )
 
-    def job_key(self) -> bytes | None:
-        """The job key in the token file, the same for all servers of the job; None without one.
+    def job_key(self) -> bytes:
+        """The key by which the servers of a job believe each other (`psserver.rpc.identity`): of the token file.
 
         Raises `ConfigurationError` if the file cannot be used.
         """
-        return None if self.token_file is None else read_tokens(self.token_file).key
+        key = None if self.token_file is None else read_tokens(self.token_file).key
+        return key or self.default_key
 
     @property
     def storage(self) -> StorageConfig | None:

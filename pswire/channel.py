@@ -13,6 +13,9 @@ from pswire.security.connection_check import handshake_problem
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.security.token_channel import TokenChannel
 
+#: The metadata of calls with the token of a member (`pswire.messages.Joined.token`).
+MEMBER_TOKEN = "ps-member-bin"
+
 _MESSAGE_SIZES = (  # 2 MiB of tensors and their descriptions, or a Status of many variables
     ("grpc.max_receive_message_length", (4 << 20) + (64 << 10)),
     ("grpc.max_send_message_length", (4 << 20) + (64 << 10)),
@@ -72,6 +75,11 @@ def open_channel(address: str, credentials: Credentials = NO_CREDENTIALS) -> grp
     else:
         channel = grpc.insecure_channel(address, options=CLIENT_OPTIONS)
     return TokenChannel(channel, token) if token else channel
+
+
+def member_metadata(token: bytes) -> tuple[tuple[str, bytes], ...]:
+    """The metadata of a call with the token of a member; b"": none."""
+    return ((MEMBER_TOKEN, token),) if token else ()
 
 
 def check_health(address: str, timeout: float, credentials: Credentials = NO_CREDENTIALS) -> bool:

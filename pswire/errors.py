@@ -100,7 +100,7 @@ class ConfigurationError(ParamServerError, status="INVALID_ARGUMENT", fault="use
 
 
 class Unauthenticated(ParamServerError, status="UNAUTHENTICATED", fault="user"):
-    """A caller without a token that the server knows, or a certificate that the other side does not accept."""
+    """A caller without a valid token, with that of another worker, or a certificate that is not accepted."""
 
 
 class PermissionDenied(ParamServerError, status="PERMISSION_DENIED", fault="user"):

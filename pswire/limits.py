@@ -25,6 +25,9 @@ MAX_PACKED_PARTS = 2
 #: Bytes of an optimizer or a row initializer: those of a schedule of some hundred steps.
 MAX_SPEC_BYTES = 8 << 10
 
+#: Bytes of a token, a key or a proof.
+MAX_SECRET_BYTES = 2048
+
 #: Characters of a word for displays, which shards keep for each worker.
 MAX_LABEL_LENGTH = 64
 

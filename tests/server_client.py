@@ -4,7 +4,7 @@ import queue
 
 import grpc
 
-from pswire.channel import error_from, open_channel
+from pswire.channel import error_from, member_metadata, open_channel
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.messages import Declaration, Join, Pull, Register, Sender, Status
 from pswire.optimizers import GradientDescent
@@ -16,8 +16,23 @@ from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
+from psworker.transport.grpc_transport import MemberTokens
 
 TIMEOUT = 30
+
+
+#: Workers may take the place of others of their name.
+NAME_KEY = b"0123456789abcdef"
+
+
+def join_all(clients, worker):
+    """The sender, when a worker has joined all shards of a job."""
+    first, *others = clients
+    joined = first.unary(Join(worker, shards=len(clients), name_key=NAME_KEY))
+    for shard, client in enumerate(others, 1):
+        client.tokens = first.tokens
+        client.unary(Join(worker, joined.incarnation, shard, len(clients), job=joined.job))
+    return Sender(worker, joined.incarnation)
 
 
 class Client:
@@ -27,14 +42,23 @@ class Client:
         self.address, self.credentials = address, credentials
         self.channel = open_channel(address, credentials)
         self.stub = ParameterServerStub(self.channel)
+        self.tokens = MemberTokens()
+
+    def token(self, sender):
+        """The token of a worker that has joined."""
+        return self.tokens.of(Pull(sender, ()))
 
     def unary(self, message):
-        return self.send(type(message).__name__, encode(message, InlineSender()))
+        answer = self.send(type(message).__name__, encode(message, InlineSender()), self.tokens.of(message))
+        if isinstance(message, Join):
+            self.tokens.note(message, answer)
+        return answer
 
-    def send(self, method, proto):
-        """Sends a protobuf, also one that no codec would make."""
+    def send(self, method, proto, token=None):
+        """Sends a protobuf, also one that no codec would make, with the token of the last worker or another one."""
+        metadata = member_metadata(self.tokens.of() if token is None else token)
         try:
-            return decode(getattr(self.stub, method)(proto, timeout=TIMEOUT), InlineReceiver())
+            return decode(getattr(self.stub, method)(proto, timeout=TIMEOUT, metadata=metadata), InlineReceiver())
         except grpc.RpcError as error:
             raise error_from(error, self.address, self.credentials) from None
 
@@ -44,19 +68,19 @@ class Client:
         except grpc.RpcError as error:
             raise error_from(error, self.address, self.credentials) from None
 
-    def send_frames(self, frames):
+    def send_frames(self, frames, token=None):
         """The answers to a Transfer of any frames, as they come."""
-        stream = Stream(self)
+        stream = Stream(self, token)
         stream.send(*frames, None)
         yield from iter(stream.answer, None)
 
     def transfer(self, message):
         """One call in a stream of its own, its tensors in chunks, however small."""
-        (answer,) = self.send_frames(frames_of(message))
+        (answer,) = self.send_frames(frames_of(message), self.tokens.of(message))
         return answer
 
     def join(self, worker="w0"):
-        return Sender(worker, self.unary(Join(worker)).incarnation)
+        return Sender(worker, self.unary(Join(worker, name_key=NAME_KEY)).incarnation)
 
     def register(self, sender, optimizer=GradientDescent(1.0), **arrays):  # noqa: B008 - frozen
         declared = [Declaration(TensorSpec.of(name, array), array, optimizer) for name, array in arrays.items()]
@@ -70,12 +94,16 @@ class Client:
 
 
 class Stream:
-    """An open Transfer; `memories` has the segments that it has attached, by their numbers."""
+    """An open Transfer of the last worker, or the one with `token`.
 
-    def __init__(self, client):
+    `memories` has the segments that it has attached, by their numbers.
+    """
+
+    def __init__(self, client, token=None):
         self._client, self._frames, self.memories = client, queue.SimpleQueue(), {}
         transfer = client.channel.stream_stream("/paramserver.v1.ParameterServer/Transfer", pb.Frame.SerializeToString)
-        self._received = transfer(iter(self._frames.get, None), timeout=TIMEOUT)
+        metadata = member_metadata(client.tokens.of() if token is None else token)
+        self._received = transfer(iter(self._frames.get, None), timeout=TIMEOUT, metadata=metadata)
 
     def send(self, *frames):
         """Sends frames; None ends the stream."""
@@ -91,10 +119,9 @@ class Stream:
         self.send(None)
         self._received.cancel()
 
-    def attach(self, sender, number, nbytes):
+    def attach(self, number, nbytes):
         """The server's reply to a request for a segment."""
-        sender = pb.Sender(worker=sender.worker, incarnation=sender.incarnation)
-        self.send(pb.Frame(attach=pb.AttachRequest(segment=number, nbytes=nbytes, sender=sender)))
+        self.send(pb.Frame(attach=pb.AttachRequest(segment=number, nbytes=nbytes)))
         return self.frame().header.attached
 
     def frame(self):

@@ -25,7 +25,14 @@ from psserver.cli.options import (
     tls_options,
 )
 from psserver.cli.security_commands import certs_command, token_group
-from psserver.config import CLIENT_CERTIFICATES, ServerConfig, parse_shard, parse_size, parse_timeout
+from psserver.config import (
+    CLIENT_CERTIFICATES,
+    ServerConfig,
+    default_key,
+    parse_shard,
+    parse_size,
+    parse_timeout,
+)
 from pswire.addresses import DEFAULT_ADDRESS, check_address, local_address
 from pswire.channel import check_health
 from pswire.command_group import InterruptibleGroup
@@ -118,7 +125,8 @@ _MEMORY = "80 % of the memory of the machine or its container"
     "if none has finished, at least four leases. By default the server stays until it is stopped.",
     **_TIME,
 )
-@_field("max-calls", "Unary calls at the same time; further ones are refused and retried.")
+@_field("max-calls", "Calls of workers at the same time, streams left out; further ones are refused and retried.")
+@_field("max-workers", "Live workers; further ones are refused, and wait for one to leave.")
 @_field("keep-memory", "Keep the memory of freed arrays for the next ones: faster, but the process never shrinks.")
 @_field("shared-memory", "Share memory with workers of this host and user, in place of sending tensors.")
 @_field(
@@ -212,7 +220,8 @@ def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     fields["journal_sync"] = JournalSync(fields["journal_sync"])
-    serve_until_signal(ServerConfig(shard=shard[0], shards=shard[1], **fields))
+    key = default_key(insecure=fields["insecure"])
+    serve_until_signal(ServerConfig(shard=shard[0], shards=shard[1], default_key=key, **fields))
 
 
 def _parse_replayed(text: str) -> tuple[int, int | None]:

@@ -1,6 +1,6 @@
 """The barrier of a job: workers wait at it until every live worker does."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from psserver.core.members.member import Member
 from psserver.core.members.membership import Membership
@@ -47,9 +47,15 @@ class Barrier:
                 result.replies.append(ms.Reply(ticket, ms.Passed()))
             self._calls.clear()
 
-    def waits_for(self, worker: str) -> str:
-        """The workers that this one waits for at the barrier, as a sentence; empty if it does not."""
-        return f"the barrier waits for {join_names(self._missing())}" if worker in self._calls else ""
+    def explanations(self) -> Callable[[str], str]:
+        """A function that tells for whom the worker of a name waits at the barrier; empty if it does not.
+
+        It is valid until the next change.
+        """
+        if not self._calls:
+            return lambda worker: ""
+        why = f"the barrier waits for {join_names(self._missing())}"
+        return lambda worker: why if worker in self._calls else ""
 
     def _missing(self) -> list[str]:
         return [member.name for member in self._members.live if member.name not in self._calls]

@@ -121,6 +121,10 @@ class DataQueues:
                     result.events.append(events.block_returned(queue.spec.name, block, worker, unit))
         self._hand_out(result)
 
+    def forget_epoch(self, worker: str) -> None:
+        """Forget the epoch of the last block of a worker that is gone."""
+        self._epochs.pop(worker, None)
+
     def overdue(self, now: float) -> tuple[tuple[str, str], ...]:
         """The requests, by worker and queue, that have waited for long."""
         return tuple([key for key, request in self._waiting.items() if now - request.since >= MAX_WAIT_SECONDS])

@@ -4,7 +4,7 @@ A push becomes an update and an answer here. The policy decides when; the store 
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from psserver.core.cuts import Cuts
@@ -28,7 +28,8 @@ class PendingCall:
     """A push, pull or assign without a reply.
 
     It is pending until the changes before it are settled (`after`), and a push then until the policy releases it.
-    `answer` is that of a push that was applied or dropped, without values; `allocator` makes memory for these.
+    `answer` is that of a push that was applied or dropped, without values; `allocator` makes memory for these. The
+    `staleness` of a push was computed after so many changes (`known_after`).
     """
 
     ticket: int
@@ -37,6 +38,8 @@ class PendingCall:
     allocator: ms.Allocator | None = None
     answer: ms.Pushed | None = None
     magnitudes: Magnitudes = field(default_factory=dict)
+    staleness: int = 0
+    known_after: int = -1
 
     @property
     def held(self) -> bool:
@@ -60,6 +63,7 @@ class PendingCalls:
         self._cuts, self._queues = cuts, queues
         self.asynchronous = type(policy) is Asynchronous  # no push is held, and no other call waits for one
         self._calls: dict[int, PendingCall] = {}
+        self._changes = 0  # of variables since this object was made
         # of the last update, as schedules count: pushes of the job before it, as far as known here
         self.last_step = -1
         self.global_step = self.applied = self.dropped = 0
@@ -174,17 +178,27 @@ class PendingCalls:
         if self._update_order is not None:
             self._update_order.settle(sender, sequence + 1)
 
-    def waits_for(self, worker: str) -> str:
-        """Why a push of this worker is held: a sentence; empty if none is."""
-        held = next((call for call in self._calls.values() if call.member.name == worker and call.held), None)
-        if held is None:
-            return ""
-        if before := [change.sender.worker for change in held.message.after if not self._settled(change)]:
-            who = join_names(before)
-            return f"shard 0 decided changes of {who} before this one, and they have not arrived here yet"
-        views = self._held_pushes(self._calls.values())
-        mine = next(view for view in views if view.ticket == held.ticket)
-        return self._policy.explain(mine, views, ShardView(self.global_step, self._members, self._settled))
+    def explanations(self) -> Callable[[str], str]:
+        """A function that tells why a push of the worker of a name is held: a sentence; empty if none is.
+
+        It is valid until the next change. What is the same for all workers is computed once, here.
+        """
+        views = {view.worker: view for view in self._held_pushes(self._calls.values())}
+        if not views:
+            return lambda worker: ""
+        explain = self._policy.explain([*views.values()], ShardView(self.global_step, self._members, self._settled))
+
+        def explanation(worker: str) -> str:
+            view = views.get(worker)
+            if view is None:
+                return ""
+            after = self._calls[view.ticket].message.after
+            if before := [change.sender.worker for change in after if not self._settled(change)]:
+                who = join_names(before)
+                return f"shard 0 decided changes of {who} before this one, and they have not arrived here yet"
+            return explain(view)
+
+        return explanation
 
     def decide(self, result: StepResult) -> None:
         """Ask the policy until it has no more decisions; values are read last, so that they agree with their versions.
@@ -261,11 +275,16 @@ class PendingCalls:
         for call in calls:
             push = call.message
             if isinstance(push, ms.Push) and call.answer is None:
-                views.append(PushView(call.ticket, call.member.name, self._staleness(push), push.group))
+                views.append(PushView(call.ticket, call.member.name, self._staleness(call, push), push.group))
         return views
 
-    def _staleness(self, push: ms.Push) -> int:
+    def _staleness(self, call: PendingCall, push: ms.Push) -> int:
         """The most changes that the weights of a gradient have had since they were served, on whichever shard."""
+        if call.known_after != self._changes:
+            call.known_after, call.staleness = self._changes, self._computed_staleness(push)
+        return call.staleness
+
+    def _computed_staleness(self, push: ms.Push) -> int:
         staleness, variables = 0, self._store.variables
         for gradient in push.gradients:
             staleness = max(staleness, variables[gradient.name].version - gradient.version)
@@ -281,11 +300,12 @@ class PendingCalls:
             assert isinstance(push, ms.Push), "a policy applies pushes"
             assert call.answer is None, "a policy applies each push once"
             pushes.append(push)
-            stalenesses.append(self._staleness(push))
+            stalenesses.append(self._staleness(call, push))
             step = max(step, push.global_step)
         magnitudes = calls[0].magnitudes if len(calls) == 1 else _largest(calls)
         self._store.update(pushes, step, scale, magnitudes, result)
         self.last_step = step
+        self._changes += 1
         group, frontier = pushes[0].group, None
         if group is not None:
             self._pass_over(group.members)
@@ -317,7 +337,7 @@ class PendingCalls:
         assert isinstance(push, ms.Push), "a policy drops pushes only"
         self.dropped += 1
         call.member.dropped += 1
-        staleness, frontier = self._staleness(push), self.frontier
+        staleness, frontier = self._staleness(call, push), self.frontier
         cut, outcome, step = self._cuts.number, ms.Outcome.DROPPED, self.global_step
         self._record(call, push, ms.Pushed(outcome, staleness, step, (), reason, None, frontier, cut))
 
@@ -342,6 +362,7 @@ class PendingCalls:
         except NotFinite as error:
             result.replies.append(ms.Reply(call.ticket, error))
             return
+        self._changes += 1
         frontier = None
         if self._update_order is not None:
             change = ms.ChangeId(message.sender, message.sequence, message.shards)

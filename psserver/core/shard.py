@@ -8,7 +8,7 @@ outside, in `psserver.runtime.executor` and `psserver.rpc.server`.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from psserver.core import events
@@ -16,7 +16,7 @@ from psserver.core.barrier import Barrier
 from psserver.core.cuts import Cuts, ShardCut
 from psserver.core.data_queues import DataQueues
 from psserver.core.jobs import Jobs, joined_note
-from psserver.core.members.deduplication import is_repeated
+from psserver.core.members.deduplication import check_gap, is_repeated
 from psserver.core.members.job_invariants import JobInvariants
 from psserver.core.members.member import Member
 from psserver.core.members.membership import JobEnd, Membership
@@ -44,6 +44,9 @@ from pswire.specs.consistency import (
     parse_staleness,
 )
 
+#: How far the number of a cut of another shard may be above that of the last one here: cuts are numbered by steps.
+MAX_CUT_GAP = 1 << 32
+
 #: Workers, epochs and changes that a status lists, live workers and the newest first, so that it fits into a message.
 MAX_LISTED = 1000
 
@@ -62,6 +65,7 @@ class Shard:
         identity: of the state, drawn at random when it begins and restored with it; 0: none.
         one_job: whether it serves one job only (`Membership`).
         progress_timeout: seconds that others wait for the push of a member at most; None: as long as it is live.
+        max_workers: live at a time; None: any number.
     """
 
     def __init__(
@@ -76,11 +80,12 @@ class Shard:
         identity: int = 0,
         one_job: bool = False,
         progress_timeout: float | None = None,
+        max_workers: int | None = None,
     ) -> None:
         self.shard, self.shards = shard, shards
         self._progress_timeout = ProgressTimeout(progress_timeout)
         self._consistency, self._staleness = consistency, staleness
-        self._lease, self._memory_limit, self._one_job = lease, memory_limit, one_job
+        self._lease, self._memory_limit, self._one_job, self._max_workers = lease, memory_limit, one_job, max_workers
         self._policy = policy or policy_for(consistency, staleness, shard, shards)
         self.timeline = 0
         self.lost = False  # it has begun from an older state than it had acknowledged, and waits to be told to which
@@ -93,9 +98,14 @@ class Shard:
         shard, shards, staleness = self.shard, self.shards, self._staleness
         self._repeated = self._lost_pushes = 0
         self._changes: list[ms.Change] = []
+        self._explanations: tuple[Callable[[str], str], Callable[[str], str]] | None = None  # until the next change
         self._invariants = JobInvariants(shard, shards, identity)
         self._members = Membership(
-            self._lease, has_chief=not shard, one_job=self._one_job, last_incarnation=last_incarnation
+            self._lease,
+            has_chief=not shard,
+            one_job=self._one_job,
+            last_incarnation=last_incarnation,
+            max_workers=self._max_workers,
         )
         self._barrier = Barrier(self._members)
         strength = staleness.strength if isinstance(staleness, DelayCompensation) else 0.0
@@ -308,6 +318,11 @@ class Shard:
             ParamServerError: the message is refused.
         """
         member, repeated = self._check(message)
+        if self.shard and isinstance(message, ms.Push | ms.Pull | ms.Assign) and message.after:
+            message = self._after_changes_here(message)
+        if self.shard and isinstance(message, ms.Push) and message.group is not None:
+            members = self._with_parts_here(message.group.members)
+            message = dataclasses.replace(message, group=ms.UpdateGroup(message.group.number, members))
         magnitudes, bytes_in = inspection or inspect(self._store.variables, message)
         if not settled and (
             self._pending.may_be_guarded
@@ -315,6 +330,8 @@ class Shard:
             or (isinstance(message, ms.Cut) and self._applies_late(message))
         ):
             raise TasksPending
+        if not isinstance(message, ms.Renew | ms.Status):
+            self._explanations = None
         result = StepResult(settled)
         shown = getattr(message, "cut", -1)
         if shown > self.cuts.number:
@@ -382,7 +399,7 @@ class Shard:
                 if message.progress:
                     self._check_has_queues()
                     self._queues.check_progress(message)
-                repeated = message.sequence <= member.settled and is_repeated(member, message)
+                repeated = is_repeated(member, message)
                 self._store.check_gradients(message.gradients)
                 self._store.check_pull(message)
             case ms.Pull():
@@ -421,6 +438,11 @@ class Shard:
                 raise WrongShard(f"this is shard {self.shard}: workers wait for each other, and stop, on shard 0")
             case ms.Reset():
                 self._check_reset(message)
+            case ms.Renew():
+                check_gap(member, message.settled)
+        shown: int = getattr(message, "cut", 0)
+        if shown > self.cuts.number + MAX_CUT_GAP:
+            raise InvalidMessage(f"cut {shown}, but the last one here is {self.cuts.number}: no shard has begun that")
         if isinstance(message, ms.Take | ms.Renew) and message.timeline not in (0, self.timeline):
             self._refuse_timeline(message.sender.worker, message.timeline)
         return member, repeated
@@ -443,10 +465,21 @@ class Shard:
     def _check_group(self, push: ms.Push, group: ms.UpdateGroup) -> None:
         if not self.shard:
             raise InvalidMessage("shard 0 decides which pushes make an update: a push to it has no group")
-        if not any((one.sender, one.sequence) == (push.sender, push.sequence) for one in group.members):
+        members = self._with_parts_here(group.members)
+        if not any((one.sender, one.sequence) == (push.sender, push.sequence) for one in members):
             raise InvalidMessage(
                 f"a push of worker {push.sender.worker!r} for update {group.number} of shard 0, which it is not in"
             )
+
+    def _with_parts_here(self, changes: Iterable[ms.ChangeId]) -> tuple[ms.ChangeId, ...]:
+        """Of changes over all shards those that have a part on this one; without `shards` they have one."""
+        here = [change for change in changes if not change.shards or self.shard in change.shards]
+        return tuple([ms.ChangeId(change.sender, change.sequence) for change in here])
+
+    def _after_changes_here(self, message: Any) -> Any:  # noqa: ANN401 - a Push, Pull or Assign
+        """A message that names of the changes before it only those of other workers on this shard."""
+        others = [one for one in message.after if one.sender.worker != message.sender.worker]
+        return dataclasses.replace(message, after=self._with_parts_here(others))
 
     # --- membership -----------------------------------------------------------------------------------------------
 
@@ -491,6 +524,7 @@ class Shard:
         # a heartbeat from before the worker's last messages does not abandon them
         settled = message.settled
         if (message.idle or settled) and not (settled and settled < self._pending.newest(message.sender)):
+            self._explanations = None
             self._settle(member, settled)
             if message.idle:
                 self._members.progress.finish(member)
@@ -501,12 +535,11 @@ class Shard:
         result.replies.insert(0, ms.Reply(ticket, renewed))
 
     def _waits_for(self, member: Member) -> str:
+        if self._explanations is None:
+            self._explanations = self._pending.explanations(), self._barrier.explanations()
+        of_push, of_barrier = self._explanations
         stalled = member.state == "live" and member.name in self._members.progress.stalled
-        return (
-            self._pending.waits_for(member.name)
-            or self._barrier.waits_for(member.name)
-            or (_STALLED if stalled else "")
-        )
+        return of_push(member.name) or of_barrier(member.name) or (_STALLED if stalled else "")
 
     def _settle(self, member: Member, sequence: int) -> None:
         """Note that the worker's messages up to this number are over: those that arrive later are refused."""
@@ -530,7 +563,7 @@ class Shard:
 
     def _forget(self, gone: Collection[Member], result: StepResult) -> None:
         """End the calls of these workers, and return their blocks to the data queues; this may release other calls."""
-        names = [member.name for member in gone]
+        names = dict.fromkeys([member.name for member in gone])
         self.cuts.leave(names)
         self.cuts.release(names)
         self._pending.forget(names, result)
@@ -538,6 +571,10 @@ class Shard:
         self._barrier.forget(names, result)
         self._pending.decide(result)
         self._barrier.release(result)
+        for member in self._members.forget():
+            self._queues.forget_epoch(member.name)
+            if self._update_order is not None:
+                self._update_order.forget(member.name)
 
     def _wait_without_pushes(self, member: Member, result: StepResult) -> None:
         """Note that a worker waits for others, which therefore must not wait for its next push."""
@@ -565,14 +602,14 @@ class Shard:
     def _job_report(self) -> ms.JobReport:
         members, reports = self._members, self._queues.reports()
         cost = reports[-1].cost if reports else None
-        step, workers = self.global_step, len(list(members))
+        step, workers = self.global_step, members.joined
         return ms.JobReport(self.job, self._job_state, step, workers, self._queues.complete_epochs, cost)
 
     @property
     def _job_state(self) -> str:
         """As in `JobReport`. Examples that were left by lost workers are still to be trained."""
         state = self._members.job_state
-        left = state == "done" and not self._queues.done and any(member.state == "lost" for member in self._members)
+        left = state == "done" and not self._queues.done and self._members.some_were_lost
         return "interrupted" if left else state
 
     def _stop(self, ticket: int, message: ms.Stop, member: Member, result: StepResult) -> None:
@@ -783,14 +820,13 @@ class Shard:
     def status(self, now: float) -> ms.StatusReport:
         """The answer to `Status`."""
         pending, half_pushes = self._pending, self._members.half_pushes
-        members = sorted(self._members, key=lambda member: (member.state != "live", -member.number))[:MAX_LISTED]
         return ms.StatusReport(
             self.shard,
             self.shards,
             self.global_step,
             self._repeated,
             variables=tuple([variable.status() for variable in self._store]),
-            workers=tuple([self._worker_status(one, now) for one in sorted(members, key=lambda one: one.number)]),
+            workers=tuple([self._worker_status(one, now) for one in self._members.newest(MAX_LISTED)]),
             epochs=tuple(self._queues.reports()[-MAX_LISTED:]),
             dropped=pending.dropped,
             nbytes=self._store.nbytes + self._store.served.nbytes,

@@ -86,11 +86,16 @@ class MemberState:
     tuned: Tuned | None = None
     last_push: LastPush | None = None
     barriers: int = 0
+    name_key: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class MembershipState:
-    """All members, in the order of their first joining; names of others in the order in which they matter."""
+    """The members that are remembered, those that are gone first; names of others in the order in which they matter.
+
+    `joined` counts the workers that ever joined. Of those that are `forgotten`, that is the highest incarnation, and
+    whether one was lost, or had finished.
+    """
 
     members: tuple[MemberState, ...] = ()
     training: tuple[str, ...] = ()
@@ -102,6 +107,10 @@ class MembershipState:
     last_pushes: tuple[LastPush, ...] = ()
     last_incarnation: int = 0
     stalled: tuple[str, ...] = ()
+    joined: int = 0
+    forgotten: int = 0
+    forgotten_lost: bool = False
+    forgotten_finished: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class Health:
         self._services, self._guard = frozenset(services), guard
         self._draining = False
         self._reception = Reception(
-            "the health service", MAX_CHECKS, MIN_UNFINISHED, REQUEST_SECONDS, of_a_connection=CHECKS_OF_A_CONNECTION
+            "the health service", MAX_CHECKS, MIN_UNFINISHED, REQUEST_SECONDS, CHECKS_OF_A_CONNECTION
         )
         self._watches: dict[asyncio.Event, None] = {}  # set: ends; the oldest is first
 
@@ -84,7 +84,7 @@ class Health:
             await self._write(service, context)
 
     async def _requested(self, context: Context) -> str:
-        async with self._reception.message(context) as request:
+        async with self._reception.message(context, context.peer()) as request:
             try:
                 service: str = HealthCheckRequest.FromString(request).service
             except DecodeError:

@@ -23,9 +23,6 @@ UNFINISHED_PART, MIN_UNFINISHED, MAX_UNFINISHED = 8, 4, 64
 #: Seconds that a message may take to arrive while others wait for its room.
 SECONDS_WHILE_OTHERS_WAIT = 0.02
 
-#: Calls of a stranger's connection at the same time.
-CALLS_OF_A_CONNECTION = 16
-
 
 def unfinished_messages(traffic_limit: int) -> int:
     """How many messages may be read at the same time with this limit of bytes in progress."""
@@ -35,10 +32,10 @@ def unfinished_messages(traffic_limit: int) -> int:
 class _Call:
     """A call whose message is not there yet, and the timeout that ends it."""
 
-    __slots__ = ("arriving", "began", "ended", "patience", "peer")
+    __slots__ = ("arriving", "began", "caller", "ended", "patience")
 
-    def __init__(self, peer: str, patience: asyncio.Timeout) -> None:
-        self.peer, self.patience = peer, patience
+    def __init__(self, caller: str, patience: asyncio.Timeout) -> None:
+        self.caller, self.patience = caller, patience
         self.began = 0.0
         self.arriving, self.ended = True, False
 
@@ -90,12 +87,12 @@ class Reception:
 
     Args:
         name: the kind of callers, for errors.
-        calls: at the same time. A further one takes the place of the oldest unfinished message of the connection that
-            has the most calls.
+        calls: at the same time. A further one takes the place of the oldest unfinished message of the caller that has
+            the most calls.
         unfinished: messages that are read at the same time, each of which may take `LARGEST_MESSAGE` bytes.
         seconds: for a message to arrive.
+        of_one: calls of one caller at the same time.
         rate: calls per second; further ones wait. None: any.
-        of_a_connection: calls of a connection at the same time.
     """
 
     def __init__(
@@ -104,13 +101,13 @@ class Reception:
         calls: int,
         unfinished: int,
         seconds: float,
+        of_one: int,
         *,
         rate: float | None = None,
-        of_a_connection: int | None = None,
     ) -> None:
         self._name, self._limit, self._seconds = name, calls, seconds
-        self._of_a_connection = of_a_connection or calls
-        self._calls: dict[str, dict[_Call, None]] = {}  # by connection; the oldest is first
+        self._of_one = of_one
+        self._calls: dict[str, dict[_Call, None]] = {}  # by caller; the oldest is first
         self._count = 0
         self._free = unfinished
         self._reading: dict[_Call, None] = {}  # the oldest is first
@@ -118,17 +115,16 @@ class Reception:
         self._turns = _Turns(rate) if rate else None
 
     @asynccontextmanager
-    async def message(self, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
-        """The message of a call, which counts within the block.
+    async def message(self, context: grpc.aio.ServicerContext, caller: str) -> AsyncIterator[bytes]:
+        """The message of a call, which counts within the block. A stranger is known by its connection.
 
         Raises:
             Unavailable: too many calls at the same time.
             TimedOut: the message did not arrive in time.
             Malformed: the call ended without a message.
         """
-        peer = context.peer()
         patience = asyncio.timeout(self._seconds)
-        call = self._enter(_Call(peer, patience))
+        call = self._enter(_Call(caller, patience))
         try:
             try:
                 async with patience:
@@ -148,9 +144,9 @@ class Reception:
         return TimedOut(f"the message did not arrive within {self._seconds:g} s")
 
     def _enter(self, call: _Call) -> _Call:
-        mine = self._calls.get(call.peer, {})
-        if len(mine) >= self._of_a_connection:
-            raise Unavailable(f"{len(mine)} calls on this connection are in progress: that is the limit; try again")
+        mine = self._calls.get(call.caller, {})
+        if len(mine) >= self._of_one:
+            raise Unavailable(f"{len(mine)} calls of this caller are in progress: that is the limit; try again")
         if self._count >= self._limit:
             busiest = max(self._calls.values(), key=len)
             victim = next((one for one in busiest if one.arriving and not one.ended), None)
@@ -160,16 +156,16 @@ class Reception:
                     "try again"
                 )
             victim.end_at(0.0)
-        self._calls.setdefault(call.peer, mine)[call] = None
+        self._calls.setdefault(call.caller, mine)[call] = None
         self._count += 1
         return call
 
     def _leave(self, call: _Call) -> None:
         self._count -= 1
-        mine = self._calls[call.peer]
+        mine = self._calls[call.caller]
         del mine[call]
         if not mine:
-            del self._calls[call.peer]
+            del self._calls[call.caller]
 
     async def _read(self, call: _Call, context: grpc.aio.ServicerContext) -> bytes:
         loop = asyncio.get_running_loop()

@@ -25,6 +25,7 @@ from psserver.core.shard import Shard
 from psserver.rpc.access import Access, CheckedHandlers
 from psserver.rpc.guard import Guard
 from psserver.rpc.health import Health
+from psserver.rpc.identity import Identity
 from psserver.rpc.segment_socket import sweep
 from psserver.rpc.service import SERVICE_NAME, Service
 from psserver.rpc.tls import Certificates
@@ -83,8 +84,10 @@ async def _serve(
     tick = tick_seconds(config.lease)
     clock = Clock(time.monotonic, tick)
     executor = _start_executor(config, clock)
+    identity = Identity(config.job_key())
     service = Service(
         executor,
+        identity,
         guard,
         config.traffic_limit,
         config.lease,
@@ -150,6 +153,7 @@ def _new_shard(config: ServerConfig) -> Shard:
         identity=secrets.randbits(62) + 1,
         one_job=config.linger is not None,
         progress_timeout=config.progress_timeout,
+        max_workers=config.max_workers,
     )
 
 

@@ -18,13 +18,14 @@ from google.protobuf.message import Message as Proto
 from psserver.rpc.admission import Admission
 from psserver.rpc.deadline import Deadline
 from psserver.rpc.guard import Guard
-from psserver.rpc.reception import Reception, unfinished_messages
-from psserver.rpc.streams import Stream, Streams
+from psserver.rpc.identity import Claims, Identity
+from psserver.rpc.reception import MIN_UNFINISHED, Reception, unfinished_messages
+from psserver.rpc.streams import Streams
 from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays, SharedMemory
 from psserver.runtime.executor import STOPPING_ERROR, AnswerTooLarge, Executor
 from pswire.codec import check_size, decode, encode, from_frame, request_of, sender_of, to_frame
 from pswire.errors import Malformed, Unavailable
-from pswire.messages import Allocator, Request, Sender, StatusReport, tensor_bytes
+from pswire.messages import Allocator, Answer, Request, StatusReport, tensor_bytes
 from pswire.tensors.frames import Incoming, incoming
 from pswire.tensors.shared_memory import SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
@@ -36,20 +37,28 @@ _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
 #: The service's full name, for health checks and reflection.
 SERVICE_NAME: str = _SERVICE.full_name
 
+#: Unary calls at the same time, of one member, and of one connection of strangers: those who have no token yet, or ask
+#: for the status.
+CALLS_OF_A_MEMBER, CALLS_OF_A_STRANGER = 64, 16
+
+#: Strangers together have the limit of calls divided by this, and so many calls per second; seconds for their messages.
+STRANGERS_PART, STRANGER_RATE, STRANGER_SECONDS = 40, 100.0, 5.0
+
 _Result = TypeVar("_Result")
 
 
 class Service:
     """Serves the methods of `paramserver.v1.ParameterServer`.
 
-    Calls may have `traffic_limit` bytes in progress, and a message may take `timeout` seconds, or longer at
-    `psserver.rpc.deadline.LEAST_RATE`. There are at most `max_calls` unary calls at a time. Workers of this host may
-    attach memory of `shared`. The status has the warning of `exposure`.
+    A Transfer belongs to the member that opens it. Calls may have `traffic_limit` bytes in progress, and a message may
+    take `timeout` seconds, or longer at `psserver.rpc.deadline.LEAST_RATE`. Members have at most `max_calls` unary
+    calls at a time. Members on this host may attach memory of `shared`. The status has the warning of `exposure`.
     """
 
     def __init__(
         self,
         executor: Executor,
+        identity: Identity,
         guard: Guard,
         traffic_limit: int,
         timeout: float,
@@ -58,11 +67,19 @@ class Service:
         max_calls: int = 10_000,
         exposure: str = "",
     ) -> None:
-        self._executor, self._guard = executor, guard
+        self._executor, self._identity, self._guard = executor, identity, guard
         self._exposure = exposure
         self._shared = shared
         self._admission = Admission(traffic_limit, timeout)
-        self._reception = Reception("members", max_calls, unfinished_messages(traffic_limit), timeout)
+        self._members = Reception("members", max_calls, unfinished_messages(traffic_limit), timeout, CALLS_OF_A_MEMBER)
+        self._strangers = Reception(
+            "strangers",
+            max(1, max_calls // STRANGERS_PART),
+            MIN_UNFINISHED,
+            STRANGER_SECONDS,
+            CALLS_OF_A_STRANGER,
+            rate=STRANGER_RATE,
+        )
         self._streams = Streams()
         self._timeout = timeout
 
@@ -89,44 +106,47 @@ class Service:
         return grpc.method_handlers_generic_handler(SERVICE_NAME, methods)
 
     async def _unary(self, kind: type[Proto], frames: object, context: grpc.aio.ServicerContext) -> None:
-        account = context.peer()
-        async with self._reception.message(context) as request:
+        caller = self._identity.caller(context)
+        account = context.peer() if caller is None else caller.sender.worker
+        reception = self._strangers if caller is None else self._members
+        async with reception.message(context, account) as request:
             counted = len(request)
             self._admission.hold(account, counted)
             try:
-                answer = await self._answer(kind, request)
+                answer = await self._answer(kind, request, caller)
                 self._admission.count(account, len(answer))
                 counted += len(answer)
                 await self._in_time(context.write(answer))
             finally:
                 self._admission.release(account, counted)
 
-    async def _answer(self, kind: type[Proto], request: bytes) -> bytes:
+    async def _answer(self, kind: type[Proto], request: bytes, caller: Claims | None) -> bytes:
         check_size(kind, len(request))
         try:
             proto = kind.FromString(request)
         except DecodeError:
             raise Malformed(f"{len(request):,} bytes that are not a {kind.DESCRIPTOR.full_name}") from None
-        self._check_sender(proto)
+        self._check_sender(proto, caller)
         message = cast(Request, decode(proto, InlineReceiver()))
-        answer = await self._executor.step(message, most=MAX_INLINE_MESSAGE)
+        answer = await self._step(message, caller, MAX_INLINE_MESSAGE)
         if self._exposure and isinstance(answer, StatusReport):
             answer = replace(answer, exposure=self._exposure)
         return encode(answer, InlineSender()).SerializeToString()
 
     async def _transfer(self, frames: object, context: grpc.aio.ServicerContext) -> None:
-        attached = AttachedSegments(self._shared)
+        caller = self._identity.member(context, self._executor.shard)
+        attached = AttachedSegments(self._shared, caller.sender.worker)
         try:
-            with self._streams.open(context) as stream:
+            with self._streams.open(caller.sender, context) as stream:
                 while (data := await stream.next_call()) is not grpc.aio.EOF:
                     attached.settle()
                     frame = incoming(data)
-                    self._note_member(frame, stream)
                     if frame.header.WhichOneof("piece") == "attach":
+                        self._executor.shard.check_sender(caller.sender)
                         reply = pb.Frame(attached=attached.attach(frame.header.attach))
                         await self._in_time(context.write(reply.SerializeToString()))
                     else:
-                        await self._call(frame, len(data), stream, attached, context)
+                        await self._call(frame, len(data), caller, attached, context)
         finally:
             attached.close()
 
@@ -134,29 +154,30 @@ class Service:
         self,
         frame: Incoming,
         nbytes: int,
-        stream: Stream,
+        caller: Claims,
         attached: AttachedSegments,
         context: grpc.aio.ServicerContext,
     ) -> None:
         """Serve one call, whose first frame has `nbytes`; larger messages and answers wait for admission."""
+        self._check_sender(request_of(frame), caller)
         receiver = StreamReceiver(frame.data, SharedReceiver(attached.memories))
         message = cast(Request, from_frame(frame, receiver))
-        region = attached.region(frame.header)
+        region, account = attached.region(frame.header), caller.sender.worker
         if not receiver.nbytes and tensor_bytes(message) <= MAX_INLINE_MESSAGE:
-            self._admission.hold(stream.account, nbytes)
+            self._admission.hold(account, nbytes)
             try:
-                answer = await self._executor.step(message, MAX_INLINE_MESSAGE, region)
+                answer = await self._step(message, caller, MAX_INLINE_MESSAGE, region)
                 sender = StreamSender(region)
                 header = to_frame(answer, sender)
-                self._admission.count(stream.account, sender.nbytes)
+                self._admission.count(account, sender.nbytes)
                 nbytes += sender.nbytes
                 await self._send(header, sender, context)
                 return
             except AnswerTooLarge:
                 pass  # as a large one, below
             finally:
-                self._admission.release(stream.account, nbytes)
-        async with self._admission.reserve(stream.account, self._executor.admit(message)):
+                self._admission.release(account, nbytes)
+        async with self._admission.reserve(account, self._executor.admit(message)):
             allocator: Allocator | None = region
             if receiver.nbytes:
                 receiver.allocate()
@@ -170,22 +191,23 @@ class Service:
                     deadline.passed(len(data))
                 if region is None and not self._executor.borrows_arrays:
                     allocator = ReusedArrays(message)
-            answer = await self._executor.step(message, None, allocator)
+            answer = await self._step(message, caller, None, allocator)
             sender = StreamSender(region)
             await self._send(to_frame(answer, sender), sender, context)
 
-    def _check_sender(self, proto: Proto) -> Sender | None:
-        """The sender of a request; refuses nobody who takes part, before anything is made of the rest of it."""
+    def _check_sender(self, proto: Proto, caller: Claims | None) -> None:
+        """Refuse a request of nobody who takes part, before anything is made of the rest of it."""
         if (sender := sender_of(proto)) is not None:
+            self._identity.check_sender(sender, caller)
             self._executor.shard.check_sender(sender)
-        return sender
 
-    def _note_member(self, frame: Incoming, stream: Stream) -> None:
-        """Note whose calls a stream carries."""
-        attaches = frame.header.WhichOneof("piece") == "attach"
-        member = self._check_sender(frame.header.attach if attaches else request_of(frame))
-        if member is not None:
-            self._streams.belongs_to(stream, member)
+    async def _step(
+        self, message: Request, caller: Claims | None, most: int | None, allocator: Allocator | None = None
+    ) -> Answer:
+        """The shard's answer to a caller's message."""
+        self._identity.check(message, caller, self._executor.shard)
+        answer = await self._executor.step(self._identity.hashed(message), most, allocator)
+        return self._identity.proved(message, answer, self._executor.shard)
 
     async def _send(self, header: pb.Frame, sender: StreamSender, context: grpc.aio.ServicerContext) -> None:
         deadline = Deadline(self._timeout)

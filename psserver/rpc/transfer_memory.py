@@ -84,37 +84,31 @@ class SharedMemory:
 
 
 class AttachedSegments:
-    """The segments of one stream, mapped, by their numbers. Each step of the stream begins with `settle`.
+    """The segments of one stream of a worker, mapped, by their numbers. Each step of the stream begins with `settle`.
 
     Attributes:
         memories: by number; written by a thread of the socket while an offer is open, and otherwise by the event loop.
     """
 
-    def __init__(self, shared: SharedMemory) -> None:
+    def __init__(self, shared: SharedMemory, worker: str) -> None:
         self.memories: dict[int, Array] = {}
-        self._shared = shared
-        self._worker = ""
+        self._shared, self._worker = shared, worker
         self._sizes: dict[int, int] = {}  # also of the one that is offered
         self._offered: tuple[int, bytes] | None = None
 
     def attach(self, request: pb.AttachRequest) -> pb.AttachReply:
-        """Offers its sender a segment, in place of an earlier one of its number; or the reply says why not.
-
-        The caller has checked that the sender is a live member.
-        """
-        worker, number, nbytes = request.sender.worker, request.segment, request.nbytes
+        """Offers the worker a segment, in place of an earlier one of its number; or the reply says why not."""
+        number, nbytes = request.segment, request.nbytes
         try:
             socket = self._shared.socket
-            if self._sizes and worker != self._worker:
-                raise NotShared(f"the segments of this stream belong to {self._worker!r}")
             if not 0 <= number < MAX_SEGMENTS:
                 raise NotShared(f"segments are numbered from 0 to {MAX_SEGMENTS - 1}, not {number}")
             if nbytes < 1:
                 raise NotShared(f"a segment of {nbytes:,} bytes")
-            self._shared.reserve(worker, nbytes, [self._sizes[number]] if number in self._sizes else ())
+            self._shared.reserve(self._worker, nbytes, [self._sizes[number]] if number in self._sizes else ())
         except NotShared as error:
             return pb.AttachReply(reason=str(error))
-        self._worker, self._sizes[number] = worker, nbytes
+        self._sizes[number] = nbytes
         if number in self.memories:
             _unmap([self.memories.pop(number)])
         token = socket.offer(nbytes, number, self.memories)

@@ -17,8 +17,8 @@ from pswire.tensors.values import Array, TensorSpec
 
 FORMAT = 1
 
-#: The name of the file.
-MANIFEST = "manifest.json"
+#: The name of the file, and those of files that each checkpoint has.
+MANIFEST, REQUIRED = "manifest.json", ("variables.safetensors", "slots.safetensors")
 
 
 @dataclass(frozen=True)
@@ -119,25 +119,50 @@ def read_manifest(folder: Path, number: int, shard: int, shards: int) -> Manifes
     data = checksummed_json.loads(text)
     if data is None:
         raise damaged(path, "it fails its checksum")
-    if data["format"] != FORMAT:
+    if data.get("format") != FORMAT:
         raise StorageError(
-            f"checkpoint file {path}: format {data['format']} is not format {FORMAT}: use a version "
+            f"checkpoint file {path}: format {data.get('format')} is not format {FORMAT}: use a version "
             "of paramserver that has it"
         )
-    state, served = data["state"], data["served"]
-    at = int(state.get("cut", 0)), int(state.get("shard", 0)), int(state.get("shards", 0))
-    if at != (number, shard, shards):
-        raise damaged(path, f"it belongs to checkpoint {at[0]} of shard {at[1]} of {at[2]}")
+    try:
+        found = _parsed(folder, data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise damaged(path, f"it is no manifest of a checkpoint ({type(error).__name__}: {error})") from error
+    if (found.number, found.shard, found.shards) != (number, shard, shards):
+        raise damaged(path, f"it belongs to checkpoint {found.number} of shard {found.shard} of {found.shards}")
+    return found
+
+
+def _parsed(folder: Path, data: dict[str, Any]) -> Manifest:
+    """The manifest that has this data; an error of Python if it is none."""
+    state = dict(data["state"])
+    int(state.get("timeline", 0))  # `Manifest.timeline` reads it
+    files = {name: FileSum(_size(one["bytes"]), int(one["crc32c"], 16)) for name, one in data["files"].items()}
+    served = {
+        name: TensorSpec("served", tuple(map(_size, one["shape"])), one["dtype"])
+        for name, one in data["served"].items()
+    }
+    if lacking := [name for name in REQUIRED if name not in files]:
+        raise ValueError(f"it does not name {lacking[0]}")
+    worker = data.get("worker")
     return Manifest(
         folder,
-        *at,
-        data["final"],
-        data["is_cut"],
-        data["written"],
-        data["paramserver"],
-        data["late"],
-        {name: FileSum(one["bytes"], int(one["crc32c"], 16)) for name, one in data["files"].items()},
+        int(state.get("cut", 0)),
+        int(state.get("shard", 0)),
+        int(state.get("shards", 0)),
+        bool(data["final"]),
+        bool(data["is_cut"]),
+        str(data["written"]),
+        str(data["paramserver"]),
+        _size(data["late"]),
+        files,
         state,
-        {name: TensorSpec("served", tuple(one["shape"]), one["dtype"]) for name, one in served.items()},
-        data.get("worker"),
+        served,
+        None if worker is None else dict(worker),
     )
+
+
+def _size(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is not a size")
+    return value

@@ -16,9 +16,9 @@ def dumps(data: dict[str, Any]) -> bytes:
 
 
 def loads(text: bytes) -> dict[str, Any] | None:
-    """The data of a text; None: it is damaged."""
+    """The data of a text, an object; None: it is damaged."""
     try:
         data: dict[str, Any] = json.loads(text)["manifest"]
-        return data if dumps(data) == text else None
+        return data if isinstance(data, dict) and dumps(data) == text else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None

@@ -179,6 +179,10 @@ def _members(states: Sequence[MembershipState]) -> MembershipState:
         first.finished,
         first.last_clock,
         done=any(state.done for state in states),
+        joined=max([state.joined for state in states]),
+        forgotten=max([state.forgotten for state in states]),
+        forgotten_lost=any(state.forgotten_lost for state in states),
+        forgotten_finished=any(state.forgotten_finished for state in states),
     )
 
 

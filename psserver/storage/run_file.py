@@ -30,6 +30,11 @@ class Run:
     gave_up: bool = False
 
 
+#: The fields of a run, and those that earlier versions did not write.
+_TYPES: dict[str, type] = {"timeline": int, "timeline_cut": int, "began_from": int, "journal": bool}
+_LATER: dict[str, type] = {"gave_up": bool}
+
+
 def run_path(folder: Path, shard: int, shards: int) -> Path:
     """The file, beside the checkpoints."""
     return folder / f"{shard_name(shard, shards)}.json"
@@ -46,13 +51,22 @@ def read_run(folder: Path, shard: int, shards: int) -> Run | None:
         raise StorageError(f"run file {path} cannot be read: {error.strerror}") from error
     data = checksummed_json.loads(text)
     if data is None:
-        raise DamagedFile(
-            f"run file {path}: it fails its checksum: it is damaged; restore it from a copy, or remove it: the shard "
-            "then starts from its newest checkpoint as if something newer had been lost"
-        )
-    if data.pop("format") != FORMAT:
+        raise _damaged(path, "it fails its checksum")
+    if data.pop("format", None) != FORMAT:
         raise StorageError(f"run file {path}: it has another format than {FORMAT}: use a version that has it")
-    return Run(**data)
+    if {name: type(value) for name, value in data.items()} not in (_TYPES, _TYPES | _LATER):
+        raise _damaged(path, "it has other fields than those of a run")
+    run = Run(**data)
+    if min(run.timeline, run.timeline_cut, run.began_from) < 0:
+        raise _damaged(path, "a number in it is negative")
+    return run
+
+
+def _damaged(path: Path, reason: str) -> DamagedFile:
+    return DamagedFile(
+        f"run file {path}: {reason}: it is damaged; restore it from a copy, or remove it: the shard then starts from "
+        "its newest checkpoint as if something newer had been lost"
+    )
 
 
 def write_run(folder: Path, shard: int, shards: int, run: Run) -> None:

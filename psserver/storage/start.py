@@ -30,7 +30,9 @@ from psserver.core.shard import Shard
 from psserver.core.state import ShardState, VariableArrays
 from psserver.core.variables.array_tasks import run
 from psserver.storage import checkpoints, records
-from psserver.storage.checkpoint_folders import available, remove
+from psserver.storage.array_files import damaged
+from psserver.storage.checkpoint_folders import available, remove, shard_folder
+from psserver.storage.checkpoint_manifest import MANIFEST
 from psserver.storage.files import remove_leftovers, rename_to_remove, sync_path
 from psserver.storage.retention import given_up
 from psserver.storage.run_file import Run, read_run, run_path, write_run
@@ -41,6 +43,10 @@ from pswire.messages import Assign, Join, Message, Push, Register, Tune
 
 #: The timeline of a job that has given up nothing; 0 means none in messages.
 FIRST_TIMELINE = 1
+
+#: What a shard raises for a state whose fields are valid one by one, and whose parts name what is not there: no shard
+#: writes one, but a file may have any, with a right checksum.
+_INCONSISTENT = (LookupError, ValueError, TypeError, ArithmeticError, AttributeError)
 
 
 @dataclass(slots=True, eq=False)
@@ -97,10 +103,16 @@ class Start:
 
         Raises:
             WrongShard: the state is of a shard with other options.
-            StorageError: the journal cannot be read, or does not continue from the state; `DamagedFile`: it is damaged.
+            StorageError: the journal cannot be read, or does not continue from the state; `DamagedFile`: it is damaged,
+                or the state contradicts itself.
         """
         if self.state is not None:
-            shard.restore(self.state, self.arrays, now)
+            try:
+                shard.restore(self.state, self.arrays, now)
+            except _INCONSISTENT as error:
+                manifest = shard_folder(self.folder, self.number, self.shard, self.shards) / MANIFEST
+                reason = f"parts of the state contradict each other ({type(error).__name__}: {error})"
+                raise damaged(manifest, reason) from error
             self.state, self.arrays = replace(self.state, served=()), {}
         tickets = itertools.count(-1, -1)  # other ones than of the executor's calls: what is held stays held
         if self.lost or self.gave_up:
@@ -246,5 +258,5 @@ def record_errors(path: Path, offset: int) -> Iterator[None]:
         yield
     except Malformed as error:
         raise DamagedFile(f"{place}: not a message: {error}") from error
-    except ParamServerError as error:
+    except (ParamServerError, *_INCONSISTENT) as error:
         raise StorageError(f"{place}: the message does not fit the checkpoint: {error}") from error

@@ -22,6 +22,7 @@ from pswire.limits import (
     MAX_ENTRIES,
     MAX_LABEL_LENGTH,
     MAX_LISTED,
+    MAX_SECRET_BYTES,
     MAX_SHARDS,
     MAX_SPEC_BYTES,
     MAX_TEXT_LENGTH,
@@ -220,6 +221,16 @@ def text(limit: int) -> Field:
     return _checked(check)
 
 
+def _check_secret(data: bytes) -> bytes:
+    if len(data) > MAX_SECRET_BYTES:
+        raise ValueError(f"has {MAX_SECRET_BYTES:,} bytes at most, got {len(data):,}")
+    return data
+
+
+def _check_secrets(secrets: Iterable[bytes]) -> tuple[bytes, ...]:
+    return tuple(map(_check_secret, secrets))
+
+
 #: Any number or flag.
 ANY = Field(_set, lambda proto, name, receiver: getattr(proto, name))
 #: An optional number (None if missing); NaN is allowed, since a loss can be NaN.
@@ -229,6 +240,8 @@ NAME, NAMES = _checked(check_name), _list(_extend, _checked(_check_names).get, M
 #: A name that may be left out; a word for displays; a sentence for people, and one in an answer.
 NAME_OR_NONE, LABEL = _checked(_check_name_or_none), text(MAX_LABEL_LENGTH)
 TEXT, ANSWER_TEXT = text(MAX_TEXT_LENGTH), text(MAX_ANSWER_TEXT_LENGTH)
+#: A token, a key or a proof; proofs, one for each shard.
+SECRET, PROOFS = _checked(_check_secret), _list(_extend, _checked(_check_secrets).get, MAX_SHARDS)
 #: Numbers, one for each shard unless a row says otherwise; versions, of which -1 is none.
 NUMBERS, KNOWN_VERSIONS = numbers(0, MAX_SHARDS), numbers(-1, MAX_ENTRIES)
 COUNT, POSITIVE = number(0), number(1)
@@ -306,6 +319,8 @@ def _kind_of(field: Any) -> Field:  # noqa: ANN401 - a FieldDescriptor
     if field.message_type is not None:
         return KINDS[GetMessageClass(field.message_type)]
     is_text = field.type == FieldDescriptor.TYPE_STRING
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return PROOFS if field.is_repeated else SECRET
     if field.is_repeated:
         return NAMES if is_text else NUMBERS
     if field.has_presence:

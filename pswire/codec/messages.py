@@ -187,7 +187,7 @@ _BY_PROTO = {row.proto: row for row in _MESSAGES}
 _SMALL = {
     kind
     for kind in _BY_PROTO
-    if not any(field.is_repeated and field.type != field.TYPE_INT64 for field in kind.DESCRIPTOR.fields)
+    if not any(one.is_repeated and one.type not in (one.TYPE_INT64, one.TYPE_BYTES) for one in kind.DESCRIPTOR.fields)
 }
 _OF_MEMBERS = {
     row.proto for row in _MESSAGES if row.message in ms.ANSWERS and "sender" in row.proto.DESCRIPTOR.fields_by_name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,8 @@ class Join:
         resume: go on with the job that the shard has, also if it is over.
         program: for the name of a new job that is given none.
         cut: as in `Renew`.
+        proofs: `Joined.proof` of the shards in `states`.
+        name_key: while a worker of this name is live, a new incarnation needs the same key; b"": none.
     """
 
     worker: str
@@ -63,6 +65,8 @@ class Join:
     resume: bool = False
     program: str = ""
     cut: int = 0
+    proofs: tuple[bytes, ...] = ()
+    name_key: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,8 @@ class Joined:
         steps: pushes of this incarnation that the shard has applied.
         note: a sentence for the worker's log, if the job before this one, or an interruption of it, is of interest.
         stopped: why the job was stopped (`Stop`); "": it was not.
+        token: proves to all shards of the job who sends a message; a transport sends it with each. b"": not needed.
+        proof: by this shard, of its `state`, for other shards; b"": not needed.
     """
 
     incarnation: int
@@ -96,6 +102,8 @@ class Joined:
     job: Job = Job()
     note: str = ""
     stopped: str = ""
+    token: bytes = field(default=b"", repr=False)
+    proof: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from pswire.messages.membership import Sender
@@ -18,7 +18,7 @@ from pswire.tensors.values import Array, IndexedSlices, Part, TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class ChangeId:
-    """A push or assign that shard 0 has decided. `shards`: the others with a part, empty in messages to one of them."""
+    """A push or assign that shard 0 has decided. `shards`: the others with a part of it."""
 
     sender: Sender
     sequence: int
@@ -30,10 +30,12 @@ class Frontier:
     """The number of changes shard 0 has decided, and those that may not have reached the other shards.
 
     Values that another shard serves after all undelivered changes include at least the first `decided` changes.
+    `proof` is by shard 0, for the other shards, which believe no worker (`psserver.rpc.identity`).
     """
 
     decided: int
     undelivered: tuple[ChangeId, ...] = ()
+    proof: bytes = field(default=b"", repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,14 @@ class RemoteWeights:
 
 @dataclass(frozen=True, slots=True)
 class UpdateGroup:
-    """Pushes of several workers that make one update, their mean; `number` counts the updates of shard 0."""
+    """Pushes of several workers that make one update, their mean; `number` counts the updates of shard 0.
+
+    `proof` is as in `Frontier`.
+    """
 
     number: int
     members: tuple[ChangeId, ...]
+    proof: bytes = field(default=b"", repr=False, compare=False)
 
 
 # --- variables --------------------------------------------------------------------------------------------------------
@@ -91,6 +97,7 @@ class Register:
         dry_run: only check; the answer has no values, and values of new variables may be left out.
         states: `Joined.state` of all shards, in order. A shard keeps the first list it gets and refuses workers with a
             different one, so that no worker trains a model that has lost a part.
+        proofs: `Joined.proof` of all shards, in order.
         cut: as in `Push`.
     """
 
@@ -100,6 +107,7 @@ class Register:
     dry_run: bool = False
     states: tuple[int, ...] = ()
     cut: int = 0
+    proofs: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,7 +145,7 @@ class Pull:
         known_versions: for each of `names` the version that the worker has, -1 for none; a value still at it is not
             sent. Empty: none is known.
         encoding: a key of `pswire.specs.encodings.ENCODINGS` for float32 values; "": as they are.
-        after: as in `Push`.
+        after, after_proof: as in `Push`.
         of_cut: the values as they were in the cut of this number, which is held (`Cut`); 0: the present ones.
     """
 
@@ -148,6 +156,7 @@ class Pull:
     encoding: str = ""
     after: tuple[ChangeId, ...] = ()
     of_cut: int = 0
+    after_proof: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +206,8 @@ class Push:
         group: shard 0's decision, to the other shards: the pushes that make one update.
         shards: the shards other than 0 that get a part.
         remote: to shard 0, for the staleness of gradients of which it has no part.
-        after: to the other shards: changes to be made before this one (`Frontier`).
+        after, after_proof: to the other shards: the undelivered changes of shard 0's last `Frontier`, with its proof.
+            Those that have a part there are made before this one.
         global_step: the number of updates before this one as far as the worker knows: for learning rate schedules on
             shards that do not get every push.
         cut: the number of the last cut that this push, on all its shards, comes after (`Cut`).
@@ -219,6 +229,7 @@ class Push:
     global_step: int = 0
     cut: int = 0
     progress: tuple[Progress, ...] = ()
+    after_proof: bytes = b""
 
 
 class Outcome(Enum):
@@ -265,7 +276,7 @@ class Assign:
     """Sets variables, or adds to them, without an optimizer: all or none, once.
 
     Attributes:
-        sequence, shards, after, cut: as in `Push`.
+        sequence, shards, after, after_proof, cut: as in `Push`.
         remote: to shard 0, where it decides for all by staleness: names of variables with a part on another shard.
     """
 
@@ -277,6 +288,7 @@ class Assign:
     remote: tuple[str, ...] = ()
     after: tuple[ChangeId, ...] = ()
     cut: int = 0
+    after_proof: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,14 +100,12 @@ class Region(_message.Message):
     def __init__(self, segment: _Optional[int] = ..., offset: _Optional[int] = ..., nbytes: _Optional[int] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
-    __slots__ = ("segment", "nbytes", "sender")
+    __slots__ = ("segment", "nbytes")
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     NBYTES_FIELD_NUMBER: _ClassVar[int]
-    SENDER_FIELD_NUMBER: _ClassVar[int]
     segment: int
     nbytes: int
-    sender: Sender
-    def __init__(self, segment: _Optional[int] = ..., nbytes: _Optional[int] = ..., sender: _Optional[_Union[Sender, _Mapping]] = ...) -> None: ...
+    def __init__(self, segment: _Optional[int] = ..., nbytes: _Optional[int] = ...) -> None: ...
 
 class AttachReply(_message.Message):
     __slots__ = ("reason", "socket", "token")
@@ -127,8 +125,18 @@ class Sender(_message.Message):
     incarnation: int
     def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
+class MemberClaims(_message.Message):
+    __slots__ = ("sender", "process_nonce", "job")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_NONCE_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    sender: Sender
+    process_nonce: int
+    job: Job
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., process_nonce: _Optional[int] = ..., job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
+
 class JoinRequest(_message.Message):
-    __slots__ = ("worker", "incarnation", "shard", "shards", "process_nonce", "tensor_transport", "states", "timeline", "steps", "settled", "job", "resume", "program", "cut")
+    __slots__ = ("worker", "incarnation", "shard", "shards", "process_nonce", "tensor_transport", "states", "timeline", "steps", "settled", "job", "resume", "program", "cut", "proofs", "name_key")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
@@ -143,6 +151,8 @@ class JoinRequest(_message.Message):
     RESUME_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
+    PROOFS_FIELD_NUMBER: _ClassVar[int]
+    NAME_KEY_FIELD_NUMBER: _ClassVar[int]
     worker: str
     incarnation: int
     shard: int
@@ -157,7 +167,9 @@ class JoinRequest(_message.Message):
     resume: bool
     program: str
     cut: int
-    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard: _Optional[int] = ..., shards: _Optional[int] = ..., process_nonce: _Optional[int] = ..., tensor_transport: _Optional[str] = ..., states: _Optional[_Iterable[int]] = ..., timeline: _Optional[int] = ..., steps: _Optional[int] = ..., settled: _Optional[int] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., resume: _Optional[bool] = ..., program: _Optional[str] = ..., cut: _Optional[int] = ...) -> None: ...
+    proofs: _containers.RepeatedScalarFieldContainer[bytes]
+    name_key: bytes
+    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard: _Optional[int] = ..., shards: _Optional[int] = ..., process_nonce: _Optional[int] = ..., tensor_transport: _Optional[str] = ..., states: _Optional[_Iterable[int]] = ..., timeline: _Optional[int] = ..., steps: _Optional[int] = ..., settled: _Optional[int] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., resume: _Optional[bool] = ..., program: _Optional[str] = ..., cut: _Optional[int] = ..., proofs: _Optional[_Iterable[bytes]] = ..., name_key: _Optional[bytes] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("number", "name")
@@ -168,7 +180,7 @@ class Job(_message.Message):
     def __init__(self, number: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("incarnation", "number", "lease", "global_step", "consistency", "staleness", "chief", "state", "timeline", "cut", "steps", "job", "note", "stopped")
+    __slots__ = ("incarnation", "number", "lease", "global_step", "consistency", "staleness", "chief", "state", "timeline", "cut", "steps", "job", "note", "stopped", "token", "proof")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
@@ -183,6 +195,8 @@ class JoinReply(_message.Message):
     JOB_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     number: int
     lease: float
@@ -197,7 +211,9 @@ class JoinReply(_message.Message):
     job: Job
     note: str
     stopped: str
-    def __init__(self, incarnation: _Optional[int] = ..., number: _Optional[int] = ..., lease: _Optional[float] = ..., global_step: _Optional[int] = ..., consistency: _Optional[str] = ..., staleness: _Optional[str] = ..., chief: _Optional[bool] = ..., state: _Optional[int] = ..., timeline: _Optional[int] = ..., cut: _Optional[int] = ..., steps: _Optional[int] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., note: _Optional[str] = ..., stopped: _Optional[str] = ...) -> None: ...
+    token: bytes
+    proof: bytes
+    def __init__(self, incarnation: _Optional[int] = ..., number: _Optional[int] = ..., lease: _Optional[float] = ..., global_step: _Optional[int] = ..., consistency: _Optional[str] = ..., staleness: _Optional[str] = ..., chief: _Optional[bool] = ..., state: _Optional[int] = ..., timeline: _Optional[int] = ..., cut: _Optional[int] = ..., steps: _Optional[int] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., note: _Optional[str] = ..., stopped: _Optional[str] = ..., token: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
     __slots__ = ("sender", "idle", "tensor_transport", "settled", "half_pushes", "cut", "written_by_all", "timeline")
@@ -288,20 +304,22 @@ class Place(_message.Message):
     def __init__(self, name: _Optional[str] = ..., shard: _Optional[int] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("sender", "declarations", "places", "dry_run", "states", "cut")
+    __slots__ = ("sender", "declarations", "places", "dry_run", "states", "cut", "proofs")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     DECLARATIONS_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     STATES_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
+    PROOFS_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     declarations: _containers.RepeatedCompositeFieldContainer[Declaration]
     places: _containers.RepeatedCompositeFieldContainer[Place]
     dry_run: bool
     states: _containers.RepeatedScalarFieldContainer[int]
     cut: int
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., declarations: _Optional[_Iterable[_Union[Declaration, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ..., dry_run: _Optional[bool] = ..., states: _Optional[_Iterable[int]] = ..., cut: _Optional[int] = ...) -> None: ...
+    proofs: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., declarations: _Optional[_Iterable[_Union[Declaration, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ..., dry_run: _Optional[bool] = ..., states: _Optional[_Iterable[int]] = ..., cut: _Optional[int] = ..., proofs: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Value(_message.Message):
     __slots__ = ("tensor", "version")
@@ -332,13 +350,14 @@ class Choice(_message.Message):
     def __init__(self, name: _Optional[str] = ..., rows: _Optional[_Union[Tensor, _Mapping]] = ..., slot: _Optional[str] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("sender", "names", "choices", "known_versions", "encoding", "after", "of_cut")
+    __slots__ = ("sender", "names", "choices", "known_versions", "encoding", "after", "after_proof", "of_cut")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
     CHOICES_FIELD_NUMBER: _ClassVar[int]
     KNOWN_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     ENCODING_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    AFTER_PROOF_FIELD_NUMBER: _ClassVar[int]
     OF_CUT_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     names: _containers.RepeatedScalarFieldContainer[str]
@@ -346,8 +365,9 @@ class PullRequest(_message.Message):
     known_versions: _containers.RepeatedScalarFieldContainer[int]
     encoding: str
     after: _containers.RepeatedCompositeFieldContainer[ChangeId]
+    after_proof: bytes
     of_cut: int
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ..., choices: _Optional[_Iterable[_Union[Choice, _Mapping]]] = ..., known_versions: _Optional[_Iterable[int]] = ..., encoding: _Optional[str] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., of_cut: _Optional[int] = ...) -> None: ...
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ..., choices: _Optional[_Iterable[_Union[Choice, _Mapping]]] = ..., known_versions: _Optional[_Iterable[int]] = ..., encoding: _Optional[str] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., after_proof: _Optional[bytes] = ..., of_cut: _Optional[int] = ...) -> None: ...
 
 class PullReply(_message.Message):
     __slots__ = ("values", "global_step", "frontier")
@@ -382,12 +402,14 @@ class ChangeId(_message.Message):
     def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., shards: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Frontier(_message.Message):
-    __slots__ = ("decided", "undelivered")
+    __slots__ = ("decided", "undelivered", "proof")
     DECIDED_FIELD_NUMBER: _ClassVar[int]
     UNDELIVERED_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     decided: int
     undelivered: _containers.RepeatedCompositeFieldContainer[ChangeId]
-    def __init__(self, decided: _Optional[int] = ..., undelivered: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ...) -> None: ...
+    proof: bytes
+    def __init__(self, decided: _Optional[int] = ..., undelivered: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class RemoteWeights(_message.Message):
     __slots__ = ("name", "served_at")
@@ -398,12 +420,14 @@ class RemoteWeights(_message.Message):
     def __init__(self, name: _Optional[str] = ..., served_at: _Optional[int] = ...) -> None: ...
 
 class UpdateGroup(_message.Message):
-    __slots__ = ("number", "members")
+    __slots__ = ("number", "members", "proof")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     number: int
     members: _containers.RepeatedCompositeFieldContainer[ChangeId]
-    def __init__(self, number: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ...) -> None: ...
+    proof: bytes
+    def __init__(self, number: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("queue", "block", "position", "cost_sum")
@@ -418,7 +442,7 @@ class Progress(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., block: _Optional[int] = ..., position: _Optional[int] = ..., cost_sum: _Optional[float] = ...) -> None: ...
 
 class PushRequest(_message.Message):
-    __slots__ = ("sender", "sequence", "gradients", "loss", "pull", "group", "known_versions", "encoding", "shards", "remote", "after", "global_step", "cut", "progress")
+    __slots__ = ("sender", "sequence", "gradients", "loss", "pull", "group", "known_versions", "encoding", "shards", "remote", "after", "after_proof", "global_step", "cut", "progress")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
@@ -430,6 +454,7 @@ class PushRequest(_message.Message):
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     REMOTE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    AFTER_PROOF_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
@@ -444,10 +469,11 @@ class PushRequest(_message.Message):
     shards: _containers.RepeatedScalarFieldContainer[int]
     remote: _containers.RepeatedCompositeFieldContainer[RemoteWeights]
     after: _containers.RepeatedCompositeFieldContainer[ChangeId]
+    after_proof: bytes
     global_step: int
     cut: int
     progress: _containers.RepeatedCompositeFieldContainer[Progress]
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., gradients: _Optional[_Iterable[_Union[Gradient, _Mapping]]] = ..., loss: _Optional[float] = ..., pull: _Optional[_Iterable[str]] = ..., group: _Optional[_Union[UpdateGroup, _Mapping]] = ..., known_versions: _Optional[_Iterable[int]] = ..., encoding: _Optional[str] = ..., shards: _Optional[_Iterable[int]] = ..., remote: _Optional[_Iterable[_Union[RemoteWeights, _Mapping]]] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., global_step: _Optional[int] = ..., cut: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ...) -> None: ...
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., gradients: _Optional[_Iterable[_Union[Gradient, _Mapping]]] = ..., loss: _Optional[float] = ..., pull: _Optional[_Iterable[str]] = ..., group: _Optional[_Union[UpdateGroup, _Mapping]] = ..., known_versions: _Optional[_Iterable[int]] = ..., encoding: _Optional[str] = ..., shards: _Optional[_Iterable[int]] = ..., remote: _Optional[_Iterable[_Union[RemoteWeights, _Mapping]]] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., after_proof: _Optional[bytes] = ..., global_step: _Optional[int] = ..., cut: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ...) -> None: ...
 
 class PushReply(_message.Message):
     __slots__ = ("outcome", "staleness", "global_step", "values", "reason", "group", "frontier", "cut")
@@ -478,7 +504,7 @@ class Assignment(_message.Message):
     def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., first_row: _Optional[int] = ...) -> None: ...
 
 class AssignRequest(_message.Message):
-    __slots__ = ("sender", "sequence", "assignments", "add", "shards", "remote", "after", "cut")
+    __slots__ = ("sender", "sequence", "assignments", "add", "shards", "remote", "after", "cut", "after_proof")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -487,6 +513,7 @@ class AssignRequest(_message.Message):
     REMOTE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_PROOF_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     sequence: int
     assignments: _containers.RepeatedCompositeFieldContainer[Assignment]
@@ -495,7 +522,8 @@ class AssignRequest(_message.Message):
     remote: _containers.RepeatedScalarFieldContainer[str]
     after: _containers.RepeatedCompositeFieldContainer[ChangeId]
     cut: int
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., add: _Optional[bool] = ..., shards: _Optional[_Iterable[int]] = ..., remote: _Optional[_Iterable[str]] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., cut: _Optional[int] = ...) -> None: ...
+    after_proof: bytes
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., add: _Optional[bool] = ..., shards: _Optional[_Iterable[int]] = ..., remote: _Optional[_Iterable[str]] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., cut: _Optional[int] = ..., after_proof: _Optional[bytes] = ...) -> None: ...
 
 class AssignReply(_message.Message):
     __slots__ = ("outcome", "versions", "global_step", "frontier")

@@ -42,7 +42,7 @@ class ServedState(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., form: _Optional[str] = ..., has_rows: _Optional[bool] = ...) -> None: ...
 
 class MemberState(_message.Message):
-    __slots__ = ("name", "number", "incarnation", "process_nonce", "state", "steps", "staleness", "staleness_sum", "clock", "dropped", "settled", "half_pushes", "out_of_data", "tensor_transport", "loss", "pushed", "assigned", "tuned", "last_push", "must_join", "barriers")
+    __slots__ = ("name", "number", "incarnation", "process_nonce", "state", "steps", "staleness", "staleness_sum", "clock", "dropped", "settled", "half_pushes", "out_of_data", "tensor_transport", "loss", "pushed", "assigned", "tuned", "last_push", "must_join", "barriers", "name_key")
     NAME_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +64,7 @@ class MemberState(_message.Message):
     LAST_PUSH_FIELD_NUMBER: _ClassVar[int]
     MUST_JOIN_FIELD_NUMBER: _ClassVar[int]
     BARRIERS_FIELD_NUMBER: _ClassVar[int]
+    NAME_KEY_FIELD_NUMBER: _ClassVar[int]
     name: str
     number: int
     incarnation: int
@@ -85,10 +86,11 @@ class MemberState(_message.Message):
     last_push: _paramserver_pb2.LastPush
     must_join: bool
     barriers: int
-    def __init__(self, name: _Optional[str] = ..., number: _Optional[int] = ..., incarnation: _Optional[int] = ..., process_nonce: _Optional[int] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., staleness: _Optional[int] = ..., staleness_sum: _Optional[int] = ..., clock: _Optional[int] = ..., dropped: _Optional[int] = ..., settled: _Optional[int] = ..., half_pushes: _Optional[int] = ..., out_of_data: _Optional[bool] = ..., tensor_transport: _Optional[str] = ..., loss: _Optional[float] = ..., pushed: _Optional[_Union[_paramserver_pb2.PushReply, _Mapping]] = ..., assigned: _Optional[_Union[_paramserver_pb2.AssignReply, _Mapping]] = ..., tuned: _Optional[_Union[_paramserver_pb2.TuneReply, _Mapping]] = ..., last_push: _Optional[_Union[_paramserver_pb2.LastPush, _Mapping]] = ..., must_join: _Optional[bool] = ..., barriers: _Optional[int] = ...) -> None: ...
+    name_key: bytes
+    def __init__(self, name: _Optional[str] = ..., number: _Optional[int] = ..., incarnation: _Optional[int] = ..., process_nonce: _Optional[int] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., staleness: _Optional[int] = ..., staleness_sum: _Optional[int] = ..., clock: _Optional[int] = ..., dropped: _Optional[int] = ..., settled: _Optional[int] = ..., half_pushes: _Optional[int] = ..., out_of_data: _Optional[bool] = ..., tensor_transport: _Optional[str] = ..., loss: _Optional[float] = ..., pushed: _Optional[_Union[_paramserver_pb2.PushReply, _Mapping]] = ..., assigned: _Optional[_Union[_paramserver_pb2.AssignReply, _Mapping]] = ..., tuned: _Optional[_Union[_paramserver_pb2.TuneReply, _Mapping]] = ..., last_push: _Optional[_Union[_paramserver_pb2.LastPush, _Mapping]] = ..., must_join: _Optional[bool] = ..., barriers: _Optional[int] = ..., name_key: _Optional[bytes] = ...) -> None: ...
 
 class MembershipState(_message.Message):
-    __slots__ = ("members", "training", "finished", "last_clock", "chief", "done", "half_pushes", "last_pushes", "last_incarnation", "stalled")
+    __slots__ = ("members", "training", "finished", "last_clock", "chief", "done", "half_pushes", "last_pushes", "last_incarnation", "stalled", "joined", "forgotten", "forgotten_lost", "forgotten_finished")
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     TRAINING_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +101,10 @@ class MembershipState(_message.Message):
     LAST_PUSHES_FIELD_NUMBER: _ClassVar[int]
     LAST_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     STALLED_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_LOST_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_FINISHED_FIELD_NUMBER: _ClassVar[int]
     members: _containers.RepeatedCompositeFieldContainer[MemberState]
     training: _containers.RepeatedScalarFieldContainer[str]
     finished: _containers.RepeatedScalarFieldContainer[str]
@@ -109,7 +115,11 @@ class MembershipState(_message.Message):
     last_pushes: _containers.RepeatedCompositeFieldContainer[_paramserver_pb2.LastPush]
     last_incarnation: int
     stalled: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, members: _Optional[_Iterable[_Union[MemberState, _Mapping]]] = ..., training: _Optional[_Iterable[str]] = ..., finished: _Optional[_Iterable[str]] = ..., last_clock: _Optional[int] = ..., chief: _Optional[_Union[_paramserver_pb2.Sender, _Mapping]] = ..., done: _Optional[bool] = ..., half_pushes: _Optional[int] = ..., last_pushes: _Optional[_Iterable[_Union[_paramserver_pb2.LastPush, _Mapping]]] = ..., last_incarnation: _Optional[int] = ..., stalled: _Optional[_Iterable[str]] = ...) -> None: ...
+    joined: int
+    forgotten: int
+    forgotten_lost: bool
+    forgotten_finished: bool
+    def __init__(self, members: _Optional[_Iterable[_Union[MemberState, _Mapping]]] = ..., training: _Optional[_Iterable[str]] = ..., finished: _Optional[_Iterable[str]] = ..., last_clock: _Optional[int] = ..., chief: _Optional[_Union[_paramserver_pb2.Sender, _Mapping]] = ..., done: _Optional[bool] = ..., half_pushes: _Optional[int] = ..., last_pushes: _Optional[_Iterable[_Union[_paramserver_pb2.LastPush, _Mapping]]] = ..., last_incarnation: _Optional[int] = ..., stalled: _Optional[_Iterable[str]] = ..., joined: _Optional[int] = ..., forgotten: _Optional[int] = ..., forgotten_lost: _Optional[bool] = ..., forgotten_finished: _Optional[bool] = ...) -> None: ...
 
 class Holding(_message.Message):
     __slots__ = ("worker", "block", "start", "position", "cost_sum")

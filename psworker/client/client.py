@@ -68,9 +68,10 @@ class Client:
         timeout: float,
         encoder: GradientEncoder | None = None,
         job: JobChoice = JobChoice(),  # noqa: B008 - frozen
+        name_key: bytes = b"",
     ) -> None:
         self._closing = threading.Event()
-        self._calls = RetryingCalls(transport, worker, timeout, self._closing, job)
+        self._calls = RetryingCalls(transport, worker, timeout, self._closing, job, name_key)
         self._heartbeat = Heartbeat(self._calls)
         self.encoder = encoder or GradientEncoder()
         self.shards = transport.shards
@@ -292,10 +293,9 @@ class Client:
         messages = {}
         for index, partition in enumerate(variable.partitions):
             shard, choice = partition.shard, ms.Choice(name, None if numbers is None else numbers[index], slot)
-            after = calls.after(shard) if orders and shard else ()
-            messages[shard] = ms.Pull(
-                calls.sender, (), (choice,), encoding=encoding, after=after, of_cut=self.generation
-            )
+            messages[shard] = ms.Pull(calls.sender, (), (choice,), encoding=encoding, of_cut=self.generation)
+        if orders:
+            messages |= calls.in_order(messages)
         answers = calls.results(calls.send(messages), ms.Pulled)
         values = [value for answer in answers for value in answer.values]
         read = ReadVersion(tuple([value.version for value in values]), served_at, rejoins)

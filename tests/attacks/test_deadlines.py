@@ -53,20 +53,15 @@ def test_a_push_that_sends_a_little_now_and_then_is_aborted(connect):
         assert client.status().variables[0].version == 0
 
 
-def test_a_stream_on_which_no_member_calls_ends_and_one_of_a_member_rests(connect, server, monkeypatch):
-    monkeypatch.setattr("psserver.rpc.streams.STRANGER_SECONDS", 0.1)
-    client = connect(server)
-    member, pull = Stream(client), frame_of(ms.Pull(client.join(), ()))
-    member.send(pull)
-    assert member.answer().global_step == 0
-    with pytest.raises(errors.TimedOut, match="no worker has called on this stream"):
+def test_a_stream_of_a_stranger_ends_at_once_and_one_of_a_member_rests(connect, server):
+    client, pull = connect(server), frame_of(ms.Pull(ms.Sender("w0", 1), ()))
+    with pytest.raises(errors.Unauthenticated, match="a Transfer is for members"):
         Stream(client).frame()
-    offered = Stream(client)
-    offered.send(pb.Frame(attach=pb.AttachRequest(segment=99)))
-    with pytest.raises(errors.Malformed):
-        offered.frame()
-    member.send(pull, None)
-    assert member.answer().global_step == 0
+    client.join()
+    member = Stream(client)
+    for end in ((), (None,)):
+        member.send(pull, *end)
+        assert member.answer().global_step == 0
 
 
 @pytest.mark.parametrize("how", ["left", "replaced"])
@@ -75,7 +70,7 @@ def test_the_streams_of_a_worker_end_when_it_is_no_member_any_more(connect, monk
     with ServerThread(ServerConfig(lease=60.0, grace=0.0)) as server:
         client = connect(server)
         sender, other = client.join(), client.join("other")
-        streams = [Stream(client) for _ in range(3)]
+        streams = [Stream(client, client.token(caller)) for caller in (sender, sender, other)]
         for stream, caller in zip(streams, (sender, sender, other), strict=True):
             stream.send(frame_of(ms.Pull(caller, ())))
             assert stream.answer().global_step == 0
@@ -94,7 +89,7 @@ def test_a_member_has_so_many_streams(connect, server, monkeypatch):
     monkeypatch.setattr("psserver.rpc.streams.STREAMS_OF_A_MEMBER", 2)
     client = connect(server)
     sender, other = client.join(), client.join("other")
-    streams = [Stream(client) for _ in range(3)]
+    streams = [Stream(client, client.token(sender)) for _ in range(3)]
     for stream in streams[:2]:
         stream.send(frame_of(ms.Pull(sender, ())))
         assert stream.answer().global_step == 0
@@ -141,10 +136,10 @@ def test_a_connection_whose_calls_are_refused_again_and_again_waits_for_its_refu
     flood, other = connect(server), connect(server)
     nobody = ms.Pull(ms.Sender("nobody", 1), ())
     for client in (flood, flood, other):
-        with pytest.raises(errors.NotJoined):
+        with pytest.raises(errors.Unauthenticated):
             client.unary(nobody)
     call = flood.stub.Pull.future(pb.PullRequest(sender=pb.Sender(worker="nobody", incarnation=1)))
-    with pytest.raises(errors.NotJoined):
+    with pytest.raises(errors.Unauthenticated):
         other.unary(nobody)
     with pytest.raises(grpc.FutureTimeoutError):
         call.result(timeout=0.1)

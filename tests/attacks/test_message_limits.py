@@ -69,10 +69,10 @@ PIECES = ("Pull", "Register", "Push", "Assign")
 @pytest.mark.parametrize("method", FIELDS)
 def test_a_request_of_nobody_who_has_joined_is_refused_before_it_is_decoded(client, decoded, method):
     proto = huge(pb.Sender(worker="stranger", incarnation=1))[method]
-    with pytest.raises(errors.NotJoined, match="'stranger' has not joined"):
+    with pytest.raises(errors.Unauthenticated, match="'stranger', incarnation 1, without the token"):
         client.send(method, proto)
     if method in PIECES:
-        with pytest.raises(errors.NotJoined, match="'stranger' has not joined"):
+        with pytest.raises(errors.Unauthenticated, match="join first"):
             next(client.send_frames([pb.Frame(**{method.lower(): proto})]))
     assert decoded == []
 

@@ -10,12 +10,12 @@ from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from psserver.runtime.task_order import THREADS
 from pswire.errors import InvalidMessage
-from pswire.messages import Choice, Declaration, Gradient, Join, Outcome, Pull, Push, Register, Renew, Sender
+from pswire.messages import Choice, Declaration, Gradient, Outcome, Pull, Push, Register, Renew
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency
 from pswire.specs.initializers import RowNormal
 from pswire.tensors.values import TensorSpec
-from tests.server_client import Client
+from tests.server_client import Client, join_all
 
 #: Seconds that others wait for a member without a push; its heartbeats come sooner than its lease ends.
 PROGRESS_TIMEOUT, LEASE = 0.2, 1.0
@@ -69,11 +69,7 @@ def test_a_member_that_pushes_once_and_then_only_renews_its_lease_does_not_stop_
 def test_a_member_that_leaves_out_a_part_of_its_push_and_renews_its_lease_does_not_stop_the_others():
     options = {"consistency": parse_consistency("sync:2"), "progress_timeout": PROGRESS_TIMEOUT}
     with servers(2, **options) as clients, ThreadPoolExecutor(2) as threads:
-        senders = {}
-        for name in ("worker", "member"):
-            for shard, client in enumerate(clients):
-                senders[name] = Sender(name, client.unary(Join(name, shard=shard, shards=2)).incarnation)
-        worker, member = senders["worker"], senders["member"]
+        worker, member = join_all(clients, "worker"), join_all(clients, "member")
         clients[1].register(worker, W=np.zeros(3, np.float32))
         decided = [threads.submit(clients[0].transfer, Push(one, 1, (), shards=(1,))) for one in (worker, member)]
         group = decided[0].result().group

@@ -32,7 +32,7 @@ from pswire.v1 import paramserver_pb2 as pb
 from psworker.transport.grpc_transport import GrpcTransport
 from psworker.transport.shared_memory import fetch_segment
 from tests.commands import BOUND, Command, environment
-from tests.server_client import Client, Stream
+from tests.server_client import NAME_KEY, Client, Stream
 from tests.shared_folder import mapped_segments
 
 LARGE = np.ones((1 << 18,), np.float32)
@@ -80,7 +80,8 @@ class Target:
     def train(self):
         """An honest worker takes part, with shared memory."""
         with closing(GrpcTransport([self.address])) as transport:
-            worker = ms.Sender("honest", transport.call(0, ms.Join("honest"), BOUND).result().incarnation)
+            joined = transport.call(0, ms.Join("honest", name_key=NAME_KEY), BOUND).result()
+            worker = ms.Sender("honest", joined.incarnation)
             spec, optimizer = TensorSpec.of("honest", LARGE), GradientDescent(1.0)
             declared = ms.Register(worker, (ms.Declaration(spec, LARGE, optimizer),))
             (before,) = transport.call(0, declared, BOUND).result().values
@@ -128,13 +129,19 @@ def connect(reply):
 
 
 def test_only_a_live_member_gets_memory(client, sender):
-    others = [("stranger", 1, errors.NotJoined), ("attacker", 0, errors.Zombie), ("x" * 300, 1, errors.Malformed)]
-    client.unary(ms.Leave(client.join("gone")))
-    for name, incarnation, error in [*others, ("gone", 1, errors.NotJoined)]:
-        with closing(Stream(client)) as stream, pytest.raises(error):
-            stream.attach(ms.Sender(name, incarnation), 0, MB)
-    with closing(Stream(client)) as stream:
-        assert stream.attach(sender, 0, MB).token
+    token, gone = client.token(sender), client.join("gone")
+    with closing(Stream(client, client.token(gone))) as stream:
+        assert stream.attach(0, MB).token
+        client.unary(ms.Leave(gone))
+        with pytest.raises(errors.NotJoined, match="has left"):
+            stream.attach(1, MB)
+    invented = bytes([token[0] ^ 1]) + token[1:]
+    refused = {b"": errors.Unauthenticated, invented: errors.Unauthenticated, client.token(gone): errors.NotJoined}
+    for bad, error in refused.items():
+        with closing(Stream(client, bad)) as stream, pytest.raises(error):
+            stream.attach(0, MB)
+    with closing(Stream(client, token)) as stream:
+        assert stream.attach(0, MB).token
 
 
 def punch(descriptor, nbytes):
@@ -147,7 +154,7 @@ def punch(descriptor, nbytes):
 def test_memory_that_was_mapped_can_not_be_taken_away_and_gradients_there_are_applied(client, sender, stream):
     """A truncated file ended the server by SIGBUS."""
     client.register(sender, w=np.zeros_like(LARGE))
-    reply = stream.attach(sender, 0, 2 * MB)
+    reply = stream.attach(0, 2 * MB)
     with closing(connect(reply)) as connection, ExitStack() as stack:
         connection.sendall(reply.token)
         _, (descriptor,), _, _ = socket.recv_fds(connection, 1, 1)
@@ -174,7 +181,7 @@ def test_memory_that_was_mapped_can_not_be_taken_away_and_gradients_there_are_ap
 def test_memory_without_pages_is_not_used(client, sender, stream, target):
     """The server would have to allocate it, in its own control group."""
     for hole in (False, True):
-        reply = stream.attach(sender, 0, 4 * MB)
+        reply = stream.attach(0, 4 * MB)
         with closing(connect(reply)) as connection:
             connection.sendall(reply.token)
             _, (descriptor,), _, _ = socket.recv_fds(connection, 1, 1)
@@ -195,7 +202,7 @@ def test_sixty_four_segments_of_each_of_sixteen_streams_exhaust_no_descriptors(c
         streams = [stack.enter_context(closing(Stream(client))) for _ in range(16)]
         for stream in streams:
             for number in range(64):
-                reply = stream.attach(sender, number, PAGE)
+                reply = stream.attach(number, PAGE)
                 if reply.socket:
                     fetch_segment(reply, number, PAGE)
                 refused += bool(reply.reason)
@@ -208,7 +215,7 @@ def test_sixty_four_segments_of_each_of_sixteen_streams_exhaust_no_descriptors(c
 
 @pytest.mark.parametrize("nbytes", [1 << 40, (1 << 63) - 1, 0, -1, -(1 << 63)])
 def test_a_segment_of_any_size_that_is_announced_costs_nothing(nbytes, sender, stream, target):
-    reply = stream.attach(sender, 0, nbytes)
+    reply = stream.attach(0, nbytes)
     assert re.match("a segment of .* bytes", reply.reason)
     assert not reply.socket
     assert target.mapped() == 0
@@ -221,12 +228,12 @@ def test_bytes_of_a_member_are_bounded_over_all_of_its_streams(client, sender):
         sender, other = client.join("attacker"), client.join("other")
         taken = []
         for _ in range(16):
-            stream = stack.enter_context(closing(Stream(client)))
-            reply = stream.attach(sender, 0, MB)
+            stream = stack.enter_context(closing(Stream(client, client.token(sender))))
+            reply = stream.attach(0, MB)
             taken.append(bool(reply.socket) and fetch_segment(reply, 0, MB).nbytes)
         assert taken == 4 * [MB] + 12 * [False]
-        stream = stack.enter_context(closing(Stream(client)))
-        assert fetch_segment(stream.attach(other, 0, 4 * MB), 0, 4 * MB).nbytes == 4 * MB
+        stream = stack.enter_context(closing(Stream(client, client.token(other))))
+        assert fetch_segment(stream.attach(0, 4 * MB), 0, 4 * MB).nbytes == 4 * MB
 
 
 def test_a_file_that_a_worker_names_as_before_is_not_opened(client, sender, stream, tmp_path, target):
@@ -240,9 +247,7 @@ def test_a_file_that_a_worker_names_as_before_is_not_opened(client, sender, stre
         f"/proc/{os.getpid()}/fd/{unsealed}".encode(),
         b"paramserver-" + b"0" * 32,
     ):
-        request = pb.AttachRequest(
-            segment=0, nbytes=MB, sender=pb.Sender(worker="attacker", incarnation=sender.incarnation)
-        )
+        request = pb.AttachRequest(segment=0, nbytes=MB)
         named = request.SerializeToString() + b"\x12" + bytes([len(name)]) + name
         stream.send(pb.Frame(attach=pb.AttachRequest.FromString(named)))
         assert stream.frame().header.attached.socket
@@ -253,7 +258,7 @@ def test_a_file_that_a_worker_names_as_before_is_not_opened(client, sender, stre
 def test_descriptors_that_are_sent_to_a_server_are_not_kept_and_do_not_stop_it(client, sender, stream, target):
     """Also of a connection that lingers: whoever closes it last waits a second. Linux 6.16 does not let them pass."""
     with ExitStack() as stack:
-        reply, before = stream.attach(sender, 0, MB), target.descriptors()
+        reply, before = stream.attach(0, MB), target.descriptors()
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         for _ in range(THREADS):
             connection = stack.enter_context(closing(connect(reply)))
@@ -276,7 +281,7 @@ def test_descriptors_that_are_sent_to_a_server_are_not_kept_and_do_not_stop_it(c
 
 
 def test_connections_that_say_nothing_keep_no_worker_from_its_memory(sender, stream, target):
-    reply = stream.attach(sender, 0, MB)
+    reply = stream.attach(0, MB)
     with ExitStack() as stack:
         for _ in range(2 * THREADS):
             stack.enter_context(closing(connect(reply)))
@@ -285,10 +290,10 @@ def test_connections_that_say_nothing_keep_no_worker_from_its_memory(sender, str
 
 def test_a_member_that_leaves_its_memory_half_attached_or_replaces_it_for_ever_leaves_nothing(sender, stream, target):
     for size in (1, 4, 2, 3):
-        fetch_segment(stream.attach(sender, 0, size * MB), 0, size * MB)
-        stream.attach(sender, 1, MB)
+        fetch_segment(stream.attach(0, size * MB), 0, size * MB)
+        stream.attach(1, MB)
     target.wait_until(lambda: target.mapped() == 1)
-    reply = stream.attach(sender, 1, MB)
+    reply = stream.attach(1, MB)
     connection = connect(reply)
     connection.sendall(reply.token)
     _, (descriptor,), _, _ = socket.recv_fds(connection, 1, 1)
@@ -310,8 +315,9 @@ def test_a_server_answers_others_while_it_maps_memory(monkeypatch):
     monkeypatch.setattr(segments, "seal_mapped", slow)
     with ServerThread(ServerConfig()) as server, ThreadPoolExecutor(1) as threads:
         client = Client(server.address)
+        client.join("w0")
         with closing(client.channel), closing(Stream(client)) as stream:
-            reply = stream.attach(client.join("w0"), 0, MB)
+            reply = stream.attach(0, MB)
             fetched = threads.submit(fetch_segment, reply, 0, MB)
             assert mapping.wait(BOUND)
             assert client.status().shards == 1

@@ -86,7 +86,8 @@ def test_a_worker_and_a_status_go_through_tls_and_tensors_through_shared_memory(
         ps.GradientDescent(1.0).apply_gradients([(np.ones((100, 100), np.float32), w)])
         assert w.value.sum() == 0
         with StatusClient([secure.address], credentials) as client:
-            status = client.ask(TIMEOUT)
+            while not (status := client.ask(TIMEOUT)).workers[0].tensor_transport:
+                pass  # until its first heartbeat
         assert [one.tensor_transport for one in status.workers] == ["shared memory"]
         assert session.worker == status.workers[0].name
 

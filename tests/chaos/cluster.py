@@ -25,7 +25,7 @@ import numpy as np
 from psserver.core.shard import Shard
 from psserver.storage import retention
 from psserver.storage.start import FIRST_TIMELINE, start_at
-from pswire.messages import Choice, Join, Leave, Pull, Sender
+from pswire.messages import Choice, Job, Join, Leave, Pull, Sender
 from pswire.status_client import StatusClient
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.chaos import scheme
@@ -201,12 +201,13 @@ class Cluster:
                 time.sleep(0.05)
 
     def _read_values(self, transport: GrpcTransport) -> list[Final]:
-        finals, incarnation = [], 0
+        finals, joined = [], None
         choices = (Choice("dense", np.array([0])), Choice("table", np.arange(scheme.COLUMNS)))  # rows of a shard's part
         for shard, names in enumerate(scheme.small(len(self.servers))):
-            join = Join("auditor", incarnation, shard, len(self.servers), resume=True)
-            incarnation = transport.call(shard, join, BOUND).result().incarnation
-            sender = Sender("auditor", incarnation)
+            incarnation, job = (joined.incarnation, joined.job) if joined else (0, Job())
+            join = Join("auditor", incarnation, shard, len(self.servers), job=job, resume=True)
+            joined = transport.call(shard, join, BOUND).result()
+            sender = Sender("auditor", joined.incarnation)
             values = transport.call(shard, Pull(sender, names, choices), BOUND).result().values
             transport.call(shard, Leave(sender, True), BOUND).result()
             first, second, dense, table = (np.asarray(value.array).tolist() for value in values)

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from psserver.storage import retention
-from pswire.messages import Choice, Join, Leave, Pull, Sender, Status, StatusReport
+from pswire.messages import Choice, Job, Join, Leave, Pull, Sender, Status, StatusReport
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.commands import BOUND, Command, free_address
 
@@ -147,12 +147,13 @@ class KillLoop:
 
     def values(self) -> list[np.ndarray]:
         """The marks on each shard."""
-        rows, incarnation, found = np.arange(self.first + PROCESSES), 0, []
+        rows, joined, found = np.arange(self.first + PROCESSES), None, []
         with closing(GrpcTransport(self.addresses, shared_memory=False)) as transport:
             for shard in range(SHARDS):
-                join = Join("auditor", incarnation, shard, SHARDS, resume=True)
-                sender = Sender("auditor", transport.call(shard, join, BOUND).result().incarnation)
-                incarnation, name = sender.incarnation, f"marks{shard}"
+                incarnation, job = (joined.incarnation, joined.job) if joined else (0, Job())
+                join = Join("auditor", incarnation, shard, SHARDS, job=job, resume=True)
+                joined = transport.call(shard, join, BOUND).result()
+                sender, name = Sender("auditor", joined.incarnation), f"marks{shard}"
                 (value,) = transport.call(shard, Pull(sender, (), (Choice(name, rows),)), BOUND).result().values
                 found.append(np.asarray(value.array)[:, 0].astype(float))
                 transport.call(shard, Leave(sender, True), BOUND).result()

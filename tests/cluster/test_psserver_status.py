@@ -12,7 +12,7 @@ import pytest
 
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
-from pswire.messages import Declaration, Gradient, Join, Leave, Push, Register, Sender
+from pswire.messages import Declaration, Gradient, Job, Join, Leave, Push, Register, Sender
 from pswire.optimizers import Momentum
 from pswire.tensors.values import Part, TensorSpec
 from psworker.transport.grpc_transport import GrpcTransport
@@ -32,17 +32,20 @@ def two():
 def train_two(*addresses):
     """Of the 5 rows of `table` the second server has the last two; a worker pushes once."""
     with closing(GrpcTransport(addresses)) as transport:
+        joined = None
         for shard, rows in enumerate((3, 2)):
-            sender = join(transport, "w0", shard)
+            joined = join(transport, "w0", shard, joined)
+            sender = Sender("w0", joined.incarnation)
             value = np.zeros((rows, 4), np.float32)
             declaration = Declaration(TensorSpec.of("table", value), value, Momentum(0.5), part=Part(3 * shard, 5))
             transport.call(shard, Register(sender, (declaration,)), BOUND).result()
             transport.call(shard, Push(sender, 1, (Gradient("table", 0, value),), 0.5), BOUND).result()
 
 
-def join(transport, name, shard):
-    joined = transport.call(shard, Join(name, shard=shard, shards=2, tensor_transport="gRPC"), BOUND).result()
-    return Sender(name, joined.incarnation)
+def join(transport, name, shard, first=None):
+    incarnation, job = (first.incarnation, first.job) if first else (0, Job())
+    message = Join(name, incarnation, shard, shards=2, tensor_transport="gRPC", job=job)
+    return transport.call(shard, message, BOUND).result()
 
 
 def test_status_shows_the_shards_workers_and_variables_of_a_job(two, commands):
@@ -107,7 +110,7 @@ def test_watch_shows_status_after_status_until_ctrl_c(as_json, two, commands):
     watching = commands.start("psserver", "status", ",".join(two), *options)
     watching.wait_for('"global_step": 1' if as_json else "global step 1 ")
     with closing(GrpcTransport(two)) as transport:
-        sender = join(transport, "w1", 0)
+        sender = Sender("w1", join(transport, "w1", 0).incarnation)
         watching.wait_for(words[0])
         transport.call(0, Leave(sender), BOUND).result()
         watching.wait_for(words[1])

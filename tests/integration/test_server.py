@@ -196,13 +196,15 @@ def test_a_stream_takes_any_number_of_calls_until_one_fails_and_those_before_it_
 def test_a_stream_rests_between_two_calls_until_the_lease_ends_but_a_transfer_that_stalls_is_aborted(connect):
     with ServerThread(ServerConfig(lease=0.2)) as server:
         client = connect(server)
+        pull = frames_of(ms.Pull(client.join(), ()))
         stream = Stream(client)
-        stream.send(*frames_of(ms.Pull(client.join(), ())))
+        stream.send(*pull)
         assert stream.answer().global_step == 0
         with pytest.raises(errors.NotJoined, match=r"was silent for more than its lease of 0\.2 s"):
             stream.answer()
-        sender, stream = client.join(), Stream(client)
+        sender = client.join()
         client.register(sender, w=LARGE)
+        stream = Stream(client)
         stream.send(frames_of(push(sender, "w", LARGE))[0])
         with pytest.raises(errors.TimedOut, match=r"^the transfer stalled for 0\.2 s, or was slower than"):
             stream.answer()
@@ -271,7 +273,7 @@ class SharedStream(Stream):
         self.fetch(0, 16 << 20)
 
     def fetch(self, number, nbytes):
-        reply = self.attach(self.sender, number, nbytes)
+        reply = self.attach(number, nbytes)
         self.memories[number] = fetch_segment(reply, number, nbytes).memory
 
     def header(self, message, *region):
@@ -337,8 +339,8 @@ def test_an_invalid_segment_is_refused_with_a_reason_and_the_stream_goes_on(send
         (0, 0, "a segment of 0 bytes"),
         (0, -4096, "a segment of -4,096 bytes"),
     ]:
-        assert stream.attach(sender, number, nbytes) == pb.AttachReply(reason=reason)
-    reply = stream.attach(sender, 0, (1 << 63) - 1)
+        assert stream.attach(number, nbytes) == pb.AttachReply(reason=reason)
+    reply = stream.attach(0, (1 << 63) - 1)
     assert re.fullmatch(
         "a segment of .* bytes, but 'w0' has 16,777,216 and .*: raise --shared-memory-limit", reply.reason
     )
@@ -457,7 +459,8 @@ def test_a_server_that_does_not_linger_ends_by_itself_when_the_job_is_done(conne
         watched = HealthStub(client.channel).Watch(ALL, timeout=30)
         assert next(watched).status == SERVING
         sender = client.join("w0")
-        client.unary(ms.Push(sender, 1, ()))
+        client.register(sender, w=np.zeros(2, np.float32))
+        client.unary(ms.Push(sender, 1, (ms.Gradient("w", 0, np.zeros(2, np.float32)),)))
         client.unary(ms.Leave(sender))
         assert [answer.status for answer in watched] == [NOT_SERVING]
         assert [(worker.state, worker.steps) for worker in server.report.workers] == [("left", 1)]
@@ -507,7 +510,8 @@ def test_a_stream_between_two_calls_and_one_whose_call_is_pending_end_at_once_wh
         sender, idle, pending = client.join(), Stream(client), Stream(client)
         idle.send(*frames_of(ms.Pull(sender, ())))
         assert idle.answer().global_step == 0
-        pending.send(*frames_of(ms.Push(sender, 1, ())))
+        client.register(sender, w=np.zeros(2, np.float32))
+        pending.send(*frames_of(ms.Push(sender, 1, (ms.Gradient("w", 0, np.zeros(2, np.float32)),))))
         while not client.status().workers[0].waiting_for:
             pass
     for stream in (idle, pending):
@@ -519,9 +523,9 @@ def test_a_stream_between_two_calls_and_one_whose_call_is_pending_end_at_once_wh
 
 def slow_transfer(client):
     """A push of 4 MiB whose last chunk is still to be sent: its stream, and that chunk."""
-    array, stream = np.ones(1 << 19), Stream(client)
-    sender = client.join()
+    array, sender = np.ones(1 << 19), client.join()
     client.register(sender, w=np.zeros_like(array))
+    stream = Stream(client)
     *frames, last = frames_of(ms.Push(sender, 1, (ms.Gradient("w", 0, array),)))
     stream.send(*frames)
     stream.flush()

@@ -29,7 +29,7 @@ class Worker:
         self.join()
 
     def join(self):
-        joined = self.job.send(Join(self.name))
+        joined = self.job.send(Join(self.name, name_key=b"key"))
         self.sender, self.sequence = Sender(self.name, joined.incarnation), 0
 
     def push(self, version):

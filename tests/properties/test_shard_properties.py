@@ -231,7 +231,7 @@ class AnyInterleaving(RuleBasedStateMachine):
         self.last_push.pop(worker, None)
         self.settled.pop(worker, None)
         self.model.join(worker)
-        joined = self.send(messages.Join(worker, resume=True))
+        joined = self.send(messages.Join(worker, resume=True, name_key=b"key"))
         self.check_joined(worker, joined)
         assert (joined.lease, joined.global_step) == (LEASE, before)
         assert (joined.consistency, joined.staleness) == (str(self.model.consistency), str(self.model.staleness))

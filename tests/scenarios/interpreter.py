@@ -40,6 +40,7 @@ OPTIONS = {
         ["program", "encoding", "tensor_transport", "after", "group", "value", "table", "part", "finished"], str
     ),
     **dict.fromkeys(["dry_run", "give_back", "resume", "force"], bool),
+    "name_key": str.encode,
     "job": lambda text: _job(*text.split(":")),
     **dict.fromkeys(["known_versions", "shards", "states"], lambda text: _numbers(text)),
     **dict.fromkeys(["pull", "fields"], lambda text: tuple(text.split(","))),
@@ -119,10 +120,13 @@ class Scenario:
     def do_join(self, who: str, *place: str, options, **_) -> list[str]:
         """`join w0 [0 of 2] [incarnation=3] [process_nonce=77] [states=11,12] [transport=gRPC]`.
 
+        `name_key=` is that of all workers if none is given, so that each may take the place of another of its name.
         `job=mnist` is the job's name, and `job=3:mnist` also its number; `resume=1`, `program=train`.
         """
         shard, shards = (int(place[0]), int(place[2])) if place else (0, 1)
-        return self._send(who, messages.Join(who.strip("'"), shard=shard, shards=shards, **options))
+        return self._send(
+            who, messages.Join(who.strip("'"), shard=shard, shards=shards, **({"name_key": b"key"} | options))
+        )
 
     def do_renew(self, who: str, *idle: str, options, **_) -> list[str]:
         """`renew w0 [idle] [settled=3] [half_pushes=1] [transport=gRPC]`."""

@@ -5,16 +5,17 @@ elected; one that finished has done its work and stays chief until the job goes 
 """
 
 from collections.abc import Collection, Mapping
+from operator import attrgetter
 
 from psserver.core.members.member import Member
 from pswire.messages import Sender
 
 
 class ChiefElection:
-    """Elects the chief of `members`, which are in order of joining; there is no chief unless `enabled`."""
+    """Elects the chief of `members`, one of those that are `live`; there is no chief unless `enabled`."""
 
-    def __init__(self, members: Mapping[str, Member], *, enabled: bool) -> None:
-        self._members, self._enabled = members, enabled
+    def __init__(self, members: Mapping[str, Member], live: Mapping[str, Member], *, enabled: bool) -> None:
+        self._members, self._live, self._enabled = members, live, enabled
         self._chief: Member | None = None
 
     def state(self) -> Sender | None:
@@ -36,7 +37,7 @@ class ChiefElection:
     def elect(self, *, anew: bool = False) -> None:
         """Elect a chief if there is none, or `anew`, in place of one that has finished."""
         if self._enabled and (anew or self._chief is None):
-            self._chief = next((member for member in self._members.values() if member.state == "live"), None)
+            self._chief = min(self._live.values(), key=attrgetter("number"), default=None)
 
     def dismiss(self, gone: Collection[Member]) -> None:
         """Elect another chief if it is among these, which were lost or have failed."""

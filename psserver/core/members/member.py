@@ -37,6 +37,7 @@ class Member:
     half_pushes: int = 0  # see `psserver.core.members.deduplication.HalfPushes`
     last_push: LastPush | None = None
     barriers: int = 0  # that it has passed
+    name_key: bytes = b""  # as in `Join`
     must_join: bool = False  # after its shard went back to an older state; its messages are refused until then
 
     def is_of(self, message: Join) -> bool:
@@ -53,6 +54,7 @@ class Progress:
         self.training: dict[str, Member] = {}
         self.stalled: dict[str, Member] = {}
         self._finished: dict[str, Member] = {}
+        self.forgotten_finished = False  # whether one that has finished is forgotten since
         self._last_clock = 0  # the least clock when the last member stopped
 
     @property
@@ -63,7 +65,7 @@ class Progress:
     @property
     def ending(self) -> bool:
         """Whether some member has finished: then fewer workers may push from now on."""
-        return bool(self._finished)
+        return self.forgotten_finished or bool(self._finished)
 
     def state(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], int]:
         """The names of those in training, finished and stalled, each in order, and the last least clock."""
@@ -110,6 +112,17 @@ class Progress:
             self._finished[member.name] = member
         self.stalled.pop(member.name, None)
         self.stop(member)
+
+    def forget(self, member: Member) -> None:
+        """Remember no more of a member that is gone than that it has finished, if so."""
+        self.forgotten_finished |= self._finished.pop(member.name, None) is not None
+        self.stalled.pop(member.name, None)
+
+    def resume_all(self) -> None:
+        """Note that the job goes on, whoever had finished or stalled."""
+        self.resume(list(self._finished))
+        self.forgotten_finished = False
+        self.stalled.clear()
 
     def resume(self, names: Iterable[str]) -> None:
         """Note that these members have not finished: there is data for them, or another job."""

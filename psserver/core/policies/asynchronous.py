@@ -3,7 +3,7 @@
 Source: J. Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012, section 4.1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from psserver.core.policies.policy import Apply, Decision, PushView, ShardView
 
@@ -19,6 +19,6 @@ class Asynchronous:
         """No worker is waited for."""
         return {}
 
-    def explain(self, push: PushView, pushes: Sequence[PushView], shard: ShardView) -> str:
+    def explain(self, pushes: Sequence[PushView], shard: ShardView) -> Callable[[PushView], str]:
         """No push is held."""
-        return "async: it is not held"
+        return lambda push: "async: it is not held"

@@ -3,7 +3,7 @@
 Source: Q. Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from psserver.core.policies.policy import Apply, Decision, PushView, ShardView, join_names
 from pswire.specs import consistency
@@ -29,13 +29,17 @@ class BoundedStaleness:
         """The slowest workers that have no push held, and their clock."""
         return dict.fromkeys(self._slowest(pushes, shard), shard.members.progress.least_clock)
 
-    def explain(self, push: PushView, pushes: Sequence[PushView], shard: ShardView) -> str:
+    def explain(self, pushes: Sequence[PushView], shard: ShardView) -> Callable[[PushView], str]:
         """Name the slowest workers, which have no push held."""
         slowest, least = self._slowest(pushes, shard), shard.members.progress.least_clock
-        behind = shard.members[push.worker].clock - least
-        how_far = f", {behind} behind" if behind else ", which is not done"
         verb = "is" if len(slowest) == 1 else "are"
-        return f"{self.spec}: {join_names(slowest)} {verb} at step {least}{how_far}"
+        who = f"{self.spec}: {join_names(slowest)} {verb} at step {least}"
+
+        def explanation(push: PushView) -> str:
+            behind = shard.members[push.worker].clock - least
+            return f"{who}, {behind} behind" if behind else f"{who}, which is not done"
+
+        return explanation
 
     def _slowest(self, pushes: Sequence[PushView], shard: ShardView) -> list[str]:
         """Workers with the least clock and no held push: none when the least clock is about to rise."""

@@ -5,7 +5,7 @@ not sent to the other shards. The order of updates is not decided here: a call i
 changes before it are settled (`pswire.messages.ChangeId`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from psserver.core.policies.policy import Apply, Decision, PushView, ShardView, join_names
 from pswire.messages import UpdateGroup
@@ -20,11 +20,7 @@ class Follower:
 
     def decide(self, pushes: Sequence[PushView], shard: ShardView) -> list[Decision]:
         """Make the updates that are complete."""
-        groups: dict[UpdateGroup, list[PushView]] = {}
-        for push in pushes:
-            if push.group is not None:
-                groups.setdefault(push.group, []).append(push)
-        complete = [parts for group, parts in groups.items() if not _missing(group, parts, shard)]
+        complete = [parts for group, parts in _by_group(pushes).items() if not _missing(group, parts, shard)]
         alone = [[push] for push in pushes if push.group is None]
         return [Apply(tuple([push.ticket for push in parts])) for parts in (*alone, *complete)]
 
@@ -32,14 +28,23 @@ class Follower:
         """None beside those whose part of a push has not arrived, which `PendingCalls` knows."""
         return {}
 
-    def explain(self, push: PushView, pushes: Sequence[PushView], shard: ShardView) -> str:
+    def explain(self, pushes: Sequence[PushView], shard: ShardView) -> Callable[[PushView], str]:
         """Name the workers of its group whose push has not arrived."""
-        group = push.group
-        if group is None:
-            return "it is not held"
-        missing = join_names(_missing(group, [other for other in pushes if other.group == group], shard))
-        everybody = join_names(member.sender.worker for member in group.members)
-        return f"shard 0 made update {group.number} of {everybody}; not arrived yet: {missing}"
+        explanations: dict[UpdateGroup | None, str] = {None: "it is not held"}
+        for group, parts in _by_group(pushes).items():
+            missing, everybody = _missing(group, parts, shard), [one.sender.worker for one in group.members]
+            explanations[group] = (
+                f"shard 0 made update {group.number} of {join_names(everybody)}; not arrived yet: {join_names(missing)}"
+            )
+        return lambda push: explanations[push.group]
+
+
+def _by_group(pushes: Sequence[PushView]) -> dict[UpdateGroup, list[PushView]]:
+    groups: dict[UpdateGroup, list[PushView]] = {}
+    for push in pushes:
+        if push.group is not None:
+            groups.setdefault(push.group, []).append(push)
+    return groups
 
 
 def _missing(group: UpdateGroup, parts: Sequence[PushView], shard: ShardView) -> list[str]:

@@ -73,8 +73,11 @@ class Policy(Protocol):
         """
         ...
 
-    def explain(self, push: PushView, pushes: Sequence[PushView], shard: ShardView) -> str:
-        """One sentence: for which workers and why `push`, which `decide` has left, is held."""
+    def explain(self, pushes: Sequence[PushView], shard: ShardView) -> Callable[[PushView], str]:
+        """A function that tells in one sentence for which workers and why one of `pushes` is held.
+
+        `decide` has left these, one at least. The function is called for each of them, so it has to be cheap.
+        """
         ...
 
 

@@ -3,7 +3,7 @@
 Source: J. Chen et al., "Revisiting Distributed Synchronous SGD", 2016 (arXiv:1604.00981), section 3.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from psserver.core.members.member import Member
 from psserver.core.policies.policy import Apply, Decision, Drop, PushView, ShardView, join_names
@@ -39,7 +39,7 @@ class Synchronous:
         timely = _timely(pushes)
         return {member.name: shard.global_step for member in _working(shard) if member.name not in timely}
 
-    def explain(self, push: PushView, pushes: Sequence[PushView], shard: ShardView) -> str:
+    def explain(self, pushes: Sequence[PushView], shard: ShardView) -> Callable[[PushView], str]:
         """Count the pushes, and name the workers that may still push, or state that there are too few."""
         timely, needed = _timely(pushes), self._needed(shard)
         come = f"{self.spec}: {len(timely)} of {needed} gradients of step {shard.global_step} have arrived"
@@ -48,8 +48,10 @@ class Synchronous:
         missing = needed - len(timely) - len(awaited)
         if missing > 0:
             more = f"{missing} more worker" + ("s" if missing > 1 else "")
-            return f"{come}; workers: {join_names(working)}; start {more} or lower N"
-        return f"{come}; not arrived yet: {join_names(awaited)}"
+            why = f"{come}; workers: {join_names(working)}; start {more} or lower N"
+        else:
+            why = f"{come}; not arrived yet: {join_names(awaited)}"
+        return lambda push: why
 
     def _needed(self, shard: ShardView) -> int:
         progress, needed = shard.members.progress, self.spec.workers

@@ -74,6 +74,10 @@ class UpdateOrder:
                 self._undelivered[message.sender.worker] = message
         return Frontier(self.count, before)
 
+    def forget(self, worker: str) -> None:
+        """Note that a worker has been gone for so long that no message of it is under way."""
+        self._undelivered.pop(worker, None)
+
     def settle(self, sender: Sender, sequence: int) -> None:
         """Note that all shards have answered the sender's messages before this one, or it has abandoned them."""
         change = self._undelivered.get(sender.worker)

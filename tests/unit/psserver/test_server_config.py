@@ -54,6 +54,7 @@ def test_sizes_and_shards_are_parsed_and_other_text_is_refused_with_an_example(p
         ({"memory_limit": 0}, "memory limit, in bytes, must be at least 1"),
         ({"shared_memory_limit": 0}, "limit of shared memory, in bytes, must be at least 1"),
         ({"max_calls": 0}, "max_calls must be at least 1"),
+        ({"max_workers": 0}, "max_workers must be at least 1"),
     ],
 )
 def test_an_invalid_field_is_refused_by_name(fields, complaint):
@@ -91,13 +92,16 @@ def test_defaults_and_limits(monkeypatch):
         config.lease = 1.0
 
 
-def test_options_become_the_fields_of_their_names_before_the_environment_and_others_are_the_defaults(monkeypatch):
+def test_options_become_the_fields_of_their_names_before_the_environment_and_others_are_the_defaults(
+    monkeypatch, tmp_path
+):
     configs = []
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     monkeypatch.setattr(serve, "serve_until_signal", configs.append)
     text = "--no-keep-memory --bind 127.0.0.1:5000 --shard 1/3 --lease 7 --memory-limit 2K --grace 1.5 --max-calls 9 "
     text += "--consistency sync:3,backup=1 --staleness drop:4 --shared-memory --linger 0 --progress-timeout off"
-    text += " --no-insecure"
+    text += " --no-insecure --max-workers 8"
     environment = {
         "PSSERVER_LINGER": "2.5",
         "PSSERVER_SHARED_MEMORY": "0",
@@ -109,11 +113,12 @@ def test_options_become_the_fields_of_their_names_before_the_environment_and_oth
         assert done.exit_code == 0, done.output
     policies = {"consistency": Synchronous(3, backup=1), "staleness": DropStalePushes(4)}
     sizes = {"lease": 7.0, "memory_limit": 2048, "grace": 1.5, "max_calls": 9, "keep_memory": False, "linger": 0.0}
-    sizes["progress_timeout"] = None
-    by_options = ServerConfig(bind="127.0.0.1:5000", shard=1, shards=3, **policies, **sizes)
+    sizes |= {"progress_timeout": None, "max_workers": 8}
+    key = {"default_key": (tmp_path / "paramserver" / "job.key").read_bytes()}
+    by_options = ServerConfig(bind="127.0.0.1:5000", shard=1, shards=3, **policies, **sizes, **key)
     assert configs == [by_options] * 2 + [
-        ServerConfig("0.0.0.0:0", linger=2.5, shared_memory=False, insecure=True),
-        ServerConfig("127.0.0.1:7070"),
+        ServerConfig("0.0.0.0:0", linger=2.5, shared_memory=False, insecure=True, default_key=b"insecure"),
+        ServerConfig("127.0.0.1:7070", **key),
     ]
 
 

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from pswire.errors import ConfigurationError
+from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.specs.checkpoints import EverySeconds, EverySteps
 from pswire.specs.encodings import NONE, Int8, TopK, parse_compression
 from psworker.config import CheckpointConfig, StrategyConfig, WorkerConfig, environment, worker_config
@@ -64,6 +65,21 @@ def test_checkpoints_are_configured_like_everything_else(monkeypatch, tmp_path):
     assert config.checkpoints.folder == Path.cwd() / "runs/a"
     given = worker_config(checkpoint_dir=tmp_path, checkpoint_every="7steps", keep=np.int64(2)).checkpoints
     assert (given, type(given.keep)) == (CheckpointConfig(str(tmp_path), EverySteps(7), 2), int)
+
+
+def test_credentials_are_configured_like_everything_else_and_an_empty_variable_is_none(monkeypatch, tmp_path):
+    assert worker_config().credentials == NO_CREDENTIALS
+    for name in ("TLS_CA", "TLS_CERT", "TLS_KEY", "TOKEN_FILE"):
+        monkeypatch.setenv(f"PSWORKER_{name}", name.lower())
+    assert worker_config().credentials == Credentials("tls_ca", "tls_cert", "tls_key", "token_file")
+    given = worker_config(tls_ca=tmp_path, token_file="mine").credentials
+    assert given == Credentials(str(tmp_path), "tls_cert", "tls_key", "mine")
+    for name in ("TLS_CERT", "TLS_KEY", "TOKEN_FILE"):
+        monkeypatch.setenv(f"PSWORKER_{name}", "")
+    assert worker_config().credentials == Credentials("tls_ca")
+    monkeypatch.setenv("PSWORKER_TLS_KEY", "alone")
+    with pytest.raises(ConfigurationError, match="--tls-key needs --tls-cert"):
+        worker_config()
 
 
 def test_the_worker_of_an_embedded_job_with_checkpoints_keeps_its_name():

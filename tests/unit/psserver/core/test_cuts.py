@@ -179,4 +179,6 @@ def test_a_new_process_gets_an_incarnation_that_no_shard_can_know_from_before_go
     one.shard.go_back(timeline=3)
     assert one.answer(ms.Join("a", 1, timeline=3)).incarnation == 1, "the same process"
     assert one.answer(ms.Join("new", process_nonce=5)).incarnation == 2_000_001
-    assert [one.answer(ms.Join("a", process_nonce=nonce)).incarnation for nonce in (6, 7)] == [2_000_001, 2_000_002]
+    one.answer(ms.Leave(ms.Sender("a", 1)))
+    joins = [ms.Join("a", process_nonce=nonce, name_key=b"key") for nonce in (6, 7)]
+    assert [one.answer(join).incarnation for join in joins] == [2_000_001, 2_000_002]

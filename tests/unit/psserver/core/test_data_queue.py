@@ -26,14 +26,14 @@ def test_the_rest_of_a_block_that_a_former_end_cut_off_outlives_a_restart():
     """Nobody had it: it is returned without a worker, and comes after a block that one had."""
     shard = Shard()
     for name in "ab":
-        shard.step(1, Join(name), 0.0)
+        shard.step(1, Join(name, name_key=b"key"), 0.0)
     short, longer = QueueSpec("q", 10, 4, 0, limit=6), QueueSpec("q", 10, 4, 0, limit=13)
     assert (taken(shard, A, short), taken(shard, B, short)) == ((0, 0, 4), (1, 4, 6))
     shard.step(1, Take(B, short, Finished(1), give_back=True), 0.0)
     shard.step(1, Leave(A, failed=True), 0.0)
     assert taken(shard, B, longer) == (0, 0, 4)
     for one in (restored(shard), shard):
-        (reply,) = one.step(1, Join("b"), 0.0).replies
+        (reply,) = one.step(1, Join("b", name_key=b"key"), 0.0).replies
         again = Sender("b", reply.answer.incarnation)
         blocks = [taken(one, again, longer), *[taken(one, again, longer, Finished(n)) for n in (0, 1, 2, 3)]]
         assert blocks == [(0, 0, 4), (1, 6, 8), (2, 8, 10), (3, 0, 3), None]
@@ -59,14 +59,14 @@ def test_a_queue_keeps_the_reports_of_the_last_1000_epochs_and_counts_all():
     """A worker that comes late gets these, and the others each one; so does a queue that is restored."""
     shard, spec = Shard(), QueueSpec("q", 1, 1, 0)
     for name in "ab":
-        shard.step(1, Join(name), 0.0)
+        shard.step(1, Join(name, name_key=b"key"), 0.0)
     taken(shard, A, spec)
     for number in range(2500):
         (reply,) = shard.step(1, Take(A, spec, Finished(number, 0.5), reports_received=number), 0.0).replies
         assert [one.epoch for one in reply.answer.reports] == [number + 1]
     for one, sender in ((shard, B), (again := restored(shard), B)):
         if one is again:
-            sender = Sender("b", one.step(1, Join("b"), 0.0).replies[0].answer.incarnation)
+            sender = Sender("b", one.step(1, Join("b", name_key=b"key"), 0.0).replies[0].answer.incarnation)
         for received, first in ((0, 1501), (1500, 1501), (1501, 1502), (2500, None)):
             (reply,) = one.step(1, Take(sender, spec, reports_received=received), 0.0).replies
             epochs = [report.epoch for report in reply.answer.reports]

@@ -13,6 +13,7 @@ from psserver.replay.pushes import Fate, Happening, PushObserver, PushReport
 from psserver.replay.summary import StopRule, Summary
 from psserver.replay.verification import verify
 from psserver.rpc.server import ServerThread
+from pswire.channel import member_metadata
 from pswire.codec import encode
 from pswire.messages import Assign, Assignment, Cut, Gradient, Outcome, Push, Renew, Sender, Tune
 from pswire.optimizers import GradientDescent
@@ -196,7 +197,8 @@ class ServerByHand:
         """The answer to come."""
         gradient = Gradient("S", version, np.array([number], self.dtype))
         push = Push(Sender(worker, 1), sequence, (gradient,), loss)
-        self._calls.append(self.client.stub.Push.future(encode(push, InlineSender()), timeout=60))
+        metadata = member_metadata(self.client.tokens.of(push))
+        self._calls.append(self.client.stub.Push.future(encode(push, InlineSender()), timeout=60, metadata=metadata))
         return self._calls[-1]
 
     def wait_until_held(self, worker):
@@ -219,7 +221,9 @@ def test_a_push_that_is_held_over_a_checkpoint_is_told_once_and_a_restart_ends_i
         unanswered = server.push("a", 2, -5, version=1)
         server.wait_until_held("a")
     assert unanswered.exception() is not None
+    tokens = server.client.tokens
     with ServerByHand(tmp_path, consistency=parse_consistency("sync:2,backup=1")) as server:
+        server.client.tokens = tokens
         others = [server.push(worker, 2, -7, version=1) for worker in "bc"]
         for other in others:
             other.result()

@@ -159,9 +159,13 @@ def test_where_there_can_be_no_socket_the_reason_is_kept_for_workers(folder, mon
         (lambda: monkeypatch.delattr(os, "memfd_create"), "only Linux"),
     ):
         make_it_fail()
-        reply = AttachedSegments(SharedMemory(MB)).attach(pb.AttachRequest(nbytes=1))
+        reply = AttachedSegments(SharedMemory(MB), "w0").attach(pb.AttachRequest(nbytes=1))
         assert re.search(reason, reply.reason)
-    assert AttachedSegments(SharedMemory(None)).attach(pb.AttachRequest(nbytes=1)).reason.endswith("--no-shared-memory")
+    assert (
+        AttachedSegments(SharedMemory(None), "w0")
+        .attach(pb.AttachRequest(nbytes=1))
+        .reason.endswith("--no-shared-memory")
+    )
 
 
 def test_a_server_removes_sockets_of_killed_ones_and_nothing_else(server, folder, monkeypatch):
@@ -211,31 +215,32 @@ def in_loop(steps):
     asyncio.run(run())
 
 
-def attach(stream, number, nbytes, worker="w0"):
-    return stream.attach(pb.AttachRequest(segment=number, nbytes=nbytes, sender=pb.Sender(worker=worker)))
+def attach(stream, number, nbytes):
+    return stream.attach(pb.AttachRequest(segment=number, nbytes=nbytes))
 
 
 def test_bytes_and_segments_of_a_worker_and_of_all_are_bounded_and_free_again_when_streams_end(shared, monkeypatch):
     def steps():
-        streams = [AttachedSegments(shared) for _ in range(3)]
+        streams = [AttachedSegments(shared, worker) for worker in ("w0", "w1", "w2")]
+        other = AttachedSegments(shared, "w0")
         assert attach(streams[0], 0, 4 * MB).socket
-        assert "'w0' has 4,194,304 and all workers 4,194,304" in attach(streams[1], 0, 1).reason
-        assert attach(streams[1], 0, 3 * MB, "w1").socket
-        assert attach(streams[2], 0, MB, "w2").socket
-        assert "raise --shared-memory-limit" in attach(streams[2], 1, 1, "w2").reason
+        assert "'w0' has 4,194,304 and all workers 4,194,304" in attach(other, 0, 1).reason
+        assert attach(streams[1], 0, 3 * MB).socket
+        assert attach(streams[2], 0, MB).socket
+        assert "raise --shared-memory-limit" in attach(streams[2], 1, 1).reason
         for stream in streams:
             stream.close()
         monkeypatch.setattr(transfer_memory, "MAX_SEGMENTS_OF_WORKER", 2)
         monkeypatch.setattr(transfer_memory, "MAX_SEGMENTS_IN_ALL", 3)
-        a, b = AttachedSegments(shared), AttachedSegments(shared)
+        a, b = AttachedSegments(shared, "w0"), AttachedSegments(shared, "w1")
         for number in (0, 1):
             token = attach(a, number, 1).token
             shared.socket._offers.pop(token)  # as if the worker had taken it
             a.settle()
         assert attach(a, 2, 1).reason == "'w0' has 2 segments, of 2 at most"
-        token = attach(b, 0, 1, "w1").token
+        token = attach(b, 0, 1).token
         shared.socket._offers.pop(token)
-        assert attach(b, 1, 1, "w1").reason == "all workers have 3 segments, which is the most for a server"
+        assert attach(b, 1, 1).reason == "all workers have 3 segments, which is the most for a server"
         assert attach(a, 1, MB).socket, "in place of one"
         a.close()
         b.close()
@@ -247,7 +252,7 @@ def test_bytes_and_segments_of_a_worker_and_of_all_are_bounded_and_free_again_wh
 
 def test_a_segment_that_the_worker_does_not_take_before_it_goes_on_is_counted_no_more(shared):
     def steps():
-        stream = AttachedSegments(shared)
+        stream = AttachedSegments(shared, "w0")
         reply = attach(stream, 0, 4 * MB)
         stream.settle()
         stream.settle()
@@ -259,7 +264,6 @@ def test_a_segment_that_the_worker_does_not_take_before_it_goes_on_is_counted_no
         assert shared._bytes["w0"] == len(stream.memories[0]) == segment.nbytes
         replaced = attach(stream, 0, MB)
         assert (replaced.reason, stream.memories, shared._bytes["w0"]) == ("", {}, MB)
-        assert "belong to 'w0'" in attach(stream, 1, MB, "w1").reason
         stream.close()
         assert not shared._bytes
 
@@ -270,7 +274,7 @@ def test_memory_of_a_stream_is_unmapped_when_it_ends_but_not_under_a_task_that_u
     before, arrays = len(mapped_segments()), []
 
     def steps():
-        stream = AttachedSegments(shared)
+        stream = AttachedSegments(shared, "w0")
         segment = fetch_segment(attach(stream, 0, MB), 0, MB)
         stream.settle()
         arrays.append(np.ndarray((4,), np.float32, stream.memories[0], 64))

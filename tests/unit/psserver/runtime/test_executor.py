@@ -113,7 +113,7 @@ def executor_test(**options):
 
 
 async def join(executor, worker="w0"):
-    return ms.Sender(worker, (await executor.step(ms.Join(worker))).incarnation)
+    return ms.Sender(worker, (await executor.step(ms.Join(worker, name_key=b"key"))).incarnation)
 
 
 async def register(executor, sender, optimizer=None, **arrays):

@@ -57,6 +57,7 @@ SAMPLES = {
     "float": itertools.count(0.25),
     "str": map("wörker-{}".format, itertools.count()),
     "bool": itertools.repeat(True),
+    "bytes": (f"proof-{number}".encode() for number in itertools.count()),
     "Outcome": itertools.cycle(ms.Outcome),
     "UpdateSpec": itertools.cycle(OPTIMIZERS),
     "TensorSpec": (TensorSpec(f"variable-{number}", (2, 4)) for number in itertools.count()),

@@ -13,7 +13,7 @@ from tests.unit.pswire.codec.test_codec import FULL
 
 TOO_MANY = 1 + max(MAX_ENTRIES + MAX_CHOICES, MAX_ANSWER_TEXT_LENGTH)
 SPECS = ("Optimizer", "RowInitializer")
-REFUSALS = r"{field} has [\d,]+ (entries|characters) at most, got 33,769|{field} cannot|{text}"
+REFUSALS = r"{field} has [\d,]+ (entries|characters|bytes) at most, got 33,769|{field} cannot|{text}"
 TEXTS = "|".join(
     (
         "a name has 1 to 256 printable characters, got 33,769 of them",
@@ -68,8 +68,8 @@ def overfill(proto, path):
         while len(value) < TOO_MANY:
             value.add()
     else:
-        text = field.type == field.TYPE_STRING
-        value.extend([str(n) if text else n for n in range(TOO_MANY - len(value))])
+        make = {field.TYPE_STRING: str, field.TYPE_BYTES: lambda n: b"x"}.get(field.type, int)
+        value.extend([make(n) for n in range(TOO_MANY - len(value))])
 
 
 CASES = {}

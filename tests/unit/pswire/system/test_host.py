@@ -12,7 +12,16 @@ from types import SimpleNamespace
 import pytest
 
 from pswire.system import host
-from pswire.system.host import cores, keep_memory, memory, memory_limits, process_name, process_number
+from pswire.system.host import (
+    MAX_DESCRIPTORS,
+    cores,
+    keep_memory,
+    memory,
+    memory_limits,
+    process_name,
+    process_number,
+    raise_descriptor_limit,
+)
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="asks what only Linux says")
 V1_NONE = "9223372036854771712"  # what version 1 says where nobody has set a limit: 2^63 in pages
@@ -138,3 +147,30 @@ def windows(name):
 def test_another_c_library_is_left_alone(monkeypatch, library, agreed):
     monkeypatch.setattr(ctypes, "CDLL", library)
     assert keep_memory() is agreed
+
+
+DESCRIPTORS = """
+import resource, sys
+soft, hard = map(int, sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+from pswire.system.host import raise_descriptor_limit
+raise_descriptor_limit()
+raise_descriptor_limit()
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+@linux
+@pytest.mark.parametrize(("before", "after"), [((256, 1024), "1024 1024"), ((1024, 1024), "1024 1024")])
+def test_a_server_may_have_as_many_open_files_as_its_process_may_allow_itself(before, after):
+    command = [sys.executable, "-c", DESCRIPTORS, *map(str, before)]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip() == after
+
+
+def test_a_server_asks_for_no_more_open_files_than_it_uses(monkeypatch):
+    resource, asked = pytest.importorskip("resource"), []
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: asked.append(limits))
+    for now, most in ((1024, resource.RLIM_INFINITY), (1024, 1 << 20), (1 << 17, 1 << 20), (-1, -1)):
+        monkeypatch.setattr(resource, "getrlimit", lambda kind, now=now, most=most: (now, most))
+        raise_descriptor_limit()
+    assert asked == [(MAX_DESCRIPTORS, resource.RLIM_INFINITY), (MAX_DESCRIPTORS, 1 << 20)]

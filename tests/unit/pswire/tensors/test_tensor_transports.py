@@ -178,7 +178,7 @@ def test_frames_with_data_chunks_or_neither_are_plain_protobuf_and_elements_are_
     for header in (
         pb.Frame(),
         HEADER,
-        pb.Frame(attach=pb.AttachRequest(sender=pb.Sender(worker="x" * 300)), answer_region=region),
+        pb.Frame(take=pb.TakeRequest(sender=pb.Sender(worker="x" * 300)), answer_region=region),
     ):
         frame = with_data(header, data)
         assert frame.endswith(whole)

@@ -268,7 +268,7 @@ def test_values_of_other_shards_have_all_that_shard_0_had_decided():
     transport.sent.clear()
     read = [client.pull(["small"])[0], client.choose("small", np.array([1])), client.choose("small")]
     assert [one.read.served_at for one in (*read, client.choose("large", np.array([7])))] == [2] * 4
-    last = (ms.ChangeId(ms.Sender("w1", 1), 2),)  # shard 0 does not know yet that it is applied there
+    last = (ms.ChangeId(ms.Sender("w1", 1), 2, (1,)),)  # shard 0 does not know yet that it is applied there
     pulls = [(shard, message.after) for shard, message in transport.messages(ms.Pull)]
     assert pulls == [(0, ()), (1, last), (1, last), (1, last), (0, ())]
 
@@ -281,7 +281,7 @@ def test_a_shard_waits_for_changes_that_are_made_there_and_for_no_others():
     medium, small = client.pull(["medium", "small"])
     assert (medium.array[0], small.array[0]) == (1, 0)
     after = [message.after for shard, message in transport.messages(ms.Pull) if shard]
-    assert after[-2:] == [(ms.ChangeId(ms.Sender("w1", 1), 1),), ()]
+    assert after[-2:] == 2 * [(ms.ChangeId(ms.Sender("w1", 1), 1, (1,)),)]
 
 
 @pytest.mark.parametrize(

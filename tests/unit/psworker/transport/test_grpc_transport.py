@@ -57,7 +57,7 @@ class Worker:
 
     def __init__(self, transport, name="w0", **values):
         self.transport, self.names, self.sequence = transport, tuple(values), itertools.count(1)
-        self.sender = ms.Sender(name, self.ask(ms.Join(name)).incarnation)
+        self.sender = ms.Sender(name, self.ask(ms.Join(name, name_key=b"key")).incarnation)
         specs = [TensorSpec.of(name, value) for name, value in values.items()]
         declared = [ms.Declaration(spec, values[spec.name], GradientDescent(1.0)) for spec in specs]
         self.ask(ms.Register(self.sender, tuple(declared)))
@@ -116,6 +116,7 @@ def test_calls_with_tensors_share_a_stream_inline_up_to_two_mebibytes_and_others
     monkeypatch.setattr(service, "incoming", lambda frame: headers.append(len(frame)) or incoming(frame))
     Worker(transport, "other").ask(ms.Status())
     assert len(streams) == 1, "of the registration"
+    del streams[:]
     arrays = {"small": ARRAY, "fits": CHUNKED[:-1], "large": CHUNKED}
     worker = Worker(transport, **arrays)
     headers.clear()
@@ -246,12 +247,12 @@ def test_a_stream_that_is_cancelled_frees_the_thread_that_sends_its_requests():
     """A call whose result nobody asks for ends so, by its deadline alone."""
     senders = []
 
-    def open_stream(requests):
+    def open_stream(requests, metadata):
         senders.append(threading.Thread(target=deque, args=(requests, 0), daemon=True))
         senders[0].start()
         return SimpleNamespace(cancel=lambda: None)
 
-    transfer = TransferStream(open_stream, None)
+    transfer = TransferStream(open_stream, b"", share=False)
     transfer.send([b""])
     transfer.cancel()
     senders[0].join(BOUND)

@@ -1,0 +1,62 @@
+"""The key of this user's servers: by default, servers of one user on one machine believe each other.
+
+Standard library only.
+"""
+
+import logging
+import os
+import secrets
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from pswire.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
+
+#: Bytes of a key.
+KEY_BYTES = 32
+
+
+def user_key(folder: Path) -> bytes:
+    """The key in `folder`, which is made with its first use; a random one if nothing can be written there.
+
+    Raises `ConfigurationError` for a file that other users may read or write, or that has no key.
+    """
+    path = folder / "job.key"
+    try:
+        with suppress(FileNotFoundError):
+            return _read(path)
+        _make(path)
+        return _read(path)
+    except OSError as error:
+        log.warning("no key in %s (%s): this server believes no other one, nor itself after a restart", path, error)
+        return secrets.token_bytes(KEY_BYTES)
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        key = file.read(KEY_BYTES + 1)
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise ConfigurationError(f"{path} has the key of your servers, and others may read it: chmod 600, or remove it")
+    if len(key) != KEY_BYTES:
+        raise ConfigurationError(
+            f"{path} has {len(key)} bytes, a key has {KEY_BYTES}: remove it, and start all servers"
+        )
+    return key
+
+
+def _make(path: Path) -> None:
+    """Make the file, complete or not at all; another process may make it at the same time."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".job.key.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(name, path)
+    finally:
+        os.unlink(name)

@@ -1,0 +1,203 @@
+"""Who calls, and what workers report of other shards: tokens of members, and proofs that a shard has said something.
+
+Both are message authentication codes (HMAC-SHA256) by the key that all servers of a job have and workers do not. So a
+server needs no table of tokens: those that it gave before a restart, or another shard has given, are valid too.
+"""
+
+import functools
+import hashlib
+import hmac
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from google.protobuf.message import DecodeError
+from grpc.aio import ServicerContext
+
+from psserver.core.shard import Shard
+from psserver.rpc import access
+from pswire import messages as ms
+from pswire.channel import MEMBER_TOKEN
+from pswire.errors import InvalidMessage, Unauthenticated
+from pswire.v1 import paramserver_pb2 as pb
+
+_MAC_BYTES = hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a token says of its holder."""
+
+    sender: ms.Sender
+    process_nonce: int
+    job: ms.Job
+
+
+class Identity:
+    """Gives tokens and proofs of a `key`, and checks them. All methods are called in the event loop.
+
+    A proof is valid for one job and timeline, those of the `shard` that gives or checks it.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._claims = functools.lru_cache(4096)(self._checked_claims)
+
+    def caller(self, context: ServicerContext) -> Claims | None:
+        """The member that calls, as its token says; None: a stranger. Raises `Unauthenticated` for an invalid token."""
+        for name, value in context.invocation_metadata() or ():
+            if name == MEMBER_TOKEN:
+                return self._claims(value)
+        return None
+
+    def member(self, context: ServicerContext, shard: Shard) -> Claims:
+        """The member that calls. Raises `Unauthenticated` for a stranger, and what `Shard.check_sender` does."""
+        caller = self.caller(context)
+        if caller is None:
+            raise Unauthenticated(
+                "a Transfer is for members: join first, and send the token of the answer in the metadata of the call"
+            )
+        shard.check_sender(caller.sender)
+        return caller
+
+    def check_sender(self, sender: ms.Sender, caller: Claims | None) -> None:
+        """Raise `Unauthenticated` unless the caller is the member that sends a message."""
+        if caller is None:
+            raise Unauthenticated(
+                f"a message of worker {sender.worker!r}, incarnation {sender.incarnation}, without the token that it "
+                "was given when it joined: send it in the metadata of each call"
+            )
+        if caller.sender != sender:
+            raise Unauthenticated(
+                f"a message of worker {sender.worker!r}, incarnation {sender.incarnation}, with the token of "
+                f"{caller.sender.worker!r}, incarnation {caller.sender.incarnation}"
+            )
+
+    def check(self, message: ms.Request, caller: Claims | None, shard: Shard) -> None:
+        """Check the other members that a message names, and the proofs of what it reports of other shards.
+
+        Raises:
+            Unauthenticated: the caller is not the member that it acts for.
+            InvalidMessage: another shard has not said so.
+        """
+        match message:
+            case ms.Push():
+                if message.group is not None:
+                    group = message.group
+                    self._check_proof(shard, group.proof, "update", group.number, _changes(group.members))
+                self._check_after(shard, message)
+            case ms.Pull() | ms.Assign():
+                self._check_after(shard, message)
+            case ms.Join():
+                self._check_join(message, caller)
+                self._check_states(shard, message)
+            case ms.Register():
+                self._check_states(shard, message)
+            case ms.Cut() if message.holder is not None:
+                self.check_sender(message.holder, caller)
+            case ms.Cut() | ms.Restore() if caller is None and not access.caller.get().is_admin:
+                raise Unauthenticated(f"a {type(message).__name__} of nobody: it is for members and admins")
+
+    def hashed(self, message: ms.Request) -> ms.Request:
+        """The message without secrets, for the journal: of the key of a name only the hash."""
+        if not isinstance(message, ms.Join) or not message.name_key:
+            return message
+        return replace(message, name_key=hashlib.sha256(message.name_key).digest())
+
+    def proved(self, message: ms.Request, answer: ms.Answer, shard: Shard) -> ms.Answer:
+        """The answer to a message, with a token and with proofs of what other shards have to believe."""
+        if isinstance(answer, ms.Joined):
+            assert isinstance(message, ms.Join)
+            token = self._token(
+                Claims(ms.Sender(message.worker, answer.incarnation), message.process_nonce, answer.job)
+            )
+            proof = self._mac("state", shard.shard, answer.state)
+            return replace(answer, token=token, proof=proof)
+        if shard.shard or shard.shards == 1:
+            return answer  # nobody reports it to another shard
+        if isinstance(answer, ms.Registered | ms.Pulled | ms.Pushed | ms.Assigned):
+            frontier = answer.frontier
+            if frontier is not None and frontier.undelivered:
+                proof = self._proof(shard, "changes", _changes(frontier.undelivered))
+                answer = replace(answer, frontier=replace(frontier, proof=proof))
+        if isinstance(answer, ms.Pushed) and answer.group is not None:
+            group = answer.group
+            proof = self._proof(shard, "update", group.number, _changes(group.members))
+            answer = replace(answer, group=replace(group, proof=proof))
+        return answer
+
+    # --- tokens ---------------------------------------------------------------------------------------------------
+
+    def _token(self, claims: Claims) -> bytes:
+        sender, job = claims.sender, claims.job
+        body = pb.MemberClaims(
+            sender=pb.Sender(worker=sender.worker, incarnation=sender.incarnation),
+            process_nonce=claims.process_nonce,
+            job=pb.Job(number=job.number, name=job.name),
+        ).SerializeToString(deterministic=True)
+        return self._mac_of(b"member\0" + body) + body
+
+    def _checked_claims(self, token: bytes) -> Claims:
+        mac, body = token[:_MAC_BYTES], token[_MAC_BYTES:]
+        if not hmac.compare_digest(mac, self._mac_of(b"member\0" + body)):
+            raise Unauthenticated(
+                "the token of this worker is not of this job: it was invented, or given by a server with another key "
+                "(all servers of a job need the same: see docs/security.md)"
+            )
+        try:
+            claims = pb.MemberClaims.FromString(body)
+        except DecodeError:  # with a valid code: of another version
+            raise Unauthenticated("the token of this worker is of another version of the server") from None
+        sender, job = claims.sender, claims.job
+        return Claims(ms.Sender(sender.worker, sender.incarnation), claims.process_nonce, ms.Job(job.number, job.name))
+
+    def _check_join(self, message: ms.Join, caller: Claims | None) -> None:
+        if not message.incarnation:
+            if message.shard or message.job.number:
+                raise InvalidMessage(
+                    f"worker {message.worker!r} joins without an incarnation: it joins shard 0 first, which gives it "
+                    "one, and its job"
+                )
+            return
+        claimed = Claims(ms.Sender(message.worker, message.incarnation), message.process_nonce, message.job)
+        if caller != claimed:
+            raise Unauthenticated(
+                f"worker {message.worker!r} joins as incarnation {message.incarnation} without the token that it was "
+                "given with that: a new process joins shard 0 with incarnation 0"
+            )
+
+    # --- proofs ---------------------------------------------------------------------------------------------------
+
+    def _check_after(self, shard: Shard, message: ms.Push | ms.Pull | ms.Assign) -> None:
+        if message.after:
+            self._check_proof(shard, message.after_proof, "changes", _changes(message.after))
+
+    def _check_states(self, shard: Shard, message: ms.Join | ms.Register) -> None:
+        proofs: Sequence[bytes] = message.proofs or (b"",) * len(message.states)
+        if len(proofs) != len(message.states):
+            raise InvalidMessage(f"{len(proofs)} proofs for the states of {len(message.states)} shards")
+        for index, (state, proof) in enumerate(zip(message.states, proofs, strict=True)):
+            if state and not hmac.compare_digest(proof, self._mac("state", index, state)):
+                raise InvalidMessage(
+                    f"shard {index} has not said that this is its state: all servers of a job need the same key (see "
+                    "docs/security.md)"
+                )
+
+    def _check_proof(self, shard: Shard, proof: bytes, *parts: object) -> None:
+        if not hmac.compare_digest(proof, self._proof(shard, *parts)):
+            raise InvalidMessage(
+                f"shard 0 has not decided this ({parts[0]}): workers pass on its decisions as they are, with its proof"
+            )
+
+    def _proof(self, shard: Shard, *parts: object) -> bytes:
+        return self._mac(shard.job.number, shard.timeline, *parts)
+
+    def _mac(self, *parts: object) -> bytes:
+        """Of numbers, texts and tuples of them, whose `repr` is different for different ones."""
+        return self._mac_of(repr(parts).encode())
+
+    def _mac_of(self, data: bytes) -> bytes:
+        return hmac.digest(self._key, data, "sha256")
+
+
+def _changes(changes: Iterable[ms.ChangeId]) -> tuple[object, ...]:
+    return tuple([(one.sender.worker, one.sender.incarnation, one.sequence, *one.shards) for one in changes])

@@ -1,0 +1,40 @@
+"""One target under atheris: `python -m tests.fuzz.guided TARGET [FOLDER...] [-libfuzzer_option=...]`."""
+
+import logging
+import resource
+import sys
+
+import atheris
+
+from tests.fuzz.mutations import mutated
+
+PACKAGES = ["pswire", "psserver", "psworker"]
+
+#: Bytes of address space for this process, so that one that allocates without bounds gets a MemoryError.
+ADDRESS_SPACE = 8 << 30
+
+
+def main() -> None:
+    """Import the packages so that their coverage guides, and run."""
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+    logging.disable(logging.WARNING)  # what is refused is logged
+    name = sys.argv.pop(1)
+    with atheris.instrument_imports(include=PACKAGES, enable_loader_override=False):
+        from tests.fuzz import harness
+
+        target = harness.load(name)
+    kinds = getattr(target, "KINDS", {})
+
+    def mutate(data: bytes, most: int, seed: int) -> bytes:
+        if not hasattr(target, "unpack"):
+            return bytes(atheris.Mutate(data, most))
+        head = data[: getattr(target, "HEAD", 0)]
+        body = mutated(data[len(head) :], most - len(head), seed, kinds, atheris.Mutate)
+        return bytes(head + body)
+
+    atheris.Setup(sys.argv, lambda data: harness.check(target, data), custom_mutator=mutate)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

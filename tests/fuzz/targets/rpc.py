@@ -1,0 +1,44 @@
+"""Single calls of a shard with two members, variables, a table, pushes and a data queue; the first byte is a policy."""
+
+import functools
+
+import numpy as np
+
+from pswire import messages as ms
+from pswire.codec import encode
+from pswire.optimizers import Adam, GradientDescent
+from pswire.specs.initializers import RowUniform
+from pswire.tensors.transport import InlineSender
+from pswire.tensors.values import TensorSpec
+from tests.fuzz.packets import unpack
+from tests.fuzz.served_shard import KINDS, METHODS, serve
+
+__all__ = ["COVERS", "KINDS", "run"]
+
+HEAD = 1
+COVERS = ["psserver.rpc.service", "psserver.core"]
+
+
+@functools.cache
+def before() -> list[tuple[int, bytes]]:
+    """The calls that come first."""
+    w0, w1 = ms.Sender("w0", 1), ms.Sender("w1", 2)
+    value = np.ones((3, 2), np.float32)
+    declarations = (
+        ms.Declaration(TensorSpec("W", (3, 2)), value, GradientDescent(0.5)),
+        ms.Declaration(TensorSpec("b", (2,)), np.ones(2, np.float32), Adam(0.1)),
+        ms.Declaration(TensorSpec("T", (8, 4)), None, GradientDescent(0.5), RowUniform(-1.0, 1.0, 7)),
+    )
+    messages = [
+        ms.Join("w0", process_nonce=1),
+        ms.Join("w1", process_nonce=2),
+        ms.Register(w0, declarations),
+        ms.Push(w0, 1, (ms.Gradient("W", 1, value),), 0.5, ("W",)),
+        ms.Take(w0, ms.QueueSpec("batches", 100, 10, 2, 1)),
+        ms.Pull(w1, ("W", "b")),
+    ]
+    return [(METHODS.index(type(one).__name__), encode(one, InlineSender()).SerializeToString()) for one in messages]
+
+
+def run(data: bytes) -> None:
+    serve([*before(), *unpack(data[1:])[:2]], policy=data[0] if data else 0)

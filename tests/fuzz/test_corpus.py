@@ -1,0 +1,77 @@
+"""The inputs in the repository, recorded from real runs and found by fuzzing, are harmless; so are changes of them."""
+
+import random
+
+import pytest
+
+from tests.fuzz import harness
+from tests.fuzz.coverage import lines
+from tests.fuzz.mutations import mutated
+from tests.fuzz.packets import pack, unpack
+
+
+def any_bytes(data, most):
+    """The bytes with another one somewhere."""
+    place = len(data) // 2
+    return data[:place] + bytes([len(data) % 256]) + data[place + 1 :]
+
+
+@pytest.fixture(params=harness.names())
+def target(request):
+    loaded = harness.load(request.param)
+    loaded.name = request.param
+    return loaded
+
+
+def test_no_input_of_the_corpus_makes_another_error_than_ours_or_takes_long_or_much_memory(target):
+    inputs = [path.read_bytes() for path in harness.seeds(target.name)]
+    assert inputs, "record them: python -m tests.fuzz.record"
+    for data in inputs:
+        harness.check(target, data)
+
+
+def test_nor_do_a_hundred_changes_of_the_corpus(target):
+    head = getattr(target, "HEAD", 0)
+    inputs = [path.read_bytes() for path in harness.seeds(target.name)]
+    for seed in range(100):
+        data = inputs[seed % len(inputs)]
+        other = mutated(data[head:], 20_000, seed, getattr(target, "KINDS", {}), any_bytes)
+        harness.check(target, data[:head] + other)
+
+
+def test_the_inputs_reach_the_code_that_they_are_for(target):
+    reached, there = lines(target, [path.read_bytes() for path in harness.seeds(target.name)])
+    assert reached > there / 5
+
+
+class Wrong:
+    """A target that does what none may."""
+
+    def __init__(self, run):
+        self.run = run
+
+
+def test_a_large_and_a_failing_target_are_findings():
+
+    def large(data):
+        bytearray(harness.MAX_GROWTH * 4)[::4096] = b"x" * (harness.MAX_GROWTH * 4 // 4096)
+
+    def failing(data):
+        raise KeyError("W")
+
+    def logging_an_error(data):
+        harness.logging.getLogger("psserver").error("internal error")
+
+    for run, message in ((large, "of memory"), (logging_an_error, "internal error")):
+        with pytest.raises(harness.Finding, match=message):
+            harness.check(Wrong(run), b"")
+    with pytest.raises(KeyError):
+        harness.check(Wrong(failing), b"")
+
+
+def test_packets_are_the_same_when_they_are_read_again_and_any_bytes_are_packets():
+    packets = [(0, b""), (255, b"abc"), (7, bytes(70_000))]
+    assert unpack(pack(packets)) == packets
+    for seed in range(200):
+        unpack(random.Random(seed).randbytes(seed))
+    assert unpack(pack(packets)[:-1])[-1] == (7, bytes(69_999))

@@ -1,0 +1,204 @@
+"""Members that are gone, and pushes that are held: what a step costs, counted in operations, and what is remembered."""
+
+import numpy as np
+import pytest
+
+from psserver.core.members import membership
+from psserver.core.pending_calls import PendingCalls
+from psserver.core.policies.synchronous import Synchronous
+from psserver.core.shard import Shard
+from pswire import errors
+from pswire import messages as ms
+from pswire.optimizers import GradientDescent
+from pswire.specs.consistency import parse_consistency
+from tests.shard_driver import ShardDriver, declared
+from tests.shard_state import run_step, state_of
+
+W = declared("W", np.zeros(2), GradientDescent(1.0))
+
+
+class Counting(dict):
+    """A dict that counts the values that are looked at one after another."""
+
+    looked_at = 0
+
+    def values(self):
+        for value in super().values():
+            Counting.looked_at += 1
+            yield value
+
+    def items(self):
+        for item in super().items():
+            Counting.looked_at += 1
+            yield item
+
+
+def visited(function, *arguments):
+    Counting.looked_at = 0
+    function(*arguments)
+    return Counting.looked_at
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """At most 4 members are remembered after they are gone."""
+    monkeypatch.setattr(membership, "MAX_GONE", 4)
+
+
+def churn(job, workers, first=0):
+    """So many workers join and leave, one after another."""
+    senders = []
+    for number in range(first, first + workers):
+        sender = ms.Sender(f"w{number}", job.answer(ms.Join(f"w{number}")).incarnation)
+        job.answer(ms.Leave(sender))
+        senders.append(sender)
+    return senders
+
+
+def counted(monkeypatch, owner, name):
+    """The calls of a method from now on, as a list that grows."""
+    calls, method = [], getattr(owner, name)
+
+    def count(*arguments, **options):
+        calls.append(arguments)
+        return method(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, count)
+    return calls
+
+
+def test_a_tick_and_a_message_cost_the_live_members_however_many_have_left():
+    job = ShardDriver(W, workers="ab")
+    churn(job, 500)
+    for name in ("_members", "_gone", "_live"):
+        members = job.shard._members
+        setattr(members, name, Counting(getattr(members, name)))
+    assert visited(job.shard.due, 1.0) <= 2
+    assert visited(job.step, ms.Tick()) == 0
+    assert visited(job.push) == 0
+    assert visited(job.answer, ms.Renew(ms.Sender("a", 1))) == 0
+
+
+def test_explaining_why_pushes_are_held_costs_as_much_for_many_workers_as_for_one(monkeypatch):
+    workers = [f"w{number}" for number in range(60)]
+    job = ShardDriver(workers=workers, consistency=parse_consistency("sync:61"))
+    job.answer(ms.Register(ms.Sender("w0", 1), (W,)))
+    computed = counted(monkeypatch, PendingCalls, "_computed_staleness")
+    for ticket, worker in enumerate(workers, 1):
+        assert job.push(worker, ticket, W=np.ones(2)) == {}
+    assert len(computed) == len(workers), "the staleness of a held push is computed once until a variable changes"
+    views, explained = counted(monkeypatch, PendingCalls, "_held_pushes"), counted(monkeypatch, Synchronous, "explain")
+    report = job.answer(ms.Status())
+    assert {one.waiting_for for one in report.workers} == {
+        "sync:61: 60 of 61 gradients of step 0 have arrived; workers: w0, w1, w2, w3 and 56 others; start 1 more "
+        "worker or lower N"
+    }
+    for worker in workers:
+        assert job.answer(ms.Renew(ms.Sender(worker, 1))).waiting_for == report.workers[0].waiting_for
+    assert (len(views), len(explained), len(computed)) == (1, 1, 60)
+
+
+def test_an_explanation_is_of_the_moment_also_right_after_a_change():
+    job = ShardDriver(W, workers="abc", consistency=parse_consistency("sync:3"))
+    job.push("a", 1, W=np.ones(2))
+    assert job.answer(ms.Renew(ms.Sender("a", 1))).waiting_for.endswith("not arrived yet: b and c")
+    job.push("b", 2, W=np.ones(2))
+    assert job.answer(ms.Renew(ms.Sender("a", 1))).waiting_for.endswith("not arrived yet: c")
+    assert set(job.push("c", 3, W=np.ones(2))) == {1, 2, 3}
+    assert job.answer(ms.Renew(ms.Sender("a", 1))).waiting_for == ""
+
+
+def test_staleness_of_held_pushes_counts_changes_that_come_later():
+    job = ShardDriver(W, workers="abc", consistency=parse_consistency("sync:2"))
+    job.push("a", 1, W=np.ones(2))
+    job.answer(ms.Assign(ms.Sender("b", 1), 1, (ms.Assignment("W", np.ones(2)),)), 2)
+    assert job.shard.waiting() == []
+    report = {one.name: one.dropped for one in job.answer(ms.Status()).workers}
+    assert report == {"a": 1, "b": 0, "c": 0}
+
+
+def test_the_longest_gone_are_forgotten_and_their_messages_and_joins_refused(few):
+    job = ShardDriver(W, workers="a")
+    gone = churn(job, 9)
+    report = job.answer(ms.Status())
+    assert [one.name for one in report.workers] == ["a", "w5", "w6", "w7", "w8"]
+    assert report.jobs[-1].workers == 10, "all count that ever joined"
+    for sender in gone[:5]:
+        job.refuse(ms.Push(sender, 1, (ms.Gradient("W", 0, np.ones(2)),)), errors.Zombie, "so long ago")
+        job.refuse(ms.Join(sender.worker, sender.incarnation), errors.Zombie, "has forgotten it: this process must end")
+    for sender in gone[5:]:
+        job.refuse(ms.Renew(sender), errors.NotJoined, "has left: join again")
+
+
+def test_a_forgotten_name_gets_an_incarnation_above_all_that_were_forgotten_on_any_shard(few):
+    shards, incarnations = [ShardDriver(workers="", shard=shard, shards=2) for shard in range(2)], []
+    for shard in shards:
+        shard.answer(ms.Join("stays", 0, shard.shard.shard, 2))
+    for _ in range(3):
+        for number in range(8):
+            incarnation = 0
+            for index, shard in enumerate(shards):
+                incarnation = shard.answer(ms.Join(f"w{number}", incarnation, index, 2)).incarnation
+            sender = ms.Sender(f"w{number}", incarnation)
+            for shard in shards:
+                shard.answer(ms.Leave(sender))
+        incarnations.append(incarnation)
+    assert incarnations[1] >= incarnations[0] + 8
+    assert incarnations[2] == incarnations[1] + 8
+
+
+def test_who_comes_back_while_it_is_remembered_repeats_nothing(few):
+    job = ShardDriver(W, workers="az")
+    assert job.push("a", 1, W=np.ones(2))[1].outcome is ms.Outcome.APPLIED
+    job.step(ms.Tick(lost=("a",)))
+    churn(job, 3)
+    job.answer(ms.Join("a", 1))
+    assert job.push("a", 1, sequence=1, W=np.ones(2))[1].outcome is ms.Outcome.REPEATED
+
+
+def test_a_job_is_still_interrupted_and_has_still_finished_when_those_workers_are_forgotten(few):
+    job = ShardDriver(W, workers="abz", consistency=parse_consistency("sync:2"))
+    job.push("a", 1, W=np.ones(2))
+    job.push("b", 2, W=np.ones(2))
+    job.answer(ms.Leave(ms.Sender("a", 1)))
+    churn(job, 6)
+    assert set(job.push("b", 3, version=1, W=np.ones(2))) == {3}, "a worker has finished: b goes on alone"
+    job.step(ms.Tick(lost=("b",)))
+    for number in range(10, 18):
+        sender = ms.Sender(f"w{number}", job.answer(ms.Join(f"w{number}")).incarnation)
+        job.answer(ms.Leave(sender, failed=True))
+    assert job.shard._members.some_were_lost
+    assert "b" not in [one.name for one in job.answer(ms.Status()).workers]
+
+
+def test_a_restored_shard_forgets_the_same_members_and_keeps_the_counts(few):
+    job = ShardDriver(W, workers="ab")
+    job.push("a", 1, W=np.ones(2))
+    churn(job, 4)
+    job.step(ms.Tick(lost=("a",)))
+    state = job.shard.state()
+    again = Shard.for_state(state)
+    again.restore(state, job.shard.arrays(), 0.0)
+    assert again.state() == state
+    for shard in (job.shard, again):
+        run_step(shard, 1, ms.Leave(ms.Sender("b", 1)), 0.0)
+        run_step(shard, 2, ms.Join("new"), 0.0)
+    assert state_of(again) == state_of(job.shard)
+
+
+def test_no_more_workers_are_live_than_there_may_be_and_a_place_becomes_free():
+    job = ShardDriver(W, workers="ab", max_workers=2)
+    job.refuse(ms.Join("c"), errors.Unavailable, "2 workers are live, and there may be no more")
+    assert job.answer(ms.Join("a", 1)).incarnation == 1, "who is live may join again"
+    job.answer(ms.Leave(ms.Sender("a", 1)))
+    assert job.answer(ms.Join("c")).incarnation == 1
+    job.refuse(ms.Join("a", 1), errors.Unavailable, "--max-workers")
+
+
+def test_the_oldest_live_worker_becomes_chief_also_if_it_has_come_back():
+    job = ShardDriver(W, workers="abc")
+    job.step(ms.Tick(lost=("a",)))
+    job.answer(ms.Join("a", 1))
+    job.answer(ms.Leave(ms.Sender("b", 1), failed=True))
+    chief = [one.name for one in job.answer(ms.Status()).workers if one.chief]
+    assert chief == ["a"]
