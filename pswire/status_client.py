@@ -36,7 +36,8 @@ def _answer(address: str, call: Any, credentials: Credentials) -> ShardAnswer:  
     try:
         report = decode(call.result(), InlineReceiver())
     except grpc.RpcError as error:
-        return ShardAnswer(address, problem=str(error_from(error, address, credentials)))
+        problem = str(error_from(error, address, credentials))
+        return ShardAnswer(address, problem=problem if address in problem else f"{address}: {problem}")
     except Malformed as error:
         return ShardAnswer(address, problem=f"the answer of {address} is not a status; is it another version? {error}")
     assert isinstance(report, StatusReport)

@@ -206,6 +206,7 @@ def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None
       bounded:2             no worker is more than 2 steps ahead of the slowest
       sync:3                the mean of the first 3 gradients of each step
       sync:3,backup=1       the same with 4 workers; the late push is dropped
+      sync:5,aggregate=median  in place of the mean, which a single wrong gradient can spoil; or trimmed:0.2
 
     \b
     --staleness: the handling of a push whose weights have changed since

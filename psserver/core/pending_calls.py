@@ -303,7 +303,8 @@ class PendingCalls:
             stalenesses.append(self._staleness(call, push))
             step = max(step, push.global_step)
         magnitudes = calls[0].magnitudes if len(calls) == 1 else _largest(calls)
-        self._store.update(pushes, step, scale, magnitudes, result)
+        of_group = 0 if pushes[0].group is None else pushes[0].group.pushes
+        self._store.update(pushes, max(len(pushes), of_group), step, scale, magnitudes, result)
         self.last_step = step
         self._changes += 1
         group, frontier = pushes[0].group, None

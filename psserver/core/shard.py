@@ -9,6 +9,7 @@ outside, in `psserver.runtime.executor` and `psserver.rpc.server`.
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, NoReturn
 
 from psserver.core import events
@@ -38,6 +39,7 @@ from pswire.specs.consistency import (
     Consistency,
     DelayCompensation,
     IgnoreStaleness,
+    Mean,
     StalenessSpec,
     Synchronous,
     parse_consistency,
@@ -49,6 +51,9 @@ MAX_CUT_GAP = 1 << 32
 
 #: Workers, epochs and changes that a status lists, live workers and the newest first, so that it fits into a message.
 MAX_LISTED = 1000
+
+#: Variables that a change of hyperparameters names.
+MAX_NAMED = 100
 
 #: What a stalled worker and its row of the status are told.
 _STALLED = "nobody: it has held others up for longer than --progress-timeout, and they go on without it until it pushes"
@@ -109,7 +114,8 @@ class Shard:
         )
         self._barrier = Barrier(self._members)
         strength = staleness.strength if isinstance(staleness, DelayCompensation) else 0.0
-        self._store = Store(self._memory_limit, strength)
+        aggregate = self._consistency.aggregate if isinstance(self._consistency, Synchronous) else Mean()
+        self._store = Store(self._memory_limit, strength, aggregate)
         self._store.copied_bytes = lambda: 0 if self.cuts.current is None else self.cuts.current.nbytes
         ordered = not shard and shards > 1 and (self._consistency.orders or staleness.orders)
         self._update_order = UpdateOrder() if ordered else None
@@ -321,8 +327,9 @@ class Shard:
         if self.shard and isinstance(message, ms.Push | ms.Pull | ms.Assign) and message.after:
             message = self._after_changes_here(message)
         if self.shard and isinstance(message, ms.Push) and message.group is not None:
-            members = self._with_parts_here(message.group.members)
-            message = dataclasses.replace(message, group=ms.UpdateGroup(message.group.number, members))
+            group, members = message.group, self._with_parts_here(message.group.members)
+            group = ms.UpdateGroup(group.number, members, pushes=max(group.pushes, len(group.members)))
+            message = dataclasses.replace(message, group=group)
         magnitudes, bytes_in = inspection or inspect(self._store.variables, message)
         if not settled and (
             self._pending.may_be_guarded
@@ -376,7 +383,7 @@ class Shard:
             case ms.Reset():
                 self._reset(ticket, message, now, result)
             case ms.Status():
-                result.replies.append(ms.Reply(ticket, self.status(now)))
+                result.replies.append(ms.Reply(ticket, self.status(now, message.first_variable)))
             case ms.Tick():
                 self._tick(message, now, result)
         traffic = self._traffic
@@ -462,9 +469,14 @@ class Shard:
         self._invariants.check_placed(names)
         self._update_order.check(weights)
 
+    def _may_have(self, pushes: int) -> bool:
+        return isinstance(self._consistency, Synchronous) and pushes <= self._consistency.workers
+
     def _check_group(self, push: ms.Push, group: ms.UpdateGroup) -> None:
         if not self.shard:
             raise InvalidMessage("shard 0 decides which pushes make an update: a push to it has no group")
+        if group.pushes > len(group.members) and not self._may_have(group.pushes):
+            raise InvalidMessage(f"an update of {group.pushes} pushes, with --consistency {self._consistency}")
         members = self._with_parts_here(group.members)
         if not any((one.sender, one.sequence) == (push.sender, push.sequence) for one in members):
             raise InvalidMessage(
@@ -685,7 +697,8 @@ class Shard:
 
     def _tune(self, ticket: int, message: ms.Tune, member: Member, result: StepResult) -> None:
         optimizer = self._store.tune(message)
-        change = ms.Change(self.global_step, member.name, message.names, optimizer)
+        names = message.names[:MAX_NAMED]
+        change = ms.Change(self.global_step, member.name, names, optimizer, len(message.names) - len(names))
         self._changes = [*self._changes, change][-MAX_LISTED:]
         self._pending.abandon(member, result)  # a held push would settle an older number later
         if message.cut < self.cuts.late_below:
@@ -817,15 +830,18 @@ class Shard:
         if not self._queues.take(ticket, message, now, result):
             self._wait_without_pushes(member, result)
 
-    def status(self, now: float) -> ms.StatusReport:
+    def status(self, now: float, first_variable: int = 0) -> ms.StatusReport:
         """The answer to `Status`."""
+        listed = islice(self._store, first_variable, first_variable + MAX_LISTED)
+        members, queues = self._members, self._queues.status()
+        totals = ms.Totals(len(self._store.variables), members.joined, members.live_count, len(queues))
         pending, half_pushes = self._pending, self._members.half_pushes
         return ms.StatusReport(
             self.shard,
             self.shards,
             self.global_step,
             self._repeated,
-            variables=tuple([variable.status() for variable in self._store]),
+            variables=tuple([variable.status() for variable in listed]),
             workers=tuple([self._worker_status(one, now) for one in self._members.newest(MAX_LISTED)]),
             epochs=tuple(self._queues.reports()[-MAX_LISTED:]),
             dropped=pending.dropped,
@@ -838,9 +854,10 @@ class Shard:
             half_pushes=half_pushes.count,
             last_pushes=half_pushes.last_pushes(MAX_LISTED),
             storage=self._storage_status(),
-            queues=tuple(self._queues.status()[-MAX_LISTED:]),
+            queues=tuple(queues[-MAX_LISTED:]),
             jobs=(*self._jobs.earlier, self._job_report()),
             stopped=self._queues.stopped,
+            totals=totals,
         )
 
     def _worker_status(self, one: Member, now: float) -> ms.WorkerStatus:

@@ -20,12 +20,13 @@ from psserver.rpc.deadline import Deadline
 from psserver.rpc.guard import Guard
 from psserver.rpc.identity import Claims, Identity
 from psserver.rpc.reception import MIN_UNFINISHED, Reception, unfinished_messages
+from psserver.rpc.status_answers import StatusAnswers
 from psserver.rpc.streams import Streams
 from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays, SharedMemory
 from psserver.runtime.executor import STOPPING_ERROR, AnswerTooLarge, Executor
 from pswire.codec import check_size, decode, encode, from_frame, request_of, sender_of, to_frame
 from pswire.errors import Malformed, Unavailable
-from pswire.messages import Allocator, Answer, Request, StatusReport, tensor_bytes
+from pswire.messages import Allocator, Answer, Request, Status, StatusReport, tensor_bytes
 from pswire.tensors.frames import Incoming, incoming
 from pswire.tensors.shared_memory import SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
@@ -82,6 +83,7 @@ class Service:
         )
         self._streams = Streams()
         self._timeout = timeout
+        self._status, self._pages = StatusAnswers(self._report), StatusAnswers(self._report)
 
     def tick(self) -> None:
         """End the streams of workers that are no members any more."""
@@ -128,10 +130,15 @@ class Service:
             raise Malformed(f"{len(request):,} bytes that are not a {kind.DESCRIPTOR.full_name}") from None
         self._check_sender(proto, caller)
         message = cast(Request, decode(proto, InlineReceiver()))
+        if isinstance(message, Status):
+            return await (self._pages if message.first_variable else self._status).answer(message)
         answer = await self._step(message, caller, MAX_INLINE_MESSAGE)
-        if self._exposure and isinstance(answer, StatusReport):
-            answer = replace(answer, exposure=self._exposure)
         return encode(answer, InlineSender()).SerializeToString()
+
+    async def _report(self, message: Status) -> Answer:
+        report = await self._step(message, None, MAX_INLINE_MESSAGE)
+        assert isinstance(report, StatusReport)
+        return replace(report, exposure=self._exposure)
 
     async def _transfer(self, frames: object, context: grpc.aio.ServicerContext) -> None:
         caller = self._identity.member(context, self._executor.shard)

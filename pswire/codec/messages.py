@@ -132,6 +132,7 @@ KINDS |= {
     pb.Progress: many(Row(ms.Progress, pb.Progress, queue=NAME, position=POSITIVE), attrgetter("queue")),
     pb.EpochReport: many(Row(ms.EpochReport, pb.EpochReport, queue=NAME, epoch=POSITIVE)),
     pb.WorkerStatus: many(Row(ms.WorkerStatus, pb.WorkerStatus, name=NAME, state=STATE, lease_left=ANY)),
+    pb.Totals: one(Row(ms.Totals, pb.Totals)),
     pb.Traffic: one(Row(ms.Traffic, pb.Traffic)),
     pb.Staleness: one(Row(ms.Staleness, pb.Staleness)),
     pb.Change: many(Row(ms.Change, pb.Change, worker=NAME)),

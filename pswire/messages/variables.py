@@ -48,14 +48,16 @@ class RemoteWeights:
 
 @dataclass(frozen=True, slots=True)
 class UpdateGroup:
-    """Pushes of several workers that make one update, their mean; `number` counts the updates of shard 0.
+    """Pushes of several workers that make one update; `number` counts the updates of shard 0.
 
-    `proof` is as in `Frontier`.
+    `proof` is as in `Frontier`. `pushes` is how many they are, also those that are not among the `members`, as a shard
+    notes it that has no part of them; 0: as many as members.
     """
 
     number: int
     members: tuple[ChangeId, ...]
     proof: bytes = field(default=b"", repr=False, compare=False)
+    pushes: int = field(default=0, compare=False)
 
 
 # --- variables --------------------------------------------------------------------------------------------------------

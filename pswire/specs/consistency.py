@@ -3,10 +3,13 @@
 `psserver.core.policies` implements them. To add one, follow the table in CONTRIBUTING.md.
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import Annotated, Any, ClassVar, Self
 
-from pswire.specs.spec import COUNT, DECIMAL, Count, CountFromZero, NotNegative, TextSpec, parse
+from pswire.specs.spec import COUNT, DECIMAL, Count, CountFromZero, NotNegative, TextSpec, check_number, parse
 
 
 class PolicySpec(TextSpec):
@@ -57,26 +60,89 @@ class Bounded(Consistency):
     steps: CountFromZero
 
 
+class Aggregate(TextSpec):
+    """What the gradients of a synchronous update become."""
+
+    def left_out(self, gradients: int) -> int:
+        """How many of the least values of an element of so many gradients are left out, and of the largest."""
+        return 0
+
+
+@dataclass(frozen=True)
+class Mean(Aggregate):
+    """Their mean; a single gradient that is wrong can make it anything."""
+
+    form: ClassVar[str] = "mean"
+
+
+@dataclass(frozen=True)
+class Median(Aggregate):
+    """Their elementwise median: it lies among the values of right gradients if less than half are wrong."""
+
+    form: ClassVar[str] = "median"
+
+    def left_out(self, gradients: int) -> int:
+        """All but the middle one, or the middle two."""
+        return (gradients - 1) // 2
+
+
+@dataclass(frozen=True)
+class TrimmedMean(Aggregate):
+    """Their elementwise mean without this share of the least values, and of the largest: for so many wrong ones."""
+
+    form: ClassVar[str] = "trimmed:F (the share F of wrong gradients, above 0 and below 0.5)"
+    pattern: ClassVar[str] = f"trimmed:(?P<share>{DECIMAL})"
+    text: ClassVar[str] = "trimmed:{share!r}"
+    share: Annotated[float, partial(check_number, low=0, high=0.5, open_low=True)]
+
+    def left_out(self, gradients: int) -> int:
+        """The share, rounded up; but one or two gradients are left."""
+        return min(math.ceil(self.share * gradients - 1e-9), (gradients - 1) // 2)
+
+
+AGGREGATES: tuple[type[Aggregate], ...] = (Mean, Median, TrimmedMean)
+
+
 @dataclass(frozen=True)
 class Synchronous(Consistency):
     """An update is the mean of the first `workers` gradients that were computed with the weights before it.
 
         g <- (g_1 + ... + g_N) / N          (the first N to arrive; later ones of the same weights are dropped)
 
-    A job has `workers + backup` workers, so that an update waits for none of the slowest `backup`.
+    A job has `workers + backup` workers, so that an update waits for none of the slowest `backup`. In place of the mean
+    another `aggregate` withstands workers whose gradients are wrong.
 
-    Source: J. Chen et al., "Revisiting Distributed Synchronous SGD", 2016 (arXiv:1604.00981), section 3.
+    Sources: J. Chen et al., "Revisiting Distributed Synchronous SGD", 2016 (arXiv:1604.00981), section 3; of the
+    aggregates D. Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML 2018.
     """
 
-    form: ClassVar[str] = "sync:N or sync:N,backup=B (N gradients, from 1; B backup workers, from 0)"
-    pattern: ClassVar[str] = f"sync:(?P<workers>{COUNT})(?:,backup=(?P<backup>{COUNT}))?"
+    form: ClassVar[str] = (
+        "sync:N, sync:N,backup=B or sync:N,aggregate=A (N gradients, from 1; B backup workers, from 0; "
+        "A mean, median or trimmed:F)"
+    )
+    pattern: ClassVar[str] = (
+        f"sync:(?P<workers>{COUNT})(?:,backup=(?P<backup>{COUNT}))?(?:,aggregate=(?P<aggregate>[^,]+))?"
+    )
     decides: ClassVar[bool] = True
     orders: ClassVar[bool] = True
     workers: Count
     backup: CountFromZero = 0
+    aggregate: Aggregate = Mean()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.aggregate, TrimmedMean) and self.aggregate.share * self.workers > (self.workers - 1) // 2:
+            raise ValueError(f"{self.aggregate} of {self.workers} gradients leaves none: choose a smaller share")
 
     def __str__(self) -> str:
-        return f"sync:{self.workers}" + (f",backup={self.backup}" if self.backup else "")
+        backup = f",backup={self.backup}" if self.backup else ""
+        return f"sync:{self.workers}{backup}" + ("" if self.aggregate == Mean() else f",aggregate={self.aggregate}")
+
+    @classmethod
+    def of_texts(cls, texts: Mapping[str, str]) -> Self:
+        """As in `TextSpec`."""
+        counts: dict[str, Any] = {name: float(text) for name, text in texts.items() if name != "aggregate"}
+        return cls(**counts, aggregate=parse(texts.get("aggregate", "mean"), AGGREGATES, "aggregate"))
 
 
 @dataclass(frozen=True)

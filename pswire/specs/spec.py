@@ -12,7 +12,7 @@ import numbers
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, get_type_hints
+from typing import Annotated, Any, ClassVar, Self, TypeAlias, TypeVar, get_type_hints
 
 from pswire.errors import ConfigurationError
 
@@ -92,6 +92,11 @@ class TextSpec(Checked):
     def __str__(self) -> str:
         return (self.text or self.form).format_map(vars(self))
 
+    @classmethod
+    def of_texts(cls, texts: Mapping[str, str]) -> Self:
+        """With fields from the groups of `pattern`, by default numbers. Raises `ValueError` for what does not fit."""
+        return cls(**{name: float(number) for name, number in texts.items()})
+
 
 _Spec = TypeVar("_Spec", bound=Spec)
 _TextSpec = TypeVar("_TextSpec", bound=TextSpec)
@@ -143,7 +148,7 @@ def parse(text: str, choices: Sequence[type[_TextSpec]], noun: str) -> _TextSpec
         found = re.fullmatch(choice.pattern or re.escape(choice.form), text.strip())
         if found:
             try:
-                return choice(**{name: float(number) for name, number in found.groupdict().items() if number})
+                return choice.of_texts({name: text for name, text in found.groupdict().items() if text})
             except ValueError as error:
                 raise ConfigurationError(f"{text!r}: {error}") from error
     *forms, last = (choice.form for choice in choices)

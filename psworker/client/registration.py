@@ -42,8 +42,7 @@ class Registration:
         The initial values are gone. If several workers do so, the first one's values win.
         """
         shards, seen = range(self._calls.transport.shards), set()
-        reports = [self._calls.call(shard, ms.Status(), ms.StatusReport) for shard in shards]
-        known = [{one.spec.name: one for one in report.variables} for report in reports]
+        known = [self._variables(shard) for shard in shards]
         for declarations in self._made:
             again = []
             for declaration in declarations:
@@ -62,6 +61,15 @@ class Registration:
                 self._calls.sender.worker,
                 ", ".join(sorted(seen)),
             )
+
+    def _variables(self, shard: int) -> dict[str, ms.VariableStatus]:
+        """The variables of a shard by name, from as many answers as they need."""
+        known: dict[str, ms.VariableStatus] = {}
+        while True:
+            report = self._calls.call(shard, ms.Status(len(known)), ms.StatusReport)
+            known |= {one.spec.name: one for one in report.variables}
+            if not report.variables or len(known) >= report.totals.variables:
+                return known
 
     def _present_value(self, declaration: ms.Declaration) -> Array | None:
         if declaration.initial is not None:

@@ -286,7 +286,7 @@ def run(
     default="async",
     type=Parsed("POLICY", parse_consistency),
     envvar="PSSERVER_CONSISTENCY",
-    help="The consistency policy: async, bounded:S, sync:N or sync:N,backup=B.",
+    help="The consistency policy: async, bounded:S, or sync:N[,backup=B][,aggregate=A].",
 )
 @_option(
     "--staleness",

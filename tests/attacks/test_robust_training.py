@@ -18,16 +18,16 @@ from pswire.tensors.values import TensorSpec
 from tests.server_client import Client, join_all
 
 #: Seconds that others wait for a member without a push; its heartbeats come sooner than its lease ends.
-PROGRESS_TIMEOUT, LEASE = 0.2, 1.0
+PROGRESS_TIMEOUT, LEASE = 0.2, 3.0
 
 
 @contextmanager
-def servers(shards=1, **options):
+def servers(shards=1, lease=60.0, **options):
     """The clients of servers of one job, by shard."""
     with ExitStack() as stack:
         clients = []
         for shard in range(shards):
-            config = ServerConfig(shard=shard, shards=shards, lease=LEASE, **options)
+            config = ServerConfig(shard=shard, shards=shards, lease=lease, **options)
             clients.append(Client(stack.enter_context(ServerThread(config)).address))
             stack.callback(clients[-1].channel.close)
         yield clients
@@ -49,7 +49,7 @@ def renewing(client, member, waiting):
 
 @pytest.mark.parametrize("consistency", ["bounded:0", "sync:2"])
 def test_a_member_that_pushes_once_and_then_only_renews_its_lease_does_not_stop_the_others(consistency):
-    options = {"consistency": parse_consistency(consistency), "progress_timeout": PROGRESS_TIMEOUT}
+    options = {"consistency": parse_consistency(consistency), "progress_timeout": PROGRESS_TIMEOUT, "lease": LEASE}
     with servers(**options) as (client,), ThreadPoolExecutor(2) as threads:
         worker, member = client.join("worker"), client.join("member")
         client.register(worker, W=np.zeros(3, np.float32))
@@ -67,7 +67,7 @@ def test_a_member_that_pushes_once_and_then_only_renews_its_lease_does_not_stop_
 
 
 def test_a_member_that_leaves_out_a_part_of_its_push_and_renews_its_lease_does_not_stop_the_others():
-    options = {"consistency": parse_consistency("sync:2"), "progress_timeout": PROGRESS_TIMEOUT}
+    options = {"consistency": parse_consistency("sync:2"), "progress_timeout": PROGRESS_TIMEOUT, "lease": LEASE}
     with servers(2, **options) as clients, ThreadPoolExecutor(2) as threads:
         worker, member = join_all(clients, "worker"), join_all(clients, "member")
         clients[1].register(worker, W=np.zeros(3, np.float32))
@@ -116,3 +116,28 @@ def test_others_push_while_a_member_has_the_server_fill_large_tables_with_random
         assert pushes > 2
         first = client.unary(Pull(member, (), (Choice("T0", np.array([0, (1 << 14) - 1])),)))
         assert 0.1 < np.abs(first.values[0].array).mean() < 3
+
+
+def trained(consistency, steps=15):
+    """The distance from the goal after some steps of five workers, one of which pushes large finite numbers."""
+    goal = np.array([1, -2, 3], np.float32)
+    with servers(consistency=parse_consistency(consistency)) as (client,), ThreadPoolExecutor(5) as threads:
+        senders = [client.join(f"w{number}") for number in range(5)]
+        client.register(senders[0], GradientDescent(0.5), W=np.zeros(3, np.float32))
+        value, random = np.zeros(3, np.float32), np.random.default_rng(7)
+        for step in range(steps):
+            gradients = [value - goal + random.normal(0, 0.1, 3).astype(np.float32) for _ in range(4)]
+            gradients.append(random.choice([-1e6, 1e6], 3).astype(np.float32))
+            pushes = [
+                Push(sender, step + 1, (Gradient("W", step, gradient),), pull=("W",))
+                for sender, gradient in zip(senders, gradients, strict=True)
+            ]
+            answers = list(threads.map(client.transfer, pushes))
+            value = answers[0].values[0].array
+        return float(np.abs(value - goal).max())
+
+
+def test_sync_with_a_median_or_trimmed_mean_trains_beside_a_worker_that_pushes_garbage_and_with_the_mean_it_does_not():
+    assert trained("sync:5,aggregate=median") < 0.2
+    assert trained("sync:5,aggregate=trimmed:0.2") < 0.2
+    assert trained("sync:5") > 1e3

@@ -20,11 +20,13 @@ from typing import TypeAlias
 import numpy as np
 
 from psserver.core.events import Event
+from psserver.core.variables.aggregation import COST, robust
 from psserver.core.variables.delay_compensation import ServedWeights, compensated, corrected
 from psserver.core.variables.variable import Variable
 from pswire.messages import Gradient, Reply
 from pswire.optimizers import COMPUTE_DTYPES, Rule, Step
 from pswire.optimizers.optimizer import check_result
+from pswire.specs.consistency import Aggregate, Mean
 from pswire.tensors.compression import Packed, narrow_to_16_bits, unpacked
 from pswire.tensors.values import Array, IndexedSlices
 
@@ -112,7 +114,8 @@ def stages(tasks: Iterable[ArrayTask]) -> list[list[ArrayTask]]:
 class Update:
     """An update of `variable`, in place, by the `rule` it had when this was decided, at `step`.
 
-    `contributions`, one per push, borrow their arrays; `strength` is that of the delay compensation.
+    `contributions`, one per push, borrow their arrays; `strength` is that of the delay compensation. They become one
+    gradient by the `aggregate`, over this number of `pushes`.
     """
 
     variable: Variable
@@ -120,6 +123,8 @@ class Update:
     contributions: Sequence[Contribution]
     strength: float
     step: Step
+    aggregate: Aggregate = Mean()  # noqa: RUF009 - frozen
+    pushes: int = 1
 
     def task(self) -> ArrayTask:
         """The array task of this update."""
@@ -131,6 +136,8 @@ class Update:
             else:
                 cost += array.nbytes
                 divisible = divisible and isinstance(array, np.ndarray) and array.flags.c_contiguous
+        if self._is_robust:
+            cost *= COST
         part, elements = (self.part, variable.value.size) if divisible else (None, 0)
         return ArrayTask(variable.spec.name, cost, self.run, part, elements, self)
 
@@ -152,7 +159,7 @@ class Update:
             if served is not None and served.rows is None:
                 stretch = corrected(stretch, value - _elements(served.array, start, stop), self.strength)
             gradients.append(stretch)
-        total = mean(gradients)
+        total = self._aggregated(gradients)
         assert not isinstance(total, IndexedSlices), "a mean of arrays"
         self.rule.dense(value, slots, total, self.step)
 
@@ -168,8 +175,15 @@ class Update:
             self.rule.dense(value, slots, gradient, self.step)
         return rows, value, slots
 
+    @property
+    def _is_robust(self) -> bool:
+        return self.pushes > 1 and not isinstance(self.aggregate, Mean)
+
+    def _aggregated(self, gradients: Sequence[Array | IndexedSlices]) -> Array | IndexedSlices:
+        return robust(gradients, self.aggregate, self.pushes) if self._is_robust else mean(gradients)
+
     def _gradient(self) -> Array | IndexedSlices:
-        """The mean gradient; of rows, each once and in rising order."""
+        """The gradient of all pushes; of rows, each once and in rising order."""
         gradients = []
         for gradient, served in self.contributions:
             array = gradient.array
@@ -178,7 +192,7 @@ class Update:
             if served is not None:
                 array = compensated(array, self.variable.value, served, self.strength)
             gradients.append(array)
-        total = mean(gradients)
+        total = self._aggregated(gradients)
         if isinstance(total, IndexedSlices):
             with np.errstate(all="ignore"):
                 return total.summed()

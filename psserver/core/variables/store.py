@@ -30,6 +30,7 @@ from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, UnknownVariable
 from pswire.limits import MAX_CHOICES
 from pswire.optimizers import Step, UpdateSpec
 from pswire.optimizers.optimizer import GUARDED
+from pswire.specs.consistency import Aggregate, Mean
 from pswire.specs.encodings import ENCODINGS
 from pswire.tensors.compression import INT16, Packed
 from pswire.tensors.values import DTYPES, TensorSpec
@@ -41,8 +42,14 @@ ADDITION_GROWTH = 1e-20
 class Store:
     """The `variables` by name, and the weights `served` to workers, kept if delay compensation has a `strength`."""
 
-    def __init__(self, memory_limit: int | None = None, strength: float = 0.0) -> None:
+    def __init__(
+        self,
+        memory_limit: int | None = None,
+        strength: float = 0.0,
+        aggregate: Aggregate = Mean(),  # noqa: B008 - frozen
+    ) -> None:
         self.variables: dict[str, Variable] = {}
+        self._aggregate = aggregate
         self.strength, self.served = strength, ServedWeightsCache()
         self.copied_bytes: Callable[[], int] = lambda: 0  # of the copies of a cut
         self._memory_limit = memory_limit
@@ -294,9 +301,17 @@ class Store:
                 )
 
     def update(
-        self, pushes: Iterable[ms.Push], global_step: int, scale: float, magnitudes: Magnitudes, result: StepResult
+        self,
+        pushes: Iterable[ms.Push],
+        count: int,
+        global_step: int,
+        scale: float,
+        magnitudes: Magnitudes,
+        result: StepResult,
     ) -> None:
-        """Update each variable that has a gradient, by its rule with the mean of its gradients and `scale` of its rate.
+        """Update each variable that has a gradient, by its rule with these gradients in one and `scale` of its rate.
+
+        `count`: of the pushes of the update, also those of which only other shards have a part.
 
         A guarded update runs all tasks, and is done when this returns. If it raises `NotFinite`, nothing has changed.
         """
@@ -314,7 +329,7 @@ class Store:
             assert rule is not None, "check_gradients was not called"
             rate = variable.learning_rate if schedule is None else schedule.at(global_step)
             step = Step(variable.updates + 1, global_step, scale * rate)
-            updates.append(Update(variable, rule, mine, self.strength, step))
+            updates.append(Update(variable, rule, mine, self.strength, step, self._aggregate, count))
         guarded = result.settled and self.is_guarded(magnitudes)
         if guarded:
             run(result.tasks)

@@ -308,10 +308,13 @@ async def test_a_restarted_server_goes_on_without_a_stalled_worker_like_the_one_
             await asyncio.sleep(0)
         server.executor._send(ms.Tick(stalled=("b",)))
         assert (await held).outcome is ms.Outcome.APPLIED
+        before = server.killed("before")
         await server.checkpoint()  # the state has it too
         second = ms.Push(A, 2, (ms.Gradient("W", 1, -np.ones(2)),))
         assert (await server.ask(second)).outcome is ms.Outcome.APPLIED
         killed = server.killed("two")
+    async with Server(before, consistency="sync:2", journal=True) as again:
+        assert again.W == [1, 1]
     for folder in (killed, tmp_path / "one"):
         async with Server(folder, consistency="sync:2", journal=True) as again:
             assert again.W == [2, 2]

@@ -31,6 +31,7 @@ RANGES = {
     "[0,1)": ([0, BELOW], [-1e-300, 1], "at least 0 and below 1"),
     "[0,1]": ([0, 1], [-1e-300, ABOVE], "at least 0 and at most 1"),
     "(0,1]": ([5e-324, 1], [0, ABOVE], "more than 0 and at most 1"),
+    "(0,0.5)": ([5e-324, 0.5 - 2**-54], [0, 0.5], "more than 0 and below 0.5"),
     "count": ([1, *COUNTS], [0, *NO_COUNTS], "(at least 1 and below 9.0072e|a whole number)"),
     "count>=0": ([0, *COUNTS], NO_COUNTS, "(at least 0 and below 9.0072e|a whole number)"),
 }
@@ -64,6 +65,7 @@ EXAMPLES = [
     (initializers.truncated_normal(0.5), "stddev >=0, mean finite"),
     (consistency.Bounded(1), "steps count>=0"),
     (consistency.Synchronous(2), "workers count, backup count>=0"),
+    (consistency.TrimmedMean(0.2), "share (0,0.5)"),
     (consistency.DelayCompensation(), "strength >=0"),
     (consistency.DropStalePushes(1), "above count>=0"),
     (encodings.TopK(0.5), "fraction (0,1]"),
@@ -84,7 +86,8 @@ def family_of(spec):
 def test_a_field_takes_the_ends_of_its_range_and_an_error_names_spec_and_field(spec, fields):
     assert {type(example) for example in PLAIN} == {one for family in FAMILIES for one in family.kinds.values()}
     ranges = dict(entry.split() for entry in fields.split(", ") if entry)
-    numeric = {field.name for field in dataclasses.fields(spec) if not isinstance(getattr(spec, field.name), tuple)}
+    others = tuple, consistency.Aggregate
+    numeric = {field.name for field in dataclasses.fields(spec) if not isinstance(getattr(spec, field.name), others)}
     assert ranges.keys() == numeric - ({"seed"} if isinstance(spec, initializers.RowConstant) else set())
     for name, kind in ranges.items():
         error = f"^{type(spec).__name__}: {name} must be "
@@ -175,6 +178,8 @@ def parser_of(spec):
         ("bounded:12", consistency.Bounded(steps=12), True),
         ("sync:1", consistency.Synchronous(1), True),
         ("sync:3,backup=1", consistency.Synchronous(workers=3, backup=1), True),
+        ("sync:3,aggregate=median", consistency.Synchronous(3, aggregate=consistency.Median()), True),
+        ("sync:5,backup=2,aggregate=trimmed:0.2", consistency.Synchronous(5, 2, consistency.TrimmedMean(0.2)), True),
         ("none", consistency.IgnoreStaleness(), False),
         ("scale", consistency.ScaleByStaleness(), False),
         ("delay-compensated:0.04", consistency.DelayCompensation(), False),
@@ -221,7 +226,35 @@ def test_a_checkpoint_is_due_after_its_seconds_or_after_its_steps():
     assert [steps.due(1e9, 999), steps.due(0, 1000)] == [False, True]
 
 
-CONSISTENCY_FORMS = "async", "bounded:S", "sync:N", "sync:N,backup=B"
+@pytest.mark.parametrize(
+    ("aggregate", "error"),
+    [
+        ("middle", "'middle' is not a valid aggregate: use mean; median; or trimmed:F"),
+        ("trimmed:0.5", "TrimmedMean: share must be more than 0 and below 0.5"),
+        ("trimmed:0", "TrimmedMean: share must be more than 0 and below 0.5"),
+        ("trimmed:0.3", "trimmed:0.3 of 4 gradients leaves none: choose a smaller share"),
+    ],
+)
+def test_an_aggregate_that_does_not_exist_or_leaves_no_gradient_is_refused(aggregate, error):
+    with pytest.raises(ConfigurationError, match=error):
+        parse_consistency(f"sync:4,aggregate={aggregate}")
+    assert parse_consistency("sync:4,aggregate=mean") == consistency.Synchronous(4)
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "left_out"),
+    [
+        (consistency.Mean(), [0] * 10),
+        (consistency.Median(), [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]),
+        (consistency.TrimmedMean(0.2), [0, 0, 1, 1, 1, 2, 2, 2, 2, 2]),
+        (consistency.TrimmedMean(0.4), [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]),
+    ],
+)
+def test_an_aggregate_leaves_out_its_share_rounded_up_and_never_all(aggregate, left_out):
+    assert [aggregate.left_out(gradients) for gradients in range(1, 11)] == left_out
+
+
+CONSISTENCY_FORMS = "async", "bounded:S", "sync:N", "sync:N,backup=B", "sync:N,aggregate=A"
 STALENESS_FORMS = "none", "scale", "delay-compensated", "delay-compensated:L", "drop:T"
 NO_CONSISTENCY = [
     *("", "asynchronous", "ASYNC", "async:1", "bounded", "bounded:", "bounded:-1", "bounded:1.5", "bounded:٣", "none"),
