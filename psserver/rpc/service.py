@@ -40,7 +40,7 @@ SERVICE_NAME: str = _SERVICE.full_name
 
 #: Unary calls at the same time, of one member, and of one connection of strangers: those who have no token yet, or ask
 #: for the status.
-CALLS_OF_A_MEMBER, CALLS_OF_A_STRANGER = 64, 16
+CALLS_OF_A_MEMBER, CALLS_OF_A_STRANGER = 64, 32
 
 #: Strangers together have the limit of calls divided by this, and so many calls per second; seconds for their messages.
 STRANGERS_PART, STRANGER_RATE, STRANGER_SECONDS = 40, 100.0, 5.0
