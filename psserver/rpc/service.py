@@ -6,13 +6,13 @@ arrived. A failure ends one call, with an error of the paramserver family, and n
 """
 
 from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar, cast
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
 
 from psserver.rpc.admission import Admission
@@ -23,20 +23,25 @@ from psserver.rpc.reception import MIN_UNFINISHED, Reception, unfinished_message
 from psserver.rpc.status_answers import StatusAnswers
 from psserver.rpc.streams import Streams
 from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays, SharedMemory
-from psserver.runtime.executor import STOPPING_ERROR, AnswerTooLarge, Executor
-from pswire.codec import check_size, decode, encode, from_frame, request_of, sender_of, to_frame
-from pswire.errors import Malformed, Unavailable
+from psserver.runtime.executor import MAX_ENTRIES_IN_LOOP, STOPPING_ERROR, AnswerTooLarge, Executor, is_large
+from pswire.codec import check_size, count_entries, decode, encode, from_frame, parse, request_of, sender_of, to_frame
+from pswire.errors import Malformed, Unauthenticated, Unavailable
+from pswire.limits import MAX_SMALL_REQUEST
 from pswire.messages import Allocator, Answer, Request, Status, StatusReport, tensor_bytes
-from pswire.tensors.frames import Incoming, incoming
-from pswire.tensors.shared_memory import SharedReceiver
+from pswire.tensors.frames import Incoming, incoming, split
+from pswire.tensors.shared_memory import Region, SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import MAX_INLINE_MESSAGE, InlineReceiver, InlineSender
+from pswire.tensors.wire import SLICE
 from pswire.v1 import paramserver_pb2 as pb
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
 
 #: The service's full name, for health checks and reflection.
 SERVICE_NAME: str = _SERVICE.full_name
+
+#: Bytes of a request that is decoded in the event loop, however many entries it has: some 400 at most.
+MAX_BYTES_DECODED_IN_LOOP = 8 << 10
 
 #: Unary calls at the same time, of one member, and of one connection of strangers: those who have no token yet, or ask
 #: for the status.
@@ -124,16 +129,17 @@ class Service:
 
     async def _answer(self, kind: type[Proto], request: bytes, caller: Claims | None) -> bytes:
         check_size(kind, len(request))
-        try:
-            proto = kind.FromString(request)
-        except DecodeError:
-            raise Malformed(f"{len(request):,} bytes that are not a {kind.DESCRIPTOR.full_name}") from None
+        if caller is None and len(request) > MAX_SMALL_REQUEST:
+            raise Unauthenticated(f"a {kind.__name__} of {len(request):,} bytes of nobody who has joined: join first")
+        aside, proto = self._executor.aside, kind()
+        await aside(parse, proto, request) if len(request) > SLICE else parse(proto, request)
         self._check_sender(proto, caller)
-        message = cast(Request, decode(proto, InlineReceiver()))
-        if isinstance(message, Status):
-            return await (self._pages if message.first_variable else self._status).answer(message)
-        answer = await self._step(message, caller, MAX_INLINE_MESSAGE)
-        return encode(answer, InlineSender()).SerializeToString()
+        large = _is_large(proto, len(request))
+        decoded = await aside(decode, proto, InlineReceiver()) if large else decode(proto, InlineReceiver())
+        if isinstance(decoded, Status):
+            return await (self._pages if decoded.first_variable else self._status).answer(decoded)
+        answer = await self._step(cast(Request, decoded), caller, MAX_INLINE_MESSAGE)
+        return await aside(_reply, answer) if is_large(answer) else _reply(answer)
 
     async def _report(self, message: Status) -> Answer:
         report = await self._step(message, None, MAX_INLINE_MESSAGE)
@@ -147,7 +153,7 @@ class Service:
             with self._streams.open(caller.sender, context) as stream:
                 while (data := await stream.next_call()) is not grpc.aio.EOF:
                     attached.settle()
-                    frame = incoming(data)
+                    frame = await self._frame(data)
                     if frame.header.WhichOneof("piece") == "attach":
                         self._executor.shard.check_sender(caller.sender)
                         reply = pb.Frame(attached=attached.attach(frame.header.attach))
@@ -157,50 +163,51 @@ class Service:
         finally:
             attached.close()
 
+    async def _frame(self, data: bytes) -> Incoming:
+        """The first frame of a call."""
+        parts = split(data)
+        return await self._executor.aside(parts.parse, parse) if parts.head_bytes > SLICE else parts.parse(parse)
+
     async def _call(
         self,
         frame: Incoming,
-        nbytes: int,
+        frame_bytes: int,
         caller: Claims,
         attached: AttachedSegments,
         context: grpc.aio.ServicerContext,
     ) -> None:
-        """Serve one call, whose first frame has `nbytes`; larger messages and answers wait for admission."""
-        self._check_sender(request_of(frame), caller)
+        """Serve one call, with the size of its first frame; larger messages and answers wait for admission."""
+        proto, account = request_of(frame), caller.sender.worker
+        self._check_sender(proto, caller)
         receiver = StreamReceiver(frame.data, SharedReceiver(attached.memories))
-        message = cast(Request, from_frame(frame, receiver))
-        region, account = attached.region(frame.header), caller.sender.worker
-        if not receiver.nbytes and tensor_bytes(message) <= MAX_INLINE_MESSAGE:
-            self._admission.hold(account, nbytes)
-            try:
-                answer = await self._step(message, caller, MAX_INLINE_MESSAGE, region)
-                sender = StreamSender(region)
-                header = to_frame(answer, sender)
-                self._admission.count(account, sender.nbytes)
-                nbytes += sender.nbytes
-                await self._send(header, sender, context)
-                return
-            except AnswerTooLarge:
-                pass  # as a large one, below
-            finally:
-                self._admission.release(account, nbytes)
-        async with self._admission.reserve(account, self._executor.admit(message)):
+        aside, large = self._executor.aside, _is_large(proto, frame.nbytes)
+        self._admission.hold(account, frame_bytes)
+        try:
+            message, nbytes = await aside(_read, frame, receiver) if large else _read(frame, receiver)
+            region = attached.region(frame.header)
+            if not receiver.nbytes and nbytes <= MAX_INLINE_MESSAGE:
+                with suppress(AnswerTooLarge):
+                    answer = await self._step(message, caller, MAX_INLINE_MESSAGE, region)
+                    await self._send(answer, region, account, context)
+                    return
+        finally:
+            self._admission.release(account, frame_bytes)
+        async with self._admission.reserve(account, await self._executor.admit(message)):
             allocator: Allocator | None = region
             if receiver.nbytes:
-                receiver.allocate()
-                message = cast(Request, from_frame(frame, receiver))
+                message = await aside(_allocate, frame, receiver) if large else _allocate(frame, receiver)
                 deadline = Deadline(self._timeout)
                 while not receiver.complete:
                     data = await deadline.wait(context.read())
                     if data is grpc.aio.EOF:
                         raise Malformed("the stream ended before the data that its header announced: not applied")
-                    receiver.feed(incoming(data))
+                    chunk = incoming(data)
+                    await aside(receiver.feed, chunk) if large else receiver.feed(chunk)
                     deadline.passed(len(data))
                 if region is None and not self._executor.borrows_arrays:
                     allocator = ReusedArrays(message)
             answer = await self._step(message, caller, None, allocator)
-            sender = StreamSender(region)
-            await self._send(to_frame(answer, sender), sender, context)
+            await self._send(answer, region, None, context)
 
     def _check_sender(self, proto: Proto, caller: Claims | None) -> None:
         """Refuse a request of nobody who takes part, before anything is made of the rest of it."""
@@ -216,11 +223,41 @@ class Service:
         answer = await self._executor.step(self._identity.hashed(message), most, allocator)
         return self._identity.proved(message, answer, self._executor.shard)
 
-    async def _send(self, header: pb.Frame, sender: StreamSender, context: grpc.aio.ServicerContext) -> None:
-        deadline = Deadline(self._timeout)
-        for frame in sender.frames(header):
-            await deadline.wait(context.write(frame))
-            deadline.passed(len(frame))
+    async def _send(
+        self, answer: Answer, region: Region | None, account: str | None, context: grpc.aio.ServicerContext
+    ) -> None:
+        """Send an answer, whose bytes count under the account; None: they do already."""
+        sender = StreamSender(region)
+        header = await self._executor.aside(to_frame, answer, sender) if is_large(answer) else to_frame(answer, sender)
+        deadline, counted = Deadline(self._timeout), 0 if account is None else sender.nbytes
+        self._admission.count(account or "", counted)
+        try:
+            for frame in sender.frames(header):
+                await deadline.wait(context.write(frame))
+                deadline.passed(len(frame))
+        finally:
+            self._admission.release(account or "", counted)
 
     async def _in_time(self, step: Awaitable[_Result]) -> _Result:
         return await Deadline(self._timeout).wait(step)
+
+
+def _is_large(proto: Proto, nbytes: int) -> bool:
+    """Whether a request of so many bytes has too many entries for the event loop."""
+    return nbytes > MAX_BYTES_DECODED_IN_LOOP and count_entries(proto) > MAX_ENTRIES_IN_LOOP
+
+
+def _reply(answer: Answer) -> bytes:
+    return encode(answer, InlineSender()).SerializeToString()
+
+
+def _read(frame: Incoming, receiver: StreamReceiver) -> tuple[Request, int]:
+    """The request of a frame, and the bytes of its arrays."""
+    message = cast(Request, from_frame(frame, receiver))
+    return message, tensor_bytes(message)
+
+
+def _allocate(frame: Incoming, receiver: StreamReceiver) -> Request:
+    """The request of a frame, with memory for its arrays."""
+    receiver.allocate()
+    return cast(Request, from_frame(frame, receiver))
