@@ -16,9 +16,12 @@ from pswire.security.token_channel import TokenChannel
 #: The metadata of calls with the token of a member (`pswire.messages.Joined.token`).
 MEMBER_TOKEN = "ps-member-bin"
 
-_MESSAGE_SIZES = (  # 2 MiB of tensors and their descriptions, or a Status of many variables
-    ("grpc.max_receive_message_length", (4 << 20) + (64 << 10)),
-    ("grpc.max_send_message_length", (4 << 20) + (64 << 10)),
+#: Bytes of a message: 2 MiB of tensors and their descriptions, or a Status of many variables.
+MAX_MESSAGE = (4 << 20) + (64 << 10)
+
+_MESSAGE_SIZES = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE),
+    ("grpc.max_send_message_length", MAX_MESSAGE),
 )
 
 #: A server that starts late, or again, is found within 0.5 s. A connection ends when sent data has not been

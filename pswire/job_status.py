@@ -82,7 +82,8 @@ class JobStatus:
     `nbytes` are sums. `half_pushes` counts pushes that only some shards have applied: those that workers report, and
     those interrupted by the death of a worker. `lost_pushes` were acknowledged, and given up when all shards went back
     to a checkpoint: those of the shard with the most, as far as their workers have reported them. `jobs` of these
-    servers, the present one last, and why that was `stopped`, are those of the first shard that answers.
+    servers, the present one last, and why that was `stopped`, are those of the first shard that answers. `omitted` says
+    of which lists shards have reported a part; a variable is listed if all shards that answer have listed their parts.
     """
 
     answers: tuple[ShardAnswer, ...]
@@ -103,6 +104,7 @@ class JobStatus:
     jobs: tuple[JobReport, ...]
     stopped: str
     problems: tuple[str, ...]
+    omitted: tuple[str, ...] = ()
 
 
 def merge_reports(answers: Sequence[ShardAnswer]) -> JobStatus:
@@ -128,6 +130,7 @@ def merge_reports(answers: Sequence[ShardAnswer]) -> JobStatus:
         jobs=reports[0].jobs if reports else (),
         stopped=reports[0].stopped if reports else "",
         problems=tuple(_problems(answers)),
+        omitted=tuple(_omitted(reports)),
     )
 
 
@@ -143,9 +146,29 @@ def _grouped(pairs: Iterable[tuple[_Key, _Value]]) -> dict[_Key, list[_Value]]:
     return groups
 
 
+def _omitted(reports: Sequence[StatusReport]) -> Iterable[str]:
+    for report in reports:
+        totals = report.totals
+        for what, listed, total in (
+            ("variables", len(report.variables), totals.variables),
+            ("workers", len(report.workers), totals.workers),
+            ("data queues", len(report.queues), totals.queues),
+        ):
+            if listed < total:
+                yield f"shard {report.shard} lists {listed:,} of {total:,} {what}"
+
+
 def _variables(reports: Sequence[StatusReport]) -> tuple[JobVariable, ...]:
     parts = _grouped((one.spec.name, (report.shard, one)) for report in reports for one in report.variables)
+    if any(len(report.variables) < report.totals.variables for report in reports):
+        parts = {name: mine for name, mine in parts.items() if _is_whole([one for _, one in mine])}
     return tuple(_variable(*zip(*partitions, strict=True)) for partitions in parts.values())
+
+
+def _is_whole(variables: Sequence[VariableStatus]) -> bool:
+    """Whether these partitions of a variable are all of it."""
+    part = variables[0].part
+    return part is None or sum([one.spec.shape[0] for one in variables]) == part.of
 
 
 def _variable(shards: tuple[int, ...], variables: tuple[VariableStatus, ...]) -> JobVariable:
@@ -217,9 +240,15 @@ def _is_half(pushes: Mapping[int, LastPush], shards: Container[int]) -> bool:
 def _changes(reports: Sequence[StatusReport]) -> tuple[Change, ...]:
     """In the order of their steps; the reports of several shards about one change are merged."""
     changes = [change for report in reports for change in report.changes]
-    same = _grouped(((one.global_step, one.worker, one.optimizer), one.names) for one in changes)
+    same = _grouped(((one.global_step, one.worker, one.optimizer), one) for one in changes)
     return tuple(
-        Change(step, worker, _distinct(itertools.chain(*same[step, worker, optimizer])), optimizer)
+        Change(
+            step,
+            worker,
+            _distinct(itertools.chain(*[one.names for one in same[step, worker, optimizer]])),
+            optimizer,
+            sum([one.others for one in same[step, worker, optimizer]]),
+        )
         for step, worker, optimizer in sorted(same, key=lambda key: key[0])
     )
 

@@ -137,6 +137,8 @@ def tables(job: JobStatus, *, servers: bool = True) -> RenderableType:
     ):
         if table.rows:
             parts += ["", table]
+    if job.omitted:
+        parts += ["", *[_text(line, "dim") for line in job.omitted]]
     return Group(*parts)
 
 
@@ -248,24 +250,26 @@ def _done(queue: QueueStatus) -> str:
 
 
 def _live(report: StatusReport) -> int:
-    return sum(one.state == "live" for one in report.workers)
+    return report.totals.live or sum(one.state == "live" for one in report.workers)
 
 
 def _of_report(cell: Callable[[StatusReport], str], silent: str = _NONE) -> Callable[[ShardAnswer], str]:
     return lambda answer: silent if answer.report is None else cell(answer.report)
 
 
-def _names(names: Sequence[str]) -> str:
-    """Names of variables; of many the first ones, and how many others there are."""
-    listed = ", ".join(names[:_MOST_NAMES])
-    return listed if len(names) <= _MOST_NAMES else f"{listed} and {len(names) - _MOST_NAMES} others"
+def _names(names: Sequence[str], others: int = 0) -> str:
+    """Names of variables; of many the first ones, and how many others there are, besides those that are not named."""
+    listed, others = ", ".join(names[:_MOST_NAMES]), others + max(0, len(names) - _MOST_NAMES)
+    return f"{listed} and {others:,} others" if others else listed
 
 
 _SHARDS = (
     Column("shard", _of_report(lambda report: f"{report.shard}/{report.shards}", "?")),
     Column("address", lambda answer: answer.address, shortest=21),
     Column("step", _of_report(lambda report: f"{report.global_step:,}", "silent"), number=True),
-    Column("vars", _of_report(lambda report: f"{len(report.variables):,}"), 4, number=True),
+    Column(
+        "vars", _of_report(lambda report: f"{max(report.totals.variables, len(report.variables)):,}"), 4, number=True
+    ),
     Column("memory", _of_report(lambda report: size(report.nbytes)), 1, number=True),
     Column("pushes/s", _of_report(lambda report: f"{report.traffic.pushes:,.1f}"), 7, number=True),
     Column("in/s", _of_report(lambda report: size(report.traffic.bytes_in)), 8, number=True),
@@ -319,7 +323,7 @@ _OPTIMIZERS = (
 _CHANGES = (
     Column("after step", lambda change: f"{change.global_step:,}", number=True),
     Column("worker", lambda change: change.worker, shortest=12),
-    Column("variables", lambda change: _names(change.names), shortest=12),
+    Column("variables", lambda change: _names(change.names, change.others), shortest=12),
     Column("optimizer", lambda change: _optimizer(change.optimizer, None), shortest=18),
 )
 

@@ -9,6 +9,7 @@ outside, in `psserver.runtime.executor` and `psserver.rpc.server`.
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, NoReturn
 
 from psserver.core import events
@@ -52,6 +53,9 @@ MAX_CUT_GAP = 1 << 32
 
 #: Workers, epochs and changes that a status lists, live workers and the newest first, so that it fits into a message.
 MAX_LISTED = 1000
+
+#: Variables that a change of hyperparameters names.
+MAX_NAMED = 100
 
 #: What a stalled worker and its row of the status are told.
 _STALLED = "nobody: it has held others up for longer than --progress-timeout, and they go on without it until it pushes"
@@ -406,7 +410,7 @@ class Shard:
             case ms.Reset():
                 self._reset(ticket, message, now, result)
             case ms.Status():
-                result.replies.append(ms.Reply(ticket, self.status(now)))
+                result.replies.append(ms.Reply(ticket, self.status(now, message.first_variable)))
             case ms.Tick():
                 self._tick(message, now, result)
         traffic = self._traffic
@@ -720,7 +724,8 @@ class Shard:
 
     def _tune(self, ticket: int, message: ms.Tune, member: Member, result: StepResult) -> None:
         optimizer = self._store.tune(message)
-        change = ms.Change(self.global_step, member.name, message.names, optimizer)
+        names = message.names[:MAX_NAMED]
+        change = ms.Change(self.global_step, member.name, names, optimizer, len(message.names) - len(names))
         self._changes = [*self._changes, change][-MAX_LISTED:]
         self._pending.abandon(member, result)  # a held push would settle an older number later
         if message.cut < self.cuts.late_below:
@@ -852,15 +857,18 @@ class Shard:
         if not self._queues.take(ticket, message, now, result):
             self._wait_without_pushes(member, result)
 
-    def status(self, now: float) -> ms.StatusReport:
+    def status(self, now: float, first_variable: int = 0) -> ms.StatusReport:
         """The answer to `Status`."""
+        listed = islice(self._store, first_variable, first_variable + MAX_LISTED)
+        members, queues = self._members, self._queues.status()
+        totals = ms.Totals(len(self._store.variables), members.joined, members.live_count, len(queues))
         pending, half_pushes = self._pending, self._members.half_pushes
         return ms.StatusReport(
             self.shard,
             self.shards,
             self.global_step,
             self._repeated,
-            variables=tuple([variable.status() for variable in self._store]),
+            variables=tuple([variable.status() for variable in listed]),
             workers=tuple([self._worker_status(one, now) for one in self._members.newest(MAX_LISTED)]),
             epochs=tuple(self._queues.reports()[-MAX_LISTED:]),
             dropped=pending.dropped,
@@ -873,9 +881,10 @@ class Shard:
             half_pushes=half_pushes.count,
             last_pushes=half_pushes.last_pushes(MAX_LISTED),
             storage=self._storage_status(),
-            queues=tuple(self._queues.status()[-MAX_LISTED:]),
+            queues=tuple(queues[-MAX_LISTED:]),
             jobs=(*self._jobs.earlier, self._job_report()),
             stopped=self._queues.stopped,
+            totals=totals,
         )
 
     def _worker_status(self, one: Member, now: float) -> ms.WorkerStatus:

@@ -16,27 +16,32 @@ from typing import Any, TypeVar, cast
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
 
 from psserver.rpc.admission import Admission
 from psserver.rpc.identity import Claims, Identity
+from psserver.rpc.status_answers import StatusAnswers
 from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays, SharedMemory
-from psserver.runtime.executor import STOPPING_ERROR, AnswerTooLarge, Executor
+from psserver.runtime.executor import MAX_ENTRIES_IN_LOOP, STOPPING_ERROR, AnswerTooLarge, Executor, is_large
 from pswire.channel import status_of
-from pswire.codec import check_size, decode, encode, from_frame, request_of, sender_of, to_frame
-from pswire.errors import InternalError, Malformed, ParamServerError, TimedOut, Unavailable
-from pswire.messages import Allocator, Answer, Request, StatusReport, tensor_bytes
-from pswire.tensors.frames import Incoming, incoming
+from pswire.codec import check_size, count_entries, decode, encode, from_frame, parse, request_of, sender_of, to_frame
+from pswire.errors import InternalError, Malformed, ParamServerError, TimedOut, Unauthenticated, Unavailable
+from pswire.limits import MAX_SMALL_REQUEST
+from pswire.messages import Allocator, Answer, Request, Status, StatusReport, tensor_bytes
+from pswire.tensors.frames import Incoming, incoming, split
 from pswire.tensors.shared_memory import SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import MAX_INLINE_MESSAGE, InlineReceiver, InlineSender
+from pswire.tensors.wire import SLICE
 from pswire.v1 import paramserver_pb2 as pb
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
 
 #: The service's full name, for health checks and reflection.
 SERVICE_NAME: str = _SERVICE.full_name
+
+#: Bytes of a request that is decoded in the event loop, however many entries it has: some 400 at most.
+MAX_BYTES_DECODED_IN_LOOP = 8 << 10
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +73,7 @@ class Service:
         self._timeout = timeout
         self._idle: set[asyncio.Task[Any]] = set()
         self._closing = False
+        self._status, self._pages = StatusAnswers(self._report), StatusAnswers(self._report)
 
     def close(self) -> None:
         """End streams between two calls; others end after their call."""
@@ -91,17 +97,23 @@ class Service:
 
     async def _unary(self, kind: type[Proto], request: bytes, context: grpc.aio.ServicerContext) -> bytes:
         check_size(kind, len(request))
-        try:
-            proto = kind.FromString(request)
-        except DecodeError:
-            raise Malformed(f"{len(request):,} bytes that are not a {kind.DESCRIPTOR.full_name}") from None
         caller = self._identity.caller(context)
+        if caller is None and len(request) > MAX_SMALL_REQUEST:
+            raise Unauthenticated(f"a {kind.__name__} of {len(request):,} bytes of nobody who has joined: join first")
+        aside, proto = self._executor.aside, kind()
+        await aside(parse, proto, request) if len(request) > SLICE else parse(proto, request)
         self._check_sender(proto, caller)
-        message = cast(Request, decode(proto, InlineReceiver()))
-        answer = await self._step(message, caller, MAX_INLINE_MESSAGE)
-        if self._exposure and isinstance(answer, StatusReport):
-            answer = replace(answer, exposure=self._exposure)
-        return encode(answer, InlineSender()).SerializeToString()
+        large = _is_large(proto, len(request))
+        decoded = await aside(decode, proto, InlineReceiver()) if large else decode(proto, InlineReceiver())
+        if isinstance(decoded, Status):
+            return await (self._pages if decoded.first_variable else self._status).answer(decoded)
+        answer = await self._step(cast(Request, decoded), caller, MAX_INLINE_MESSAGE)
+        return await aside(_reply, answer) if is_large(answer) else _reply(answer)
+
+    async def _report(self, message: Status) -> Answer:
+        report = await self._step(message, None, MAX_INLINE_MESSAGE)
+        assert isinstance(report, StatusReport)
+        return replace(report, exposure=self._exposure)
 
     async def _transfer(self, frames: object, context: grpc.aio.ServicerContext) -> None:
         caller = self._identity.member(context, self._executor.shard)
@@ -110,7 +122,7 @@ class Service:
             data = await self._in_time(context.read())
             while data is not grpc.aio.EOF:
                 attached.settle()
-                frame = incoming(data)
+                frame = await self._frame(data)
                 if frame.header.WhichOneof("piece") == "attach":
                     self._executor.shard.check_sender(caller.sender)
                     reply = pb.Frame(attached=attached.attach(frame.header.attach))
@@ -120,6 +132,11 @@ class Service:
                 data = await self._next_call(context)
         finally:
             attached.close()
+
+    async def _frame(self, data: bytes) -> Incoming:
+        """The first frame of a call."""
+        parts = split(data)
+        return await self._executor.aside(parts.parse, parse) if parts.head_bytes > SLICE else parts.parse(parse)
 
     async def _next_call(self, context: grpc.aio.ServicerContext) -> bytes:
         """The first frame of the next call, without a timeout: between its calls a worker computes."""
@@ -142,25 +159,27 @@ class Service:
         self, frame: Incoming, caller: Claims, attached: AttachedSegments, context: grpc.aio.ServicerContext
     ) -> None:
         """Serve one call; larger messages and answers wait for admission."""
-        self._check_sender(request_of(frame), caller)
+        proto = request_of(frame)
+        self._check_sender(proto, caller)
         receiver = StreamReceiver(frame.data, SharedReceiver(attached.memories))
-        message = cast(Request, from_frame(frame, receiver))
+        aside, large = self._executor.aside, _is_large(proto, frame.nbytes)
+        message, nbytes = await aside(_read, frame, receiver) if large else _read(frame, receiver)
         region = attached.region(frame.header)
-        if not receiver.nbytes and tensor_bytes(message) <= MAX_INLINE_MESSAGE:
+        if not receiver.nbytes and nbytes <= MAX_INLINE_MESSAGE:
             with suppress(AnswerTooLarge):
                 answer = await self._step(message, caller, MAX_INLINE_MESSAGE, region)
                 await self._send(answer, StreamSender(region), context)
                 return
-        async with self._admission.reserve(self._executor.admit(message)):
+        async with self._admission.reserve(await self._executor.admit(message)):
             allocator: Allocator | None = region
             if receiver.nbytes:
-                receiver.allocate()
-                message = cast(Request, from_frame(frame, receiver))
+                message = await aside(_allocate, frame, receiver) if large else _allocate(frame, receiver)
                 while not receiver.complete:
                     data = await self._in_time(context.read())
                     if data is grpc.aio.EOF:
                         raise Malformed("the stream ended before the data that its header announced: not applied")
-                    receiver.feed(incoming(data))
+                    chunk = incoming(data)
+                    await aside(receiver.feed, chunk) if large else receiver.feed(chunk)
                 if region is None and not self._executor.borrows_arrays:
                     allocator = ReusedArrays(message)
             answer = await self._step(message, caller, None, allocator)
@@ -181,7 +200,8 @@ class Service:
         return self._identity.proved(message, answer, self._executor.shard)
 
     async def _send(self, answer: Answer, sender: StreamSender, context: grpc.aio.ServicerContext) -> None:
-        for frame in sender.frames(to_frame(answer, sender)):
+        header = await self._executor.aside(to_frame, answer, sender) if is_large(answer) else to_frame(answer, sender)
+        for frame in sender.frames(header):
             await self._in_time(context.write(frame))
 
     async def _in_time(self, step: Awaitable[_Result]) -> _Result:
@@ -190,6 +210,27 @@ class Service:
                 return await step
         except TimeoutError:
             raise TimedOut(f"the transfer stalled for {self._timeout:g} s and was aborted") from None
+
+
+def _is_large(proto: Proto, nbytes: int) -> bool:
+    """Whether a request of so many bytes has too many entries for the event loop."""
+    return nbytes > MAX_BYTES_DECODED_IN_LOOP and count_entries(proto) > MAX_ENTRIES_IN_LOOP
+
+
+def _reply(answer: Answer) -> bytes:
+    return encode(answer, InlineSender()).SerializeToString()
+
+
+def _read(frame: Incoming, receiver: StreamReceiver) -> tuple[Request, int]:
+    """The request of a frame, and the bytes of its arrays."""
+    message = cast(Request, from_frame(frame, receiver))
+    return message, tensor_bytes(message)
+
+
+def _allocate(frame: Incoming, receiver: StreamReceiver) -> Request:
+    """The request of a frame, with memory for its arrays."""
+    receiver.allocate()
+    return cast(Request, from_frame(frame, receiver))
 
 
 async def _guarded(

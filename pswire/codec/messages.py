@@ -32,6 +32,7 @@ from pswire.codec.tensors import VALUES_AND_CHOICES
 from pswire.errors import InvalidMessage, Malformed, TooLarge
 from pswire.limits import MAX_ENTRIES, MAX_SMALL_REQUEST
 from pswire.specs.encodings import ENCODINGS
+from pswire.tensors import wire
 from pswire.tensors.frames import Incoming
 from pswire.tensors.stream import StreamReceiver
 from pswire.tensors.transport import InlineReceiver, TensorReceiver, TensorSender
@@ -72,6 +73,15 @@ def check_size(kind: type[Proto], nbytes: int) -> None:
         raise TooLarge(f"{kind.__name__} has {MAX_SMALL_REQUEST:,} bytes at most, got {nbytes:,}")
 
 
+def parse(proto: Proto, data: bytes) -> None:
+    """Parses a request or answer into an empty `proto`; call it in a thread if it is large (`pswire.tensors.wire`).
+
+    Raises `Malformed` for bytes that are no such message, and for a large one with a list that exceeds its limit.
+    """
+    row = _BY_PROTO.get(type(proto))
+    wire.parse(proto, data, {} if row is None else row.limits)
+
+
 def sender_of(proto: Any) -> ms.Sender | None:  # noqa: ANN401 - a request
     """The member that sends a request; None if its kind needs no membership. Raises `Malformed` if it is no request."""
     if type(proto) in _OF_MEMBERS:
@@ -82,6 +92,11 @@ def sender_of(proto: Any) -> ms.Sender | None:  # noqa: ANN401 - a request
         name = type(proto).__name__ if row is None else row.message.__name__
         raise Malformed(f"{name} is an answer, not a request")
     return None
+
+
+def count_entries(proto: Proto) -> int:
+    """The number of entries of all lists of a request or answer."""
+    return sum([len(getattr(proto, name)) for name in _BY_PROTO[type(proto)].limits])
 
 
 def to_frame(message: ms.Request | ms.Answer, sender: TensorSender) -> pb.Frame:
@@ -132,6 +147,7 @@ KINDS |= {
     pb.Progress: many(Row(ms.Progress, pb.Progress, queue=NAME, position=POSITIVE), attrgetter("queue")),
     pb.EpochReport: many(Row(ms.EpochReport, pb.EpochReport, queue=NAME, epoch=POSITIVE)),
     pb.WorkerStatus: many(Row(ms.WorkerStatus, pb.WorkerStatus, name=NAME, state=STATE, lease_left=ANY)),
+    pb.Totals: one(Row(ms.Totals, pb.Totals)),
     pb.Traffic: one(Row(ms.Traffic, pb.Traffic)),
     pb.Staleness: one(Row(ms.Staleness, pb.Staleness)),
     pb.Change: many(Row(ms.Change, pb.Change, worker=NAME)),
@@ -181,6 +197,9 @@ _MESSAGES = (
     Row(ms.Status, pb.StatusRequest),
     Row(ms.StatusReport, pb.StatusReply, shard=below("shards"), shards=POSITIVE),
 )
+
+#: The rows of all requests.
+REQUESTS = tuple([row for row in _MESSAGES if row.message in ms.ANSWERS])
 
 _BY_MESSAGE = {row.message: row for row in _MESSAGES}
 _BY_PROTO = {row.proto: row for row in _MESSAGES}

@@ -12,7 +12,13 @@ from pswire.tensors.values import Part, TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Requests a shard's status; needs no membership."""
+    """Requests a shard's status; needs no membership.
+
+    `first_variable`: the number of variables that are left out at the beginning, for those that one answer has no room
+    for.
+    """
+
+    first_variable: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +114,26 @@ class Staleness:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """New hyperparameters that a worker set for some variables in the running job, after `global_step` updates."""
+    """New hyperparameters that a worker set for some variables in the running job, after `global_step` updates.
+
+    Of more than 100 variables the first ones are named, and `others` counts the rest.
+    """
 
     global_step: int
     worker: str
     names: tuple[str, ...]
     optimizer: UpdateSpec
+    others: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """How many entries there are for lists of a `StatusReport`, which may have fewer; `live`: of the workers."""
+
+    variables: int = 0
+    workers: int = 0
+    live: int = 0
+    queues: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +183,10 @@ class JobReport:
 
 @dataclass(frozen=True, slots=True)
 class StatusReport:
-    """A snapshot of a shard. Its lists have 1,000 entries at most: live workers, and the newest.
+    """A snapshot of a shard.
+
+    Its lists have 1,000 entries at most, or fewer where these are too large for one message: the first variables, live
+    workers, and the newest of others. `totals` counts all of them.
 
     Attributes:
         repeated: retries that were answered and not applied again.
@@ -198,3 +221,4 @@ class StatusReport:
     jobs: tuple[JobReport, ...] = ()
     stopped: str = ""
     exposure: str = ""
+    totals: Totals = Totals()

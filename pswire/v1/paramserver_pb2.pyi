@@ -696,8 +696,10 @@ class RestoreReply(_message.Message):
     def __init__(self, timeline: _Optional[int] = ..., cut: _Optional[int] = ..., lost: _Optional[bool] = ..., cuts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("first_variable",)
+    FIRST_VARIABLE_FIELD_NUMBER: _ClassVar[int]
+    first_variable: int
+    def __init__(self, first_variable: _Optional[int] = ...) -> None: ...
 
 class VariableStatus(_message.Message):
     __slots__ = ("tensor", "version", "updates", "optimizer", "slots", "nbytes", "part", "table")
@@ -772,16 +774,18 @@ class Staleness(_message.Message):
     def __init__(self, p50: _Optional[int] = ..., p99: _Optional[int] = ...) -> None: ...
 
 class Change(_message.Message):
-    __slots__ = ("global_step", "worker", "names", "optimizer")
+    __slots__ = ("global_step", "worker", "names", "optimizer", "others")
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
     global_step: int
     worker: str
     names: _containers.RepeatedScalarFieldContainer[str]
     optimizer: Optimizer
-    def __init__(self, global_step: _Optional[int] = ..., worker: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ...) -> None: ...
+    others: int
+    def __init__(self, global_step: _Optional[int] = ..., worker: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., others: _Optional[int] = ...) -> None: ...
 
 class LastPush(_message.Message):
     __slots__ = ("worker", "incarnation", "sequence", "shards")
@@ -831,8 +835,20 @@ class QueueStatus(_message.Message):
     blocks_out: int
     def __init__(self, spec: _Optional[_Union[Queue, _Mapping]] = ..., epoch: _Optional[int] = ..., done: _Optional[int] = ..., blocks_out: _Optional[int] = ...) -> None: ...
 
+class Totals(_message.Message):
+    __slots__ = ("variables", "workers", "live", "queues")
+    VARIABLES_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    LIVE_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    variables: int
+    workers: int
+    live: int
+    queues: int
+    def __init__(self, variables: _Optional[int] = ..., workers: _Optional[int] = ..., live: _Optional[int] = ..., queues: _Optional[int] = ...) -> None: ...
+
 class StatusReply(_message.Message):
-    __slots__ = ("shard", "shards", "global_step", "repeated", "variables", "workers", "epochs", "dropped", "nbytes", "consistency", "handling", "traffic", "staleness", "changes", "half_pushes", "last_pushes", "storage", "queues", "jobs", "stopped", "exposure")
+    __slots__ = ("shard", "shards", "global_step", "repeated", "variables", "workers", "epochs", "dropped", "nbytes", "consistency", "handling", "traffic", "staleness", "changes", "half_pushes", "last_pushes", "storage", "queues", "jobs", "stopped", "exposure", "totals")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -854,6 +870,7 @@ class StatusReply(_message.Message):
     JOBS_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     EXPOSURE_FIELD_NUMBER: _ClassVar[int]
+    TOTALS_FIELD_NUMBER: _ClassVar[int]
     shard: int
     shards: int
     global_step: int
@@ -875,7 +892,8 @@ class StatusReply(_message.Message):
     jobs: _containers.RepeatedCompositeFieldContainer[JobReport]
     stopped: str
     exposure: str
-    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., repeated: _Optional[int] = ..., variables: _Optional[_Iterable[_Union[VariableStatus, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[EpochReport, _Mapping]]] = ..., dropped: _Optional[int] = ..., nbytes: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., half_pushes: _Optional[int] = ..., last_pushes: _Optional[_Iterable[_Union[LastPush, _Mapping]]] = ..., storage: _Optional[_Union[StorageStatus, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[QueueStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobReport, _Mapping]]] = ..., stopped: _Optional[str] = ..., exposure: _Optional[str] = ...) -> None: ...
+    totals: Totals
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., repeated: _Optional[int] = ..., variables: _Optional[_Iterable[_Union[VariableStatus, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[EpochReport, _Mapping]]] = ..., dropped: _Optional[int] = ..., nbytes: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., half_pushes: _Optional[int] = ..., last_pushes: _Optional[_Iterable[_Union[LastPush, _Mapping]]] = ..., storage: _Optional[_Union[StorageStatus, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[QueueStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobReport, _Mapping]]] = ..., stopped: _Optional[str] = ..., exposure: _Optional[str] = ..., totals: _Optional[_Union[Totals, _Mapping]] = ...) -> None: ...
 
 class JobReport(_message.Message):
     __slots__ = ("job", "state", "global_step", "workers", "epochs", "cost")

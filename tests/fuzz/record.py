@@ -7,6 +7,7 @@ their checkpoints and journals are inputs too. `python -m tests.fuzz --minimise 
 import hashlib
 import json
 import os
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,7 @@ from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.tensors.frames import incoming
 from pswire.v1 import state_pb2 as spb
 from tests.fuzz.packets import Packet, pack
-from tests.fuzz.served_shard import METHODS, POLICIES, STREAM, STREAMS
+from tests.fuzz.served_shard import IDENTITY, JOB_KEY, METHODS, POLICIES, STREAM, STREAMS
 from tests.fuzz.targets import codec
 from tests.fuzz.targets.state_files import ARRAYS
 from tests.server_client import Client
@@ -116,7 +117,10 @@ class Recorder:
         """Note a request, a frame or an answer; not the end of a stream."""
         if not isinstance(data, bytes):
             return
-        if is_request:
+        is_attach = tag >= STREAM and incoming(data).header.HasField(
+            "attach"
+        )  # there is no memory to share with a file
+        if is_request and not is_attach:
             self.calls.append((tag, data))
         if tag < STREAM:
             unary = [method for method in METHODS if method != "Transfer"]
@@ -164,6 +168,8 @@ def recorded(policy: tuple[str, str], options: dict[str, str], folder: Path) -> 
         keep_journal=True,
     )
     with (
+        patch.object(ServerConfig, "job_key", lambda _: JOB_KEY),
+        patch.object(secrets, "randbits", lambda _: IDENTITY - 1),  # of which the server makes the shard's identity
         patch.object(Service, "handlers", lambda service: recorder.recorded(handlers(service))),
         ServerThread(config) as server,
         ExitStack() as stack,

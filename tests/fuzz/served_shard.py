@@ -2,17 +2,23 @@
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from psserver.core.shard import Shard
+from psserver.rpc.identity import Identity
 from psserver.rpc.service import SERVICE_NAME, Service
 from psserver.rpc.transfer_memory import SharedMemory
 from psserver.runtime.executor import Executor
+from pswire.channel import MEMBER_TOKEN
+from pswire.errors import ParamServerError
 from pswire.specs.consistency import parse_consistency, parse_staleness
+from pswire.tensors.frames import incoming
 from pswire.v1 import paramserver_pb2 as pb
 from tests.fuzz.harness import Finding
 
@@ -28,6 +34,9 @@ KINDS: dict[int, Any] = {
 
 #: Bytes of variables, and of calls in progress.
 MEMORY = 1 << 20
+
+#: Of the shard, and of its job: always the same, so that what workers report of a recorded shard is valid.
+IDENTITY, JOB_KEY = 1, bytes(32)
 
 #: A job of each consistency policy, and of each handling of staleness.
 POLICIES = (
@@ -83,13 +92,17 @@ class ServedShard:
     def __init__(self, policy: int = 0) -> None:
         consistency, staleness = POLICIES[policy % len(POLICIES)]
         self._now = 0.0
-        self.shard = Shard(0, 1, 15.0, MEMORY, parse_consistency(consistency), parse_staleness(staleness), identity=1)
+        self.shard = Shard(
+            0, 1, 15.0, MEMORY, parse_consistency(consistency), parse_staleness(staleness), identity=IDENTITY
+        )
+        self.shard.timeline = 1  # as that of a server that keeps checkpoints
         self.executor = Executor(self.shard, lambda: self._now)
-        self._service = Service(self.executor, MEMORY, 15.0, SharedMemory(None))
+        self._service = Service(self.executor, Identity(JOB_KEY), MEMORY, 15.0, SharedMemory(None))
         self._handlers = self._service.handlers()
         self._tasks: list[asyncio.Task[Any]] = []
         self._streams: dict[int, _Call] = {}
-        self._faults: list[str] = []
+        self._tokens: dict[str, bytes] = {}
+        self._calls: list[_Call] = []
 
     async def call(self, tag: int, data: bytes) -> None:
         """Serve one call of a method, or one frame of a stream, until all that can be done at once is done."""
@@ -108,11 +121,18 @@ class ServedShard:
         for _ in range(12):
             await asyncio.sleep(0)
         self._now += 0.01
+        if tag < STREAM and METHODS[tag % len(METHODS)] == "Join" and call.written:
+            self._tokens[pb.JoinRequest.FromString(data).worker] = pb.JoinReply.FromString(call.written[0]).token
 
     def tick(self) -> None:
         """As the server does now and then; time has passed meanwhile."""
         self._now += 6.0
         self.executor.tick()
+
+    @property
+    def answers(self) -> int:
+        """Answers so far, of all calls."""
+        return sum([len(call.written) for call in self._calls])
 
     async def close(self) -> None:
         """Nothing of the calls stays. Raises `Finding` for what went wrong in one of them."""
@@ -121,27 +141,43 @@ class ServedShard:
         for task in self._tasks:
             task.cancel()
         for end in await asyncio.gather(*self._tasks, return_exceptions=True):
-            if not isinstance(end, Aborted | asyncio.CancelledError | None | bytes):
+            if not isinstance(end, Aborted | asyncio.CancelledError | None):
                 raise end
         await self.executor.shutdown()
 
     def _begin(self, method: str, data: bytes) -> _Call:
         details = SimpleNamespace(method=f"/{SERVICE_NAME}/{method}", invocation_metadata=())
         handler = self._handlers.service(details)
-        call = _Call(())
+        call = _Call(((MEMBER_TOKEN, token),) if (token := self._token(method, data)) else ())
+
+        async def unary() -> None:
+            await call.write(await handler.unary_unary(data, call))
+
+        self._calls.append(call)
         if handler.unary_unary is not None:
-            served = handler.unary_unary(data, call)
+            served = unary()
         else:
             call.send(data)
             served = handler.stream_stream(None, call)
         self._tasks.append(_loop.create_task(served))
         return call
 
+    def _token(self, method: str, data: bytes) -> bytes:
+        """The token of the worker that a request names, or else of the last one that has joined; b"" before that."""
+        name = ""
+        with suppress(DecodeError, ParamServerError):
+            request: Any = KINDS[METHODS.index(method)].FromString(data) if method != "Transfer" else None
+            if request is None:
+                header = incoming(data).header
+                request = getattr(header, header.WhichOneof("piece") or "attach")
+            name = request.worker if method == "Join" else getattr(request, "sender", pb.Sender()).worker
+        return self._tokens.get(name) or next(reversed(self._tokens.values()), b"")
 
-def serve(calls: Iterable[tuple[int, bytes]], policy: int = 0) -> None:
-    """Serve calls one after the other; the tag 255 is a tick."""
 
-    async def all_calls() -> None:
+def serve(calls: Iterable[tuple[int, bytes]], policy: int = 0) -> int:
+    """Serve calls one after the other, and return how many answers there were; the tag 255 is a tick."""
+
+    async def all_calls() -> int:
         served = ServedShard(policy)
         for tag, data in calls:
             if tag == 255:
@@ -149,5 +185,6 @@ def serve(calls: Iterable[tuple[int, bytes]], policy: int = 0) -> None:
             else:
                 await served.call(tag, data)
         await served.close()
+        return served.answers
 
-    _loop.run_until_complete(all_calls())
+    return _loop.run_until_complete(all_calls())

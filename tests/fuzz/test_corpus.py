@@ -4,10 +4,13 @@ import random
 
 import pytest
 
+from pswire.optimizers import numba_compiler
 from tests.fuzz import harness
 from tests.fuzz.coverage import lines
 from tests.fuzz.mutations import mutated
 from tests.fuzz.packets import pack, unpack
+from tests.fuzz.served_shard import POLICIES, serve
+from tests.fuzz.targets import rpc
 
 
 def any_bytes(data, most):
@@ -42,6 +45,20 @@ def test_nor_do_a_hundred_changes_of_the_corpus(target):
 def test_the_inputs_reach_the_code_that_they_are_for(target):
     reached, there = lines(target, [path.read_bytes() for path in harness.seeds(target.name)])
     assert reached > there / 5
+
+
+def test_single_calls_come_to_a_shard_that_has_answered_all_the_calls_before(monkeypatch):
+    monkeypatch.setattr(numba_compiler, "USE_NUMBA", False)
+    assert [serve(rpc.before(), policy) for policy in range(len(POLICIES))] == [6, 5, 6, 6, 6]  # sync:2 holds the push
+
+
+def test_recorded_calls_are_answered_as_they_were_since_the_harness_sends_the_tokens_of_members(monkeypatch):
+    monkeypatch.setattr(numba_compiler, "USE_NUMBA", False)
+    for path in harness.seeds("calls"):
+        data = path.read_bytes()
+        packets = unpack(data[1:])
+        if len(packets) > 5:
+            assert serve(packets, data[0]) > len(packets) / 3, path
 
 
 class Wrong:

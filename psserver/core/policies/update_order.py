@@ -16,6 +16,9 @@ from pswire.messages import ChangeId, Frontier, RemoteWeights, Sender
 #: Number of changes remembered for each variable: far more than a useful gradient has missed.
 MAX_REMEMBERED_CHANGES = 10_000
 
+#: Changes that may not have reached other shards: the oldest are of workers that are gone. Every answer names them all.
+MAX_UNDELIVERED = 4000
+
 
 class UpdateOrder:
     """The changes that shard 0 has decided; `count` is their number."""
@@ -72,6 +75,8 @@ class UpdateOrder:
         for message in messages:
             if message.shards:
                 self._undelivered[message.sender.worker] = message
+        while len(self._undelivered) > MAX_UNDELIVERED:
+            del self._undelivered[next(iter(self._undelivered))]
         return Frontier(self.count, before)
 
     def forget(self, worker: str) -> None:

@@ -321,8 +321,8 @@ class Store:
         for push, factor in zip(pushes, factors or repeat(1.0), strict=False):
             for gradient in push.gradients:
                 served = self.served.find(push.sender.worker, gradient) if self.strength else None
-                mine = factor if factor == 1.0 or is_gradient(self.variables[gradient.name]) else 1.0
-                contributions.setdefault(gradient.name, []).append((gradient, served, mine))
+                own = factor if factor == 1.0 or is_gradient(self.variables[gradient.name]) else 1.0
+                contributions.setdefault(gradient.name, []).append((gradient, served, own))
         updates = []
         for name, mine in contributions.items():
             variable = self.variables[name]

@@ -22,7 +22,7 @@ COVERS = ["psserver.rpc.service", "psserver.core"]
 @functools.cache
 def before() -> list[tuple[int, bytes]]:
     """The calls that come first."""
-    w0, w1 = ms.Sender("w0", 1), ms.Sender("w1", 2)
+    w0, w1 = ms.Sender("w0", 1), ms.Sender("w1", 1)
     value = np.ones((3, 2), np.float32)
     declarations = (
         ms.Declaration(TensorSpec("W", (3, 2)), value, GradientDescent(0.5)),
@@ -30,10 +30,10 @@ def before() -> list[tuple[int, bytes]]:
         ms.Declaration(TensorSpec("T", (8, 4)), None, GradientDescent(0.5), RowUniform(-1.0, 1.0, 7)),
     )
     messages = [
-        ms.Join("w0", process_nonce=1),
-        ms.Join("w1", process_nonce=2),
+        ms.Join("w0", process_nonce=1, name_key=bytes(16)),
+        ms.Join("w1", process_nonce=2, name_key=bytes(range(16))),
         ms.Register(w0, declarations),
-        ms.Push(w0, 1, (ms.Gradient("W", 1, value),), 0.5, ("W",)),
+        ms.Push(w0, 1, (ms.Gradient("W", 0, value),), 0.5, ("W",)),
         ms.Take(w0, ms.QueueSpec("batches", 100, 10, 2, 1)),
         ms.Pull(w1, ("W", "b")),
     ]

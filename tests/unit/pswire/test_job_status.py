@@ -1,11 +1,13 @@
 """The status of a job, merged from its shards' reports."""
 
+from dataclasses import replace
+
 import pytest
 
 from pswire.job_status import JobVariable, JobWorker, ShardAnswer, merge_reports
-from pswire.messages import Change, StatusReport
+from pswire.messages import Change, StatusReport, Totals, VariableStatus
 from pswire.optimizers import GradientDescent
-from pswire.tensors.values import TensorSpec
+from pswire.tensors.values import Part, TensorSpec
 from tests.job_reports import two_shards, worker
 
 FIRST, SECOND = two_shards()
@@ -64,3 +66,18 @@ def test_counts_are_of_the_job_and_a_change_on_several_shards_is_one():
 )
 def test_missing_shards_and_inconsistencies_are_problems(answers, problems):
     assert merge_reports(answers).problems == problems
+
+
+def test_of_lists_that_shards_cut_short_the_status_has_whole_variables_and_says_what_is_left_out():
+    def part(first, rows):
+        return VariableStatus(TensorSpec("cut", (rows, 2), "float32"), 0, 0, None, part=Part(first, 5))
+
+    alone = VariableStatus(TensorSpec("alone", (2,), "float32"), 3, 3, None)
+    first = StatusReport(0, 2, 5, 0, (alone, part(0, 3)), totals=Totals(variables=2))
+    second = StatusReport(1, 2, 5, 0, (part(3, 2),), totals=Totals(variables=1))
+    whole = merge_reports([ShardAnswer("a:1", first), ShardAnswer("b:1", second)])
+    assert [one.spec.name for one in whole.variables] == ["alone", "cut"]
+    assert whole.omitted == ()
+    cut = merge_reports([ShardAnswer("a:1", first), ShardAnswer("b:1", replace(second, variables=()))])
+    assert [one.spec.name for one in cut.variables] == ["alone"]
+    assert cut.omitted == ("shard 1 lists 0 of 1 variables",)

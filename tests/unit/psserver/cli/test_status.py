@@ -74,10 +74,10 @@ def test_programs_get_the_job_and_each_shard_as_json_without_nan():
     assert data["variables"][1] == table
     assert data["workers"] == [asdict(worker) for worker in merge_reports(two_shards()).workers]
     change = {"global_step": 2, "worker": "w1", "optimizer": {"kind": "gradient_descent", "learning_rate": 0.25}}
-    assert data["changes"][1] == change | {"names": ["W", "b"]}
+    assert data["changes"][1] == change | {"names": ["W", "b"], "others": 0}
     first, second, third = data["shards"]
     assert third == {"address": "host:3", "problem": "gone"}
-    own = {"address": "host:1", "shard": 0, "nbytes": 1168, "changes": [change | {"names": ["W"]}]}
+    own = {"address": "host:1", "shard": 0, "nbytes": 1168, "changes": [change | {"names": ["W"], "others": 0}]}
     assert own.items() <= first.items()
     assert first["traffic"] == {"pushes": 3.25, "bytes_in": 2048.0, "bytes_out": 1572864.0}
     assert first["staleness"] == {"p50": 1, "p99": 7}

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from psserver.core import shard as core
 from pswire import messages as ms
 from pswire.errors import StateLost, WrongShard
 from pswire.messages import Restored
@@ -214,7 +215,11 @@ def test_a_message_from_before_that_arrives_late_is_refused():
     assert transport.status(0).half_pushes == 0
 
 
-def test_variables_and_optimizers_that_the_cut_does_not_have_are_registered_again_with_the_workers_values(caplog):
+@pytest.mark.parametrize("listed", [1, 1000])
+def test_variables_and_optimizers_that_the_cut_does_not_have_are_registered_again_with_the_workers_values(
+    caplog, monkeypatch, listed
+):
+    monkeypatch.setattr(core, "MAX_LISTED", listed)  # of the variables that one status has
     transport = ShardsInProcess(2, stored=True)
     client, known = transport.client("w0", DECLARATIONS[0])
     write_checkpoint(transport, client)

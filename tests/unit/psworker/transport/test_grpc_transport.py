@@ -25,7 +25,7 @@ from pswire import errors
 from pswire import messages as ms
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Asynchronous, Synchronous
-from pswire.tensors.frames import incoming
+from pswire.tensors.frames import split
 from pswire.tensors.segments import MAX_SEGMENTS, NotShared
 from pswire.tensors.transport import CHUNK, MAX_INLINE_MESSAGE
 from pswire.tensors.values import TensorSpec
@@ -113,7 +113,7 @@ def test_calls_with_tensors_share_a_stream_inline_up_to_two_mebibytes_and_others
     transport, streams, monkeypatch
 ):
     headers = []
-    monkeypatch.setattr(service, "incoming", lambda frame: headers.append(len(frame)) or incoming(frame))
+    monkeypatch.setattr(service, "split", lambda frame: headers.append(len(frame)) or split(frame))
     Worker(transport, "other").ask(ms.Status())
     assert len(streams) == 1, "of the registration"
     del streams[:]

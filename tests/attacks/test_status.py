@@ -1,0 +1,101 @@
+"""A status that anyone asks for, of jobs that are made large on purpose, over real sockets."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from psserver.config import ServerConfig
+from psserver.core import shard
+from psserver.rpc import status_answers
+from psserver.rpc.server import ServerThread
+from psserver.rpc.status_answers import StatusAnswers
+from pswire.errors import Unavailable
+from pswire.messages import Declaration, Register, Status, Tune
+from pswire.optimizers import GradientDescent
+from pswire.tensors.values import TensorSpec
+from tests.server_client import Client
+
+EMPTY = np.zeros(0, np.float32)
+
+
+@pytest.fixture
+def client():
+    with ServerThread(ServerConfig(lease=60.0)) as server:
+        client = Client(server.address)
+        yield client
+        client.channel.close()
+
+
+def register(client, names):
+    worker = client.join("worker")
+    declared = [Declaration(TensorSpec.of(name, EMPTY), EMPTY, GradientDescent(1.0)) for name in names]
+    client.unary(Register(worker, tuple(declared)))
+    return worker
+
+
+def test_of_very_many_variables_a_status_lists_the_first_and_counts_all_and_the_others_follow_in_pages(client):
+    names = [f"v{number:05}" for number in range(1500)]
+    register(client, names)
+    first = client.status()
+    assert (len(first.variables), first.totals.variables, first.totals.live) == (1000, 1500, 1)
+    second, beyond = client.unary(Status(1000)), client.unary(Status(5000))
+    assert [one.spec.name for one in (*first.variables, *second.variables)] == names
+    assert beyond.variables == ()
+
+
+def test_an_answer_that_would_be_too_large_for_one_message_has_fewer_entries(client, monkeypatch):
+    monkeypatch.setattr(status_answers, "MAX_ANSWER", 20_000)
+    register(client, ["x" * 200 + str(number) for number in range(200)])
+    found, report = [], client.status()
+    while report.variables:
+        assert 0 < len(report.variables) < 100
+        found += [one.spec.name[200:] for one in report.variables]
+        report = client.unary(Status(len(found)))
+    assert found == [str(number) for number in range(200)]
+
+
+def test_changes_of_hyperparameters_name_some_variables_and_count_the_others(client):
+    names = tuple([f"v{number}" for number in range(300)])
+    worker = register(client, names)
+    for sequence in (1, 2, 3):
+        client.unary(Tune(worker, sequence, names, GradientDescent(0.5), ("learning_rate",)))
+    changes = client.status().changes
+    assert [(one.names, one.others) for one in changes] == [(names[: shard.MAX_NAMED], 200)] * 3
+
+
+def test_many_callers_of_status_get_one_answer(client, monkeypatch):
+    monkeypatch.setattr(status_answers, "LEAST_PAUSE", 0.3)
+    made, encoded = [], status_answers.encoded
+    monkeypatch.setattr(status_answers, "encoded", lambda report: made.append(report) or encoded(report))
+    client.status()
+    with ThreadPoolExecutor(20) as threads:
+        reports = list(threads.map(lambda number: client.status(), range(20)))
+    assert reports == [reports[0]] * 20
+    assert len(made) == 2, "all that wait while there is a pause share the next answer"
+
+
+def test_who_asks_after_a_change_sees_it(client):
+    for number in range(5):
+        client.join(f"w{number}")
+        assert client.status().totals.live == number + 1
+
+
+def test_different_requests_that_wait_are_bounded(monkeypatch):
+    monkeypatch.setattr(status_answers, "MAX_WAITING", 3)
+
+    async def never(message):
+        await asyncio.Event().wait()
+
+    async def ask():
+        answers = StatusAnswers(never)
+        calls = [asyncio.ensure_future(answers.answer(Status(number))) for number in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable, match="different parts of the status"):
+            await answers.answer(Status(3))
+        for call in (*calls, *answers._waiting.values()):
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    asyncio.run(ask())
