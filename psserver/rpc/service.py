@@ -18,6 +18,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message as Proto
 
+from psserver.rpc import access
 from psserver.rpc.admission import Admission
 from psserver.rpc.identity import Claims, Identity
 from psserver.rpc.status_answers import StatusAnswers
@@ -121,6 +122,7 @@ class Service:
         try:
             data = await self._in_time(context.read())
             while data is not grpc.aio.EOF:
+                access.caller.get().check_valid()
                 attached.settle()
                 frame = await self._frame(data)
                 if frame.header.WhichOneof("piece") == "attach":
