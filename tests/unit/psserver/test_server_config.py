@@ -101,7 +101,8 @@ def test_options_become_the_fields_of_their_names_before_the_environment_and_oth
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     monkeypatch.setattr(serve, "serve_until_signal", configs.append)
     text = "--no-keep-memory --bind 127.0.0.1:5000 --shard 1/3 --lease 7 --memory-limit 2K --grace 1.5 --max-calls 9 "
-    text += "--consistency sync:3,backup=1 --staleness drop:4 --shared-memory --linger 0 --progress-timeout off --max-gradient-norm 10:clip"
+    text += "--consistency sync:3,backup=1 --staleness drop:4 --shared-memory --linger 0 --progress-timeout off "
+    text += "--max-gradient-norm 10:clip"
     text += " --no-insecure --max-workers 8"
     environment = {
         "PSSERVER_LINGER": "2.5",
@@ -114,7 +115,7 @@ def test_options_become_the_fields_of_their_names_before_the_environment_and_oth
         assert done.exit_code == 0, done.output
     policies = {"consistency": Synchronous(3, backup=1), "staleness": DropStalePushes(4)}
     sizes = {"lease": 7.0, "memory_limit": 2048, "grace": 1.5, "max_calls": 9, "keep_memory": False, "linger": 0.0}
-    sizes |= {"progress_timeout": None, "max_workers": 8}
+    sizes |= {"progress_timeout": None, "max_workers": 8, "max_gradient_norm": GradientNormLimit(10, "clip")}
     key = {"default_key": (tmp_path / "paramserver" / "job.key").read_bytes()}
     by_options = ServerConfig(bind="127.0.0.1:5000", shard=1, shards=3, **policies, **sizes, **key)
     assert configs == [by_options] * 2 + [
