@@ -13,7 +13,7 @@ from tests.unit.pswire.codec.test_codec import FULL
 
 TOO_MANY = 1 + max(MAX_ENTRIES + MAX_CHOICES, MAX_ANSWER_TEXT_LENGTH)
 SPECS = ("Optimizer", "RowInitializer")
-REFUSALS = r"{field} has [\d,]+ (entries|characters|bytes) at most, got 33,769|{field} cannot|{text}"
+REFUSALS = r"{field} has [\d,]+ (entries|characters|bytes) at most, got 33,769|{field} cannot|has 32,768 shards at most, got 33,7|{text}"
 TEXTS = "|".join(
     (
         "a name has 1 to 256 printable characters, got 33,769 of them",
