@@ -144,6 +144,10 @@ class ServedShard:
             if not isinstance(end, Aborted | asyncio.CancelledError | None):
                 raise end
         await self.executor.shutdown()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
     def _begin(self, method: str, data: bytes) -> _Call:
         details = SimpleNamespace(method=f"/{SERVICE_NAME}/{method}", invocation_metadata=())
