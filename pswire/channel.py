@@ -40,10 +40,21 @@ CLIENT_OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.use_local_subchannel_pool", 1),  # no back-off shared with other channels to the address
 )
 
-#: The server accepts the client's keepalive; a port in use is an error instead of being shared.
+#: The server accepts the client's keepalive; a port in use is an error instead of being shared. A connection has so
+#: many calls at most, counted until the server has forgotten them, so resetting them does not help an attacker; a
+#: worker has a few. One that has none for a minute, or takes long to set up, is closed. Calls of many connections that
+#: begin at once wait, up to 8,000; then gRPC refuses some. Without probes of the bandwidth, it takes 64 KiB of a
+#: message that nobody reads yet, instead of all of it.
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     *_MESSAGE_SIZES,
     ("grpc.so_reuseport", 0),
+    ("grpc.max_concurrent_streams", 32),
+    ("grpc.http.overload_protection", 1),
+    ("grpc.server.max_pending_requests", 8_000),
+    ("grpc.server.max_pending_requests_hard_limit", 16_000),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.max_connection_idle_ms", 60_000),
+    ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.keepalive_time_ms", 60_000),  # ends the streams of machines that lost power

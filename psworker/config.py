@@ -137,7 +137,8 @@ class WorkerConfig:
     """How a worker reaches its servers, and when: the arguments of `psworker.session`, checked.
 
     `keep_memory` is whether the process keeps the memory of freed arrays for the next ones
-    (`pswire.system.host.keep_memory`). Raises `ConfigurationError` for an invalid field.
+    (`pswire.system.host.keep_memory`). A process with the same `name_key` takes the place of a live worker of this name
+    at once; one without it waits until its lease has ended. Raises `ConfigurationError` for an invalid field.
     """
 
     servers: tuple[str, ...] = ()
@@ -153,6 +154,7 @@ class WorkerConfig:
     progress: str = "auto"
     job: str = ""
     resume: bool = False
+    name_key: str = ""
 
     def __post_init__(self) -> None:
         """Check every field."""

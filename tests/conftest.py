@@ -16,6 +16,12 @@ def pytest_configure() -> None:
     sys.dont_write_bytecode = False
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state_folder(tmp_path_factory):
+    """A folder for what servers keep for their user, also those in processes."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 def pytest_collection_finish() -> None:
     """Excludes collected tests from garbage collection, which would take a fifth of the time of the small tests."""
     gc.collect()

@@ -41,6 +41,7 @@ from pswire.parsed_option import Parsed
 from pswire.security.credentials import Credentials
 from pswire.specs.checkpoints import JournalSync, parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
+from pswire.specs.gradient_norm import parse_gradient_norm
 from pswire.system.host import refuse_windows
 from pswire.system.signals import end_at_once
 
@@ -107,7 +108,7 @@ _MEMORY = "80 % of the memory of the machine or its container"
     help="Address to listen on: host:port, [v6]:port or unix:/path; port 0 is a free one.",
 )
 @option("--shard", type=_SHARD, default="0/1", help="Number of this shard, from 0, and how many the job has.")
-@_field("lease", "Silence after which a worker is lost, others get its examples, and transfers end.", **_TIME)
+@_field("lease", "Silence after which a worker is lost, others get its examples, and slow transfers end.", **_TIME)
 @_field("consistency", "The consistency policy, as above; the same on all shards.", _POLICY)
 @_field("staleness", "The handling of stale pushes, as above; the same on all shards.", _HANDLING)
 @option(
@@ -117,7 +118,13 @@ _MEMORY = "80 % of the memory of the machine or its container"
     help="Time that others wait, under bounded:S and sync:N, for a worker that renews its lease and does not push; "
     "shorter than the --timeout of the workers.",
 )
-@_field("memory-limit", "Bytes for variables, slots and transfers, such as 8G.", _SIZE, show_default=_MEMORY)
+@option(
+    "--max-gradient-norm",
+    type=Parsed("N:clip|N:reject|off", parse_gradient_norm),
+    default="off",
+    help="The largest L2 norm of the gradients of a push on this shard; larger ones are scaled down to it, or dropped.",
+)
+@_field("memory-limit", "Bytes for variables, slots, and calls in progress, such as 8G.", _SIZE, show_default=_MEMORY)
 @_field("grace", "Time for calls in progress at a stop.", **_TIME)
 @_field(
     "linger",
@@ -125,7 +132,7 @@ _MEMORY = "80 % of the memory of the machine or its container"
     "if none has finished, at least four leases. By default the server stays until it is stopped.",
     **_TIME,
 )
-@_field("max-calls", "Concurrent calls, of which a worker has one or two; further ones are refused and retried.")
+@_field("max-calls", "Calls of workers at the same time, streams left out; further ones are refused and retried.")
 @_field("max-workers", "Live workers; further ones are refused, and wait for one to leave.")
 @_field("keep-memory", "Keep the memory of freed arrays for the next ones: faster, but the process never shrinks.")
 @_field("shared-memory", "Share memory with workers of this host and user, in place of sending tensors.")

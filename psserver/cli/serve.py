@@ -4,7 +4,6 @@ Imported only by this command, since it imports numpy and the shard.
 """
 
 import asyncio
-import gc
 import signal
 
 import click
@@ -12,6 +11,7 @@ import click
 from psserver.config import ServerConfig
 from psserver.core.events import pluralize
 from psserver.rpc.server import serve
+from psserver.runtime.interpreter import set_up_interpreter
 from pswire.messages import StatusReport
 from pswire.system import host
 from pswire.system.signals import end_at_next
@@ -28,9 +28,7 @@ def serve_until_signal(config: ServerConfig) -> None:
     if config.keep_memory:
         host.keep_memory()
     host.raise_descriptor_limit()
-    # Calls leave no reference cycles, and garbage collections took 5 % of the time of small pushes.
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    set_up_interpreter()
     report = asyncio.run(_serve(config))
     click.echo(
         f"psserver: shard {report.shard}/{report.shards} stopped at global step {report.global_step:,}: "

@@ -19,11 +19,11 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health_pb2_grpc
 
 from psserver.config import ServerConfig
 from psserver.core.shard import Shard
 from psserver.rpc.access import Access, CheckedHandlers
+from psserver.rpc.guard import Guard
 from psserver.rpc.health import Health
 from psserver.rpc.identity import Identity
 from psserver.rpc.segment_socket import sweep
@@ -71,9 +71,10 @@ async def _serve(
     config: ServerConfig, shared: SharedMemory, on_ready: Callable[[str], None], stop: asyncio.Event
 ) -> StatusReport:
     """Serve one shard, whose files no other process writes."""
-    server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=config.max_calls)
-    health = Health(("", SERVICE_NAME))
-    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    guard = Guard()
+    health = Health(("", SERVICE_NAME), guard)
+    server.add_generic_rpc_handlers((health.handlers(),))
     if config.reflection:
         _add_reflection(server)
     access = None if config.token_file is None else Access(config.token_file)
@@ -84,7 +85,16 @@ async def _serve(
     clock = Clock(time.monotonic, tick)
     executor = _start_executor(config, clock)
     identity = Identity(config.job_key())
-    service = Service(executor, identity, config.traffic_limit, config.lease, shared, exposure=config.exposure)
+    service = Service(
+        executor,
+        identity,
+        guard,
+        config.traffic_limit,
+        config.lease,
+        shared,
+        max_calls=config.max_calls,
+        exposure=config.exposure,
+    )
     handlers = service.handlers()
     server.add_generic_rpc_handlers((handlers if access is None else CheckedHandlers(handlers, access),))
     await server.start()
@@ -95,6 +105,7 @@ async def _serve(
             await asyncio.sleep(tick)
             try:
                 executor.tick()
+                service.tick()
             except Exception:
                 log.exception("the shard failed on a tick; it continues")
         stop.set()
@@ -107,6 +118,7 @@ async def _serve(
         log.info("stopping: calls in progress get %g s", config.grace)
         health.drain()
         service.close()
+        guard.close()
         executor.close()
         await server.stop(config.grace)
         ticking.cancel()
@@ -141,6 +153,7 @@ def _new_shard(config: ServerConfig) -> Shard:
         identity=secrets.randbits(62) + 1,
         one_job=config.linger is not None,
         progress_timeout=config.progress_timeout,
+        max_gradient_norm=config.max_gradient_norm,
         max_workers=config.max_workers,
     )
 

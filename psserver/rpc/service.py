@@ -5,33 +5,35 @@ against the shard before memory is allocated for the tensors it announces, and a
 arrived. A failure ends one call, with an error of the paramserver family, and never the server.
 """
 
-import asyncio
-import logging
-import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
 
+from psserver.rpc import access
 from psserver.rpc.admission import Admission
+from psserver.rpc.deadline import Deadline
+from psserver.rpc.guard import Guard
 from psserver.rpc.identity import Claims, Identity
+from psserver.rpc.reception import MIN_UNFINISHED, Reception, unfinished_messages
 from psserver.rpc.status_answers import StatusAnswers
+from psserver.rpc.streams import Streams
 from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays, SharedMemory
-from psserver.runtime.executor import STOPPING_ERROR, AnswerTooLarge, Executor
-from pswire.channel import status_of
-from pswire.codec import check_size, decode, encode, from_frame, request_of, sender_of, to_frame
-from pswire.errors import InternalError, Malformed, ParamServerError, TimedOut, Unavailable
+from psserver.runtime.executor import MAX_ENTRIES_IN_LOOP, STOPPING_ERROR, AnswerTooLarge, Executor, is_large
+from pswire.codec import check_size, count_entries, decode, encode, from_frame, parse, request_of, sender_of, to_frame
+from pswire.errors import Malformed, Unauthenticated, Unavailable
+from pswire.limits import MAX_SMALL_REQUEST
 from pswire.messages import Allocator, Answer, Request, Status, StatusReport, tensor_bytes
-from pswire.tensors.frames import Incoming, incoming
-from pswire.tensors.shared_memory import SharedReceiver
+from pswire.tensors.frames import Incoming, incoming, split
+from pswire.tensors.shared_memory import Region, SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import MAX_INLINE_MESSAGE, InlineReceiver, InlineSender
+from pswire.tensors.wire import SLICE
 from pswire.v1 import paramserver_pb2 as pb
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
@@ -39,7 +41,15 @@ _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
 #: The service's full name, for health checks and reflection.
 SERVICE_NAME: str = _SERVICE.full_name
 
-log = logging.getLogger(__name__)
+#: Bytes of a request that is decoded in the event loop, however many entries it has: some 400 at most.
+MAX_BYTES_DECODED_IN_LOOP = 8 << 10
+
+#: Unary calls at the same time, of one member, and of one connection of strangers: those who have no token yet, or ask
+#: for the status.
+CALLS_OF_A_MEMBER, CALLS_OF_A_STRANGER = 64, 32
+
+#: Strangers together have the limit of calls divided by this, and so many calls per second; seconds for their messages.
+STRANGERS_PART, STRANGER_RATE, STRANGER_SECONDS = 40, 100.0, 5.0
 
 _Result = TypeVar("_Result")
 
@@ -47,63 +57,90 @@ _Result = TypeVar("_Result")
 class Service:
     """Serves the methods of `paramserver.v1.ParameterServer`.
 
-    A Transfer belongs to the member that opens it. Transfers may have `traffic_limit` bytes in progress, and one may
-    stall for `timeout` seconds before it is aborted. Members on this host may attach memory of `shared`. The status has
-    the warning of `exposure`.
+    A Transfer belongs to the member that opens it. Calls may have `traffic_limit` bytes in progress, and a message may
+    take `timeout` seconds, or longer at `psserver.rpc.deadline.LEAST_RATE`. Members have at most `max_calls` unary
+    calls at a time. Members on this host may attach memory of `shared`. The status has the warning of `exposure`.
     """
 
     def __init__(
         self,
         executor: Executor,
         identity: Identity,
+        guard: Guard,
         traffic_limit: int,
         timeout: float,
         shared: SharedMemory,
         *,
+        max_calls: int = 10_000,
         exposure: str = "",
     ) -> None:
-        self._executor, self._identity = executor, identity
+        self._executor, self._identity, self._guard = executor, identity, guard
         self._exposure = exposure
         self._shared = shared
         self._admission = Admission(traffic_limit, timeout)
+        self._members = Reception("members", max_calls, unfinished_messages(traffic_limit), timeout, CALLS_OF_A_MEMBER)
+        self._strangers = Reception(
+            "strangers",
+            max(1, max_calls // STRANGERS_PART),
+            MIN_UNFINISHED,
+            STRANGER_SECONDS,
+            CALLS_OF_A_STRANGER,
+            rate=STRANGER_RATE,
+        )
+        self._streams = Streams()
         self._timeout = timeout
-        self._idle: set[asyncio.Task[Any]] = set()
-        self._closing = False
         self._status, self._pages = StatusAnswers(self._report), StatusAnswers(self._report)
+
+    def tick(self) -> None:
+        """End the streams of workers that are no members any more."""
+        self._streams.close_refused(self._executor.shard.check_sender)
 
     def close(self) -> None:
         """End streams between two calls; others end after their call."""
-        self._closing = True
-        for task in self._idle:
-            task.cancel()
+        self._streams.close(Unavailable(STOPPING_ERROR))
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """The handlers of all methods, for `grpc.aio.Server.add_generic_rpc_handlers`.
 
-        They take and return bytes: gRPC's own parsing would answer invalid bytes with "unknown error".
+        They take and return bytes: gRPC's own parsing would answer invalid bytes with "unknown error". To gRPC all are
+        streams, also the unary ones, which are the same on the wire: their handlers begin before the message is there,
+        and can bound the memory and the time that it takes.
         """
         methods = {}
         for method in _SERVICE.methods:
-            if method.client_streaming:
-                methods[method.name] = grpc.stream_stream_rpc_method_handler(partial(_guarded, self._transfer))
-            else:
-                serve = partial(_guarded, partial(self._unary, getattr(pb, method.input_type.name)))
-                methods[method.name] = grpc.unary_unary_rpc_method_handler(serve)
+            unary = partial(self._unary, getattr(pb, method.input_type.name))
+            serve = partial(self._guard.run, self._transfer if method.client_streaming else unary)
+            methods[method.name] = grpc.stream_stream_rpc_method_handler(serve)
         return grpc.method_handlers_generic_handler(SERVICE_NAME, methods)
 
-    async def _unary(self, kind: type[Proto], request: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        check_size(kind, len(request))
-        try:
-            proto = kind.FromString(request)
-        except DecodeError:
-            raise Malformed(f"{len(request):,} bytes that are not a {kind.DESCRIPTOR.full_name}") from None
+    async def _unary(self, kind: type[Proto], frames: object, context: grpc.aio.ServicerContext) -> None:
         caller = self._identity.caller(context)
+        account = context.peer() if caller is None else caller.sender.worker
+        reception = self._strangers if caller is None else self._members
+        async with reception.message(context, account) as request:
+            counted = len(request)
+            self._admission.hold(account, counted)
+            try:
+                answer = await self._answer(kind, request, caller)
+                self._admission.count(account, len(answer))
+                counted += len(answer)
+                await self._in_time(context.write(answer))
+            finally:
+                self._admission.release(account, counted)
+
+    async def _answer(self, kind: type[Proto], request: bytes, caller: Claims | None) -> bytes:
+        check_size(kind, len(request))
+        if caller is None and len(request) > MAX_SMALL_REQUEST:
+            raise Unauthenticated(f"a {kind.__name__} of {len(request):,} bytes of nobody who has joined: join first")
+        aside, proto = self._executor.aside, kind()
+        await aside(parse, proto, request) if len(request) > SLICE else parse(proto, request)
         self._check_sender(proto, caller)
-        message = cast(Request, decode(proto, InlineReceiver()))
-        if isinstance(message, Status):
-            return await (self._pages if message.first_variable else self._status).answer(message)
-        answer = await self._step(message, caller, MAX_INLINE_MESSAGE)
-        return encode(answer, InlineSender()).SerializeToString()
+        large = _is_large(proto, len(request))
+        decoded = await aside(decode, proto, InlineReceiver()) if large else decode(proto, InlineReceiver())
+        if isinstance(decoded, Status):
+            return await (self._pages if decoded.first_variable else self._status).answer(decoded)
+        answer = await self._step(cast(Request, decoded), caller, MAX_INLINE_MESSAGE)
+        return await aside(_reply, answer) if is_large(answer) else _reply(answer)
 
     async def _report(self, message: Status) -> Answer:
         report = await self._step(message, None, MAX_INLINE_MESSAGE)
@@ -114,64 +151,65 @@ class Service:
         caller = self._identity.member(context, self._executor.shard)
         attached = AttachedSegments(self._shared, caller.sender.worker)
         try:
-            data = await self._in_time(context.read())
-            while data is not grpc.aio.EOF:
-                attached.settle()
-                frame = incoming(data)
-                if frame.header.WhichOneof("piece") == "attach":
-                    self._executor.shard.check_sender(caller.sender)
-                    reply = pb.Frame(attached=attached.attach(frame.header.attach))
-                    await self._in_time(context.write(reply.SerializeToString()))
-                else:
-                    await self._call(frame, caller, attached, context)
-                data = await self._next_call(context)
+            with self._streams.open(caller.sender, context) as stream:
+                while (data := await stream.next_call()) is not grpc.aio.EOF:
+                    access.caller.get().check_valid()
+                    attached.settle()
+                    frame = await self._frame(data)
+                    if frame.header.WhichOneof("piece") == "attach":
+                        self._executor.shard.check_sender(caller.sender)
+                        reply = pb.Frame(attached=attached.attach(frame.header.attach))
+                        await self._in_time(context.write(reply.SerializeToString()))
+                    else:
+                        await self._call(frame, len(data), caller, attached, context)
         finally:
             attached.close()
 
-    async def _next_call(self, context: grpc.aio.ServicerContext) -> bytes:
-        """The first frame of the next call, without a timeout: between its calls a worker computes."""
-        if self._closing:
-            raise Unavailable(STOPPING_ERROR)
-        task = asyncio.current_task()
-        assert task is not None, "gRPC runs each call in a task of its own"
-        self._idle.add(task)
-        try:
-            data: bytes = await context.read()
-        except asyncio.CancelledError:
-            if self._closing:
-                raise Unavailable(STOPPING_ERROR) from None
-            raise
-        finally:
-            self._idle.discard(task)
-        return data
+    async def _frame(self, data: bytes) -> Incoming:
+        """The first frame of a call."""
+        parts = split(data)
+        return await self._executor.aside(parts.parse, parse) if parts.head_bytes > SLICE else parts.parse(parse)
 
     async def _call(
-        self, frame: Incoming, caller: Claims, attached: AttachedSegments, context: grpc.aio.ServicerContext
+        self,
+        frame: Incoming,
+        frame_bytes: int,
+        caller: Claims,
+        attached: AttachedSegments,
+        context: grpc.aio.ServicerContext,
     ) -> None:
-        """Serve one call; larger messages and answers wait for admission."""
-        self._check_sender(request_of(frame), caller)
+        """Serve one call, with the size of its first frame; larger messages and answers wait for admission."""
+        proto, account = request_of(frame), caller.sender.worker
+        self._check_sender(proto, caller)
         receiver = StreamReceiver(frame.data, SharedReceiver(attached.memories))
-        message = cast(Request, from_frame(frame, receiver))
-        region = attached.region(frame.header)
-        if not receiver.nbytes and tensor_bytes(message) <= MAX_INLINE_MESSAGE:
-            with suppress(AnswerTooLarge):
-                answer = await self._step(message, caller, MAX_INLINE_MESSAGE, region)
-                await self._send(answer, StreamSender(region), context)
-                return
-        async with self._admission.reserve(self._executor.admit(message)):
+        aside, large = self._executor.aside, _is_large(proto, frame.nbytes)
+        self._admission.hold(account, frame_bytes)
+        try:
+            message, nbytes = await aside(_read, frame, receiver) if large else _read(frame, receiver)
+            region = attached.region(frame.header)
+            if not receiver.nbytes and nbytes <= MAX_INLINE_MESSAGE:
+                with suppress(AnswerTooLarge):
+                    answer = await self._step(message, caller, MAX_INLINE_MESSAGE, region)
+                    await self._send(answer, region, account, context)
+                    return
+        finally:
+            self._admission.release(account, frame_bytes)
+        async with self._admission.reserve(account, await self._executor.admit(message)):
             allocator: Allocator | None = region
             if receiver.nbytes:
-                receiver.allocate()
-                message = cast(Request, from_frame(frame, receiver))
+                message = await aside(_allocate, frame, receiver) if large else _allocate(frame, receiver)
+                deadline = Deadline(self._timeout)
                 while not receiver.complete:
-                    data = await self._in_time(context.read())
+                    data = await deadline.wait(context.read())
                     if data is grpc.aio.EOF:
                         raise Malformed("the stream ended before the data that its header announced: not applied")
-                    receiver.feed(incoming(data))
+                    chunk = incoming(data)
+                    await aside(receiver.feed, chunk) if large else receiver.feed(chunk)
+                    deadline.passed(len(data))
                 if region is None and not self._executor.borrows_arrays:
                     allocator = ReusedArrays(message)
             answer = await self._step(message, caller, None, allocator)
-            await self._send(answer, StreamSender(region), context)
+            await self._send(answer, region, None, context)
 
     def _check_sender(self, proto: Proto, caller: Claims | None) -> None:
         """Refuse a request of nobody who takes part, before anything is made of the rest of it."""
@@ -187,42 +225,41 @@ class Service:
         answer = await self._executor.step(self._identity.hashed(message), most, allocator)
         return self._identity.proved(message, answer, self._executor.shard)
 
-    async def _send(self, answer: Answer, sender: StreamSender, context: grpc.aio.ServicerContext) -> None:
-        for frame in sender.frames(to_frame(answer, sender)):
-            await self._in_time(context.write(frame))
+    async def _send(
+        self, answer: Answer, region: Region | None, account: str | None, context: grpc.aio.ServicerContext
+    ) -> None:
+        """Send an answer, whose bytes count under the account; None: they do already."""
+        sender = StreamSender(region)
+        header = await self._executor.aside(to_frame, answer, sender) if is_large(answer) else to_frame(answer, sender)
+        deadline, counted = Deadline(self._timeout), 0 if account is None else sender.nbytes
+        self._admission.count(account or "", counted)
+        try:
+            for frame in sender.frames(header):
+                await deadline.wait(context.write(frame))
+                deadline.passed(len(frame))
+        finally:
+            self._admission.release(account or "", counted)
 
     async def _in_time(self, step: Awaitable[_Result]) -> _Result:
-        try:
-            async with asyncio.timeout(self._timeout):
-                return await step
-        except TimeoutError:
-            raise TimedOut(f"the transfer stalled for {self._timeout:g} s and was aborted") from None
+        return await Deadline(self._timeout).wait(step)
 
 
-async def _guarded(
-    serve: Callable[[Any, grpc.aio.ServicerContext], Awaitable[_Result]],
-    request: Any,  # noqa: ANN401 - bytes, or gRPC's iterator of a stream
-    context: grpc.aio.ServicerContext,
-) -> _Result:
-    """The call's result; an error ends the call with its status, message and name.
+def _is_large(proto: Proto, nbytes: int) -> bool:
+    """Whether a request of so many bytes has too many entries for the event loop."""
+    return nbytes > MAX_BYTES_DECODED_IN_LOOP and count_entries(proto) > MAX_ENTRIES_IN_LOOP
 
-    The error's frames refer to all that came with the call, and are in a reference cycle with it, as the exception of
-    `abort` is with gRPC's context. So the traceback is dropped first, or that memory would stay until a garbage
-    collection.
-    """
-    try:
-        return await serve(request, context)
-    except ParamServerError as error:
-        log.info("refused %s: %s: %.500s", context.peer(), type(error).__name__, error)
-        refusal = status_of(error)
-        error.__traceback__ = None
-    except grpc.aio.BaseError:
-        raise  # the worker has disconnected: gRPC knows
-    except Exception as fault:
-        reference = secrets.token_hex(4)
-        log.exception("internal error %s, on a call of %s", reference, context.peer())
-        text = f"the server failed on this message: please report it, with entry {reference} of its log"
-        refusal = status_of(InternalError(text))
-        fault.__traceback__ = None
-    await context.abort(*refusal)
-    raise AssertionError("abort has raised")
+
+def _reply(answer: Answer) -> bytes:
+    return encode(answer, InlineSender()).SerializeToString()
+
+
+def _read(frame: Incoming, receiver: StreamReceiver) -> tuple[Request, int]:
+    """The request of a frame, and the bytes of its arrays."""
+    message = cast(Request, from_frame(frame, receiver))
+    return message, tensor_bytes(message)
+
+
+def _allocate(frame: Incoming, receiver: StreamReceiver) -> Request:
+    """The request of a frame, with memory for its arrays."""
+    receiver.allocate()
+    return cast(Request, from_frame(frame, receiver))

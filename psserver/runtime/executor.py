@@ -1,7 +1,8 @@
 """The executor of a shard: takes messages from many callers, steps the shard, and gives each caller its answer.
 
 Steps take microseconds and run in the event loop; what takes longer runs in threads, so that the loop goes on
-receiving. Independent of gRPC and of encoding.
+receiving: array tasks, inspections of many bytes, and steps of messages with many entries, beside which no other step
+is taken. Independent of gRPC and of encoding.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple, TypeVar
 
 from psserver.config import StorageConfig
 from psserver.core.shard import Shard
-from psserver.core.variables.array_tasks import StepResult, TasksPending
+from psserver.core.variables.array_tasks import ArrayTask, StepResult, TasksPending
 from psserver.core.variables.element_checks import Inspection
-from psserver.runtime.persistence import Persistence
+from psserver.runtime.persistence import Persistence, Record
 from psserver.runtime.task_order import TaskOrder
 from psserver.storage.start import Start
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
@@ -39,6 +41,7 @@ from pswire.messages import (
     StatusReport,
     Tick,
     Tune,
+    entries,
     tensor_bytes,
 )
 from pswire.optimizers import numba_compiler, rule_for
@@ -47,8 +50,12 @@ from pswire.optimizers.numba_compiler import Loop
 #: Bytes of arrays that a step may inspect in the event loop: one pass that only reads, some 50 us a MiB.
 MAX_BYTES_INSPECTED_IN_LOOP = 2 << 20
 
+#: Entries of a message that is stepped in the event loop: some 10 us each.
+MAX_ENTRIES_IN_LOOP = 500
+
 log = logging.getLogger(__name__)
 
+_Result = TypeVar("_Result")
 _Waiting = asyncio.Future[Answer]
 
 #: The error of calls that a stopping server cannot answer.
@@ -61,6 +68,19 @@ _REPORTS = (Renewed, CutReport, StatusReport)
 
 class AnswerTooLarge(TooLarge):
     """The answer may have more values than its caller can accept; nothing was done."""
+
+
+class _Step(NamedTuple):
+    """A step that was taken: its result, its tasks as they are run if they are many, and its record for the journal."""
+
+    result: StepResult
+    bundles: list[list[ArrayTask]] | None
+    record: Record | None
+
+
+def is_large(message: Request | Answer) -> bool:
+    """Whether a message has too many entries for the event loop."""
+    return entries(message) > MAX_ENTRIES_IN_LOOP
 
 
 class Executor:
@@ -78,10 +98,13 @@ class Executor:
         self._waiting: dict[int, _Waiting] = {}
         self._closing = False
         self._inspectors = ThreadPoolExecutor(max_workers=2, thread_name_prefix="psserver-inspect")
+        self._stepper = ThreadPoolExecutor(max_workers=1, thread_name_prefix="psserver-step")
+        self._converter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="psserver-convert")
         self._tasks = TaskOrder()
         self._guarded = asyncio.Lock()
         self._compiling = asyncio.Lock()
         self._compiled: set[Loop] = set()
+        self._beginning: asyncio.Task[Answer] | None = None  # of a cut
 
     def persist(self, config: StorageConfig, new_shard: Callable[[], Shard], start: Start) -> None:
         """Write down from now on what the shard does; before its first step (`Persistence`)."""
@@ -93,10 +116,47 @@ class Executor:
         """Whether arrays of messages are read until the answer, by the journal: they cannot get the answer's values."""
         return self.persistence is not None and self.persistence.journal is not None
 
-    def admit(self, message: Request) -> int:
+    def _is_large(self, message: Request) -> bool:
+        """Whether a message is stepped in a thread: for its entries, or since it goes through so many variables."""
+        if is_large(message):
+            return True
+        begins_cut = getattr(message, "cut", 0) > self.shard.cuts.number
+        return (begins_cut or isinstance(message, Cut | Status)) and len(self.shard.variables) > MAX_ENTRIES_IN_LOOP
+
+    async def aside(self, function: Callable[..., _Result], *arguments: object) -> _Result:
+        """What a function returns that is called in a thread, beside steps: for messages with many entries.
+
+        There is one such thread: several would only compete for the interpreter's lock.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._converter, function, *arguments)
+
+    async def admit(self, message: Request) -> int:
         """The bytes of `message`, whose arrays may have no memory yet, and of its answer. Raises what `step` would."""
+        return await self._alone(self._admit, message) if is_large(message) else self._admit(message)
+
+    def _admit(self, message: Request) -> int:
         self.shard.check(message)
         return tensor_bytes(message) + self.shard.answer_bytes(message)
+
+    async def _alone(self, function: Callable[..., _Result], *arguments: object) -> _Result:
+        """What a function of the shard returns that is called in a thread, while no step is taken.
+
+        Goes on to its end if the caller is cancelled.
+        """
+
+        async def call() -> _Result:
+            async with self._guarded:
+                return await self._in_thread(function, *arguments)
+
+        return await asyncio.shield(asyncio.create_task(call()))
+
+    async def _in_thread(self, function: Callable[..., _Result], *arguments: object) -> _Result:
+        """As `_alone`, for a task that has `_guarded`."""
+        self._tasks.step = asyncio.current_task()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._stepper, function, *arguments)
+        finally:
+            self._tasks.step = None
 
     async def step(self, message: Request, most: int | None = None, allocator: Allocator | None = None) -> Answer:
         """The shard's answer, once there is one.
@@ -114,16 +174,20 @@ class Executor:
             Unavailable: the server stops, and the answer would have to wait for other workers.
             ParamServerError: the shard refuses it.
         """
+        large = self._is_large(message)
         if isinstance(message, Register | Tune):
-            await self._compile(message)
+            await self._compile(message, large)
         if self.persistence is not None:
             if isinstance(message, Restore):
                 return await self._restore(self.persistence, message)
             self.persistence.check(message)
-        inspection = None
-        if tensor_bytes(message) > MAX_BYTES_INSPECTED_IN_LOOP:
+        inspection, record, loop = None, None, asyncio.get_running_loop()
+        if large:
+            await self._alone(self.shard.check, message)
+            inspection = await loop.run_in_executor(self._inspectors, self.shard.inspect, message)
+            record = None if self.persistence is None else await self.aside(self.persistence.record, message)
+        elif tensor_bytes(message) > MAX_BYTES_INSPECTED_IN_LOOP:
             self.shard.check(message)
-            loop = asyncio.get_running_loop()
             inspection = await loop.run_in_executor(self._inspectors, self.shard.inspect, message)
         if self._tasks.initializes and isinstance(message, Push | Assign):
             # Here, so that no held push needs a value that is not there: every guarded step would wait for it.
@@ -131,60 +195,98 @@ class Executor:
             await self._tasks.initialized([one.name for one in changed])
         ticket = next(self._tickets)
 
-        def begin() -> StepResult | None:
-            """The result; None if the step is guarded and has to wait for tasks, and nothing was done."""
+        def begin(now: float) -> _Step | None:
+            """The step; None if it is guarded and has to wait for tasks, and nothing was done."""
             if most is not None:
                 self._check_answer_size(message, most)
             try:
-                return self._step(ticket, message, inspection, allocator)
+                return self._step(ticket, message, now, inspection, allocator, large=large, record=record)
             except TasksPending:
                 return None
 
-        result = None if self._guarded.locked() else begin()
-        if result is None:
-            # A guarded step (`psserver.core.variables.array_tasks`) waits until all tasks of its variables have been
-            # run. Meanwhile no other step is taken, so no tasks are added. It computes in the event loop.
-            async with self._guarded:
-                while (result := begin()) is None:
-                    await self._tasks.wait(self.shard.guardable(message))
-        answer: _Waiting = asyncio.get_running_loop().create_future()
-        self._waiting[ticket] = answer
+        answer: _Waiting = loop.create_future()
         try:
-            self._complete(result)
+            if large:
+                await asyncio.shield(asyncio.create_task(self._step_alone(ticket, message, begin, answer, large=True)))
+            elif self._guarded.locked() or (step := begin(self._clock())) is None:
+                await self._step_alone(ticket, message, begin, answer)
+            else:
+                self._waiting[ticket] = answer
+                self._complete(message, step)
             if self._closing:
                 self.close()
             if self.persistence is None:
                 return await answer
-            if not isinstance(message, Cut | Status) and self.persistence.cut_is_due():
-                self._send(Cut())
+            if not isinstance(message, Cut | Status):
+                self._begin_due_cut()
             return self.persistence.completed(await answer)
         finally:
             answer.cancel()
             self._waiting.pop(ticket, None)
 
+    async def _step_alone(
+        self,
+        ticket: int,
+        message: Request,
+        begin: Callable[[float], _Step | None],
+        answer: _Waiting,
+        *,
+        large: bool = False,
+    ) -> None:
+        """Take a step, in a thread if it is `large`, while no other one is taken, so that no tasks are added.
+
+        A guarded step (`psserver.core.variables.array_tasks`) waits until all tasks of its variables have been run.
+        """
+        async with self._guarded:
+            while True:
+                now = self._clock()
+                step = await self._in_thread(begin, now) if large else begin(now)
+                if step is not None:
+                    break
+                await self._tasks.wait(self.shard.guardable(message))
+            if not answer.cancelled():
+                self._waiting[ticket] = answer
+            self._complete(message, step)
+
     def tick(self) -> None:
-        """Send the shard a tick, and begin a cut if one is due; skipped while a guarded step waits for tasks."""
+        """Send the shard a tick, and begin a cut if one is due; skipped while another step waits or is in a thread."""
+        if self._guarded.locked():
+            return
         self._send(self.shard.due(self._clock()))
         self.shard.cuts.tick()
-        if self.persistence is not None and self.persistence.cut_is_due():
-            self._send(Cut())
+        self._begin_due_cut()
+
+    def _begin_due_cut(self) -> None:
+        """Begin a cut if one is due; that of a shard with many variables in a thread."""
+        if self.persistence is None or not self.persistence.cut_is_due():
+            return
+        cut = Cut()
+        if not self._is_large(cut):
+            self._send(cut)
+        elif self._beginning is None or self._beginning.done():
+            self._beginning = asyncio.create_task(self.step(cut))
+            self._beginning.add_done_callback(_log_refusal)
 
     def _send(self, message: Tick | Cut) -> None:
         """Step the shard by a message of this server; a tick or cut that cannot be taken now comes again later."""
         if self._guarded.locked():
             return
         with suppress(TasksPending):
-            self._complete(self._step(0, message))
+            self._complete(message, self._step(0, message, self._clock()))
 
     def _step(
         self,
         ticket: int,
         message: Request | Tick | Cut,
+        now: float,
         inspection: Inspection | None = None,
         allocator: Allocator | None = None,
-    ) -> StepResult:
-        """Step the shard, and write the message down. Raises what `Shard.step` does."""
-        now, settled = self._clock(), self._tasks.idle
+        *,
+        large: bool = False,
+        record: Record | None = None,
+    ) -> _Step:
+        """Step the shard; call `_complete` before the next step. Raises what `Shard.step` does."""
+        settled = self._tasks.idle
         step = partial(self.shard.step, ticket, message, now, inspection=inspection, allocator=allocator)
         try:
             result = step(settled=settled)
@@ -192,9 +294,10 @@ class Executor:
             if not self._tasks.has_run(self.shard.guardable(message)):
                 raise
             result = step(settled=True)
-        if self.persistence is not None:
-            self.persistence.note(message, result)
-        return result
+        bundles = self._tasks.bundles(result.tasks) if large and result.tasks else None
+        if self.persistence is not None and not large:
+            record = self.persistence.record(message)
+        return _Step(result, bundles, record)
 
     def close(self) -> None:
         """Answer all waiting calls, and later ones that would have to wait, with `Unavailable`."""
@@ -206,11 +309,15 @@ class Executor:
 
     async def shutdown(self) -> None:
         """Wait for all tasks, write the state down, and end the threads; call when no step can follow."""
+        if self._beginning is not None:
+            await asyncio.wait([self._beginning])
         await self._tasks.wait()
         if self.persistence is not None:
             await self.persistence.finish()
         await self._tasks.shutdown()
         self._inspectors.shutdown()
+        self._stepper.shutdown()
+        self._converter.shutdown()
 
     async def _restore(self, persistence: Persistence, message: Restore) -> Restored:
         """Go back to a checkpoint, unless the shard follows this timeline already; waiting calls are to be repeated."""
@@ -237,11 +344,9 @@ class Executor:
                     f"call carries {most:,}: use Transfer (nothing was done)"
                 )
 
-    async def _compile(self, message: Register | Tune) -> None:
+    async def _compile(self, message: Register | Tune, large: bool) -> None:
         """Compile the loops of a message's optimizers in a thread, unless the shard refuses it; other calls go on."""
-        self.shard.check(message)
-        specs = [message.optimizer] if isinstance(message, Tune) else [one.optimizer for one in message.declarations]
-        loops = {loop for spec in specs if spec is not None and (loop := rule_for(spec).loop) is not None}
+        loops = await self._alone(self._loops, message) if large else self._loops(message)
         if loops <= self._compiled:
             return
         async with self._compiling:
@@ -249,13 +354,22 @@ class Executor:
                 await asyncio.get_running_loop().run_in_executor(self._inspectors, numba_compiler.machine_code, loop)
                 self._compiled.add(loop)
 
-    def _complete(self, result: StepResult) -> None:
-        """Log the events of a step, and give the replies to their callers when its tasks are done."""
+    def _loops(self, message: Register | Tune) -> set[Loop]:
+        self.shard.check(message)
+        specs = [message.optimizer] if isinstance(message, Tune) else [one.optimizer for one in message.declarations]
+        return {loop for spec in specs if spec is not None and (loop := rule_for(spec).loop) is not None}
+
+    def _complete(self, message: Request | Tick | Cut, step: _Step) -> None:
+        """Write down a step, log its events, and give the replies to their callers when its tasks are done."""
+        result = step.result
+        if self.persistence is not None:
+            self.persistence.note(message, result, step.record)
         for event in result.events:
             log.log(logging.WARNING if event.warning else logging.INFO, "%s", event.text)
         replies = [(self._waiting.pop(reply.ticket, None), reply) for reply in result.replies]
         try:
-            in_progress = self._tasks.add(result.tasks)
+            tasks = self._tasks
+            in_progress = tasks.add(result.tasks) if step.bundles is None else tasks.add_bundles(step.bundles)
         except Exception as fault:
             if not replies:
                 raise
@@ -270,6 +384,11 @@ class Executor:
             waits = [one for one in (in_progress, written) if one is not None]
             ends = waits[0] if len(waits) == 1 else asyncio.gather(*waits)
             ends.add_done_callback(lambda end: _answer(replies, end.exception()))
+
+
+def _log_refusal(beginning: asyncio.Task[Answer]) -> None:
+    if not beginning.cancelled() and (error := beginning.exception()) is not None:
+        log.warning("a checkpoint could not begin: %s", error)
 
 
 def _answer(replies: Iterable[tuple[_Waiting | None, Reply]], fault: BaseException | None) -> None:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TypeAlias
 
 from psserver.config import StorageConfig
 from psserver.core.cuts import Late, ShardCut, VariableCopy
@@ -29,6 +30,8 @@ from pswire.errors import InvalidMessage, ParamServerError, StorageError, Unavai
 
 #: Messages that change a shard, besides pulls where served weights are kept, and heartbeats that settle something.
 _CHANGES = (ms.Push, ms.Take, ms.Assign, ms.Tune, ms.Register, ms.Join, ms.Leave, ms.Barrier, ms.Stop, ms.Reset)
+
+Record: TypeAlias = list[bytes | memoryview]
 
 #: Seconds that a stopping server waits for a checkpoint that is being written.
 _FINISH_TIMEOUT = 600.0
@@ -167,7 +170,11 @@ class Persistence:
         if problem and isinstance(message, _CHANGES):
             raise Unavailable(f"shard {self.shard.shard} accepts no changes until it can write them: {problem}")
 
-    def note(self, message: ms.Message, result: StepResult) -> None:
+    def record(self, message: ms.Message) -> Record | None:
+        """The record of a message for the journal, in any thread; None without a journal, or if it changes nothing."""
+        return records.encode(message) if self.journal is not None and self._is_change(message) else None
+
+    def note(self, message: ms.Message, result: StepResult, record: Record | None) -> None:
         """Write down a message that the shard has taken, and a cut that it has begun before; returns at once."""
         cut, journal = self.shard.cuts.current, self.journal
         if result.began_cut and cut is not None:
@@ -178,8 +185,8 @@ class Persistence:
                 for _, waiting in cut.waiting:
                     journal.append(records.encode(waiting))
             self._write(cut)
-        if journal is not None and self._is_change(message):
-            journal.append(records.encode(message))
+        if journal is not None and record is not None:
+            journal.append(record)
         if cut is not None and cut.complete:
             self._complete.set()
         if isinstance(message, ms.Renew):
@@ -290,6 +297,9 @@ class Persistence:
     async def _copied(self, name: str, copy: VariableCopy) -> None:
         """Return when a variable is copied: now, or with the change that needed it."""
         while not copy.copied:
+            if (step := self._tasks.step) is not None:  # it may be about to copy the variable
+                await asyncio.wait([step])
+                continue
             result = StepResult()
             copy.start(result)
             ended = self._tasks.add(result.tasks) if result.tasks else self._tasks.end_of(name)

@@ -18,6 +18,9 @@ from pswire.system.host import cores
 #: Bytes that tasks in the event loop may go through: some 100 us with the costliest update rule.
 MAX_INLINE_BYTES = 256 << 10
 
+#: Bundles of small tasks of one step, at most: each costs the event loop some 100 us.
+MAX_SMALL_BUNDLES = 32
+
 #: The cost of a task besides its bytes, in bytes: the calls of an update rule on a few elements.
 TASK_OVERHEAD = 4 << 10
 
@@ -50,11 +53,15 @@ class TaskOrder:
     Initial tasks, which one message may announce for all memory there is, give way: as many of their jobs are in the
     threads' queue as there are threads, and one that is long and cannot be divided. So another task waits for some
     milliseconds. `_initial` has their variables.
+
+    Attributes:
+        step: the step that is taken in a thread, if one is: its tasks are yet to be added (`Executor`).
     """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="psserver-shard")
         self._last: dict[str, asyncio.Task[None]] = {}
+        self.step: asyncio.Task[Any] | None = None
         self._initial: dict[str, asyncio.Task[None]] = {}
         self._some, self._one = asyncio.Semaphore(THREADS), asyncio.Semaphore(1)
 
@@ -63,7 +70,11 @@ class TaskOrder:
         if _effort(tasks) <= MAX_INLINE_BYTES and not (self._last and any(one.variable in self._last for one in tasks)):
             run(tasks)
             return None
-        at_once, *others = self._bundles(tasks)
+        return self.add_bundles(self.bundles(tasks))
+
+    def add_bundles(self, bundles: Sequence[Sequence[ArrayTask]]) -> asyncio.Future[Any]:
+        """As `add`, of the bundles of all tasks of a step."""
+        at_once, *others = bundles
         started = [self._start(bundle) for bundle in others]
         run(at_once)
         return asyncio.gather(*started)
@@ -99,24 +110,32 @@ class TaskOrder:
         await self.wait()
         self._threads.shutdown()
 
-    def _bundles(self, tasks: Iterable[ArrayTask]) -> list[list[ArrayTask]]:
-        """Tasks that run one after the other: small ones that need not wait, first those that may run at once."""
+    def bundles(self, tasks: Sequence[ArrayTask]) -> list[list[ArrayTask]]:
+        """Tasks that run one after the other: small ones of many variables, first those that may run at once.
+
+        Small tasks that have to wait are together with those that wait for the same end. May be called in a thread
+        while nothing is added: a variable whose tasks end meanwhile counts as one that waits.
+        """
         by_variable: dict[str, list[ArrayTask]] = {}
         for task in tasks:
             by_variable.setdefault(task.variable, []).append(task)
-        small: list[ArrayTask] = []
-        bundles, left = [small], MAX_INLINE_BYTES
+        at_once: list[ArrayTask] = []
+        large: list[list[ArrayTask]] = []
+        small: dict[asyncio.Task[None] | None, list[list[ArrayTask]]] = {}
+        left: dict[asyncio.Task[None] | None, int] = {None: MAX_INLINE_BYTES}
+        most = max(MAX_INLINE_BYTES, _effort(tasks) // MAX_SMALL_BUNDLES)
         for name, mine in by_variable.items():
-            effort = _effort(mine)
-            if effort > MAX_INLINE_BYTES or name in self._last:
-                bundles.append(mine)
+            effort, last = _effort(mine), self._last.get(name)
+            if effort > MAX_INLINE_BYTES:
+                large.append(mine)
                 continue
-            if effort > left:
-                small, left = [], MAX_INLINE_BYTES
-                bundles.append(small)
-            small += mine
-            left -= effort
-        return bundles
+            bundles = small.setdefault(last, [at_once] if last is None else [])
+            if effort > left.get(last, 0):
+                bundles.append([])
+                left[last] = most
+            bundles[-1] += mine
+            left[last] -= effort
+        return [at_once, *large, *[bundle for bundles in small.values() for bundle in bundles if bundle is not at_once]]
 
     def _start(self, bundle: Sequence[ArrayTask]) -> asyncio.Task[None]:
         names = {task.variable for task in bundle}

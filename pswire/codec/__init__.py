@@ -1,5 +1,27 @@
 """Messages as protobuf, and back. May import messages, optimizers, specs, tensors, errors and the generated code."""
 
-from pswire.codec.messages import check_size, decode, encode, fill, from_frame, request_of, sender_of, to_frame
+from pswire.codec.messages import (
+    check_size,
+    count_entries,
+    decode,
+    encode,
+    fill,
+    from_frame,
+    parse,
+    request_of,
+    sender_of,
+    to_frame,
+)
 
-__all__ = ["check_size", "decode", "encode", "fill", "from_frame", "request_of", "sender_of", "to_frame"]
+__all__ = [
+    "check_size",
+    "count_entries",
+    "decode",
+    "encode",
+    "fill",
+    "from_frame",
+    "parse",
+    "request_of",
+    "sender_of",
+    "to_frame",
+]

@@ -38,13 +38,14 @@ from pswire.v1 import paramserver_pb2 as pb
 class Field(NamedTuple):
     """`put` writes the field `name` of a protobuf, `get` reads it; `attribute` is its Python name if different.
 
-    `get` refuses a list with more entries than its limit before it makes anything of them; `get_any` does not.
+    `get` refuses a list with more entries than its `limit` before it makes anything of them; `get_any` does not.
     """
 
     put: Callable[[Any, Proto, str, TensorSender], None]
     get: Callable[[Proto, str, TensorReceiver], Any]
     attribute: str = ""
     get_any: Callable[[Proto, str, TensorReceiver], Any] | None = None
+    limit: int = 0
 
 
 class Part(Protocol):
@@ -61,11 +62,15 @@ class Row:
     """A `Part` with the fields of its protobuf; `kinds` override the kinds of some fields (`_kind_of`).
 
     Lists of a `file` may have any number of entries: as many as the shard had.
+
+    Attributes:
+        limits: the most entries of each list.
     """
 
     def __init__(self, message: type, proto: type[Proto], *, file: bool = False, **kinds: Field) -> None:
         self.message, self.proto = message, proto
         fields = {field.name: kinds.get(field.name) or _kind_of(field) for field in proto.DESCRIPTOR.fields}
+        self.limits = {name: kind.limit for name, kind in fields.items() if kind.limit}
         self._fields = [
             (kind.attribute or name, name, kind.put, (file and kind.get_any) or kind.get)
             for name, kind in fields.items()
@@ -106,7 +111,7 @@ def _list(
             refuse_length(proto, name, limit)
         return get_any(proto, name, receiver)
 
-    return Field(put, get, get_any=get_any)
+    return Field(put, get, get_any=get_any, limit=limit)
 
 
 def _set(value: object, proto: Proto, name: str, sender: TensorSender) -> None:

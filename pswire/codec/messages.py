@@ -20,6 +20,7 @@ from pswire.codec.fields import (
     POSITIVE,
     SENDER,
     TEXT,
+    Field,
     Row,
     below,
     choice,
@@ -32,6 +33,7 @@ from pswire.codec.tensors import VALUES_AND_CHOICES
 from pswire.errors import InvalidMessage, Malformed, TooLarge
 from pswire.limits import MAX_ENTRIES, MAX_SMALL_REQUEST
 from pswire.specs.encodings import ENCODINGS
+from pswire.tensors import wire
 from pswire.tensors.frames import Incoming
 from pswire.tensors.stream import StreamReceiver
 from pswire.tensors.transport import InlineReceiver, TensorReceiver, TensorSender
@@ -72,6 +74,15 @@ def check_size(kind: type[Proto], nbytes: int) -> None:
         raise TooLarge(f"{kind.__name__} has {MAX_SMALL_REQUEST:,} bytes at most, got {nbytes:,}")
 
 
+def parse(proto: Proto, data: bytes) -> None:
+    """Parses a request or answer into an empty `proto`; call it in a thread if it is large (`pswire.tensors.wire`).
+
+    Raises `Malformed` for bytes that are no such message, and for a large one with a list that exceeds its limit.
+    """
+    row = _BY_PROTO.get(type(proto))
+    wire.parse(proto, data, {} if row is None else row.limits)
+
+
 def sender_of(proto: Any) -> ms.Sender | None:  # noqa: ANN401 - a request
     """The member that sends a request; None if its kind needs no membership. Raises `Malformed` if it is no request."""
     if type(proto) in _OF_MEMBERS:
@@ -82,6 +93,11 @@ def sender_of(proto: Any) -> ms.Sender | None:  # noqa: ANN401 - a request
         name = type(proto).__name__ if row is None else row.message.__name__
         raise Malformed(f"{name} is an answer, not a request")
     return None
+
+
+def count_entries(proto: Proto) -> int:
+    """The number of entries of all lists of a request or answer."""
+    return sum([len(getattr(proto, name)) for name in _BY_PROTO[type(proto)].limits])
 
 
 def to_frame(message: ms.Request | ms.Answer, sender: TensorSender) -> pb.Frame:
@@ -119,7 +135,21 @@ _ENCODING = choice({form: form for form in ("", *ENCODINGS)})
 STATE = choice({state: state for state in ("live", "left", "lost")})
 _JOB_STATE = choice({state: state for state in ("running", "done", "ended", "interrupted", "empty")})
 
-KINDS[pb.ChangeId] = many(Row(ms.ChangeId, pb.ChangeId, sequence=POSITIVE), attrgetter("sender.worker"))
+
+def _changes() -> Field:
+    """Changes, of which shards take part `MAX_ENTRIES` times at most, over all of them."""
+    kind = many(Row(ms.ChangeId, pb.ChangeId, sequence=POSITIVE), attrgetter("sender.worker"))
+
+    def get(proto: Proto, name: str, receiver: TensorReceiver) -> object:
+        changes = getattr(proto, name)
+        if changes and (count := sum([len(change.shards) for change in changes])) > MAX_ENTRIES:
+            raise Malformed(f"{type(proto).__name__}.{name} has {MAX_ENTRIES:,} shards at most, got {count:,}")
+        return kind.get(proto, name, receiver)
+
+    return kind._replace(get=get)
+
+
+KINDS[pb.ChangeId] = _changes()
 KINDS[pb.Job] = one(Row(ms.Job, pb.Job, name=NAME_OR_NONE))
 KINDS |= {
     pb.Frontier: one(Row(ms.Frontier, pb.Frontier), optional=True),
@@ -182,6 +212,9 @@ _MESSAGES = (
     Row(ms.Status, pb.StatusRequest),
     Row(ms.StatusReport, pb.StatusReply, shard=below("shards"), shards=POSITIVE),
 )
+
+#: The rows of all requests.
+REQUESTS = tuple([row for row in _MESSAGES if row.message in ms.ANSWERS])
 
 _BY_MESSAGE = {row.message: row for row in _MESSAGES}
 _BY_PROTO = {row.proto: row for row in _MESSAGES}

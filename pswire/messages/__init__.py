@@ -1,4 +1,4 @@
-"""Messages between workers and shards: frozen dataclasses; and the sizes of their arrays.
+"""Messages between workers and shards: frozen dataclasses; and their sizes.
 
 Requests that change the shard carry a `Sender`, and those that must not happen twice a sequence number. Arrays are
 borrowed, never copied here. Pure: `pswire.codec` turns messages into bytes.
@@ -23,7 +23,7 @@ from pswire.messages.membership import (
     Stopped,
 )
 from pswire.messages.requests import ANSWERS, Answer, Message, Reply, Request, Tick
-from pswire.messages.sizes import Allocator, array_sizes, most_answer_sizes, tensor_bytes, whole_bytes
+from pswire.messages.sizes import Allocator, array_sizes, entries, most_answer_sizes, tensor_bytes, whole_bytes
 from pswire.messages.status import (
     Change,
     JobReport,
@@ -130,6 +130,7 @@ __all__ = [
     "VariableStatus",
     "WorkerStatus",
     "array_sizes",
+    "entries",
     "most_answer_sizes",
     "tensor_bytes",
     "whole_bytes",

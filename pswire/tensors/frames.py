@@ -1,16 +1,17 @@
 """Frames of a Transfer as bytes: a header that protobuf writes and reads, and elements that it never copies.
 
 A frame is valid protobuf, but its elements, in `data` or `chunk`, are written after the header and parsed by hand: they
-are copied once when sent and not at all when received; protobuf copies them twice each. May import errors and v1.
+are copied once when sent and not at all when received; protobuf copies them twice each. May import errors, wire and v1.
 """
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import Message as Proto
 
 from pswire.errors import Malformed
+from pswire.tensors.wire import SLICE, parse, read_varint
 from pswire.v1 import paramserver_pb2 as pb
 
 #: Elements begin at a multiple of this in a frame with `data`, as Python's bytes objects do: arrays are aligned.
@@ -54,47 +55,76 @@ def chunk(pieces: Sequence[memoryview]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A received frame: the header as read by protobuf, and elements borrowed from the frame's bytes, if any."""
+    """A received frame: the header as read by protobuf, and elements borrowed from the frame's bytes, if any.
+
+    `nbytes` are those of the header.
+    """
 
     header: pb.Frame
     data: memoryview | None = None
     chunk: memoryview | None = None
+    nbytes: int = field(default=0, compare=False)
+
+
+@dataclass(slots=True)
+class SplitFrame:
+    """The bytes of a frame: `head` is what protobuf is to parse, field by field, `elements` those that follow."""
+
+    nbytes: int
+    head: list[bytes]
+    head_bytes: int
+    elements: dict[int, memoryview]
+
+    def parse(self, parse: Callable[[Proto, bytes], None] = parse) -> Incoming:
+        """The frame, whose message is parsed by `parse`. Raises `Malformed`.
+
+        With many bytes in its header, call it in a thread.
+        """
+        header = pb.Frame()
+        for part in self.head:
+            if len(part) <= SLICE:
+                parse(header, part)
+                continue
+            tag, place = read_varint(part, 0)
+            _, place = read_varint(part, place)
+            piece = pb.Frame.DESCRIPTOR.fields_by_number.get(tag >> 3)
+            if piece is None or piece.message_type is None:
+                raise Malformed(_NOT_A_FRAME.format(self.nbytes))
+            message = getattr(header, piece.name)
+            message.SetInParent()
+            parse(message, part[place:])
+        return Incoming(header, self.elements.get(_DATA), self.elements.get(_CHUNK), self.head_bytes)
+
+
+def split(frame: bytes) -> SplitFrame:
+    """Separates the header and the elements of a frame, in microseconds. Raises `Malformed`."""
+    elements: dict[int, memoryview] = {}
+    rest: list[bytes] = []
+    place, end, fields, head_bytes = 0, len(frame), 0, 0
+    try:
+        while place < end:
+            begin = place
+            tag, place = read_varint(frame, place)
+            fields += 1
+            if tag & 7 != _LENGTH_DELIMITED or fields > _MAX_FIELDS:
+                raise ValueError  # a Frame has no fields of another kind, and not so many
+            length, place = read_varint(frame, place)
+            place += length
+            if place > end:
+                raise ValueError
+            if tag in (_DATA, _CHUNK):
+                elements[tag] = memoryview(frame)[place - length : place]
+            elif tag != _PADDING:
+                rest.append(frame[begin:place])
+                head_bytes += place - begin
+    except ValueError:
+        raise Malformed(_NOT_A_FRAME.format(end)) from None
+    return SplitFrame(end, rest, head_bytes, elements)
 
 
 def incoming(frame: bytes) -> Incoming:
-    """Separates the header and the elements of a frame. Raises `Malformed`."""
-    elements: dict[int, memoryview] = {}
-    rest: list[bytes] = []
-    place, end, fields = 0, len(frame), 0
-    while place < end:
-        begin = place
-        tag, place = _read_varint(frame, place)
-        fields += 1
-        if tag & 7 != _LENGTH_DELIMITED or fields > _MAX_FIELDS:
-            raise Malformed(_NOT_A_FRAME.format(end))  # a Frame has no fields of another kind, and not so many
-        length, place = _read_varint(frame, place)
-        place += length
-        if place > end:
-            raise Malformed(_NOT_A_FRAME.format(end))
-        if tag in (_DATA, _CHUNK):
-            elements[tag] = memoryview(frame)[place - length : place]
-        elif tag != _PADDING:
-            rest.append(frame[begin:place])
-    try:
-        header = pb.Frame.FromString(rest[0] if len(rest) == 1 else b"".join(rest))
-    except DecodeError:
-        raise Malformed(_NOT_A_FRAME.format(end)) from None
-    return Incoming(header, elements.get(_DATA), elements.get(_CHUNK))
+    """A received frame. Raises `Malformed`."""
+    return split(frame).parse()
 
 
 _NOT_A_FRAME = "{:,} bytes that are not a paramserver.v1.Frame"
-
-
-def _read_varint(frame: bytes, place: int) -> tuple[int, int]:
-    """The number at `place`, of at most 10 bytes, and the position after it."""
-    number = 0
-    for index, byte in enumerate(frame[place : place + 10]):
-        if byte < 0x80:
-            return number | byte << 7 * index, place + index + 1
-        number |= (byte & 0x7F) << 7 * index
-    raise Malformed(_NOT_A_FRAME.format(len(frame)))

@@ -11,6 +11,9 @@ from psworker.client.placement import Placement
 from psworker.client.push_pull import check_finite
 from psworker.client.retrying_calls import RetryingCalls
 
+#: Variables in one message, with an optimizer each: far less than a message holds, and some 20 ms of a server's time.
+MAX_DECLARATIONS = 1000
+
 logger = logging.getLogger(__name__)
 
 
@@ -26,15 +29,21 @@ class Registration:
         self._made: list[list[ms.Declaration]] = []  # without values, in order
 
     def register(self, declarations: Sequence[ms.Declaration]) -> list[ms.Registered]:
-        """Registers variables; the answers of the shards. See `psworker.client.client.Client.register`."""
-        placement = self.placement.extended([declaration.spec for declaration in declarations])
-        answers = self._send(placement, declarations)
+        """Registers variables, `MAX_DECLARATIONS` at a time; the answers of the shards, first one of shard 0.
+
+        See `psworker.client.client.Client.register`.
+        """
+        placement, groups = self.placement, []
+        for group in _groups(declarations):
+            placement = placement.extended([declaration.spec for declaration in group])
+            groups.append((placement, group))
+        answers = self._send(groups)
         self.placement = placement
         return answers
 
     def add(self, declarations: Sequence[ms.Declaration]) -> None:
         """Has these registered again, too; call it once the worker gets the values that the shards have of them."""
-        self._made.append([replace(declaration, value=None) for declaration in declarations])
+        self._made += [[replace(one, value=None) for one in group] for group in _groups(declarations)]
 
     def register_again(self) -> None:
         """Registers what the shards do not have any more, in the same order, with this worker's present values.
@@ -54,7 +63,7 @@ class Registration:
                 elif declaration.optimizer is not None and any(one is None or one.optimizer is None for one in parts):
                     again.append(declaration)
             if again:
-                self._send(self.placement, again)
+                self._send([(self.placement, again)])
         if seen:
             logger.warning(
                 "%s has registered variables again that the checkpoint did not have, with its present values: %s",
@@ -80,7 +89,28 @@ class Registration:
             raise WrongShard(f"no shard has variable {name!r} any more, and this worker has no value of it")
         return value
 
-    def _send(self, placement: Placement, declarations: Sequence[ms.Declaration]) -> list[ms.Registered]:
+    def _send(self, groups: Sequence[tuple[Placement, Sequence[ms.Declaration]]]) -> list[ms.Registered]:
+        """Registers groups of variables, after all shards have checked all of them."""
+        calls = self._calls
+        with calls.cuts as cut:
+            registrations = [self._messages(placement, declarations, cut) for placement, declarations in groups]
+            for messages in registrations if len(groups) > 1 or calls.transport.shards > 1 else ():
+                checks = {}
+                for shard, message in messages.items():
+                    without_values = [replace(part, value=None) for part in message.declarations]
+                    checks[shard] = replace(message, declarations=tuple(without_values), dry_run=True)
+                calls.results(calls.send(checks), ms.Registered)
+            answers: list[ms.Registered] = []
+            for messages in registrations:
+                answers.append(calls.call(0, messages[0], ms.Registered))
+                others = {shard: message for shard, message in messages.items() if shard and message.declarations}
+                answers += calls.results(calls.send(others), ms.Registered)
+            return answers
+
+    def _messages(
+        self, placement: Placement, declarations: Sequence[ms.Declaration], cut: int
+    ) -> dict[int, ms.Register]:
+        """The message for each shard."""
         calls, shards = self._calls, placement.shards
         parts: dict[int, list[ms.Declaration]] = {shard: [] for shard in range(shards)}
         for declaration in declarations:
@@ -95,20 +125,18 @@ class Registration:
             for partition, array in zip(variable.partitions, values, strict=True):
                 part = replace(declaration, spec=partition.spec, value=array, part=partition.part)
                 parts[partition.shard].append(part)
-        with calls.cuts as cut:
-            messages = {
-                shard: ms.Register(calls.sender, tuple(part), states=calls.states, cut=cut, proofs=calls.proofs)
-                for shard, part in parts.items()
-            }
-            if shards > 1:
-                names = [declaration.spec.name for declaration in declarations]
-                places = tuple([ms.Place(name, placement[name].partitions[0].shard) for name in names])
-                messages[0] = replace(messages[0], places=places)
-                checks = {}
-                for shard, message in messages.items():
-                    without_values = [replace(part, value=None) for part in message.declarations]
-                    checks[shard] = replace(message, declarations=tuple(without_values), dry_run=True)
-                calls.results(calls.send(checks), ms.Registered)
-            answers = [calls.call(0, messages[0], ms.Registered)]
-            others = {shard: message for shard, message in messages.items() if shard and message.declarations}
-            return answers + calls.results(calls.send(others), ms.Registered)
+        messages = {
+            shard: ms.Register(calls.sender, tuple(part), states=calls.states, cut=cut, proofs=calls.proofs)
+            for shard, part in parts.items()
+        }
+        if shards > 1:
+            names = [declaration.spec.name for declaration in declarations]
+            places = tuple([ms.Place(name, placement[name].partitions[0].shard) for name in names])
+            messages[0] = replace(messages[0], places=places)
+        return messages
+
+
+def _groups(declarations: Sequence[ms.Declaration]) -> list[Sequence[ms.Declaration]]:
+    """The declarations in pieces, each of which one message holds: a group of `pswire.placement`."""
+    starts = range(0, max(1, len(declarations)), MAX_DECLARATIONS)
+    return [declarations[start : start + MAX_DECLARATIONS] for start in starts]

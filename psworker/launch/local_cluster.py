@@ -8,6 +8,7 @@ import math
 import os
 import queue
 import re
+import secrets
 import signal
 import time
 from collections import deque
@@ -80,6 +81,7 @@ class LocalCluster:
         self._restarts = Restarts(job.restarts)
         self._folder: OpenRunFolder | None = None
         self._tokens: LocalTokens | None = None
+        self._name_key = secrets.token_hex(16)  # a worker that is started again takes its place at once
         self._reports = Reports()
         self._watch: Watch | None = None
         self._stopping = False
@@ -162,7 +164,7 @@ class LocalCluster:
             worker_options = {**job.worker_options, "checkpoint_dir": folder, "progress": "off"}
             worker_options |= asdict(self._credentials(Role.WORKER))
             # one that starts late takes part in the job of the others, although these may have finished it
-            environment |= config.environment({**worker_options, "resume": True})
+            environment |= config.environment({**worker_options, "resume": True, "name_key": self._name_key})
             self._reports.started(name)
             on_lines = self._worker_lines
         on_end = partial(self._post, self._on_end)

@@ -178,7 +178,8 @@ class Session:
                 worker=self._part,
             )
         choice = JobChoice(config.job, config.resume or not config.servers, process_program())
-        self._client = Client(transport, config.name, config.timeout, encoder, choice)
+        key = config.name_key.encode()
+        self._client = Client(transport, config.name, config.timeout, encoder, choice, key)
         self._loops: list[DataLoop] = []
         self._strategy, replica = config.strategy, (self._client, self._known, self._loops)
         if self._strategy.local_steps:

@@ -283,7 +283,7 @@ def test_descriptors_that_are_sent_to_a_server_are_not_kept_and_do_not_stop_it(c
 def test_connections_that_say_nothing_keep_no_worker_from_its_memory(sender, stream, target):
     reply = stream.attach(0, MB)
     with ExitStack() as stack:
-        for _ in range(2 * THREADS):
+        for _ in range(THREADS):
             stack.enter_context(closing(connect(reply)))
         assert fetch_segment(reply, 0, MB).nbytes == MB
 

@@ -7,6 +7,7 @@ from contextlib import closing
 from importlib import metadata
 
 import click
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -15,10 +16,12 @@ from psserver.cli import main as main_module
 from psserver.cli import status
 from psserver.cli.main import main
 from pswire.addresses import DEFAULT_ADDRESS
-from pswire.channel import open_channel
+from pswire.channel import member_metadata, open_channel
 from pswire.codec import encode
-from pswire.messages import Join, Push, Sender, Status
+from pswire.messages import Declaration, Gradient, Join, Push, Register, Sender, Status
+from pswire.optimizers import GradientDescent
 from pswire.tensors.transport import InlineSender
+from pswire.tensors.values import TensorSpec
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import
@@ -31,13 +34,17 @@ READY = re.compile(r"psserver: shard 0/1 listening on 127\.0\.0\.1:\d+")
 def test_a_server_says_where_it_listens_and_ends_in_good_order(number, commands):
     server = commands.serve()
     with closing(GrpcTransport([server.address])) as transport:
-        incarnation = transport.call(0, Join("trainer"), BOUND).result().incarnation
+        sender = Sender("trainer", transport.call(0, Join("trainer"), BOUND).result().incarnation)
+        declaration = Declaration(TensorSpec.of("w", W), W, GradientDescent(1.0))
+        transport.call(0, Register(sender, (declaration,)), BOUND).result()
         for sequence in (1, 2):
-            transport.call(0, Push(Sender("trainer", incarnation), sequence, ()), BOUND).result()
+            transport.call(0, Push(sender, sequence, (Gradient("w", 0, W),)), BOUND).result()
     code, (line,), errors = server.end(number)
     assert (code, bool(READY.fullmatch(line))) == (0, True)
     assert errors == ["psserver: shard 0/1 stopped at global step 2: 1 worker, 0 pushes or assigns repeated"]
 
+
+W = np.zeros(2, np.float32)
 
 SERVE = "from psserver.cli.main import main; main(['serve', *sys.argv[1:]])"
 
@@ -62,7 +69,9 @@ def test_a_second_ctrl_c_ends_it_at_once(commands):
     frames = queue.Queue()
     with open_channel(server.address) as channel:
         stub = ParameterServerStub(channel)
-        call = stub.Transfer(iter(frames.get, None), timeout=BOUND)  # in progress until there is a None
+        token = stub.Join(encode(Join("w0"), InlineSender()), timeout=BOUND).token
+        metadata = member_metadata(token)
+        call = stub.Transfer(iter(frames.get, None), timeout=BOUND, metadata=metadata)  # until there is a None
         stub.Status(encode(Status(), InlineSender()), timeout=BOUND)
         health = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=BOUND)
         assert next(health).status == health_pb2.HealthCheckResponse.SERVING

@@ -193,23 +193,20 @@ def test_a_stream_takes_any_number_of_calls_until_one_fails_and_those_before_it_
 
 
 @pytest.mark.usefixtures("short_ticks")
-def test_a_stream_may_rest_for_longer_than_a_lease_between_two_calls_but_a_transfer_that_stalls_is_aborted(connect):
+def test_a_stream_rests_between_two_calls_until_the_lease_ends_but_a_transfer_that_stalls_is_aborted(connect):
     with ServerThread(ServerConfig(lease=0.2)) as server:
         client = connect(server)
         pull = frames_of(ms.Pull(client.join(), ()))
         stream = Stream(client)
         stream.send(*pull)
         assert stream.answer().global_step == 0
-        while client.status().workers[0].state == "live":
-            pass
-        stream.send(*pull, None)
-        with pytest.raises(errors.NotJoined):
+        with pytest.raises(errors.NotJoined, match=r"was silent for more than its lease of 0\.2 s"):
             stream.answer()
         sender = client.join()
         client.register(sender, w=LARGE)
         stream = Stream(client)
         stream.send(frames_of(push(sender, "w", LARGE))[0])
-        with pytest.raises(errors.TimedOut, match=r"^the transfer stalled for 0\.2 s and was aborted$"):
+        with pytest.raises(errors.TimedOut, match=r"^the transfer stalled for 0\.2 s, or was slower than"):
             stream.answer()
         stream.close()
         assert client.status().variables[0].version == 0

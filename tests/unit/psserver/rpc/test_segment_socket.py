@@ -4,7 +4,6 @@ import asyncio
 import errno
 import os
 import re
-import signal
 import socket
 import stat
 import subprocess
@@ -178,9 +177,11 @@ print(SegmentSocket().name, flush=True)
 signal.pause()
 """
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as other:
-        name = other.stdout.readline().strip()
-        assert (sweep(), sorted(os.listdir(folder))) == (0, sorted([server.name, name]))
-        other.send_signal(signal.SIGKILL)
+        try:
+            name = other.stdout.readline().strip()
+            assert (sweep(), sorted(os.listdir(folder))) == (0, sorted([server.name, name]))
+        finally:
+            other.kill()
     assert name in os.listdir(folder)
     kept = ["paramserver-" + 32 * "0", "paramserver-notes"]
     for one in kept:

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from psserver.rpc.admission import Admission
+from psserver.rpc.admission import MIN_SMALL_BYTES, Admission
 from psserver.rpc.transfer_memory import ReusedArrays
 from pswire import messages as ms
 from pswire.errors import TooLarge, Unavailable
@@ -16,10 +16,10 @@ LIMIT, ME, SPEC = 10, ms.Sender("w0", 1), TensorSpec("W", (2, 3))
 
 
 class Transfer:
-    """A transfer of these bytes, which goes on until `end`."""
+    """A transfer of these bytes, by default of a member of its own, which goes on until `end`."""
 
-    def __init__(self, admission, nbytes):
-        self._reservation = admission.reserve(nbytes)
+    def __init__(self, admission, nbytes, member=None):
+        self._reservation = admission.reserve(member or repr(id(self)), nbytes)
         self.admission = asyncio.create_task(self._reservation.__aenter__())
 
     async def end(self):
@@ -57,13 +57,50 @@ def test_transfers_go_on_while_they_fit_in_their_order_and_one_that_is_cancelled
 def test_a_transfer_that_can_never_fit_is_refused_at_once_and_one_that_waits_too_long_with_the_figures():
     async def scenario():
         admission = Admission(LIMIT, timeout=0.01)
-        async with admission.reserve(6):
+        async with admission.reserve("w0", 6):
             for nbytes, error, text in [
                 (11, TooLarge, "11 bytes.*room for 10 at a time"),
                 (5, Unavailable, r"5 bytes within 0.01 s: 6 of 10 are in use"),
             ]:
                 with pytest.raises(error, match=text):
-                    await admission.reserve(nbytes).__aenter__()
+                    await admission.reserve("w1", nbytes).__aenter__()
+
+    asyncio.run(scenario())
+
+
+def test_a_member_with_transfers_in_progress_has_a_share_and_who_uses_the_least_is_next():
+    async def scenario():
+        admission = Admission(LIMIT, timeout=30.0)
+        first = [Transfer(admission, nbytes, "greedy") for nbytes in (4, 1, 1, 3)]
+        assert await admitted(first) == [True, True, False, False], "half of the limit"
+        others = [Transfer(admission, nbytes, "other") for nbytes in (3, 2, 1)]
+        assert await admitted(others) == [True, True, False]
+        await first[0].end()
+        assert await admitted([*first[1:], *others]) == [True, True, True, True, True, False]
+        await others[0].end()
+        assert await admitted(others[2:]) == [True]
+
+    asyncio.run(scenario())
+
+
+def test_bytes_that_have_arrived_have_room_of_their_own_and_are_refused_at_once_beyond_it():
+    async def scenario():
+        admission = Admission(LIMIT, timeout=30.0)
+        async with admission.reserve("large", LIMIT):
+            admission.hold("small", MIN_SMALL_BYTES)
+            with pytest.raises(
+                Unavailable, match=r"call of 1 bytes: 8,388,618 of 8,388,618 are in use, 0 by this worker"
+            ):
+                admission.hold("third", 1)
+            admission.count("third", 7)
+            admission.release("third", 7)
+            with pytest.raises(Unavailable, match="8,388,608 by this worker"):
+                admission.hold("small", 1)
+            admission.release("small", MIN_SMALL_BYTES)
+            admission.hold("third", 1)
+            admission.release("third", 1)
+        waiting = Transfer(admission, LIMIT)
+        assert await admitted([waiting]) == [True]
 
     asyncio.run(scenario())
 

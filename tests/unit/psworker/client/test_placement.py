@@ -1,5 +1,7 @@
 """Placement: the same in every worker, balanced bytes, every row on one shard; arrays split and joined, bit for bit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ from pswire.placement import SPLIT_BYTES, Partition, place_again
 from pswire.tensors.values import IndexedSlices, Part, TensorSpec, whole_spec
 from psworker.client import push_pull
 from psworker.client.placement import Placement
+from psworker.client.registration import MAX_DECLARATIONS
 from psworker.versions import ReadVersion, VersionedArray
 from tests.shards_in_process import ShardsInProcess
 
@@ -193,3 +196,36 @@ def test_an_unchanged_value_must_have_the_version_that_the_worker_named(shards, 
     for wrong in ([Value("w", 4, None), *still[1:]], [*still[:-1], Value("w", 2, None)], still[: named is None]):
         with pytest.raises(Malformed, match=r"is still at version|values of 'w', which has"):
             push_pull.join(variable, wrong, known)
+
+
+def test_many_variables_are_registered_in_groups_after_all_shards_have_checked_all_of_them():
+    count = 2 * MAX_DECLARATIONS + 1
+    declared = [Declaration(TensorSpec(f"v{n}", (2,)), np.full(2, n, np.float32)) for n in range(count)]
+    shards = ShardsInProcess(2)
+    client, known = shards.client("w0", *declared)
+    registered = [message for shard, message in shards.messages(Register) if not shard]
+    assert [message.dry_run for message in registered] == [True] * 3 + [False] * 3
+    assert all(len(message.declarations) <= len(message.places) <= MAX_DECLARATIONS for message in registered)
+    assert [value.array[0] for value in known.values()] == list(range(count))
+    groups = [len(group.names) for group in shards.machines[0].state().groups]
+    assert groups == [MAX_DECLARATIONS, MAX_DECLARATIONS, 1]
+    again = place_again([[one.spec for one in declared[n : n + MAX_DECLARATIONS]] for n in range(0, count, 1000)], 2)
+    assert {name: variable.partitions for name, variable in client._placement.items()} == again
+
+    other = replace(declared[-1], spec=TensorSpec("v2000", (3,)), value=np.zeros(3, np.float32))
+    new = [replace(one, spec=TensorSpec(f"new-{one.spec.name}", (2,))) for one in declared[:MAX_DECLARATIONS]]
+    stranger, _ = shards.client("w1")
+    with pytest.raises((ShapeMismatch, AlreadyRegistered)):
+        stranger.register([*new, other])
+    assert not [name for machine in shards.machines for name in machine.variables if name.startswith("new")]
+
+
+def test_one_shard_checks_all_groups_of_many_variables_before_it_registers_the_first():
+    shards = ShardsInProcess(1)
+    known = Declaration(TensorSpec("W", (2,)), np.zeros(2, np.float32))
+    shards.client("w0", known)
+    new = [Declaration(TensorSpec(f"v{n}", ()), np.zeros((), np.float32)) for n in range(MAX_DECLARATIONS)]
+    other, _ = shards.client("w1")
+    with pytest.raises((ShapeMismatch, AlreadyRegistered)):
+        other.register([*new, replace(known, spec=TensorSpec("W", (3,)), value=np.zeros(3, np.float32))])
+    assert list(shards.machines[0].variables) == ["W"]

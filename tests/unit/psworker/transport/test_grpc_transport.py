@@ -25,7 +25,7 @@ from pswire import errors
 from pswire import messages as ms
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Asynchronous, Synchronous
-from pswire.tensors.frames import incoming
+from pswire.tensors.frames import split
 from pswire.tensors.segments import MAX_SEGMENTS, NotShared
 from pswire.tensors.transport import CHUNK, MAX_INLINE_MESSAGE
 from pswire.tensors.values import TensorSpec
@@ -113,7 +113,7 @@ def test_calls_with_tensors_share_a_stream_inline_up_to_two_mebibytes_and_others
     transport, streams, monkeypatch
 ):
     headers = []
-    monkeypatch.setattr(service, "incoming", lambda frame: headers.append(len(frame)) or incoming(frame))
+    monkeypatch.setattr(service, "split", lambda frame: headers.append(len(frame)) or split(frame))
     Worker(transport, "other").ask(ms.Status())
     assert len(streams) == 1, "of the registration"
     del streams[:]
@@ -178,7 +178,8 @@ def test_an_invalid_answer_is_refused_and_its_stream_is_not_used_again(
 def test_an_answer_that_is_larger_than_what_was_asked_for_is_refused(transport, monkeypatch):
     worker = Worker(transport, v=ARRAY)
 
-    async def answer(self, frame, caller, attached, context):
+    async def answer(*arguments):
+        context = arguments[-1]
         for frame in frames_with(CHUNKED):
             await context.write(frame.SerializeToString())
 

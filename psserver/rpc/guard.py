@@ -1,0 +1,95 @@
+"""The end of calls: errors become gRPC statuses, and connections whose calls fail again and again are slowed down.
+
+A refusal costs the server about as much as a call. So a refused call of such a connection is answered after a pause,
+and counts meanwhile: gRPC lets a connection have only so many (`pswire.channel`).
+"""
+
+import asyncio
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import grpc.aio
+
+from psserver.rpc.connections import disconnect
+from pswire.channel import status_of
+from pswire.errors import InternalError, ParamServerError
+
+#: Refusals of a connection that are answered at once, and seconds by which each further one waits longer, up to a most.
+#: One refusal is forgotten each second.
+FREE_REFUSALS, PAUSE, MAX_PAUSE = 10, 0.1, 10.0
+
+#: Seconds in which gRPC notices that a connection was shut down; until then it would log an error.
+SECONDS_TO_NOTICE = 0.2
+
+#: Connections whose refusals are counted; those refused last.
+MAX_CONNECTIONS = 10_000
+
+log = logging.getLogger(__name__)
+
+
+class Guard:
+    """Runs the handlers of calls; all methods are called in the event loop."""
+
+    def __init__(self) -> None:
+        self._refusals: OrderedDict[str, tuple[float, float]] = OrderedDict()  # by connection: count, when
+        self._closing = asyncio.Event()
+
+    def close(self) -> None:
+        """End all pauses."""
+        self._closing.set()
+
+    async def run(
+        self,
+        serve: Callable[[Any, grpc.aio.ServicerContext], Awaitable[None]],
+        frames: Any,  # noqa: ANN401 - gRPC's iterator of a stream
+        context: grpc.aio.ServicerContext,
+    ) -> None:
+        """Serve a call; an error ends it with its status, message and name.
+
+        The error's frames refer to all that came with the call, and are in a reference cycle with it, as the exception
+        of `abort` is with gRPC's context. So the traceback is dropped first, or that memory would stay until a garbage
+        collection.
+        """
+        try:
+            await serve(frames, context)
+            return
+        except ParamServerError as error:
+            log.info("refused %s: %s: %.500s", context.peer(), type(error).__name__, error)
+            refusal = status_of(error)
+            error.__traceback__ = None
+        except grpc.aio.BaseError:
+            raise  # the worker has disconnected: gRPC knows
+        except Exception as fault:
+            reference = secrets.token_hex(4)
+            log.exception("internal error %s, on a call of %s", reference, context.peer())
+            text = f"the server failed on this message: please report it, with entry {reference} of its log"
+            refusal = status_of(InternalError(text))
+            fault.__traceback__ = None
+        if pause := self._pause(context.peer(), asyncio.get_running_loop().time()):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._closing.wait()
+        try:
+            await context.abort(*refusal)
+        except grpc.aio.AbortError:
+            raise
+        except grpc.aio.BaseError:  # a frame of its answer still waits for the peer to read
+            if not context.cancelled() and disconnect(context.peer()):
+                log.info("disconnected %s, which does not read its answer", context.peer())
+                await asyncio.sleep(SECONDS_TO_NOTICE)
+            raise
+
+    def _pause(self, peer: str, now: float) -> float:
+        """Count a refusal; the seconds to wait before it is answered."""
+        if not peer.startswith(("ipv4:", "ipv6:")):  # of a Unix socket: all connections have one name
+            return 0.0
+        count, last = self._refusals.pop(peer, (0.0, now))
+        count = max(0.0, count - (now - last)) + 1
+        self._refusals[peer] = count, now
+        if len(self._refusals) > MAX_CONNECTIONS:
+            self._refusals.popitem(last=False)
+        return min(MAX_PAUSE, PAUSE * max(0.0, count - FREE_REFUSALS))

@@ -1,0 +1,223 @@
+"""Messages in the name of another worker, and made-up reports of other shards: refused, and the worker trains on."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+
+import numpy as np
+import pytest
+
+from psserver.config import ServerConfig
+from psserver.core.members.deduplication import MAX_SEQUENCE_GAP
+from psserver.core.members.membership import MAX_INCARNATION
+from psserver.rpc.server import ServerThread
+from pswire import errors
+from pswire import messages as ms
+from pswire.codec import encode
+from pswire.specs.consistency import DropStalePushes, Synchronous
+from pswire.tensors.stream import StreamSender
+from pswire.tensors.transport import InlineSender
+from tests.server_client import NAME_KEY, Client, frames_of, join_all
+
+W = np.zeros(3, np.float32)
+QUEUE = ms.QueueSpec("train", size=8, block=4, epochs=1)
+
+
+@pytest.fixture
+def clients():
+    """A function that starts a server for each configuration of a job; a client of each."""
+    with ExitStack() as stack:
+
+        def start(shards=1, **options):
+            found = []
+            for shard in range(shards):
+                config = ServerConfig(shard=shard, shards=shards, lease=60.0, **options)
+                server = stack.enter_context(ServerThread(config))
+                found.append(Client(server.address))
+                stack.callback(found[-1].channel.close)
+            return found
+
+        yield start
+
+
+@pytest.fixture
+def victim(clients):
+    """A worker in training, the client of its server, and a client of the attacker."""
+    (client,) = clients()
+    sender = client.join("victim")
+    client.register(sender, w=W)
+    attacker = Client(client.address)
+    with closing(attacker.channel):
+        yield client, sender, attacker
+
+
+def push(sender, sequence, **fields):
+    return ms.Push(sender, sequence, (ms.Gradient("w", 0, W + 1),), **fields)
+
+
+def in_the_name_of(sender):
+    """A message of each kind that a worker sends, as a stranger would make it from what a status shows."""
+    return {
+        "a push that ends its sequence": push(sender, 2**63 - 1),
+        "a heartbeat that ends its sequence": ms.Renew(sender, settled=2**63 - 1),
+        "a leave": ms.Leave(sender),
+        "a finished block": ms.Take(sender, QUEUE, finished=ms.Finished(1)),
+        "an assignment": ms.Assign(sender, 1, (ms.Assignment("w", W + 7),)),
+        "a registration": ms.Register(sender, (), states=(99,)),
+        "a pull": ms.Pull(sender, ("w",)),
+        "a barrier": ms.Barrier(sender, 1),
+        "a stop": ms.Stop(sender, "because"),
+        "a cut that it holds": ms.Cut(holder=sender),
+        "a join as its incarnation": ms.Join(sender.worker, sender.incarnation),
+        "a join as the next incarnation": ms.Join(sender.worker, sender.incarnation + 1),
+        "a join that locks the name": ms.Join(sender.worker, MAX_INCARNATION - 1),
+    }
+
+
+@pytest.mark.parametrize("kind", in_the_name_of(ms.Sender("victim", 1)))
+@pytest.mark.parametrize("who", ["a stranger", "another member"])
+def test_nobody_acts_in_the_name_of_another_worker(victim, kind, who):
+    client, sender, attacker = victim
+    if who == "another member":
+        attacker.join("attacker")
+    message = in_the_name_of(sender)[kind]
+    with pytest.raises(errors.Unauthenticated, match="'victim'"):
+        attacker.send(type(message).__name__, encode(message, InlineSender()))
+    assert client.transfer(push(sender, 1)).outcome is ms.Outcome.APPLIED
+    (block, report) = client.unary(ms.Take(sender, QUEUE)).block, client.status()
+    assert (block.start, report.workers[0].state, report.stopped) == (0, "live", "")
+
+
+def test_a_stream_carries_the_messages_of_the_member_that_opened_it_and_is_for_nobody_else(victim):
+    client, sender, attacker = victim
+    frames = frames_of(push(sender, 1))
+    with pytest.raises(errors.Unauthenticated, match="a Transfer is for members"):
+        list(attacker.send_frames(frames))
+    attacker.join("attacker")
+    with pytest.raises(errors.Unauthenticated, match="'victim', incarnation 1, with the token of 'attacker'"):
+        list(attacker.send_frames(frames))
+    token = client.token(sender)
+    for forged in (token[:-1], token + b"\0", bytes([token[0] ^ 1]) + token[1:], b"", b"x" * 5000):
+        with pytest.raises(errors.Unauthenticated):
+            attacker.send("Renew", encode(ms.Renew(sender), InlineSender()), forged)
+    assert client.transfer(push(sender, 1)).outcome is ms.Outcome.APPLIED
+
+
+def test_a_token_is_in_no_answer_but_that_of_its_join(clients):
+    shards = clients(2, consistency=Synchronous(2))
+    workers = [join_all(shards, name) for name in ("a", "b")]
+    tokens = {shards[0].token(worker) for worker in workers}
+    for client in shards:
+        client.register(workers[0], w=W)
+    with ThreadPoolExecutor(2) as threads:
+        answers = list(threads.map(lambda one: shards[0].transfer(push(one, 1, shards=(1,))), workers))
+    answers += [client.status() for client in shards]
+    assert len(tokens) == 2
+    assert {one.outcome for one in answers[:2]} == {ms.Outcome.APPLIED}
+    assert not [
+        token for token in tokens for answer in answers if token in encode(answer, StreamSender()).SerializeToString()
+    ]
+
+
+def test_a_name_that_is_live_is_for_the_same_worker_or_free_when_its_lease_has_ended(victim):
+    client, sender, attacker = victim
+    for key in (b"", b"fedcba9876543210"):
+        with pytest.raises(errors.Unavailable, match="a worker 'victim' is live: another process has this name"):
+            attacker.unary(ms.Join("victim", name_key=key))
+    assert client.transfer(push(sender, 1)).outcome is ms.Outcome.APPLIED
+    assert client.unary(ms.Join("victim", name_key=NAME_KEY)).incarnation == 2
+    client.unary(ms.Leave(ms.Sender("victim", 2)))
+    assert attacker.unary(ms.Join("victim", name_key=b"fedcba9876543210")).incarnation == 3
+
+
+@pytest.mark.parametrize("job", [ms.Job(2**62, "mine"), ms.Job(2, "")])
+def test_a_job_is_begun_by_the_servers_and_not_by_its_number(victim, job):
+    client, sender, attacker = victim
+    with pytest.raises(errors.InvalidMessage, match="it joins shard 0 first, which gives it one, and its job"):
+        attacker.unary(ms.Join("new", job=job))
+    assert client.transfer(push(sender, 1)).outcome is ms.Outcome.APPLIED
+
+
+def test_numbers_that_no_member_can_have_reached_are_refused(victim):
+    client, sender, _ = victim
+    for message in (push(sender, MAX_SEQUENCE_GAP + 1), ms.Renew(sender, settled=2**63 - 1)):
+        with pytest.raises(errors.InvalidMessage, match="without such gaps"):
+            client.unary(message)
+    with pytest.raises(errors.InvalidMessage, match="no shard has begun that"):
+        client.unary(push(sender, 1, cut=2**62))
+    assert client.transfer(push(sender, 1)).outcome is ms.Outcome.APPLIED
+
+
+def test_the_journal_and_checkpoints_have_neither_tokens_nor_the_key_of_a_name(clients, tmp_path):
+    (client,) = clients(checkpoint_dir=tmp_path, journal=True)
+    sender = client.join("w0")
+    client.register(sender, w=W)
+    number = client.unary(ms.Cut()).number
+    while not client.unary(ms.Cut(number)).written:
+        client.unary(ms.Renew(sender))
+    written = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
+    secrets = {NAME_KEY, client.token(sender)}
+    assert any(b"w0" in data for data in written)
+    assert not [secret for secret in secrets for data in written if secret in data]
+
+
+# --- several shards ---------------------------------------------------------------------------------------------------
+
+
+def test_a_state_that_a_shard_has_not_said_is_not_believed_and_the_job_goes_on(clients):
+    shards = clients(2)
+    attacker, honest = join_all(shards, "attacker"), join_all(shards, "honest")
+    again = [ms.Join("attacker", 1, shard, 2, job=ms.Job(1, "job-1")) for shard in range(2)]
+    joined = [client.unary(message) for client, message in zip(shards, again, strict=True)]
+    states, proofs = tuple([one.state for one in joined]), tuple([one.proof for one in joined])
+    assert proofs[0] != proofs[1]
+    for made_up, with_proofs in (((states[0], 77), proofs), (states[::-1], proofs), (states, ()), (states, proofs[:1])):
+        message = ms.Register(attacker, (), states=made_up, proofs=with_proofs)
+        with pytest.raises(errors.InvalidMessage, match=r"has not said that this is its state|proofs for the states"):
+            shards[0].unary(message)
+    for client in shards:
+        client.unary(ms.Register(honest, (), states=states, proofs=proofs))
+
+
+def test_an_update_that_shard_0_has_not_decided_holds_nobody_up(clients):
+    shards = clients(2, consistency=Synchronous(2))
+    a, b, attacker = (join_all(shards, name) for name in ("a", "b", "attacker"))
+    for client in shards:
+        client.register(a, w=W)
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(lambda one: shards[0].transfer(push(one, 1, shards=(1,))), (a, b))
+        members = tuple([ms.ChangeId(one, 1, (1,)) for one in (attacker, a)])
+        invented = ms.UpdateGroup(5, members, first.group.proof)
+        nobody = ms.UpdateGroup(first.group.number, (*first.group.members, ms.ChangeId(attacker, 1, (1,))), b"")
+        for group in (invented, nobody, ms.UpdateGroup(first.group.number, members, first.group.proof)):
+            with pytest.raises(errors.InvalidMessage, match="shard 0 has not decided this"):
+                shards[1].transfer(push(attacker, 1, group=group))
+        decided = (push(a, 1, group=first.group), push(b, 1, group=second.group))
+        assert [one.outcome for one in threads.map(shards[1].transfer, decided)] == 2 * [ms.Outcome.APPLIED]
+
+
+def test_changes_that_shard_0_has_not_decided_are_not_waited_for(clients):
+    shards = clients(2, staleness=DropStalePushes(5))
+    honest, attacker = join_all(shards, "honest"), join_all(shards, "attacker")
+    for client in shards:
+        client.register(honest, w=W)
+    made_up = (ms.ChangeId(honest, 3, (1,)),)
+    for message in (push(attacker, 1, after=made_up), ms.Pull(attacker, ("w",), after=made_up, after_proof=b"x" * 32)):
+        with pytest.raises(errors.InvalidMessage, match="shard 0 has not decided this"):
+            shards[1].transfer(message)
+    shards[0].transfer(push(honest, 1, shards=(1,)))
+    frontier = shards[0].transfer(ms.Pull(attacker, ("w",))).frontier
+    with ThreadPoolExecutor(1) as threads:
+        pulled = threads.submit(
+            shards[1].transfer, ms.Pull(attacker, ("w",), after=frontier.undelivered, after_proof=frontier.proof)
+        )
+        assert shards[1].transfer(push(honest, 1)).outcome is ms.Outcome.APPLIED
+        np.testing.assert_array_equal(pulled.result().values[0].array, -1 - W)
+
+
+def test_servers_with_different_keys_say_so(clients):
+    (first,) = clients()
+    token = first.token(first.join("w0"))
+    with ServerThread(ServerConfig(default_key=b"another key")) as server:
+        other = Client(server.address)
+        with closing(other.channel), pytest.raises(errors.Unauthenticated, match="all servers of a job need the same"):
+            other.send("Renew", encode(ms.Renew(ms.Sender("w0", 1)), InlineSender()), token)
