@@ -116,6 +116,7 @@ class Shard:
         strength = staleness.strength if isinstance(staleness, DelayCompensation) else 0.0
         aggregate = self._consistency.aggregate if isinstance(self._consistency, Synchronous) else Mean()
         self._store = Store(self._memory_limit, strength, aggregate)
+        self._store.places = lambda: self._invariants.places
         self._store.copied_bytes = lambda: 0 if self.cuts.current is None else self.cuts.current.nbytes
         ordered = not shard and shards > 1 and (self._consistency.orders or staleness.orders)
         self._update_order = UpdateOrder() if ordered else None
@@ -181,7 +182,7 @@ class Shard:
         self._invariants.restore(state.places, state.groups, state.states)
         self._members.restore(state.members, now)
         variables = [Variable.restored(one, arrays[one.spec.name]) for one in state.variables]
-        self._store.variables = {variable.spec.name: variable for variable in variables}
+        self._store.restore(variables)
         self._store.served.restore(state.served)
         self._pending.restore(state)
         self._queues.restore(state.queues, state.epochs)
@@ -432,7 +433,8 @@ class Shard:
                 self._invariants.check_register(message)
                 if isinstance(self._consistency, Synchronous):
                     self._store.check_held_pushes(self._consistency.workers, message.declarations)
-                self._store.check_declarations(message.declarations, dry_run=message.dry_run)
+                new = self._invariants.new_places(message)
+                self._store.check_declarations(message.declarations, dry_run=message.dry_run, new_places=new)
             case ms.Assign():
                 if message.remote:
                     self._check_remote((), message.remote)
@@ -612,7 +614,7 @@ class Shard:
             result.events.append(events.job_begins(job, report))
 
     def _job_report(self) -> ms.JobReport:
-        members, reports = self._members, self._queues.reports()
+        members, reports = self._members, self._queues.reports(1)
         cost = reports[-1].cost if reports else None
         step, workers = self.global_step, members.joined
         return ms.JobReport(self.job, self._job_state, step, workers, self._queues.complete_epochs, cost)
@@ -833,8 +835,8 @@ class Shard:
     def status(self, now: float, first_variable: int = 0) -> ms.StatusReport:
         """The answer to `Status`."""
         listed = islice(self._store, first_variable, first_variable + MAX_LISTED)
-        members, queues = self._members, self._queues.status()
-        totals = ms.Totals(len(self._store.variables), members.joined, members.live_count, len(queues))
+        members, queues = self._members, self._queues.count
+        totals = ms.Totals(len(self._store.variables), members.joined, members.live_count, queues)
         pending, half_pushes = self._pending, self._members.half_pushes
         return ms.StatusReport(
             self.shard,
@@ -843,7 +845,7 @@ class Shard:
             self._repeated,
             variables=tuple([variable.status() for variable in listed]),
             workers=tuple([self._worker_status(one, now) for one in self._members.newest(MAX_LISTED)]),
-            epochs=tuple(self._queues.reports()[-MAX_LISTED:]),
+            epochs=tuple(self._queues.reports(MAX_LISTED)),
             dropped=pending.dropped,
             nbytes=self._store.nbytes + self._store.served.nbytes,
             consistency=str(self._consistency),
@@ -854,7 +856,7 @@ class Shard:
             half_pushes=half_pushes.count,
             last_pushes=half_pushes.last_pushes(MAX_LISTED),
             storage=self._storage_status(),
-            queues=tuple(queues[-MAX_LISTED:]),
+            queues=tuple(self._queues.status(MAX_LISTED)),
             jobs=(*self._jobs.earlier, self._job_report()),
             stopped=self._queues.stopped,
             totals=totals,
