@@ -25,11 +25,12 @@ from psserver.core.members.progress_timeout import ProgressTimeout
 from psserver.core.metrics import TrafficMeter, percentile
 from psserver.core.pending_calls import PendingCall, PendingCalls
 from psserver.core.policies import policy_for
+from psserver.core.policies.gradient_norm import RejectLargeGradients
 from psserver.core.policies.policy import Policy, join_names
 from psserver.core.policies.update_order import UpdateOrder
 from psserver.core.state import ShardState, StalenessCount, VariableArrays
 from psserver.core.variables.array_tasks import StepResult, TasksPending
-from psserver.core.variables.element_checks import Inspection, Magnitudes, inspect
+from psserver.core.variables.element_checks import Inspection, Magnitudes, inspect, is_gradient
 from psserver.core.variables.store import Store
 from psserver.core.variables.variable import Variable
 from pswire import messages as ms
@@ -45,6 +46,7 @@ from pswire.specs.consistency import (
     parse_consistency,
     parse_staleness,
 )
+from pswire.specs.gradient_norm import GradientNormLimit, parse_gradient_norm
 
 #: How far the number of a cut of another shard may be above that of the last one here: cuts are numbered by steps.
 MAX_CUT_GAP = 1 << 32
@@ -69,6 +71,7 @@ class Shard:
         policy: in place of the one that `consistency` and `staleness` specify.
         identity: of the state, drawn at random when it begins and restored with it; 0: none.
         one_job: whether it serves one job only (`Membership`).
+        max_gradient_norm: the limit of the gradients of a push, on this shard, and what is done with larger ones.
         progress_timeout: seconds that others wait for the push of a member at most; None: as long as it is live.
         max_workers: live at a time; None: any number.
     """
@@ -86,12 +89,16 @@ class Shard:
         one_job: bool = False,
         progress_timeout: float | None = None,
         max_workers: int | None = None,
+        max_gradient_norm: GradientNormLimit | None = None,
     ) -> None:
         self.shard, self.shards = shard, shards
         self._progress_timeout = ProgressTimeout(progress_timeout)
         self._consistency, self._staleness = consistency, staleness
         self._lease, self._memory_limit, self._one_job, self._max_workers = lease, memory_limit, one_job, max_workers
         self._policy = policy or policy_for(consistency, staleness, shard, shards)
+        self._max_gradient_norm = max_gradient_norm
+        if max_gradient_norm is not None and max_gradient_norm.action == "reject":
+            self._policy = RejectLargeGradients(self._policy, max_gradient_norm)
         self.timeline = 0
         self.lost = False  # it has begun from an older state than it had acknowledged, and waits to be told to which
         self.cuts = Cuts(shards, decides=not shard and (consistency.decides or staleness.decides))
@@ -129,7 +136,9 @@ class Shard:
     def for_state(cls, state: ShardState) -> "Shard":
         """A new shard with the options of a state, for `restore`; its memory has no limit."""
         consistency, staleness = parse_consistency(state.consistency), parse_staleness(state.handling)
-        return cls(state.shard, state.shards, consistency=consistency, staleness=staleness)
+        limit = parse_gradient_norm(state.max_gradient_norm)
+        at = state.shard, state.shards
+        return cls(*at, consistency=consistency, staleness=staleness, max_gradient_norm=limit)
 
     # --- the state ------------------------------------------------------------------------------------------------
 
@@ -165,7 +174,13 @@ class Shard:
             job=self._jobs.present,
             jobs=self._jobs.earlier,
             stopped=self._queues.stopped,
+            max_gradient_norm=self._limit_text,
+            clipped=pending.clipped,
         )
+
+    @property
+    def _limit_text(self) -> str:
+        return "" if self._max_gradient_norm is None else str(self._max_gradient_norm)
 
     def restore(self, state: ShardState, arrays: Mapping[str, VariableArrays], now: float) -> None:
         """Continue from a state, whose arrays this shard owns from now on; for a new shard with the same options.
@@ -173,10 +188,11 @@ class Shard:
         Raises `WrongShard` for the state of another shard, or one with other options, `ValueError` if state and arrays
         do not fit together.
         """
-        mine = self.shard, self.shards, str(self._consistency), str(self._staleness)
-        theirs = state.shard, state.shards, state.consistency, state.handling
+        mine = self.shard, self.shards, str(self._consistency), str(self._staleness), self._limit_text or "off"
+        limit = state.max_gradient_norm or "off"
+        theirs = state.shard, state.shards, state.consistency, state.handling, limit
         if mine != theirs:
-            text = "shard {} of {} with --consistency {} --staleness {}"
+            text = "shard {} of {} with --consistency {} --staleness {} --max-gradient-norm {}"
             raise WrongShard(f"the state is of {text.format(*theirs)}, and this is {text.format(*mine)}")
         self._invariants.identity = state.identity
         self._invariants.restore(state.places, state.groups, state.states)
@@ -282,7 +298,7 @@ class Shard:
 
         Call `check` first. May run beside steps, in another thread: of the shard it reads only what never changes.
         """
-        return inspect(self._store.variables, message)
+        return inspect(self._store.variables, message, norm=self._max_gradient_norm is not None)
 
     def guardable(self, message: ms.Message) -> set[str] | None:
         """The variables that a step by `message` may change under guard, whose tasks must have run; None: all."""
@@ -331,7 +347,15 @@ class Shard:
             group, members = message.group, self._with_parts_here(message.group.members)
             group = ms.UpdateGroup(group.number, members, pushes=max(group.pushes, len(group.members)))
             message = dataclasses.replace(message, group=group)
-        magnitudes, bytes_in = inspection or inspect(self._store.variables, message)
+        needs_norm = self._max_gradient_norm is not None
+        magnitudes, bytes_in, norm = inspection or inspect(self._store.variables, message, norm=needs_norm)
+        limit, factor = self._max_gradient_norm, 1.0
+        if limit is not None and (factor := limit.factor(norm)) != 1.0:
+            variables = self._store.variables
+            magnitudes = {
+                name: magnitude * factor if is_gradient(variables[name]) else magnitude
+                for name, magnitude in magnitudes.items()
+            }
         if not settled and (
             self._pending.may_be_guarded
             or (isinstance(message, ms.Push | ms.Assign) and self._store.is_guarded(magnitudes))
@@ -352,7 +376,10 @@ class Shard:
             self._traffic.tick(now)
         match message:
             case ms.Push():
-                self._push(PendingCall(ticket, message, member, allocator, None, magnitudes), repeated, result)
+                call = PendingCall(ticket, message, member, allocator, None, magnitudes, norm, factor)
+                if factor != 1.0:
+                    call.clipped = f"--max-gradient-norm {limit}: the norm of its gradients was {norm:.6g}"
+                self._push(call, repeated, result)
             case ms.Pull() if message.of_cut:
                 self._pull_of_cut(ticket, message, allocator, result)
             case ms.Pull():
@@ -875,6 +902,7 @@ class Shard:
             epoch=self._queues.epoch_of(one.name),
             lease_left=max(0.0, one.expires - now) if one.state == "live" else 0.0,
             dropped=one.dropped,
+            clipped=one.clipped,
             waiting_for=self._waits_for(one),
             tensor_transport=one.tensor_transport,
             chief=self._members.chief.is_chief(one.name),

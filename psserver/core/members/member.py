@@ -31,6 +31,7 @@ class Member:
     out_of_data: bool = False
     clock: int = 0  # counts steps and dropped
     dropped: int = 0  # pushes that the policy dropped
+    clipped: int = 0  # pushes whose gradients were scaled down
     tensor_transport: str = ""
     settled: int = 0  # sequence number of the last settled push, assign or tune; 0 before the first
     answer: Pushed | Assigned | Tuned | None = None  # to it, without values; None: abandoned, or others went on

@@ -24,7 +24,7 @@ from psserver.core.variables.array_tasks import (
     update_guarded,
 )
 from psserver.core.variables.delay_compensation import ServedWeightsCache
-from psserver.core.variables.element_checks import Magnitudes, check_finite, check_tensor
+from psserver.core.variables.element_checks import Magnitudes, check_finite, check_tensor, is_gradient
 from psserver.core.variables.variable import Variable, agreed_bytes, declared_bytes, initialize, slot_specs, tuned
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, Unavailable, UnknownVariable
@@ -334,18 +334,21 @@ class Store:
         scale: float,
         magnitudes: Magnitudes,
         result: StepResult,
+        factors: Sequence[float] = (),
     ) -> None:
         """Update each variable that has a gradient, by its rule with these gradients in one and `scale` of its rate.
 
-        `count`: of the pushes of the update, also those of which only other shards have a part.
+        `count`: of the pushes of the update, also those of which only other shards have a part. `factors`: what the
+        gradients of each push are multiplied by; none: 1.
 
         A guarded update runs all tasks, and is done when this returns. If it raises `NotFinite`, nothing has changed.
         """
         contributions: dict[str, list[Contribution]] = {}
-        for push in pushes:
+        for push, factor in zip(pushes, factors or repeat(1.0), strict=False):
             for gradient in push.gradients:
                 served = self.served.find(push.sender.worker, gradient) if self.strength else None
-                contributions.setdefault(gradient.name, []).append((gradient, served))
+                own = factor if factor == 1.0 or is_gradient(self.variables[gradient.name]) else 1.0
+                contributions.setdefault(gradient.name, []).append((gradient, served, own))
         updates = []
         for name, mine in contributions.items():
             variable = self.variables[name]
