@@ -344,7 +344,7 @@ class Shard:
         if self.shard and isinstance(message, ms.Push | ms.Pull | ms.Assign) and message.after:
             message = self._after_changes_here(message)
         if self.shard and isinstance(message, ms.Push) and message.group is not None:
-            group, members = message.group, self._with_parts_here(message.group.members)
+            group, members = message.group, self._members_here(message.group)
             group = ms.UpdateGroup(group.number, members, pushes=max(group.pushes, len(group.members)))
             message = dataclasses.replace(message, group=group)
         needs_norm = self._max_gradient_norm is not None
@@ -506,11 +506,16 @@ class Shard:
             raise InvalidMessage("shard 0 decides which pushes make an update: a push to it has no group")
         if group.pushes > len(group.members) and not self._may_have(group.pushes):
             raise InvalidMessage(f"an update of {group.pushes} pushes, with --consistency {self._consistency}")
-        members = self._with_parts_here(group.members)
+        members = self._members_here(group)
         if not any((one.sender, one.sequence) == (push.sender, push.sequence) for one in members):
             raise InvalidMessage(
                 f"a push of worker {push.sender.worker!r} for update {group.number} of shard 0, which it is not in"
             )
+
+    def _members_here(self, group: ms.UpdateGroup) -> tuple[ms.ChangeId, ...]:
+        """The pushes of a group with a part on this shard: all, if it does not name the shards of any."""
+        named = [one for one in group.members if one.shards]
+        return self._with_parts_here(named or group.members)
 
     def _with_parts_here(self, changes: Iterable[ms.ChangeId]) -> tuple[ms.ChangeId, ...]:
         """Of changes over all shards those that have a part on this one; without `shards` they have one."""
@@ -861,7 +866,8 @@ class Shard:
 
     def status(self, now: float, first_variable: int = 0) -> ms.StatusReport:
         """The answer to `Status`."""
-        listed = islice(self._store, first_variable, first_variable + MAX_LISTED)
+        first = min(first_variable, len(self._store.variables))
+        listed = islice(self._store, first, first + MAX_LISTED)
         members, queues = self._members, self._queues.count
         totals = ms.Totals(len(self._store.variables), members.joined, members.live_count, queues)
         pending, half_pushes = self._pending, self._members.half_pushes
