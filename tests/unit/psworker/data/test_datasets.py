@@ -323,3 +323,10 @@ def test_votes_that_are_not_there_or_not_those_are_refused(tmp_path):
     (tmp_path / "senate.csv.gz").write_bytes(b"nothing")
     with pytest.raises(DatasetError, match=r"senate\.csv\.gz was truncated or modified: .* expected 85a4e83a42cd;"):
         datasets.senate(tmp_path)
+
+
+def test_a_file_that_is_much_too_long_is_refused_and_not_read_to_its_end(tmp_path):
+    link_mnist(tmp_path, without=LAST)
+    with (tmp_path / LAST).open("wb") as file:
+        file.truncate(1 << 40)  # a hole: it takes no room
+    assert str(tmp_path / LAST) in refused("truncated or modified", tmp_path)
