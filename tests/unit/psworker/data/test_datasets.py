@@ -295,7 +295,7 @@ def test_a_file_that_is_truncated_or_modified_by_one_bit_or_unreadable_is_refuse
     def deny(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", deny)
+    monkeypatch.setattr(Path, "open", deny)
     refused(r"train-images.* cannot be read .*Permission denied", folder)
 
 
