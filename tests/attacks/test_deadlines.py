@@ -44,10 +44,13 @@ def test_a_push_that_sends_a_little_now_and_then_is_aborted(connect):
         client.register(sender, w=LARGE)
         stream = Stream(client)
         stream.send(frames_of(ms.Push(sender, 1, (ms.Gradient("w", 0, LARGE),)))[0])
-        for _ in range(100):
+        for _ in range(300):
             stream.send(pb.Frame(chunk=bytes(4)))
             client.unary(ms.Renew(sender))
             time.sleep(0.01)  # far below the lease
+            if not stream.is_active():
+                break
+        assert not stream.is_active(), "it goes on"
         with pytest.raises(errors.TimedOut, match=r"stalled for 0\.4 s, or was slower than 262,144 bytes per second"):
             stream.answer()
         assert client.status().variables[0].version == 0
