@@ -3,7 +3,7 @@
 import os
 import re
 import secrets
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from psserver.key_file import user_key
@@ -13,6 +13,7 @@ from pswire.security.exposure import check_exposure
 from pswire.security.token_files import read_tokens
 from pswire.specs.checkpoints import CheckpointEvery, JournalSync
 from pswire.specs.consistency import Asynchronous, Consistency, IgnoreStaleness, StalenessSpec
+from pswire.specs.gradient_norm import GradientNormLimit
 from pswire.specs.spec import check_count, check_number
 from pswire.system import host
 
@@ -130,6 +131,7 @@ class ServerConfig(StorageOptions):
     consistency: Consistency = field(default_factory=Asynchronous)
     staleness: StalenessSpec = field(default_factory=IgnoreStaleness)
     progress_timeout: float | None = 45.0
+    max_gradient_norm: GradientNormLimit | None = None
     memory_limit: int = field(default_factory=default_memory_limit)
     grace: float = 5.0
     linger: float | None = None
@@ -171,6 +173,12 @@ class ServerConfig(StorageOptions):
             raise ConfigurationError(str(error)) from error
 
         self._check_security()
+        limit = self.max_gradient_norm
+        if limit is not None and limit.action == "reject" and self.shards > 1:
+            raise ConfigurationError(
+                f"--max-gradient-norm {limit} needs a single shard: one of several knows only its part of a push, and "
+                f"a push is applied on all of them or on none; use {replace(limit, action='clip')}"
+            )
         if self.checkpoint_dir is None and (self.journal or self.checkpoint_every is not None):
             raise ConfigurationError("--journal and --checkpoint-every need a folder: --checkpoint-dir")
         if self.keep_journal and not self.journal:

@@ -14,6 +14,7 @@ from psserver.rpc.server import ServerThread
 from pswire.errors import ConfigurationError
 from pswire.specs.checkpoints import JournalSync, parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
+from pswire.specs.gradient_norm import parse_gradient_norm
 
 __all__ = ["Servers", "serve"]
 
@@ -72,6 +73,7 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "checkpoint_every": parse_checkpoint_every,
     "consistency": parse_consistency,
     "journal_sync": JournalSync,
+    "max_gradient_norm": parse_gradient_norm,
     "memory_limit": parse_size,
     "progress_timeout": parse_timeout,
     "staleness": parse_staleness,

@@ -71,6 +71,7 @@ class JobWorker:
     waiting_for: str = ""
     tensor_transport: str = ""
     chief: bool = False
+    clipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +212,7 @@ def _worker(statuses: list[WorkerStatus]) -> JobWorker:
         waiting_for=next((one.waiting_for for one in now if one.waiting_for), ""),
         tensor_transport=" and ".join(_distinct(one.tensor_transport for one in now if one.tensor_transport)),
         chief=any(one.chief for one in now),
+        clipped=max(one.clipped for one in now),
     )
 
 

@@ -41,6 +41,7 @@ from pswire.parsed_option import Parsed
 from pswire.security.credentials import Credentials
 from pswire.specs.checkpoints import JournalSync, parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
+from pswire.specs.gradient_norm import parse_gradient_norm
 from pswire.system.host import refuse_windows
 from pswire.system.signals import end_at_once
 
@@ -116,6 +117,12 @@ _MEMORY = "80 % of the memory of the machine or its container"
     default=f"{_DEFAULT.progress_timeout:g}",
     help="Time that others wait, under bounded:S and sync:N, for a worker that renews its lease and does not push; "
     "shorter than the --timeout of the workers.",
+)
+@option(
+    "--max-gradient-norm",
+    type=Parsed("N:clip|N:reject|off", parse_gradient_norm),
+    default="off",
+    help="The largest L2 norm of the gradients of a push on this shard; larger ones are scaled down to it, or dropped.",
 )
 @_field("memory-limit", "Bytes for variables, slots, and calls in progress, such as 8G.", _SIZE, show_default=_MEMORY)
 @_field("grace", "Time for calls in progress at a stop.", **_TIME)

@@ -77,10 +77,7 @@ def list_command(file: Path) -> None:
 @_file
 @click.argument("name")
 def remove_command(file: Path, name: str) -> None:
-    """Remove the token called NAME from FILE; running servers refuse it within a second.
-
-    Streams that are open stay open.
-    """
+    """Remove the token called NAME from FILE; running servers refuse it within a second."""
     remove_token(file, name)
 
 

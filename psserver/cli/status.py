@@ -175,6 +175,7 @@ class _Variables:
 
 def job_line(job: JobStatus) -> str:
     """The job in one line."""
+    clipped = sum(worker.clipped for worker in job.workers)
     present = [f"{one.job}: {one.state}" for one in job.jobs[-1:] if one.job.name]
     parts = (
         *present,
@@ -185,6 +186,7 @@ def job_line(job: JobStatus) -> str:
         f"staleness handling {job.handling or _NONE}",
         f"{job.repeated:,} repeated",
         f"{job.dropped:,} dropped",
+        *[f"{clipped:,} clipped"] * (clipped > 0),
         *[f"{job.half_pushes:,} half-applied"] * (job.half_pushes > 0),
         *[f"{job.lost_pushes:,} lost"] * (job.lost_pushes > 0),
     )

@@ -18,6 +18,8 @@ from pswire.messages import Block, EpochReport, Finished, Progress, QueueSpec, Q
 
 #: Reports of complete epochs that a queue keeps, the newest: a queue without end would fill memory and messages.
 MAX_REPORTS = 1000
+#: Epochs of which some blocks may be out, or done, before an earlier one is complete: further blocks wait for that.
+MAX_OPEN_EPOCHS = 10_000
 #: Positions of the only epoch of a queue of unknown size: more than anyone will ever read.
 _UNKNOWN_SIZE = 2**62
 
@@ -124,8 +126,9 @@ class DataQueue:
             del self._open[number]
             cost = one.cost_sum / one.cost_examples if one.cost_examples else None
             report = EpochReport(self.spec.name, number, cost, one.done)
-            self.reports = [*self.reports[1 - MAX_REPORTS :], report]
+            self.reports.append(report)
             result.events.append(events.epoch_done(report))
+        del self.reports[:-MAX_REPORTS]
 
     def take(self, worker: str, result: StepResult) -> Block | None:
         """The block that the worker holds, or else the next one; None when there is none to hand out now."""
@@ -136,7 +139,7 @@ class DataQueue:
                 block = self._block(number, start)
                 if before:
                     result.events.append(events.handed_out_again(self.spec.name, block, worker, before))
-            elif self._handed_out < self._end:
+            elif self._handed_out < min(self._end, (self.complete + MAX_OPEN_EPOCHS) * self._blocks_an_epoch):
                 block = self._block(self._handed_out)
                 self._handed_out += 1
             else:
@@ -171,6 +174,10 @@ class DataQueue:
     def done(self) -> bool:
         """Whether every block of every epoch is done."""
         return self._handed_out == self._end and not self._returned and not self._out
+
+    def holds(self, worker: str) -> bool:
+        """Whether a worker holds a block."""
+        return worker in self._out
 
     def holders(self) -> dict[str, Block]:
         """The block that each worker holds, in the order of their names."""

@@ -1,7 +1,9 @@
 """The data queues of a job by name, and the requests that wait because other workers hold all remaining blocks."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields, replace
+from itertools import islice
 
 from psserver.core import events
 from psserver.core.cuts import Cuts
@@ -9,11 +11,14 @@ from psserver.core.data_queue import DataQueue
 from psserver.core.members.membership import Membership
 from psserver.core.state import LastEpoch, QueueState
 from psserver.core.variables.array_tasks import StepResult
-from pswire.errors import AlreadyRegistered, Unavailable
+from pswire.errors import AlreadyRegistered, TooLarge, Unavailable
 from pswire.messages import Block, EpochReport, Push, QueueSpec, QueueStatus, Reply, Take, Taken
 
 #: Seconds after which a waiting Take is answered with the workers it waits for, so that its worker can report them.
 MAX_WAIT_SECONDS = 2.0
+
+#: Data queues of a job, with those that are done.
+MAX_QUEUES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,8 @@ class DataQueues:
         self._members, self._cuts = members, cuts
         self._queues: dict[str, DataQueue] = {}
         self._waiting: dict[tuple[str, str], _Waiting] = {}
+        self._waiting_for: dict[str, dict[str, None]] = {}  # the workers that wait, by queue, in order
+        self._blocks: dict[str, int] = {}  # that each worker holds, of all queues
         self._epochs: dict[str, int] = {}
         self.stopped = ""  # why no more blocks are handed out
 
@@ -41,6 +48,7 @@ class DataQueues:
     def restore(self, queues: Iterable[QueueState], epochs: Iterable[LastEpoch]) -> None:
         """Continue from a `state`."""
         self._queues = {one.spec.name: DataQueue.restored(one) for one in queues}
+        self._blocks = Counter(worker for queue in self._queues.values() for worker in queue.holders())
         self._epochs = {one.worker: one.epoch for one in epochs}
 
     def waiting(self) -> list[tuple[int, Take]]:
@@ -55,6 +63,11 @@ class DataQueues:
         """
         spec = message.queue
         queue = self._queues.get(spec.name)
+        if queue is None and len(self._queues) >= MAX_QUEUES:
+            raise TooLarge(
+                f"data queue {spec.name!r} would be one more than the {MAX_QUEUES:,} that a job may have: call "
+                "session.batches once for all epochs, or begin another job"
+            )
         if queue is None or queue.spec == spec or message.give_back:
             return
         there, here = _differences(queue.spec, spec)
@@ -64,7 +77,7 @@ class DataQueues:
                 f"data queue {spec.name!r} has {there}, but this worker requests {here}: "
                 "do all workers run the same script with the same arguments?"
             )
-        readers = {*queue.holders(), *[worker for worker, name in self._waiting if name == spec.name]}
+        readers = {*queue.holders(), *self._waiting_for.get(spec.name, ())}
         if others := readers - {message.sender.worker}:
             raise Unavailable(
                 f"data queue {spec.name!r} has {there}, and gets {here}, as this worker requests, when the others that "
@@ -87,7 +100,10 @@ class DataQueues:
     def take(self, ticket: int, message: Take, now: float, result: StepResult) -> bool:
         """Take a finished block back and hand out the next, also to workers that wait; False if this one must wait."""
         worker, spec = message.sender.worker, message.queue
-        queue = self._queues.setdefault(spec.name, DataQueue(spec))
+        queue = self._queues.get(spec.name)
+        if queue is None:
+            queue = self._queues[spec.name] = DataQueue(spec)
+        held = queue.holds(worker)
         if not message.give_back:
             queue.extend(spec)
         if message.finished is not None:
@@ -96,30 +112,38 @@ class DataQueues:
         if (replaced := self._waiting.get(key)) is not None:
             error = Unavailable("another call of this worker has replaced this one")
             result.replies.append(Reply(replaced.ticket, error))
-        self._waiting[key] = request
         if message.give_back:
-            del self._waiting[key]
+            self._end_wait(key)
             queue.give_back(worker, result)
             result.replies.append(self._answer(request, None, done=queue.done))
-        self._hand_out(result)
+        else:
+            self._waiting[key] = request
+            self._waiting_for.setdefault(spec.name, {})[worker] = None
+        self._count(worker, queue, held)
+        self._hand_out([spec.name], result)
         return self._waiting.get(key) is not request
 
     def stop(self, reason: str, result: StepResult) -> None:
         """Hand out no more blocks: tell workers that ask for one that all is done."""
         self.stopped = reason
-        self._hand_out(result)
+        self._hand_out(list(self._waiting_for), result)
 
     def forget(self, workers: Collection[str], result: StepResult) -> None:
         """Return the blocks of workers that are gone, and end their requests, before others get these blocks."""
         for key in [key for key in self._waiting if key[0] in workers]:
-            request = self._waiting.pop(key)
+            request = self._waiting[key]
+            self._end_wait(key)
             result.replies.append(Reply(request.ticket, self._members.refusal(request.message.sender)))
-        for queue in self._queues.values():
-            for worker in workers:
-                if (block := queue.give_back(worker, result)) is not None:
+        holders = [worker for worker in workers if worker in self._blocks]
+        for queue in self._queues.values() if holders else ():
+            for worker in holders:
+                held = queue.holds(worker)
+                block = queue.give_back(worker, result)
+                self._count(worker, queue, held)
+                if block is not None:
                     unit = "example" if queue.spec.size else "batch"
                     result.events.append(events.block_returned(queue.spec.name, block, worker, unit))
-        self._hand_out(result)
+        self._hand_out(list(self._waiting_for), result)
 
     def forget_epoch(self, worker: str) -> None:
         """Forget the epoch of the last block of a worker that is gone."""
@@ -132,9 +156,10 @@ class DataQueues:
     def explain(self, overdue: Iterable[tuple[str, str]], result: StepResult) -> None:
         """Answer requests that have waited for long with the workers they wait for; their workers ask again."""
         for key in overdue:
-            request = self._waiting.pop(key, None)
+            request = self._waiting.get(key)
             if request is None:
                 continue
+            self._end_wait(key)
             holders = self._queues[key[1]].holders().items()
             reason = ", ".join(f"{worker} (block {block.number} of epoch {block.epoch})" for worker, block in holders)
             result.replies.append(self._answer(request, None, waiting_for=reason))
@@ -148,31 +173,59 @@ class DataQueues:
         """The epoch of the worker's last block; 0 before its first."""
         return self._epochs.get(worker, 0)
 
-    def status(self) -> list[QueueStatus]:
-        """How far each queue is."""
-        return [queue.status() for queue in self._queues.values()]
+    @property
+    def count(self) -> int:
+        """The number of queues."""
+        return len(self._queues)
+
+    def status(self, most: int) -> list[QueueStatus]:
+        """How far the newest queues are, in the order in which they began."""
+        newest = list(islice(reversed(self._queues.values()), most))
+        return [queue.status() for queue in reversed(newest)]
 
     @property
     def complete_epochs(self) -> int:
         """The number of complete epochs of all queues."""
         return sum(queue.complete for queue in self._queues.values())
 
-    def reports(self) -> list[EpochReport]:
-        """The newest complete epochs of all queues."""
-        return [report for queue in self._queues.values() for report in queue.reports]
+    def reports(self, most: int) -> list[EpochReport]:
+        """Complete epochs of all queues, those of the newest queues last, and the newest of them."""
+        newest = (report for queue in reversed(self._queues.values()) for report in reversed(queue.reports))
+        return list(islice(newest, most))[::-1]
 
-    def _hand_out(self, result: StepResult) -> None:
-        """Answer each request that gets a block, or never will; workers that hold a block have not finished."""
-        for key, request in list(self._waiting.items()):
-            worker, queue = key[0], self._queues[key[1]]
-            block = None if self.stopped else queue.take(worker, result)
-            if block is None and not (queue.done or self.stopped):
-                continue
-            if block is not None:
-                self._epochs[worker] = block.epoch
-            del self._waiting[key]
-            result.replies.append(self._answer(request, block, done=block is None))
-        self._members.progress.resume(worker for queue in self._queues.values() for worker in queue.holders())
+    def _hand_out(self, names: Iterable[str], result: StepResult) -> None:
+        """Answer each request for these queues that gets a block, or never will.
+
+        Workers that hold a block of any queue have not finished.
+        """
+        for name in names:
+            queue = self._queues[name]
+            for worker in list(self._waiting_for.get(name, ())):
+                held = queue.holds(worker)
+                block = None if self.stopped else queue.take(worker, result)
+                if block is None and not (queue.done or self.stopped):
+                    continue
+                self._count(worker, queue, held)
+                if block is not None:
+                    self._epochs[worker] = block.epoch
+                request = self._waiting[worker, name]
+                self._end_wait((worker, name))
+                result.replies.append(self._answer(request, block, done=block is None))
+        self._members.progress.resume(self._members.progress.finished_among(self._blocks))
+
+    def _end_wait(self, key: tuple[str, str]) -> None:
+        worker, name = key
+        self._waiting.pop(key, None)
+        workers = self._waiting_for.get(name, {})
+        workers.pop(worker, None)
+        if not workers:
+            self._waiting_for.pop(name, None)
+
+    def _count(self, worker: str, queue: DataQueue, held: bool) -> None:
+        """Count the blocks of a worker, which `held` one of this queue before."""
+        self._blocks[worker] = self._blocks.get(worker, 0) + queue.holds(worker) - held
+        if not self._blocks[worker]:
+            del self._blocks[worker]
 
     def _answer(self, request: _Waiting, block: Block | None, done: bool = False, waiting_for: str = "") -> Reply:
         message = request.message

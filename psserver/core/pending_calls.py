@@ -29,7 +29,8 @@ class PendingCall:
 
     It is pending until the changes before it are settled (`after`), and a push then until the policy releases it.
     `answer` is that of a push that was applied or dropped, without values; `allocator` makes memory for these. The
-    `staleness` of a push was computed after so many changes (`known_after`).
+    `staleness` of a push was computed after so many changes (`known_after`). `norm` is that of its gradients, if there
+    is a limit; they are multiplied by `factor`, and `clipped` says why.
     """
 
     ticket: int
@@ -38,6 +39,9 @@ class PendingCall:
     allocator: ms.Allocator | None = None
     answer: ms.Pushed | None = None
     magnitudes: Magnitudes = field(default_factory=dict)
+    norm: float = 0.0
+    factor: float = 1.0
+    clipped: str = ""
     staleness: int = 0
     known_after: int = -1
 
@@ -66,7 +70,7 @@ class PendingCalls:
         self._changes = 0  # of variables since this object was made
         # of the last update, as schedules count: pushes of the job before it, as far as known here
         self.last_step = -1
-        self.global_step = self.applied = self.dropped = 0
+        self.global_step = self.applied = self.dropped = self.clipped = 0
         self.stalenesses: defaultdict[int, int] = defaultdict(int)  # applied pushes by staleness, `rounded` if large
 
     def waiting(self) -> list[tuple[int, ms.Push | ms.Pull | ms.Assign]]:
@@ -76,7 +80,7 @@ class PendingCalls:
     def restore(self, state: ShardState) -> None:
         """Continue from the counts of a state."""
         self.global_step, self.applied, self.dropped = state.global_step, state.applied, state.dropped
-        self.last_step = state.last_step
+        self.last_step, self.clipped = state.last_step, state.clipped
         self.stalenesses.update({one.staleness: one.pushes for one in state.stalenesses})
 
     @property
@@ -275,7 +279,9 @@ class PendingCalls:
         for call in calls:
             push = call.message
             if isinstance(push, ms.Push) and call.answer is None:
-                views.append(PushView(call.ticket, call.member.name, self._staleness(call, push), push.group))
+                views.append(
+                    PushView(call.ticket, call.member.name, self._staleness(call, push), push.group, call.norm)
+                )
         return views
 
     def _staleness(self, call: PendingCall, push: ms.Push) -> int:
@@ -304,7 +310,8 @@ class PendingCalls:
             step = max(step, push.global_step)
         magnitudes = calls[0].magnitudes if len(calls) == 1 else _largest(calls)
         of_group = 0 if pushes[0].group is None else pushes[0].group.pushes
-        self._store.update(pushes, max(len(pushes), of_group), step, scale, magnitudes, result)
+        factors = [call.factor for call in calls] if any(call.clipped for call in calls) else []
+        self._store.update(pushes, max(len(pushes), of_group), step, scale, magnitudes, result, factors)
         self.last_step = step
         self._changes += 1
         group, frontier = pushes[0].group, None
@@ -329,8 +336,11 @@ class PendingCalls:
             if push.cut < self._cuts.late_below:
                 self._cuts.keep_late(push)
             cut = self._cuts.number
-            answer = ms.Pushed(ms.Outcome.APPLIED, staleness, self.global_step, group=group, frontier=frontier, cut=cut)
-            self._record(call, push, answer)
+            if call.clipped:
+                self.clipped += 1
+                member.clipped += 1
+            outcome, step = ms.Outcome.APPLIED, self.global_step
+            self._record(call, push, ms.Pushed(outcome, staleness, step, (), call.clipped, group, frontier, cut))
         self.applied += len(pushes)
 
     def _drop(self, call: PendingCall, reason: str) -> None:

@@ -25,11 +25,12 @@ from psserver.core.members.progress_timeout import ProgressTimeout
 from psserver.core.metrics import TrafficMeter, percentile
 from psserver.core.pending_calls import PendingCall, PendingCalls
 from psserver.core.policies import policy_for
+from psserver.core.policies.gradient_norm import RejectLargeGradients
 from psserver.core.policies.policy import Policy, join_names
 from psserver.core.policies.update_order import UpdateOrder
 from psserver.core.state import ShardState, StalenessCount, VariableArrays
 from psserver.core.variables.array_tasks import StepResult, TasksPending
-from psserver.core.variables.element_checks import Inspection, Magnitudes, inspect
+from psserver.core.variables.element_checks import Inspection, Magnitudes, inspect, is_gradient
 from psserver.core.variables.store import Store
 from psserver.core.variables.variable import Variable
 from pswire import messages as ms
@@ -45,6 +46,7 @@ from pswire.specs.consistency import (
     parse_consistency,
     parse_staleness,
 )
+from pswire.specs.gradient_norm import GradientNormLimit, parse_gradient_norm
 
 #: How far the number of a cut of another shard may be above that of the last one here: cuts are numbered by steps.
 MAX_CUT_GAP = 1 << 32
@@ -69,6 +71,7 @@ class Shard:
         policy: in place of the one that `consistency` and `staleness` specify.
         identity: of the state, drawn at random when it begins and restored with it; 0: none.
         one_job: whether it serves one job only (`Membership`).
+        max_gradient_norm: the limit of the gradients of a push, on this shard, and what is done with larger ones.
         progress_timeout: seconds that others wait for the push of a member at most; None: as long as it is live.
         max_workers: live at a time; None: any number.
     """
@@ -86,12 +89,16 @@ class Shard:
         one_job: bool = False,
         progress_timeout: float | None = None,
         max_workers: int | None = None,
+        max_gradient_norm: GradientNormLimit | None = None,
     ) -> None:
         self.shard, self.shards = shard, shards
         self._progress_timeout = ProgressTimeout(progress_timeout)
         self._consistency, self._staleness = consistency, staleness
         self._lease, self._memory_limit, self._one_job, self._max_workers = lease, memory_limit, one_job, max_workers
         self._policy = policy or policy_for(consistency, staleness, shard, shards)
+        self._max_gradient_norm = max_gradient_norm
+        if max_gradient_norm is not None and max_gradient_norm.action == "reject":
+            self._policy = RejectLargeGradients(self._policy, max_gradient_norm)
         self.timeline = 0
         self.lost = False  # it has begun from an older state than it had acknowledged, and waits to be told to which
         self.cuts = Cuts(shards, decides=not shard and (consistency.decides or staleness.decides))
@@ -116,6 +123,7 @@ class Shard:
         strength = staleness.strength if isinstance(staleness, DelayCompensation) else 0.0
         aggregate = self._consistency.aggregate if isinstance(self._consistency, Synchronous) else Mean()
         self._store = Store(self._memory_limit, strength, aggregate)
+        self._store.places = lambda: self._invariants.places
         self._store.copied_bytes = lambda: 0 if self.cuts.current is None else self.cuts.current.nbytes
         ordered = not shard and shards > 1 and (self._consistency.orders or staleness.orders)
         self._update_order = UpdateOrder() if ordered else None
@@ -128,7 +136,9 @@ class Shard:
     def for_state(cls, state: ShardState) -> "Shard":
         """A new shard with the options of a state, for `restore`; its memory has no limit."""
         consistency, staleness = parse_consistency(state.consistency), parse_staleness(state.handling)
-        return cls(state.shard, state.shards, consistency=consistency, staleness=staleness)
+        limit = parse_gradient_norm(state.max_gradient_norm)
+        at = state.shard, state.shards
+        return cls(*at, consistency=consistency, staleness=staleness, max_gradient_norm=limit)
 
     # --- the state ------------------------------------------------------------------------------------------------
 
@@ -164,7 +174,13 @@ class Shard:
             job=self._jobs.present,
             jobs=self._jobs.earlier,
             stopped=self._queues.stopped,
+            max_gradient_norm=self._limit_text,
+            clipped=pending.clipped,
         )
+
+    @property
+    def _limit_text(self) -> str:
+        return "" if self._max_gradient_norm is None else str(self._max_gradient_norm)
 
     def restore(self, state: ShardState, arrays: Mapping[str, VariableArrays], now: float) -> None:
         """Continue from a state, whose arrays this shard owns from now on; for a new shard with the same options.
@@ -172,16 +188,17 @@ class Shard:
         Raises `WrongShard` for the state of another shard, or one with other options, `ValueError` if state and arrays
         do not fit together.
         """
-        mine = self.shard, self.shards, str(self._consistency), str(self._staleness)
-        theirs = state.shard, state.shards, state.consistency, state.handling
+        mine = self.shard, self.shards, str(self._consistency), str(self._staleness), self._limit_text or "off"
+        limit = state.max_gradient_norm or "off"
+        theirs = state.shard, state.shards, state.consistency, state.handling, limit
         if mine != theirs:
-            text = "shard {} of {} with --consistency {} --staleness {}"
+            text = "shard {} of {} with --consistency {} --staleness {} --max-gradient-norm {}"
             raise WrongShard(f"the state is of {text.format(*theirs)}, and this is {text.format(*mine)}")
         self._invariants.identity = state.identity
         self._invariants.restore(state.places, state.groups, state.states)
         self._members.restore(state.members, now)
         variables = [Variable.restored(one, arrays[one.spec.name]) for one in state.variables]
-        self._store.variables = {variable.spec.name: variable for variable in variables}
+        self._store.restore(variables)
         self._store.served.restore(state.served)
         self._pending.restore(state)
         self._queues.restore(state.queues, state.epochs)
@@ -281,7 +298,7 @@ class Shard:
 
         Call `check` first. May run beside steps, in another thread: of the shard it reads only what never changes.
         """
-        return inspect(self._store.variables, message)
+        return inspect(self._store.variables, message, norm=self._max_gradient_norm is not None)
 
     def guardable(self, message: ms.Message) -> set[str] | None:
         """The variables that a step by `message` may change under guard, whose tasks must have run; None: all."""
@@ -327,10 +344,18 @@ class Shard:
         if self.shard and isinstance(message, ms.Push | ms.Pull | ms.Assign) and message.after:
             message = self._after_changes_here(message)
         if self.shard and isinstance(message, ms.Push) and message.group is not None:
-            group, members = message.group, self._with_parts_here(message.group.members)
+            group, members = message.group, self._members_here(message.group)
             group = ms.UpdateGroup(group.number, members, pushes=max(group.pushes, len(group.members)))
             message = dataclasses.replace(message, group=group)
-        magnitudes, bytes_in = inspection or inspect(self._store.variables, message)
+        needs_norm = self._max_gradient_norm is not None
+        magnitudes, bytes_in, norm = inspection or inspect(self._store.variables, message, norm=needs_norm)
+        limit, factor = self._max_gradient_norm, 1.0
+        if limit is not None and (factor := limit.factor(norm)) != 1.0:
+            variables = self._store.variables
+            magnitudes = {
+                name: magnitude * factor if is_gradient(variables[name]) else magnitude
+                for name, magnitude in magnitudes.items()
+            }
         if not settled and (
             self._pending.may_be_guarded
             or (isinstance(message, ms.Push | ms.Assign) and self._store.is_guarded(magnitudes))
@@ -351,7 +376,10 @@ class Shard:
             self._traffic.tick(now)
         match message:
             case ms.Push():
-                self._push(PendingCall(ticket, message, member, allocator, None, magnitudes), repeated, result)
+                call = PendingCall(ticket, message, member, allocator, None, magnitudes, norm, factor)
+                if factor != 1.0:
+                    call.clipped = f"--max-gradient-norm {limit}: the norm of its gradients was {norm:.6g}"
+                self._push(call, repeated, result)
             case ms.Pull() if message.of_cut:
                 self._pull_of_cut(ticket, message, allocator, result)
             case ms.Pull():
@@ -432,7 +460,8 @@ class Shard:
                 self._invariants.check_register(message)
                 if isinstance(self._consistency, Synchronous):
                     self._store.check_held_pushes(self._consistency.workers, message.declarations)
-                self._store.check_declarations(message.declarations, dry_run=message.dry_run)
+                new = self._invariants.new_places(message)
+                self._store.check_declarations(message.declarations, dry_run=message.dry_run, new_places=new)
             case ms.Assign():
                 if message.remote:
                     self._check_remote((), message.remote)
@@ -477,11 +506,16 @@ class Shard:
             raise InvalidMessage("shard 0 decides which pushes make an update: a push to it has no group")
         if group.pushes > len(group.members) and not self._may_have(group.pushes):
             raise InvalidMessage(f"an update of {group.pushes} pushes, with --consistency {self._consistency}")
-        members = self._with_parts_here(group.members)
+        members = self._members_here(group)
         if not any((one.sender, one.sequence) == (push.sender, push.sequence) for one in members):
             raise InvalidMessage(
                 f"a push of worker {push.sender.worker!r} for update {group.number} of shard 0, which it is not in"
             )
+
+    def _members_here(self, group: ms.UpdateGroup) -> tuple[ms.ChangeId, ...]:
+        """The pushes of a group with a part on this shard: all, if it does not name the shards of any."""
+        named = [one for one in group.members if one.shards]
+        return self._with_parts_here(named or group.members)
 
     def _with_parts_here(self, changes: Iterable[ms.ChangeId]) -> tuple[ms.ChangeId, ...]:
         """Of changes over all shards those that have a part on this one; without `shards` they have one."""
@@ -612,7 +646,7 @@ class Shard:
             result.events.append(events.job_begins(job, report))
 
     def _job_report(self) -> ms.JobReport:
-        members, reports = self._members, self._queues.reports()
+        members, reports = self._members, self._queues.reports(1)
         cost = reports[-1].cost if reports else None
         step, workers = self.global_step, members.joined
         return ms.JobReport(self.job, self._job_state, step, workers, self._queues.complete_epochs, cost)
@@ -832,9 +866,10 @@ class Shard:
 
     def status(self, now: float, first_variable: int = 0) -> ms.StatusReport:
         """The answer to `Status`."""
-        listed = islice(self._store, first_variable, first_variable + MAX_LISTED)
-        members, queues = self._members, self._queues.status()
-        totals = ms.Totals(len(self._store.variables), members.joined, members.live_count, len(queues))
+        first = min(first_variable, len(self._store.variables))
+        listed = islice(self._store, first, first + MAX_LISTED)
+        members, queues = self._members, self._queues.count
+        totals = ms.Totals(len(self._store.variables), members.joined, members.live_count, queues)
         pending, half_pushes = self._pending, self._members.half_pushes
         return ms.StatusReport(
             self.shard,
@@ -843,7 +878,7 @@ class Shard:
             self._repeated,
             variables=tuple([variable.status() for variable in listed]),
             workers=tuple([self._worker_status(one, now) for one in self._members.newest(MAX_LISTED)]),
-            epochs=tuple(self._queues.reports()[-MAX_LISTED:]),
+            epochs=tuple(self._queues.reports(MAX_LISTED)),
             dropped=pending.dropped,
             nbytes=self._store.nbytes + self._store.served.nbytes,
             consistency=str(self._consistency),
@@ -854,7 +889,7 @@ class Shard:
             half_pushes=half_pushes.count,
             last_pushes=half_pushes.last_pushes(MAX_LISTED),
             storage=self._storage_status(),
-            queues=tuple(queues[-MAX_LISTED:]),
+            queues=tuple(self._queues.status(MAX_LISTED)),
             jobs=(*self._jobs.earlier, self._job_report()),
             stopped=self._queues.stopped,
             totals=totals,
@@ -873,6 +908,7 @@ class Shard:
             epoch=self._queues.epoch_of(one.name),
             lease_left=max(0.0, one.expires - now) if one.state == "live" else 0.0,
             dropped=one.dropped,
+            clipped=one.clipped,
             waiting_for=self._waits_for(one),
             tensor_transport=one.tensor_transport,
             chief=self._members.chief.is_chief(one.name),

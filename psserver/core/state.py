@@ -86,6 +86,7 @@ class MemberState:
     tuned: Tuned | None = None
     last_push: LastPush | None = None
     barriers: int = 0
+    clipped: int = 0
     name_key: bytes = b""
 
 
@@ -226,3 +227,5 @@ class ShardState:
     job: Job = Job()  # noqa: RUF009 - frozen
     jobs: tuple[JobReport, ...] = ()
     stopped: str = ""
+    max_gradient_norm: str = ""
+    clipped: int = 0

@@ -155,7 +155,7 @@ class PushObserver:
         if update is None:
             task.run()
             return
-        gradients = [gradient for gradient, _ in update.contributions]
+        gradients = [gradient for gradient, *_ in update.contributions]
         name = update.variable.spec.name
         norms = VariableNorms(update.variable, gradients, of_value=name in self._watched)
         task.run()
@@ -184,7 +184,7 @@ class PushObserver:
     def _note_all(self, update: Update, norms: VariableNorms) -> None:
         """Add the norms of an update of one variable to all pushes that have made it."""
         for report, push in self._open.values():
-            if any(one is gradient for one in push.gradients for gradient, _ in update.contributions):
+            if any(one is gradient for one in push.gradients for gradient, *_ in update.contributions):
                 self._note(report, update.variable.spec.name, norms, update.step.learning_rate)
 
     def _note(self, report: PushReport, name: str, norms: VariableNorms, rate: float) -> None:

@@ -37,17 +37,29 @@ ROLES: dict[str, frozenset[Role]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+_UNKNOWN = (
+    "the token is none of this server's: it is that of another job, or was removed; whoever runs the server makes one "
+    "with psserver token add"
+)
+
+
+@dataclass(slots=True)
 class Caller:
-    """Who calls: the name of the token, for logs, and its role."""
+    """Who calls: the name of the token, for logs, and its role; no longer `valid` when the token was removed."""
 
     name: str
     role: Role
+    valid: bool = True
 
     @property
     def is_admin(self) -> bool:
         """Whether it may do what otherwise only members may."""
         return self.role is Role.ADMIN
+
+    def check_valid(self) -> None:
+        """Raise `Unauthenticated` if the token was removed since the call began; for each message of a stream."""
+        if not self.valid:
+            raise Unauthenticated(_UNKNOWN)
 
     def check(self, method: str) -> None:
         """Raise `PermissionDenied` if the role may not call `method`."""
@@ -97,10 +109,7 @@ class Access:
         scheme, _, token = value.partition(" ")
         entry = self._tokens.find(token) if scheme.lower() == "bearer" else None
         if entry is None:
-            raise Unauthenticated(
-                "the token is none of this server's: it is that of another job, or was removed; whoever runs the "
-                "server makes one with psserver token add"
-            )
+            raise Unauthenticated(_UNKNOWN)
         return self._known.setdefault(value, Caller(entry.name, entry.role))
 
     def _look(self) -> None:
@@ -115,7 +124,12 @@ class Access:
         except ConfigurationError as error:
             log.warning("%s; the tokens of before stay valid", error)
         else:
-            self._known.clear()
+            known, self._known = self._known, {}
+            for value, before in known.items():
+                try:
+                    before.valid = self._find(value).role is before.role
+                except Unauthenticated:
+                    before.valid = False
             log.info("read %s again: %d tokens", self._path, len(self._tokens.tokens))
 
 

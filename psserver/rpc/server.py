@@ -153,6 +153,7 @@ def _new_shard(config: ServerConfig) -> Shard:
         identity=secrets.randbits(62) + 1,
         one_job=config.linger is not None,
         progress_timeout=config.progress_timeout,
+        max_gradient_norm=config.max_gradient_norm,
         max_workers=config.max_workers,
     )
 

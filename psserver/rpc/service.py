@@ -15,6 +15,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message as Proto
 
+from psserver.rpc import access
 from psserver.rpc.admission import Admission
 from psserver.rpc.deadline import Deadline
 from psserver.rpc.guard import Guard
@@ -152,6 +153,7 @@ class Service:
         try:
             with self._streams.open(caller.sender, context) as stream:
                 while (data := await stream.next_call()) is not grpc.aio.EOF:
+                    access.caller.get().check_valid()
                     attached.settle()
                     frame = await self._frame(data)
                     if frame.header.WhichOneof("piece") == "attach":

@@ -18,10 +18,10 @@ from typing import NamedTuple, TypeVar
 
 from psserver.config import StorageConfig
 from psserver.core.shard import Shard
-from psserver.core.variables.array_tasks import ArrayTask, StepResult, TasksPending
+from psserver.core.variables.array_tasks import StepResult, TasksPending
 from psserver.core.variables.element_checks import Inspection
 from psserver.runtime.persistence import Persistence, Record
-from psserver.runtime.task_order import TaskOrder
+from psserver.runtime.task_order import Bundle, TaskOrder
 from psserver.storage.start import Start
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.messages import (
@@ -74,7 +74,7 @@ class _Step(NamedTuple):
     """A step that was taken: its result, its tasks as they are run if they are many, and its record for the journal."""
 
     result: StepResult
-    bundles: list[list[ArrayTask]] | None
+    bundles: list[Bundle] | None
     record: Record | None
 
 
@@ -121,7 +121,7 @@ class Executor:
         if is_large(message):
             return True
         begins_cut = getattr(message, "cut", 0) > self.shard.cuts.number
-        return (begins_cut or isinstance(message, Cut)) and len(self.shard.variables) > MAX_ENTRIES_IN_LOOP
+        return (begins_cut or isinstance(message, Cut | Status)) and len(self.shard.variables) > MAX_ENTRIES_IN_LOOP
 
     async def aside(self, function: Callable[..., _Result], *arguments: object) -> _Result:
         """What a function returns that is called in a thread, beside steps: for messages with many entries.

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from psserver.core.variables.array_tasks import ArrayTask, run, run_parts, stages
 from pswire.system.host import cores
@@ -44,6 +44,14 @@ BYTES_PER_STRETCH = 4 << 20
 BYTES_PER_ROUND = 16 << 20
 
 
+class Bundle(NamedTuple):
+    """Tasks that run one after the other, and the names of their variables; `initial`: some are initial tasks."""
+
+    tasks: Sequence[ArrayTask]
+    names: set[str]
+    initial: bool
+
+
 class TaskOrder:
     """The tasks in progress. Its methods are called in the event loop.
 
@@ -72,11 +80,11 @@ class TaskOrder:
             return None
         return self.add_bundles(self.bundles(tasks))
 
-    def add_bundles(self, bundles: Sequence[Sequence[ArrayTask]]) -> asyncio.Future[Any]:
+    def add_bundles(self, bundles: Sequence[Bundle]) -> asyncio.Future[Any]:
         """As `add`, of the bundles of all tasks of a step."""
         at_once, *others = bundles
         started = [self._start(bundle) for bundle in others]
-        run(at_once)
+        run(at_once.tasks)
         return asyncio.gather(*started)
 
     @property
@@ -110,8 +118,8 @@ class TaskOrder:
         await self.wait()
         self._threads.shutdown()
 
-    def bundles(self, tasks: Sequence[ArrayTask]) -> list[list[ArrayTask]]:
-        """Tasks that run one after the other: small ones of many variables, first those that may run at once.
+    def bundles(self, tasks: Sequence[ArrayTask]) -> list[Bundle]:
+        """Bundles of these tasks: small ones of many variables are together, first those that may run at once.
 
         Small tasks that have to wait are together with those that wait for the same end. May be called in a thread
         while nothing is added: a variable whose tasks end meanwhile counts as one that waits.
@@ -135,18 +143,23 @@ class TaskOrder:
                 left[last] = most
             bundles[-1] += mine
             left[last] -= effort
-        return [at_once, *large, *[bundle for bundles in small.values() for bundle in bundles if bundle is not at_once]]
+        others = [bundle for bundles in small.values() for bundle in bundles if bundle is not at_once]
+        return [
+            Bundle(bundle, {task.variable for task in bundle}, any(task.initial for task in bundle))
+            for bundle in (at_once, *large, *others)
+        ]
 
-    def _start(self, bundle: Sequence[ArrayTask]) -> asyncio.Task[None]:
-        names = {task.variable for task in bundle}
-        before = {self._last[name] for name in names if name in self._last}
-        end = asyncio.get_running_loop().create_task(self._run(bundle, before))
-        self._last.update(dict.fromkeys(names, end))
-        if any(task.initial for task in bundle):
-            self._initial.update(dict.fromkeys(names, end))
+    def _start(self, bundle: Bundle) -> asyncio.Task[None]:
+        names = bundle.names
+        before = {self._last[name] for name in self._last.keys() & names} if self._last else set()
+        end = asyncio.get_running_loop().create_task(self._run(bundle.tasks, before, initial=bundle.initial))
+        started = dict.fromkeys(names, end)
+        self._last.update(started)
+        if bundle.initial:
+            self._initial.update(started)
 
         def forget(end: asyncio.Task[None]) -> None:
-            for ends in (self._last, self._initial):
+            for ends in (self._last, self._initial) if bundle.initial else (self._last,):
                 for name in names:
                     if ends.get(name) is end:
                         del ends[name]
@@ -154,11 +167,10 @@ class TaskOrder:
         end.add_done_callback(forget)
         return end
 
-    async def _run(self, bundle: Sequence[ArrayTask], before: Iterable[asyncio.Task[None]]) -> None:
+    async def _run(self, bundle: Sequence[ArrayTask], before: Iterable[asyncio.Task[None]], *, initial: bool) -> None:
         """Return when all tasks are done; raise the first error of one."""
         await _all_ended(before)
         loop, ends = asyncio.get_running_loop(), []
-        initial = any(task.initial for task in bundle)
         for jobs in _rounds(bundle):
             if not initial:
                 started: list[Awaitable[None]] = [loop.run_in_executor(self._threads, job) for job in jobs]

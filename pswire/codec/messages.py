@@ -20,6 +20,7 @@ from pswire.codec.fields import (
     POSITIVE,
     SENDER,
     TEXT,
+    Field,
     Row,
     below,
     choice,
@@ -134,7 +135,21 @@ _ENCODING = choice({form: form for form in ("", *ENCODINGS)})
 STATE = choice({state: state for state in ("live", "left", "lost")})
 _JOB_STATE = choice({state: state for state in ("running", "done", "ended", "interrupted", "empty")})
 
-KINDS[pb.ChangeId] = many(Row(ms.ChangeId, pb.ChangeId, sequence=POSITIVE), attrgetter("sender.worker"))
+
+def _changes() -> Field:
+    """Changes, of which shards take part `MAX_ENTRIES` times at most, over all of them."""
+    kind = many(Row(ms.ChangeId, pb.ChangeId, sequence=POSITIVE), attrgetter("sender.worker"))
+
+    def get(proto: Proto, name: str, receiver: TensorReceiver) -> object:
+        changes = getattr(proto, name)
+        if changes and (count := sum([len(change.shards) for change in changes])) > MAX_ENTRIES:
+            raise Malformed(f"{type(proto).__name__}.{name} has {MAX_ENTRIES:,} shards at most, got {count:,}")
+        return kind.get(proto, name, receiver)
+
+    return kind._replace(get=get)
+
+
+KINDS[pb.ChangeId] = _changes()
 KINDS[pb.Job] = one(Row(ms.Job, pb.Job, name=NAME_OR_NONE))
 KINDS |= {
     pb.Frontier: one(Row(ms.Frontier, pb.Frontier), optional=True),

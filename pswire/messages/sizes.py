@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import fields
-from typing import Protocol, get_args
+from operator import attrgetter
+from typing import Any, Protocol, get_args
 
 from pswire.messages.requests import Answer, Message, Request, Tick
 from pswire.messages.variables import Assign, Choice, Pull, Pulled, Push, Pushed, Register, Registered
@@ -31,16 +32,20 @@ _ARRAYS: dict[type, tuple[str, str]] = {
 }
 
 
+def _lists_of(kind: type) -> Callable[[Any], Iterable[Sized]]:
+    names = [one.name for one in fields(kind) if str(one.type).startswith("tuple[") and one.type != "tuple[int, ...]"]
+    if len(names) < 2:  # attrgetter returns a tuple of several
+        return lambda message: [getattr(message, name) for name in names]
+    return attrgetter(*names)
+
+
 #: The lists of each message class, without those of numbers.
-_LISTS: dict[type, list[str]] = {
-    kind: [one.name for one in fields(kind) if str(one.type).startswith("tuple[") and one.type != "tuple[int, ...]"]
-    for kind in (*get_args(Request), *get_args(Answer), Tick)
-}
+_LISTS = {kind: _lists_of(kind) for kind in (*get_args(Request), *get_args(Answer), Tick)}
 
 
 def entries(message: Message | Answer) -> int:
     """The number of entries of all lists of a message: each costs some microseconds of decoding and bookkeeping."""
-    return sum([len(getattr(message, name)) for name in _LISTS[type(message)]])
+    return sum(map(len, _LISTS[type(message)](message)))
 
 
 def array_sizes(message: Message | Answer) -> list[int]:

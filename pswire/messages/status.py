@@ -56,6 +56,7 @@ class WorkerStatus:
     Attributes:
         state: "live", "left" or "lost".
         steps, dropped: pushes that were applied, and that the policy refused.
+        clipped: of those that were applied, those whose gradients were scaled down (`--max-gradient-norm`).
         epoch: that of its last block, or 0.
         lease_left: seconds.
         waiting_for: while a push is held: which workers it waits for, and why.
@@ -75,6 +76,7 @@ class WorkerStatus:
     waiting_for: str = ""
     tensor_transport: str = ""
     chief: bool = False
+    clipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,14 @@ from psserver.rpc.access import ROLES
 from psserver.rpc.server import ServerThread
 from pswire.channel import check_health
 from pswire.errors import Malformed, PermissionDenied, Unauthenticated
-from pswire.messages import Cut, Join, Reset, Status
+from pswire.messages import Cut, Join, Pull, Reset, Status
 from pswire.optimizers import GradientDescent
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.security.token_files import Role, add_token, remove_token
 from pswire.v1 import paramserver_pb2 as pb
 from psworker.client.client import Client as WorkerClient
 from psworker.transport.grpc_transport import GrpcTransport
-from tests.server_client import TIMEOUT, Client
+from tests.server_client import TIMEOUT, Client, Stream, frame_of
 from tests.tokens import token_credentials
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
@@ -134,6 +134,31 @@ def test_a_token_that_was_added_is_taken_and_one_that_was_removed_is_refused_wit
             remove_token(tokens, Role.WORKER)
             with pytest.raises(Unauthenticated, match="was removed"):
                 worker.unary(Join("w0"))
+
+
+def test_a_stream_ends_whose_token_was_removed_and_others_go_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(access, "RECHECK", 0.0)
+    tokens, credentials = token_credentials(tmp_path)
+    with ServerThread(ServerConfig(token_file=tokens)) as server:
+        worker, admin = (Client(server.address, credentials[role]) for role in (Role.WORKER, Role.ADMIN))
+        with worker.channel, admin.channel:
+            streams = {}
+            for client, name in ((worker, "w0"), (admin, "w1")):
+                sender = client.join(name)
+                client.register(sender, GradientDescent(1.0), w=np.ones(3, np.float32))
+                streams[name] = stream, pull = Stream(client), frame_of(Pull(sender, ("w",)))
+                stream.send(pull)
+                assert stream.answer().values[0].array.tolist() == [1, 1, 1]
+            remove_token(tokens, Role.WORKER)
+            admin.status()  # any call makes the server look at the file
+            stream, pull = streams["w1"]
+            stream.send(pull)
+            assert stream.answer().values[0].array.tolist() == [1, 1, 1]
+            stream.send(None)
+            stream, pull = streams["w0"]
+            stream.send(pull)
+            with pytest.raises(Unauthenticated, match="was removed"):
+                stream.answer()
 
 
 def test_a_changed_token_file_that_cannot_be_used_leaves_the_tokens_of_before_and_is_logged(

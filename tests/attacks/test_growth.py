@@ -1,13 +1,33 @@
 """What a member could let grow without bound, over real sockets: refused, forgotten or given back; others train on."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 
 from psserver.config import ServerConfig
+from psserver.core import data_queues
 from psserver.core.members import membership
+from psserver.core.variables import store
 from psserver.rpc.server import ServerThread
 from pswire import errors
-from pswire.messages import Gradient, Leave, Push, Renew, Sender
+from pswire.messages import (
+    Declaration,
+    Finished,
+    Gradient,
+    Join,
+    Leave,
+    Place,
+    Push,
+    QueueSpec,
+    Register,
+    Renew,
+    Reset,
+    Sender,
+    Take,
+)
+from pswire.specs.initializers import RowUniform
+from pswire.tensors.values import TensorSpec
 from tests.server_client import Client
 
 W = np.zeros(2, np.float32)
@@ -53,4 +73,80 @@ def test_a_flood_of_joins_is_refused_at_the_limit_and_members_train_on():
         assert push(client, worker).global_step == 1
         client.unary(Leave(Sender("w0", 1)))
         assert client.unary(Renew(client.join("last"))).global_step == 1
+        client.channel.close()
+
+
+#: The elements of a table that takes three quarters of the memory for variables, which is half of the limit.
+LIMIT, ROWS = 1 << 22, (3 << 20) // 2 // 4
+
+
+def table(sender, name, rows=ROWS):
+    """A registration of some 100 bytes, for which the server fills a table."""
+    return Register(sender, (Declaration(TensorSpec(name, (rows, 1), "float32"), None, None, RowUniform(-1.0, 1.0)),))
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_memory_that_a_member_fills_by_a_small_message_is_bounded_and_given_back_with_its_job(forced):
+    with served(memory_limit=LIMIT) as server:
+        client = Client(server.address)
+        member = client.join("member")
+        with pytest.raises(errors.TooLarge, match="may hold 2,097,152"):
+            client.unary(table(member, "huge", 1 << 40))
+        client.unary(table(member, "first"))
+        with pytest.raises(errors.TooLarge, match="use more shards, or raise --memory-limit"):
+            client.unary(table(member, "second"))
+        if forced:
+            client.unary(Reset(2, force=True))
+        else:
+            client.unary(Leave(member))
+        worker = client.join("worker")
+        assert client.status().nbytes == 0
+        client.unary(table(worker, "second"))
+        assert client.status().nbytes == 4 * ROWS
+        client.channel.close()
+
+
+def test_the_next_job_begins_while_the_last_checkpoint_of_the_job_before_is_written(tmp_path):
+    with served(memory_limit=LIMIT, checkpoint_dir=tmp_path) as server:
+        client = Client(server.address)
+        member = client.join("member")
+        client.unary(table(member, "first", ROWS // 2))
+        client.unary(Leave(member))
+        worker = client.join("worker")
+        registered = None
+        while registered is None:
+            with suppress(errors.Unavailable):  # and not TooLarge: workers try again
+                registered = client.unary(table(worker, "second"))
+        assert client.status().nbytes == 4 * ROWS
+        client.channel.close()
+
+
+def test_empty_variables_and_places_count_with_what_they_take(monkeypatch):
+    monkeypatch.setattr(store, "UNCOUNTED", 10)
+    with served(memory_limit=2 * 5 * store.VARIABLE_BYTES, shards=2) as server:
+        client = Client(server.address)
+        member = client.unary(Join("member", 0, 0, 2))
+        member, empty = Sender("member", member.incarnation), np.zeros(0, np.float32)
+        declared = [Declaration(TensorSpec.of(f"v{number}", empty), empty) for number in range(16)]
+        for one in declared[:15]:
+            client.unary(Register(member, (one,)))
+        with pytest.raises(errors.TooLarge, match="v15 with their slots need 8,192 bytes more"):
+            client.unary(Register(member, (declared[15],)))
+        places = tuple([Place(f"p{number}", 1) for number in range(100)])
+        with pytest.raises(errors.TooLarge):
+            client.unary(Register(member, (), places=places))
+        assert client.status().totals.variables == 15
+        client.channel.close()
+
+
+def test_data_queues_are_bounded_and_others_go_on(monkeypatch):
+    monkeypatch.setattr(data_queues, "MAX_QUEUES", 5)
+    with served() as server:
+        client = Client(server.address)
+        member = client.join("member")
+        for number in range(5):
+            assert client.unary(Take(member, QueueSpec(f"q{number}", 4, 2, 1))).block.number == 0
+        with pytest.raises(errors.TooLarge, match="one more than the 5 that a job may have"):
+            client.unary(Take(member, QueueSpec("q5", 4, 2, 1)))
+        assert client.unary(Take(member, QueueSpec("q0", 4, 2, 1), Finished(0))).block.number == 1
         client.channel.close()

@@ -13,8 +13,9 @@ from pswire.errors import InvalidMessage
 from pswire.messages import Choice, Declaration, Gradient, Outcome, Pull, Push, Register, Renew
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency
+from pswire.specs.gradient_norm import GradientNormLimit
 from pswire.specs.initializers import RowNormal
-from pswire.tensors.values import TensorSpec
+from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.server_client import Client, join_all
 
 #: Seconds that others wait for a member without a push; its heartbeats come sooner than its lease ends.
@@ -141,3 +142,22 @@ def test_sync_with_a_median_or_trimmed_mean_trains_beside_a_worker_that_pushes_g
     assert trained("sync:5,aggregate=median") < 0.2
     assert trained("sync:5,aggregate=trimmed:0.2") < 0.2
     assert trained("sync:5") > 1e3
+
+
+@pytest.mark.parametrize("action", ["clip", "reject"])
+def test_the_gradients_of_a_push_change_a_model_by_the_largest_norm_at_most(action):
+    with servers(max_gradient_norm=GradientNormLimit(10.0, action)) as (client,):
+        worker, member = client.join("worker"), client.join("member")
+        client.register(worker, W=np.zeros(4, np.float32), E=np.zeros((2, 1), np.float64))
+        rows = IndexedSlices(np.full((3, 1), 1e200), np.array([1, 1, 1]), (2, 1))
+        for sequence, gradient in enumerate(
+            [Gradient("W", 0, np.full(4, 1e35, np.float32)), Gradient("E", 0, rows)], 1
+        ):
+            answer = client.transfer(Push(member, sequence, (gradient,)))
+            assert answer.outcome is (Outcome.APPLIED if action == "clip" else Outcome.DROPPED)
+            assert answer.reason.startswith(f"--max-gradient-norm 10:{action}: the norm of its gradients")
+        row = client.status().workers[1]
+        assert (row.clipped, row.dropped) == ((2, 0) if action == "clip" else (0, 2))
+        expected = (np.full(4, -5), [[0], [-10]]) if action == "clip" else (np.zeros(4), [[0], [0]])
+        np.testing.assert_allclose(client.value(worker, "W"), expected[0], rtol=1e-6)
+        np.testing.assert_allclose(client.value(worker, "E"), expected[1], rtol=1e-12)

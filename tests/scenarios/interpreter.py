@@ -24,6 +24,7 @@ from pswire.errors import ParamServerError
 from pswire.optimizers import UpdateSpec
 from pswire.specs import initializers, schedules
 from pswire.specs.consistency import parse_consistency, parse_staleness
+from pswire.specs.gradient_norm import parse_gradient_norm
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, Part, TensorSpec
 from tests.shard_state import slots_of, state_of
@@ -110,9 +111,11 @@ class Scenario:
     def do_shard(self, shard: str = "0", of: str = "of", shards: str = "1", *, pairs, **_) -> list[str]:
         """`shard [1 of 2] [lease=15] [memory_limit=1000] [consistency=bounded:2] [staleness=drop:4]`.
 
+        Also `progress_timeout=20` seconds and `max_gradient_norm=10:clip`.
         Another one than an asynchronous shard 0 of 1; the first command, if it is there.
         """
         readers = {"consistency": parse_consistency, "staleness": parse_staleness}
+        readers["max_gradient_norm"] = parse_gradient_norm
         given = {option: readers.get(option, int)(text) for option, text in pairs}
         self.shard = Shard(int(shard), int(shards), **given)
         return []
@@ -479,6 +482,7 @@ def _status(report: messages.StatusReport) -> str:
         for one in report.workers
     ]
     lines += [f"  worker {one.number} {one.name}: {one.dropped} dropped" for one in report.workers if one.dropped]
+    lines += [f"  worker {one.number} {one.name}: {one.clipped} clipped" for one in report.workers if one.clipped]
     lines += [f"  worker {one.number} {one.name} waits: {one.waiting_for}" for one in report.workers if one.waiting_for]
     lines += [
         f"  step {one.global_step}: {one.worker} tuned {' '.join(one.names)}: {one.optimizer}" for one in report.changes

@@ -19,6 +19,7 @@ class JobInvariants:
         self._shard, self._shards = shard, shards
         self._places: dict[str, int] = {}
         self._groups: list[VariableGroup] = []
+        self._grouped: set[str] = set()
         self._states = [0] * shards  # 0: unknown
         self._states[shard] = identity
 
@@ -35,6 +36,7 @@ class JobInvariants:
         """Continue from a `state` with these `groups`."""
         self._places = {place.name: place.shard for place in places}
         self._groups, self._states = list(groups), list(states)
+        self._grouped = {name for group in self._groups for name in group.names}
 
     def check_join(self, message: Join) -> None:
         """Raise `WrongShard` for another list of servers, or another state of one of them."""
@@ -56,6 +58,15 @@ class JobInvariants:
                     f"{place.shard}: all workers must create the same variables, in the same order"
                 )
 
+    @property
+    def places(self) -> int:
+        """The number of variables that have a place on some shard."""
+        return len(self._places)
+
+    def new_places(self, message: Register) -> int:
+        """The number of variables of a registration that have no place yet."""
+        return len({place.name for place in message.places} - self._places.keys())
+
     def check_placed(self, names: Iterable[str]) -> None:
         """Raise `UnknownVariable` for a variable that no worker has placed on any shard."""
         for name in names:
@@ -65,9 +76,9 @@ class JobInvariants:
     def keep(self, message: Register) -> None:
         """Keep the places, groups and states of a registration; the first ones win."""
         names = [place.name for place in message.places] or [one.spec.name for one in message.declarations]
-        known = {name for group in self._groups for name in group.names}
-        if new := tuple([name for name in names if name not in known]):
+        if new := tuple([name for name in names if name not in self._grouped]):
             self._groups.append(VariableGroup(new))
+            self._grouped.update(new)
         self._places.update({place.name: place.shard for place in message.places})
         for shard, state in enumerate(message.states):
             self._states[shard] = self._states[shard] or state

@@ -6,7 +6,7 @@ queue had no examples for it. It is stalled, and not in training, from when it h
 push to its next one, in whatever incarnation. Policies decide which workers wait.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from pswire.messages import Assigned, Join, LastPush, Pushed, Tuned
@@ -31,6 +31,7 @@ class Member:
     out_of_data: bool = False
     clock: int = 0  # counts steps and dropped
     dropped: int = 0  # pushes that the policy dropped
+    clipped: int = 0  # pushes whose gradients were scaled down
     tensor_transport: str = ""
     settled: int = 0  # sequence number of the last settled push, assign or tune; 0 before the first
     answer: Pushed | Assigned | Tuned | None = None  # to it, without values; None: abandoned, or others went on
@@ -117,6 +118,12 @@ class Progress:
         """Remember no more of a member that is gone than that it has finished, if so."""
         self.forgotten_finished |= self._finished.pop(member.name, None) is not None
         self.stalled.pop(member.name, None)
+
+    def finished_among(self, names: Collection[str]) -> list[str]:
+        """Those of these workers that have finished, in their order."""
+        if not self._finished:
+            return []
+        return [name for name in names if name in self._finished]
 
     def resume_all(self) -> None:
         """Note that the job goes on, whoever had finished or stalled."""

@@ -10,12 +10,16 @@ from pswire.messages import ChangeId, UpdateGroup
 
 @dataclass(frozen=True, slots=True)
 class PushView:
-    """A held push; `staleness`: changes that its weights have missed by now; `group`: shard 0's decision about it."""
+    """A held push; `staleness`: changes that its weights have missed by now; `group`: shard 0's decision about it.
+
+    `norm`: of its gradients, if there is a limit.
+    """
 
     ticket: int
     worker: str
     staleness: int = 0
     group: UpdateGroup | None = None
+    norm: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

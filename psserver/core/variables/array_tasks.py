@@ -30,8 +30,9 @@ from pswire.specs.consistency import Aggregate, Mean
 from pswire.tensors.compression import Packed, narrow_to_16_bits, unpacked
 from pswire.tensors.values import Array, IndexedSlices
 
-#: A gradient of a push, and the weights that it was computed with if it is to be compensated for its delay.
-Contribution: TypeAlias = tuple[Gradient, ServedWeights | None]
+#: A gradient of a push, the weights that it was computed with if it is to be compensated for its delay, and what it is
+#: multiplied by.
+Contribution: TypeAlias = tuple[Gradient, ServedWeights | None, float]
 
 
 @dataclass(slots=True, eq=False)
@@ -129,7 +130,7 @@ class Update:
     def task(self) -> ArrayTask:
         """The array task of this update."""
         cost, divisible, variable = 0, self.rule.element_wise, self.variable
-        for gradient, _ in self.contributions:
+        for gradient, *_ in self.contributions:
             array = gradient.array
             if isinstance(array, Packed):
                 cost += array.size * array.dtype.itemsize
@@ -154,8 +155,10 @@ class Update:
         value = self.variable.value.reshape(-1)[start:stop]
         slots = {name: slot.reshape(-1)[start:stop] for name, slot in self.variable.slots.items()}
         gradients: list[Array | IndexedSlices] = []
-        for gradient, served in self.contributions:
+        for gradient, served, factor in self.contributions:
             stretch = _elements(gradient.array, start, stop)
+            if factor != 1.0:
+                stretch = scaled(stretch, factor)
             if served is not None and served.rows is None:
                 stretch = corrected(stretch, value - _elements(served.array, start, stop), self.strength)
             gradients.append(stretch)
@@ -185,10 +188,14 @@ class Update:
     def _gradient(self) -> Array | IndexedSlices:
         """The gradient of all pushes; of rows, each once and in rising order."""
         gradients = []
-        for gradient, served in self.contributions:
+        for gradient, served, factor in self.contributions:
             array = gradient.array
             if not isinstance(array, np.ndarray):
                 array = unpacked(array)
+            if factor != 1.0:
+                values = array.values if isinstance(array, IndexedSlices) else array
+                values = scaled(values, factor)
+                array = array.with_values(values) if isinstance(array, IndexedSlices) else values
             if served is not None:
                 array = compensated(array, self.variable.value, served, self.strength)
             gradients.append(array)
@@ -210,6 +217,11 @@ def update_guarded(updates: Sequence[Update]) -> None:
         for name, slot in slots.items():
             variable.slots[name][where] = slot
         variable.check_growth(rows, value, slots)
+
+
+def scaled(array: Array, factor: float) -> Array:
+    """A new array, of the same dtype; computed in float64, as factors may be too small for others."""
+    return np.asarray((array.astype(np.float64) * factor).astype(array.dtype))
 
 
 def mean(gradients: Sequence[Array | IndexedSlices]) -> Array | IndexedSlices:

@@ -9,8 +9,15 @@ import numpy as np
 from psserver.core.variables.variable import Variable
 from pswire.errors import InvalidMessage, NotFinite, ShapeMismatch
 from pswire.messages import Assign, Message, Pull, Push, Register
-from pswire.tensors.compression import Packed
+from pswire.optimizers import OptimizerSpec
+from pswire.tensors.compression import Packed, unpacked
 from pswire.tensors.values import Array, IndexedSlices, TensorSpec, magnitude, not_finite
+
+#: Elements whose squares are added up at a time.
+_STRETCH = 1 << 16
+
+#: What elements are multiplied by when the sum of their squares overflows.
+_SMALL = 2.0**-600
 
 #: Upper bounds of the magnitudes of the elements in an inspected message, by variable name.
 Magnitudes: TypeAlias = Mapping[str, float]
@@ -26,14 +33,15 @@ def check_tensor(spec: TensorSpec, array: Array | IndexedSlices | Packed, what: 
 
 
 class Inspection(NamedTuple):
-    """Magnitudes and bytes of the arrays in a message that was inspected."""
+    """Magnitudes and bytes of the arrays in a message that was inspected, and the norm of its gradients together."""
 
     magnitudes: Magnitudes
     nbytes: int
+    norm: float = 0.0
 
 
-def inspect(variables: Mapping[str, Variable], message: Message) -> Inspection:
-    """Look at every element of a message that has been checked otherwise.
+def inspect(variables: Mapping[str, Variable], message: Message, *, norm: bool = False) -> Inspection:
+    """Look at every element of a message that has been checked otherwise; with `norm` compute that of a push, too.
 
     Raises `NotFinite`, or `InvalidMessage` for a row that is not within its variable or a malformed packed array.
     """
@@ -65,7 +73,42 @@ def inspect(variables: Mapping[str, Variable], message: Message) -> Inspection:
                     name = declared.spec.name
                     magnitudes[name] = check_finite(name, declared.value, "initial value")
                     nbytes += declared.value.nbytes
-    return Inspection(magnitudes, nbytes)
+    of_gradients = norm_of_gradients(variables, message) if norm and isinstance(message, Push) else 0.0
+    return Inspection(magnitudes, nbytes, of_gradients)
+
+
+def norm_of_gradients(variables: Mapping[str, Variable], push: Push) -> float:
+    """The L2 norm of all gradients of a push together, in float64; infinite beyond it. Observed values are none.
+
+    Rows with equal indices are added up first, and packed elements are those that they stand for.
+    """
+    gradients = [one.array for one in push.gradients if is_gradient(variables[one.name])]
+    total = math.sqrt(sum([_squares(one, 1.0) for one in gradients]))
+    if math.isfinite(total):
+        return total
+    return math.sqrt(sum([_squares(one, _SMALL) for one in gradients])) / _SMALL
+
+
+def is_gradient(variable: Variable) -> bool:
+    """Whether what is pushed to a variable is a gradient, and not an observed value."""
+    return isinstance(variable.optimizer, OptimizerSpec)
+
+
+@np.errstate(all="ignore")
+def _squares(array: Array | IndexedSlices | Packed, factor: float) -> float:
+    """The sum of the squares of all elements times `factor`."""
+    if isinstance(array, IndexedSlices):
+        rows = unpacked(array)
+        assert isinstance(rows, IndexedSlices), "rows stay rows"
+        array = rows.astype(np.float64).summed().values
+    flat = array if isinstance(array, Packed) else array.reshape(-1)
+    total = 0.0
+    for start in range(0, array.size, _STRETCH):
+        stop = min(start + _STRETCH, array.size)
+        stretch = flat.elements(start, stop) if isinstance(flat, Packed) else flat[start:stop]
+        stretch = stretch.astype(np.float64) * factor
+        total += float(np.vdot(stretch, stretch))
+    return total
 
 
 def _inspect_gradient(variable: Variable, array: Array | IndexedSlices | Packed) -> float:

@@ -12,6 +12,7 @@ from itertools import repeat
 
 import numpy as np
 
+from psserver.core.policies.policy import join_names
 from psserver.core.variables.array_tasks import (
     ArrayTask,
     Contribution,
@@ -23,10 +24,10 @@ from psserver.core.variables.array_tasks import (
     update_guarded,
 )
 from psserver.core.variables.delay_compensation import ServedWeightsCache
-from psserver.core.variables.element_checks import Magnitudes, check_finite, check_tensor
+from psserver.core.variables.element_checks import Magnitudes, check_finite, check_tensor, is_gradient
 from psserver.core.variables.variable import Variable, agreed_bytes, declared_bytes, initialize, slot_specs, tuned
 from pswire import messages as ms
-from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, UnknownVariable
+from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, Unavailable, UnknownVariable
 from pswire.limits import MAX_CHOICES
 from pswire.optimizers import Step, UpdateSpec
 from pswire.optimizers.optimizer import GUARDED
@@ -37,6 +38,10 @@ from pswire.tensors.values import DTYPES, TensorSpec
 
 #: An upper bound of the growth of a variable to which an ordinary array is added.
 ADDITION_GROWTH = 1e-20
+
+#: Variables, and places of variables, that count with the bytes of their elements only; and bytes that each further one
+#: takes besides: its name, its optimizer, its entries in tables.
+UNCOUNTED, VARIABLE_BYTES, PLACE_BYTES = 1000, 8 << 10, 512
 
 
 class Store:
@@ -52,7 +57,15 @@ class Store:
         self._aggregate = aggregate
         self.strength, self.served = strength, ServedWeightsCache()
         self.copied_bytes: Callable[[], int] = lambda: 0  # of the copies of a cut
+        self.places: Callable[[], int] = lambda: 0  # of variables on all shards, as far as this one knows them
+        self.nbytes = self._plain_bytes = 0  # of all values and slots; of the values of plain variables
         self._memory_limit = memory_limit
+
+    def restore(self, variables: Iterable[Variable]) -> None:
+        """Continue with these variables."""
+        self.variables = {variable.spec.name: variable for variable in variables}
+        self.nbytes = sum([variable.nbytes for variable in self])
+        self._plain_bytes = sum([variable.spec.nbytes for variable in self if variable.initial is None])
 
     def __iter__(self) -> Iterator[Variable]:
         return iter(self.variables.values())
@@ -64,14 +77,12 @@ class Store:
         return self.variables[name]
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of all values and slots."""
-        return sum(variable.nbytes for variable in self)
-
-    @property
     def free_bytes(self) -> float:
         """Bytes that variables, slots and the copies of a cut may still take."""
-        return math.inf if self._memory_limit is None else self._memory_limit - self.nbytes - self.copied_bytes()
+        if self._memory_limit is None:
+            return math.inf
+        objects = object_bytes(len(self.variables), self.places())
+        return self._memory_limit - self.nbytes - objects - self.copied_bytes()
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -182,10 +193,15 @@ class Store:
         known = self.variables.get(declaration.spec.name)
         return declaration.initial is not None if known is None else known.initial is not None
 
-    def check_declarations(self, declarations: Iterable[ms.Declaration], *, dry_run: bool = False) -> None:
-        """Raise if `declare` cannot do one of them. In a `dry_run` the initial values may be left out."""
+    def check_declarations(
+        self, declarations: Iterable[ms.Declaration], *, dry_run: bool = False, new_places: int = 0
+    ) -> None:
+        """Raise if `declare` cannot do one of them, or there is no memory for so many `new_places` of variables.
+
+        In a `dry_run` the initial values may be left out.
+        """
         names: set[str] = set()
-        needed = 0
+        needed = new = 0
         for declaration in declarations:
             spec = declaration.spec
             if spec.name in names:
@@ -195,9 +211,17 @@ class Store:
                 check_tensor(spec, declaration.value, "initial value")
             known = self.variables.get(spec.name)
             needed += declared_bytes(declaration, dry_run) if known is None else agreed_bytes(known, declaration)
+            new += known is None
+        count, places = len(self.variables), self.places()
+        needed += object_bytes(count + new, places + new_places) - object_bytes(count, places)
         if needed and needed > self.free_bytes:
+            if needed <= self.free_bytes + (copied := self.copied_bytes()):
+                raise Unavailable(
+                    f"variables {join_names(sorted(names))} with their slots need {needed:,} bytes more, and a "
+                    f"checkpoint that is being written holds {copied:,}: try again when it is written"
+                )
             raise TooLarge(
-                f"variables {', '.join(sorted(names))} with their slots need {needed:,} bytes more; this shard holds "
+                f"variables {join_names(sorted(names))} with their slots need {needed:,} bytes more; this shard holds "
                 f"{self.nbytes:,} and may hold {self._memory_limit:,}: use more shards, or raise --memory-limit"
             )
 
@@ -208,13 +232,12 @@ class Store:
         """
         if self._memory_limit is None:
             return
-        specs = {variable.spec.name: variable.spec for variable in self if variable.initial is None}
-        specs |= {one.spec.name: one.spec for one in declarations if not self.is_table(one)}
-        needed = 2 * pushes * sum([spec.nbytes for spec in specs.values()])
+        plain = {one.spec.name: one.spec.nbytes for one in declarations if not self.is_table(one)}
+        needed = 2 * pushes * (self._plain_bytes + sum([plain[name] for name in plain if name not in self.variables]))
         if needed > self._memory_limit:
             raise TooLarge(
                 f"this shard holds {pushes} pushes until they make an update together: that needs {needed:,} bytes of "
-                f"transfers with variable {next(reversed(specs))!r}, and there may be {self._memory_limit:,}: "
+                f"transfers with variable {next(reversed(plain), 'none')!r}, and there may be {self._memory_limit:,}: "
                 "raise --memory-limit, use more shards, or a smaller N in --consistency sync:N"
             )
 
@@ -227,6 +250,8 @@ class Store:
                 value = np.empty(spec.shape, DTYPES[spec.dtype])
                 variable = Variable(spec, value, declaration.initial, declaration.part)
                 self.variables[spec.name] = variable
+                self.nbytes += variable.nbytes
+                self._plain_bytes += 0 if variable.initial is not None else spec.nbytes
                 first = magnitudes[spec.name] if variable.initial is None else variable.initial.max_magnitude
                 variable.replaced(first)
                 part = partial(initialize, value, declaration)
@@ -237,6 +262,7 @@ class Store:
                 variable.declared = optimizer
                 rule = variable.follow(optimizer)
                 variable.slot_specs = slot_specs(variable.spec, optimizer)
+                self.nbytes += variable.nbytes - spec.nbytes
                 make = partial(variable.make_slots, rule)
                 result.tasks.append(ArrayTask(spec.name, variable.nbytes, make, initial=True))
 
@@ -308,18 +334,21 @@ class Store:
         scale: float,
         magnitudes: Magnitudes,
         result: StepResult,
+        factors: Sequence[float] = (),
     ) -> None:
         """Update each variable that has a gradient, by its rule with these gradients in one and `scale` of its rate.
 
-        `count`: of the pushes of the update, also those of which only other shards have a part.
+        `count`: of the pushes of the update, also those of which only other shards have a part. `factors`: what the
+        gradients of each push are multiplied by; none: 1.
 
         A guarded update runs all tasks, and is done when this returns. If it raises `NotFinite`, nothing has changed.
         """
         contributions: dict[str, list[Contribution]] = {}
-        for push in pushes:
+        for push, factor in zip(pushes, factors or repeat(1.0), strict=False):
             for gradient in push.gradients:
                 served = self.served.find(push.sender.worker, gradient) if self.strength else None
-                contributions.setdefault(gradient.name, []).append((gradient, served))
+                own = factor if factor == 1.0 or is_gradient(self.variables[gradient.name]) else 1.0
+                contributions.setdefault(gradient.name, []).append((gradient, served, own))
         updates = []
         for name, mine in contributions.items():
             variable = self.variables[name]
@@ -388,6 +417,11 @@ class Store:
             variable.version += 1
             versions.append(variable.version)
         return tuple(versions)
+
+
+def object_bytes(variables: int, places: int) -> int:
+    """The memory that counts for variables and places, besides elements."""
+    return max(0, variables - UNCOUNTED) * VARIABLE_BYTES + max(0, places - UNCOUNTED) * PLACE_BYTES
 
 
 def _requested(message: ms.Pull | ms.Push) -> tuple[Sequence[str], Sequence[ms.Choice]]:

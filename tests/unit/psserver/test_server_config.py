@@ -14,6 +14,7 @@ from psserver.rpc.server import ServerThread
 from pswire.errors import ConfigurationError
 from pswire.specs.checkpoints import EverySteps, JournalSync
 from pswire.specs.consistency import Asynchronous, DropStalePushes, IgnoreStaleness, Synchronous
+from pswire.specs.gradient_norm import GradientNormLimit
 from pswire.system import host
 
 SIZES = {"0": 0, "512": 512, "1K": 1024, "8G": 8 * 1024**3, "1.5m": 1536 * 1024, " 2T ": 2 * 1024**4}
@@ -100,7 +101,8 @@ def test_options_become_the_fields_of_their_names_before_the_environment_and_oth
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     monkeypatch.setattr(serve, "serve_until_signal", configs.append)
     text = "--no-keep-memory --bind 127.0.0.1:5000 --shard 1/3 --lease 7 --memory-limit 2K --grace 1.5 --max-calls 9 "
-    text += "--consistency sync:3,backup=1 --staleness drop:4 --shared-memory --linger 0 --progress-timeout off"
+    text += "--consistency sync:3,backup=1 --staleness drop:4 --shared-memory --linger 0 --progress-timeout off "
+    text += "--max-gradient-norm 10:clip"
     text += " --no-insecure --max-workers 8"
     environment = {
         "PSSERVER_LINGER": "2.5",
@@ -113,7 +115,7 @@ def test_options_become_the_fields_of_their_names_before_the_environment_and_oth
         assert done.exit_code == 0, done.output
     policies = {"consistency": Synchronous(3, backup=1), "staleness": DropStalePushes(4)}
     sizes = {"lease": 7.0, "memory_limit": 2048, "grace": 1.5, "max_calls": 9, "keep_memory": False, "linger": 0.0}
-    sizes |= {"progress_timeout": None, "max_workers": 8}
+    sizes |= {"progress_timeout": None, "max_workers": 8, "max_gradient_norm": GradientNormLimit(10, "clip")}
     key = {"default_key": (tmp_path / "paramserver" / "job.key").read_bytes()}
     by_options = ServerConfig(bind="127.0.0.1:5000", shard=1, shards=3, **policies, **sizes, **key)
     assert configs == [by_options] * 2 + [

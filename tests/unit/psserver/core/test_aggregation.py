@@ -106,6 +106,11 @@ def test_a_follower_counts_the_pushes_of_the_group_without_a_part_here_as_zero_a
         gradient = Gradient("W", 0, np.array([-2.0 if name == "a" else 5.0]))
         return Push(Sender(name, 1), 1, (gradient,), pull=("W",), group=UpdateGroup(0, members, pushes=pushes))
 
+    alone = UpdateGroup(0, (ChangeId(Sender("a", 1), 1, (1,)), ChangeId(Sender("b", 1), 1)))
+    follower = ShardDriver(declared("W", [0.0], GradientDescent(1.0)), **options)
+    first = Push(Sender("a", 1), 1, (Gradient("W", 0, np.array([-2.0])),), pull=("W",), group=alone)
+    np.testing.assert_array_equal(follower.answer(first, 1).values[0].array, [1.0])  # of -2 and 0; it waits for no part
+
     driver.refuse(push("a", 4), InvalidMessage, "an update of 4 pushes, with --consistency sync:3,aggregate=median")
     driver.step(push("a", 3), 1)
     np.testing.assert_array_equal(driver.step(push("b", 3), 2)[2].values[0].array, [0.0])  # the median of -2, 0, 5

@@ -111,7 +111,7 @@ def test_a_guarded_update_has_the_bits_of_an_ordinary_one(case, kind, dtype):
         if kind == "rows":
             array = IndexedSlices(array[:9], random.integers(0, 40, 9), (40, 3))
         ordinary, guarded = (
-            Update(one, rule, [(Gradient("v", 0, array), None)], 0.0, at(number, case.rate)) for one in both
+            Update(one, rule, [(Gradient("v", 0, array), None, 1.0)], 0.0, at(number, case.rate)) for one in both
         )
         ordinary.run()
         copies = guarded.candidate()[1]

@@ -42,7 +42,7 @@ def variable(rule, random, dtype="float32"):
 
 def task_of(variable, rule, arrays, backups=None, step=None):
     backups = backups or [None] * len(arrays)
-    contributions = [(Gradient("W", 0, array), backup) for array, backup in zip(arrays, backups, strict=True)]
+    contributions = [(Gradient("W", 0, array), backup, 1.0) for array, backup in zip(arrays, backups, strict=True)]
     return Update(variable, rule, contributions, 0.75, step or at(3, 0.5)).task()
 
 

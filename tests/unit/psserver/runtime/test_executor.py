@@ -260,7 +260,7 @@ async def test_shutting_down_waits_for_all_tasks_also_those_of_cancelled_callers
 @executor_test()
 async def test_large_messages_are_inspected_once_also_while_all_threads_are_busy(executor, shard, monkeypatch):
     threads, inspected, current = [], core_shard.inspect, threading.current_thread
-    monkeypatch.setattr(core_shard, "inspect", lambda *a: threads.append(current().name[:16]) or inspected(*a))
+    monkeypatch.setattr(core_shard, "inspect", lambda *a, **_: threads.append(current().name[:16]) or inspected(*a))
     sender = await join(executor)
     names = [f"v{number}" for number in range(THREADS)]
     await register(executor, sender, **{name: np.zeros(LARGE) for name in ["w", *names]})

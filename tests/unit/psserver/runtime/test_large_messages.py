@@ -10,7 +10,7 @@ from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import ArrayTask
 from psserver.runtime import executor as executor_module
 from psserver.runtime.executor import Executor, is_large
-from psserver.runtime.task_order import MAX_INLINE_BYTES, MAX_SMALL_BUNDLES, TASK_OVERHEAD, TaskOrder
+from psserver.runtime.task_order import MAX_INLINE_BYTES, MAX_SMALL_BUNDLES, TASK_OVERHEAD, Bundle, TaskOrder
 from pswire import errors
 from pswire import messages as ms
 from pswire.optimizers import Momentum
@@ -174,12 +174,14 @@ def test_many_small_tasks_are_few_bundles_and_those_that_wait_for_the_same_tasks
         order, gate, count = TaskOrder(), threading.Event(), 40_000
         first = order.bundles(small_tasks(count, lambda: gate.wait(TIMEOUT)))
         assert len(first) <= MAX_SMALL_BUNDLES + 2
-        assert len(first[0]) * TASK_OVERHEAD <= MAX_INLINE_BYTES
-        assert sorted(task.variable for bundle in first for task in bundle) == sorted(f"v{n}" for n in range(count))
-        ends = order.add_bundles([[], *first[1:]])
+        assert len(first[0].tasks) * TASK_OVERHEAD <= MAX_INLINE_BYTES
+        assert sorted(task.variable for bundle in first for task in bundle.tasks) == sorted(
+            f"v{n}" for n in range(count)
+        )
+        ends = order.add_bundles([Bundle([], set(), False), *first[1:]])
         second = order.bundles(small_tasks(count))
-        waiting = {task.variable for bundle in first[1:] for task in bundle}
-        assert not waiting & {task.variable for task in second[0]}
+        waiting = {task.variable for bundle in first[1:] for task in bundle.tasks}
+        assert not waiting & {task.variable for task in second[0].tasks}
         assert len(second) <= 2 * MAX_SMALL_BUNDLES + 4
         gate.set()
         await ends

@@ -6,7 +6,7 @@ from google.protobuf.message import Message
 from pswire.codec import decode, encode
 from pswire.codec.messages import _BY_PROTO
 from pswire.errors import Malformed
-from pswire.limits import MAX_ANSWER_TEXT_LENGTH, MAX_CHOICES, MAX_ENTRIES, MAX_LISTED, MAX_SPEC_BYTES
+from pswire.limits import MAX_ANSWER_TEXT_LENGTH, MAX_CHOICES, MAX_ENTRIES, MAX_LISTED, MAX_SHARDS, MAX_SPEC_BYTES
 from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.v1 import paramserver_pb2 as pb
 from tests.unit.pswire.codec.test_codec import FULL
@@ -20,6 +20,7 @@ TEXTS = "|".join(
         "bytes expected, there are 33769",
         "dtype 'xxxxxxxxxxxxxxxxxxxx' is not one of",
         "cannot be in the form",
+        "has 32,768 shards at most, got 33,7",
     )
 )
 
@@ -93,6 +94,19 @@ def test_no_field_of_any_message_is_without_a_limit():
     seen = set()
     every = {key for proto in _BY_PROTO for key in declared(proto.DESCRIPTOR, seen)}
     assert every - CASES.keys() == set()
+
+
+@pytest.mark.parametrize("count", [MAX_SHARDS, MAX_LISTED])
+def test_changes_that_name_more_shards_together_than_a_message_may_are_refused(count):
+    changes = [
+        pb.ChangeId(sender=pb.Sender(worker=f"w{n}"), sequence=1, shards=range(MAX_SHARDS)) for n in range(count)
+    ]
+    push = pb.PushRequest(sender=pb.Sender(worker="w0"), sequence=1, after=changes[: MAX_ENTRIES // MAX_SHARDS])
+    assert len(decode(push, InlineReceiver()).after) == MAX_ENTRIES // MAX_SHARDS
+    push.after.extend(changes[MAX_ENTRIES // MAX_SHARDS :])
+    total = count * MAX_SHARDS
+    with pytest.raises(Malformed, match=f"PushRequest.after has {MAX_ENTRIES:,} shards at most, got {total:,}"):
+        decode(push, InlineReceiver())
 
 
 def test_a_message_with_20000_variables_or_1000_workers_is_within_the_limits():
