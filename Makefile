@@ -7,31 +7,33 @@ CLUSTER = command -v $(firstword $(COMPOSE)) > /dev/null || { echo "Docker with 
 	$(COMPOSE) --file deploy/compose.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all chaos fuzz mutants lint format docs protos bench clean compose-up compose-logs compose-down compose-test
+.PHONY: help demo test test-slow test-all chaos fuzz mutants lint format docs protos locks bench clean compose-up compose-logs compose-down compose-test
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
 
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LOCKED = $(PIP) --require-hashes --requirement locks/package.txt --requirement locks/build.txt
+
 # The package and its dependencies: sufficient to train.
-$(BIN)/.installed: pyproject.toml constraints.txt
+$(BIN)/.installed: pyproject.toml locks/package.txt locks/build.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	$(LOCKED)
+	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# The dependencies of tests, linters and generated code.
-$(BIN)/.installed-dev: $(BIN)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+# The dependencies of tests, linters and generated code; of the generator of the documentation site; and of the fuzzer.
+$(BIN)/.installed-dev: $(BIN)/.installed locks/dev.txt
+	$(LOCKED) --requirement locks/dev.txt
 	@touch $@
 
-# The fuzzer.
-$(BIN)/.installed-fuzz: $(BIN)/.installed-dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fuzz]'
+$(BIN)/.installed-docs: $(BIN)/.installed-dev locks/docs.txt
+	$(LOCKED) --requirement locks/docs.txt
 	@touch $@
 
-# The generator of the documentation site.
-$(BIN)/.installed-docs: $(BIN)/.installed-dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+$(BIN)/.installed-fuzz: $(BIN)/.installed-dev locks/fuzz.txt
+	$(LOCKED) --requirement locks/fuzz.txt
 	@touch $@
 
 demo: $(BIN)/.installed ## Train softmax regression on MNIST with a server and two workers
@@ -72,6 +74,10 @@ docs: $(BIN)/.installed-docs ## Build the documentation site in build/site, and 
 
 protos: $(BIN)/.installed-dev ## Regenerate pswire/v1 from protos/
 	$(BIN)/python -m grpc_tools.protoc --proto_path=protos --python_out=. --pyi_out=. --grpc_python_out=. protos/pswire/v1/*.proto
+
+locks: $(BIN)/.installed-dev ## Write locks/: the packages of constraints.txt, with the hashes of their files
+	$(PIP) --constraint constraints.txt uv
+	$(BIN)/python -m tests.tools.locks
 
 bench: $(BIN)/.installed ## Run the benchmarks (python benchmarks/NAME.py --peers DIR compares with other systems)
 	for file in benchmarks/[a-z]*.py; do $(BIN)/python $$file || exit 1; done

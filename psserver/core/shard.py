@@ -866,7 +866,8 @@ class Shard:
 
     def status(self, now: float, first_variable: int = 0) -> ms.StatusReport:
         """The answer to `Status`."""
-        listed = islice(self._store, first_variable, first_variable + MAX_LISTED)
+        first = min(first_variable, len(self._store.variables))
+        listed = islice(self._store, first, first + MAX_LISTED)
         members, queues = self._members, self._queues.count
         totals = ms.Totals(len(self._store.variables), members.joined, members.live_count, queues)
         pending, half_pushes = self._pending, self._members.half_pushes

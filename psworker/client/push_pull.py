@@ -244,7 +244,9 @@ def _result(answers: Sequence[ms.Pushed | ms.Pulled], pull: ShardedPull) -> Push
         if isinstance(answer, ms.Pushed) and answer.staleness > staleness:
             staleness = answer.staleness
     served_at = first.frontier.decided if first.frontier else None
-    return PushResult(first.outcome, staleness, first.global_step, pull.joined(answers, served_at), first.reason)
+    reasons = [one.reason for one in answers if isinstance(one, ms.Pushed) and one.outcome is first.outcome]
+    reason = next(filter(None, reasons), "")
+    return PushResult(first.outcome, staleness, first.global_step, pull.joined(answers, served_at), reason)
 
 
 def check_finite(name: str, array: Array | IndexedSlices, kind: str = "gradient") -> None:

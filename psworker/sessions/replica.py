@@ -67,7 +67,7 @@ class Replica:
     def __post_init__(self) -> None:
         self.values: dict[str, VersionedArray] = {}
         self.optimizers = VariableOptimizers()
-        self.global_step = self.staleness = self.dropped = 0
+        self.global_step = self.staleness = self.dropped = self._clipped = 0
         self.outcome: PushOutcome = "none"  # of the last answered push since `Session.push` has reset it
         self._open: Future[PushResult] | Future[list[VersionedArray]] | None = None
         self._left: list[QueueSpec] = []  # queues whose loop was left, with a block that is still to be given back
@@ -203,6 +203,10 @@ class Replica:
             self.dropped += 1
             level = logging.WARNING if self.dropped == 1 else logging.INFO
             logger.log(level, "the servers have dropped a push, number %d: %s", self.dropped, result.reason)
+        elif result.reason:
+            self._clipped += 1
+            level = logging.WARNING if self._clipped == 1 else logging.INFO
+            logger.log(level, "the servers have scaled down a push, number %d: %s", self._clipped, result.reason)
         self._take(result.values)
 
     def tune(self, target: Target, changes: Mapping[str, Any]) -> None:

@@ -17,8 +17,6 @@ from pathlib import Path
 
 from tests.fuzz import coverage, harness
 
-WORK = Path(__file__).resolve().parents[2] / "build" / "fuzz"
-
 #: Bytes of the longest input, and of those in the repository.
 LONGEST, LONGEST_SEED = 20_000, 8_000
 
@@ -28,7 +26,7 @@ STUCK = 20
 
 def fuzz(name: str, seconds: int) -> bool:
     """Fuzz one target and print its figures; whether nothing was found."""
-    corpus, findings = WORK / "corpus" / name, WORK / "findings"
+    corpus, findings = harness.WORK / "corpus" / name, harness.FINDINGS
     corpus.mkdir(parents=True, exist_ok=True)
     findings.mkdir(exist_ok=True)
     options = [f"-max_total_time={seconds}", f"-max_len={LONGEST}", f"-timeout={STUCK}", "-rss_limit_mb=3000"]

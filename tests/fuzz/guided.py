@@ -3,6 +3,7 @@
 import logging
 import resource
 import sys
+from hashlib import sha256
 
 import atheris
 
@@ -32,7 +33,14 @@ def main() -> None:
         body = mutated(data[len(head) :], most - len(head), seed, kinds, atheris.Mutate)
         return bytes(head + body)
 
-    atheris.Setup(sys.argv, lambda data: harness.check(target, data), custom_mutator=mutate)
+    def check(data: bytes) -> None:
+        try:
+            harness.check(target, data)
+        except harness.Finding:
+            (harness.FINDINGS / f"{name}-{sha256(data).hexdigest()[:16]}").write_bytes(data)
+            raise
+
+    atheris.Setup(sys.argv, check, custom_mutator=mutate)
     atheris.Fuzz()
 
 

@@ -20,6 +20,10 @@ from tests.fuzz import targets
 
 CORPUS = Path(__file__).parent / "corpus"
 
+#: Where `make fuzz` keeps what it finds.
+WORK = Path(__file__).resolve().parents[2] / "build" / "fuzz"
+FINDINGS = WORK / "findings"
+
 #: For one input: seconds of the processor, which do not depend on other processes, and bytes by which the peak of the
 #: process's memory may grow.
 MAX_SECONDS, MAX_GROWTH = 1.0, 64 << 20
@@ -66,6 +70,8 @@ def check(target: ModuleType, data: bytes) -> None:
     peak, began = _peak(), time.process_time()
     try:
         _run(target, data)
+    except Exception as error:
+        raise Finding("\n".join([f"{type(error).__name__}: {error}", *errors.texts])) from error
     finally:
         logging.getLogger().removeHandler(errors)
     seconds, growth = time.process_time() - began, _peak() - peak

@@ -11,6 +11,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from psserver.core.shard import Shard
+from psserver.rpc.guard import Guard
 from psserver.rpc.identity import Identity
 from psserver.rpc.service import SERVICE_NAME, Service
 from psserver.rpc.transfer_memory import SharedMemory
@@ -31,6 +32,9 @@ KINDS: dict[int, Any] = {
     number: getattr(pb, method.input_type.name)
     for number, method in enumerate(pb.DESCRIPTOR.services_by_name["ParameterServer"].methods)
 } | {STREAM + number: pb.Frame for number in range(STREAMS)}
+
+#: Steps of the event loop in which a call of a few bytes is answered, unless it waits for others.
+STEPS = 30
 
 #: Bytes of variables, and of calls in progress.
 MEMORY = 1 << 20
@@ -66,7 +70,10 @@ class _Call:
         self._frames.put_nowait(data)
 
     def peer(self) -> str:
-        return "ipv4:127.0.0.1:1"
+        return f"ipv4:127.0.0.1:{id(self)}"  # the pauses of a connection that is refused again and again are none here
+
+    def cancelled(self) -> bool:
+        return False
 
     def auth_context(self) -> dict[str, Any]:
         return {}
@@ -97,7 +104,7 @@ class ServedShard:
         )
         self.shard.timeline = 1  # as that of a server that keeps checkpoints
         self.executor = Executor(self.shard, lambda: self._now)
-        self._service = Service(self.executor, Identity(JOB_KEY), MEMORY, 15.0, SharedMemory(None))
+        self._service = Service(self.executor, Identity(JOB_KEY), Guard(), MEMORY, 15.0, SharedMemory(None))
         self._handlers = self._service.handlers()
         self._tasks: list[asyncio.Task[Any]] = []
         self._streams: dict[int, _Call] = {}
@@ -118,8 +125,10 @@ class ServedShard:
                 return
             call = self._begin(method, data)
             call.send(grpc.aio.EOF)
-        for _ in range(12):
+        for _ in range(STEPS):
             await asyncio.sleep(0)
+            if tag < STREAM and self._tasks[-1].done():
+                break
         self._now += 0.01
         if tag < STREAM and METHODS[tag % len(METHODS)] == "Join" and call.written:
             self._tokens[pb.JoinRequest.FromString(data).worker] = pb.JoinReply.FromString(call.written[0]).token
@@ -144,6 +153,10 @@ class ServedShard:
             if not isinstance(end, Aborted | asyncio.CancelledError | None):
                 raise end
         await self.executor.shutdown()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
     def _begin(self, method: str, data: bytes) -> _Call:
         details = SimpleNamespace(method=f"/{SERVICE_NAME}/{method}", invocation_metadata=())

@@ -82,7 +82,7 @@ def test_a_large_and_a_failing_target_are_findings():
     for run, message in ((large, "of memory"), (logging_an_error, "internal error")):
         with pytest.raises(harness.Finding, match=message):
             harness.check(Wrong(run), b"")
-    with pytest.raises(KeyError):
+    with pytest.raises(harness.Finding, match="KeyError: 'W'"):
         harness.check(Wrong(failing), b"")
 
 

@@ -35,6 +35,20 @@ def test_servers_have_the_options_given_and_each_its_part_of_the_variables(monke
         pass
 
 
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_worker_logs_that_servers_have_scaled_down_its_gradients(shards, caplog):
+    with serve(shards=shards, max_gradient_norm="2:clip") as servers, ps.session(servers.addresses, timeout=10):
+        first, second = (ps.Variable(np.zeros(4), name=name) for name in ("first", "second"))
+        for _ in range(2):
+            SGD.minimize(ops.sum(first) + 3 * ops.sum(second), [first, second])
+        changes = [variable.value[0] / -2 for variable in (first, second)]
+    lines = [one for one in caplog.records if "scaled down a push" in one.message]
+    assert [one.levelname for one in lines] in (["WARNING", "INFO"], ["WARNING"])
+    assert "number 1: --max-gradient-norm 2:clip: the norm of its gradients was" in lines[0].message
+    expected = [2 / np.sqrt(40), 6 / np.sqrt(40)] if shards == 1 else [1, 1]
+    np.testing.assert_allclose(changes, expected)
+
+
 def test_a_server_that_is_started_again_has_its_address_and_its_checkpoint(tmp_path):
     with serve(shards=2, checkpoint_dir=str(tmp_path), checkpoint_every="5steps") as servers:
         before = servers.addresses

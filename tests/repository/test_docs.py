@@ -196,7 +196,14 @@ def test_environment_variables_of_the_commands_are_those_of_existing_options():
     assert set() < used <= known
 
 
-def test_the_image_contains_all_packages_and_runs_as_its_own_user():
+def test_the_image_contains_all_packages_and_runs_as_its_own_user_without_privileges_on_a_read_only_root():
     assert set(PACKAGES) <= set(re.findall(r"^!(\w+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE))
+    process = COMPOSE.partition("x-process:")[2].partition("\n\n")[0]
+    for line in ("cap_drop: [ALL]", 'security_opt: ["no-new-privileges:true"]', "read_only: true", 'tmpfs: ["/tmp"]'):
+        assert f"\n  {line}" in process
+    assert set(re.findall(r"^(?:x-server: .*|  (?:credentials|server-\d|worker):)\n    ?(<<: \S+)", COMPOSE, re.M)) == {
+        "<<: *process",
+        "<<: *server",
+    }
     last_stage = DOCKERFILE.rpartition("\nFROM ")[2]
     assert re.findall(r"^USER (\w+)$", last_stage, re.MULTILINE) == ["paramserver"]
