@@ -120,3 +120,13 @@ def test_memory_that_a_checkpoint_holds_for_now_is_waited_for():
     job.shard._store.copied_bytes = lambda: 500
     job.refuse(ms.Register(A, (declared("W", np.zeros(100)),)), errors.Unavailable, "holds 500: try again when it is")
     job.refuse(ms.Register(A, (declared("W", np.zeros(200)),)), errors.TooLarge, "raise --memory-limit")
+
+
+def test_a_worker_that_has_finished_its_last_block_and_is_idle_has_finished_also_when_others_take_blocks():
+    job = ShardDriver(declared("W", np.zeros(2), GradientDescent(1.0)), consistency=parse_consistency("sync:1"))
+    job.answer(ms.Take(A, queue(0, size=1)))
+    job.push("a", 1, W=np.ones(2))
+    assert job.answer(ms.Take(A, queue(0, size=1), ms.Finished(0))).done
+    job.answer(ms.Renew(A, idle=True))
+    job.answer(ms.Take(B, queue(1)))
+    assert job.shard._members.progress.ending
