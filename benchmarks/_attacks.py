@@ -3,6 +3,7 @@
 Prints "ready" when the attack is under way, and what it has done when its input ends, which ends it.
 """
 
+import base64
 import resource
 import select
 import socket
@@ -18,16 +19,15 @@ from _raw_http2 import ConnectionEnded, RawConnection, message
 
 from pswire.codec import to_frame
 from pswire.errors import ParamServerError
-from pswire.messages import Gradient, Join, Pull, Push, Sender, Status
+from pswire.messages import Gradient, Join, Joined, Pull, Push, Sender, Status
 from pswire.tensors.stream import StreamSender
-from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport.grpc_transport import GrpcTransport
 
 SERVICE = "/paramserver.v1.ParameterServer"
 CONNECTIONS = 1_000
 STREAMS, STREAMS_OF_A_CONNECTION = 10_000, 32  # as many as the server allows
 UNFINISHED, UNFINISHED_BYTES = 200, 4 << 20
-SLOW_PUSHES, SECONDS_A_BYTE = 3, 3.0
+SLOW_PUSHES, SECONDS_A_BYTE = 8, 3.0
 PULLERS, STATUS_CALLERS, JOINERS = 100, 20, 4
 RESETS, RESETS_AT_ONCE, RESETTING_CONNECTIONS = 300_000, 100, 10
 
@@ -101,26 +101,26 @@ def slow_unary(address: str) -> Iterator[str]:
         _stop.wait(0.02)
 
 
-def _joined(address: str, name: str) -> tuple[RetryingCalls, GrpcTransport]:
+def _joined(address: str, name: str) -> tuple[GrpcTransport, Sender, bytes]:
+    """A member, and its token; b"" from a server that gives none."""
     transport = GrpcTransport([address], shared_memory=False)
-    calls = RetryingCalls(transport, name, 10.0, threading.Event())
-    calls.join()
-    return calls, transport
+    joined = transport.call(0, Join(name), 10.0).result()
+    assert isinstance(joined, Joined)
+    return transport, Sender(name, joined.incarnation), getattr(joined, "token", b"")
 
 
 def slow_pushes(address: str) -> Iterator[str]:
     """Pushes of 13.1 MB by a member, a byte every 3 s."""
-    calls, _ = _joined(address, "slow")
+    _, member, token = _joined(address, "slow")
+    metadata = {"ps-member-bin": base64.b64encode(token).decode()} if token else {}
     gradient = Gradient(LARGE, 0, np.zeros(LARGE_SIZE, np.float32))
     connection, streams, ended = RawConnection(address), [], 0
     for sequence in count(1):
         while len(streams) < SLOW_PUSHES:
             sender = StreamSender()
-            header = to_frame(
-                Push(Sender("slow", calls.sender.incarnation), sequence, (gradient,), None, (LARGE,)), sender
-            )
+            header = to_frame(Push(member, sequence, (gradient,), None, (LARGE,)), sender)
             begun = message(header.SerializeToString()) + message(bytes(1 << 20))[:100]
-            streams.append(connection.open(f"{SERVICE}/Transfer", begun, metadata=_metadata(calls)))
+            streams.append(connection.open(f"{SERVICE}/Transfer", begun, metadata=metadata))
         yield f"{ended} pushes ended by the server"
         if _stop.wait(SECONDS_A_BYTE):
             return
@@ -131,12 +131,6 @@ def slow_pushes(address: str) -> Iterator[str]:
                 ended += 1
             else:
                 connection.data(stream, b"\0", 0.0)
-
-
-def _metadata(calls: RetryingCalls) -> dict[str, str]:
-    """The metadata by which a server knows a member, if it gives tokens."""
-    del calls
-    return {}
 
 
 def join_flood(address: str) -> Iterator[str]:
@@ -158,12 +152,12 @@ def large_pulls(address: str) -> Iterator[str]:
     numbers, done = count(), [0]
 
     def pull() -> None:
-        calls = transport = None
+        transport = member = None
         while not _stop.is_set():
             with suppress(ParamServerError):
-                if calls is None or transport is None:
-                    calls, transport = _joined(address, f"puller-{next(numbers)}")
-                transport.call(0, Pull(calls.sender, (LARGE,)), 10.0).result()
+                if transport is None or member is None:
+                    transport, member, _ = _joined(address, f"puller-{next(numbers)}")
+                transport.call(0, Pull(member, (LARGE,)), 10.0).result()
                 done[0] += 1
 
     yield from _in_threads(PULLERS, pull, lambda: f"{done[0]:,} pulls of 13.1 MB")

@@ -115,6 +115,10 @@ class Stream:
         while not self._frames.empty():
             pass
 
+    def is_active(self):
+        """Whether the server has not ended it."""
+        return self._received.is_active()
+
     def close(self):
         self.send(None)
         self._received.cancel()

@@ -20,7 +20,7 @@ from pswire.errors import InternalError, ParamServerError
 
 #: Refusals of a connection that are answered at once, and seconds by which each further one waits longer, up to a most.
 #: One refusal is forgotten each second.
-FREE_REFUSALS, PAUSE, MAX_PAUSE = 10, 0.1, 10.0
+FREE_REFUSALS, PAUSE, MAX_PAUSE = 5, 0.5, 10.0
 
 #: Seconds in which gRPC notices that a connection was shut down; until then it would log an error.
 SECONDS_TO_NOTICE = 0.2

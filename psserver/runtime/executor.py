@@ -183,7 +183,8 @@ class Executor:
             self.persistence.check(message)
         inspection, record, loop = None, None, asyncio.get_running_loop()
         if large:
-            await self._alone(self.shard.check, message)
+            if not isinstance(message, Register | Tune):  # which are checked already
+                await self._alone(self.shard.check, message)
             inspection = await loop.run_in_executor(self._inspectors, self.shard.inspect, message)
             record = None if self.persistence is None else await self.aside(self.persistence.record, message)
         elif tensor_bytes(message) > MAX_BYTES_INSPECTED_IN_LOOP:
@@ -357,7 +358,8 @@ class Executor:
     def _loops(self, message: Register | Tune) -> set[Loop]:
         self.shard.check(message)
         specs = [message.optimizer] if isinstance(message, Tune) else [one.optimizer for one in message.declarations]
-        return {loop for spec in specs if spec is not None and (loop := rule_for(spec).loop) is not None}
+        different = {id(spec): spec for spec in specs if spec is not None}.values()  # most variables share an optimizer
+        return {loop for spec in different if (loop := rule_for(spec).loop) is not None}
 
     def _complete(self, message: Request | Tick | Cut, step: _Step) -> None:
         """Write down a step, log its events, and give the replies to their callers when its tasks are done."""

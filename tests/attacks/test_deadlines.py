@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks._raw_http2 import ConnectionEnded, RawConnection, message
 from psserver.config import ServerConfig
+from psserver.rpc.deadline import Deadline
 from psserver.rpc.server import ServerThread
 from pswire import errors
 from pswire import messages as ms
@@ -37,20 +38,22 @@ def server():
         yield server
 
 
-def test_a_push_that_sends_a_little_now_and_then_is_aborted(connect):
-    with ServerThread(ServerConfig(lease=0.4)) as server:
-        client = connect(server)
-        sender = client.join()
-        client.register(sender, w=LARGE)
-        stream = Stream(client)
-        stream.send(frames_of(ms.Push(sender, 1, (ms.Gradient("w", 0, LARGE),)))[0])
-        for _ in range(100):
-            stream.send(pb.Frame(chunk=bytes(4)))
-            client.unary(ms.Renew(sender))
-            time.sleep(0.01)  # far below the lease
-        with pytest.raises(errors.TimedOut, match=r"stalled for 0\.4 s, or was slower than 262,144 bytes per second"):
-            stream.answer()
-        assert client.status().variables[0].version == 0
+def test_a_push_that_sends_a_little_now_and_then_is_aborted(connect, server, monkeypatch):
+    monkeypatch.setattr("psserver.rpc.service.Deadline", lambda seconds: Deadline(seconds / 200))
+    client = connect(server)
+    sender = client.join()
+    client.register(sender, w=LARGE)
+    stream = Stream(client)
+    stream.send(frames_of(ms.Push(sender, 1, (ms.Gradient("w", 0, LARGE),)))[0])
+    for _ in range(300):
+        stream.send(pb.Frame(chunk=bytes(4)))
+        time.sleep(0.01)  # far less than 0.3 s
+        if not stream.is_active():
+            break
+    assert not stream.is_active(), "it goes on"
+    with pytest.raises(errors.TimedOut, match=r"stalled for 0\.3 s, or was slower than 262,144 bytes per second"):
+        stream.answer()
+    assert client.status().variables[0].version == 0
 
 
 def test_a_stream_of_a_stranger_ends_at_once_and_one_of_a_member_rests(connect, server):
