@@ -15,6 +15,9 @@ from pswire.errors import TooLarge, Unavailable
 #: second. So small pushes go on while large transfers use all of the limit.
 MIN_SMALL_BYTES, SMALL_PART = 8 << 20, 8
 
+#: Bytes of a call that is never refused: a heartbeat, or a status, of a worker whose large push is under way.
+MAX_UNLIMITED = 4 << 10
+
 #: Calls of one member together may use the limit divided by this; a single call may use all of it.
 SHARES = 2
 
@@ -55,7 +58,8 @@ class Admission:
 
     def hold(self, member: str, nbytes: int) -> None:
         """Count bytes that have arrived, until `release`; raises `Unavailable` if there is no room for them."""
-        if not self._within_share(member, nbytes) or self._used + nbytes > self._small_limit:
+        fits = self._within_share(member, nbytes) and self._used + nbytes <= self._small_limit
+        if nbytes > MAX_UNLIMITED and not fits:
             raise Unavailable(
                 f"no room for a call of {nbytes:,} bytes: {self._used:,} of {self._small_limit:,} are in use, "
                 f"{self._used_by.get(member, 0):,} by this worker; try again, or raise --memory-limit"

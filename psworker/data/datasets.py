@@ -38,6 +38,8 @@ MNIST_FILES = {
 }
 #: Public copies of the files as first published. Nothing here downloads them: errors name them.
 MNIST_PAGES = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
+#: Of a file: twice the largest that there is. A longer one is not read to its end.
+MAX_FILE_BYTES = 20 << 20
 VALIDATION = 5_000  # examples
 SENATE_FILES = {"senate.csv.gz": ("85a4e83a42cd9684a57a6f3c8134f4635c4170e7188194850d34af274e7cd534",)}
 
@@ -157,7 +159,8 @@ def _senate_origin(names: Iterable[str], folder: Path) -> str:
 def _verified(path: Path, sha256: Collection[str]) -> bytes:
     """The content of a file; DatasetError unless it can be read and has one of the digests."""
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES)  # a longer one has another digest
     except OSError as error:
         raise DatasetError(
             f"{path} cannot be read ({error.strerror or error}); check that the file is there and readable"

@@ -70,7 +70,7 @@ def frames_but_the_last(*arguments):
     sent.set()
     threading.Event().wait()
 
-sender = Sender("killed", ask(Join("killed")).incarnation)
+sender = Sender("killed", ask(Join("killed", name_key=b"key")).incarnation)
 Region.put, StreamSender.frames = put_one, frames_but_the_last
 ones = np.ones((1 << 10, 1 << 10), np.float32)
 call = transport.call(0, Push(sender, 1, (Gradient("v", 0, ones), Gradient("w", 0, ones)), pull=("v", "w")), 30)
@@ -91,7 +91,7 @@ class Pushes:
         self.command = commands.python("-c", SERVER, folder, "serve", *memory, *arguments)
         self.command.wait_for("listening on")
         self.transport = GrpcTransport([self.command.address], shared_memory=False)
-        self.sender = Sender("other", self.ask(Join("other")).incarnation)
+        self.sender = Sender("other", self.ask(Join("other", name_key=b"key")).incarnation)
         zeros = np.zeros(SHAPE, np.float32)
         declared = [Declaration(TensorSpec.of(name, zeros), zeros, Momentum(1.0)) for name in NAMES]
         self.ask(Register(self.sender, tuple(declared)))

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from psserver.rpc.admission import MIN_SMALL_BYTES, Admission
+from psserver.rpc.admission import MAX_UNLIMITED, MIN_SMALL_BYTES, Admission
 from psserver.rpc.transfer_memory import ReusedArrays
 from pswire import messages as ms
 from pswire.errors import TooLarge, Unavailable
@@ -89,16 +89,17 @@ def test_bytes_that_have_arrived_have_room_of_their_own_and_are_refused_at_once_
         async with admission.reserve("large", LIMIT):
             admission.hold("small", MIN_SMALL_BYTES)
             with pytest.raises(
-                Unavailable, match=r"call of 1 bytes: 8,388,618 of 8,388,618 are in use, 0 by this worker"
+                Unavailable, match=r"call of 4,097 bytes: 8,388,618 of 8,388,618 are in use, 0 by this worker"
             ):
-                admission.hold("third", 1)
+                admission.hold("third", MAX_UNLIMITED + 1)
             admission.count("third", 7)
             admission.release("third", 7)
             with pytest.raises(Unavailable, match="8,388,608 by this worker"):
-                admission.hold("small", 1)
-            admission.release("small", MIN_SMALL_BYTES)
-            admission.hold("third", 1)
-            admission.release("third", 1)
+                admission.hold("small", MAX_UNLIMITED + 1)
+            admission.hold("small", MAX_UNLIMITED)  # such as a heartbeat
+            admission.release("small", MAX_UNLIMITED + MIN_SMALL_BYTES)
+            admission.hold("third", MAX_UNLIMITED + 1)
+            admission.release("third", MAX_UNLIMITED + 1)
         waiting = Transfer(admission, LIMIT)
         assert await admitted([waiting]) == [True]
 

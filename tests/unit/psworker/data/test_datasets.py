@@ -295,7 +295,7 @@ def test_a_file_that_is_truncated_or_modified_by_one_bit_or_unreadable_is_refuse
     def deny(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", deny)
+    monkeypatch.setattr(Path, "open", deny)
     refused(r"train-images.* cannot be read .*Permission denied", folder)
 
 
@@ -323,3 +323,10 @@ def test_votes_that_are_not_there_or_not_those_are_refused(tmp_path):
     (tmp_path / "senate.csv.gz").write_bytes(b"nothing")
     with pytest.raises(DatasetError, match=r"senate\.csv\.gz was truncated or modified: .* expected 85a4e83a42cd;"):
         datasets.senate(tmp_path)
+
+
+def test_a_file_that_is_much_too_long_is_refused_and_not_read_to_its_end(tmp_path):
+    link_mnist(tmp_path, without=LAST)
+    with (tmp_path / LAST).open("wb") as file:
+        file.truncate(1 << 40)  # a hole: it takes no room
+    assert str(tmp_path / LAST) in refused("truncated or modified", tmp_path)
