@@ -58,7 +58,7 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
         if config.storage is not None:
             stack.callback(os.close, lock_shard(config.storage.folder, config.shard))
         if config.shared_memory and (swept := sweep()):
-            log.warning("removed %d sockets for shared memory of killed servers", swept)
+            log.info("removed %d sockets for shared memory of killed servers", swept)
         shared = stack.enter_context(
             closing(SharedMemory(config.shared_memory_limit if config.shared_memory else None))
         )

@@ -215,12 +215,14 @@ def _check_name_or_none(text: str) -> str:
     return check_name(text) if text else text
 
 
-def text(limit: int) -> Field:
-    """A text of `limit` characters at most."""
+def text(limit: int, *, printable: bool = False) -> Field:
+    """A text of `limit` characters at most; if `printable`, without line ends and codes that a terminal would obey."""
 
     def check(value: str) -> str:
         if len(value) > limit:
             raise ValueError(f"has {limit:,} characters at most, got {len(value):,}")
+        if printable and not value.isprintable():
+            raise ValueError(f"has characters that cannot be printed: {value[:100]!r}")
         return value
 
     return _checked(check)
@@ -243,8 +245,8 @@ OPTIONAL = Field(_set_if_any, lambda proto, name, receiver: getattr(proto, name)
 #: The name of a worker, a variable or a data queue; names of variables, each once.
 NAME, NAMES = _checked(check_name), _list(_extend, _checked(_check_names).get, MAX_ENTRIES)
 #: A name that may be left out; a word for displays; a sentence for people, and one in an answer.
-NAME_OR_NONE, LABEL = _checked(_check_name_or_none), text(MAX_LABEL_LENGTH)
-TEXT, ANSWER_TEXT = text(MAX_TEXT_LENGTH), text(MAX_ANSWER_TEXT_LENGTH)
+NAME_OR_NONE, LABEL = _checked(_check_name_or_none), text(MAX_LABEL_LENGTH, printable=True)
+TEXT, ANSWER_TEXT = text(MAX_TEXT_LENGTH, printable=True), text(MAX_ANSWER_TEXT_LENGTH)
 #: A token, a key or a proof; proofs, one for each shard.
 SECRET, PROOFS = _checked(_check_secret), _list(_extend, _checked(_check_secrets).get, MAX_SHARDS)
 #: Numbers, one for each shard unless a row says otherwise; versions, of which -1 is none.

@@ -12,6 +12,7 @@ from typing import TypeVar
 from pswire import messages as ms
 from pswire.errors import ConfigurationError, ParamServerError, StateLost
 from pswire.job_status import JobStatus, ShardAnswer, merge_reports
+from pswire.limits import MAX_TEXT_LENGTH
 from pswire.optimizers import MovingAverage, UpdateSpec
 from pswire.specs.consistency import (
     Asynchronous,
@@ -455,9 +456,13 @@ class Client:
         self._repeated(attempt, "it waits at the barrier again")
 
     def stop(self, reason: str) -> str:
-        """Stops the job: its data queues hand out no more blocks. Returns the reason that counts, the first one."""
+        """Stops the job: its data queues hand out no more blocks. Returns the reason that counts, the first one.
+
+        A reason is one line; of a longer one it has the first `MAX_TEXT_LENGTH` characters.
+        """
+        line = " ".join("".join(one if one.isprintable() else " " for one in reason).split())[:MAX_TEXT_LENGTH]
         stopped = self._repeated(
-            lambda: self._calls.call(0, ms.Stop(self._calls.sender, reason), ms.Stopped), "the job is stopped again"
+            lambda: self._calls.call(0, ms.Stop(self._calls.sender, line), ms.Stopped), "the job is stopped again"
         )
         self._calls.stopped = stopped.reason
         return stopped.reason

@@ -126,6 +126,18 @@ def test_a_request_without_lists_of_variables_is_not_even_parsed_when_it_is_larg
     assert decoded == []
 
 
+def test_what_people_read_has_no_codes_that_a_terminal_would_obey(client):
+    me = client.join("w")
+    for kind, fields in {
+        "Stop": {"reason": "\x1b[2J"},
+        "Renew": {"tensor_transport": "gRPC\nworker 'w0' left"},
+    }.items():
+        proto = getattr(pb, f"{kind}Request")(sender=pb.Sender(worker="w", incarnation=me.incarnation), **fields)
+        with pytest.raises(errors.Malformed, match="has characters that cannot be printed"):
+            client.send(kind, proto)
+    assert client.status().stopped == ""
+
+
 def test_a_tensor_transport_has_64_characters_at_most(client):
     with pytest.raises(errors.Malformed, match=r"JoinRequest\.tensor_transport has 64 characters at most, got 65"):
         client.send("Join", pb.JoinRequest(worker="w", shards=1, tensor_transport=65 * "x"))

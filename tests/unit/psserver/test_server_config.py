@@ -1,6 +1,7 @@
 """Configuration of a server, and the options of `psserver serve`."""
 
 import dataclasses
+import logging
 import math
 import signal
 
@@ -125,8 +126,9 @@ def test_options_become_the_fields_of_their_names_before_the_environment_and_oth
 
 
 def test_a_server_that_shares_memory_first_removes_the_sockets_of_killed_servers(monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
     monkeypatch.setattr(server, "sweep", lambda: 2)
     with ServerThread(ServerConfig(shared_memory=False)):
-        assert not caplog.messages
+        assert not [text for text in caplog.messages if "sockets" in text]
     with ServerThread(ServerConfig()):
-        assert caplog.messages == ["removed 2 sockets for shared memory of killed servers"]
+        assert "removed 2 sockets for shared memory of killed servers" in caplog.messages
