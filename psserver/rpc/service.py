@@ -25,7 +25,18 @@ from psserver.rpc.status_answers import StatusAnswers
 from psserver.rpc.streams import Streams
 from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays, SharedMemory
 from psserver.runtime.executor import MAX_ENTRIES_IN_LOOP, STOPPING_ERROR, AnswerTooLarge, Executor, is_large
-from pswire.codec import check_size, count_entries, decode, encode, from_frame, parse, request_of, sender_of, to_frame
+from pswire.codec import (
+    check_size,
+    count_entries,
+    decode,
+    encode,
+    from_frame,
+    is_of,
+    parse,
+    request_of,
+    sender_of,
+    to_frame,
+)
 from pswire.errors import Malformed, Unauthenticated, Unavailable
 from pswire.limits import MAX_SMALL_REQUEST
 from pswire.messages import Allocator, Answer, Request, Status, StatusReport, tensor_bytes
@@ -89,7 +100,7 @@ class Service:
         )
         self._streams = Streams()
         self._timeout = timeout
-        self._status, self._pages = StatusAnswers(self._report), StatusAnswers(self._report)
+        self._status, self._pages = [StatusAnswers(self._report, executor.aside) for _ in range(2)]
 
     def tick(self) -> None:
         """End the streams of workers that are no members any more."""
@@ -213,7 +224,9 @@ class Service:
 
     def _check_sender(self, proto: Proto, caller: Claims | None) -> None:
         """Refuse a request of nobody who takes part, before anything is made of the rest of it."""
-        if (sender := sender_of(proto)) is not None:
+        if caller is not None and is_of(proto, caller.sender):
+            self._executor.shard.check_sender(caller.sender)
+        elif (sender := sender_of(proto)) is not None:
             self._identity.check_sender(sender, caller)
             self._executor.shard.check_sender(sender)
 

@@ -25,10 +25,17 @@ MAX_WAITING = 64
 
 
 class StatusAnswers:
-    """Encoded answers to Status, which `ask` makes. All methods are called in the event loop."""
+    """Encoded answers to Status, which `ask` makes. All methods are called in the event loop.
 
-    def __init__(self, ask: Callable[[Status], Awaitable[Answer]]) -> None:
-        self._ask = ask
+    `aside` calls a function with its arguments in a thread, which gives way to the event loop.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[Status], Awaitable[Answer]],
+        aside: Callable[[Callable[[Answer], bytes], Answer], Awaitable[bytes]],
+    ) -> None:
+        self._ask, self._aside = ask, aside
         self._turn = asyncio.Lock()
         self._next = 0.0  # the earliest time of the next answer
         self._waiting: dict[Status, asyncio.Task[bytes]] = {}
@@ -50,8 +57,7 @@ class StatusAnswers:
             began = loop.time()
             try:
                 report = await self._ask(message)
-                # in a thread, which gives way to the event loop; what is encoded never changes
-                return await loop.run_in_executor(None, encoded, report)
+                return await self._aside(encoded, report)  # what is encoded never changes
             finally:
                 took = loop.time() - began
                 self._next = loop.time() + max(LEAST_PAUSE, PAUSE * took)

@@ -20,6 +20,7 @@ from psserver.config import StorageConfig
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import StepResult, TasksPending
 from psserver.core.variables.element_checks import Inspection
+from psserver.runtime.interpreter import Turns
 from psserver.runtime.persistence import Persistence, Record
 from psserver.runtime.task_order import Bundle, TaskOrder
 from psserver.storage.start import Start
@@ -100,6 +101,7 @@ class Executor:
         self._inspectors = ThreadPoolExecutor(max_workers=2, thread_name_prefix="psserver-inspect")
         self._stepper = ThreadPoolExecutor(max_workers=1, thread_name_prefix="psserver-step")
         self._converter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="psserver-convert")
+        self._turns = Turns()
         self._tasks = TaskOrder()
         self._guarded = asyncio.Lock()
         self._compiling = asyncio.Lock()
@@ -128,7 +130,8 @@ class Executor:
 
         There is one such thread: several would only compete for the interpreter's lock.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._converter, function, *arguments)
+        with self._turns.short():
+            return await asyncio.get_running_loop().run_in_executor(self._converter, function, *arguments)
 
     async def admit(self, message: Request) -> int:
         """The bytes of `message`, whose arrays may have no memory yet, and of its answer. Raises what `step` would."""
@@ -154,7 +157,8 @@ class Executor:
         """As `_alone`, for a task that has `_guarded`."""
         self._tasks.step = asyncio.current_task()
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._stepper, function, *arguments)
+            with self._turns.short():
+                return await asyncio.get_running_loop().run_in_executor(self._stepper, function, *arguments)
         finally:
             self._tasks.step = None
 

@@ -100,6 +100,14 @@ def count_entries(proto: Proto) -> int:
     return sum([len(getattr(proto, name)) for name in _BY_PROTO[type(proto)].limits])
 
 
+def is_of(proto: Any, sender: ms.Sender) -> bool:  # noqa: ANN401 - a request
+    """Whether a request is of this member; without making anything of it, since each push is asked."""
+    if type(proto) not in _OF_MEMBERS:
+        return False
+    named = proto.sender
+    return bool(named.incarnation == sender.incarnation and named.worker == sender.worker)
+
+
 def to_frame(message: ms.Request | ms.Answer, sender: TensorSender) -> pb.Frame:
     """The first frame of a call, or of its answer, on a Transfer; raises as `encode` does."""
     frame = pb.Frame()

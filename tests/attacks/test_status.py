@@ -89,7 +89,7 @@ def test_different_requests_that_wait_are_bounded(monkeypatch):
         await asyncio.Event().wait()
 
     async def ask():
-        answers = StatusAnswers(never)
+        answers = StatusAnswers(never, asyncio.to_thread)
         calls = [asyncio.ensure_future(answers.answer(Status(number))) for number in range(3)]
         await asyncio.sleep(0)
         with pytest.raises(Unavailable, match="different parts of the status"):
