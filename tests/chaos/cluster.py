@@ -152,7 +152,7 @@ class Cluster:
         self.servers[shard] = self._start_server(shard)
 
     def _launch(self, name: str, *command: str) -> Command:
-        env = environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
+        env = environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", PSWORKER_NAME_KEY="a twin has it too")
         return Command(self._folder / name, "-P", "-m", *command, env=env)
 
     async def start(self, name: str, *, shared_memory: bool) -> Worker:
