@@ -67,7 +67,7 @@ def test_a_flood_of_joins_is_refused_at_the_limit_and_members_train_on():
         client.register(worker, W=W)
         for number in range(4):
             client.join(f"w{number}")
-        for number in range(4, 50):
+        for number in range(4, 9):  # further refusals of one connection would be answered later and later
             with pytest.raises(errors.Unavailable, match="5 workers are live"):
                 client.join(f"w{number}")
         assert push(client, worker).global_step == 1
