@@ -30,23 +30,32 @@ class StalenessPolicy(ABC):
         """The decisions in place of an update of these pushes."""
 
 
-class DropStale(StalenessPolicy):
-    """A push with more staleness than `above` is dropped when `inner` would apply it.
+class DropPushes(StalenessPolicy):
+    """A push for which there is a reason is dropped when `inner` would apply it.
 
     Not earlier, because a worker that is held for being ahead would get further ahead.
     """
+
+    def _handled(self, update: Apply, pushes: Sequence[PushView]) -> list[Decision]:
+        drops: list[Decision] = [Drop(one.ticket, reason) for one in pushes if (reason := self._reason(one))]
+        return drops or [update]
+
+    @abstractmethod
+    def _reason(self, push: PushView) -> str:
+        """Why a push is dropped; empty if it is not."""
+
+
+class DropStale(DropPushes):
+    """A push with more staleness than `above` is dropped."""
 
     def __init__(self, inner: Policy, above: int) -> None:
         super().__init__(inner)
         self.above = above
 
-    def _handled(self, update: Apply, pushes: Sequence[PushView]) -> list[Decision]:
-        drops: list[Decision] = []
-        for one in pushes:
-            if one.staleness > self.above:
-                reason = f"drop:{self.above}: staleness {one.staleness}; continue with the fresh weights"
-                drops.append(Drop(one.ticket, reason))
-        return drops or [update]
+    def _reason(self, push: PushView) -> str:
+        if push.staleness <= self.above:
+            return ""
+        return f"drop:{self.above}: staleness {push.staleness}; continue with the fresh weights"
 
 
 class ScaleStale(StalenessPolicy):
