@@ -89,9 +89,9 @@ class Identity:
                 self._check_after(shard, message)
             case ms.Join():
                 self._check_join(message, caller)
-                self._check_states(shard, message)
+                self._check_states(message)
             case ms.Register():
-                self._check_states(shard, message)
+                self._check_states(message)
             case ms.Cut() if message.holder is not None:
                 self.check_sender(message.holder, caller)
             case ms.Cut() | ms.Restore() if caller is None and not access.caller.get().is_admin:
@@ -171,7 +171,7 @@ class Identity:
         if message.after:
             self._check_proof(shard, message.after_proof, "changes", _changes(message.after))
 
-    def _check_states(self, shard: Shard, message: ms.Join | ms.Register) -> None:
+    def _check_states(self, message: ms.Join | ms.Register) -> None:
         proofs: Sequence[bytes] = message.proofs or (b"",) * len(message.states)
         if len(proofs) != len(message.states):
             raise InvalidMessage(f"{len(proofs)} proofs for the states of {len(message.states)} shards")

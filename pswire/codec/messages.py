@@ -233,6 +233,6 @@ _SMALL = {
 }
 _OF_MEMBERS = {
     row.proto for row in _MESSAGES if row.message in ms.ANSWERS and "sender" in row.proto.DESCRIPTOR.fields_by_name
-} | {pb.AttachRequest}
+}
 _NO_TENSORS = InlineReceiver()
 _PIECES = {piece.message_type: piece.name for piece in pb.Frame.DESCRIPTOR.fields}
