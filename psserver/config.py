@@ -6,7 +6,7 @@ import secrets
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
-from psserver.key_file import user_key
+from psserver.key_file import KEY_BYTES, user_key
 from pswire.addresses import check_address
 from pswire.errors import ConfigurationError
 from pswire.security.exposure import check_exposure
@@ -18,21 +18,13 @@ from pswire.specs.spec import check_count, check_number
 from pswire.system import host
 
 #: The key of servers without another one: those of one process believe each other.
-_PROCESS_KEY = secrets.token_bytes(32)
+_PROCESS_KEY = secrets.token_bytes(KEY_BYTES)
 
 
 def _state_folder() -> Path:
     """The folder in which this user's servers keep what is not of one job: `$XDG_STATE_HOME/paramserver`."""
     home = os.environ.get("XDG_STATE_HOME", "")
     return (Path(home) if os.path.isabs(home) else Path.home() / ".local" / "state") / "paramserver"
-
-
-def default_key(*, insecure: bool = False) -> bytes:
-    """The key of a server without a token file: that of this user; one that everyone knows if it is to be `insecure`.
-
-    Raises `ConfigurationError` if the file of the user's key cannot be used.
-    """
-    return b"insecure" if insecure else user_key(_state_folder())
 
 
 def default_memory_limit() -> int:
@@ -118,7 +110,8 @@ class ServerConfig(StorageOptions):
 
     By default it listens on a free port; the command has a default of its own (`pswire.addresses.DEFAULT_ADDRESS`).
 
-    `default_key` is their key without a token file (`job_key`); servers of one process have the same.
+    `default_key` is their key without one in a token file (`job_key`), by default the same for servers of one process;
+    None: that of this user, or one that everyone knows if they are `insecure`.
 
     Without `linger` it runs until stopped; a worker that joins when none is live begins a job. `keep_memory` affects
     the whole process, so only the command `psserver serve` uses it. `ConfigurationError` for an invalid field.
@@ -148,7 +141,7 @@ class ServerConfig(StorageOptions):
     client_certificates: str = "off"
     token_file: Path | None = None
     insecure: bool = False
-    default_key: bytes = field(default=_PROCESS_KEY, repr=False)
+    default_key: bytes | None = field(default=_PROCESS_KEY, repr=False)
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -211,12 +204,17 @@ class ServerConfig(StorageOptions):
         )
 
     def job_key(self) -> bytes:
-        """The key by which the servers of a job believe each other (`psserver.rpc.identity`): of the token file.
+        """The key by which the servers of a job believe each other (`psserver.rpc.identity`).
 
-        Raises `ConfigurationError` if the file cannot be used.
+        That of the token file if it has one, or else `default_key`; the file of the user's key is made if it is needed.
+        Raises `ConfigurationError` if a file cannot be used.
         """
         key = None if self.token_file is None else read_tokens(self.token_file).key
-        return key or self.default_key
+        if key is None:
+            key = self.default_key
+        if key is None:
+            key = b"insecure" if self.insecure else user_key(_state_folder())
+        return key
 
     @property
     def storage(self) -> StorageConfig | None:

@@ -6,11 +6,11 @@ Standard library only.
 import logging
 import os
 import secrets
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 from pswire.errors import ConfigurationError
+from pswire.security.private_files import written_beside
 
 log = logging.getLogger(__name__)
 
@@ -50,13 +50,5 @@ def _read(path: Path) -> bytes:
 def _make(path: Path) -> None:
     """Make the file, complete or not at all; another process may make it at the same time."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".job.key.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(KEY_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):
-            os.link(name, path)
-    finally:
-        os.unlink(name)
+    with written_beside(path, secrets.token_bytes(KEY_BYTES)) as name, suppress(FileExistsError):
+        os.link(name, path)

@@ -28,7 +28,6 @@ from psserver.cli.security_commands import certs_command, token_group
 from psserver.config import (
     CLIENT_CERTIFICATES,
     ServerConfig,
-    default_key,
     parse_shard,
     parse_size,
     parse_timeout,
@@ -228,8 +227,7 @@ def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     fields["journal_sync"] = JournalSync(fields["journal_sync"])
-    key = default_key(insecure=fields["insecure"])
-    serve_until_signal(ServerConfig(shard=shard[0], shards=shard[1], default_key=key, **fields))
+    serve_until_signal(ServerConfig(shard=shard[0], shards=shard[1], default_key=None, **fields))
 
 
 def _parse_replayed(text: str) -> tuple[int, int | None]:

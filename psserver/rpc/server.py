@@ -78,13 +78,13 @@ async def _serve(
     if config.reflection:
         _add_reflection(server)
     access = None if config.token_file is None else Access(config.token_file)
+    identity = Identity(config.job_key())
     address = bind(server, config.bind, _tls(config))  # before the shard's run begins: one that only fails here is none
     if config.exposure:
         log.warning("%s", config.exposure)
     tick = tick_seconds(config.lease)
     clock = Clock(time.monotonic, tick)
     executor = _start_executor(config, clock)
-    identity = Identity(config.job_key())
     service = Service(
         executor,
         identity,

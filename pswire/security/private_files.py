@@ -3,7 +3,8 @@
 import os
 import stat
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pswire.errors import ConfigurationError
@@ -47,20 +48,26 @@ def _read(path: str | Path, what: str, *, private: bool) -> bytes:
 def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Write a file of this mode that is complete and durable, or as before. Raises `ConfigurationError`."""
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # of mode 0600
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+        with written_beside(path, data) as name:
             os.chmod(name, mode)
             os.replace(name, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(name)
-            raise
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def written_beside(path: Path, data: bytes) -> Iterator[str]:
+    """A durable file of mode 0600 in the folder of `path`, for the block to give that name. Raises `OSError`."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        yield name
+    finally:
+        with suppress(OSError):  # it has the other name
+            os.unlink(name)
 
 
 def stamp(path: str | Path) -> tuple[int, ...]:

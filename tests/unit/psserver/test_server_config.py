@@ -13,6 +13,7 @@ from psserver.config import ServerConfig, StorageConfig, parse_shard, parse_size
 from psserver.rpc import server
 from psserver.rpc.server import ServerThread
 from pswire.errors import ConfigurationError
+from pswire.security.token_files import Role, add_token, read_tokens
 from pswire.specs.checkpoints import EverySteps, JournalSync
 from pswire.specs.consistency import Asynchronous, DropStalePushes, IgnoreStaleness, Synchronous
 from pswire.specs.gradient_norm import GradientNormLimit
@@ -117,12 +118,22 @@ def test_options_become_the_fields_of_their_names_before_the_environment_and_oth
     policies = {"consistency": Synchronous(3, backup=1), "staleness": DropStalePushes(4)}
     sizes = {"lease": 7.0, "memory_limit": 2048, "grace": 1.5, "max_calls": 9, "keep_memory": False, "linger": 0.0}
     sizes |= {"progress_timeout": None, "max_workers": 8, "max_gradient_norm": GradientNormLimit(10, "clip")}
-    key = {"default_key": (tmp_path / "paramserver" / "job.key").read_bytes()}
+    key = {"default_key": None}
     by_options = ServerConfig(bind="127.0.0.1:5000", shard=1, shards=3, **policies, **sizes, **key)
     assert configs == [by_options] * 2 + [
-        ServerConfig("0.0.0.0:0", linger=2.5, shared_memory=False, insecure=True, default_key=b"insecure"),
+        ServerConfig("0.0.0.0:0", linger=2.5, shared_memory=False, insecure=True, **key),
         ServerConfig("127.0.0.1:7070", **key),
     ]
+    of_job, of_user = [config.job_key() for config in configs], (tmp_path / "paramserver" / "job.key").read_bytes()
+    assert of_job == [of_user, of_user, b"insecure", of_user]
+
+
+def test_the_key_of_the_user_is_made_only_for_servers_that_have_no_other(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    add_token(tmp_path / "tokens", "w", Role.WORKER)
+    key = read_tokens(tmp_path / "tokens").key
+    assert ServerConfig(token_file=tmp_path / "tokens", default_key=None).job_key() == key
+    assert not (tmp_path / "state").exists()
 
 
 def test_a_server_that_shares_memory_first_removes_the_sockets_of_killed_servers(monkeypatch, caplog):
