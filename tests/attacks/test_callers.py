@@ -34,6 +34,15 @@ def guarded(tmp_path_factory):
         yield server, credentials
 
 
+@pytest.fixture
+def changing(tmp_path, monkeypatch):
+    """A server that looks at its token file for each call, that file, and credentials of each role."""
+    monkeypatch.setattr(access, "RECHECK", 0.0)
+    tokens, credentials = token_credentials(tmp_path)
+    with ServerThread(ServerConfig(token_file=tokens)) as server:
+        yield server, tokens, credentials
+
+
 def refused(server, credentials, method):
     """The error of a call whose request is no message: it would be `Malformed`, were it read."""
     client = Client(server.address, credentials)
@@ -118,60 +127,52 @@ def test_a_call_is_refused_while_its_request_never_comes(guarded, method):
     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_a_token_that_was_added_is_taken_and_one_that_was_removed_is_refused_without_a_restart(tmp_path, monkeypatch):
-    monkeypatch.setattr(access, "RECHECK", 0.0)
-    tokens, credentials = token_credentials(tmp_path)
-    with ServerThread(ServerConfig(token_file=tokens)) as server:
-        worker = Client(server.address, credentials[Role.WORKER])
-        with worker.channel:
-            worker.join("w0")
-            late = tmp_path / "late.token"
-            late.touch(0o600)
-            late.write_text(add_token(tokens, "late", Role.WORKER))
-            client = Client(server.address, Credentials(token_file=str(late)))
-            with client.channel:
-                client.join("w1")
-            remove_token(tokens, Role.WORKER)
-            with pytest.raises(Unauthenticated, match="was removed"):
-                worker.unary(Join("w0"))
+def test_a_token_that_was_added_is_taken_and_one_that_was_removed_is_refused_without_a_restart(changing, tmp_path):
+    server, tokens, credentials = changing
+    worker = Client(server.address, credentials[Role.WORKER])
+    with worker.channel:
+        worker.join("w0")
+        late = tmp_path / "late.token"
+        late.touch(0o600)
+        late.write_text(add_token(tokens, "late", Role.WORKER))
+        client = Client(server.address, Credentials(token_file=str(late)))
+        with client.channel:
+            client.join("w1")
+        remove_token(tokens, Role.WORKER)
+        with pytest.raises(Unauthenticated, match="was removed"):
+            worker.unary(Join("w0"))
 
 
-def test_a_stream_ends_whose_token_was_removed_and_others_go_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(access, "RECHECK", 0.0)
-    tokens, credentials = token_credentials(tmp_path)
-    with ServerThread(ServerConfig(token_file=tokens)) as server:
-        worker, admin = (Client(server.address, credentials[role]) for role in (Role.WORKER, Role.ADMIN))
-        with worker.channel, admin.channel:
-            streams = {}
-            for client, name in ((worker, "w0"), (admin, "w1")):
-                sender = client.join(name)
-                client.register(sender, GradientDescent(1.0), w=np.ones(3, np.float32))
-                streams[name] = stream, pull = Stream(client), frame_of(Pull(sender, ("w",)))
-                stream.send(pull)
-                assert stream.answer().values[0].array.tolist() == [1, 1, 1]
-            remove_token(tokens, Role.WORKER)
-            admin.status()  # any call makes the server look at the file
-            stream, pull = streams["w1"]
+def test_a_stream_ends_whose_token_was_removed_and_others_go_on(changing):
+    server, tokens, credentials = changing
+    worker, admin = (Client(server.address, credentials[role]) for role in (Role.WORKER, Role.ADMIN))
+    with worker.channel, admin.channel:
+        streams = {}
+        for client, name in ((worker, "w0"), (admin, "w1")):
+            sender = client.join(name)
+            client.register(sender, GradientDescent(1.0), w=np.ones(3, np.float32))
+            streams[name] = stream, pull = Stream(client), frame_of(Pull(sender, ("w",)))
             stream.send(pull)
             assert stream.answer().values[0].array.tolist() == [1, 1, 1]
-            stream.send(None)
-            stream, pull = streams["w0"]
-            stream.send(pull)
-            with pytest.raises(Unauthenticated, match="was removed"):
-                stream.answer()
+        remove_token(tokens, Role.WORKER)
+        admin.status()  # any call makes the server look at the file
+        stream, pull = streams["w1"]
+        stream.send(pull)
+        assert stream.answer().values[0].array.tolist() == [1, 1, 1]
+        stream.send(None)
+        stream, pull = streams["w0"]
+        stream.send(pull)
+        with pytest.raises(Unauthenticated, match="was removed"):
+            stream.answer()
 
 
-def test_a_changed_token_file_that_cannot_be_used_leaves_the_tokens_of_before_and_is_logged(
-    tmp_path, monkeypatch, caplog
-):
-    monkeypatch.setattr(access, "RECHECK", 0.0)
-    tokens, credentials = token_credentials(tmp_path)
-    with ServerThread(ServerConfig(token_file=tokens)) as server:
-        client = Client(server.address, credentials[Role.OBSERVER])
-        with client.channel:
-            tokens.write_text("nonsense\n")
-            assert client.unary(Status()).shard == 0
-            assert client.unary(Status()).shard == 0
+def test_a_changed_token_file_that_cannot_be_used_leaves_the_tokens_of_before_and_is_logged(changing, caplog):
+    server, tokens, credentials = changing
+    client = Client(server.address, credentials[Role.OBSERVER])
+    with client.channel:
+        tokens.write_text("nonsense\n")
+        assert client.unary(Status()).shard == 0
+        assert client.unary(Status()).shard == 0
     assert [text for text in caplog.messages if "line 1 of" in text and "tokens of before stay valid" in text]
     assert len([text for text in caplog.messages if "line 1 of" in text]) == 1
 

@@ -96,6 +96,16 @@ class Server:
         number = sequence or next(self.sequence)
         return await self.ask(ms.Push(ms.Sender(worker, 1), number, gradients, pull=("V",), cut=cut))
 
+    async def hold_first_push(self):
+        """The first push of `a`, which the policy holds until `b` pushes too; both have joined."""
+        for worker in "ab":
+            await self.join(worker)
+        await self.declare()
+        held = asyncio.create_task(self.push("a", sequence=1))
+        while not self.shard.waiting():
+            await asyncio.sleep(0)
+        return held
+
     async def checkpoint(self):
         """The number of a new checkpoint, which is written."""
         number = (await self.ask(ms.Cut())).number
@@ -143,12 +153,7 @@ async def test_a_journal_gives_back_the_very_bits_and_the_answers_to_retries(tmp
 @run
 async def test_pushes_that_a_policy_holds_at_a_checkpoint_are_in_the_journal_after_it(tmp_path):
     async with Server(tmp_path / "one", consistency="sync:2", journal=True) as server:
-        for worker in "ab":
-            await server.join(worker)
-        await server.declare()
-        held = asyncio.create_task(server.push("a", sequence=1))
-        while not server.shard.waiting():
-            await asyncio.sleep(0)
+        held = await server.hold_first_push()
         await server.checkpoint()
         await server.push("b", sequence=1)
         await held
@@ -160,12 +165,7 @@ async def test_pushes_that_a_policy_holds_at_a_checkpoint_are_in_the_journal_aft
 @run
 async def test_a_push_that_the_journal_has_as_held_is_not_replaced_by_a_later_call(tmp_path):
     async with Server(tmp_path / "one", consistency="sync:2", journal=True) as server:
-        for worker in "ab":
-            await server.join(worker)
-        await server.declare()
-        held = asyncio.create_task(server.push("a", sequence=1))
-        while not server.shard.waiting():
-            await asyncio.sleep(0)
+        held = await server.hold_first_push()
         await asyncio.wait_for(server.executor.persistence.written(), TIMEOUT)
         killed = server.killed("two")
         held.cancel()
@@ -282,12 +282,7 @@ async def test_a_running_shard_goes_back_with_the_others_and_refuses_if_it_was_t
 @run
 async def test_a_push_that_a_policy_held_when_the_server_was_killed_is_not_replaced_by_the_call_of_another(tmp_path):
     async with Server(tmp_path / "one", consistency="sync:2", journal=True) as server:
-        for worker in "ab":
-            await server.join(worker)
-        await server.declare()
-        held = asyncio.create_task(server.push("a", sequence=1))
-        while not server.shard.waiting():
-            await asyncio.sleep(0)
+        held = await server.hold_first_push()
         await server.ask(ms.Tune(ms.Sender("b", 1), 1, ("W",), GradientDescent(1.0), ("learning_rate",)))
         killed = server.killed("two")
         held.cancel()
@@ -302,12 +297,7 @@ async def test_a_push_that_a_policy_held_when_the_server_was_killed_is_not_repla
 @run
 async def test_a_restarted_server_goes_on_without_a_stalled_worker_like_the_one_before(tmp_path):
     async with Server(tmp_path / "one", consistency="sync:2", journal=True) as server:
-        for worker in "ab":
-            await server.join(worker)
-        await server.declare()
-        held = asyncio.create_task(server.push("a", sequence=1))
-        while not server.shard.waiting():
-            await asyncio.sleep(0)
+        held = await server.hold_first_push()
         server.executor._send(ms.Tick(stalled=("b",)))
         assert (await held).outcome is ms.Outcome.APPLIED
         before = server.killed("before")
