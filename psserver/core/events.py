@@ -61,6 +61,26 @@ def job_stopped(member: Member, reason: str) -> Event:
     return Event(f"worker {member.name!r} has stopped the job: {reason}")
 
 
+def job_stopped_by(by: str, reason: str) -> Event:
+    """An operator or a guard has stopped the training of all."""
+    return Event(f"{by} has stopped the job: {reason}", warning=True)
+
+
+def quarantined(worker: str, reason: str) -> Event:
+    """Pushes of a worker are dropped from now on."""
+    return Event(f"pushes of worker {worker!r} are dropped from now on, by {reason}", warning=True)
+
+
+def released(worker: str, reason: str) -> Event:
+    """Pushes of a worker are applied again."""
+    return Event(f"pushes of worker {worker!r} are applied again, by {reason}")
+
+
+def learning_rates_scaled(factor: float, reason: str) -> Event:
+    """All learning rates were multiplied."""
+    return Event(f"all learning rates were multiplied by {factor:.4g}, by {reason}", warning=True)
+
+
 def cut_skipped(number: int, reason: str) -> Event:
     """The shard has no part of a cut."""
     return Event(f"checkpoint {number:,} was skipped here: {reason}", warning=True)

@@ -125,6 +125,8 @@ class Shard:
         self._store = Store(self._memory_limit, strength, aggregate)
         self._store.places = lambda: self._invariants.places
         self._store.copied_bytes = lambda: 0 if self.cuts.current is None else self.cuts.current.nbytes
+        # whether shard 0 decides about pushes before they come here
+        self._follows = bool(shard) and (self._consistency.decides or staleness.decides)
         ordered = not shard and shards > 1 and (self._consistency.orders or staleness.orders)
         self._update_order = UpdateOrder() if ordered else None
         self._queues = DataQueues(self._members, self.cuts)
@@ -410,6 +412,8 @@ class Shard:
                 self._stop(ticket, message, member, result)
             case ms.Reset():
                 self._reset(ticket, message, now, result)
+            case ms.Intervene():
+                self._intervene(ticket, message, result)
             case ms.Status():
                 result.replies.append(ms.Reply(ticket, self.status(now, message.first_variable)))
             case ms.Tick():
@@ -474,6 +478,8 @@ class Shard:
                 raise WrongShard(f"this is shard {self.shard}: workers wait for each other, and stop, on shard 0")
             case ms.Reset():
                 self._check_reset(message)
+            case ms.Intervene():
+                self._check_intervene(message)
             case ms.Renew():
                 check_gap(member, message.settled)
         shown: int = getattr(message, "cut", 0)
@@ -559,6 +565,8 @@ class Shard:
             stopped=self._queues.stopped,
         )
         result.replies.append(ms.Reply(ticket, joined))
+        if member.quarantined and new_incarnation and not self._follows:
+            self._members.progress.stall(member)
         if new_incarnation:
             self._forget([member], result)
         elif goes_back:  # it does not know of the block that it had at the cut
@@ -585,7 +593,8 @@ class Shard:
             self._explanations = self._pending.explanations(), self._barrier.explanations()
         of_push, of_barrier = self._explanations
         stalled = member.state == "live" and member.name in self._members.progress.stalled
-        return of_push(member.name) or of_barrier(member.name) or (_STALLED if stalled else "")
+        apart = f"nobody: its pushes are dropped, {member.quarantined}" if member.quarantined else _STALLED
+        return of_push(member.name) or of_barrier(member.name) or (apart if stalled or member.quarantined else "")
 
     def _settle(self, member: Member, sequence: int) -> None:
         """Note that the worker's messages up to this number are over: those that arrive later are refused."""
@@ -675,6 +684,36 @@ class Shard:
             self._begin_job(ms.Job(message.number), now, result)
         result.replies.append(ms.Reply(ticket, ms.Emptied(self.job)))
 
+    def _check_intervene(self, message: ms.Intervene) -> None:
+        for worker in (*message.quarantine, *message.release):
+            if self._members.get(worker) is None:
+                known = join_names([member.name for member in self._members.newest(10)]) or "none yet"
+                raise InvalidMessage(f"no worker {worker!r} has joined shard {self.shard}; there are: {known}")
+        if message.scale_learning_rate != 1.0:
+            self._store.check_scaled(message.scale_learning_rate)
+
+    def _intervene(self, ticket: int, message: ms.Intervene, result: StepResult) -> None:
+        reason = f"{message.by}: {message.reason}"
+        if message.stop and not self.shard and not self._queues.stopped:
+            self._queues.stop(reason, result)
+            result.events.append(events.job_stopped_by(message.by, message.reason))
+        for name in message.release:
+            self._members[name].quarantined = ""
+            result.events.append(events.released(name, reason))
+        for name in message.quarantine:
+            self._members[name].quarantined = reason
+            result.events.append(events.quarantined(name, reason))
+            if not self._follows:
+                self._pending.quarantine(self._members[name], result)
+        if message.scale_learning_rate != 1.0:
+            for optimizer, names in self._store.scale_learning_rates(message.scale_learning_rate):
+                named = tuple(names[:MAX_NAMED])
+                change = ms.Change(self.global_step, message.by, named, optimizer, len(names) - len(named))
+                self._changes = [*self._changes, change][-MAX_LISTED:]
+            result.events.append(events.learning_rates_scaled(message.scale_learning_rate, reason))
+        quarantined = tuple([member.name for member in self._members if member.quarantined])
+        result.replies.append(ms.Reply(ticket, ms.Intervened(self.global_step, quarantined)))
+
     # --- variables ------------------------------------------------------------------------------------------------
 
     def _register(
@@ -703,6 +742,8 @@ class Shard:
             self._update_order.settle(message.sender, message.sequence)
         if not repeated and not (message.gradients or message.shards or message.group):
             self._pending.settle_empty(call, result)
+        elif not repeated and member.quarantined and not self._follows:
+            self._pending.drop_quarantined(call, result)
         elif not repeated:
             if not member.training:
                 if member.name in self._members.progress.stalled:

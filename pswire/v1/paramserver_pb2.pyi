@@ -950,3 +950,27 @@ class ResetReply(_message.Message):
     JOB_FIELD_NUMBER: _ClassVar[int]
     job: Job
     def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
+
+class InterveneRequest(_message.Message):
+    __slots__ = ("by", "reason", "stop", "quarantine", "release", "scale_learning_rate")
+    BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINE_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    SCALE_LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    by: str
+    reason: str
+    stop: bool
+    quarantine: _containers.RepeatedScalarFieldContainer[str]
+    release: _containers.RepeatedScalarFieldContainer[str]
+    scale_learning_rate: float
+    def __init__(self, by: _Optional[str] = ..., reason: _Optional[str] = ..., stop: _Optional[bool] = ..., quarantine: _Optional[_Iterable[str]] = ..., release: _Optional[_Iterable[str]] = ..., scale_learning_rate: _Optional[float] = ...) -> None: ...
+
+class InterveneReply(_message.Message):
+    __slots__ = ("global_step", "quarantined")
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    global_step: int
+    quarantined: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, global_step: _Optional[int] = ..., quarantined: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -39,6 +39,7 @@ class Member:
     last_push: LastPush | None = None
     barriers: int = 0  # that it has passed
     name_key: bytes = b""  # as in `Join`
+    quarantined: str = ""  # why its pushes are dropped; kept by later incarnations
     must_join: bool = False  # after its shard went back to an older state; its messages are refused until then
 
     def is_of(self, message: Join) -> bool:
