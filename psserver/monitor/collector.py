@@ -14,7 +14,7 @@ from pswire.job_status import JobStatus
 log = logging.getLogger(__name__)
 
 #: Seconds between two samples, and for the answers of the shards; without a sample for so many the job is not ready.
-INTERVAL, TIMEOUT, READY_SECONDS = 1.0, 5.0, 10.0
+INTERVAL, TIMEOUT, READY_SECONDS = 1.0, 3.0, 10.0
 
 #: Findings of a guard that are shown, the newest ones.
 MAX_FINDINGS = 100
@@ -42,13 +42,20 @@ class Collector:
 
     Args:
         ask: the status of the job, with details, from all shards that answer within some seconds.
+        cancel: ends a call of `ask`, at the end of the block.
         guard: observes each status; its findings enter the samples.
 
     Only its thread writes; `_lock` guards what others read.
     """
 
-    def __init__(self, ask: Callable[[float], JobStatus], *, guard: Guard | None = None) -> None:
-        self._ask, self._guard = ask, guard
+    def __init__(
+        self,
+        ask: Callable[[float], JobStatus],
+        cancel: Callable[[], object] = bool,
+        *,
+        guard: Guard | None = None,
+    ) -> None:
+        self._ask, self._cancel, self._guard = ask, cancel, guard
         self.samples = SampleStream()
         self._lock = threading.Lock()
         self._history, self._events = History(), Events()
@@ -67,6 +74,7 @@ class Collector:
     def __exit__(self, *error: object) -> None:
         self._end.set()
         self.samples.close()
+        self._cancel()
         self._thread.join()
 
     def job(self) -> dict[str, Any]:

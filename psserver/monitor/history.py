@@ -61,7 +61,9 @@ def point_of(sample: Mapping[str, Any], seconds: float) -> Json:
     Each push is counted once: by the shard that got the most of them. `workers` has, by name, steps, cost, mean
     staleness and steps per second; `variables` the mean staleness.
     """
-    stalenesses = max([shard["stalenesses"] for shard in sample["shards"]], key=_pushes, default=[])
+    stalenesses: list[tuple[int, int]] = max(
+        [shard["stalenesses"] for shard in sample["shards"]], key=_pushes, default=[]
+    )
     here = [worker for worker in sample["workers"] if worker["state"] == "live"][:MAX_WORKERS]
     return {
         "time": sample["time"],

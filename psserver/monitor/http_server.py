@@ -13,7 +13,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from email.message import Message
 from http import HTTPStatus
@@ -22,7 +22,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
-from pswire.addresses import check_address, is_local
+from pswire.addresses import check_http_address, is_local, local_address
 from pswire.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,8 @@ TEXT = "text/plain; charset=utf-8"
 @dataclass(frozen=True, slots=True)
 class Request:
     """A request: its path without the query, the first value of each name in the query, and whether the client has
-    shown a certificate."""
+    shown a certificate.
+    """
 
     path: str
     query: dict[str, str]
@@ -91,49 +92,44 @@ def sentence(status: int, text: str, *headers: tuple[str, str]) -> Response:
 
 
 class HttpServer:
-    """Serves `respond` at an address, in threads, from the start of the block to its end.
+    """Listens at an address; `serving` serves it in threads. `tls` gives the context of each new connection.
 
-        with HttpServer("127.0.0.1:8080", respond) as server: ...
+        server = HttpServer("127.0.0.1:8080")
+        with server.serving(respond): ...
 
-    `respond` is called in several threads at the same time. `tls` gives the context of each new connection. `address`
-    has the actual port. Raises `ConfigurationError` if the address cannot be used.
+    `address` has the actual port, and `url` is for browsers of this machine. Raises `ConfigurationError` if the address
+    cannot be used.
     """
 
-    def __init__(
-        self, bind: str, respond: Callable[[Request], Response], tls: Callable[[], ssl.SSLContext] | None = None
-    ) -> None:
+    def __init__(self, bind: str, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
         host, port = _host_and_port(bind)
         try:
             family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-            self._server = _Server(family, place, respond, tls)
+            self._server = _Server(family, place, tls)
         except OSError as error:
             raise ConfigurationError(
                 f"cannot serve HTTP on {bind}: {error.strerror or error}; choose another address, or a free port: "
                 f"--http {bind.rpartition(':')[0]}:0"
             ) from error
-        self.address = f"{bind.rpartition(':')[0]}:{self._server.server_address[1]}"
-        self.scheme = "http" if tls is None else "https"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(POLL_SECONDS,), name="psserver-http", daemon=True
-        )
+        self.tls = tls
+        self.port: int = self._server.server_address[1]
+        self.address = f"{bind.rpartition(':')[0]}:{self.port}"
+        self.url = f"{'http' if tls is None else 'https'}://{local_address(self.address)}/"
 
-    def __enter__(self) -> "HttpServer":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._server.disconnect()
-        self._thread.join()
-
-
-def check_http_address(text: str) -> str:
-    """An address for HTTP, `host:port` or `[v6]:port`. Raises `ConfigurationError`."""
-    address = check_address(text)
-    if address.startswith("unix:"):
-        raise ConfigurationError(f"{text!r}: browsers need host:port, such as 127.0.0.1:8080")
-    return address
+    @contextmanager
+    def serving(self, respond: Callable[[Request], Response]) -> Iterator[None]:
+        """Answer requests by `respond`, which several threads call at the same time, to the end of the block."""
+        server = self._server
+        server.respond = respond
+        thread = threading.Thread(target=server.serve_forever, args=(POLL_SECONDS,), name="psserver-http", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            server.server_close()
+            server.disconnect()
+            thread.join()
 
 
 def _host_and_port(bind: str) -> tuple[str, int]:
@@ -159,16 +155,16 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     daemon_threads, block_on_close = True, False
     allow_reuse_address, request_queue_size = True, MAX_CONNECTIONS
+    respond: Callable[[Request], Response]
 
     def __init__(
         self,
         family: int,
         place: Any,  # noqa: ANN401 - of the family
-        respond: Callable[[Request], Response],
         tls: Callable[[], ssl.SSLContext] | None,
     ) -> None:
         self.address_family = family
-        self.respond, self.tls = respond, tls
+        self.tls = tls
         self._lock = threading.Lock()
         self._open: dict[_Connection, None] = {}
         super().__init__(place, _Handler)
@@ -329,7 +325,7 @@ class _Handler(BaseHTTPRequestHandler):
     def finish(self) -> None:
         """Nothing: all has been sent."""
 
-    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002, ANN401 - as its class has them
+    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: ANN401 - as its class has them
         """Log at the level of debugging."""
         log.debug(format, *arguments)
 

@@ -48,9 +48,7 @@ def make_sample(job: JobStatus, time: float, at: float, before: Mapping[int, Kno
         report.shard: Interval(report, before[report.shard], at) for report in _reports(job) if report.shard in before
     }
     present = job.jobs[-1] if job.jobs else None
-    parts = {
-        (report.shard, variable.spec.name): variable for report in _reports(job) for variable in report.variables
-    }
+    parts = {(report.shard, variable.spec.name): variable for report in _reports(job) for variable in report.variables}
     cells = _cells(job, intervals.values())
     return {
         "time": time,

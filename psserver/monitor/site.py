@@ -36,11 +36,11 @@ class Site:
         tokens: the check of viewers; `/healthz` and `/readyz` need none.
         ready: why the server, or the job, is not ready; "" if it is.
         metrics: the text of `/metrics`, for Prometheus.
+        port: by which the cookies of several monitors of a host differ.
         loopback: only names of the loopback interface are served, since a page of another site could otherwise have its
             own name lead here (DNS rebinding).
         secure: TLS is used, so cookies are sent by TLS only.
         certificates: viewers have to show a certificate.
-        port: by which the cookies of several monitors of a host differ.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class Site:
         ready: Callable[[], str],
         metrics: Callable[[], bytes] | None = None,
         *,
+        port: int = 0,
         loopback: bool = True,
         secure: bool = False,
         certificates: bool = False,
-        port: int = 0,
     ) -> None:
         self._job, self._samples, self._tokens, self._ready, self._metrics = job, samples, tokens, ready, metrics
         self._loopback, self._secure, self._certificates = loopback, secure, certificates
@@ -95,8 +95,10 @@ class Site:
         return None
 
     def _token(self, request: Request) -> str:
-        return request.query.get("token", "") if request.path == "/" and "token" in request.query else (
-            self._sessions.token_of(request)
+        return (
+            request.query.get("token", "")
+            if request.path == "/" and "token" in request.query
+            else (self._sessions.token_of(request))
         )
 
     def _answer(self, request: Request) -> Response:

@@ -16,7 +16,8 @@ from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
 
 from psserver.monitor.http_server import Request
-from pswire.errors import ParamServerError, Unavailable
+from pswire.errors import ParamServerError, Unauthenticated, Unavailable
+from pswire.security.token_files import is_token
 
 #: Seconds for which the answer about a token holds, and for which a viewer stays while no server answers.
 VALID_SECONDS, STAY_SECONDS = 5.0, 600.0
@@ -53,6 +54,8 @@ class TokenCheck:
 
         `TooManyTokens`: it is one of many that are not known.
         """
+        if token and not is_token(token):
+            raise Unauthenticated("no token looks like that")
         digest = sha256(token.encode(errors="replace")).digest()
         with self._lock:
             now = self._clock()
