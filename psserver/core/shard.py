@@ -28,7 +28,8 @@ from psserver.core.policies import policy_for
 from psserver.core.policies.gradient_norm import RejectLargeGradients
 from psserver.core.policies.policy import Policy, join_names
 from psserver.core.policies.update_order import UpdateOrder
-from psserver.core.state import ShardState, StalenessCount, VariableArrays
+from psserver.core.state import ShardState, VariableArrays
+from psserver.core.status import detail, worker_status
 from psserver.core.variables.array_tasks import StepResult, TasksPending
 from psserver.core.variables.element_checks import Inspection, Magnitudes, inspect, is_gradient
 from psserver.core.variables.store import Store
@@ -164,7 +165,7 @@ class Shard:
             variables=tuple([variable.state() for variable in self._store]),
             queues=queues[0],
             epochs=queues[1],
-            stalenesses=tuple([StalenessCount(*one) for one in stalenesses.items()]),
+            stalenesses=tuple([ms.StalenessCount(*one) for one in stalenesses.items()]),
             changes=tuple(self._changes),
             places=places,
             states=states,
@@ -364,7 +365,7 @@ class Shard:
             raise TasksPending
         if not isinstance(message, ms.Renew | ms.Status):
             self._explanations = None
-        result = StepResult(settled)
+        result = StepResult(settled, now)
         shown = getattr(message, "cut", -1)
         if shown > self.cuts.number:
             self._begin_cut(shown, result)
@@ -376,7 +377,7 @@ class Shard:
             self._traffic.tick(now)
         match message:
             case ms.Push():
-                call = PendingCall(ticket, message, member, allocator, None, magnitudes, norm, factor)
+                call = PendingCall(ticket, message, member, allocator, None, magnitudes, norm, factor, since=now)
                 if factor != 1.0:
                     call.clipped = f"--max-gradient-norm {limit}: the norm of its gradients was {norm:.6g}"
                 self._push(call, repeated, result)
@@ -411,7 +412,9 @@ class Shard:
             case ms.Reset():
                 self._reset(ticket, message, now, result)
             case ms.Status():
-                result.replies.append(ms.Reply(ticket, self.status(now, message.first_variable)))
+                result.replies.append(
+                    ms.Reply(ticket, self.status(now, message.first_variable, with_detail=message.detail))
+                )
             case ms.Tick():
                 self._tick(message, now, result)
         traffic = self._traffic
@@ -864,20 +867,21 @@ class Shard:
         if not self._queues.take(ticket, message, now, result):
             self._wait_without_pushes(member, result)
 
-    def status(self, now: float, first_variable: int = 0) -> ms.StatusReport:
+    def status(self, now: float, first_variable: int = 0, *, with_detail: bool = False) -> ms.StatusReport:
         """The answer to `Status`."""
         first = min(first_variable, len(self._store.variables))
         listed = islice(self._store, first, first + MAX_LISTED)
         members, queues = self._members, self._queues.count
         totals = ms.Totals(len(self._store.variables), members.joined, members.live_count, queues)
         pending, half_pushes = self._pending, self._members.half_pushes
+        newest, held = members.newest(MAX_LISTED), pending.held_since()
         return ms.StatusReport(
             self.shard,
             self.shards,
             self.global_step,
             self._repeated,
             variables=tuple([variable.status() for variable in listed]),
-            workers=tuple([self._worker_status(one, now) for one in self._members.newest(MAX_LISTED)]),
+            workers=tuple([self._worker_status(one, now, held.get(one.name)) for one in newest]),
             epochs=tuple(self._queues.reports(MAX_LISTED)),
             dropped=pending.dropped,
             nbytes=self._store.nbytes + self._store.served.nbytes,
@@ -893,23 +897,17 @@ class Shard:
             jobs=(*self._jobs.earlier, self._job_report()),
             stopped=self._queues.stopped,
             totals=totals,
+            held=len(held),
+            clipped=pending.clipped,
+            detail=detail(newest, list(self._store.variables), pending.stalenesses) if with_detail else None,
         )
 
-    def _worker_status(self, one: Member, now: float) -> ms.WorkerStatus:
-        return ms.WorkerStatus(
-            name=one.name,
-            incarnation=one.incarnation,
-            number=one.number,
-            state=one.state,
-            steps=one.steps,
-            staleness=one.staleness,
-            staleness_sum=one.staleness_sum,
-            loss=one.loss,
+    def _worker_status(self, one: Member, now: float, held_since: float | None) -> ms.WorkerStatus:
+        return worker_status(
+            one,
+            now,
             epoch=self._queues.epoch_of(one.name),
-            lease_left=max(0.0, one.expires - now) if one.state == "live" else 0.0,
-            dropped=one.dropped,
-            clipped=one.clipped,
             waiting_for=self._waits_for(one),
-            tensor_transport=one.tensor_transport,
             chief=self._members.chief.is_chief(one.name),
+            held_since=held_since,
         )

@@ -20,6 +20,7 @@ from pswire.messages import (
     Pushed,
     QueueSpec,
     Sender,
+    StalenessCount,
     Tuned,
 )
 from pswire.optimizers import UpdateSpec
@@ -174,14 +175,6 @@ class OrderState:
     count: int
     changes: tuple[VariableChanges, ...] = ()
     undelivered: tuple[ChangeId, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class StalenessCount:
-    """The number of applied pushes of a staleness."""
-
-    staleness: int
-    pushes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,14 +135,15 @@ class Service:
             counted = len(request)
             self._admission.hold(account, counted)
             try:
-                try:
-                    answer = await self._answer(kind, request, caller)
-                except ParamServerError:
-                    self._measurements.pushes["refused"] += kind is pb.PushRequest
-                    raise
+                answer = await self._answer(kind, request, caller)
                 self._admission.count(account, len(answer))
                 counted += len(answer)
                 await self._in_time(context.write(answer))
+            except ParamServerError as error:
+                self._measurements.pushes["refused"] += kind is pb.PushRequest
+                if caller is not None:
+                    self._executor.events.note_refusal(caller.sender.worker, error)
+                raise
             finally:
                 self._admission.release(account, counted)
 
@@ -191,6 +192,9 @@ class Service:
                         except ParamServerError:
                             self._measurements.pushes["refused"] += frame.header.HasField("push")
                             raise
+        except ParamServerError as error:
+            self._executor.events.note_refusal(caller.sender.worker, error)
+            raise
         finally:
             attached.close()
 

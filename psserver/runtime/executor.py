@@ -21,6 +21,7 @@ from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import StepResult, TasksPending
 from psserver.core.variables.element_checks import Inspection
 from psserver.measurements import BARRIER, DATA, JOURNAL, ORDER, POLICY, Measurements, Waits
+from psserver.runtime.event_log import EventLog
 from psserver.runtime.interpreter import Turns
 from psserver.runtime.persistence import Persistence, Record
 from psserver.runtime.task_order import Bundle, TaskOrder
@@ -102,6 +103,7 @@ class Executor:
         self.shard = shard
         self.measurements = measurements or Measurements()
         self.persistence: Persistence | None = None
+        self.events = EventLog()
         self._clock = clock
         self._tickets = itertools.count(1)
         self._waiting: dict[int, _Waiting] = {}
@@ -119,7 +121,9 @@ class Executor:
 
     def persist(self, config: StorageConfig, new_shard: Callable[[], Shard], start: Start) -> None:
         """Write down from now on what the shard does; before its first step (`Persistence`)."""
-        self.persistence = Persistence(config, new_shard, self.shard, start, self._tasks, self.measurements)
+        self.persistence = Persistence(
+            config, new_shard, self.shard, start, self._tasks, self.events, self.measurements
+        )
         self.persistence.begin()
 
     @property
@@ -232,10 +236,10 @@ class Executor:
             if self._closing:
                 self.close()
             if self.persistence is None:
-                return await answer
+                return self._completed(await answer)
             if not isinstance(message, Cut | Status):
                 self._begin_due_cut()
-            return self.persistence.completed(await answer)
+            return self._completed(self.persistence.completed(await answer))
         finally:
             answer.cancel()
             self._waiting.pop(ticket, None)
@@ -277,6 +281,10 @@ class Executor:
             if not answer.cancelled():
                 self._waiting[ticket] = answer
             self._complete(message, step)
+
+    def _completed(self, answer: Answer) -> Answer:
+        """The answer, with what only this server knows if it is a status."""
+        return self.events.completed(answer) if isinstance(answer, StatusReport) else answer
 
     def tick(self) -> None:
         """Send the shard a tick, and begin a cut if one is due; skipped while another step waits or is in a thread."""
@@ -396,7 +404,7 @@ class Executor:
         if self.persistence is not None:
             self.persistence.note(message, result, step.record)
         for event in result.events:
-            log.log(logging.WARNING if event.warning else logging.INFO, "%s", event.text)
+            self.events.add(event, self.shard.global_step)
         replies = [(self._waiting.pop(reply.ticket, None), reply) for reply in result.replies]
         if self._held:
             for reply in result.replies:

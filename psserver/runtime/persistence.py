@@ -14,12 +14,13 @@ from functools import partial
 from typing import TypeAlias
 
 from psserver.config import StorageConfig
+from psserver.core import events
 from psserver.core.cuts import Late, ShardCut, VariableCopy
-from psserver.core.events import pluralize
 from psserver.core.shard import Shard
 from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import StepResult
 from psserver.measurements import Measurements
+from psserver.runtime.event_log import EventLog
 from psserver.runtime.task_order import TaskOrder
 from psserver.storage import checkpoints, records, retention
 from psserver.storage.journal import Journal
@@ -91,9 +92,10 @@ class Persistence:
         shard: Shard,
         start: Start,
         tasks: TaskOrder,
+        log_of_events: EventLog,
         measurements: Measurements,
     ) -> None:
-        self._measurements = measurements
+        self._events, self._measurements = log_of_events, measurements
         self.shard, self._start, self._new_shard = shard, start, new_shard
         self.journal: Journal | None = None
         self.last, self.problem = 0, ""
@@ -111,6 +113,9 @@ class Persistence:
         self._changes_at_cut = (0, 0, 0)
         self._kept_bytes = self._oldest = 0  # of the journal that stays: its bytes at the last cut, its first segment
         self._segment_begun: asyncio.Future[None] | None = None
+        if start.state is not None:
+            step = shard.global_step
+            self._events.keep(events.started(shard.shard, f"checkpoint {start.number}", step), step)
 
     def begin(self) -> None:
         """Take up the journal, which begins or continues with the present state; call it before the next step."""
@@ -160,7 +165,7 @@ class Persistence:
         self._cuts, self._written_by_all = (), message.cut
         for note in start.notes:
             log.warning("%s", note)
-        log.warning("shard %d went back to checkpoint %d, timeline %d", shard.shard, message.cut, message.timeline)
+        self._events.add(events.restored(shard.shard, message.cut, message.timeline), shard.global_step)
         return shard
 
     async def restored(self) -> ms.Restored:
@@ -255,7 +260,7 @@ class Persistence:
         except (OSError, ParamServerError) as error:
             self._failed = cut.number
             self.problem = f"checkpoint {cut.number} could not be written to {self._config.folder}: {error}"
-            log.error("%s; training goes on", self.problem)
+            self._events.add(events.cut_failed(self.problem), self.shard.global_step)
         except Exception:
             self._failed = cut.number
             self.problem = f"checkpoint {cut.number} could not be written: see the server's log"
@@ -266,7 +271,7 @@ class Persistence:
             self._measurements.checkpoint_bytes = nbytes
             if self.journal is not None and not self._config.keep_journal:
                 self.journal.drop_segments_before(cut.number)
-            log.info("checkpoint %d was written, with %s", cut.number, pluralize(len(cut.late), "late change"))
+            self._events.add(events.cut_written(cut.number, len(cut.late)), self.shard.global_step)
         finally:
             self._measurements.checkpoint_failures += self._failed == cut.number
             cut.writing = False

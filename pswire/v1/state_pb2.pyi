@@ -191,14 +191,6 @@ class OrderState(_message.Message):
     undelivered: _containers.RepeatedCompositeFieldContainer[_paramserver_pb2.ChangeId]
     def __init__(self, count: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[VariableChanges, _Mapping]]] = ..., undelivered: _Optional[_Iterable[_Union[_paramserver_pb2.ChangeId, _Mapping]]] = ...) -> None: ...
 
-class StalenessCount(_message.Message):
-    __slots__ = ("staleness", "pushes")
-    STALENESS_FIELD_NUMBER: _ClassVar[int]
-    PUSHES_FIELD_NUMBER: _ClassVar[int]
-    staleness: int
-    pushes: int
-    def __init__(self, staleness: _Optional[int] = ..., pushes: _Optional[int] = ...) -> None: ...
-
 class VariableGroup(_message.Message):
     __slots__ = ("names",)
     NAMES_FIELD_NUMBER: _ClassVar[int]
@@ -253,7 +245,7 @@ class ShardState(_message.Message):
     variables: _containers.RepeatedCompositeFieldContainer[VariableState]
     queues: _containers.RepeatedCompositeFieldContainer[QueueState]
     epochs: _containers.RepeatedCompositeFieldContainer[LastEpoch]
-    stalenesses: _containers.RepeatedCompositeFieldContainer[StalenessCount]
+    stalenesses: _containers.RepeatedCompositeFieldContainer[_paramserver_pb2.StalenessCount]
     changes: _containers.RepeatedCompositeFieldContainer[_paramserver_pb2.Change]
     places: _containers.RepeatedCompositeFieldContainer[_paramserver_pb2.Place]
     states: _containers.RepeatedScalarFieldContainer[int]
@@ -265,7 +257,7 @@ class ShardState(_message.Message):
     stopped: str
     max_gradient_norm: str
     clipped: int
-    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., identity: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., cut: _Optional[int] = ..., timeline: _Optional[int] = ..., global_step: _Optional[int] = ..., last_step: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[int] = ..., repeated: _Optional[int] = ..., lost_pushes: _Optional[int] = ..., members: _Optional[_Union[MembershipState, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableState, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[LastEpoch, _Mapping]]] = ..., stalenesses: _Optional[_Iterable[_Union[StalenessCount, _Mapping]]] = ..., changes: _Optional[_Iterable[_Union[_paramserver_pb2.Change, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[_paramserver_pb2.Place, _Mapping]]] = ..., states: _Optional[_Iterable[int]] = ..., served: _Optional[_Iterable[_Union[ServedState, _Mapping]]] = ..., order: _Optional[_Union[OrderState, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[VariableGroup, _Mapping]]] = ..., job: _Optional[_Union[_paramserver_pb2.Job, _Mapping]] = ..., jobs: _Optional[_Iterable[_Union[_paramserver_pb2.JobReport, _Mapping]]] = ..., stopped: _Optional[str] = ..., max_gradient_norm: _Optional[str] = ..., clipped: _Optional[int] = ...) -> None: ...
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., identity: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., cut: _Optional[int] = ..., timeline: _Optional[int] = ..., global_step: _Optional[int] = ..., last_step: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[int] = ..., repeated: _Optional[int] = ..., lost_pushes: _Optional[int] = ..., members: _Optional[_Union[MembershipState, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableState, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[LastEpoch, _Mapping]]] = ..., stalenesses: _Optional[_Iterable[_Union[_paramserver_pb2.StalenessCount, _Mapping]]] = ..., changes: _Optional[_Iterable[_Union[_paramserver_pb2.Change, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[_paramserver_pb2.Place, _Mapping]]] = ..., states: _Optional[_Iterable[int]] = ..., served: _Optional[_Iterable[_Union[ServedState, _Mapping]]] = ..., order: _Optional[_Union[OrderState, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[VariableGroup, _Mapping]]] = ..., job: _Optional[_Union[_paramserver_pb2.Job, _Mapping]] = ..., jobs: _Optional[_Iterable[_Union[_paramserver_pb2.JobReport, _Mapping]]] = ..., stopped: _Optional[str] = ..., max_gradient_norm: _Optional[str] = ..., clipped: _Optional[int] = ...) -> None: ...
 
 class Overdue(_message.Message):
     __slots__ = ("worker", "queue")

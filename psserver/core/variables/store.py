@@ -165,6 +165,7 @@ class Store:
         parts = (copy.part, out.size) if rows is None else ()
         result.tasks.append(ArrayTask(spec.name, cost, copy.run, *parts))
         result.bytes_out += out.nbytes
+        variable.bytes_out += out.nbytes
         view = out.view()
         view.flags.writeable = False
         return ms.Value(spec.name, variable.version, Packed(encoding, spec.shape, (view,)) if encoding else view)
