@@ -138,6 +138,19 @@ class PendingCalls:
             call, push, ms.Pushed(ms.Outcome.APPLIED, 0, self.global_step, frontier=self.frontier, cut=cut)
         )
 
+    def quarantine(self, member: Member, result: StepResult) -> None:
+        """Wait for no pushes of a worker; one that is held will be dropped when the worker repeats it."""
+        held = [call for call in self._calls.values() if call.member is member and call.held]
+        self._end(held, Unavailable("pushes of this worker are dropped from now on: repeat it"), result)
+        if member.training:
+            self._members.progress.stall(member)
+        self.decide(result)
+
+    def drop_quarantined(self, call: PendingCall, result: StepResult) -> None:
+        """Drop a push of a worker that is in quarantine, whatever the policy; it is pending for its values only."""
+        self.abandon(call.member, result)  # a push that was held before would settle an older number later
+        self._drop(call, f"quarantine: {call.member.quarantined}", result)
+
     def abandon(self, member: Member, result: StepResult) -> None:
         """End the calls of a worker that has sent a newer message."""
         mine = [call for call in self._calls.values() if call.member is member]

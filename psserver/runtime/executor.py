@@ -34,6 +34,7 @@ from pswire.messages import (
     Barrier,
     Cut,
     CutReport,
+    Intervene,
     Push,
     Register,
     Renewed,
@@ -136,7 +137,9 @@ class Executor:
         if is_large(message):
             return True
         begins_cut = getattr(message, "cut", 0) > self.shard.cuts.number
-        return (begins_cut or isinstance(message, Cut | Status)) and len(self.shard.variables) > MAX_ENTRIES_IN_LOOP
+        return (begins_cut or isinstance(message, Cut | Status | Intervene)) and len(
+            self.shard.variables
+        ) > MAX_ENTRIES_IN_LOOP
 
     async def aside(self, function: Callable[..., _Result], *arguments: object) -> _Result:
         """What a function returns that is called in a thread, beside steps: for messages with many entries.

@@ -31,7 +31,10 @@ from pswire import messages as ms
 from pswire.errors import InvalidMessage, ParamServerError, StorageError, Unavailable, WrongShard
 
 #: Messages that change a shard, besides pulls where served weights are kept, and heartbeats that settle something.
-_CHANGES = (ms.Push, ms.Take, ms.Assign, ms.Tune, ms.Register, ms.Join, ms.Leave, ms.Barrier, ms.Stop, ms.Reset)
+_CHANGES = (
+    *(ms.Push, ms.Take, ms.Assign, ms.Tune, ms.Register, ms.Join, ms.Leave, ms.Barrier, ms.Stop, ms.Reset),
+    ms.Intervene,
+)
 
 Record: TypeAlias = list[bytes | memoryview]
 

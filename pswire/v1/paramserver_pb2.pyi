@@ -704,7 +704,7 @@ class StatusRequest(_message.Message):
     def __init__(self, first_variable: _Optional[int] = ..., detail: _Optional[bool] = ...) -> None: ...
 
 class VariableStatus(_message.Message):
-    __slots__ = ("tensor", "version", "updates", "optimizer", "slots", "nbytes", "part", "table", "bytes_in", "bytes_out")
+    __slots__ = ("tensor", "version", "updates", "optimizer", "slots", "nbytes", "part", "table", "bytes_in", "bytes_out", "sampled", "unchanged")
     TENSOR_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     UPDATES_FIELD_NUMBER: _ClassVar[int]
@@ -715,6 +715,8 @@ class VariableStatus(_message.Message):
     TABLE_FIELD_NUMBER: _ClassVar[int]
     BYTES_IN_FIELD_NUMBER: _ClassVar[int]
     BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
+    SAMPLED_FIELD_NUMBER: _ClassVar[int]
+    UNCHANGED_FIELD_NUMBER: _ClassVar[int]
     tensor: Tensor
     version: int
     updates: int
@@ -725,7 +727,9 @@ class VariableStatus(_message.Message):
     table: bool
     bytes_in: int
     bytes_out: int
-    def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., version: _Optional[int] = ..., updates: _Optional[int] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., slots: _Optional[_Iterable[str]] = ..., nbytes: _Optional[int] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., table: _Optional[bool] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ...) -> None: ...
+    sampled: int
+    unchanged: int
+    def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., version: _Optional[int] = ..., updates: _Optional[int] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., slots: _Optional[_Iterable[str]] = ..., nbytes: _Optional[int] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., table: _Optional[bool] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., sampled: _Optional[int] = ..., unchanged: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
     __slots__ = ("name", "incarnation", "number", "state", "steps", "staleness", "staleness_sum", "loss", "epoch", "lease_left", "dropped", "waiting_for", "tensor_transport", "chief", "clipped", "cost", "waited", "held", "encoding", "gradient", "gradient_mean", "error", "error_time", "drop_reason")
@@ -1036,3 +1040,27 @@ class ResetReply(_message.Message):
     JOB_FIELD_NUMBER: _ClassVar[int]
     job: Job
     def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
+
+class InterveneRequest(_message.Message):
+    __slots__ = ("by", "reason", "stop", "quarantine", "release", "scale_learning_rate")
+    BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINE_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    SCALE_LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    by: str
+    reason: str
+    stop: bool
+    quarantine: _containers.RepeatedScalarFieldContainer[str]
+    release: _containers.RepeatedScalarFieldContainer[str]
+    scale_learning_rate: float
+    def __init__(self, by: _Optional[str] = ..., reason: _Optional[str] = ..., stop: _Optional[bool] = ..., quarantine: _Optional[_Iterable[str]] = ..., release: _Optional[_Iterable[str]] = ..., scale_learning_rate: _Optional[float] = ...) -> None: ...
+
+class InterveneReply(_message.Message):
+    __slots__ = ("global_step", "quarantined")
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    global_step: int
+    quarantined: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, global_step: _Optional[int] = ..., quarantined: _Optional[_Iterable[str]] = ...) -> None: ...
