@@ -22,6 +22,7 @@ import grpc.aio
 
 from psserver.config import ServerConfig
 from psserver.core.shard import Shard
+from psserver.measurements import Measurements
 from psserver.rpc.access import Access, CheckedHandlers
 from psserver.rpc.guard import Guard
 from psserver.rpc.health import Health
@@ -84,7 +85,8 @@ async def _serve(
 ) -> StatusReport:
     """Serve one shard, whose files no other process writes."""
     server = grpc.aio.server(options=SERVER_OPTIONS)
-    guard = Guard()
+    measurements = Measurements()
+    guard = Guard(measurements)
     health = Health(("", SERVICE_NAME), guard)
     server.add_generic_rpc_handlers((health.handlers(),))
     if config.reflection:
@@ -96,7 +98,7 @@ async def _serve(
         log.warning("%s", config.exposure)
     tick = tick_seconds(config.lease)
     clock = Clock(time.monotonic, tick)
-    executor = _start_executor(config, clock)
+    executor = _start_executor(config, clock, measurements)
     service = Service(
         executor,
         identity,
@@ -112,9 +114,12 @@ async def _serve(
     await server.start()
 
     async def tick_until_the_job_ends() -> None:
+        loop = asyncio.get_running_loop()
         linger = None if config.linger is None else Linger(config.linger, config.lease)
         while linger is None or not linger.ends(executor.shard.job_end, clock()):
+            due = loop.time() + tick
             await asyncio.sleep(tick)
+            measurements.late_seconds.add(loop.time() - due)
             try:
                 executor.tick()
                 service.tick()
@@ -148,13 +153,13 @@ async def _serve(
     return report
 
 
-def _start_executor(config: ServerConfig, clock: Clock) -> Executor:
+def _start_executor(config: ServerConfig, clock: Clock, measurements: Measurements) -> Executor:
     """The executor of a new shard, or of one that continues from its files. Raises `StorageError`."""
     new_shard = partial(_new_shard, config)
     if config.storage is None:
-        return Executor(new_shard(), clock)
+        return Executor(new_shard(), clock, measurements)
     shard, start = start_shard(config.storage, new_shard, clock())
-    executor = Executor(shard, clock)
+    executor = Executor(shard, clock, measurements)
     executor.persist(config.storage, new_shard, start)
     return executor
 
