@@ -7,7 +7,7 @@ from pathlib import Path
 
 from psserver.monitor.collector import Collector, Guard
 from psserver.monitor.http_server import HttpServer
-from psserver.monitor.site import Site
+from psserver.monitor.site import Metrics, Site
 from psserver.monitor.tls import HttpCertificates
 from psserver.monitor.viewers import TokenCheck
 from pswire.addresses import is_local
@@ -59,7 +59,7 @@ def job_page(
     cancel: Callable[[], object] = bool,
     *,
     ready: Callable[[], str] | None = None,
-    metrics: Callable[[], bytes] | None = None,
+    metrics: Metrics | None = None,
     guard: Guard | None = None,
     certificates: bool = False,
 ) -> Iterator[None]:
@@ -71,7 +71,7 @@ def job_page(
         check: raises `Unauthenticated`, `PermissionDenied` or `Unavailable` for the token of a viewer.
         cancel: ends a call of `ask`, at the end of the block.
         ready: why the process is not ready, "" if it is; by default all shards have to answer.
-        metrics: the text of `/metrics`.
+        metrics: as in `Site`.
         guard: as in `Collector`.
         certificates: viewers have to show a certificate.
     """

@@ -23,8 +23,7 @@ TYPES = {
     ".woff2": "font/woff2",
 }
 
-#: The text format of Prometheus.
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+Metrics = Callable[[str], tuple[bytes, str]]
 
 
 class Site:
@@ -35,7 +34,7 @@ class Site:
         samples: the stream of `/api/stream`.
         tokens: the check of viewers; `/healthz` and `/readyz` need none.
         ready: why the server, or the job, is not ready; "" if it is.
-        metrics: the text of `/metrics`, for Prometheus.
+        metrics: the text of `/metrics` and its type, for the header `Accept` of a request.
         port: by which the cookies of several monitors of a host differ.
         loopback: only names of the loopback interface are served, since a page of another site could otherwise have its
             own name lead here (DNS rebinding).
@@ -49,7 +48,7 @@ class Site:
         samples: SampleStream,
         tokens: TokenCheck,
         ready: Callable[[], str],
-        metrics: Callable[[], bytes] | None = None,
+        metrics: Metrics | None = None,
         *,
         port: int = 0,
         loopback: bool = True,
@@ -110,7 +109,7 @@ class Site:
             case "/api/stream":
                 return self._stream(request)
             case "/metrics":
-                return self._metrics_text()
+                return self._metrics_text(request.headers.get("Accept", ""))
         if (file := self._files.get(request.path)) is not None:
             return file
         return sentence(HTTPStatus.NOT_FOUND, "there is nothing at this path: the page is at /")
@@ -129,11 +128,11 @@ class Site:
         checked = CheckedViewer(viewer, self._tokens, self._token(request))
         return Response(HTTPStatus.OK, kind="text/event-stream", stream=checked)
 
-    def _metrics_text(self) -> Response:
+    def _metrics_text(self, accept: str) -> Response:
         if self._metrics is None:
             return sentence(HTTPStatus.NOT_FOUND, "this process has no metrics: psserver serve --http has them")
         try:
-            return Response(HTTPStatus.OK, self._metrics(), METRICS_TYPE)
+            return Response(HTTPStatus.OK, *self._metrics(accept))
         except ParamServerError as error:
             return sentence(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
 
