@@ -30,10 +30,9 @@ def findings(history: History) -> Iterator[Finding]:
     jumped = sorted([one for one in workers if _jumps_now(one, history)], key=lambda one: one.jumped_at)
     if jumped and jumped[0].jumps >= LEAST_JUMPS and (len(jumped) == 1 or jumped[0].jump >= FAR):
         yield _jump(jumped[0], others=len(jumped) - 1)
-    refused = [one for one in workers if one.error.startswith("NotFinite")]
-    last = max([one.error_time for one in refused], default=0.0)
+    refused = [one for one in workers if _refused_now(one, history)]
     for worker in refused:
-        if worker.error_time > last - RECENT and worker not in jumped[:1]:
+        if worker not in jumped[:1]:
             yield _not_finite(worker, len(refused) - 1, history)
 
 
@@ -46,6 +45,15 @@ def _jumps_now(worker: JobWorker, history: History) -> bool:
     return before is None or before.incarnation != worker.incarnation or before.jumps < worker.jumps
 
 
+def _refused_now(worker: JobWorker, history: History) -> bool:
+    """Whether a push with NaN or infinity was refused lately."""
+    if not worker.error.startswith("NotFinite"):
+        return False
+    since = history.window(RECENT)
+    before = None if since is None else since.workers.get(worker.name)
+    return before is None or before.error_time < worker.error_time
+
+
 def _jump(worker: JobWorker, others: int) -> Finding:
     name, first = worker.name, f", before those of {others} others" if others else ""
     at, times = f"{worker.jumped_at:,}", f"{worker.jump:,.0f}"
@@ -55,8 +63,8 @@ def _jump(worker: JobWorker, others: int) -> Finding:
         name,
         f"gradients of worker {name!r} were {times} times as large as usual from update {at} on{first}, in "
         f"{worker.jumps:,} pushes: its data or its machine is wrong",
-        f"put it into quarantine (`psserver quarantine --worker {name}`) and look at its input, or limit what a push can "
-        "do: `--max-gradient-norm NORM:reject`",
+        f"put it into quarantine (`psserver quarantine --worker {name}`) and look at its input, or limit what a push "
+        "can do: `--max-gradient-norm NORM:reject`",
         step=max(0, worker.jumped_at - 1),
         quarantine=True,
         harmed=True,
