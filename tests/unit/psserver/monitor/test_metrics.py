@@ -13,24 +13,7 @@ from pswire import messages as ms
 from pswire.errors import ConfigurationError
 from pswire.job_status import ShardAnswer, merge_reports
 from pswire.tensors.values import TensorSpec
-
-WORKER = ms.WorkerStatus("w0", 1, 0, "live", 8, 2, 12, 0.5, 1, 9.0, dropped=3, cost=0.75, waited=1.5)
-VARIABLE = ms.VariableStatus(TensorSpec("W", (2, 3), "float32"), 9, 8, None, nbytes=48, bytes_in=96, bytes_out=120)
-QUEUE = ms.QueueStatus(ms.QueueSpec("train", size=10, block=10, epochs=5), 2, 15, 1)
-REPORT = ms.StatusReport(
-    1,
-    2,
-    8,
-    0,
-    variables=(VARIABLE,),
-    workers=(WORKER, replace(WORKER, name="w1", state="left"), replace(WORKER, name="w2", state="lost")),
-    nbytes=48,
-    consistency="sync:2",
-    half_pushes=1,
-    storage=ms.StorageStatus("run", 7, 30.0, journal=True, journal_bytes=99, lost_pushes=4, problem="disk full"),
-    queues=(QUEUE,),
-    totals=ms.Totals(1, 3, 1, 1),
-)
+from tests.unit.psserver.monitor.full_report import QUEUE, REPORT, VARIABLE, WORKER
 
 
 def samples(exposition):
