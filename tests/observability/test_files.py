@@ -74,7 +74,6 @@ def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not()
         assert f"`{alert}`" in (ROOT / "docs" / "observability.md").read_text(), alert
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

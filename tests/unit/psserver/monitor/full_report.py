@@ -29,6 +29,16 @@ REPORT = ms.StatusReport(
 )
 
 
+def samples(exposition):
+    """The value of each sample of ours, by its name and the values of its labels, in the order of their names."""
+    text, _ = exposition
+    return {
+        (sample.name.removeprefix("paramserver_"), *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
 def families(text):
     """Type, help and labels of each family in the text of `/metrics`, by its name."""
     return {

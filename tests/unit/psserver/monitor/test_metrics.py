@@ -4,7 +4,6 @@ import sys
 from dataclasses import replace
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from psserver.measurements import Measurements
 from psserver.monitor.metric_families import MAX_LABELLED, MAX_QUEUES
@@ -13,17 +12,7 @@ from pswire import messages as ms
 from pswire.errors import ConfigurationError
 from pswire.job_status import ShardAnswer, merge_reports
 from pswire.tensors.values import TensorSpec
-from tests.unit.psserver.monitor.full_report import QUEUE, REPORT, VARIABLE, WORKER
-
-
-def samples(exposition):
-    """The value of each sample of ours, by its name and the values of its labels, in the order of their names."""
-    text, _ = exposition
-    return {
-        (sample.name.removeprefix("paramserver_"), *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(text.decode())
-        for sample in family.samples
-    }
+from tests.unit.psserver.monitor.full_report import QUEUE, REPORT, VARIABLE, WORKER, samples
 
 
 def shard(report=REPORT, measured=None, **options):
