@@ -4,7 +4,6 @@ Options become a `ServerConfig`, errors become one line. Each command imports it
 orchestrator runs `health` every few seconds: this module must not import numpy or rich.
 """
 
-import logging
 import math
 import signal
 from collections.abc import Callable
@@ -36,6 +35,8 @@ from pswire.addresses import DEFAULT_ADDRESS, check_address, local_address
 from pswire.channel import check_health
 from pswire.command_group import InterruptibleGroup
 from pswire.errors import ParamServerError
+from pswire.log_options import LogOptions, log_options
+from pswire.logs import identify
 from pswire.parsed_option import Parsed
 from pswire.security.credentials import Credentials
 from pswire.specs.checkpoints import JournalSync, parse_checkpoint_every
@@ -91,7 +92,6 @@ def _field(name: str, text: str, kind: Any = None, **settings: Any) -> Callable[
     return option(flags, type=kind, default=default, help=text, **settings)
 
 
-_LEVEL = click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
 _POLICY, _HANDLING = Parsed("POLICY", parse_consistency), Parsed("HANDLING", parse_staleness)
 _SHARD, _SIZE, _TIME = Parsed("I/N", parse_shard), Parsed("SIZE", parse_size), {"kind": float, "metavar": "SECONDS"}
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -188,8 +188,8 @@ _MEMORY = "80 % of the memory of the machine or its container"
     show_default="every caller may do everything",
 )
 @_field("insecure", "Let other machines reach a server without TLS, or without knowing who calls.")
-@option("--log-level", type=_LEVEL, default="warning", help="The lowest level that is logged to standard error.")
-def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None:  # noqa: ANN401 - of ServerConfig
+@log_options("info")
+def serve_command(shard: tuple[int, int], logs: LogOptions, **fields: Any) -> None:  # noqa: ANN401 - of ServerConfig
     """Serve one shard until SIGTERM or Ctrl-C, or with --linger until its job is over.
 
     A server that is ready prints one line with its address. The first Ctrl-C lets calls in progress finish, a second
@@ -225,7 +225,8 @@ def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None
     end_at_once(signal.SIGTERM, 0)  # nothing is served yet
     from psserver.cli.serve import serve_until_signal
 
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logs.set_up()
+    identify("shard", shard[0], lambda: None)
     fields["journal_sync"] = JournalSync(fields["journal_sync"])
     serve_until_signal(ServerConfig(shard=shard[0], shards=shard[1], default_key=None, **fields))
 

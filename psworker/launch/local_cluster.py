@@ -155,14 +155,15 @@ class LocalCluster:
         if name in job.server_names:
             command = job.server_command(job.server_names.index(name), self._addresses.get(name))
             environment, on_lines = child_environment(os.environ, None, 1), self._server_lines
-            environment |= config.server_environment(job.security.server_options(self._tokens))
+            environment = config.server_environment({"log_level": "warning"}) | environment
+            environment |= config.server_environment(job.security.server_options(self._tokens) | job.log_options)
             held += [self._folder.lock] if self._folder else []
         else:
             command = job.worker_command(name, self._servers())
             environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
             folder = None if job.run_folder is None else job.run_folder.path.absolute()
             worker_options = {**job.worker_options, "checkpoint_dir": folder, "progress": "off"}
-            worker_options |= asdict(self._credentials(Role.WORKER))
+            worker_options |= asdict(self._credentials(Role.WORKER)) | job.log_options
             # one that starts late takes part in the job of the others, although these may have finished it
             environment |= config.environment({**worker_options, "resume": True, "name_key": self._name_key})
             self._reports.started(name)
@@ -302,13 +303,13 @@ class LocalCluster:
 
     def _say(self, name: str, text: str) -> None:
         """Log and show a line about a process."""
-        lines = [f"psworker: {time.strftime('%H:%M:%S')} {text}"]
-        self._log(name, lines)
-        self._show(name, "stderr", lines)
+        text = f"psworker: {time.strftime('%H:%M:%S')} {text}"
+        self._log(name, [text])
+        self._guarded(self._display.process_event, name, text)
 
     def _log(self, name: str, lines: list[str]) -> None:
         if self._folder and (problem := self._folder.log(name, lines)):
-            self._show(name, "stderr", [f"psworker: {problem}"])
+            self._guarded(self._display.process_event, name, f"psworker: {problem}")
 
     def _show(self, name: str, stream: Stream, lines: list[str]) -> None:
         self._guarded(self._display.lines, name, stream, lines)
