@@ -38,8 +38,10 @@ class Origin:
 
     def fields(self) -> dict[str, object]:
         """`shard` or `worker`, and `step`, as far as they are known."""
-        step = self.step()
-        return ({self.kind: self.name} if self.kind else {}) | ({} if step is None else {"step": step})
+        fields: dict[str, object] = {self.kind: self.name} if self.kind else {}
+        if (step := self.step()) is not None:
+            fields["step"] = step
+        return fields
 
 
 def text_line(record: logging.LogRecord, origin: Origin) -> str:

@@ -380,7 +380,7 @@ def local(
     _refuse_windows("psworker local")
     # imported here, since `run` needs neither rich nor grpc
     from psworker.launch.cluster_security import ClusterSecurity
-    from psworker.launch.display import make_display
+    from psworker.launch.display.choice import make_display
     from psworker.launch.job import Job
     from psworker.launch.local_cluster import LocalCluster
 
@@ -401,7 +401,7 @@ def local(
     except ConfigurationError as error:
         raise click.BadParameter(str(error), param_hint="--workers") from None
     names = job.worker_names + job.server_names
-    display = make_display("off" if quiet else progress, names, log_format=logs.form, quiet=quiet)
+    display = make_display(progress, names, title=Path(script).name, log_format=logs.form, quiet=quiet)
     cluster = LocalCluster(job, display)
     try:
         outcome = cluster.run()

@@ -26,7 +26,7 @@ from pswire.security.token_files import Role
 from pswire.status_client import StatusClient
 from pswire.system.host import cores
 from psworker import config
-from psworker.launch.display import Display
+from psworker.launch.display.plain import Display
 from psworker.launch.job import Job, child_environment
 from psworker.launch.processes import OnLines, ParentPipe, Process, Stream, signals_handled
 from psworker.launch.reports import Reports

@@ -9,17 +9,24 @@ from pswire.messages import QueueStatus
 
 #: Time constants, in seconds, of the moving averages of rates and of costs, which are of single batches.
 RATE_SMOOTHING, COST_SMOOTHING = 1.0, 0.5
+#: Seconds between two points of a worker's recent costs, and how many points are kept.
+COST_INTERVAL, COST_POINTS = 1.0, 24
 #: Seconds of the past from which the rest is estimated, at most and at least, and between two of its moments.
 LONGEST_PAST, SHORTEST_PAST, PAST_INTERVAL = 30.0, 3.0, 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerProgress:
-    """One worker now: its status, its recent steps per second, and the recent mean of its losses, None before one."""
+    """One worker now: its status, its recent steps per second, and the recent mean of its losses, None before one.
+
+    `costs` are earlier values of `cost`, the oldest first, one each `COST_INTERVAL`; `noted`: when the last was.
+    """
 
     status: JobWorker
     rate: float = 0.0
     cost: float | None = None
+    costs: tuple[float, ...] = ()
+    noted: float = -math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +46,7 @@ class Progress:
     `seconds` count from the beginning. The step was `first` at the first status, None before one: a resumed job, or one
     that this process joins, does not begin at 0. It was last seen there when it `began`, and to increase when it
     `advanced`. `past` are moments of the last `LONGEST_PAST` seconds. `problem` says why there is no newer status;
-    empty when there is.
+    empty when there is. `job` is the last status, None before one.
     """
 
     workers: tuple[WorkerProgress, ...] = ()
@@ -51,6 +58,7 @@ class Progress:
     problem: str = ""
     queues: tuple[QueueStatus, ...] = ()
     past: tuple[_Moment, ...] = ()
+    job: JobStatus | None = None
 
     @property
     def steps(self) -> int:
@@ -62,6 +70,12 @@ class Progress:
         """The data queue that is read: of those that are not at their end the least advanced one; else the last one."""
         open_ones = [queue for queue in self.queues if queue.done != queue.spec.total]
         return min(open_ones, key=_fraction, default=self.queues[-1] if self.queues else None)
+
+    @property
+    def fraction(self) -> float | None:
+        """The part of the data queue that is done, from 0 to 1; None without one, or if it has no end."""
+        queue = self.queue
+        return queue.done / queue.spec.total if queue is not None and queue.spec.total else None
 
     @property
     def seconds_left(self) -> float | None:
@@ -106,7 +120,7 @@ def follow(before: Progress, job: JobStatus, seconds: float) -> Progress:
     workers = {worker.status.name: worker for worker in before.workers}
     for status in job.workers:
         worker = workers.get(status.name, WorkerProgress(JobWorker(status.name)))
-        workers[status.name] = _follow_worker(worker, status, elapsed)
+        workers[status.name] = _follow_worker(worker, status, elapsed, seconds)
     first = job.global_step if before.first is None else min(before.first, job.global_step)
     now = Progress(
         workers=tuple(workers[name] for name in sorted(workers, key=lambda name: (len(name), name))),  # 9 before 10
@@ -116,6 +130,7 @@ def follow(before: Progress, job: JobStatus, seconds: float) -> Progress:
         began=seconds if job.global_step == first else before.began,
         advanced=before.advanced if job.global_step == before.step else seconds,
         queues=job.queues,
+        job=job,
     )
     return replace(now, past=_past(before.past, now))
 
@@ -131,13 +146,19 @@ def _past(before: tuple[_Moment, ...], now: Progress) -> tuple[_Moment, ...]:
     return (*past, _Moment(now.seconds, queue.spec.name, queue.done, now.step))
 
 
-def _follow_worker(before: WorkerProgress, status: JobWorker, elapsed: float) -> WorkerProgress:
+def _follow_worker(before: WorkerProgress, status: JobWorker, elapsed: float, seconds: float) -> WorkerProgress:
     rate = max(0, status.steps - before.status.steps) / elapsed if elapsed > 0 else before.rate
-    return WorkerProgress(
+    cost = before.cost if status.loss is None else _smoothed(before.cost, status.loss, elapsed / COST_SMOOTHING)
+    now = WorkerProgress(
         status,
         _smoothed(before.rate or None, rate, elapsed / RATE_SMOOTHING) if status.state == "live" else 0.0,
-        before.cost if status.loss is None else _smoothed(before.cost, status.loss, elapsed / COST_SMOOTHING),
+        cost,
+        before.costs,
+        before.noted,
     )
+    if cost is None or seconds - before.noted < COST_INTERVAL or status.steps == before.status.steps:
+        return now
+    return replace(now, costs=(*before.costs, cost)[-COST_POINTS:], noted=seconds)
 
 
 def _smoothed(before: float | None, now: float, elapsed: float) -> float:

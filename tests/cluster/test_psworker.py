@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from pswire.addresses import DEFAULT_ADDRESS
 from psworker.launch import local_cluster
 from psworker.launch.cli import main
-from psworker.launch.display import Display
+from psworker.launch.display.plain import Display
 from psworker.launch.job import Job
 from tests.commands import free_address
 from tests.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import

@@ -14,7 +14,9 @@ from rich.console import Console
 
 from pswire.job_status import JobWorker, ShardAnswer, merge_reports
 from pswire.messages import QueueSpec, QueueStatus, StatusReport, WorkerStatus
-from psworker.launch.display import Display, make_display, table
+from psworker.launch.display.choice import make_display
+from psworker.launch.display.dashboard import table
+from psworker.launch.display.plain import Display
 from psworker.progress.progress import COST_SMOOTHING, RATE_SMOOTHING, Progress, WorkerProgress, follow, starting
 from psworker.progress.text import clock, step_line, summary_line
 from psworker.progress.watch import Watch
