@@ -1,6 +1,5 @@
 """Bars and sparklines of characters, for terminals. Pure functions of numbers; every result has the width asked for."""
 
-import itertools
 import math
 from collections.abc import Sequence
 
@@ -50,5 +49,5 @@ def _shares(values: Sequence[float], width: int) -> list[float]:
     count = len(values)
     if count <= width:
         return list(values)
-    edges = [cell * count // width for cell in range(width + 1)]
-    return [sum(values[one:two]) / (two - one) for one, two in itertools.pairwise(edges)]
+    shares = [values[cell * count // width : (cell + 1) * count // width] for cell in range(width)]
+    return [sum(share) / len(share) for share in shares]

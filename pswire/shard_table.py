@@ -13,9 +13,12 @@ NONE = "–"
 STATE_STYLES = {"live": "green", "left": "dim", "starting": "dim", "lost": "bold red", "silent": "bold red"}
 
 
-def shard_table(answers: Sequence[ShardAnswer], title: str | None = None, *, addresses: bool = True) -> FittedTable:
-    """A row per shard; checkpoints and journals have columns if there are any."""
-    columns = tuple(one for one in _SHARDS if addresses or one.header != "address")
+def shard_table(answers: Sequence[ShardAnswer], title: str | None = None, *, short: bool = False) -> FittedTable:
+    """A row per shard; checkpoints and journals have columns if there are any.
+
+    The `short` table is for beside others: its header is one line, and it has neither addresses nor staleness.
+    """
+    columns = tuple([one for one in _SHARDS if one.header in _SHORT]) if short else _SHARDS
     if any(answer.report is not None and answer.report.storage.folder for answer in answers):
         columns += _STORAGE
     return FittedTable(columns, answers, title, lambda column, text, row: STATE_STYLES.get(text, ""))
@@ -71,3 +74,5 @@ _STORAGE = (
     Column("checkpoint", _of_report(lambda report: _checkpoint(report.storage)), 5),
     Column("journal", _of_report(lambda report: _journal(report.storage)), 6, number=True),
 )
+
+_SHORT = ("shard", "step", "memory", "pushes/s", "in/s", "out/s")

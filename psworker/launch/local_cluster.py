@@ -20,6 +20,7 @@ from functools import partial
 from pswire.addresses import local_address, remote_address
 from pswire.channel import check_health
 from pswire.errors import ParamServerError
+from pswire.job_status import JobStatus
 from pswire.security.credentials import Credentials
 from pswire.security.local_tokens import LocalTokens
 from pswire.security.token_files import Role
@@ -45,6 +46,8 @@ NOTE_INTERVAL = 2.0
 
 #: Seconds between two requests for the status.
 STATUS_INTERVAL = 0.25
+#: Of so many, one asks for events too.
+DETAIL_EVERY = 4
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LISTENING = re.compile(r"^psserver: .*\blistening on (\S+)$", re.MULTILINE)
@@ -84,6 +87,7 @@ class LocalCluster:
         self._name_key = secrets.token_hex(16)  # a worker that is started again takes its place at once
         self._reports = Reports()
         self._watch: Watch | None = None
+        self._asked = 0
         self._stopping = False
         self._failed = ""  # the process because of which the job ends
 
@@ -128,11 +132,16 @@ class LocalCluster:
         show = partial(self._guarded, self._display.show)
         with (
             StatusClient(self._servers(), self._credentials(Role.ADMIN)) as client,
-            Watch(client.ask, show, job.worker_names, interval=STATUS_INTERVAL) as self._watch,
+            Watch(partial(self._ask, client), show, job.worker_names, interval=STATUS_INTERVAL) as self._watch,
         ):
             for name in job.worker_names:
                 self._start(name)
             self._wait(partial(self._unfinished, job.worker_names))
+
+    def _ask(self, client: StatusClient, timeout: float) -> JobStatus:
+        """The status of the job; every `DETAIL_EVERY`-th one with its detail, which is larger."""
+        self._asked += 1
+        return client.ask(timeout, detail=self._asked % DETAIL_EVERY == 1)
 
     def _credentials(self, role: Role) -> Credentials:
         return self._job.security.credentials(self._tokens, role)

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pswire.job_status import JobStatus, JobWorker
-from pswire.messages import QueueStatus
+from pswire.messages import EventReport, QueueStatus
 
 #: Time constants, in seconds, of the moving averages of rates and of costs, which are of single batches.
 RATE_SMOOTHING, COST_SMOOTHING = 1.0, 0.5
 #: Seconds between two points of a worker's recent costs, and how many points are kept.
 COST_INTERVAL, COST_POINTS = 1.0, 24
+#: Newest events of the job that are kept.
+MOST_EVENTS = 4
 #: Seconds of the past from which the rest is estimated, at most and at least, and between two of its moments.
 LONGEST_PAST, SHORTEST_PAST, PAST_INTERVAL = 30.0, 3.0, 0.5
 
@@ -46,7 +48,8 @@ class Progress:
     `seconds` count from the beginning. The step was `first` at the first status, None before one: a resumed job, or one
     that this process joins, does not begin at 0. It was last seen there when it `began`, and to increase when it
     `advanced`. `past` are moments of the last `LONGEST_PAST` seconds. `problem` says why there is no newer status;
-    empty when there is. `job` is the last status, None before one.
+    empty when there is. `job` is the last status, None before one; `events` are the
+    newest ones, the last one first, as of the last status with a detail.
     """
 
     workers: tuple[WorkerProgress, ...] = ()
@@ -59,6 +62,7 @@ class Progress:
     queues: tuple[QueueStatus, ...] = ()
     past: tuple[_Moment, ...] = ()
     job: JobStatus | None = None
+    events: tuple[EventReport, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -131,8 +135,17 @@ def follow(before: Progress, job: JobStatus, seconds: float) -> Progress:
         advanced=before.advanced if job.global_step == before.step else seconds,
         queues=job.queues,
         job=job,
+        events=_newest_events(job) or before.events,
     )
     return replace(now, past=_past(before.past, now))
+
+
+def _newest_events(job: JobStatus) -> tuple[EventReport, ...]:
+    """The newest events of all shards, the last one first; of those that several shards report alike, the newest."""
+    details = [answer.report.detail for answer in job.answers if answer.report is not None]
+    events = [event for detail in details if detail is not None for event in detail.events[-4 * MOST_EVENTS :]]
+    newest = {event.text: event for event in sorted(events, key=lambda event: event.time)}
+    return tuple(sorted(newest.values(), key=lambda event: -event.time)[:MOST_EVENTS])
 
 
 def _past(before: tuple[_Moment, ...], now: Progress) -> tuple[_Moment, ...]:

@@ -364,7 +364,8 @@ def test_the_live_display_has_no_line_wider_than_the_terminal_and_only_the_summa
     first, *shown = [line for line in lines if line and " | " not in line]  # a slow worker may say for whom it waits
     assert (code, first[:20]) == (0, "psworker: servers at"), written
     assert [line for line in shown if len(line) > columns] == []
-    assert any(re.match(r"\d.* s · epoch \d+ of 10 · step \d+.* · \d:\d\d left", line) for line in shown)
+    assert any(re.match(r"\d:\d\d · train.py · 3 of 3 workers live", line) for line in shown)
+    assert any(re.match(r"█.* \d+ % · epoch \d+ of 10 · step \d+.* · \d:\d\d left", line) for line in shown)
     assert any(re.match(r"worker-2 +live +\d+ +\d+ +", line) for line in shown)
     assert re.match(r"800 steps in .* s", shown[-1])
 

@@ -9,10 +9,9 @@ from rich.text import Text
 
 from pswire.bars import bar, sparkline
 from pswire.fitted_table import Column, FittedTable, printable
-from pswire.job_status import JobStatus
 from pswire.messages import EventReport
 from pswire.shard_table import NONE, shard_table
-from psworker.launch.display import colors
+from psworker.launch.display.colors import name_style, state_style
 from psworker.launch.display.rows import chosen, fitted_rows
 from psworker.progress.progress import Progress, WorkerProgress
 from psworker.progress.text import clock, fit, rate_text, step_line
@@ -39,7 +38,7 @@ def dashboard(
     block characters.
     """
     answers = () if job.job is None else job.job.answers
-    notes = ([*findings][-MOST_NOTES:] + _events(job.job))[:MOST_NOTES]
+    notes = [*findings, *map(_event_note, job.events)][:MOST_NOTES]
     rows = fitted_rows(height, len(job.workers), len(answers), len(notes))
     blocks: list[list[RenderableType]] = [[_bar_line(job, width, unicode=unicode)]]
     if rows.header:
@@ -48,13 +47,13 @@ def dashboard(
     if rows.workers:
         blocks.append([table(job, shown, unicode=unicode)] if shown else [])
         if more:
-            blocks[-1].append(Text(_cut(f"  {more}" if shown else more[4:], width), colors.MINOR))
+            blocks[-1].append(Text(_cut(f"  {more}" if shown else more[4:], width), "minor"))
     if rows.shards:
         some = answers if len(answers) <= rows.shards else answers[: rows.shards - 1]
-        shards = shard_table(some, addresses=False)._replace(style=_style)
+        shards = shard_table(some, short=True)._replace(style=_style)
         blocks.append([shards] if some else [])
         if len(some) < len(answers):
-            blocks[-1].append(Text(f"  and {len(answers) - len(some)} more shards", colors.MINOR))
+            blocks[-1].append(Text(f"  and {len(answers) - len(some)} more shards", "minor"))
     if rows.notes:
         blocks.append([Text(_cut(printable(one.text), width), _note_style(one)) for one in notes[: rows.notes]])
     lines: list[RenderableType] = []
@@ -63,11 +62,13 @@ def dashboard(
     return Group(*lines)
 
 
-def table(job: Progress, workers: Sequence[WorkerProgress], *, unicode: bool = True) -> FittedTable:
-    """One row per worker. Costs of the past, drops, tensor transports and waits have columns only if there are any.
+def table(job: Progress, workers: Sequence[WorkerProgress] | None = None, *, unicode: bool = True) -> FittedTable:
+    """One row per worker, by default of all.
 
-    Columns depend on all workers of the job, so that they stay while others are shown.
+    Costs of the past, drops, tensor transports and waits have columns only if any worker of the job has them, so that
+    the columns stay while other workers are shown.
     """
+    workers = job.workers if workers is None else workers
     statuses = [worker.status for worker in job.workers]
     columns = [
         Column("worker", lambda one: one.status.name, shortest=12, cut=True),
@@ -87,7 +88,7 @@ def table(job: Progress, workers: Sequence[WorkerProgress], *, unicode: bool = T
     if any(status.waiting_for for status in statuses):
         columns.append(Column("waiting for", lambda one: one.status.waiting_for or NONE, 2, shortest=24, cut=True))
     numbers = {worker.status.name: number for number, worker in enumerate(job.workers)}
-    of_row = [colors.NAMES[numbers[worker.status.name] % len(colors.NAMES)] for worker in workers]
+    of_row = [name_style(numbers[worker.status.name]) for worker in workers]
 
     def style(column: Column, text: str, row: int) -> str:
         return of_row[row] if column.header in ("worker", "trend") else _style(column, text, row)
@@ -96,7 +97,7 @@ def table(job: Progress, workers: Sequence[WorkerProgress], *, unicode: bool = T
 
 
 def _style(column: Column, text: str, row: int) -> str:
-    return colors.STATES.get(text, "")
+    return state_style(text)
 
 
 def _number(value: float | None, form: str) -> str:
@@ -121,27 +122,15 @@ def _bar_line(job: Progress, width: int, *, unicode: bool) -> Text:
     done, left = bar(fraction, min(_MOST_BAR, width // 4), unicode=unicode)
     percentage = f" {int(100 * fraction)} % · "
     rest = step_line(job, width - len(done + left + percentage))
-    return Text.assemble((done, colors.BAR), (left, colors.MINOR), (percentage, "bold"), rest)
+    return Text.assemble((done, "bar"), (left, "minor"), (percentage, "bold"), rest)
 
 
-def _events(job: JobStatus | None) -> list[Note]:
-    """The newest events of all shards, the last one first; of events that several shards report, one."""
-    reports = [answer.report for answer in job.answers if answer.report is not None] if job else []
-    events = [event for report in reports if report.detail is not None for event in report.detail.events]
-    events.sort(key=lambda event: -event.time)
-    notes: dict[str, Note] = {}
-    for event in events:
-        if event.text not in notes and len(notes) < MOST_NOTES:
-            notes[event.text] = Note(_event_text(event), event.warning)
-    return list(notes.values())
-
-
-def _event_text(event: EventReport) -> str:
-    return f"{time.strftime('%H:%M:%S', time.localtime(event.time))} {event.text}"
+def _event_note(event: EventReport) -> Note:
+    return Note(f"{time.strftime('%H:%M:%S', time.localtime(event.time))} {event.text}", event.warning)
 
 
 def _note_style(note: Note) -> str:
-    return colors.WARNING if note.warning else colors.MINOR
+    return "warning" if note.warning else "minor"
 
 
 def _cut(text: str, width: int) -> str:

@@ -9,7 +9,6 @@ from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from psworker.launch.display import colors
 from psworker.launch.display.dashboard import MOST_NOTES, Note, dashboard
 from psworker.launch.display.plain import Display
 from psworker.launch.processes import Stream
@@ -48,7 +47,7 @@ class LiveDisplay(Display):
 
     def note(self, text: str) -> None:
         """Replace the picture."""
-        self._replace(Text(text, style=colors.MINOR))
+        self._replace(Text(text, style="minor"))
 
     def show(self, job: Progress) -> None:
         """Replace the picture."""
@@ -61,7 +60,7 @@ class LiveDisplay(Display):
         """A new finding of the guard: a line above the picture, and the newest ones in it."""
         with self._at_once():
             self._findings.append(finding)
-            self._consoles["stderr"].print(Text(finding.text, colors.WARNING), highlight=False, soft_wrap=True)
+            self._consoles["stderr"].print(Text(finding.text, "warning"), highlight=False, soft_wrap=True)
 
     def _replace(self, picture: RenderableType) -> None:
         with self._at_once():

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from psworker.launch.display import colors
+from psworker.launch.display.colors import name_style, themed
 from psworker.launch.display.dashboard import Note
 from psworker.launch.processes import Stream
 from psworker.progress.progress import Progress
@@ -35,9 +35,9 @@ class Display(ExitStack):
         super().__init__()
         self._progress, self._quiet, self._next = progress, quiet, PLAIN_INTERVAL
         self._width = max(map(len, names))
-        self._styles = {name: colors.NAMES[number % len(colors.NAMES)] for number, name in enumerate(names)}
+        self._styles = {name: name_style(number) for number, name in enumerate(names)}
         self._lock = threading.RLock()
-        self._consoles = {"stdout": Console(), "stderr": Console(stderr=True)}
+        self._consoles = {"stdout": themed(Console()), "stderr": themed(Console(stderr=True))}
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # the terminal's encoding may lack a worker's characters
                 stream.reconfigure(errors="replace")
