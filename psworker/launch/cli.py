@@ -29,6 +29,7 @@ from pswire.specs.encodings import ENCODINGS, parse_compression
 from pswire.system.host import process_name, refuse_windows
 from pswire.system.signals import end_at_once
 from psworker import config
+from psworker.launch.http_option import HTTP_ADDRESS, LocalCommand
 from psworker.launch.processes import blas_threads
 from psworker.launch.run_folder import RunFolder
 from psworker.launch.script import SIGTERM_CODE, run_script
@@ -240,7 +241,7 @@ def run(
     sys.exit(run_script(script, arguments, debug=debug, sigterm_code=sigterm_code, launched=launched))
 
 
-@main.command(context_settings=_COMMAND)
+@main.command(cls=LocalCommand, context_settings=_COMMAND)
 @_option("--workers", type=_POSITIVE, metavar="N", default=2, help="Number of workers.")
 @_option(
     "--shards", type=_POSITIVE, metavar="N", default=1, help="Server processes, among which the variables are divided."
@@ -338,6 +339,12 @@ def run(
     help="Write each push to disk before it is answered, so that none is ever lost.",
 )
 @_option("--resume", is_flag=True, help="Continue the run in --run-dir where it stopped.")
+@_option(
+    "--http",
+    type=HTTP_ADDRESS,
+    show_default="no page; a free port without a value",
+    help="Show the job on a live page at this address (psserver monitor), whose URL is printed.",
+)
 @_script_command
 def local(
     debug: bool,
@@ -367,6 +374,7 @@ def local(
     \b
       psworker local train.py
       psworker local --workers 4 --shards 2 train.py --epochs 3
+      psworker local --workers 4 --http train.py
       psworker local --workers 3 --consistency bounded:2 train.py
       psworker local --workers 3 --restarts 5 train.py
       psworker local --bind 0.0.0.0:7070 --tls-cert server.crt --tls-key server.key --tls-ca ca.crt train.py

@@ -20,7 +20,8 @@ class Job:
     `psworker run`, by name, which workers get in their environment. A worker that fails is started again up to
     `restarts` times; so is a server if there is a `run_folder` from which it can restore its state. `bind` has the
     address on which each server listens, by default a free port of the loopback interface; `security` is what they ask
-    for. `log_level` and `log_format` are those of all processes; "": as each has it by default, of servers "warning".
+    for. `http` is the address of the live page; None: there is none. `log_level` and `log_format` are those of all
+    processes; "": as each has it by default, of servers and the page's process "warning".
 
     Raises `ConfigurationError` for fewer workers than a synchronous update waits for, and for servers that other
     machines would reach without TLS or tokens.
@@ -41,6 +42,7 @@ class Job:
     security: ClusterSecurity = field(default_factory=ClusterSecurity)
     log_level: str = ""
     log_format: str = ""
+    http: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse a job that would wait for more workers than it has."""
@@ -54,6 +56,8 @@ class Job:
         if not self.bind:
             object.__setattr__(self, "bind", shard_addresses("127.0.0.1", self.shards))
         self.security.check(self.bind)
+        if self.http is not None:
+            self.security.check([self.http])
 
     @property
     def worker_names(self) -> list[str]:
@@ -77,6 +81,11 @@ class Job:
         options += ["--no-shared-memory"] * (not self.worker_options.get("shared_memory", True))
         options += self.run_folder.server_options() if self.run_folder else []
         return ["psserver", "serve", "--bind", bind or self.bind[shard], "--shard", f"{shard}/{self.shards}", *options]
+
+    def monitor_command(self, servers: Sequence[str]) -> list[str]:
+        """Module and arguments of the live page."""
+        assert self.http is not None
+        return ["psserver", "monitor", ",".join(servers), "--http", self.http, *self.security.page_options(self.http)]
 
     def worker_command(self, name: str, servers: Sequence[str]) -> list[str]:
         """Module and arguments of a worker."""

@@ -51,6 +51,9 @@ DETAIL_EVERY = 4
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LISTENING = re.compile(r"^psserver: .*\blistening on (\S+)$", re.MULTILINE)
+#: The name of the process with the live page, and its line.
+MONITOR = "monitor"
+_PAGE = re.compile(r"^psserver: monitor at (\S+)$", re.MULTILINE)
 #: The lines of a server that are not shown.
 _ROUTINE = re.compile(r"^psserver: .*\b(?:listening on|stopped at) ")
 
@@ -129,6 +132,8 @@ class LocalCluster:
         if self._tokens is not None:
             self._tokens.publish(self._servers())
         self._guarded(self._display.notice, self._servers_line())
+        if job.http is not None:
+            self._start(MONITOR)
         show = partial(self._guarded, self._display.show)
         with (
             StatusClient(self._servers(), self._credentials(Role.ADMIN)) as client,
@@ -167,6 +172,13 @@ class LocalCluster:
             environment = config.server_environment({"log_level": "warning"}) | environment
             environment |= config.server_environment(job.security.server_options(self._tokens) | job.log_options)
             held += [self._folder.lock] if self._folder else []
+        elif name == MONITOR:
+            command = job.monitor_command(self._servers())
+            environment, on_lines = child_environment(os.environ, None, 1), self._monitor_lines()
+            environment = config.server_environment({"log_level": "warning"}) | environment
+            shown = asdict(self._credentials(Role.OBSERVER))
+            shown["client_token_file"] = shown.pop("token_file")
+            environment |= config.server_environment(shown | job.log_options)
         else:
             command = job.worker_command(name, self._servers())
             environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
@@ -189,7 +201,8 @@ class LocalCluster:
         self._stopping = True
         self._restarts.cancel()
         server_grace = CHECKPOINT_TIMEOUT if self._job.run_folder else SERVER_GRACE
-        for names, grace in ((self._job.worker_names, WORKER_GRACE), (self._job.server_names, server_grace)):
+        others = [MONITOR, *self._job.server_names]
+        for names, grace in ((self._job.worker_names, WORKER_GRACE), (others, server_grace)):
             running = partial(self._unfinished, names)
             self._kill(names, signal.SIGTERM)
             if not self._wait(running, grace, "to stop"):
@@ -232,6 +245,9 @@ class LocalCluster:
             self._say_why_stopped(process)
             return
         if process.code == 0 and name in self._job.worker_names:
+            return
+        if name == MONITOR:
+            self._say(name, f"{process.describe_exit()}; the job goes on without the live page")
             return
         pause = self._restarts.schedule(name, time.monotonic()) if self._restartable(process) else None
         if pause is None:
@@ -303,6 +319,19 @@ class LocalCluster:
                     self._post(self._addresses.__setitem__, server.name, address)
             except ParamServerError as error:
                 self._post(self._on_error, error)
+
+    def _monitor_lines(self) -> OnLines:
+        """A function that reads where the live page is, and shows it with a token that opens it; and other lines."""
+        query = "" if self._tokens is None else f"?token={self._tokens.read(Role.OBSERVER)}"
+
+        def read(monitor: Process, stream: Stream, lines: list[str]) -> None:
+            self._log(monitor.name, lines)
+            if others := [line for line in lines if not _PAGE.match(line)]:
+                self._show(monitor.name, stream, others)
+            for url in _PAGE.findall("\n".join(lines)):
+                self._guarded(self._display.notice, f"psworker: live page at {url}{query}")
+
+        return read
 
     def _worker_lines(self, worker: Process, stream: Stream, lines: list[str]) -> None:
         written, shown = self._reports.read(worker.name, lines) if stream == "stderr" else (lines, lines)
