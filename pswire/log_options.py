@@ -32,8 +32,13 @@ class LogOptions:
             set_up_logs(self.level, self.form, ("",))
 
 
-def log_options(default: str | None, shown: str | None = None) -> Callable[[_Command], Callable[..., Any]]:
-    """The options, for a command that gets them as `logs`; `default` is the level, `shown` its description in help."""
+def log_options(
+    default: str | None, shown: str | None = None, *, prefix: str = ""
+) -> Callable[[_Command], Callable[..., Any]]:
+    """The options, for a command that gets them as `logs`; `default` is the level, `shown` its description in help.
+
+    The names of their environment variables begin with `prefix`, by default that of the command.
+    """
 
     def decorated(command: _Command) -> Callable[..., Any]:
         @wraps(command)
@@ -45,6 +50,7 @@ def log_options(default: str | None, shown: str | None = None) -> Callable[[_Com
         level = click.option(
             "--log-level",
             type=click.Choice(LEVELS, case_sensitive=False),
+            envvar=f"{prefix}_LOG_LEVEL" if prefix else None,
             default=default,
             show_default=shown or True,
             show_envvar=True,
@@ -53,6 +59,7 @@ def log_options(default: str | None, shown: str | None = None) -> Callable[[_Com
         form = click.option(
             "--log-format",
             type=click.Choice(FORMATS),
+            envvar=f"{prefix}_LOG_FORMAT" if prefix else None,
             default="text",
             show_default=True,
             show_envvar=True,

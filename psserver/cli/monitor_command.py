@@ -20,7 +20,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @option("--http-cert", type=_FILE, show_default="no TLS", help="The certificate of the page and its chain, in PEM.")
 @option("--http-key", type=_FILE, show_default="no TLS", help="Its private key.")
 @option("--insecure", is_flag=True, help="Let other machines reach a page without TLS, or without tokens.")
-@log_options("info")
+@log_options("info", prefix="PSSERVER")
 @credentials_options
 def monitor_command(
     addresses: tuple[str, ...],
