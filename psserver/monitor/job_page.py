@@ -8,7 +8,7 @@ from pathlib import Path
 
 from psserver.monitor.collector import Collector, Guard
 from psserver.monitor.http_server import HttpServer
-from psserver.monitor.metrics import Exposition, job_metrics
+from psserver.monitor.metrics import Exposition, FreshMetrics, job_metrics
 from psserver.monitor.site import Site
 from psserver.monitor.tls import HttpCertificates
 from psserver.monitor.viewers import TokenCheck
@@ -92,7 +92,7 @@ def job_page(
         collector.samples,
         TokenCheck(check),
         ready or collector.problem,
-        partial(metrics, collector),
+        FreshMetrics(partial(metrics, collector)),
         port=server.port,
         loopback=is_local(server.address),
         secure=server.tls is not None,

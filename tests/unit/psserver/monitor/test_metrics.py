@@ -7,9 +7,9 @@ import pytest
 
 from psserver.measurements import Measurements
 from psserver.monitor.metric_families import MAX_LABELLED, MAX_QUEUES
-from psserver.monitor.metrics import job_metrics, shard_metrics
+from psserver.monitor.metrics import FORMATS, FreshMetrics, job_metrics, shard_metrics
 from pswire import messages as ms
-from pswire.errors import ConfigurationError
+from pswire.errors import ConfigurationError, Unavailable
 from pswire.job_status import ShardAnswer, merge_reports
 from pswire.tensors.values import TensorSpec
 from tests.unit.psserver.monitor.full_report import QUEUE, REPORT, VARIABLE, WORKER, samples
@@ -124,6 +124,26 @@ def test_the_metrics_of_a_job_say_which_shards_answer_and_what_the_guard_has_fou
         ("guard_findings", "not_finite"): 1,
     }
     assert {name: found.get(name) for name in expected} == expected
+
+
+def test_however_often_they_are_asked_for_metrics_are_made_once_a_second_for_each_format(monkeypatch):
+    now, made = 100.0, []
+    monkeypatch.setattr("psserver.monitor.metrics.time.monotonic", lambda: now)
+
+    def make(accept):
+        made.append(accept)
+        return accept.encode(), "text"
+
+    metrics = FreshMetrics(make)
+    accepted = ["", "text/html", f"{FORMATS[0]}; q=0.9, text/plain", f"{FORMATS[0]}; version=0.0.1", "*/*"]
+    assert [metrics(accept)[0].decode() for accept in accepted] == ["", "", FORMATS[0], FORMATS[0], ""]
+    assert made == ["", FORMATS[0]]
+    now += 1.0
+    metrics("")
+    assert made == ["", FORMATS[0], ""]
+    monkeypatch.setattr("psserver.monitor.metrics.PATIENCE", 0.01)
+    with metrics._lock, pytest.raises(Unavailable, match="try again"):
+        metrics("")
 
 
 def test_without_prometheus_client_the_error_names_the_extra(monkeypatch):

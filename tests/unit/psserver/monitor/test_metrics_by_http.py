@@ -98,7 +98,7 @@ def test_a_monitor_has_the_metrics_of_the_job_and_says_what_to_install_if_their_
             monkeypatch.delattr("psserver.monitor.metric_families")
             monkeypatch.delitem(sys.modules, "psserver.monitor.metric_families")
             monkeypatch.setitem(sys.modules, "prometheus_client", None)
-            status, reason = get(f"{http.url}metrics")
+            status, reason = get(f"{http.url}metrics", OPENMETRICS)
     found = samples(text)
     assert (found["job_shard_up", server.address], found["job_shards",], found["job_workers", "live"]) == (1, 1, 1)
     assert (status, "pip install 'paramserver[metrics]'" in reason) == (501, True)
