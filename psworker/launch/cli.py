@@ -28,6 +28,7 @@ from pswire.system.host import refuse_windows
 from pswire.system.signals import end_at_once
 from psworker import config
 from psworker.launch.processes import blas_threads
+from psworker.launch.run_commands import plot_command, runs_command
 from psworker.launch.run_folder import RunFolder
 from psworker.launch.script import SIGTERM_CODE, run_script
 
@@ -393,3 +394,7 @@ def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...]
     if outcome.last_lines:
         click.echo("Its last lines:\n" + "\n".join(f"  {line}" for line in outcome.last_lines), err=True)
     sys.exit(outcome.code)
+
+
+main.add_command(plot_command)
+main.add_command(runs_command)
