@@ -307,7 +307,8 @@ def run(
     "--run-dir",
     type=click.Path(file_okay=False),
     metavar="DIR",
-    help="Folder for the checkpoints of the servers and the logs of all processes; new or empty, unless --resume.",
+    help="Folder for the checkpoints of the servers, the logs of all processes, and what `psworker runs` and `psworker "
+    "plot` show; new or empty, unless --resume.",
 )
 @_option(
     "--checkpoint-every",

@@ -64,8 +64,8 @@ def _size(text: str) -> tuple[int, int]:
     if found is None:
         raise ConfigurationError(f"a size is WIDTHxHEIGHT in pixels, such as 960x600, got {text!r}")
     width, height = int(found[1]), int(found[2])
-    if not (200 <= width <= 10_000 and 150 <= height <= 10_000):
-        raise ConfigurationError(f"a picture has from 200x150 to 10000x10000 pixels, got {text}")
+    if not (400 <= width <= 10_000 and 300 <= height <= 10_000):
+        raise ConfigurationError(f"a picture has from 400x300 to 10000x10000 pixels, got {text}")
     return width, height
 
 

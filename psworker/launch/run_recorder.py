@@ -75,17 +75,17 @@ class RunRecorder:
             self._next_write = time.monotonic() + WRITE_INTERVAL
             self._write(replace(self._run.lives[-1], results=results(progress, {})))
 
-    def asking(self, ask: Callable[[float, bool], JobStatus]) -> Callable[[float], JobStatus]:
+    def asking(self, ask: Callable[..., JobStatus]) -> Callable[[float], JobStatus]:
         """A function that asks for the status, each `DETAIL_INTERVAL` with the events of shards, which it records.
 
-        `ask` gets a timeout in seconds, and whether the answer should have details.
+        `ask` gets a timeout in seconds, and `detail=`: whether the answer should have details.
         """
 
         def ask_and_record(timeout: float) -> JobStatus:
             detail = time.monotonic() >= self._next_detail
             if detail:
                 self._next_detail = time.monotonic() + DETAIL_INTERVAL
-            status = ask(timeout, detail)
+            status = ask(timeout, detail=detail)
             self.events.follow(answer.report for answer in status.answers if answer.report is not None)
             return status
 
@@ -122,7 +122,7 @@ class RunRecorder:
 def _earlier(folder: Path) -> Run:
     """The run in a folder, whose last life is over; a new one if there is none. A damaged file is put aside."""
     path = folder / run_file.NAME
-    new = Run(f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:8]}", ())
+    new = Run(id=f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:8]}", lives=())
     if not path.exists():
         return new
     try:
@@ -140,7 +140,7 @@ def _earlier(folder: Path) -> Run:
 def results(progress: Progress, restarts: Mapping[str, int]) -> Results:
     """What a job has reached by its progress."""
     workers = progress.workers[:MAX_WORKERS]
-    costs = [one.cost for one in workers if one.cost is not None]
+    costs = [one.status.cost for one in workers if one.status.cost is not None]
     pushes = [(one.status.mean_staleness, one.status.steps) for one in workers if one.status.mean_staleness is not None]
     steps = sum(count for _, count in pushes)
     return Results(
@@ -157,7 +157,7 @@ def results(progress: Progress, restarts: Mapping[str, int]) -> Results:
                 one.status.steps,
                 one.status.dropped,
                 one.status.mean_staleness,
-                one.cost,
+                one.status.cost,
                 restarts.get(one.status.name, 0),
             )
             for one in workers

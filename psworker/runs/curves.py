@@ -140,18 +140,19 @@ def _rate(points: Sequence[Point], position: Callable[[Point], float]) -> Curve:
 
 
 def _marks(run: RunData, by: str, curves: Sequence[Curve]) -> Iterable[Mark]:
-    """Events of the kinds of `MARKS` within the curves; of workers that join, those that were there before."""
+    """Events of the kinds of `MARKS` within the curves; not the first joins of the workers that the launcher starts."""
     position = positions(run, by)
     high = max((curve.x[-1] for curve in curves if curve.x), default=-math.inf)
-    known: set[str] = {f"worker-{number}" for number in range(_workers(run))}
-    last: dict[tuple[str, str], float] = {}
-    joined: set[str] = set()
+    new = {f"worker-{number}" for number in range(_workers(run))}  # of those, who have not joined yet
+    last: dict[tuple[str, str], RunEvent] = {}
     for event in run.events:
-        about = event.kind, event.worker
-        again, last[about] = event.time - last.get(about, -math.inf) < _SAME, event.time
-        first = event.kind == "joined" and event.worker in known and event.worker not in joined
-        if event.kind == "joined":
-            joined.add(event.worker)
+        before = last.setdefault((event.kind, event.worker), event)
+        again = before.source != event.source and event.time - before.time < _SAME
+        if not again:
+            last[event.kind, event.worker] = event
+        first = event.kind == "joined" and event.worker in new
+        if event.kind in ("joined", "lost"):
+            new.discard(event.worker)
         if event.kind in MARKS and not again and not first and (x := position(event)) <= high:
             yield Mark(x, event.kind, event.worker)
 

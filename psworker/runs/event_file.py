@@ -9,11 +9,14 @@ import time as clock
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pswire.errors import ConfigurationError
-from pswire.messages import EventReport, StatusReport
 from pswire.security.private_files import write_atomically
 from psworker.runs.json_lines import JsonLines
+
+if TYPE_CHECKING:  # numpy is not loaded for a list of runs
+    from pswire.messages import EventReport, StatusReport
 
 NAME = "events.jsonl"
 #: Bytes of a file, above which its older half is left out; and characters of an event's text.
@@ -74,7 +77,7 @@ class RunEvents:
             now = clock.time() if time is None else time
             self._append([RunEvent(now, self._step if step is None else step, source, kind, level, text, worker)])
 
-    def follow(self, reports: Iterable[StatusReport]) -> None:
+    def follow(self, reports: Iterable["StatusReport"]) -> None:
         """Append the events of these reports that are new; those of a shard have numbers (`StatusDetail`)."""
         with self._lock:
             for report in reports:
@@ -82,7 +85,7 @@ class RunEvents:
                 events = () if report.detail is None else report.detail.events
                 self._append([_from_report(report.shard, one) for one in self._new(report.shard, events)])
 
-    def _new(self, shard: int, events: Sequence[EventReport]) -> Sequence[EventReport]:
+    def _new(self, shard: int, events: "Sequence[EventReport]") -> "Sequence[EventReport]":
         """Those after the last one; all of them if another process of the server has begun to count again."""
         if not events:
             return ()
@@ -127,7 +130,7 @@ class RunEvents:
             self.problem = f"{self._path} cannot be written: {error.strerror}"
 
 
-def _from_report(shard: int, event: EventReport) -> RunEvent:
+def _from_report(shard: int, event: "EventReport") -> RunEvent:
     level = "warning" if event.warning else "info"
     return RunEvent(event.time, event.global_step, f"shard {shard}", event.kind, level, event.text, event.worker)
 

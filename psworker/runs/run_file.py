@@ -125,14 +125,14 @@ class Life:
         return "running" if alive else "interrupted"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """A run: its id, and its lives, the first one first; `omitted` after the first one are not in the file."""
 
-    id: str
-    lives: tuple[Life, ...]
-    omitted: int = 0
     format: int = FORMAT
+    id: str
+    omitted: int = 0
+    lives: tuple[Life, ...]
 
     def with_life(self, life: Life) -> "Run":
         """The run with one more life, and without the second oldest if there are more than `MAX_LIVES`."""
