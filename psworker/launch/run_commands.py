@@ -13,7 +13,7 @@ from pswire.errors import ConfigurationError, ParamServerError
 from pswire.parsed_option import Parsed
 
 _option = partial(click.option, show_default=True, show_envvar=True)
-_folder = click.Path(exists=True, file_okay=False, path_type=Path)
+_folder = click.Path(path_type=Path)  # that it exists is checked when it is read
 
 
 class _Command(click.Command):
@@ -76,7 +76,7 @@ def _size(text: str) -> tuple[int, int]:
     default="cost",
     metavar="VALUE",
     help="The vertical axis: cost, staleness, steps_per_second, learning_rate, gradient_norm, dropped, or a tag of "
-    "the program (`session.summary.scalar`).",
+    "the program's own scalars.",
 )
 @_option("--workers", is_flag=True, help="Show a thin line for each worker, too.")
 @_option(

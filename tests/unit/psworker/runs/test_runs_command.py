@@ -140,7 +140,7 @@ def test_a_comparison_of_runs_without_points_has_the_results_of_the_launcher(mak
     [
         (["--compare", "a"], "--compare needs two or more folders"),
         (["--cost", "1", "a"], "--cost needs --compare"),
-        (["nowhere"], "'nowhere' does not exist"),
+        (["nowhere"], "there is no folder nowhere"),
         (["--compare", "a", "empty"], "empty/run.json cannot be read: No such file or directory"),
     ],
 )
