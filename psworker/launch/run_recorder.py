@@ -10,7 +10,7 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,7 +18,6 @@ from statistics import fmean
 from typing import Self
 
 from pswire.errors import ConfigurationError, DamagedFile
-from pswire.job_status import JobStatus
 from pswire.system.host import cores
 from pswire.v1.paramserver_pb2 import DESCRIPTOR
 from psworker.launch.job import Job
@@ -28,8 +27,8 @@ from psworker.runs.event_file import RunEvents
 from psworker.runs.process_identity import ProcessIdentity
 from psworker.runs.run_file import Life, Option, Results, Run, Start, WorkerResult
 
-#: Seconds between two writes of `run.json` while a run lasts, and between two requests for the events of shards.
-WRITE_INTERVAL, DETAIL_INTERVAL = 10.0, 1.0
+#: Seconds between two writes of `run.json` while a run lasts.
+WRITE_INTERVAL = 10.0
 #: Packages whose versions are recorded.
 PACKAGES = ("paramserver", "numpy", "grpcio", "protobuf", "numba")
 #: Workers whose results are recorded, at most.
@@ -41,8 +40,8 @@ _HIDDEN = "***"
 class RunRecorder:
     """Writes the record of one life of a run in `folder`, the newest of its lives if there are others.
 
-    The thread that shows the progress calls `follow` and `asking`, the main thread `complete` when that thread has
-    ended; any thread may add to `events`. `problem` says why `run.json` is not up to date, "" if it is. Raises
+    The thread that shows the progress calls `follow`, the main thread `end` when that thread has ended; any thread may
+    add to `events`. `problem` says why `run.json` is not up to date, "" if it is. Raises
     `ConfigurationError` if the file cannot be written.
     """
 
@@ -53,7 +52,6 @@ class RunRecorder:
         self._run = run.with_life(Life(start, time.time(), updated=time.time()))
         run_file.write_run(folder, self._run)
         self._next_write = self._begin + WRITE_INTERVAL
-        self._next_detail = self._begin
         self.events = RunEvents(folder)
 
     @property
@@ -74,26 +72,6 @@ class RunRecorder:
         if time.monotonic() >= self._next_write:
             self._next_write = time.monotonic() + WRITE_INTERVAL
             self._write(replace(self._run.lives[-1], results=results(progress, {})))
-
-    def asking(self, ask: Callable[..., JobStatus]) -> Callable[[float], JobStatus]:
-        """A function that asks for the status, each `DETAIL_INTERVAL` with the events of shards, which it records.
-
-        `ask` gets a timeout in seconds, and `detail=`: whether the answer should have details.
-        """
-
-        def ask_and_record(timeout: float) -> JobStatus:
-            detail = time.monotonic() >= self._next_detail
-            if detail:
-                self._next_detail = time.monotonic() + DETAIL_INTERVAL
-            status = ask(timeout, detail=detail)
-            self.events.follow(answer.report for answer in status.answers if answer.report is not None)
-            return status
-
-        return ask_and_record
-
-    def want_events(self) -> None:
-        """Have the next request for the status ask for the events of shards, whenever the last one was."""
-        self._next_detail = self._begin
 
     def end(
         self,

@@ -6,7 +6,7 @@ Events come from the shards, by their numbers, from the launcher, whose processe
 import json
 import threading
 import time as clock
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,8 @@ from pswire.security.private_files import write_atomically
 from psworker.runs.json_lines import JsonLines
 
 if TYPE_CHECKING:  # numpy is not loaded for a list of runs
-    from pswire.messages import EventReport, StatusReport
+    from pswire.job_status import JobStatus
+    from pswire.messages import EventReport
 
 NAME = "events.jsonl"
 #: Bytes of a file, above which its older half is left out; and characters of an event's text.
@@ -77,10 +78,10 @@ class RunEvents:
             now = clock.time() if time is None else time
             self._append([RunEvent(now, self._step if step is None else step, source, kind, level, text, worker)])
 
-    def follow(self, reports: Iterable["StatusReport"]) -> None:
-        """Append the events of these reports that are new; those of a shard have numbers (`StatusDetail`)."""
+    def follow(self, status: "JobStatus") -> None:
+        """Append the events in the reports of shards that are new; those of a shard have numbers (`StatusDetail`)."""
         with self._lock:
-            for report in reports:
+            for report in [answer.report for answer in status.answers if answer.report is not None]:
                 self._step = max(self._step or 0, report.global_step) if report.shard else report.global_step
                 events = () if report.detail is None else report.detail.events
                 self._append([_from_report(report.shard, one) for one in self._new(report.shard, events)])

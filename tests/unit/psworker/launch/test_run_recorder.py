@@ -10,7 +10,7 @@ import pytest
 
 from pswire.errors import ConfigurationError
 from pswire.job_status import JobStatus, JobWorker, merge_reports
-from pswire.messages import EventReport, StatusDetail, StatusReport, WorkerStatus
+from pswire.messages import StatusReport, WorkerStatus
 from pswire.specs.checkpoints import EverySteps
 from pswire.specs.consistency import Synchronous
 from psworker.launch import run_recorder
@@ -18,7 +18,6 @@ from psworker.launch.job import Job
 from psworker.launch.run_folder import RunFolder
 from psworker.launch.run_recorder import RunRecorder, results, start_of, without_secrets
 from psworker.progress.progress import follow, starting
-from psworker.runs.event_file import read_events
 from psworker.runs.run_file import read_run
 
 SECRET = "c2VjcmV0IHdvcmRz"
@@ -158,36 +157,6 @@ def test_results_are_written_now_and_then_while_a_run_lasts(tmp_path, monkeypatc
         steps.append(read_run(tmp_path).lives[0].results.step)
     assert steps == [0] * 10 + [10] * 10 + [20] * 5
     assert read_run(tmp_path).lives[0].seconds == 20.0
-
-
-def test_the_shards_are_asked_for_their_events_once_a_second_and_once_more_when_wanted(tmp_path, monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(run_recorder.time, "monotonic", lambda: now[0])
-    asked = []
-
-    def ask(timeout, detail=False):
-        asked.append(detail)
-        number = len(asked)
-        detail = (
-            StatusDetail(events=(EventReport(number, float(number), "epoch", f"event {number}"),)) if detail else None
-        )
-        return merge_reports([_answer(StatusReport(0, 1, number, 0, detail=detail))])
-
-    recorder = RunRecorder(tmp_path, a_start(tmp_path))
-    wrapped = recorder.asking(ask)
-    for quarter in range(9):
-        now[0] = 100.0 + quarter / 4
-        assert wrapped(2.0).global_step == quarter + 1
-    recorder.want_events()
-    wrapped(2.0)
-    assert asked == [True, *[False] * 3, True, *[False] * 3, True, True]
-    assert [event.text for event in read_events(tmp_path)[0]] == ["event 1", "event 5", "event 9", "event 10"]
-
-
-def _answer(report):
-    from pswire.job_status import ShardAnswer
-
-    return ShardAnswer("host:1", report)
 
 
 def test_a_folder_that_is_full_is_an_error_at_the_start_and_a_problem_later(tmp_path, monkeypatch):

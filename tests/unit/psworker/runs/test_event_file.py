@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from pswire.job_status import ShardAnswer, merge_reports
 from pswire.messages import EventReport, StatusDetail, StatusReport
 from psworker.runs import event_file
 from psworker.runs.event_file import RunEvents, read_events
@@ -18,6 +19,10 @@ def report(shard, *events, step=0):
     return StatusReport(shard, 2, step, 0, detail=StatusDetail(events=listed))
 
 
+def status(*reports):
+    return merge_reports([ShardAnswer("host:1", report) for report in reports])
+
+
 def texts(folder):
     events, problem = read_events(folder)
     assert problem == ""
@@ -26,9 +31,9 @@ def texts(folder):
 
 def test_each_event_of_a_shard_is_written_once_although_reports_repeat_it(tmp_path):
     events = RunEvents(tmp_path)
-    events.follow([report(0, (1, 10.0)), report(1, (1, 10.5))])
-    events.follow([report(0, (1, 10.0), (2, 11.0)), report(1, (1, 10.5))])
-    events.follow([report(0, (2, 11.0), (3, 12.0)), StatusReport(1, 2, 0, 0)])
+    events.follow(status(report(0, (1, 10.0)), report(1, (1, 10.5))))
+    events.follow(status(report(0, (1, 10.0), (2, 11.0)), report(1, (1, 10.5))))
+    events.follow(status(report(0, (2, 11.0), (3, 12.0)), StatusReport(1, 2, 0, 0)))
     assert texts(tmp_path) == ["0:1@10.0", "1:1@10.5", "0:2@11.0", "0:3@12.0"]
     first = json.loads((tmp_path / "events.jsonl").read_text().splitlines()[0])
     assert first == {
@@ -45,17 +50,17 @@ def test_each_event_of_a_shard_is_written_once_although_reports_repeat_it(tmp_pa
 @pytest.mark.parametrize("again", [((1, 20.0),), ((1, 20.0), (2, 21.0)), ((1, 20.0), (2, 21.0), (3, 22.0))])
 def test_the_events_of_a_server_that_was_started_again_are_new_ones_whatever_their_numbers(tmp_path, again):
     events = RunEvents(tmp_path)
-    events.follow([report(0, (1, 10.0), (2, 11.0))])
-    events.follow([report(0, *again)])
+    events.follow(status(report(0, (1, 10.0), (2, 11.0))))
+    events.follow(status(report(0, *again)))
     assert texts(tmp_path) == ["0:1@10.0", "0:2@11.0", *(f"0:{number}@{time}" for number, time in again)]
 
 
 def test_an_event_of_the_launcher_has_the_step_that_the_shards_reported_last(tmp_path):
     events = RunEvents(tmp_path)
     events.add("started", "first", time=1.0)
-    events.follow([report(0, step=40), report(1, step=39)])
+    events.follow(status(report(0, step=40), report(1, step=39)))
     events.add("ended", "second", worker="worker-0", level="warning", time=2.0)
-    events.follow([report(0, step=30)])  # it has gone back to a checkpoint
+    events.follow(status(report(0, step=30)))  # it has gone back to a checkpoint
     events.add("guard", "third", source="guard", time=3.0)
     found, _ = read_events(tmp_path)
     assert [(one.source, one.step, one.level) for one in found] == [
