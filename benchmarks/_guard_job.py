@@ -5,6 +5,7 @@ all workers are equally slow, and a push misses one update of each of the others
 """
 
 import argparse
+import itertools
 import json
 import math
 import time
@@ -12,7 +13,7 @@ import time
 import numpy as np
 
 import psworker as ps
-from psworker import config, datasets, nn, ops
+from psworker import config, datasets, ops
 
 BATCH = 50
 #: Pushes of the chief between two lines with its mean cost.
@@ -30,7 +31,7 @@ class Network:
                 ps.Variable((random.normal(size=shape) * math.sqrt(2 / shape[0])).astype(dtype), name=f"W{number}"),
                 ps.Variable(np.zeros(shape[1], dtype), name=f"b{number}"),
             )
-            for number, shape in enumerate(zip(sizes, sizes[1:], strict=False))
+            for number, shape in enumerate(itertools.pairwise(sizes))
         ]
 
     def logits(self, x):

@@ -19,6 +19,9 @@ from pswire.specs.schedules import rate
 #: Moments that are kept, and the seconds between two of them at least.
 MAX_MOMENTS, INTERVAL = 120, 0.9
 
+#: Updates of a job that counts as begun just now.
+FRESH = 1000
+
 #: Moments of which the median is the cost of a time.
 SMOOTHED = 5
 
@@ -42,19 +45,19 @@ class History:
     """Moments in order, the last one is the present.
 
     Attributes:
-        first: the cost of the first status that had one: that of untrained variables, unless they were restored.
-        lowest, peak: the lowest and the highest smoothed cost since then.
-        lowest_step: the global step at which it was the lowest.
+        first: the median of the workers' first losses, when they were first seen; None before.
+        fresh: that was near the beginning of the job, so these are losses of untrained variables.
+        lowest: the lowest smoothed cost since then, and `lowest_step` the global step of it.
     """
 
     def __init__(self) -> None:
         self.first: float | None = None
+        self.fresh = False
         self._forget()
 
     def _forget(self) -> None:
         self.moments: deque[Moment] = deque(maxlen=MAX_MOMENTS)
         self.lowest: float | None = None
-        self.peak: float | None = None
         self.lowest_step = 0
 
     def add(self, job: JobStatus, seconds: float) -> bool:
@@ -65,8 +68,9 @@ class History:
         moment = Moment(seconds, job, workers, None)
         moment = replace(moment, cost=_median([one.cost for one in moment.training]))
         self._notice_restart(job)
-        if self.first is None and moment.cost is not None and math.isfinite(moment.cost):
-            self.first = moment.cost
+        first = None if self.first is not None else _median([one.first_loss for one in moment.training])
+        if first is not None and math.isfinite(first):
+            self.first, self.fresh = first, job.global_step <= FRESH
         if self.moments and seconds - self.moments[-1].seconds < INTERVAL:
             return False
         self.moments.append(moment)
@@ -74,7 +78,6 @@ class History:
         if cost is not None and math.isfinite(cost):
             if self.lowest is None or cost < self.lowest:
                 self.lowest, self.lowest_step = cost, job.global_step
-            self.peak = cost if self.peak is None else max(self.peak, cost)
         return True
 
     def _notice_restart(self, job: JobStatus) -> None:
@@ -87,6 +90,11 @@ class History:
             self._forget()
         elif job.global_step < before.global_step:
             self._forget()
+
+    @property
+    def peak(self) -> float | None:
+        """The highest cost of the workers in training, the median of them; None before there is one."""
+        return _median([one.peak_cost for one in self.now.training])
 
     @property
     def now(self) -> Moment:

@@ -31,7 +31,7 @@ LEAST_STALENESS = 1.0
 FALLEN, RISEN, RISEN_TO = 0.7, 2.0, 0.6
 
 #: A cost is stuck when it was so many times the first one, and is still more than this part of it.
-PEAK, STUCK = 1.3, 0.8
+PEAK, STUCK = 1.15, 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def instability(history: History) -> Instability | None:
     if lowest <= FALLEN * first and cost >= max(RISEN * lowest, RISEN_TO * first):
         seen = f"the cost has risen from {lowest:.3g} to {cost:.3g}"
         return Instability(seen, stale, workers, history.lowest_step)
-    if plain and peak >= PEAK * first and cost >= STUCK * first:
+    if plain and history.fresh and peak >= PEAK * first and cost >= STUCK * first:
         step = now.job.global_step
         seen = f"the cost began at {first:.3g}, rose to {peak:.3g} and is {cost:.3g} after {step:,} updates"
         return Instability(seen, stale, workers, 0)
