@@ -14,7 +14,7 @@ class Event:
     """One line of a kind, about a `worker` if there is one; a `warning` if something went wrong, if only for a while.
 
     Kinds are "joined", "resumed", "left", "lost", "stalled", "job", "stopped", "checkpoint", "restored", "lost_pushes",
-    "block" and "epoch".
+    "block", "epoch" and "guard".
     """
 
     kind: str
@@ -69,6 +69,27 @@ def job_begins(job: Job, before: JobReport) -> Event:
 def job_stopped(member: Member, reason: str) -> Event:
     """A worker has stopped the training of all."""
     return Event("stopped", f"worker {member.name!r} has stopped the job: {reason}", worker=member.name)
+
+
+def job_stopped_by(by: str, reason: str) -> Event:
+    """An operator or a guard has stopped the training of all."""
+    return Event("stopped", f"{by} has stopped the job: {reason}", warning=True)
+
+
+def quarantined(worker: str, reason: str) -> Event:
+    """Pushes of a worker are dropped from now on."""
+    text = f"pushes of worker {worker!r} are dropped from now on, by {reason}"
+    return Event("guard", text, warning=True, worker=worker)
+
+
+def released(worker: str, reason: str) -> Event:
+    """Pushes of a worker are applied again."""
+    return Event("guard", f"pushes of worker {worker!r} are applied again, by {reason}", worker=worker)
+
+
+def learning_rates_scaled(factor: float, reason: str) -> Event:
+    """All learning rates were multiplied."""
+    return Event("guard", f"all learning rates were multiplied by {factor:.4g}, by {reason}", warning=True)
 
 
 def cut_skipped(number: int, reason: str) -> Event:

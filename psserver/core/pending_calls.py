@@ -128,6 +128,7 @@ class PendingCalls:
         assert isinstance(push, ms.Push)
         self.abandon(member, result)  # a held push would settle an older number later
         member.steps += 1
+        member.counts.empty += 1
         if push.loss is not None:
             member.loss = push.loss
             member.counts.add_loss(push.loss)
@@ -137,6 +138,19 @@ class PendingCalls:
         self._set_answer(
             call, push, ms.Pushed(ms.Outcome.APPLIED, 0, self.global_step, frontier=self.frontier, cut=cut)
         )
+
+    def quarantine(self, member: Member, result: StepResult) -> None:
+        """Wait for no pushes of a worker; one that is held will be dropped when the worker repeats it."""
+        held = [call for call in self._calls.values() if call.member is member and call.held]
+        self._end(held, Unavailable("pushes of this worker are dropped from now on: repeat it"), result)
+        if member.training:
+            self._members.progress.stall(member)
+        self.decide(result)
+
+    def drop_quarantined(self, call: PendingCall, result: StepResult) -> None:
+        """Drop a push of a worker that is in quarantine, whatever the policy; it is pending for its values only."""
+        self.abandon(call.member, result)  # a push that was held before would settle an older number later
+        self._drop(call, f"quarantine: {call.member.quarantined}", result)
 
     def abandon(self, member: Member, result: StepResult) -> None:
         """End the calls of a worker that has sent a newer message."""
@@ -338,7 +352,7 @@ class PendingCalls:
             if (loss := push.loss) is not None:
                 member.loss = loss
                 member.counts.add_loss(loss)
-            member.counts.add_gradients(push.gradients, call.magnitudes, self._store.variables)
+            member.counts.add_gradients(push.gradients, call.magnitudes, self._store.variables, self.global_step)
             if push.shards:
                 member.last_push = ms.LastPush(member.name, member.incarnation, push.sequence, push.shards)
             self.stalenesses[staleness if staleness < EXACT else rounded(staleness)] += 1

@@ -8,6 +8,7 @@ outside, in `psserver.runtime.executor` and `psserver.rpc.server`.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NoReturn
@@ -32,10 +33,12 @@ from psserver.core.state import ShardState, VariableArrays
 from psserver.core.status import detail, worker_status
 from psserver.core.variables.array_tasks import StepResult, TasksPending
 from psserver.core.variables.element_checks import Inspection, Magnitudes, inspect, is_gradient
+from psserver.core.variables.rounding import MAX_SAMPLED, SECONDS_BETWEEN_SAMPLES
 from psserver.core.variables.store import Store
 from psserver.core.variables.variable import Variable
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, StateLost, Unavailable, UnknownVariable, WrongShard
+from pswire.optimizers import UpdateSpec
 from pswire.specs.consistency import (
     Asynchronous,
     Consistency,
@@ -110,6 +113,7 @@ class Shard:
         """Make the parts of a job, all of them empty."""
         shard, shards, staleness = self.shard, self.shards, self._staleness
         self._repeated = self._lost_pushes = 0
+        self._next_samples = -math.inf  # a time; no part of the state, and decides nothing
         self._changes: list[ms.Change] = []
         self._explanations: tuple[Callable[[str], str], Callable[[str], str]] | None = None  # until the next change
         self._invariants = JobInvariants(shard, shards, identity)
@@ -126,6 +130,8 @@ class Shard:
         self._store = Store(self._memory_limit, strength, aggregate)
         self._store.places = lambda: self._invariants.places
         self._store.copied_bytes = lambda: 0 if self.cuts.current is None else self.cuts.current.nbytes
+        # whether shard 0 decides about pushes before they come here
+        self._follows = bool(shard) and (self._consistency.decides or staleness.decides)
         ordered = not shard and shards > 1 and (self._consistency.orders or staleness.orders)
         self._update_order = UpdateOrder() if ordered else None
         self._queues = DataQueues(self._members, self.cuts)
@@ -411,6 +417,8 @@ class Shard:
                 self._stop(ticket, message, member, result)
             case ms.Reset():
                 self._reset(ticket, message, now, result)
+            case ms.Intervene():
+                self._intervene(ticket, message, result)
             case ms.Status():
                 result.replies.append(
                     ms.Reply(ticket, self.status(now, message.first_variable, with_detail=message.detail))
@@ -477,6 +485,8 @@ class Shard:
                 raise WrongShard(f"this is shard {self.shard}: workers wait for each other, and stop, on shard 0")
             case ms.Reset():
                 self._check_reset(message)
+            case ms.Intervene():
+                self._check_intervene(message)
             case ms.Renew():
                 check_gap(member, message.settled)
         shown: int = getattr(message, "cut", 0)
@@ -562,6 +572,8 @@ class Shard:
             stopped=self._queues.stopped,
         )
         result.replies.append(ms.Reply(ticket, joined))
+        if member.quarantined and new_incarnation and not self._follows:
+            self._members.progress.stall(member)
         if new_incarnation:
             self._forget([member], result)
         elif goes_back:  # it does not know of the block that it had at the cut
@@ -588,7 +600,8 @@ class Shard:
             self._explanations = self._pending.explanations(), self._barrier.explanations()
         of_push, of_barrier = self._explanations
         stalled = member.state == "live" and member.name in self._members.progress.stalled
-        return of_push(member.name) or of_barrier(member.name) or (_STALLED if stalled else "")
+        apart = f"nobody: its pushes are dropped, {member.quarantined}" if member.quarantined else _STALLED
+        return of_push(member.name) or of_barrier(member.name) or (apart if stalled or member.quarantined else "")
 
     def _settle(self, member: Member, sequence: int) -> None:
         """Note that the worker's messages up to this number are over: those that arrive later are refused."""
@@ -678,6 +691,34 @@ class Shard:
             self._begin_job(ms.Job(message.number), now, result)
         result.replies.append(ms.Reply(ticket, ms.Emptied(self.job)))
 
+    def _check_intervene(self, message: ms.Intervene) -> None:
+        for worker in (*message.quarantine, *message.release):
+            if self._members.get(worker) is None:
+                known = join_names([member.name for member in self._members.newest(10)]) or "none yet"
+                raise InvalidMessage(f"no worker {worker!r} has joined shard {self.shard}; there are: {known}")
+        if message.scale_learning_rate != 1.0:
+            self._store.check_scaled(message.scale_learning_rate)
+
+    def _intervene(self, ticket: int, message: ms.Intervene, result: StepResult) -> None:
+        reason = f"{message.by}: {message.reason}"
+        if message.stop and not self.shard and not self._queues.stopped:
+            self._queues.stop(reason, result)
+            result.events.append(events.job_stopped_by(message.by, message.reason))
+        for name in message.release:
+            self._members[name].quarantined = ""
+            result.events.append(events.released(name, reason))
+        for name in message.quarantine:
+            self._members[name].quarantined = reason
+            result.events.append(events.quarantined(name, reason))
+            if not self._follows:
+                self._pending.quarantine(self._members[name], result)
+        if message.scale_learning_rate != 1.0:
+            for optimizer, names in self._store.scale_learning_rates(message.scale_learning_rate):
+                self._note_change(message.by, names, optimizer)
+            result.events.append(events.learning_rates_scaled(message.scale_learning_rate, reason))
+        quarantined = tuple([member.name for member in self._members if member.quarantined])
+        result.replies.append(ms.Reply(ticket, ms.Intervened(self.global_step, quarantined)))
+
     # --- variables ------------------------------------------------------------------------------------------------
 
     def _register(
@@ -706,6 +747,8 @@ class Shard:
             self._update_order.settle(message.sender, message.sequence)
         if not repeated and not (message.gradients or message.shards or message.group):
             self._pending.settle_empty(call, result)
+        elif not repeated and member.quarantined and not self._follows:
+            self._pending.drop_quarantined(call, result)
         elif not repeated:
             if not member.training:
                 if member.name in self._members.progress.stalled:
@@ -734,15 +777,18 @@ class Shard:
 
     def _tune(self, ticket: int, message: ms.Tune, member: Member, result: StepResult) -> None:
         optimizer = self._store.tune(message)
-        names = message.names[:MAX_NAMED]
-        change = ms.Change(self.global_step, member.name, names, optimizer, len(message.names) - len(names))
-        self._changes = [*self._changes, change][-MAX_LISTED:]
+        self._note_change(member.name, message.names, optimizer)
         self._pending.abandon(member, result)  # a held push would settle an older number later
         if message.cut < self.cuts.late_below:
             self.cuts.keep_late(message)
         tuned = ms.Tuned(ms.Outcome.APPLIED, self.global_step)
         self._members.record(member, message.sequence, tuned)
         result.replies.append(ms.Reply(ticket, tuned))
+
+    def _note_change(self, by: str, names: Sequence[str], optimizer: UpdateSpec) -> None:
+        named = tuple(names[:MAX_NAMED])
+        change = ms.Change(self.global_step, by, named, optimizer, len(names) - len(named))
+        self._changes = [*self._changes, change][-MAX_LISTED:]
 
     # --- cuts -----------------------------------------------------------------------------------------------------
 
@@ -875,6 +921,10 @@ class Shard:
         totals = ms.Totals(len(self._store.variables), members.joined, members.live_count, queues)
         pending, half_pushes = self._pending, self._members.half_pushes
         newest, held = members.newest(MAX_LISTED), pending.held_since()
+        if now >= self._next_samples:
+            self._next_samples = now + SECONDS_BETWEEN_SAMPLES
+            for variable in islice(self._store, MAX_SAMPLED):
+                variable.rounding.due = True
         return ms.StatusReport(
             self.shard,
             self.shards,

@@ -89,6 +89,7 @@ class MemberState:
     barriers: int = 0
     clipped: int = 0
     name_key: bytes = b""
+    quarantined: str = ""
 
 
 @dataclass(frozen=True, slots=True)

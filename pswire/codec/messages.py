@@ -208,6 +208,8 @@ _MESSAGES = (
     Row(ms.Stopped, pb.StopReply),
     Row(ms.Reset, pb.ResetRequest, number=POSITIVE),
     Row(ms.Emptied, pb.ResetReply),
+    Row(ms.Intervene, pb.InterveneRequest, by=NAME, reason=TEXT, scale_learning_rate=number(0)),
+    Row(ms.Intervened, pb.InterveneReply),
     Row(ms.Register, pb.RegisterRequest),
     Row(ms.Registered, pb.RegisterReply),
     Row(ms.Pull, pb.PullRequest, known_versions=KNOWN_VERSIONS, encoding=_ENCODING),

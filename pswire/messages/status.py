@@ -28,7 +28,8 @@ class VariableStatus:
 
     `version` counts all changes, `updates` those by its optimizer; `nbytes` has the value and the slots. Of a `table`
     only rows travel. `bytes_in` are those of all gradients that were applied since the server has started, `bytes_out`
-    those of the values and slots that it has served.
+    those of the values and slots that it has served. Some elements are looked at before and after an update, once after
+    each status: of `sampled` ones with a gradient so many were `unchanged`, because the update vanished in rounding.
     """
 
     spec: TensorSpec
@@ -41,6 +42,8 @@ class VariableStatus:
     table: bool = False
     bytes_in: int = 0
     bytes_out: int = 0
+    sampled: int = 0
+    unchanged: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,10 @@ class WorkerStatus:
             bound of the magnitude of any element); `gradient_mean`: the moving average of that.
         error: why its last refused call was refused, "" if none was; `error_time`: when, in seconds since 1970.
         drop_reason: why the policy has dropped its last dropped push; "" if it has dropped none.
+        training: it pushes: from the first push of this incarnation until it is idle, out of data or gone.
+        empty: pushes of this incarnation that changed no variable.
+        jumps: pushes of this incarnation whose `gradient` was far above its usual one; `jump`: how many times as large
+            the first of them was, and `jumped_at` the global step of that.
     """
 
     name: str
@@ -97,6 +104,11 @@ class WorkerStatus:
     error: str = ""
     error_time: float = 0.0
     drop_reason: str = ""
+    training: bool = False
+    empty: int = 0
+    jumps: int = 0
+    jump: float = 0.0
+    jumped_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)

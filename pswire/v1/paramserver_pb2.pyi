@@ -704,7 +704,7 @@ class StatusRequest(_message.Message):
     def __init__(self, first_variable: _Optional[int] = ..., detail: _Optional[bool] = ...) -> None: ...
 
 class VariableStatus(_message.Message):
-    __slots__ = ("tensor", "version", "updates", "optimizer", "slots", "nbytes", "part", "table", "bytes_in", "bytes_out")
+    __slots__ = ("tensor", "version", "updates", "optimizer", "slots", "nbytes", "part", "table", "bytes_in", "bytes_out", "sampled", "unchanged")
     TENSOR_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     UPDATES_FIELD_NUMBER: _ClassVar[int]
@@ -715,6 +715,8 @@ class VariableStatus(_message.Message):
     TABLE_FIELD_NUMBER: _ClassVar[int]
     BYTES_IN_FIELD_NUMBER: _ClassVar[int]
     BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
+    SAMPLED_FIELD_NUMBER: _ClassVar[int]
+    UNCHANGED_FIELD_NUMBER: _ClassVar[int]
     tensor: Tensor
     version: int
     updates: int
@@ -725,10 +727,12 @@ class VariableStatus(_message.Message):
     table: bool
     bytes_in: int
     bytes_out: int
-    def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., version: _Optional[int] = ..., updates: _Optional[int] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., slots: _Optional[_Iterable[str]] = ..., nbytes: _Optional[int] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., table: _Optional[bool] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ...) -> None: ...
+    sampled: int
+    unchanged: int
+    def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., version: _Optional[int] = ..., updates: _Optional[int] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., slots: _Optional[_Iterable[str]] = ..., nbytes: _Optional[int] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., table: _Optional[bool] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., sampled: _Optional[int] = ..., unchanged: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("name", "incarnation", "number", "state", "steps", "staleness", "staleness_sum", "loss", "epoch", "lease_left", "dropped", "waiting_for", "tensor_transport", "chief", "clipped", "cost", "waited", "held", "encoding", "gradient", "gradient_mean", "error", "error_time", "drop_reason")
+    __slots__ = ("name", "incarnation", "number", "state", "steps", "staleness", "staleness_sum", "loss", "epoch", "lease_left", "dropped", "waiting_for", "tensor_transport", "chief", "clipped", "cost", "waited", "held", "encoding", "gradient", "gradient_mean", "error", "error_time", "drop_reason", "training", "empty", "jumps", "jump", "jumped_at")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -753,6 +757,11 @@ class WorkerStatus(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     ERROR_TIME_FIELD_NUMBER: _ClassVar[int]
     DROP_REASON_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_FIELD_NUMBER: _ClassVar[int]
+    EMPTY_FIELD_NUMBER: _ClassVar[int]
+    JUMPS_FIELD_NUMBER: _ClassVar[int]
+    JUMP_FIELD_NUMBER: _ClassVar[int]
+    JUMPED_AT_FIELD_NUMBER: _ClassVar[int]
     name: str
     incarnation: int
     number: int
@@ -777,7 +786,12 @@ class WorkerStatus(_message.Message):
     error: str
     error_time: float
     drop_reason: str
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., staleness: _Optional[int] = ..., staleness_sum: _Optional[int] = ..., loss: _Optional[float] = ..., epoch: _Optional[int] = ..., lease_left: _Optional[float] = ..., dropped: _Optional[int] = ..., waiting_for: _Optional[str] = ..., tensor_transport: _Optional[str] = ..., chief: _Optional[bool] = ..., clipped: _Optional[int] = ..., cost: _Optional[float] = ..., waited: _Optional[float] = ..., held: _Optional[float] = ..., encoding: _Optional[str] = ..., gradient: _Optional[float] = ..., gradient_mean: _Optional[float] = ..., error: _Optional[str] = ..., error_time: _Optional[float] = ..., drop_reason: _Optional[str] = ...) -> None: ...
+    training: bool
+    empty: int
+    jumps: int
+    jump: float
+    jumped_at: int
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., staleness: _Optional[int] = ..., staleness_sum: _Optional[int] = ..., loss: _Optional[float] = ..., epoch: _Optional[int] = ..., lease_left: _Optional[float] = ..., dropped: _Optional[int] = ..., waiting_for: _Optional[str] = ..., tensor_transport: _Optional[str] = ..., chief: _Optional[bool] = ..., clipped: _Optional[int] = ..., cost: _Optional[float] = ..., waited: _Optional[float] = ..., held: _Optional[float] = ..., encoding: _Optional[str] = ..., gradient: _Optional[float] = ..., gradient_mean: _Optional[float] = ..., error: _Optional[str] = ..., error_time: _Optional[float] = ..., drop_reason: _Optional[str] = ..., training: _Optional[bool] = ..., empty: _Optional[int] = ..., jumps: _Optional[int] = ..., jump: _Optional[float] = ..., jumped_at: _Optional[int] = ...) -> None: ...
 
 class Traffic(_message.Message):
     __slots__ = ("pushes", "bytes_in", "bytes_out")
@@ -1036,3 +1050,27 @@ class ResetReply(_message.Message):
     JOB_FIELD_NUMBER: _ClassVar[int]
     job: Job
     def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
+
+class InterveneRequest(_message.Message):
+    __slots__ = ("by", "reason", "stop", "quarantine", "release", "scale_learning_rate")
+    BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINE_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    SCALE_LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    by: str
+    reason: str
+    stop: bool
+    quarantine: _containers.RepeatedScalarFieldContainer[str]
+    release: _containers.RepeatedScalarFieldContainer[str]
+    scale_learning_rate: float
+    def __init__(self, by: _Optional[str] = ..., reason: _Optional[str] = ..., stop: _Optional[bool] = ..., quarantine: _Optional[_Iterable[str]] = ..., release: _Optional[_Iterable[str]] = ..., scale_learning_rate: _Optional[float] = ...) -> None: ...
+
+class InterveneReply(_message.Message):
+    __slots__ = ("global_step", "quarantined")
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    global_step: int
+    quarantined: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, global_step: _Optional[int] = ..., quarantined: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -40,6 +40,7 @@ class Member:
     last_push: LastPush | None = None
     barriers: int = 0  # that it has passed
     name_key: bytes = b""  # as in `Join`
+    quarantined: str = ""  # why its pushes are dropped; kept by later incarnations
     counts: PushCounts = field(default_factory=PushCounts)
     must_join: bool = False  # after its shard went back to an older state; its messages are refused until then
 
