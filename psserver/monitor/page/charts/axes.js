@@ -16,7 +16,7 @@ export function roundTicks(low, high, wanted) {
 
 function multiples(low, high, step) {
   const ticks = [];
-  for (let place = Math.ceil(low / step - 1e-9); place * step <= high + step * 1e-9; place += 1) ticks.push(place * step);
+  for (let place = Math.ceil(low / step - 1e-9); place * step <= high + step * 1e-9; place += 1) ticks.push(place * step + 0); // not -0
   return ticks;
 }
 

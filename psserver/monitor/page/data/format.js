@@ -61,6 +61,14 @@ export function plural(value, noun) {
   return `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 }
 
+/** An update rule with its hyperparameters: "adam (learning_rate 0.001, beta1 0.9)". */
+export function updateRule(rule) {
+  if (!rule) return "none";
+  const { kind, ...values } = rule;
+  const plain = Object.entries(values).filter(([, value]) => value !== null && typeof value !== "object");
+  return plain.length ? `${kind} (${plain.map(([name, value]) => `${name} ${value}`).join(", ")})` : kind;
+}
+
 /** A shape: "5 × 5 × 32", "scalar". */
 export function shape(sizes) {
   return sizes.length ? sizes.map(count).join(" × ") : "scalar";

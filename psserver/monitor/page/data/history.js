@@ -23,33 +23,22 @@ export function bandName(band) {
   return first === BANDS[band] ? `${first}` : `${first}–${BANDS[band]}`;
 }
 
-/** The point of the history that a sample adds. */
+/** The point that a sample adds: as psserver/monitor/history.py makes those of /api/job. */
 export function pointOf(sample) {
-  const counts = new Map();
-  for (const shard of sample.shards) {
-    for (const [atMost, pushes] of shard.stalenesses ?? []) counts.set(atMost, (counts.get(atMost) ?? 0) + pushes);
-  }
-  const most = (values) => values.reduce((largest, value) => Math.max(largest, value ?? 0), 0);
-  const { variables, cells } = sample.matrix;
-  const means = {};
-  variables.forEach((name, place) => {
-    const known = cells.map((row) => row[place]).filter((cell) => cell !== null && cell !== undefined);
-    if (known.length) means[name] = known.reduce((sum, cell) => sum + cell, 0) / known.length;
-  });
+  const pushes = ({ stalenesses }) => stalenesses.reduce((sum, [, count]) => sum + count, 0);
+  // each push is counted once: by the shard that got the most of them
+  const shard = sample.shards.reduce((most, one) => (most && pushes(most) >= pushes(one) ? most : one), null);
+  const live = sample.workers.filter(({ state }) => state === "live");
+  const row = (worker) => [worker.steps, worker.cost, worker.staleness, worker.steps_per_second];
   return {
     time: sample.time,
     step: sample.step,
-    rate: sample.rate ?? most(sample.shards.map((shard) => shard.pushes_per_second)),
-    p50: sample.p50 ?? most(sample.shards.map((shard) => shard.p50)),
-    p99: sample.p99 ?? most(sample.shards.map((shard) => shard.p99)),
-    stalenesses: [...counts],
-    workers: Object.fromEntries(
-      sample.workers.map((worker) => [
-        worker.name,
-        [worker.steps, worker.cost, worker.staleness, worker.state === "live" ? worker.steps_per_second : null],
-      ]),
-    ),
-    variables: means,
+    rate: sample.steps_per_second,
+    p50: shard?.p50,
+    p99: shard?.p99,
+    stalenesses: shard?.stalenesses ?? [],
+    workers: Object.fromEntries(live.map((worker) => [worker.name, row(worker)])),
+    variables: Object.fromEntries(sample.variables.map(({ name, staleness }) => [name, staleness])),
   };
 }
 

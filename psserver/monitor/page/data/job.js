@@ -6,6 +6,8 @@ import { History, pointOf } from "./history.js";
 export const MAX_EVENTS = 500;
 /** Seconds for which a cell of the heat map keeps its value when its worker has not pushed the variable again. */
 export const HOLD_SECONDS = 10;
+/** Rows of the heat map for workers that are gone. */
+const MAX_GONE = 16;
 
 /** The word for the state of a worker: "waiting" is live, and its push is held. */
 export function stateOf(worker) {
@@ -36,6 +38,7 @@ export class Job {
   /** Adds a sample; one that is not newer than the last is left out. Returns whether it was added. */
   add(sample) {
     if (this.latest && sample.time <= this.latest.time) return false;
+    if (this.latest?.job && sample.job && this.latest.job.number !== sample.job.number) this.history.clear();
     this.history.append(pointOf(sample));
     this.events.push(...(sample.events ?? []));
     this.events.splice(0, Math.max(0, this.events.length - MAX_EVENTS));
@@ -64,18 +67,25 @@ export class Job {
     this.latest = sample;
     const workers = [...sample.workers].sort((one, other) => one.number - other.number);
     for (const { name } of workers) if (!this.places.has(name)) this.places.set(name, this.places.size);
-    this._takeMatrix(sample.matrix, sample.time);
+    this._takeMatrix(sample.matrix, workers, sample.time);
   }
 
-  _takeMatrix({ workers, variables, cells }, now) {
+  /** `cells` has the rows of live workers only; the newest of those that are gone stay, without values. */
+  _takeMatrix({ workers: live, variables, cells }, all, now) {
+    const gone = all.filter(({ name, state }) => state !== "live" && !live.includes(name)).slice(-MAX_GONE);
+    const shown = new Set([...live, ...gone.map(({ name }) => name)]);
+    const workers = all.map(({ name }) => name).filter((name) => shown.has(name));
     const same = (one, other) => one.length === other.length && one.every((name, place) => name === other[place]);
     if (!same(workers, this.staleness.workers) || !same(variables, this.staleness.variables)) {
       this.staleness = rearranged(this.staleness, workers, variables);
     }
     const { values, times } = this.staleness;
     const wide = variables.length;
-    cells.forEach((row, line) => {
-      row.forEach((cell, place) => {
+    const rows = new Map(live.map((name, place) => [name, cells[place]]));
+    workers.forEach((name, line) => {
+      const row = rows.get(name);
+      for (let place = 0; place < wide; place += 1) {
+        const cell = row?.[place] ?? null;
         const at = line * wide + place;
         if (cell !== null) {
           values[at] = cell;
@@ -83,7 +93,7 @@ export class Job {
         } else if (now - times[at] > HOLD_SECONDS) {
           values[at] = NaN;
         }
-      });
+      }
     });
   }
 }

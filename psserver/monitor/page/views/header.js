@@ -76,9 +76,10 @@ export class Header {
 
   update(job) {
     const { job: running, stopped } = job.latest;
-    const name = running.number ? `${running.name || "job"} #${running.number}` : running.name || "no job yet";
-    setText(this._job, `${name} · ${stopped ? `stopped: ${stopped}` : running.state}`);
-    document.title = `${count(job.latest.step)} · ${running.name || "paramserver"}`;
+    const name = running?.number ? `job ${running.number}${running.name ? ` (${running.name})` : ""}` : "no job yet";
+    setText(this._job, `${name} · ${stopped ? `stopped: ${stopped}` : (running?.state ?? "no server answers")}`);
+    const title = `${count(job.latest.step)} · paramserver`;
+    if (document.title !== title) document.title = title;
     for (const update of this._figures) update(job);
   }
 

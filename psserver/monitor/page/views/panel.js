@@ -1,6 +1,6 @@
 /** The curves of one worker or variable, beside the page: shown while the address ends with #worker=... or #variable=... */
 
-import { bytes, clock, count, duration, fixed, number, shape } from "../data/format.js";
+import { bytes, clock, count, duration, fixed, number, shape, updateRule } from "../data/format.js";
 import { stateOf } from "../data/job.js";
 import { theme } from "../charts/colors.js";
 import { LineChart } from "../charts/line_chart.js";
@@ -211,7 +211,7 @@ class VariableView extends View {
     this.facts([
       ["Shape", shape(variable.shape)],
       ["Type", variable.dtype],
-      ["Optimizer", variable.optimizer ?? "none"],
+      ["Optimizer", updateRule(variable.optimizer)],
       ["Travels as", variable.table ? "rows" : "all of it"],
       ["Bytes", bytes(variable.nbytes.reduce((sum, one) => sum + one, 0))],
     ]);

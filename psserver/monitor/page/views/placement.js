@@ -1,6 +1,6 @@
 /** Placement: the shards with the variables that lie on them, sized by bytes and colored by traffic. */
 
-import { bytes, count, fixed, plural, shape } from "../data/format.js";
+import { bytes, count, fixed, plural, shape, updateRule } from "../data/format.js";
 import { Drawing, fitted } from "../charts/canvas.js";
 import { css, shade, textOn, theme } from "../charts/colors.js";
 import { Reading } from "../charts/reading.js";
@@ -44,7 +44,7 @@ export class PlacementCard extends Card {
       textColumn("Type", ({ variable }) => variable.dtype),
       numberColumn("Bytes", ({ size }) => bytes(size)),
       numberColumn("Traffic", ({ traffic }) => `${bytes(traffic)}/s`),
-      textColumn("Optimizer", ({ variable }) => variable.optimizer ?? ""),
+      textColumn("Optimizer", ({ variable }) => updateRule(variable.optimizer), "notes"),
     ]);
     this._table.node.hidden = true;
     const button = element("button", { type: "button", "aria-pressed": "false", "aria-label": "Placement as a table" }, "Table");

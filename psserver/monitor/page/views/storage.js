@@ -5,6 +5,12 @@ import { Card } from "./card.js";
 import { element, setAttribute, setText } from "./dom.js";
 import { numberColumn, Table, textColumn } from "./table.js";
 
+/** Positions of all epochs up to the end of a queue; 0: it has no end. */
+function totalOf({ size, epochs, limit }) {
+  const ends = [size * epochs, limit].filter((end) => end > 0);
+  return ends.length ? Math.min(...ends) : 0;
+}
+
 /** How far a queue is, as a bar and in percent. */
 const progressColumn = {
   title: "Done",
@@ -13,7 +19,7 @@ const progressColumn = {
     const [bar, text] = [element("progress", { max: 1 }), element("span")];
     cell.append(bar, text);
     return (queue) => {
-      const total = queue.total || 0;
+      const total = totalOf(queue);
       const share = total ? Math.min(1, queue.done / total) : 0;
       bar.hidden = !total;
       if (bar.value !== share) bar.value = share;
@@ -25,7 +31,7 @@ const progressColumn = {
 
 export class QueuesCard extends Card {
   constructor(job) {
-    super("Epochs and blocks", "quarter");
+    super("Epochs and blocks", "queues");
     this._job = job;
     const columns = [
       textColumn("Queue", ({ name }) => name, "name"),
@@ -44,7 +50,7 @@ export class QueuesCard extends Card {
 
 export class StorageCard extends Card {
   constructor(job) {
-    super("Checkpoints and journal", "quarter");
+    super("Checkpoints and journal", "storage");
     this._job = job;
     const columns = [
       textColumn("Shard", ({ shard }) => String(shard), "name"),

@@ -82,7 +82,7 @@ export class WorkersCard extends Card {
 
 export class PushesCard extends Card {
   constructor(job) {
-    super("Held and dropped pushes", "half");
+    super("Held and dropped pushes", "pushes");
     this._job = job;
     this._totals = element("p", { className: "note" });
     const columns = [
