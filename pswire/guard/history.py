@@ -75,9 +75,8 @@ class History:
             return False
         self.moments.append(moment)
         cost = self.cost()
-        if cost is not None and math.isfinite(cost):
-            if self.lowest is None or cost < self.lowest:
-                self.lowest, self.lowest_step = cost, job.global_step
+        if cost is not None and math.isfinite(cost) and (self.lowest is None or cost < self.lowest):
+            self.lowest, self.lowest_step = cost, job.global_step
         return True
 
     def _notice_restart(self, job: JobStatus) -> None:
