@@ -7,7 +7,7 @@ CLUSTER = command -v $(firstword $(COMPOSE)) > /dev/null || { echo "Docker with 
 	$(COMPOSE) --file deploy/compose.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all chaos fuzz mutants lint format docs protos locks bench clean compose-up compose-logs compose-down compose-test
+.PHONY: help demo test test-slow test-all chaos fuzz mutants lint format docs screenshots protos locks bench clean compose-up compose-logs compose-down compose-test
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -71,6 +71,9 @@ docs: $(BIN)/.installed-docs ## Build the documentation site in build/site, and 
 	$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --conf-dir docs/site --doctree-dir build/doctrees . build/site
 	$(BIN)/python -m pytest tests/repository/built_site.py
 	@echo "The site is in build/site: open build/site/index.html"
+
+screenshots: $(BIN)/.installed-dev ## Make the pictures of the documentation, of real runs in Chromium (NAMES=... selects)
+	$(BIN)/python -m tests.tools.screenshots $(NAMES)
 
 protos: $(BIN)/.installed-dev ## Regenerate pswire/v1 from protos/
 	$(BIN)/python -m grpc_tools.protoc --proto_path=protos --python_out=. --pyi_out=. --grpc_python_out=. protos/pswire/v1/*.proto

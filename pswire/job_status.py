@@ -55,7 +55,8 @@ class JobWorker:
     `state` is "starting" before it joins, then the worst of all shards: "lost" before "left" before "live".
     `lease_left` is the least, in seconds, None unless it is live. `mean_staleness` is over its pushes to all shards,
     None before the first. `tensor_transport` says how its tensors travel, which may differ between shards. Shard
-    0 reports whether it is `chief`.
+    0 reports whether it is `chief`. `cost` and `drop_reason` are those of the first shard that has them, `held`,
+    `waited` and `gradient` the largest of any shard, and `error` is the last one.
     """
 
     name: str
@@ -72,6 +73,15 @@ class JobWorker:
     tensor_transport: str = ""
     chief: bool = False
     clipped: int = 0
+    cost: float | None = None
+    waited: float = 0.0
+    held: float = 0.0
+    encoding: str = ""
+    gradient: float = 0.0
+    gradient_mean: float = 0.0
+    error: str = ""
+    error_time: float = 0.0
+    drop_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +208,7 @@ def _worker(statuses: list[WorkerStatus]) -> JobWorker:
     now = [one for one in statuses if one.incarnation == incarnation]  # a shard may know only an earlier incarnation
     state = max((one.state for one in now), key=_BEST_TO_WORST.index)
     pushes = sum(one.steps for one in now)
+    refused = max(now, key=lambda one: one.error_time)
     return JobWorker(
         name=now[0].name,
         number=statuses[0].number,
@@ -213,6 +224,15 @@ def _worker(statuses: list[WorkerStatus]) -> JobWorker:
         tensor_transport=" and ".join(_distinct(one.tensor_transport for one in now if one.tensor_transport)),
         chief=any(one.chief for one in now),
         clipped=max(one.clipped for one in now),
+        cost=next((one.cost for one in now if one.cost is not None), None),
+        waited=max(one.waited for one in now),
+        held=max(one.held for one in now),
+        encoding=" and ".join(_distinct(one.encoding for one in now if one.encoding)),
+        gradient=max(one.gradient for one in now),
+        gradient_mean=max(one.gradient_mean for one in now),
+        error=refused.error,
+        error_time=refused.error_time,
+        drop_reason=next((one.drop_reason for one in now if one.drop_reason), ""),
     )
 
 

@@ -25,9 +25,13 @@ class StatusClient(ExitStack):
         channels = [self.enter_context(open_channel(address, credentials)) for address in addresses]
         self._stubs = [ParameterServerStub(channel) for channel in channels]  # type: ignore[no-untyped-call]
 
-    def ask(self, timeout: float) -> JobStatus:
-        """The status of the job, from all shards that answer within `timeout` seconds. Does not raise."""
-        calls = [stub.Status.future(encode(Status(), InlineSender()), timeout=timeout) for stub in self._stubs]
+    def ask(self, timeout: float, *, detail: bool = False) -> JobStatus:
+        """The status of the job, from all shards that answer within `timeout` seconds. Does not raise.
+
+        `detail`: their reports have it.
+        """
+        request = encode(Status(detail=detail), InlineSender())
+        calls = [stub.Status.future(request, timeout=timeout) for stub in self._stubs]
         answers = zip(self._addresses, calls, strict=True)
         return merge_reports([_answer(address, call, self._credentials) for address, call in answers])
 

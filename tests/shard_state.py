@@ -22,6 +22,8 @@ def state_of(thing: Any) -> Any:
     return _state(thing, {})
 
 
+#: Counts for displays, which begin anew with each process.
+_COUNTS = {("Member", "counts"), ("Variable", "bytes_in"), ("Variable", "bytes_out"), ("PendingCall", "since")}
 _PLAIN = frozenset({type(None), bool, int, str})  # most of all there is
 
 
@@ -50,6 +52,7 @@ def _state(thing: Any, seen: dict[int, int]) -> Any:
     if hasattr(thing, "__dict__"):
         cached = [name for name in vars(thing) if isinstance(getattr(kind, name, None), cached_property)]
         fields = tuple(name for name in dict.fromkeys([*fields, *vars(thing)]) if name not in cached)
+    fields = tuple([name for name in fields if (kind.__name__, name) not in _COUNTS])
     parts = [getattr(thing, name) for name in fields]
     values = [one if type(one) in _PLAIN else _state(one, seen) for one in parts if not callable(one)]
     return kind.__name__, fields, tuple(values)

@@ -11,40 +11,50 @@ from pswire.messages import Block, EpochReport, Job, JobReport
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line; a `warning` if something went wrong, even if nothing is lost by it."""
+    """One line of a kind, about a `worker` if there is one; a `warning` if something went wrong, if only for a while.
 
+    Kinds are "joined", "resumed", "left", "lost", "stalled", "job", "stopped", "checkpoint", "restored", "lost_pushes",
+    "block", "epoch" and "guard".
+    """
+
+    kind: str
     text: str
     warning: bool = False
+    worker: str = ""
 
 
 def joined(member: Member, *, new_incarnation: bool = True) -> Event:
     """A worker has joined with a new incarnation, or one that had left or was lost is back."""
     verb = "joined" if new_incarnation else "is back"
-    return Event(f"worker {member.name!r} {verb} (number {member.number}, incarnation {member.incarnation})")
+    text = f"worker {member.name!r} {verb} (number {member.number}, incarnation {member.incarnation})"
+    return Event("joined" if new_incarnation else "resumed", text, worker=member.name)
 
 
 def left(member: Member, *, failed: bool) -> Event:
     """A worker leaves."""
     steps = pluralize(member.steps, "step")
     if failed:
-        return Event(f"worker {member.name!r} left unfinished after {steps} (it failed or was stopped)")
-    return Event(f"worker {member.name!r} finished after {steps}")
+        text = f"worker {member.name!r} left unfinished after {steps} (it failed or was stopped)"
+    else:
+        text = f"worker {member.name!r} finished after {steps}"
+    return Event("left", text, worker=member.name)
 
 
 def lost(member: Member, lease: float) -> Event:
     """The lease of a worker, in seconds, has expired."""
-    return Event(f"worker {member.name!r} was silent for {lease:g} s: its lease has expired", warning=True)
+    text = f"worker {member.name!r} was silent for {lease:g} s: its lease has expired"
+    return Event("lost", text, warning=True, worker=member.name)
 
 
 def stalled(member: Member) -> Event:
     """Others go on without a worker that they have waited for."""
     text = f"worker {member.name!r} has held others up for longer than --progress-timeout: they go on without its push"
-    return Event(text, warning=True)
+    return Event("stalled", text, warning=True, worker=member.name)
 
 
 def pushes_again(member: Member) -> Event:
     """A worker that was stalled is waited for again."""
-    return Event(f"worker {member.name!r}, which had held others up, pushes again")
+    return Event("resumed", f"worker {member.name!r}, which had held others up, pushes again", worker=member.name)
 
 
 def job_begins(job: Job, before: JobReport) -> Event:
@@ -53,43 +63,84 @@ def job_begins(job: Job, before: JobReport) -> Event:
     unfinished = before.state in ("running", "ended", "interrupted") and before.global_step > 0
     if unfinished:
         text += f"; {before.job} is given up, unfinished, after {pluralize(before.global_step, 'update')}"
-    return Event(text, warning=unfinished)
+    return Event("job", text, warning=unfinished)
 
 
 def job_stopped(member: Member, reason: str) -> Event:
     """A worker has stopped the training of all."""
-    return Event(f"worker {member.name!r} has stopped the job: {reason}")
+    return Event("stopped", f"worker {member.name!r} has stopped the job: {reason}", worker=member.name)
+
+
+def job_stopped_by(by: str, reason: str) -> Event:
+    """An operator or a guard has stopped the training of all."""
+    return Event("stopped", f"{by} has stopped the job: {reason}", warning=True)
+
+
+def quarantined(worker: str, reason: str) -> Event:
+    """Pushes of a worker are dropped from now on."""
+    text = f"pushes of worker {worker!r} are dropped from now on, by {reason}"
+    return Event("guard", text, warning=True, worker=worker)
+
+
+def released(worker: str, reason: str) -> Event:
+    """Pushes of a worker are applied again."""
+    return Event("guard", f"pushes of worker {worker!r} are applied again, by {reason}", worker=worker)
+
+
+def learning_rates_scaled(factor: float, reason: str) -> Event:
+    """All learning rates were multiplied."""
+    return Event("guard", f"all learning rates were multiplied by {factor:.4g}, by {reason}", warning=True)
 
 
 def cut_skipped(number: int, reason: str) -> Event:
     """The shard has no part of a cut."""
-    return Event(f"checkpoint {number:,} was skipped here: {reason}", warning=True)
+    return Event("checkpoint", f"checkpoint {number:,} was skipped here: {reason}", warning=True)
 
 
 def lost_pushes(member: Member, count: int) -> Event:
     """Acknowledged pushes of a worker came after the state that was restored."""
     text = f"{pluralize(count, 'acknowledged push')} of worker {member.name!r} came after the restored checkpoint: lost"
-    return Event(text, warning=True)
+    return Event("lost_pushes", text, warning=True, worker=member.name)
+
+
+def cut_written(number: int, late: int) -> Event:
+    """The shard's part of a checkpoint is on disk."""
+    return Event("checkpoint", f"checkpoint {number} was written, with {pluralize(late, 'late change')}")
+
+
+def cut_failed(problem: str) -> Event:
+    """The shard's part of a checkpoint could not be written."""
+    return Event("checkpoint", f"{problem}; training goes on", warning=True)
+
+
+def restored(shard: int, cut: int, timeline: int) -> Event:
+    """A shard went back to a checkpoint."""
+    return Event("restored", f"shard {shard} went back to checkpoint {cut}, timeline {timeline}", warning=True)
+
+
+def started(shard: int, what: str, global_step: int) -> Event:
+    """A server continues from its files."""
+    return Event("restored", f"shard {shard} starts from {what}, at global step {global_step}")
 
 
 def block_returned(queue: str, block: Block, worker: str, unit: str = "example") -> Event:
     """A worker is gone before it finished its block, whose positions are of this unit."""
     positions = pluralize(block.stop - block.start, unit)
     text = f"{_block(queue, block)} ({positions}) will be handed out again: worker {worker!r} had it"
-    return Event(text, warning=True)
+    return Event("block", text, warning=True, worker=worker)
 
 
 def handed_out_again(queue: str, block: Block, worker: str, before: str) -> Event:
     """A returned block is handed out."""
     had_it = "again" if worker == before else f"({before!r} had it)"
-    return Event(f"{_block(queue, block)} goes to worker {worker!r} {had_it}")
+    return Event("block", f"{_block(queue, block)} goes to worker {worker!r} {had_it}", worker=worker)
 
 
 def epoch_done(report: EpochReport) -> Event:
     """Every example of an epoch was processed."""
     examples = pluralize(report.examples, "example")
     seen = examples if report.cost is None else f"mean cost {report.cost:.4f} over {examples}"
-    return Event(f"epoch {report.epoch} of queue {report.queue!r} is done: {seen}")
+    return Event("epoch", f"epoch {report.epoch} of queue {report.queue!r} is done: {seen}")
 
 
 def _block(queue: str, block: Block) -> str:

@@ -27,10 +27,10 @@ from pswire.errors import NotFinite, ParamServerError, Unavailable
 class PendingCall:
     """A push, pull or assign without a reply.
 
-    It is pending until the changes before it are settled (`after`), and a push then until the policy releases it.
-    `answer` is that of a push that was applied or dropped, without values; `allocator` makes memory for these. The
-    `staleness` of a push was computed after so many changes (`known_after`). `norm` is that of its gradients, if there
-    is a limit; they are multiplied by `factor`, and `clipped` says why.
+    It is pending until the changes before it are settled (`after`), and a push then until the policy releases it. It
+    has come at the time `since`. `answer` is that of a push that was applied or dropped, without values; `allocator`
+    makes memory for these. The `staleness` of a push was computed after so many changes (`known_after`). `norm` is that
+    of its gradients, if there is a limit; they are multiplied by `factor`, and `clipped` says why.
     """
 
     ticket: int
@@ -44,6 +44,7 @@ class PendingCall:
     clipped: str = ""
     staleness: int = 0
     known_after: int = -1
+    since: float = 0.0
 
     @property
     def held(self) -> bool:
@@ -129,12 +130,26 @@ class PendingCalls:
         member.steps += 1
         if push.loss is not None:
             member.loss = push.loss
+            member.counts.add_loss(push.loss)
         if push.cut < self._cuts.late_below:
             self._cuts.keep_late(push)
         cut = self._cuts.number
         self._set_answer(
             call, push, ms.Pushed(ms.Outcome.APPLIED, 0, self.global_step, frontier=self.frontier, cut=cut)
         )
+
+    def quarantine(self, member: Member, result: StepResult) -> None:
+        """Wait for no pushes of a worker; one that is held will be dropped when the worker repeats it."""
+        held = [call for call in self._calls.values() if call.member is member and call.held]
+        self._end(held, Unavailable("pushes of this worker are dropped from now on: repeat it"), result)
+        if member.training:
+            self._members.progress.stall(member)
+        self.decide(result)
+
+    def drop_quarantined(self, call: PendingCall, result: StepResult) -> None:
+        """Drop a push of a worker that is in quarantine, whatever the policy; it is pending for its values only."""
+        self.abandon(call.member, result)  # a push that was held before would settle an older number later
+        self._drop(call, f"quarantine: {call.member.quarantined}", result)
 
     def abandon(self, member: Member, result: StepResult) -> None:
         """End the calls of a worker that has sent a newer message."""
@@ -181,6 +196,10 @@ class PendingCalls:
         self._members.settle(sender, sequence)
         if self._update_order is not None:
             self._update_order.settle(sender, sequence + 1)
+
+    def held_since(self) -> dict[str, float]:
+        """The workers of which a push is held, each with when that has come."""
+        return {call.member.name: call.since for call in self._calls.values() if call.held}
 
     def explanations(self) -> Callable[[str], str]:
         """A function that tells why a push of the worker of a name is held: a sentence; empty if none is.
@@ -231,7 +250,7 @@ class PendingCalls:
                             self._end(calls, error, result)
                             break  # the other decisions depend on these calls
                     case Drop(ticket, reason):
-                        self._drop(self._calls[ticket], reason)
+                        self._drop(self._calls[ticket], reason, result)
         for call in ready:
             if not call.held:
                 del self._calls[call.ticket]
@@ -329,7 +348,10 @@ class PendingCalls:
             member.steps += 1
             member.staleness = staleness
             member.staleness_sum += staleness
-            member.loss = member.loss if push.loss is None else push.loss
+            if (loss := push.loss) is not None:
+                member.loss = loss
+                member.counts.add_loss(loss)
+            member.counts.add_gradients(push.gradients, call.magnitudes, self._store.variables)
             if push.shards:
                 member.last_push = ms.LastPush(member.name, member.incarnation, push.sequence, push.shards)
             self.stalenesses[staleness if staleness < EXACT else rounded(staleness)] += 1
@@ -340,21 +362,26 @@ class PendingCalls:
                 self.clipped += 1
                 member.clipped += 1
             outcome, step = ms.Outcome.APPLIED, self.global_step
-            self._record(call, push, ms.Pushed(outcome, staleness, step, (), call.clipped, group, frontier, cut))
+            self._record(
+                call, push, ms.Pushed(outcome, staleness, step, (), call.clipped, group, frontier, cut), result
+            )
         self.applied += len(pushes)
 
-    def _drop(self, call: PendingCall, reason: str) -> None:
+    def _drop(self, call: PendingCall, reason: str, result: StepResult) -> None:
         push = call.message
         assert isinstance(push, ms.Push), "a policy drops pushes only"
         self.dropped += 1
         call.member.dropped += 1
+        call.member.counts.drop_reason = reason
         staleness, frontier = self._staleness(call, push), self.frontier
         cut, outcome, step = self._cuts.number, ms.Outcome.DROPPED, self.global_step
-        self._record(call, push, ms.Pushed(outcome, staleness, step, (), reason, None, frontier, cut))
+        self._record(call, push, ms.Pushed(outcome, staleness, step, (), reason, None, frontier, cut), result)
 
-    def _record(self, call: PendingCall, push: ms.Push, answer: ms.Pushed) -> None:
+    def _record(self, call: PendingCall, push: ms.Push, answer: ms.Pushed, result: StepResult) -> None:
         """Settle a push that was a step of its worker."""
         call.member.clock += 1
+        if result.now > call.since:
+            call.member.counts.waited += result.now - call.since
         self._set_answer(call, push, answer)
 
     def _set_answer(self, call: PendingCall, push: ms.Push, answer: ms.Pushed) -> None:

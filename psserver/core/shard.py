@@ -28,13 +28,15 @@ from psserver.core.policies import policy_for
 from psserver.core.policies.gradient_norm import RejectLargeGradients
 from psserver.core.policies.policy import Policy, join_names
 from psserver.core.policies.update_order import UpdateOrder
-from psserver.core.state import ShardState, StalenessCount, VariableArrays
+from psserver.core.state import ShardState, VariableArrays
+from psserver.core.status import detail, worker_status
 from psserver.core.variables.array_tasks import StepResult, TasksPending
 from psserver.core.variables.element_checks import Inspection, Magnitudes, inspect, is_gradient
 from psserver.core.variables.store import Store
 from psserver.core.variables.variable import Variable
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, StateLost, Unavailable, UnknownVariable, WrongShard
+from pswire.optimizers import UpdateSpec
 from pswire.specs.consistency import (
     Asynchronous,
     Consistency,
@@ -125,6 +127,8 @@ class Shard:
         self._store = Store(self._memory_limit, strength, aggregate)
         self._store.places = lambda: self._invariants.places
         self._store.copied_bytes = lambda: 0 if self.cuts.current is None else self.cuts.current.nbytes
+        # whether shard 0 decides about pushes before they come here
+        self._follows = bool(shard) and (self._consistency.decides or staleness.decides)
         ordered = not shard and shards > 1 and (self._consistency.orders or staleness.orders)
         self._update_order = UpdateOrder() if ordered else None
         self._queues = DataQueues(self._members, self.cuts)
@@ -164,7 +168,7 @@ class Shard:
             variables=tuple([variable.state() for variable in self._store]),
             queues=queues[0],
             epochs=queues[1],
-            stalenesses=tuple([StalenessCount(*one) for one in stalenesses.items()]),
+            stalenesses=tuple([ms.StalenessCount(*one) for one in stalenesses.items()]),
             changes=tuple(self._changes),
             places=places,
             states=states,
@@ -364,7 +368,7 @@ class Shard:
             raise TasksPending
         if not isinstance(message, ms.Renew | ms.Status):
             self._explanations = None
-        result = StepResult(settled)
+        result = StepResult(settled, now)
         shown = getattr(message, "cut", -1)
         if shown > self.cuts.number:
             self._begin_cut(shown, result)
@@ -376,7 +380,7 @@ class Shard:
             self._traffic.tick(now)
         match message:
             case ms.Push():
-                call = PendingCall(ticket, message, member, allocator, None, magnitudes, norm, factor)
+                call = PendingCall(ticket, message, member, allocator, None, magnitudes, norm, factor, since=now)
                 if factor != 1.0:
                     call.clipped = f"--max-gradient-norm {limit}: the norm of its gradients was {norm:.6g}"
                 self._push(call, repeated, result)
@@ -410,8 +414,12 @@ class Shard:
                 self._stop(ticket, message, member, result)
             case ms.Reset():
                 self._reset(ticket, message, now, result)
+            case ms.Intervene():
+                self._intervene(ticket, message, result)
             case ms.Status():
-                result.replies.append(ms.Reply(ticket, self.status(now, message.first_variable)))
+                result.replies.append(
+                    ms.Reply(ticket, self.status(now, message.first_variable, with_detail=message.detail))
+                )
             case ms.Tick():
                 self._tick(message, now, result)
         traffic = self._traffic
@@ -474,6 +482,8 @@ class Shard:
                 raise WrongShard(f"this is shard {self.shard}: workers wait for each other, and stop, on shard 0")
             case ms.Reset():
                 self._check_reset(message)
+            case ms.Intervene():
+                self._check_intervene(message)
             case ms.Renew():
                 check_gap(member, message.settled)
         shown: int = getattr(message, "cut", 0)
@@ -559,6 +569,8 @@ class Shard:
             stopped=self._queues.stopped,
         )
         result.replies.append(ms.Reply(ticket, joined))
+        if member.quarantined and new_incarnation and not self._follows:
+            self._members.progress.stall(member)
         if new_incarnation:
             self._forget([member], result)
         elif goes_back:  # it does not know of the block that it had at the cut
@@ -585,7 +597,8 @@ class Shard:
             self._explanations = self._pending.explanations(), self._barrier.explanations()
         of_push, of_barrier = self._explanations
         stalled = member.state == "live" and member.name in self._members.progress.stalled
-        return of_push(member.name) or of_barrier(member.name) or (_STALLED if stalled else "")
+        apart = f"nobody: its pushes are dropped, {member.quarantined}" if member.quarantined else _STALLED
+        return of_push(member.name) or of_barrier(member.name) or (apart if stalled or member.quarantined else "")
 
     def _settle(self, member: Member, sequence: int) -> None:
         """Note that the worker's messages up to this number are over: those that arrive later are refused."""
@@ -675,6 +688,34 @@ class Shard:
             self._begin_job(ms.Job(message.number), now, result)
         result.replies.append(ms.Reply(ticket, ms.Emptied(self.job)))
 
+    def _check_intervene(self, message: ms.Intervene) -> None:
+        for worker in (*message.quarantine, *message.release):
+            if self._members.get(worker) is None:
+                known = join_names([member.name for member in self._members.newest(10)]) or "none yet"
+                raise InvalidMessage(f"no worker {worker!r} has joined shard {self.shard}; there are: {known}")
+        if message.scale_learning_rate != 1.0:
+            self._store.check_scaled(message.scale_learning_rate)
+
+    def _intervene(self, ticket: int, message: ms.Intervene, result: StepResult) -> None:
+        reason = f"{message.by}: {message.reason}"
+        if message.stop and not self.shard and not self._queues.stopped:
+            self._queues.stop(reason, result)
+            result.events.append(events.job_stopped_by(message.by, message.reason))
+        for name in message.release:
+            self._members[name].quarantined = ""
+            result.events.append(events.released(name, reason))
+        for name in message.quarantine:
+            self._members[name].quarantined = reason
+            result.events.append(events.quarantined(name, reason))
+            if not self._follows:
+                self._pending.quarantine(self._members[name], result)
+        if message.scale_learning_rate != 1.0:
+            for optimizer, names in self._store.scale_learning_rates(message.scale_learning_rate):
+                self._note_change(message.by, names, optimizer)
+            result.events.append(events.learning_rates_scaled(message.scale_learning_rate, reason))
+        quarantined = tuple([member.name for member in self._members if member.quarantined])
+        result.replies.append(ms.Reply(ticket, ms.Intervened(self.global_step, quarantined)))
+
     # --- variables ------------------------------------------------------------------------------------------------
 
     def _register(
@@ -703,6 +744,8 @@ class Shard:
             self._update_order.settle(message.sender, message.sequence)
         if not repeated and not (message.gradients or message.shards or message.group):
             self._pending.settle_empty(call, result)
+        elif not repeated and member.quarantined and not self._follows:
+            self._pending.drop_quarantined(call, result)
         elif not repeated:
             if not member.training:
                 if member.name in self._members.progress.stalled:
@@ -731,15 +774,18 @@ class Shard:
 
     def _tune(self, ticket: int, message: ms.Tune, member: Member, result: StepResult) -> None:
         optimizer = self._store.tune(message)
-        names = message.names[:MAX_NAMED]
-        change = ms.Change(self.global_step, member.name, names, optimizer, len(message.names) - len(names))
-        self._changes = [*self._changes, change][-MAX_LISTED:]
+        self._note_change(member.name, message.names, optimizer)
         self._pending.abandon(member, result)  # a held push would settle an older number later
         if message.cut < self.cuts.late_below:
             self.cuts.keep_late(message)
         tuned = ms.Tuned(ms.Outcome.APPLIED, self.global_step)
         self._members.record(member, message.sequence, tuned)
         result.replies.append(ms.Reply(ticket, tuned))
+
+    def _note_change(self, by: str, names: Sequence[str], optimizer: UpdateSpec) -> None:
+        named = tuple(names[:MAX_NAMED])
+        change = ms.Change(self.global_step, by, named, optimizer, len(names) - len(named))
+        self._changes = [*self._changes, change][-MAX_LISTED:]
 
     # --- cuts -----------------------------------------------------------------------------------------------------
 
@@ -864,20 +910,21 @@ class Shard:
         if not self._queues.take(ticket, message, now, result):
             self._wait_without_pushes(member, result)
 
-    def status(self, now: float, first_variable: int = 0) -> ms.StatusReport:
+    def status(self, now: float, first_variable: int = 0, *, with_detail: bool = False) -> ms.StatusReport:
         """The answer to `Status`."""
         first = min(first_variable, len(self._store.variables))
         listed = islice(self._store, first, first + MAX_LISTED)
         members, queues = self._members, self._queues.count
         totals = ms.Totals(len(self._store.variables), members.joined, members.live_count, queues)
         pending, half_pushes = self._pending, self._members.half_pushes
+        newest, held = members.newest(MAX_LISTED), pending.held_since()
         return ms.StatusReport(
             self.shard,
             self.shards,
             self.global_step,
             self._repeated,
             variables=tuple([variable.status() for variable in listed]),
-            workers=tuple([self._worker_status(one, now) for one in self._members.newest(MAX_LISTED)]),
+            workers=tuple([self._worker_status(one, now, held.get(one.name)) for one in newest]),
             epochs=tuple(self._queues.reports(MAX_LISTED)),
             dropped=pending.dropped,
             nbytes=self._store.nbytes + self._store.served.nbytes,
@@ -893,23 +940,17 @@ class Shard:
             jobs=(*self._jobs.earlier, self._job_report()),
             stopped=self._queues.stopped,
             totals=totals,
+            held=len(held),
+            clipped=pending.clipped,
+            detail=detail(newest, list(self._store.variables), pending.stalenesses) if with_detail else None,
         )
 
-    def _worker_status(self, one: Member, now: float) -> ms.WorkerStatus:
-        return ms.WorkerStatus(
-            name=one.name,
-            incarnation=one.incarnation,
-            number=one.number,
-            state=one.state,
-            steps=one.steps,
-            staleness=one.staleness,
-            staleness_sum=one.staleness_sum,
-            loss=one.loss,
+    def _worker_status(self, one: Member, now: float, held_since: float | None) -> ms.WorkerStatus:
+        return worker_status(
+            one,
+            now,
             epoch=self._queues.epoch_of(one.name),
-            lease_left=max(0.0, one.expires - now) if one.state == "live" else 0.0,
-            dropped=one.dropped,
-            clipped=one.clipped,
             waiting_for=self._waits_for(one),
-            tensor_transport=one.tensor_transport,
             chief=self._members.chief.is_chief(one.name),
+            held_since=held_since,
         )

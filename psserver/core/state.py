@@ -20,6 +20,7 @@ from pswire.messages import (
     Pushed,
     QueueSpec,
     Sender,
+    StalenessCount,
     Tuned,
 )
 from pswire.optimizers import UpdateSpec
@@ -88,6 +89,7 @@ class MemberState:
     barriers: int = 0
     clipped: int = 0
     name_key: bytes = b""
+    quarantined: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +176,6 @@ class OrderState:
     count: int
     changes: tuple[VariableChanges, ...] = ()
     undelivered: tuple[ChangeId, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class StalenessCount:
-    """The number of applied pushes of a staleness."""
-
-    staleness: int
-    pushes: int
 
 
 @dataclass(frozen=True, slots=True)

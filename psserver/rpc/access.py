@@ -33,7 +33,7 @@ ROLES: dict[str, frozenset[Role]] = {
     "Status": _ALL,
     **dict.fromkeys(("Join", "Renew", "Leave", "Register", "Pull", "Push", "Transfer", "Assign", "Tune"), _WORKERS),
     **dict.fromkeys(("Take", "Barrier", "Stop", "Cut", "Restore"), _WORKERS),
-    "Reset": _ADMINS,
+    **dict.fromkeys(("Reset", "Intervene"), _ADMINS),
 }
 
 

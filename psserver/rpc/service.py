@@ -37,7 +37,7 @@ from pswire.codec import (
     sender_of,
     to_frame,
 )
-from pswire.errors import Malformed, Unauthenticated, Unavailable
+from pswire.errors import Malformed, ParamServerError, Unauthenticated, Unavailable
 from pswire.limits import MAX_SMALL_REQUEST
 from pswire.messages import Allocator, Answer, Request, Status, StatusReport, tensor_bytes
 from pswire.tensors.frames import Incoming, incoming, split
@@ -136,6 +136,10 @@ class Service:
                 self._admission.count(account, len(answer))
                 counted += len(answer)
                 await self._in_time(context.write(answer))
+            except ParamServerError as error:
+                if caller is not None:
+                    self._executor.events.note_refusal(caller.sender.worker, error)
+                raise
             finally:
                 self._admission.release(account, counted)
 
@@ -173,6 +177,9 @@ class Service:
                         await self._in_time(context.write(reply.SerializeToString()))
                     else:
                         await self._call(frame, len(data), caller, attached, context)
+        except ParamServerError as error:
+            self._executor.events.note_refusal(caller.sender.worker, error)
+            raise
         finally:
             attached.close()
 

@@ -20,6 +20,7 @@ from psserver.config import StorageConfig
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import StepResult, TasksPending
 from psserver.core.variables.element_checks import Inspection
+from psserver.runtime.event_log import EventLog
 from psserver.runtime.interpreter import Turns
 from psserver.runtime.persistence import Persistence, Record
 from psserver.runtime.task_order import Bundle, TaskOrder
@@ -31,6 +32,7 @@ from pswire.messages import (
     Assign,
     Cut,
     CutReport,
+    Intervene,
     Push,
     Register,
     Renewed,
@@ -94,6 +96,7 @@ class Executor:
     def __init__(self, shard: Shard, clock: Callable[[], float]) -> None:
         self.shard = shard
         self.persistence: Persistence | None = None
+        self.events = EventLog()
         self._clock = clock
         self._tickets = itertools.count(1)
         self._waiting: dict[int, _Waiting] = {}
@@ -110,7 +113,7 @@ class Executor:
 
     def persist(self, config: StorageConfig, new_shard: Callable[[], Shard], start: Start) -> None:
         """Write down from now on what the shard does; before its first step (`Persistence`)."""
-        self.persistence = Persistence(config, new_shard, self.shard, start, self._tasks)
+        self.persistence = Persistence(config, new_shard, self.shard, start, self._tasks, self.events)
         self.persistence.begin()
 
     @property
@@ -123,7 +126,9 @@ class Executor:
         if is_large(message):
             return True
         begins_cut = getattr(message, "cut", 0) > self.shard.cuts.number
-        return (begins_cut or isinstance(message, Cut | Status)) and len(self.shard.variables) > MAX_ENTRIES_IN_LOOP
+        return (begins_cut or isinstance(message, Cut | Status | Intervene)) and len(
+            self.shard.variables
+        ) > MAX_ENTRIES_IN_LOOP
 
     async def aside(self, function: Callable[..., _Result], *arguments: object) -> _Result:
         """What a function returns that is called in a thread, beside steps: for messages with many entries.
@@ -221,10 +226,10 @@ class Executor:
             if self._closing:
                 self.close()
             if self.persistence is None:
-                return await answer
+                return self._completed(await answer)
             if not isinstance(message, Cut | Status):
                 self._begin_due_cut()
-            return self.persistence.completed(await answer)
+            return self._completed(self.persistence.completed(await answer))
         finally:
             answer.cancel()
             self._waiting.pop(ticket, None)
@@ -252,6 +257,10 @@ class Executor:
             if not answer.cancelled():
                 self._waiting[ticket] = answer
             self._complete(message, step)
+
+    def _completed(self, answer: Answer) -> Answer:
+        """The answer, with what only this server knows if it is a status."""
+        return self.events.completed(answer) if isinstance(answer, StatusReport) else answer
 
     def tick(self) -> None:
         """Send the shard a tick, and begin a cut if one is due; skipped while another step waits or is in a thread."""
@@ -371,7 +380,7 @@ class Executor:
         if self.persistence is not None:
             self.persistence.note(message, result, step.record)
         for event in result.events:
-            log.log(logging.WARNING if event.warning else logging.INFO, "%s", event.text)
+            self.events.add(event, self.shard.global_step)
         replies = [(self._waiting.pop(reply.ticket, None), reply) for reply in result.replies]
         try:
             tasks = self._tasks

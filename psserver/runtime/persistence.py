@@ -14,11 +14,12 @@ from functools import partial
 from typing import TypeAlias
 
 from psserver.config import StorageConfig
+from psserver.core import events
 from psserver.core.cuts import Late, ShardCut, VariableCopy
-from psserver.core.events import pluralize
 from psserver.core.shard import Shard
 from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import StepResult
+from psserver.runtime.event_log import EventLog
 from psserver.runtime.task_order import TaskOrder
 from psserver.storage import checkpoints, records, retention
 from psserver.storage.journal import Journal
@@ -29,7 +30,10 @@ from pswire import messages as ms
 from pswire.errors import InvalidMessage, ParamServerError, StorageError, Unavailable, WrongShard
 
 #: Messages that change a shard, besides pulls where served weights are kept, and heartbeats that settle something.
-_CHANGES = (ms.Push, ms.Take, ms.Assign, ms.Tune, ms.Register, ms.Join, ms.Leave, ms.Barrier, ms.Stop, ms.Reset)
+_CHANGES = (
+    *(ms.Push, ms.Take, ms.Assign, ms.Tune, ms.Register, ms.Join, ms.Leave, ms.Barrier, ms.Stop, ms.Reset),
+    ms.Intervene,
+)
 
 Record: TypeAlias = list[bytes | memoryview]
 
@@ -84,8 +88,15 @@ class Persistence:
     """
 
     def __init__(
-        self, config: StorageConfig, new_shard: Callable[[], Shard], shard: Shard, start: Start, tasks: TaskOrder
+        self,
+        config: StorageConfig,
+        new_shard: Callable[[], Shard],
+        shard: Shard,
+        start: Start,
+        tasks: TaskOrder,
+        log_of_events: EventLog,
     ) -> None:
+        self._events = log_of_events
         self.shard, self._start, self._new_shard = shard, start, new_shard
         self.journal: Journal | None = None
         self.last, self.problem = 0, ""
@@ -103,6 +114,9 @@ class Persistence:
         self._changes_at_cut = (0, 0, 0)
         self._kept_bytes = self._oldest = 0  # of the journal that stays: its bytes at the last cut, its first segment
         self._segment_begun: asyncio.Future[None] | None = None
+        if start.state is not None:
+            step = shard.global_step
+            self._events.keep(events.started(shard.shard, f"checkpoint {start.number}", step), step)
 
     def begin(self) -> None:
         """Take up the journal, which begins or continues with the present state; call it before the next step."""
@@ -152,7 +166,7 @@ class Persistence:
         self._cuts, self._written_by_all = (), message.cut
         for note in start.notes:
             log.warning("%s", note)
-        log.warning("shard %d went back to checkpoint %d, timeline %d", shard.shard, message.cut, message.timeline)
+        self._events.add(events.restored(shard.shard, message.cut, message.timeline), shard.global_step)
         return shard
 
     async def restored(self) -> ms.Restored:
@@ -246,7 +260,7 @@ class Persistence:
         except (OSError, ParamServerError) as error:
             self._failed = cut.number
             self.problem = f"checkpoint {cut.number} could not be written to {self._config.folder}: {error}"
-            log.error("%s; training goes on", self.problem)
+            self._events.add(events.cut_failed(self.problem), self.shard.global_step)
         except Exception:
             self._failed = cut.number
             self.problem = f"checkpoint {cut.number} could not be written: see the server's log"
@@ -255,7 +269,7 @@ class Persistence:
             self.last, self.problem, self._written_at = cut.number, "", self._loop.time()
             if self.journal is not None and not self._config.keep_journal:
                 self.journal.drop_segments_before(cut.number)
-            log.info("checkpoint %d was written, with %s", cut.number, pluralize(len(cut.late), "late change"))
+            self._events.add(events.cut_written(cut.number, len(cut.late)), self.shard.global_step)
         finally:
             cut.writing = False
             self._writing = None

@@ -96,7 +96,6 @@ KINDS[spb.QueueState] = many(_Row(st.QueueState, spb.QueueState), attrgetter("sp
 KINDS[spb.LastEpoch] = many(_Row(st.LastEpoch, spb.LastEpoch, worker=NAME), attrgetter("worker"))
 KINDS[spb.VariableChanges] = many(_Row(st.VariableChanges, spb.VariableChanges, name=NAME), attrgetter("name"))
 KINDS[spb.OrderState] = one(_Row(st.OrderState, spb.OrderState), optional=True)
-KINDS[spb.StalenessCount] = many(_Row(st.StalenessCount, spb.StalenessCount))
 KINDS[spb.VariableGroup] = many(_Row(st.VariableGroup, spb.VariableGroup))
 _SHARD = _Row(
     st.ShardState,

@@ -169,15 +169,22 @@ KINDS |= {
     pb.Finished: one(Row(ms.Finished, pb.Finished), optional=True),
     pb.Progress: many(Row(ms.Progress, pb.Progress, queue=NAME, position=POSITIVE), attrgetter("queue")),
     pb.EpochReport: many(Row(ms.EpochReport, pb.EpochReport, queue=NAME, epoch=POSITIVE)),
-    pb.WorkerStatus: many(Row(ms.WorkerStatus, pb.WorkerStatus, name=NAME, state=STATE, lease_left=ANY)),
+    pb.WorkerStatus: many(
+        Row(ms.WorkerStatus, pb.WorkerStatus, name=NAME, state=STATE, lease_left=ANY, gradient=ANY, gradient_mean=ANY)
+    ),
     pb.Totals: one(Row(ms.Totals, pb.Totals)),
     pb.Traffic: one(Row(ms.Traffic, pb.Traffic)),
     pb.Staleness: one(Row(ms.Staleness, pb.Staleness)),
+    pb.StalenessCount: many(Row(ms.StalenessCount, pb.StalenessCount)),
+    pb.EventReport: many(Row(ms.EventReport, pb.EventReport)),
+    pb.WorkerStaleness: many(Row(ms.WorkerStaleness, pb.WorkerStaleness, worker=NAME)),
     pb.Change: many(Row(ms.Change, pb.Change, worker=NAME)),
     pb.StorageStatus: one(Row(ms.StorageStatus, pb.StorageStatus)),
     pb.LastPush: many(Row(ms.LastPush, pb.LastPush, worker=NAME)),
     pb.JobReport: many(Row(ms.JobReport, pb.JobReport, state=_JOB_STATE)),
 }
+KINDS[pb.StalenessMatrix] = one(Row(ms.StalenessMatrix, pb.StalenessMatrix))
+KINDS[pb.StatusDetail] = one(Row(ms.StatusDetail, pb.StatusDetail), optional=True)
 KINDS[pb.QueueStatus] = many(Row(ms.QueueStatus, pb.QueueStatus, epoch=POSITIVE), attrgetter("spec.name"))
 
 _MESSAGES = (
@@ -201,6 +208,8 @@ _MESSAGES = (
     Row(ms.Stopped, pb.StopReply),
     Row(ms.Reset, pb.ResetRequest, number=POSITIVE),
     Row(ms.Emptied, pb.ResetReply),
+    Row(ms.Intervene, pb.InterveneRequest, by=NAME, reason=TEXT, scale_learning_rate=number(0)),
+    Row(ms.Intervened, pb.InterveneReply),
     Row(ms.Register, pb.RegisterRequest),
     Row(ms.Registered, pb.RegisterReply),
     Row(ms.Pull, pb.PullRequest, known_versions=KNOWN_VERSIONS, encoding=_ENCODING),

@@ -213,3 +213,33 @@ class Emptied:
     """The shard has this job, without workers and variables."""
 
     job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Intervene:
+    """Changes a running job from outside, as an operator or a guard does. Needs no membership; to every shard.
+
+    Attributes:
+        by: who asks, for logs and the list of changes.
+        reason: why, for logs and for the workers that it concerns.
+        stop: ends the training of all workers, as `Stop` does; on shard 0 only, other shards ignore it.
+        quarantine: workers whose pushes are dropped from now on, in this and later incarnations.
+        release: workers whose pushes are applied again.
+        scale_learning_rate: multiplies the learning rates of all variables that have one; 1: they stay as they are.
+            A request that is repeated multiplies them again.
+    """
+
+    by: str
+    reason: str
+    stop: bool = False
+    quarantine: tuple[str, ...] = ()
+    release: tuple[str, ...] = ()
+    scale_learning_rate: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Intervened:
+    """Later pushes follow it. `quarantined`: all workers that are, by now."""
+
+    global_step: int
+    quarantined: tuple[str, ...] = ()

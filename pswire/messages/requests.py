@@ -11,6 +11,8 @@ from pswire.messages.data_queue import Take, Taken
 from pswire.messages.membership import (
     Barrier,
     Emptied,
+    Intervene,
+    Intervened,
     Join,
     Joined,
     Leave,
@@ -47,6 +49,7 @@ Request: TypeAlias = (
     | Barrier
     | Stop
     | Reset
+    | Intervene
     | Register
     | Pull
     | Push
@@ -65,6 +68,7 @@ Answer: TypeAlias = (
     | Passed
     | Stopped
     | Emptied
+    | Intervened
     | Registered
     | Pulled
     | Pushed

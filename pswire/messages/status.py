@@ -15,10 +15,11 @@ class Status:
     """Requests a shard's status; needs no membership.
 
     `first_variable`: the number of variables that are left out at the beginning, for those that one answer has no room
-    for.
+    for. `detail`: the report has its `StatusDetail`.
     """
 
     first_variable: int = 0
+    detail: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class VariableStatus:
     """A variable, or the part of it on this shard.
 
     `version` counts all changes, `updates` those by its optimizer; `nbytes` has the value and the slots. Of a `table`
-    only rows travel.
+    only rows travel. `bytes_in` are those of all gradients that were applied since the server has started, `bytes_out`
+    those of the values and slots that it has served.
     """
 
     spec: TensorSpec
@@ -37,6 +39,8 @@ class VariableStatus:
     nbytes: int = 0
     part: Part | None = None
     table: bool = False
+    bytes_in: int = 0
+    bytes_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,13 @@ class WorkerStatus:
         epoch: that of its last block, or 0.
         lease_left: seconds.
         waiting_for: while a push is held: which workers it waits for, and why.
+        cost: the moving average of the losses of its pushes; None before the first.
+        waited: seconds that pushes of this incarnation were held; `held`: those of the present one, 0 if none is.
+        encoding: of the gradients of its last push, such as "float32", "bfloat16", "int8", "topk"; "rows ..." of rows.
+        gradient: the largest L2 norm of a variable's gradient in its last push (of rows and compressed gradients: a
+            bound of the magnitude of any element); `gradient_mean`: the moving average of that.
+        error: why its last refused call was refused, "" if none was; `error_time`: when, in seconds since 1970.
+        drop_reason: why the policy has dropped its last dropped push; "" if it has dropped none.
     """
 
     name: str
@@ -77,6 +88,15 @@ class WorkerStatus:
     tensor_transport: str = ""
     chief: bool = False
     clipped: int = 0
+    cost: float | None = None
+    waited: float = 0.0
+    held: float = 0.0
+    encoding: str = ""
+    gradient: float = 0.0
+    gradient_mean: float = 0.0
+    error: str = ""
+    error_time: float = 0.0
+    drop_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +202,70 @@ class JobReport:
 
 
 @dataclass(frozen=True, slots=True)
+class StalenessCount:
+    """The number of applied pushes of a staleness; in a status the staleness is the upper bound of a range."""
+
+    staleness: int
+    pushes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventReport:
+    """Something that happened on a server.
+
+    Attributes:
+        number: from 1, without gaps, among the events of this process of the server.
+        time: seconds since 1970.
+        kind: as `psserver.core.events` has them, such as "joined" or "lost".
+        worker: "" if it is of none.
+        global_step: of the shard.
+    """
+
+    number: int
+    time: float
+    kind: str
+    text: str
+    warning: bool = False
+    worker: str = ""
+    global_step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStaleness:
+    """The row of one incarnation of a worker in a `StalenessMatrix`.
+
+    By variable: its applied `pushes` that had a gradient for the variable, and the sum of their stalenesses in `sums`.
+    """
+
+    worker: str
+    incarnation: int
+    pushes: tuple[int, ...]
+    sums: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StalenessMatrix:
+    """Staleness by worker and variable, of the first variables, live workers and the newest of others."""
+
+    variables: tuple[str, ...] = ()
+    workers: tuple[WorkerStaleness, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StatusDetail:
+    """What a status has on request, for displays that show more than numbers.
+
+    Attributes:
+        events: the newest ones, in order.
+        stalenesses: applied pushes by staleness: exact to 32, above that by upper bounds, each twice the one before.
+    """
+
+    events: tuple[EventReport, ...] = ()
+    stalenesses: tuple[StalenessCount, ...] = ()
+    matrix: StalenessMatrix = StalenessMatrix()
+
+
+@dataclass(frozen=True, slots=True)
 class StatusReport:
     """A snapshot of a shard.
 
@@ -198,6 +282,8 @@ class StatusReport:
         jobs: of this server, at most the newest 100, the present one last.
         stopped: as in `Joined`.
         exposure: the warning about a server that is open to other machines without TLS or without knowing who calls.
+        held: pushes that the policy holds now; `clipped`: those that `--max-gradient-norm` has scaled down.
+        detail: if it was asked for.
     """
 
     shard: int
@@ -222,3 +308,6 @@ class StatusReport:
     stopped: str = ""
     exposure: str = ""
     totals: Totals = Totals()
+    held: int = 0
+    clipped: int = 0
+    detail: StatusDetail | None = None

@@ -10,7 +10,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, TypeAlias
 
 from pswire.specs.spec import Count, Flag, NotNegative, Positive, PositiveShare, ShareOrOne, Spec, check_number
@@ -30,6 +30,10 @@ class Schedule(Spec, family="schedule"):
     def largest(self) -> float:
         """The largest rate; if rates only fall, the first."""
         return self.at(0)
+
+    def scaled(self, factor: float) -> "Schedule":
+        """The schedule whose rates are these, times `factor`."""
+        raise NotImplementedError
 
 
 def check_learning_rate(label: str, value: object) -> float | Schedule:
@@ -61,6 +65,11 @@ def rate(learning_rate: LearningRate, step: int) -> float:
     return learning_rate.at(step) if isinstance(learning_rate, Schedule) else float(learning_rate)
 
 
+def scaled_rate(learning_rate: LearningRate, factor: float) -> LearningRate:
+    """The learning rate times `factor`, at all steps."""
+    return learning_rate.scaled(factor) if isinstance(learning_rate, Schedule) else float(learning_rate) * factor
+
+
 def largest_rate(learning_rate: LearningRate) -> float:
     """The largest learning rate of all steps."""
     return learning_rate.largest if isinstance(learning_rate, Schedule) else float(learning_rate)
@@ -84,6 +93,10 @@ class ExponentialDecay(Schedule, kind="exponential_decay"):
         """See the formula of the class."""
         exponent = step // self.decay_steps if self.staircase else step / self.decay_steps
         return float(self.initial * self.decay_rate**exponent)
+
+    def scaled(self, factor: float) -> "ExponentialDecay":
+        """From another rate."""
+        return replace(self, initial=self.initial * factor)
 
 
 @dataclass(frozen=True)
@@ -110,6 +123,10 @@ class PolynomialDecay(Schedule, kind="polynomial_decay"):
         """The first or the last."""
         return max(self.initial, self.end)
 
+    def scaled(self, factor: float) -> "PolynomialDecay":
+        """Between other rates."""
+        return replace(self, initial=self.initial * factor, end=self.end * factor)
+
 
 @dataclass(frozen=True)
 class CosineDecay(Schedule, kind="cosine_decay"):
@@ -129,6 +146,10 @@ class CosineDecay(Schedule, kind="cosine_decay"):
         """See the formula of the class."""
         wave = (1 + math.cos(math.pi * min(step / self.decay_steps, 1))) / 2
         return self.initial * ((1 - self.alpha) * wave + self.alpha)
+
+    def scaled(self, factor: float) -> "CosineDecay":
+        """From another rate."""
+        return replace(self, initial=self.initial * factor)
 
 
 @dataclass(frozen=True)
@@ -164,6 +185,10 @@ class PiecewiseConstant(Schedule, kind="piecewise_constant"):
         """The largest of the values."""
         return max(self.values)
 
+    def scaled(self, factor: float) -> "PiecewiseConstant":
+        """Other values."""
+        return replace(self, values=tuple([value * factor for value in self.values]))
+
 
 @dataclass(frozen=True)
 class WarmUp(Schedule, kind="warm_up"):
@@ -189,3 +214,7 @@ class WarmUp(Schedule, kind="warm_up"):
     def largest(self) -> float:
         """That of `then`."""
         return largest_rate(self.then)
+
+    def scaled(self, factor: float) -> "WarmUp":
+        """That of `then`."""
+        return replace(self, then=scaled_rate(self.then, factor))

@@ -696,13 +696,15 @@ class RestoreReply(_message.Message):
     def __init__(self, timeline: _Optional[int] = ..., cut: _Optional[int] = ..., lost: _Optional[bool] = ..., cuts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ("first_variable",)
+    __slots__ = ("first_variable", "detail")
     FIRST_VARIABLE_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
     first_variable: int
-    def __init__(self, first_variable: _Optional[int] = ...) -> None: ...
+    detail: bool
+    def __init__(self, first_variable: _Optional[int] = ..., detail: _Optional[bool] = ...) -> None: ...
 
 class VariableStatus(_message.Message):
-    __slots__ = ("tensor", "version", "updates", "optimizer", "slots", "nbytes", "part", "table")
+    __slots__ = ("tensor", "version", "updates", "optimizer", "slots", "nbytes", "part", "table", "bytes_in", "bytes_out")
     TENSOR_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     UPDATES_FIELD_NUMBER: _ClassVar[int]
@@ -711,6 +713,8 @@ class VariableStatus(_message.Message):
     NBYTES_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_IN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
     tensor: Tensor
     version: int
     updates: int
@@ -719,10 +723,12 @@ class VariableStatus(_message.Message):
     nbytes: int
     part: Part
     table: bool
-    def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., version: _Optional[int] = ..., updates: _Optional[int] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., slots: _Optional[_Iterable[str]] = ..., nbytes: _Optional[int] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., table: _Optional[bool] = ...) -> None: ...
+    bytes_in: int
+    bytes_out: int
+    def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., version: _Optional[int] = ..., updates: _Optional[int] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., slots: _Optional[_Iterable[str]] = ..., nbytes: _Optional[int] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., table: _Optional[bool] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("name", "incarnation", "number", "state", "steps", "staleness", "staleness_sum", "loss", "epoch", "lease_left", "dropped", "waiting_for", "tensor_transport", "chief", "clipped")
+    __slots__ = ("name", "incarnation", "number", "state", "steps", "staleness", "staleness_sum", "loss", "epoch", "lease_left", "dropped", "waiting_for", "tensor_transport", "chief", "clipped", "cost", "waited", "held", "encoding", "gradient", "gradient_mean", "error", "error_time", "drop_reason")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -738,6 +744,15 @@ class WorkerStatus(_message.Message):
     TENSOR_TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     CHIEF_FIELD_NUMBER: _ClassVar[int]
     CLIPPED_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
+    WAITED_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_MEAN_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ERROR_TIME_FIELD_NUMBER: _ClassVar[int]
+    DROP_REASON_FIELD_NUMBER: _ClassVar[int]
     name: str
     incarnation: int
     number: int
@@ -753,7 +768,16 @@ class WorkerStatus(_message.Message):
     tensor_transport: str
     chief: bool
     clipped: int
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., staleness: _Optional[int] = ..., staleness_sum: _Optional[int] = ..., loss: _Optional[float] = ..., epoch: _Optional[int] = ..., lease_left: _Optional[float] = ..., dropped: _Optional[int] = ..., waiting_for: _Optional[str] = ..., tensor_transport: _Optional[str] = ..., chief: _Optional[bool] = ..., clipped: _Optional[int] = ...) -> None: ...
+    cost: float
+    waited: float
+    held: float
+    encoding: str
+    gradient: float
+    gradient_mean: float
+    error: str
+    error_time: float
+    drop_reason: str
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., staleness: _Optional[int] = ..., staleness_sum: _Optional[int] = ..., loss: _Optional[float] = ..., epoch: _Optional[int] = ..., lease_left: _Optional[float] = ..., dropped: _Optional[int] = ..., waiting_for: _Optional[str] = ..., tensor_transport: _Optional[str] = ..., chief: _Optional[bool] = ..., clipped: _Optional[int] = ..., cost: _Optional[float] = ..., waited: _Optional[float] = ..., held: _Optional[float] = ..., encoding: _Optional[str] = ..., gradient: _Optional[float] = ..., gradient_mean: _Optional[float] = ..., error: _Optional[str] = ..., error_time: _Optional[float] = ..., drop_reason: _Optional[str] = ...) -> None: ...
 
 class Traffic(_message.Message):
     __slots__ = ("pushes", "bytes_in", "bytes_out")
@@ -847,8 +871,64 @@ class Totals(_message.Message):
     queues: int
     def __init__(self, variables: _Optional[int] = ..., workers: _Optional[int] = ..., live: _Optional[int] = ..., queues: _Optional[int] = ...) -> None: ...
 
+class StalenessCount(_message.Message):
+    __slots__ = ("staleness", "pushes")
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
+    PUSHES_FIELD_NUMBER: _ClassVar[int]
+    staleness: int
+    pushes: int
+    def __init__(self, staleness: _Optional[int] = ..., pushes: _Optional[int] = ...) -> None: ...
+
+class EventReport(_message.Message):
+    __slots__ = ("number", "time", "kind", "text", "warning", "worker", "global_step")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    WARNING_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    time: float
+    kind: str
+    text: str
+    warning: bool
+    worker: str
+    global_step: int
+    def __init__(self, number: _Optional[int] = ..., time: _Optional[float] = ..., kind: _Optional[str] = ..., text: _Optional[str] = ..., warning: _Optional[bool] = ..., worker: _Optional[str] = ..., global_step: _Optional[int] = ...) -> None: ...
+
+class WorkerStaleness(_message.Message):
+    __slots__ = ("worker", "incarnation", "pushes", "sums")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    PUSHES_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    incarnation: int
+    pushes: _containers.RepeatedScalarFieldContainer[int]
+    sums: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., pushes: _Optional[_Iterable[int]] = ..., sums: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class StalenessMatrix(_message.Message):
+    __slots__ = ("variables", "workers")
+    VARIABLES_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    variables: _containers.RepeatedScalarFieldContainer[str]
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerStaleness]
+    def __init__(self, variables: _Optional[_Iterable[str]] = ..., workers: _Optional[_Iterable[_Union[WorkerStaleness, _Mapping]]] = ...) -> None: ...
+
+class StatusDetail(_message.Message):
+    __slots__ = ("events", "stalenesses", "matrix")
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    STALENESSES_FIELD_NUMBER: _ClassVar[int]
+    MATRIX_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[EventReport]
+    stalenesses: _containers.RepeatedCompositeFieldContainer[StalenessCount]
+    matrix: StalenessMatrix
+    def __init__(self, events: _Optional[_Iterable[_Union[EventReport, _Mapping]]] = ..., stalenesses: _Optional[_Iterable[_Union[StalenessCount, _Mapping]]] = ..., matrix: _Optional[_Union[StalenessMatrix, _Mapping]] = ...) -> None: ...
+
 class StatusReply(_message.Message):
-    __slots__ = ("shard", "shards", "global_step", "repeated", "variables", "workers", "epochs", "dropped", "nbytes", "consistency", "handling", "traffic", "staleness", "changes", "half_pushes", "last_pushes", "storage", "queues", "jobs", "stopped", "exposure", "totals")
+    __slots__ = ("shard", "shards", "global_step", "repeated", "variables", "workers", "epochs", "dropped", "nbytes", "consistency", "handling", "traffic", "staleness", "changes", "half_pushes", "last_pushes", "storage", "queues", "jobs", "stopped", "exposure", "totals", "held", "clipped", "detail")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -871,6 +951,9 @@ class StatusReply(_message.Message):
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     EXPOSURE_FIELD_NUMBER: _ClassVar[int]
     TOTALS_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    CLIPPED_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
     shard: int
     shards: int
     global_step: int
@@ -893,7 +976,10 @@ class StatusReply(_message.Message):
     stopped: str
     exposure: str
     totals: Totals
-    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., repeated: _Optional[int] = ..., variables: _Optional[_Iterable[_Union[VariableStatus, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[EpochReport, _Mapping]]] = ..., dropped: _Optional[int] = ..., nbytes: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., half_pushes: _Optional[int] = ..., last_pushes: _Optional[_Iterable[_Union[LastPush, _Mapping]]] = ..., storage: _Optional[_Union[StorageStatus, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[QueueStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobReport, _Mapping]]] = ..., stopped: _Optional[str] = ..., exposure: _Optional[str] = ..., totals: _Optional[_Union[Totals, _Mapping]] = ...) -> None: ...
+    held: int
+    clipped: int
+    detail: StatusDetail
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., repeated: _Optional[int] = ..., variables: _Optional[_Iterable[_Union[VariableStatus, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[EpochReport, _Mapping]]] = ..., dropped: _Optional[int] = ..., nbytes: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., half_pushes: _Optional[int] = ..., last_pushes: _Optional[_Iterable[_Union[LastPush, _Mapping]]] = ..., storage: _Optional[_Union[StorageStatus, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[QueueStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobReport, _Mapping]]] = ..., stopped: _Optional[str] = ..., exposure: _Optional[str] = ..., totals: _Optional[_Union[Totals, _Mapping]] = ..., held: _Optional[int] = ..., clipped: _Optional[int] = ..., detail: _Optional[_Union[StatusDetail, _Mapping]] = ...) -> None: ...
 
 class JobReport(_message.Message):
     __slots__ = ("job", "state", "global_step", "workers", "epochs", "cost")
@@ -950,3 +1036,27 @@ class ResetReply(_message.Message):
     JOB_FIELD_NUMBER: _ClassVar[int]
     job: Job
     def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
+
+class InterveneRequest(_message.Message):
+    __slots__ = ("by", "reason", "stop", "quarantine", "release", "scale_learning_rate")
+    BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINE_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    SCALE_LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    by: str
+    reason: str
+    stop: bool
+    quarantine: _containers.RepeatedScalarFieldContainer[str]
+    release: _containers.RepeatedScalarFieldContainer[str]
+    scale_learning_rate: float
+    def __init__(self, by: _Optional[str] = ..., reason: _Optional[str] = ..., stop: _Optional[bool] = ..., quarantine: _Optional[_Iterable[str]] = ..., release: _Optional[_Iterable[str]] = ..., scale_learning_rate: _Optional[float] = ...) -> None: ...
+
+class InterveneReply(_message.Message):
+    __slots__ = ("global_step", "quarantined")
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    global_step: int
+    quarantined: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, global_step: _Optional[int] = ..., quarantined: _Optional[_Iterable[str]] = ...) -> None: ...

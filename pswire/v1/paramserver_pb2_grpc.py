@@ -109,6 +109,11 @@ class ParameterServerStub:
                 request_serializer=pswire_dot_v1_dot_paramserver__pb2.ResetRequest.SerializeToString,
                 response_deserializer=pswire_dot_v1_dot_paramserver__pb2.ResetReply.FromString,
                 _registered_method=True)
+        self.Intervene = channel.unary_unary(
+                '/paramserver.v1.ParameterServer/Intervene',
+                request_serializer=pswire_dot_v1_dot_paramserver__pb2.InterveneRequest.SerializeToString,
+                response_deserializer=pswire_dot_v1_dot_paramserver__pb2.InterveneReply.FromString,
+                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/paramserver.v1.ParameterServer/Status',
                 request_serializer=pswire_dot_v1_dot_paramserver__pb2.StatusRequest.SerializeToString,
@@ -220,6 +225,13 @@ class ParameterServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Intervene(self, request, context):
+        """Changes a running job from outside: stops it, drops the pushes of a worker, or scales the learning rates.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Status(self, request, context):
         """The state of the shard. Needs no membership.
         """
@@ -304,6 +316,11 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.Reset,
                     request_deserializer=pswire_dot_v1_dot_paramserver__pb2.ResetRequest.FromString,
                     response_serializer=pswire_dot_v1_dot_paramserver__pb2.ResetReply.SerializeToString,
+            ),
+            'Intervene': grpc.unary_unary_rpc_method_handler(
+                    servicer.Intervene,
+                    request_deserializer=pswire_dot_v1_dot_paramserver__pb2.InterveneRequest.FromString,
+                    response_serializer=pswire_dot_v1_dot_paramserver__pb2.InterveneReply.SerializeToString,
             ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
@@ -716,6 +733,33 @@ class ParameterServer:
             '/paramserver.v1.ParameterServer/Reset',
             pswire_dot_v1_dot_paramserver__pb2.ResetRequest.SerializeToString,
             pswire_dot_v1_dot_paramserver__pb2.ResetReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Intervene(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/paramserver.v1.ParameterServer/Intervene',
+            pswire_dot_v1_dot_paramserver__pb2.InterveneRequest.SerializeToString,
+            pswire_dot_v1_dot_paramserver__pb2.InterveneReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,7 +42,7 @@ class ServedState(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., form: _Optional[str] = ..., has_rows: _Optional[bool] = ...) -> None: ...
 
 class MemberState(_message.Message):
-    __slots__ = ("name", "number", "incarnation", "process_nonce", "state", "steps", "staleness", "staleness_sum", "clock", "dropped", "settled", "half_pushes", "out_of_data", "tensor_transport", "loss", "pushed", "assigned", "tuned", "last_push", "must_join", "barriers", "name_key", "clipped")
+    __slots__ = ("name", "number", "incarnation", "process_nonce", "state", "steps", "staleness", "staleness_sum", "clock", "dropped", "settled", "half_pushes", "out_of_data", "tensor_transport", "loss", "pushed", "assigned", "tuned", "last_push", "must_join", "barriers", "name_key", "clipped", "quarantined")
     NAME_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +66,7 @@ class MemberState(_message.Message):
     BARRIERS_FIELD_NUMBER: _ClassVar[int]
     NAME_KEY_FIELD_NUMBER: _ClassVar[int]
     CLIPPED_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     name: str
     number: int
     incarnation: int
@@ -89,7 +90,8 @@ class MemberState(_message.Message):
     barriers: int
     name_key: bytes
     clipped: int
-    def __init__(self, name: _Optional[str] = ..., number: _Optional[int] = ..., incarnation: _Optional[int] = ..., process_nonce: _Optional[int] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., staleness: _Optional[int] = ..., staleness_sum: _Optional[int] = ..., clock: _Optional[int] = ..., dropped: _Optional[int] = ..., settled: _Optional[int] = ..., half_pushes: _Optional[int] = ..., out_of_data: _Optional[bool] = ..., tensor_transport: _Optional[str] = ..., loss: _Optional[float] = ..., pushed: _Optional[_Union[_paramserver_pb2.PushReply, _Mapping]] = ..., assigned: _Optional[_Union[_paramserver_pb2.AssignReply, _Mapping]] = ..., tuned: _Optional[_Union[_paramserver_pb2.TuneReply, _Mapping]] = ..., last_push: _Optional[_Union[_paramserver_pb2.LastPush, _Mapping]] = ..., must_join: _Optional[bool] = ..., barriers: _Optional[int] = ..., name_key: _Optional[bytes] = ..., clipped: _Optional[int] = ...) -> None: ...
+    quarantined: str
+    def __init__(self, name: _Optional[str] = ..., number: _Optional[int] = ..., incarnation: _Optional[int] = ..., process_nonce: _Optional[int] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., staleness: _Optional[int] = ..., staleness_sum: _Optional[int] = ..., clock: _Optional[int] = ..., dropped: _Optional[int] = ..., settled: _Optional[int] = ..., half_pushes: _Optional[int] = ..., out_of_data: _Optional[bool] = ..., tensor_transport: _Optional[str] = ..., loss: _Optional[float] = ..., pushed: _Optional[_Union[_paramserver_pb2.PushReply, _Mapping]] = ..., assigned: _Optional[_Union[_paramserver_pb2.AssignReply, _Mapping]] = ..., tuned: _Optional[_Union[_paramserver_pb2.TuneReply, _Mapping]] = ..., last_push: _Optional[_Union[_paramserver_pb2.LastPush, _Mapping]] = ..., must_join: _Optional[bool] = ..., barriers: _Optional[int] = ..., name_key: _Optional[bytes] = ..., clipped: _Optional[int] = ..., quarantined: _Optional[str] = ...) -> None: ...
 
 class MembershipState(_message.Message):
     __slots__ = ("members", "training", "finished", "last_clock", "chief", "done", "half_pushes", "last_pushes", "last_incarnation", "stalled", "joined", "forgotten", "forgotten_lost", "forgotten_finished")
@@ -191,14 +193,6 @@ class OrderState(_message.Message):
     undelivered: _containers.RepeatedCompositeFieldContainer[_paramserver_pb2.ChangeId]
     def __init__(self, count: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[VariableChanges, _Mapping]]] = ..., undelivered: _Optional[_Iterable[_Union[_paramserver_pb2.ChangeId, _Mapping]]] = ...) -> None: ...
 
-class StalenessCount(_message.Message):
-    __slots__ = ("staleness", "pushes")
-    STALENESS_FIELD_NUMBER: _ClassVar[int]
-    PUSHES_FIELD_NUMBER: _ClassVar[int]
-    staleness: int
-    pushes: int
-    def __init__(self, staleness: _Optional[int] = ..., pushes: _Optional[int] = ...) -> None: ...
-
 class VariableGroup(_message.Message):
     __slots__ = ("names",)
     NAMES_FIELD_NUMBER: _ClassVar[int]
@@ -253,7 +247,7 @@ class ShardState(_message.Message):
     variables: _containers.RepeatedCompositeFieldContainer[VariableState]
     queues: _containers.RepeatedCompositeFieldContainer[QueueState]
     epochs: _containers.RepeatedCompositeFieldContainer[LastEpoch]
-    stalenesses: _containers.RepeatedCompositeFieldContainer[StalenessCount]
+    stalenesses: _containers.RepeatedCompositeFieldContainer[_paramserver_pb2.StalenessCount]
     changes: _containers.RepeatedCompositeFieldContainer[_paramserver_pb2.Change]
     places: _containers.RepeatedCompositeFieldContainer[_paramserver_pb2.Place]
     states: _containers.RepeatedScalarFieldContainer[int]
@@ -265,7 +259,7 @@ class ShardState(_message.Message):
     stopped: str
     max_gradient_norm: str
     clipped: int
-    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., identity: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., cut: _Optional[int] = ..., timeline: _Optional[int] = ..., global_step: _Optional[int] = ..., last_step: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[int] = ..., repeated: _Optional[int] = ..., lost_pushes: _Optional[int] = ..., members: _Optional[_Union[MembershipState, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableState, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[LastEpoch, _Mapping]]] = ..., stalenesses: _Optional[_Iterable[_Union[StalenessCount, _Mapping]]] = ..., changes: _Optional[_Iterable[_Union[_paramserver_pb2.Change, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[_paramserver_pb2.Place, _Mapping]]] = ..., states: _Optional[_Iterable[int]] = ..., served: _Optional[_Iterable[_Union[ServedState, _Mapping]]] = ..., order: _Optional[_Union[OrderState, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[VariableGroup, _Mapping]]] = ..., job: _Optional[_Union[_paramserver_pb2.Job, _Mapping]] = ..., jobs: _Optional[_Iterable[_Union[_paramserver_pb2.JobReport, _Mapping]]] = ..., stopped: _Optional[str] = ..., max_gradient_norm: _Optional[str] = ..., clipped: _Optional[int] = ...) -> None: ...
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., identity: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., cut: _Optional[int] = ..., timeline: _Optional[int] = ..., global_step: _Optional[int] = ..., last_step: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[int] = ..., repeated: _Optional[int] = ..., lost_pushes: _Optional[int] = ..., members: _Optional[_Union[MembershipState, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableState, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[LastEpoch, _Mapping]]] = ..., stalenesses: _Optional[_Iterable[_Union[_paramserver_pb2.StalenessCount, _Mapping]]] = ..., changes: _Optional[_Iterable[_Union[_paramserver_pb2.Change, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[_paramserver_pb2.Place, _Mapping]]] = ..., states: _Optional[_Iterable[int]] = ..., served: _Optional[_Iterable[_Union[ServedState, _Mapping]]] = ..., order: _Optional[_Union[OrderState, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[VariableGroup, _Mapping]]] = ..., job: _Optional[_Union[_paramserver_pb2.Job, _Mapping]] = ..., jobs: _Optional[_Iterable[_Union[_paramserver_pb2.JobReport, _Mapping]]] = ..., stopped: _Optional[str] = ..., max_gradient_norm: _Optional[str] = ..., clipped: _Optional[int] = ...) -> None: ...
 
 class Overdue(_message.Message):
     __slots__ = ("worker", "queue")
@@ -286,7 +280,7 @@ class Tick(_message.Message):
     def __init__(self, lost: _Optional[_Iterable[str]] = ..., overdue: _Optional[_Iterable[_Union[Overdue, _Mapping]]] = ..., stalled: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Record(_message.Message):
-    __slots__ = ("join", "renew", "leave", "register", "pull", "push", "assign", "tune", "take", "cut", "restore", "tick", "barrier", "stop", "reset")
+    __slots__ = ("join", "renew", "leave", "register", "pull", "push", "assign", "tune", "take", "cut", "restore", "tick", "barrier", "stop", "reset", "intervene")
     JOIN_FIELD_NUMBER: _ClassVar[int]
     RENEW_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
@@ -302,6 +296,7 @@ class Record(_message.Message):
     BARRIER_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     RESET_FIELD_NUMBER: _ClassVar[int]
+    INTERVENE_FIELD_NUMBER: _ClassVar[int]
     join: _paramserver_pb2.JoinRequest
     renew: _paramserver_pb2.RenewRequest
     leave: _paramserver_pb2.LeaveRequest
@@ -317,4 +312,5 @@ class Record(_message.Message):
     barrier: _paramserver_pb2.BarrierRequest
     stop: _paramserver_pb2.StopRequest
     reset: _paramserver_pb2.ResetRequest
-    def __init__(self, join: _Optional[_Union[_paramserver_pb2.JoinRequest, _Mapping]] = ..., renew: _Optional[_Union[_paramserver_pb2.RenewRequest, _Mapping]] = ..., leave: _Optional[_Union[_paramserver_pb2.LeaveRequest, _Mapping]] = ..., register: _Optional[_Union[_paramserver_pb2.RegisterRequest, _Mapping]] = ..., pull: _Optional[_Union[_paramserver_pb2.PullRequest, _Mapping]] = ..., push: _Optional[_Union[_paramserver_pb2.PushRequest, _Mapping]] = ..., assign: _Optional[_Union[_paramserver_pb2.AssignRequest, _Mapping]] = ..., tune: _Optional[_Union[_paramserver_pb2.TuneRequest, _Mapping]] = ..., take: _Optional[_Union[_paramserver_pb2.TakeRequest, _Mapping]] = ..., cut: _Optional[_Union[_paramserver_pb2.CutRequest, _Mapping]] = ..., restore: _Optional[_Union[_paramserver_pb2.RestoreRequest, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., barrier: _Optional[_Union[_paramserver_pb2.BarrierRequest, _Mapping]] = ..., stop: _Optional[_Union[_paramserver_pb2.StopRequest, _Mapping]] = ..., reset: _Optional[_Union[_paramserver_pb2.ResetRequest, _Mapping]] = ...) -> None: ...
+    intervene: _paramserver_pb2.InterveneRequest
+    def __init__(self, join: _Optional[_Union[_paramserver_pb2.JoinRequest, _Mapping]] = ..., renew: _Optional[_Union[_paramserver_pb2.RenewRequest, _Mapping]] = ..., leave: _Optional[_Union[_paramserver_pb2.LeaveRequest, _Mapping]] = ..., register: _Optional[_Union[_paramserver_pb2.RegisterRequest, _Mapping]] = ..., pull: _Optional[_Union[_paramserver_pb2.PullRequest, _Mapping]] = ..., push: _Optional[_Union[_paramserver_pb2.PushRequest, _Mapping]] = ..., assign: _Optional[_Union[_paramserver_pb2.AssignRequest, _Mapping]] = ..., tune: _Optional[_Union[_paramserver_pb2.TuneRequest, _Mapping]] = ..., take: _Optional[_Union[_paramserver_pb2.TakeRequest, _Mapping]] = ..., cut: _Optional[_Union[_paramserver_pb2.CutRequest, _Mapping]] = ..., restore: _Optional[_Union[_paramserver_pb2.RestoreRequest, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., barrier: _Optional[_Union[_paramserver_pb2.BarrierRequest, _Mapping]] = ..., stop: _Optional[_Union[_paramserver_pb2.StopRequest, _Mapping]] = ..., reset: _Optional[_Union[_paramserver_pb2.ResetRequest, _Mapping]] = ..., intervene: _Optional[_Union[_paramserver_pb2.InterveneRequest, _Mapping]] = ...) -> None: ...

@@ -93,7 +93,11 @@ def test_each_role_may_call_its_methods_and_gets_an_error_that_names_the_role_fo
                 allowed.setdefault(role, set()).add(method)
     assert [text for text, error in denied if not error.startswith(text)] == []
     everything = {method.name for method in SERVICE.methods}
-    assert allowed == {Role.OBSERVER: {"Status"}, Role.WORKER: everything - {"Reset"}, Role.ADMIN: everything}
+    assert allowed == {
+        Role.OBSERVER: {"Status"},
+        Role.WORKER: everything - {"Reset", "Intervene"},
+        Role.ADMIN: everything,
+    }
 
 
 def test_the_table_of_roles_has_all_methods_and_a_transfer_carries_calls_of_workers_only():

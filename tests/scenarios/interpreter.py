@@ -36,15 +36,15 @@ ANSWERS_BELOW = "----"
 OPTIONS = {
     **dict.fromkeys(["sequence", "at", "settled", "half_pushes", "reports_received"], int),
     **dict.fromkeys(["incarnation", "process_nonce"], int),
-    **dict.fromkeys(["loss", "cost"], float),
+    **dict.fromkeys(["loss", "cost", "scale_learning_rate"], float),
     **dict.fromkeys(
         ["program", "encoding", "tensor_transport", "after", "group", "value", "table", "part", "finished"], str
     ),
-    **dict.fromkeys(["dry_run", "give_back", "resume", "force"], bool),
+    **dict.fromkeys(["dry_run", "give_back", "resume", "force", "stop"], bool),
     "name_key": str.encode,
     "job": lambda text: _job(*text.split(":")),
     **dict.fromkeys(["known_versions", "shards", "states"], lambda text: _numbers(text)),
-    **dict.fromkeys(["pull", "fields"], lambda text: tuple(text.split(","))),
+    **dict.fromkeys(["pull", "fields", "quarantine", "release"], lambda text: tuple(text.split(","))),
     "places": lambda text: tuple(messages.Place(*one) for one in _pairs(text)),
     "progress": lambda text: tuple(_progress(*one.split("/")) for one in text.split(",")),
     "remote": lambda text: tuple(messages.RemoteWeights(*one) if len(one) > 1 else one[0] for one in _pairs(text)),
@@ -150,6 +150,10 @@ class Scenario:
     def do_reset(self, number: str, *, options, **_) -> list[str]:
         """`reset 5 [force=1]`."""
         return self._send("reset", messages.Reset(int(number), **options))
+
+    def do_intervene(self, by: str, *reason: str, options, **_) -> list[str]:
+        """`intervene guard the cost rises [stop=1] [quarantine=w1] [release=w1] [scale_learning_rate=0.5]`."""
+        return self._send("intervene", messages.Intervene(by, " ".join(reason), **options))
 
     def do_reports(self, **_) -> list[str]:
         """`reports`: of all jobs, the present one last."""
@@ -413,6 +417,8 @@ def _describe(answer: messages.Answer) -> str:
             return f"stopped: {reason}"
         case messages.Emptied(job):
             return f"empty, {job}"
+        case messages.Intervened(step, quarantined):
+            return f"intervened, step {step}" + (f", in quarantine: {', '.join(quarantined)}" if quarantined else "")
         case messages.Registered(values):
             return f"registered {_values(values)}".rstrip()
         case messages.Pulled(values, step, frontier):

@@ -7,8 +7,9 @@ push to its next one, in whatever incarnation. Policies decide which workers wai
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from psserver.core.members.push_counts import PushCounts
 from pswire.messages import Assigned, Join, LastPush, Pushed, Tuned
 
 
@@ -39,6 +40,8 @@ class Member:
     last_push: LastPush | None = None
     barriers: int = 0  # that it has passed
     name_key: bytes = b""  # as in `Join`
+    quarantined: str = ""  # why its pushes are dropped; kept by later incarnations
+    counts: PushCounts = field(default_factory=PushCounts)
     must_join: bool = False  # after its shard went back to an older state; its messages are refused until then
 
     def is_of(self, message: Join) -> bool:

@@ -232,6 +232,7 @@ class Membership:
             last = max(last, self._highest)
         member = Member(message.worker, number, message.incarnation or last + 1, message.process_nonce)
         member.name_key = message.name_key
+        member.quarantined = "" if known is None else known.quarantined
         self._highest = max(self._highest, member.incarnation)
         self.joined += known is None
         self.renew(member, now, message.tensor_transport)

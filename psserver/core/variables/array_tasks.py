@@ -63,10 +63,11 @@ class StepResult:
 
     `settled`: all tasks of earlier steps have run, of the variables that this step may change under guard, so it may
     compute guarded changes immediately. The arrays in the replies, of `bytes_out`, are complete when all tasks have
-    run. `guarded` are the updates that the step has made immediately.
+    run. `guarded` are the updates that the step has made immediately. `now` is the time of the step.
     """
 
     settled: bool = True
+    now: float = 0.0
     replies: list[Reply] = field(default_factory=list)
     tasks: list[ArrayTask] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)

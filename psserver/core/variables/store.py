@@ -5,6 +5,7 @@ Checks are apart from changes, so that a message over several variables is appli
 work becomes tasks of the step's result, unless it is guarded (`psserver.core.variables.array_tasks`).
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -29,10 +30,11 @@ from psserver.core.variables.variable import Variable, agreed_bytes, declared_by
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, Unavailable, UnknownVariable
 from pswire.limits import MAX_CHOICES
-from pswire.optimizers import Step, UpdateSpec
+from pswire.optimizers import OptimizerSpec, Step, UpdateSpec
 from pswire.optimizers.optimizer import GUARDED
 from pswire.specs.consistency import Aggregate, Mean
 from pswire.specs.encodings import ENCODINGS
+from pswire.specs.schedules import largest_rate, scaled_rate
 from pswire.tensors.compression import INT16, Packed
 from pswire.tensors.values import DTYPES, TensorSpec
 
@@ -165,6 +167,7 @@ class Store:
         parts = (copy.part, out.size) if rows is None else ()
         result.tasks.append(ArrayTask(spec.name, cost, copy.run, *parts))
         result.bytes_out += out.nbytes
+        variable.bytes_out += out.nbytes
         view = out.view()
         view.flags.writeable = False
         return ms.Value(spec.name, variable.version, Packed(encoding, spec.shape, (view,)) if encoding else view)
@@ -295,6 +298,29 @@ class Store:
             optimizer = tuned(variable, message)
             variable.follow(optimizer)
         return optimizer
+
+    def check_scaled(self, factor: float) -> None:
+        """Raise `InvalidMessage` if a learning rate times `factor` is none."""
+        if not 0 < factor < math.inf:
+            raise InvalidMessage(f"learning rates can be multiplied by a finite number above 0, got {factor}")
+        for variable in self:
+            optimizer = variable.optimizer
+            if isinstance(optimizer, OptimizerSpec) and math.isinf(largest_rate(optimizer.learning_rate) * factor):
+                raise InvalidMessage(f"the learning rate of {variable.spec.name!r} times {factor} is no number")
+
+    def scale_learning_rates(self, factor: float) -> list[tuple[UpdateSpec, list[str]]]:
+        """Multiply all learning rates for later updates; the new optimizers, each with the names of its variables."""
+        changed: list[tuple[UpdateSpec, list[str]]] = []
+        for name, variable in self.variables.items():
+            if isinstance(variable.optimizer, OptimizerSpec):
+                rate = scaled_rate(variable.optimizer.learning_rate, factor)
+                optimizer = dataclasses.replace(variable.optimizer, learning_rate=rate)
+                variable.follow(optimizer)
+                if changed and changed[-1][0] == optimizer:
+                    changed[-1][1].append(name)
+                else:
+                    changed.append((optimizer, [name]))
+        return changed
 
     # --- changes --------------------------------------------------------------------------------------------------
 

@@ -52,6 +52,8 @@ class Variable:
     share: float = 0.0  # the growth of one ordinary update
     growth: float = 0.0  # their sum since all elements were within the limits; infinite while they are not
     copy: "CopyBeforeChange | None" = None  # to be made before the next change
+    bytes_in: int = 0  # of the gradients of its updates, and of what was served of it, since the server has started
+    bytes_out: int = 0
 
     def __post_init__(self) -> None:
         self.limits = LIMITS.get(self.spec.dtype)
@@ -121,7 +123,10 @@ class Variable:
     def status(self) -> VariableStatus:
         """Its row in a shard's status."""
         version, slots, is_table = self.version, tuple(self.slot_specs), self.initial is not None
-        return VariableStatus(self.spec, version, self.updates, self.optimizer, slots, self.nbytes, self.part, is_table)
+        of_slots = slots, self.nbytes, self.part, is_table
+        return VariableStatus(
+            self.spec, version, self.updates, self.optimizer, *of_slots, self.bytes_in, self.bytes_out
+        )
 
     def chosen_spec(self, choice: Choice) -> TensorSpec:
         """Shape and dtype of the answer to `choice`. Raises `InvalidMessage` for a slot or rows that do not exist."""

@@ -93,3 +93,16 @@ def test_pieces_that_do_not_fit_together_are_refused(boundaries, values, error, 
         PiecewiseConstant(boundaries, values)
     schedule = PiecewiseConstant(range(1, 101), range(101))  # a hundred are not too many
     assert [schedule.at(step) for step in (1, 2, 100, 101)] == [0, 1, 99, 100]
+
+
+@pytest.mark.parametrize("kind", sorted(schedules.Schedule.kinds))
+def test_a_scaled_schedule_has_the_rates_of_the_first_one_times_the_factor_at_every_step(kind):
+    schedule = {
+        "cosine_decay": CosineDecay(0.3, 20, 0.25),
+        "exponential_decay": ExponentialDecay(0.1, 4, 0.81),
+        "piecewise_constant": PiecewiseConstant([5, 9], [1.0, 0.5, 0.1]),
+        "polynomial_decay": PolynomialDecay(0.5, 7, 0.125, 2),
+        "warm_up": WarmUp(3, WarmUp(4, 0.5)),
+    }[kind]
+    for step in range(25):
+        assert schedule.scaled(0.3).at(step) == pytest.approx(0.3 * schedule.at(step), rel=1e-14)

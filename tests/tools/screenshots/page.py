@@ -1,0 +1,32 @@
+"""Pictures of the live page: light, dark and on a phone."""
+
+import re
+import time
+from pathlib import Path
+
+from tests.browser import Browser
+from tests.tools.screenshots.training import LEASE, DeepMnist
+
+#: The steps after which a worker is slowed, and one killed.
+SLOWED, KILLED = 300, 900
+
+
+def take(images: Path, folder: Path) -> None:
+    """Writes page-light.png, page-dark.png and page-phone.png."""
+    options = ("--shards", "2", "--http", "127.0.0.1:0", "--run-dir", str(folder / "run"), "--checkpoint-every", "20s")
+    with DeepMnist(folder, *options) as run, Browser(1440, 1500) as browser:
+        run.local.wait_for("http://")
+        url = re.search(r"http://\S+", "\n".join(run.local.out))[0]
+        browser.open(url)
+        run.wait_for_step(SLOWED)
+        run.slow()
+        run.wait_for_step(KILLED)
+        run.kill()
+        browser.wait_for("document.querySelector('[data-state=lost]')", seconds=4 * LEASE)
+        time.sleep(15)  # some curve after it
+        browser.picture(images / "page-light.png")
+        browser.media("dark")
+        browser.picture(images / "page-dark.png")
+        browser.resize(390, 1400, 2)
+        browser.picture(images / "page-phone.png")
+        assert browser.problems() == []

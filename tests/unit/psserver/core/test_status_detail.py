@@ -1,0 +1,153 @@
+"""What a shard counts about pushes, and the detail of its status."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from psserver.core import status
+from psserver.core.members import push_counts
+from psserver.core.status import ranges, upper_bound
+from pswire.job_status import ShardAnswer, merge_reports
+from pswire.messages import Gradient, Join, Pull, Push, Sender, Status
+from pswire.optimizers import GradientDescent
+from pswire.specs.consistency import parse_consistency, parse_staleness
+from pswire.tensors.compression import to_16_bits
+from pswire.tensors.values import IndexedSlices
+from tests.shard_driver import A, B, ShardDriver, declared
+
+ONES = np.ones(2, np.float32)
+
+
+def job(**options):
+    """A shard with variables W of two and V of three float32 zeros, from which each push subtracts its gradient."""
+    sgd = GradientDescent(1.0)
+    return ShardDriver(declared("W", 0 * ONES, sgd), declared("V", np.zeros(3, np.float32), sgd), **options)
+
+
+def worker(shard, name):
+    return next(one for one in shard.answer(Status()).workers if one.name == name)
+
+
+def test_staleness_is_counted_by_worker_and_variable():
+    """`b` computes from what W and V were at the beginning, after two pushes of `a` to W and one to V."""
+    shard = job()
+    shard.push("a", W=ONES, V=np.ones(3, np.float32))
+    shard.push("a", version=1, W=ONES)
+    shard.push("b", W=ONES, V=np.ones(3, np.float32))
+    matrix = shard.answer(Status(detail=True)).detail.matrix
+    assert matrix.variables == ("W", "V")
+    rows = {row.worker: (row.incarnation, row.pushes, row.sums) for row in matrix.workers}
+    assert rows == {"a": (1, (2, 1), (0, 0)), "b": (1, (1, 1), (2, 1))}
+
+
+def test_a_status_has_no_detail_unless_it_is_asked_for():
+    assert job().answer(Status()).detail is None
+
+
+def test_the_matrix_has_the_first_variables_and_the_newest_live_workers(monkeypatch):
+    monkeypatch.setattr(status, "MAX_CELLS", 4)
+    monkeypatch.setattr(push_counts, "MAX_VARIABLES", 2)
+    monkeypatch.setattr(status, "MAX_VARIABLES", 2)
+    sgd = GradientDescent(1.0)
+    shard = ShardDriver(*[declared(name, 0 * ONES, sgd) for name in "WVU"], workers="abc")
+    shard.push("c", W=ONES, V=ONES, U=ONES)
+    matrix = shard.answer(Status(detail=True)).detail.matrix
+    assert matrix.variables == ("W", "V")
+    assert [(row.worker, row.pushes) for row in matrix.workers] == [("b", (0, 0)), ("c", (1, 1))]
+
+
+def test_the_counts_of_a_new_incarnation_begin_anew():
+    shard = job()
+    shard.push("a", loss=1.0, W=ONES)
+    shard.answer(Join("a", 2))
+    found = worker(shard, "a")
+    assert (found.cost, found.encoding, found.gradient) == (None, "", 0.0)
+    row = shard.answer(Status(detail=True)).detail.matrix.workers[0]
+    assert (row.incarnation, row.pushes) == (2, (0, 0))
+
+
+def test_the_cost_of_a_worker_is_the_moving_average_of_its_losses_and_goes_on_after_nan():
+    shard = job()
+    losses, cost = [3.0, 1.0, 5.0], 3.0
+    for loss in losses:
+        shard.push("a", loss=loss, W=ONES)
+        cost += (loss - cost) / 16
+    assert worker(shard, "a").cost == pytest.approx(cost, rel=1e-12)
+    shard.push("a", loss=math.nan, W=ONES)
+    assert math.isnan(worker(shard, "a").cost)
+    shard.push("a", loss=2.0, W=ONES)
+    assert worker(shard, "a").cost == 2.0
+
+
+def test_the_largest_norm_of_a_gradient_in_a_push_and_its_moving_average_are_counted():
+    shard = job()
+    shard.push("a", W=np.float32([0, -4]), V=np.float32([2, 2, 0]))
+    assert (worker(shard, "a").gradient, worker(shard, "a").gradient_mean) == (4.0, 4.0)
+    shard.push("a", version=1, W=np.float32([20, 0]))
+    assert (worker(shard, "a").gradient, worker(shard, "a").gradient_mean) == (20.0, 4 + 16 / 16)
+
+
+def test_the_encoding_of_a_worker_is_that_of_its_last_push():
+    shard = job()
+    rows = IndexedSlices(np.ones((1,), np.float32), np.array([1]), (2,))
+    for sequence, (array, name) in enumerate(
+        [(ONES, "float32"), (to_16_bits(ONES, "bfloat16"), "bfloat16"), (rows, "rows float32")], 1
+    ):
+        shard.step(Push(A, sequence, (Gradient("W", sequence - 1, array),)))
+        assert worker(shard, "a").encoding == name
+
+
+def test_bytes_are_counted_by_variable_in_both_directions():
+    """W has 8 bytes and V has 12, which were served at their registration."""
+    shard = job()
+    shard.push("a", W=ONES, V=np.ones(3, np.float32), pull=("V",))
+    shard.answer(Pull(B, ("W",)))
+    counts = {one.spec.name: (one.bytes_in, one.bytes_out) for one in shard.answer(Status()).variables}
+    assert counts == {"W": (8, 8 + 8), "V": (12, 12 + 12)}
+
+
+def test_a_held_push_shows_for_how_long_and_when_it_is_released_the_time_is_added_up():
+    shard = job(consistency=parse_consistency("sync:2"))
+    shard.now = 10.0
+    shard.push("a", ticket=1, W=ONES)
+    shard.now = 13.0
+    report = shard.answer(Status())
+    assert report.held == 1
+    assert (worker(shard, "a").held, worker(shard, "a").waited) == (3.0, 3.0)
+    shard.now = 14.0
+    shard.push("b", ticket=2, W=ONES)
+    assert (worker(shard, "a").held, worker(shard, "a").waited) == (0.0, 4.0)
+    assert (worker(shard, "b").waited, shard.answer(Status()).held) == (0.0, 0)
+
+
+def test_why_the_last_push_was_dropped_is_shown():
+    shard = job(staleness=parse_staleness("drop:0"))
+    shard.push("a", W=ONES)
+    shard.push("b", W=ONES)
+    assert "staleness" in worker(shard, "b").drop_reason
+    assert worker(shard, "a").drop_reason == ""
+
+
+def test_stalenesses_are_added_up_in_ranges_that_double_above_32():
+    generator = np.random.default_rng(3)
+    stalenesses = Counter(int(one) for one in np.exp(generator.uniform(0, 9, 2000)))
+    found = {one.staleness: one.pushes for one in ranges(stalenesses.items())}
+    bounds = [*range(33), *[2**power for power in range(6, 15)]]
+    counts, _ = np.histogram(list(stalenesses.elements()), [-1, *[bound + 0.5 for bound in bounds]])
+    assert found == {bound: count for bound, count in zip(bounds, counts, strict=True) if count}
+    assert [upper_bound(one) for one in (0, 32, 33, 64, 65)] == [0, 32, 64, 64, 128]
+
+
+def test_the_worker_of_a_job_has_the_longest_wait_and_the_last_error_of_its_shards():
+    shards = [job(shard=shard, shards=2) for shard in (0, 1)]
+    reports = []
+    for number, shard in enumerate(shards):
+        shard.step(Push(Sender("a", 1), 1, (Gradient("W", 0, ONES),), 4.0))
+        report = shard.answer(Status())
+        mine = replace(report.workers[0], waited=1.0 + number, error=f"error {number}", error_time=5.0 - number)
+        reports.append(replace(report, workers=(mine,)))
+    [merged] = merge_reports([ShardAnswer("h", report) for report in reports]).workers
+    assert (merged.cost, merged.waited, merged.error, merged.gradient) == (4.0, 2.0, "error 0", math.sqrt(2))
