@@ -83,7 +83,7 @@ class Optimizer(optimizers.OptimizerSpec):
         found = gradients(loss, chosen, retain_graph=retain_graph)
         session = context.collection.session
         if session is not None:
-            session.note_loss(loss.item(), chosen)
+            session.note_loss(loss, chosen)
         return list(zip(found, chosen, strict=True))
 
     def apply_gradients(

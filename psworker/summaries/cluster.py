@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from pswire.job_status import JobStatus, JobWorker
-from psworker.summaries.steps import TRAINING
+from psworker.summaries.recorder import TRAINING
 
 #: Seconds between two requests for the status, and those that one may take.
 INTERVAL, TIMEOUT = 2.0, 2.0
@@ -62,15 +62,16 @@ class ClusterWatch:
         self._thread = threading.Thread(target=self._run, name="psworker-cluster-summaries", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        """Ask once more, and end the thread: waits for a request under way, and for the last one."""
+    def close(self, *, failed: bool) -> None:
+        """End the thread, after a request under way; unless the session has `failed`, ask once more."""
         self._stop.set()
         self._thread.join()
+        if not failed:
+            self._follow()
 
     def _run(self) -> None:
         while not self._stop.wait(INTERVAL):
             self._follow()
-        self._follow()
 
     def _follow(self) -> None:
         if not self._is_chief():

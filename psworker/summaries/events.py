@@ -1,7 +1,8 @@
-"""Event files of TensorBoard: each function makes the bytes of one record. Imports tensorboard, the extra, and no TensorFlow.
+"""Event files of TensorBoard: each function makes the bytes of one record.
 
-The messages are those of the package `tensorboard`, whose reader and page understand them. Records are framed here: its
-own writer has a blocking queue and computes checksums in Python, 100 times slower than `crc32c`.
+The messages are those of the package `tensorboard`, an extra, which reads and shows them; TensorFlow is not imported.
+Records are framed here: the writer of that package has a queue that blocks, imports TensorFlow if it is installed, and
+computes checksums in Python, 300 times slower than `crc32c`.
 """
 
 import io
@@ -90,9 +91,7 @@ def hyperparameters(seconds: float, values: Mapping[str, bool | int | float | st
 
 def end(seconds: float, *, failed: bool) -> bytes:
     """The end of a run with hyperparameters."""
-    info = SessionEndInfo(
-        status=api_pb2.STATUS_FAILURE if failed else api_pb2.STATUS_SUCCESS, end_time_secs=seconds
-    )
+    info = SessionEndInfo(status=api_pb2.STATUS_FAILURE if failed else api_pb2.STATUS_SUCCESS, end_time_secs=seconds)
     metadata = hparams_metadata(HParamsPluginData(session_end_info=info))
     return _tensor(seconds, 0, SESSION_END_INFO_TAG, metadata, NULL_TENSOR)
 
@@ -122,7 +121,7 @@ def _summary(seconds: float, step: int, values: Iterable[Summary.Value]) -> byte
 
 def _record(event: event_pb2.Event) -> bytes:
     """The event as a TFRecord: its length, that one's checksum, the bytes, and their checksum."""
-    data = event.SerializeToString()
+    data: bytes = event.SerializeToString()
     length = struct.pack("<Q", len(data))
     return length + _checksum(length) + data + _checksum(data)
 

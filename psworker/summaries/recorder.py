@@ -10,6 +10,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+#: The group in which TensorBoard shows the scalars that are written by themselves.
+TRAINING = "training"
+
 #: Seconds between two points at least, the same as a share of the time since the start, and as a multiple of the time
 #: that the last point took.
 SHORTEST_INTERVAL, SHARE_OF_AGE, MULTIPLE_OF_COST = 0.1, 1 / 500, 500.0
@@ -40,6 +43,11 @@ class Point(NamedTuple):
         values = {name: _finite(value) for name, value in self._asdict().items()}
         return json_line(values | {"scalars": {tag: _finite(value) for tag, value in scalars.items()}})
 
+    def charts(self) -> dict[str, float | None]:
+        """The point as scalars of TensorBoard, by tag."""
+        names = "staleness", "dropped", "steps_per_second", "learning_rate", "gradient_norm"
+        return {f"{TRAINING}/loss": self.cost} | {f"{TRAINING}/{name}": getattr(self, name) for name in names}
+
 
 def json_line(values: Mapping[str, object]) -> bytes:
     """A line of JSON."""
@@ -51,7 +59,7 @@ def _finite(value: float | None) -> float | None:
 
 
 class Recorder:
-    """Sums over the steps of a worker since its last point. Used by the thread of its session.
+    """Sums over the steps of a worker since its last point. Used by the thread of its session, which counts `examples`.
 
     `clock` gives seconds that never go back.
     """
@@ -63,10 +71,6 @@ class Recorder:
         self._before = 0  # steps at the last point
         self._cost = self._staleness = 0.0
         self._costs = self._answers = 0
-
-    def note_examples(self, count: int) -> None:
-        """Counts the examples of a batch that the program gets."""
-        self.examples += count
 
     def note(self, cost: float | None, staleness: int | None) -> bool:
         """Adds a step, with its loss and the staleness of a push that was applied; whether a point is due."""

@@ -7,7 +7,6 @@ import atexit
 import logging
 import os
 import threading
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,20 +16,21 @@ logger = logging.getLogger(__name__)
 INTERVAL = 0.5
 #: Seconds that `close` waits for a disk.
 CLOSE_TIMEOUT = 10.0
-#: Pieces that wait to be written, at most, over all files of a worker: later ones are left out.
-MAX_WAITING = 4096
+#: Bytes that wait to be written, at most, over all files of a worker: later ones are left out.
+MAX_WAITING = 64 << 20
 
 
 class OutputFile:
     """A file to which a `BackgroundWriter` appends, opened with its first bytes; its folder is made.
 
-    `header` makes the first bytes of this process. Lines of an earlier process stay, also an unfinished one.
+    `begin` returns its path and the first bytes of this process, when there is something to write. What an earlier
+    process has written stays; an unfinished line of it is ended.
     """
 
-    def __init__(self, path: Path, header: Callable[[], bytes], *, lines: bool = False) -> None:
-        self.path = path
-        self._header, self._lines = header, lines
+    def __init__(self, begin: Callable[[], tuple[Path, bytes]], *, lines: bool = False) -> None:
+        self._begin, self._lines = begin, lines
         self._descriptor: int | None = None
+        self._path = Path()
         self._failed = False
 
     def append(self, data: bytes) -> None:
@@ -39,7 +39,8 @@ class OutputFile:
             return
         try:
             if self._descriptor is None:
-                data = self._open() + data
+                path, header = self._begin()
+                data = self._open(path) + header + data
             assert self._descriptor is not None
             left = memoryview(data)
             while left:
@@ -47,7 +48,7 @@ class OutputFile:
         except OSError as error:
             self._failed = True
             self.close()
-            logger.warning("summaries: %s ends here, and training goes on: %s", self.path, error.strerror or error)
+            logger.warning("summaries: %s ends here, and training goes on: %s", self._path, error.strerror or error)
 
     def close(self) -> None:
         """Close the file."""
@@ -55,24 +56,25 @@ class OutputFile:
         if descriptor is not None:
             os.close(descriptor)
 
-    def _open(self) -> bytes:
-        """Open the file; returns what comes before its first bytes."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    def _open(self, path: Path) -> bytes:
+        """Open the file; returns what ends an unfinished line in it."""
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         size = os.fstat(self._descriptor).st_size
-        unfinished = self._lines and size > 0 and os.pread(self._descriptor, 1, size - 1) != b"\n"
-        return b"\n" * unfinished + self._header()
+        return b"\n" if self._lines and size and os.pread(self._descriptor, 1, size - 1) != b"\n" else b""
 
 
 class BackgroundWriter:
     """A thread that appends to files what is put in, every `INTERVAL` seconds, and at `close`. Any thread may put.
 
-    The deque needs no lock: appending and taking are atomic, and one thread takes. A fork of the process, which has no
-    such thread, writes nothing.
+    A fork of the process, which has no such thread, writes nothing.
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[OutputFile, Callable[[], bytes]]] = deque()
+        self._lock = threading.Lock()  # guards what is waiting, and is never held while a file is written
+        self._waiting: dict[OutputFile, list[bytes]] = {}
+        self._nbytes = 0
         self._omitted = False
         self._stop = threading.Event()
         self._process = os.getpid()
@@ -80,17 +82,18 @@ class BackgroundWriter:
         self._thread.start()
         atexit.register(self.close)  # of a program that does not close its session
 
-    def put(self, file: OutputFile, make: Callable[[], bytes]) -> None:
-        """Have the thread append the bytes that `make` returns; left out if too much is waiting."""
-        if len(self._waiting) < MAX_WAITING:
-            self._waiting.append((file, make))
-        elif not self._omitted:
-            self._omitted = True
+    def put(self, file: OutputFile, data: bytes) -> None:
+        """Have the thread append the bytes to the file; they are left out if too many are waiting."""
+        with self._lock:
+            if self._nbytes + len(data) <= MAX_WAITING:
+                self._nbytes += len(data)
+                self._waiting.setdefault(file, []).append(data)
+                return
+            first, self._omitted = not self._omitted, True
+        if first:
             logger.warning(
-                "summaries: some are left out, since %d wait to be written to %s and other files: its disk is slow, or "
-                "the program writes too many",
+                "summaries: some are left out, since %d bytes wait to be written: the disk is slow, or they are many",
                 MAX_WAITING,
-                file.path,
             )
 
     def close(self) -> None:
@@ -113,10 +116,8 @@ class BackgroundWriter:
 
     def _write(self, files: dict[OutputFile, None]) -> None:
         """Append what is waiting, with one write for each file."""
-        made: dict[OutputFile, list[bytes]] = {}
-        while self._waiting:
-            file, make = self._waiting.popleft()
-            made.setdefault(file, []).append(make())
-        files |= dict.fromkeys(made)
-        for file, pieces in made.items():
+        with self._lock:
+            waiting, self._waiting, self._nbytes = self._waiting, {}, 0
+        files |= dict.fromkeys(waiting)
+        for file, pieces in waiting.items():
             file.append(b"".join(pieces))
