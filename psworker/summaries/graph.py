@@ -3,7 +3,7 @@
 The tape has what gradients flow through: inputs and other constants are not in it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -35,9 +35,9 @@ def graph_nodes(
 ) -> list[GraphNode]:
     """The nodes on which `loss` depends, inputs before what takes them.
 
-    An op is in the scope that the variables and ops that it takes have in common, as `fc1/matmul` for `fc1/kernel`; the
-    loss itself is in none. A variable of several partitions has a node for each, and one that joins them. `placed` has
-    the partitions of a variable by its name.
+    An op that takes variables is in the scope that these have in common, as `fc1/matmul` for `fc1/kernel`; another one
+    in that of the ops that it takes, or in `loss` if no variable follows it. A variable of several partitions has a
+    node for each, and one that joins them. `placed` has the partitions of a variable by its name.
 
     Raises ValueError if there are no ops, or more than `MAX_NODES`.
     """
@@ -50,11 +50,12 @@ def graph_nodes(
     nodes = [node for variable in by_node.values() if variable._node in reached for node in _of(variable, placed)]
     names: dict[Node, str] = {node: variable.name for node, variable in by_node.items()}
     taken = {scope for node in nodes for scope in _scopes(node.name)} | {node.name for node in nodes}
+    last = _last_ops(reached, by_node)
     for node in reached:
         if node in names:
             continue
         inputs = tuple(dict.fromkeys([names[x] for x, _ in node.edges]))
-        scope = "" if node is loss._node else _common(inputs)
+        scope = "loss/" if node in last else _common([names[x] for x, _ in node.edges if x in by_node] or inputs)
         op = node.op or "input"  # a leaf that is no variable
         names[node] = _free(f"{scope}{op}", taken)
         nodes.append(GraphNode(names[node], op, inputs, node.shape, node.dtype.name))
@@ -70,6 +71,16 @@ def _reached(root: Node) -> list[Node]:
                 reached.add(x)
                 stack.append(x)
     return sorted(reached, key=attrgetter("order"))
+
+
+def _last_ops(reached: Sequence[Node], variables: Container[Node]) -> set[Node]:
+    """The ops that take no variable, and after which no other does."""
+    followed: set[Node] = set()
+    for node in reversed(reached):
+        inputs = [x for x, _ in node.edges]
+        if node in followed or any(x in variables for x in inputs):
+            followed |= {node, *inputs}
+    return {node for node in reached if node not in followed}
 
 
 def _of(variable: BaseVariable, placed: Callable[[str], PlacedVariable]) -> list[GraphNode]:
