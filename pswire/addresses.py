@@ -38,6 +38,14 @@ def check_address(text: str) -> str:
     raise ConfigurationError(f"{text!r} is not an address: use host:port, [IPv6 address]:port or unix:/path")
 
 
+def check_http_address(text: str) -> str:
+    """The address of an HTTP server, `host:port` or `[v6]:port`. Raises `ConfigurationError`."""
+    address = check_address(text)
+    if address.startswith("unix:"):
+        raise ConfigurationError(f"{text!r}: browsers need host:port, such as 127.0.0.1:8080")
+    return address
+
+
 def _is_host(host: str) -> bool:
     if not (host.startswith("[") and host.endswith("]")):
         return _HOST.fullmatch(host) is not None

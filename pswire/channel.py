@@ -62,13 +62,17 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
-def open_channel(address: str, credentials: Credentials = NO_CREDENTIALS) -> grpc.Channel:
+def open_channel(address: str, credentials: Credentials = NO_CREDENTIALS, token: str | None = None) -> grpc.Channel:
     """A channel to the server at `address`, which connects at first use; each call has the token of `credentials`.
 
-    Raises `ConfigurationError`, also for files that cannot be used, and for a token that would not be encrypted.
+    `token` is used in its place if it is not None, and "" is none. Raises `ConfigurationError`, also for files that
+    cannot be used, and for a token that would not be encrypted.
     """
     address = check_address(address)
-    token = credentials.token(address)
+    if token is None:
+        token = credentials.token(address)
+    elif token:
+        credentials.check_encrypted(address, "the token")
     if credentials.tls:
         ca, key, certificate = credentials.certificates()
         options = CLIENT_OPTIONS

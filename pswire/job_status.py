@@ -35,7 +35,8 @@ class ShardAnswer:
 class JobVariable:
     """A variable, merged from its partitions; `spec` has the shape of the whole.
 
-    `versions` and `updates` are those of the partitions, in the order of their `shards`; `nbytes` is the sum.
+    `versions` and `updates` are those of the partitions, in the order of their `shards`; `nbytes`,
+    `sampled` and `unchanged` are sums.
     """
 
     spec: TensorSpec
@@ -46,6 +47,8 @@ class JobVariable:
     slots: tuple[str, ...]
     nbytes: int
     table: bool
+    sampled: int = 0
+    unchanged: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +195,8 @@ def _variable(shards: tuple[int, ...], variables: tuple[VariableStatus, ...]) ->
         slots=first.slots,
         nbytes=sum(variable.nbytes for variable in variables),
         table=first.table,
+        sampled=sum(variable.sampled for variable in variables),
+        unchanged=sum(variable.unchanged for variable in variables),
     )
 
 

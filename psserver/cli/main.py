@@ -15,7 +15,9 @@ import click
 
 from psserver.cli.checkpoint_commands import checkpoint_group, export_command
 from psserver.cli.job_commands import jobs_command, reset_command
+from psserver.cli.monitor_command import monitor_command
 from psserver.cli.options import (
+    HTTP_ADDRESS,
     SECONDS,
     addresses_argument,
     credentials_options,
@@ -32,7 +34,7 @@ from psserver.config import (
     parse_size,
     parse_timeout,
 )
-from pswire.addresses import DEFAULT_ADDRESS, check_address, local_address
+from pswire.addresses import DEFAULT_ADDRESS, check_address, local_address, parse_addresses
 from pswire.channel import check_health
 from pswire.command_group import InterruptibleGroup
 from pswire.errors import ParamServerError
@@ -188,8 +190,33 @@ _MEMORY = "80 % of the memory of the machine or its container"
     show_default="every caller may do everything",
 )
 @_field("insecure", "Let other machines reach a server without TLS, or without knowing who calls.")
+@option(
+    "--http",
+    type=HTTP_ADDRESS,
+    show_default="no page",
+    help="Address of the live page, metrics and health checks by HTTP, such as 127.0.0.1:8080.",
+)
+@option(
+    "--http-servers",
+    type=Parsed("HOST:PORT,...", parse_addresses),
+    show_default="this one alone",
+    help="All servers of the job, in the order of their shards, for the live page.",
+)
+@option(
+    "--client-token-file",
+    type=click.Path(dir_okay=False),
+    show_default="that of a psworker local of this user",
+    help="A file with a token for --http-servers, of any role.",
+)
 @option("--log-level", type=_LEVEL, default="warning", help="The lowest level that is logged to standard error.")
-def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None:  # noqa: ANN401 - of ServerConfig
+def serve_command(
+    shard: tuple[int, int],
+    log_level: str,
+    http: str | None,
+    http_servers: tuple[str, ...] | None,
+    client_token_file: str | None,
+    **fields: Any,  # noqa: ANN401 - of ServerConfig
+) -> None:
     """Serve one shard until SIGTERM or Ctrl-C, or with --linger until its job is over.
 
     A server that is ready prints one line with its address. The first Ctrl-C lets calls in progress finish, a second
@@ -201,6 +228,7 @@ def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None
     psserver serve --shard 1/2 --bind 127.0.0.1:7071 and the second
     psserver serve --linger 10                       ends 10 s after its job
     psserver serve --checkpoint-dir run --checkpoint-every 60s --journal
+    psserver serve --http 127.0.0.1:8080             with the live page of its job
 
     \b
     For other machines (psserver certs and psserver token make the files):
@@ -227,7 +255,15 @@ def serve_command(shard: tuple[int, int], log_level: str, **fields: Any) -> None
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     fields["journal_sync"] = JournalSync(fields["journal_sync"])
-    serve_until_signal(ServerConfig(shard=shard[0], shards=shard[1], default_key=None, **fields))
+    config = ServerConfig(shard=shard[0], shards=shard[1], default_key=None, **fields)
+    if http is None:
+        if http_servers:
+            raise click.UsageError("--http-servers needs --http, the address of the page.")
+        serve_until_signal(config)
+        return
+    from psserver.cli.page import page_beside
+
+    serve_until_signal(config, page_beside(config, http, http_servers, client_token_file))
 
 
 def _parse_replayed(text: str) -> tuple[int, int | None]:
@@ -353,5 +389,6 @@ main.add_command(checkpoint_group)
 main.add_command(certs_command)
 main.add_command(export_command)
 main.add_command(jobs_command)
+main.add_command(monitor_command)
 main.add_command(reset_command)
 main.add_command(token_group)

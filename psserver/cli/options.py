@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from pswire.addresses import DEFAULT_ADDRESS, parse_addresses
+from pswire.addresses import DEFAULT_ADDRESS, check_http_address, parse_addresses
 from pswire.errors import ConfigurationError
 from pswire.parsed_option import Parsed
 from pswire.security.credentials import Credentials
@@ -24,6 +24,8 @@ def _parse_seconds(text: str) -> float:
 
 
 SECONDS = Parsed("SECONDS", _parse_seconds)
+
+HTTP_ADDRESS = Parsed("HOST:PORT", check_http_address)
 
 #: The servers of a job, in the order of their shards.
 addresses_argument = click.argument(

@@ -10,17 +10,17 @@ import click
 
 from psserver.config import ServerConfig
 from psserver.core.events import pluralize
-from psserver.rpc.server import serve
+from psserver.rpc.server import Beside, serve
 from psserver.runtime.interpreter import set_up_interpreter
 from pswire.messages import StatusReport
 from pswire.system import host
 from pswire.system.signals import end_at_next
 
 
-def serve_until_signal(config: ServerConfig) -> None:
+def serve_until_signal(config: ServerConfig, beside: Beside | None = None) -> None:
     """Serve one shard until SIGTERM or SIGINT, or the end of its job; a second SIGINT ends the process at once.
 
-    The process should end after this: SIGTERM is ignored from then on.
+    The process should end after this: SIGTERM is ignored from then on. `beside` is what else it serves.
 
     Raises:
         ConfigurationError: the address cannot be bound, or a package is missing.
@@ -29,7 +29,7 @@ def serve_until_signal(config: ServerConfig) -> None:
         host.keep_memory()
     host.raise_descriptor_limit()
     set_up_interpreter()
-    report = asyncio.run(_serve(config))
+    report = asyncio.run(_serve(config, beside))
     click.echo(
         f"psserver: shard {report.shard}/{report.shards} stopped at global step {report.global_step:,}: "
         f"{pluralize(len(report.workers), 'worker')}, {report.repeated:,} pushes or assigns repeated",
@@ -37,7 +37,7 @@ def serve_until_signal(config: ServerConfig) -> None:
     )
 
 
-async def _serve(config: ServerConfig) -> StatusReport:
+async def _serve(config: ServerConfig, beside: Beside | None) -> StatusReport:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def end() -> None:
@@ -52,6 +52,6 @@ async def _serve(config: ServerConfig) -> StatusReport:
     # The loop's own handler would be the default again when the loop ends, before the exit code is returned.
     signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(end))
     try:
-        return await serve(config, on_ready, stop)
+        return await serve(config, on_ready, stop, beside)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

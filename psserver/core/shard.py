@@ -8,6 +8,7 @@ outside, in `psserver.runtime.executor` and `psserver.rpc.server`.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NoReturn
@@ -32,6 +33,7 @@ from psserver.core.state import ShardState, VariableArrays
 from psserver.core.status import detail, worker_status
 from psserver.core.variables.array_tasks import StepResult, TasksPending
 from psserver.core.variables.element_checks import Inspection, Magnitudes, inspect, is_gradient
+from psserver.core.variables.rounding import MAX_SAMPLED, SECONDS_BETWEEN_SAMPLES
 from psserver.core.variables.store import Store
 from psserver.core.variables.variable import Variable
 from pswire import messages as ms
@@ -111,6 +113,7 @@ class Shard:
         """Make the parts of a job, all of them empty."""
         shard, shards, staleness = self.shard, self.shards, self._staleness
         self._repeated = self._lost_pushes = 0
+        self._next_samples = -math.inf  # a time; no part of the state, and decides nothing
         self._changes: list[ms.Change] = []
         self._explanations: tuple[Callable[[str], str], Callable[[str], str]] | None = None  # until the next change
         self._invariants = JobInvariants(shard, shards, identity)
@@ -918,6 +921,10 @@ class Shard:
         totals = ms.Totals(len(self._store.variables), members.joined, members.live_count, queues)
         pending, half_pushes = self._pending, self._members.half_pushes
         newest, held = members.newest(MAX_LISTED), pending.held_since()
+        if now >= self._next_samples:
+            self._next_samples = now + SECONDS_BETWEEN_SAMPLES
+            for variable in islice(self._store, MAX_SAMPLED):
+                variable.rounding.due = True
         return ms.StatusReport(
             self.shard,
             self.shards,

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from psserver.measurements import Waits
 from pswire.errors import TooLarge, Unavailable
 
 #: Bytes beyond the limit that only calls of a single frame may use: at least the first, or the limit divided by the
@@ -27,11 +28,12 @@ class Admission:
 
     Large transfers (`reserve`) have `limit` bytes, and wait `timeout` seconds for them: those of one member first come,
     first served; of several members, the one that uses the fewest bytes is next. Calls whose bytes have arrived
-    (`hold`) do not wait, since waiting would need the memory too.
+    (`hold`) do not wait, since waiting would need the memory too. `waits` counts those who wait.
     """
 
-    def __init__(self, limit: int, timeout: float) -> None:
+    def __init__(self, limit: int, timeout: float, waits: Waits | None = None) -> None:
         self._limit, self._timeout = limit, timeout
+        self._waits = waits or Waits()
         self._small_limit = limit + max(MIN_SMALL_BYTES, limit // SMALL_PART)
         self._used = 0
         self._used_by: dict[str, int] = {}
@@ -92,6 +94,9 @@ class Admission:
         self._admit()
         if admitted.done():
             return
+        loop = asyncio.get_running_loop()
+        self._waits.begin()
+        began = loop.time()
         try:
             async with asyncio.timeout(self._timeout):
                 await admitted
@@ -107,6 +112,8 @@ class Admission:
                 f"no room for a transfer of {nbytes:,} bytes within {self._timeout:g} s: {self._used:,} of "
                 f"{self._limit:,} are in use; try again, or raise --memory-limit"
             ) from None
+        finally:
+            self._waits.end(loop.time() - began)
 
     def _admit(self) -> None:
         """Admit those who wait, in their order, as far as they fit; a large one is not overtaken for ever."""

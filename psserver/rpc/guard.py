@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc.aio
 
+from psserver.measurements import Measurements
 from psserver.rpc.connections import disconnect
 from pswire.channel import status_of
 from pswire.errors import InternalError, ParamServerError
@@ -32,9 +33,10 @@ log = logging.getLogger(__name__)
 
 
 class Guard:
-    """Runs the handlers of calls; all methods are called in the event loop."""
+    """Runs the handlers of calls; all methods are called in the event loop. Refused calls are counted."""
 
-    def __init__(self) -> None:
+    def __init__(self, measurements: Measurements | None = None) -> None:
+        self._measurements = measurements or Measurements()
         self._refusals: OrderedDict[str, tuple[float, float]] = OrderedDict()  # by connection: count, when
         self._closing = asyncio.Event()
 
@@ -59,6 +61,7 @@ class Guard:
             return
         except ParamServerError as error:
             log.info("refused %s: %s: %.500s", context.peer(), type(error).__name__, error)
+            self._measurements.refuse(error)
             refusal = status_of(error)
             error.__traceback__ = None
         except grpc.aio.BaseError:
@@ -67,6 +70,7 @@ class Guard:
             reference = secrets.token_hex(4)
             log.exception("internal error %s, on a call of %s", reference, context.peer())
             text = f"the server failed on this message: please report it, with entry {reference} of its log"
+            self._measurements.refuse(fault)
             refusal = status_of(InternalError(text))
             fault.__traceback__ = None
         if pause := self._pause(context.peer(), asyncio.get_running_loop().time()):

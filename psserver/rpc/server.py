@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import ExitStack, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from functools import partial
 from typing import Any
 
@@ -22,10 +22,12 @@ import grpc.aio
 
 from psserver.config import ServerConfig
 from psserver.core.shard import Shard
+from psserver.measurements import Measurements
 from psserver.rpc.access import Access, CheckedHandlers
 from psserver.rpc.guard import Guard
 from psserver.rpc.health import Health
 from psserver.rpc.identity import Identity
+from psserver.rpc.running import RunningServer
 from psserver.rpc.segment_socket import sweep
 from psserver.rpc.service import SERVICE_NAME, Service
 from psserver.rpc.tls import Certificates
@@ -42,12 +44,19 @@ from pswire.messages import Status, StatusReport
 log = logging.getLogger(__name__)
 
 
-async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> StatusReport:
+#: What else a process serves while its server runs, such as the live page.
+Beside = Callable[[RunningServer], AbstractContextManager[object]]
+
+
+async def serve(
+    config: ServerConfig, on_ready: Callable[[str], None], stop: asyncio.Event, beside: Beside | None = None
+) -> StatusReport:
     """Serve one shard until `stop` is set, then let calls in progress finish; returns the shard's last report.
 
     With `config.linger` it sets `stop` itself when the job is over (`Linger`). `on_ready` is called once with the
-    address, port included, as soon as calls are answered. The event loop should have no other tasks: at the end it
-    waits, for a second at most, for all of them.
+    address, port included, as soon as calls are answered. The block that `beside` makes of the running server is
+    entered after that, and left, in a thread, when calls in progress have finished. The event loop should have no
+    other tasks: at the end it waits, for a second at most, for all of them.
 
     Raises:
         ConfigurationError: the address cannot be bound, a package is missing, or a certificate or token file cannot be
@@ -64,15 +73,20 @@ async def serve(config: ServerConfig, on_ready: Callable[[str], None], stop: asy
         )
         if shared.refused:
             log.info("no shared memory: %s", shared.refused)
-        return await _serve(config, shared, on_ready, stop)
+        return await _serve(config, shared, on_ready, stop, beside)
 
 
 async def _serve(
-    config: ServerConfig, shared: SharedMemory, on_ready: Callable[[str], None], stop: asyncio.Event
+    config: ServerConfig,
+    shared: SharedMemory,
+    on_ready: Callable[[str], None],
+    stop: asyncio.Event,
+    beside: Beside | None,
 ) -> StatusReport:
     """Serve one shard, whose files no other process writes."""
     server = grpc.aio.server(options=SERVER_OPTIONS)
-    guard = Guard()
+    measurements = Measurements()
+    guard = Guard(measurements)
     health = Health(("", SERVICE_NAME), guard)
     server.add_generic_rpc_handlers((health.handlers(),))
     if config.reflection:
@@ -84,7 +98,7 @@ async def _serve(
         log.warning("%s", config.exposure)
     tick = tick_seconds(config.lease)
     clock = Clock(time.monotonic, tick)
-    executor = _start_executor(config, clock)
+    executor = _start_executor(config, clock, measurements)
     service = Service(
         executor,
         identity,
@@ -100,9 +114,12 @@ async def _serve(
     await server.start()
 
     async def tick_until_the_job_ends() -> None:
+        loop = asyncio.get_running_loop()
         linger = None if config.linger is None else Linger(config.linger, config.lease)
         while linger is None or not linger.ends(executor.shard.job_end, clock()):
+            due = loop.time() + tick
             await asyncio.sleep(tick)
+            measurements.late_seconds.add(loop.time() - due)
             try:
                 executor.tick()
                 service.tick()
@@ -111,33 +128,38 @@ async def _serve(
         stop.set()
 
     ticking = asyncio.create_task(tick_until_the_job_ends())
+    running, others = RunningServer(config, address, executor, access), ExitStack()
     try:
         on_ready(address)
+        if beside is not None:
+            others.enter_context(beside(running))
         await stop.wait()
     finally:
         log.info("stopping: calls in progress get %g s", config.grace)
+        running.draining = True
         health.drain()
         service.close()
         guard.close()
         executor.close()
         await server.stop(config.grace)
+        await asyncio.to_thread(others.close)  # it may wait for a status
         ticking.cancel()
         report = await executor.step(Status())
         await executor.shutdown()
         # gRPC still has tasks for cancelled calls, and logs errors if the loop ends before them
-        if others := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(others, timeout=1.0)
+        if unfinished := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(unfinished, timeout=1.0)
     assert isinstance(report, StatusReport)
     return report
 
 
-def _start_executor(config: ServerConfig, clock: Clock) -> Executor:
+def _start_executor(config: ServerConfig, clock: Clock, measurements: Measurements) -> Executor:
     """The executor of a new shard, or of one that continues from its files. Raises `StorageError`."""
     new_shard = partial(_new_shard, config)
     if config.storage is None:
-        return Executor(new_shard(), clock)
+        return Executor(new_shard(), clock, measurements)
     shard, start = start_shard(config.storage, new_shard, clock())
-    executor = Executor(shard, clock)
+    executor = Executor(shard, clock, measurements)
     executor.persist(config.storage, new_shard, start)
     return executor
 

@@ -9,12 +9,14 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from time import perf_counter
 from typing import TypeVar, cast
 
 import grpc
 import grpc.aio
 from google.protobuf.message import Message as Proto
 
+from psserver.measurements import ADMISSION
 from psserver.rpc import access
 from psserver.rpc.admission import Admission
 from psserver.rpc.deadline import Deadline
@@ -88,7 +90,8 @@ class Service:
         self._executor, self._identity, self._guard = executor, identity, guard
         self._exposure = exposure
         self._shared = shared
-        self._admission = Admission(traffic_limit, timeout)
+        self._measurements = executor.measurements
+        self._admission = Admission(traffic_limit, timeout, self._measurements.waits[ADMISSION])
         self._members = Reception("members", max_calls, unfinished_messages(traffic_limit), timeout, CALLS_OF_A_MEMBER)
         self._strangers = Reception(
             "strangers",
@@ -137,6 +140,7 @@ class Service:
                 counted += len(answer)
                 await self._in_time(context.write(answer))
             except ParamServerError as error:
+                self._measurements.pushes["refused"] += kind is pb.PushRequest
                 if caller is not None:
                     self._executor.events.note_refusal(caller.sender.worker, error)
                 raise
@@ -144,6 +148,7 @@ class Service:
                 self._admission.release(account, counted)
 
     async def _answer(self, kind: type[Proto], request: bytes, caller: Claims | None) -> bytes:
+        began, measurements = perf_counter(), self._measurements
         check_size(kind, len(request))
         if caller is None and len(request) > MAX_SMALL_REQUEST:
             raise Unauthenticated(f"a {kind.__name__} of {len(request):,} bytes of nobody who has joined: join first")
@@ -154,8 +159,13 @@ class Service:
         decoded = await aside(decode, proto, InlineReceiver()) if large else decode(proto, InlineReceiver())
         if isinstance(decoded, Status):
             return await (self._pages if decoded.first_variable else self._status).answer(decoded)
-        answer = await self._step(cast(Request, decoded), caller, MAX_INLINE_MESSAGE)
-        return await aside(_reply, answer) if is_large(answer) else _reply(answer)
+        message = cast(Request, decoded)
+        measurements.received.inline += tensor_bytes(message)
+        answer = await self._step(message, caller, MAX_INLINE_MESSAGE)
+        reply = await aside(_reply, answer) if is_large(answer) else _reply(answer)
+        measurements.sent.inline += tensor_bytes(answer)
+        measurements.answered(answer, perf_counter() - began)
+        return reply
 
     async def _report(self, message: Status) -> Answer:
         report = await self._step(message, None, MAX_INLINE_MESSAGE)
@@ -168,6 +178,7 @@ class Service:
         try:
             with self._streams.open(caller.sender, context) as stream:
                 while (data := await stream.next_call()) is not grpc.aio.EOF:
+                    began = perf_counter()
                     access.caller.get().check_valid()
                     attached.settle()
                     frame = await self._frame(data)
@@ -176,7 +187,11 @@ class Service:
                         reply = pb.Frame(attached=attached.attach(frame.header.attach))
                         await self._in_time(context.write(reply.SerializeToString()))
                     else:
-                        await self._call(frame, len(data), caller, attached, context)
+                        try:
+                            await self._call(frame, len(data), caller, attached, context, began)
+                        except ParamServerError:
+                            self._measurements.pushes["refused"] += frame.header.HasField("push")
+                            raise
         except ParamServerError as error:
             self._executor.events.note_refusal(caller.sender.worker, error)
             raise
@@ -195,20 +210,24 @@ class Service:
         caller: Claims,
         attached: AttachedSegments,
         context: grpc.aio.ServicerContext,
+        began: float,
     ) -> None:
-        """Serve one call, with the size of its first frame; larger messages and answers wait for admission."""
+        """Serve one call, with the size and time of its first frame; larger messages and answers wait for admission."""
         proto, account = request_of(frame), caller.sender.worker
         self._check_sender(proto, caller)
-        receiver = StreamReceiver(frame.data, SharedReceiver(attached.memories))
+        shared = SharedReceiver(attached.memories)
+        receiver = StreamReceiver(frame.data, shared)
         aside, large = self._executor.aside, _is_large(proto, frame.nbytes)
         self._admission.hold(account, frame_bytes)
         try:
             message, nbytes = await aside(_read, frame, receiver) if large else _read(frame, receiver)
+            streamed = receiver.nbytes if frame.data is None else len(frame.data)
+            self._measurements.received.add(nbytes - streamed - shared.nbytes, streamed, shared.nbytes)
             region = attached.region(frame.header)
             if not receiver.nbytes and nbytes <= MAX_INLINE_MESSAGE:
                 with suppress(AnswerTooLarge):
                     answer = await self._step(message, caller, MAX_INLINE_MESSAGE, region)
-                    await self._send(answer, region, account, context)
+                    await self._send(answer, region, account, context, began)
                     return
         finally:
             self._admission.release(account, frame_bytes)
@@ -227,7 +246,7 @@ class Service:
                 if region is None and not self._executor.borrows_arrays:
                     allocator = ReusedArrays(message)
             answer = await self._step(message, caller, None, allocator)
-            await self._send(answer, region, None, context)
+            await self._send(answer, region, None, context, began)
 
     def _check_sender(self, proto: Proto, caller: Claims | None) -> None:
         """Refuse a request of nobody who takes part, before anything is made of the rest of it."""
@@ -246,12 +265,19 @@ class Service:
         return self._identity.proved(message, answer, self._executor.shard)
 
     async def _send(
-        self, answer: Answer, region: Region | None, account: str | None, context: grpc.aio.ServicerContext
+        self,
+        answer: Answer,
+        region: Region | None,
+        account: str | None,
+        context: grpc.aio.ServicerContext,
+        began: float,
     ) -> None:
-        """Send an answer, whose bytes count under the account; None: they do already."""
+        """Send an answer, whose bytes count under the account; None: they do already. Its call `began` then."""
         sender = StreamSender(region)
         header = await self._executor.aside(to_frame, answer, sender) if is_large(answer) else to_frame(answer, sender)
-        deadline, counted = Deadline(self._timeout), 0 if account is None else sender.nbytes
+        nbytes = sender.nbytes
+        self._measurements.sent.add(sender.inline_bytes, nbytes, sender.shared_bytes)
+        deadline, counted = Deadline(self._timeout), 0 if account is None else nbytes
         self._admission.count(account or "", counted)
         try:
             for frame in sender.frames(header):
@@ -259,6 +285,7 @@ class Service:
                 deadline.passed(len(frame))
         finally:
             self._admission.release(account or "", counted)
+        self._measurements.answered(answer, perf_counter() - began)
 
     async def _in_time(self, step: Awaitable[_Result]) -> _Result:
         return await Deadline(self._timeout).wait(step)

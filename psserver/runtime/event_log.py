@@ -19,9 +19,14 @@ log = logging.getLogger(__name__)
 
 
 class EventLog:
-    """Logs events, and keeps the newest ones with their numbers and times."""
+    """Logs events, and keeps the newest ones with their numbers and times.
+
+    Attributes:
+        counts: all events by kind. Other threads may copy it.
+    """
 
     def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
         self._events: deque[EventReport] = deque(maxlen=MAX_EVENTS)
         self._refused: OrderedDict[str, tuple[str, float]] = OrderedDict()  # by worker: why, and when
         self._count = 0
@@ -34,6 +39,7 @@ class EventLog:
     def keep(self, event: Event, global_step: int) -> None:
         """Keep an event that is in the log already."""
         self._count += 1
+        self.counts[event.kind] = self.counts.get(event.kind, 0) + 1
         self._events.append(
             EventReport(self._count, time.time(), event.kind, event.text, event.warning, event.worker, global_step)
         )

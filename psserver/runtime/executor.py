@@ -20,6 +20,7 @@ from psserver.config import StorageConfig
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import StepResult, TasksPending
 from psserver.core.variables.element_checks import Inspection
+from psserver.measurements import BARRIER, DATA, JOURNAL, ORDER, POLICY, Measurements, Waits
 from psserver.runtime.event_log import EventLog
 from psserver.runtime.interpreter import Turns
 from psserver.runtime.persistence import Persistence, Record
@@ -30,6 +31,7 @@ from pswire.messages import (
     Allocator,
     Answer,
     Assign,
+    Barrier,
     Cut,
     CutReport,
     Intervene,
@@ -42,6 +44,7 @@ from pswire.messages import (
     Restored,
     Status,
     StatusReport,
+    Take,
     Tick,
     Tune,
     entries,
@@ -69,6 +72,10 @@ STOPPING_ERROR = "the server is stopping: try again when a server is back at thi
 _REPORTS = (Renewed, CutReport, StatusReport)
 
 
+#: The reason of a wait by the class of its message.
+_REASONS: dict[type, str] = {Push: POLICY, Take: DATA, Barrier: BARRIER}
+
+
 class AnswerTooLarge(TooLarge):
     """The answer may have more values than its caller can accept; nothing was done."""
 
@@ -90,16 +97,18 @@ class Executor:
     """Steps a shard, one message at a time, in the order of their arrival. All methods are called in the event loop.
 
     Nothing else steps the shard; `clock` never goes back. `shard` is replaced by another one when it goes back to a
-    checkpoint; `persistence`, if there is one, writes it down.
+    checkpoint; `persistence`, if there is one, writes it down. `measurements` has what all this takes.
     """
 
-    def __init__(self, shard: Shard, clock: Callable[[], float]) -> None:
+    def __init__(self, shard: Shard, clock: Callable[[], float], measurements: Measurements | None = None) -> None:
         self.shard = shard
+        self.measurements = measurements or Measurements()
         self.persistence: Persistence | None = None
         self.events = EventLog()
         self._clock = clock
         self._tickets = itertools.count(1)
         self._waiting: dict[int, _Waiting] = {}
+        self._held: dict[int, tuple[Waits, float]] = {}  # calls that the shard has not answered yet, since when
         self._closing = False
         self._inspectors = ThreadPoolExecutor(max_workers=2, thread_name_prefix="psserver-inspect")
         self._stepper = ThreadPoolExecutor(max_workers=1, thread_name_prefix="psserver-step")
@@ -113,7 +122,9 @@ class Executor:
 
     def persist(self, config: StorageConfig, new_shard: Callable[[], Shard], start: Start) -> None:
         """Write down from now on what the shard does; before its first step (`Persistence`)."""
-        self.persistence = Persistence(config, new_shard, self.shard, start, self._tasks, self.events)
+        self.persistence = Persistence(
+            config, new_shard, self.shard, start, self._tasks, self.events, self.measurements
+        )
         self.persistence.begin()
 
     @property
@@ -223,6 +234,8 @@ class Executor:
             else:
                 self._waiting[ticket] = answer
                 self._complete(message, step)
+            if ticket in self._waiting:
+                self._hold(ticket, message)
             if self._closing:
                 self.close()
             if self.persistence is None:
@@ -233,6 +246,20 @@ class Executor:
         finally:
             answer.cancel()
             self._waiting.pop(ticket, None)
+            if ticket in self._held:
+                self._release(ticket)
+
+    def _hold(self, ticket: int, message: Request) -> None:
+        """Count a call that waits for a later step."""
+        reason = _REASONS.get(type(message), ORDER)
+        waits = self.measurements.waits[reason]
+        waits.begin()
+        self._held[ticket] = waits, self._clock()
+
+    def _release(self, ticket: int) -> None:
+        """Count the end of its wait."""
+        waits, since = self._held.pop(ticket)
+        waits.end(self._clock() - since)
 
     async def _step_alone(
         self,
@@ -382,6 +409,10 @@ class Executor:
         for event in result.events:
             self.events.add(event, self.shard.global_step)
         replies = [(self._waiting.pop(reply.ticket, None), reply) for reply in result.replies]
+        if self._held:
+            for reply in result.replies:
+                if reply.ticket in self._held:
+                    self._release(reply.ticket)
         try:
             tasks = self._tasks
             in_progress = tasks.add(result.tasks) if step.bundles is None else tasks.add_bundles(step.bundles)
@@ -393,12 +424,20 @@ class Executor:
         written = None
         if self.persistence is not None and any(not isinstance(one.answer, _REPORTS) for _, one in replies):
             written = self.persistence.written()  # also for values, which have changes that others have made
+            if written is not None:
+                self._measure_journal(written)
         if in_progress is None and written is None:
             _answer(replies, None)
         elif replies:
             waits = [one for one in (in_progress, written) if one is not None]
             ends = waits[0] if len(waits) == 1 else asyncio.gather(*waits)
             ends.add_done_callback(lambda end: _answer(replies, end.exception()))
+
+    def _measure_journal(self, written: asyncio.Future[None]) -> None:
+        waits, loop = self.measurements.waits[JOURNAL], asyncio.get_running_loop()
+        waits.begin()
+        began = loop.time()
+        written.add_done_callback(lambda _: waits.end(loop.time() - began))
 
 
 def _log_refusal(beginning: asyncio.Task[Answer]) -> None:

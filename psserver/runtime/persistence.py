@@ -19,6 +19,7 @@ from psserver.core.cuts import Late, ShardCut, VariableCopy
 from psserver.core.shard import Shard
 from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import StepResult
+from psserver.measurements import Measurements
 from psserver.runtime.event_log import EventLog
 from psserver.runtime.task_order import TaskOrder
 from psserver.storage import checkpoints, records, retention
@@ -95,8 +96,9 @@ class Persistence:
         start: Start,
         tasks: TaskOrder,
         log_of_events: EventLog,
+        measurements: Measurements,
     ) -> None:
-        self._events = log_of_events
+        self._events, self._measurements = log_of_events, measurements
         self.shard, self._start, self._new_shard = shard, start, new_shard
         self.journal: Journal | None = None
         self.last, self.problem = 0, ""
@@ -126,7 +128,7 @@ class Persistence:
         self.last, self._changes_at_cut = self._start.number, self._changes()
         if self._config.journal:
             folder = journal_folder(self._config.folder, self.shard.shard, self.shard.shards)
-            self.journal = Journal(folder, self.shard.identity, self._config.journal_sync)
+            self.journal = Journal(folder, self.shard.identity, self._config.journal_sync, self._measurements.journal)
             self._kept_bytes = self.journal.nbytes if self._config.keep_journal else 0
             segments = list(list_segments(folder)) or [self.shard.cuts.number]
             self._oldest = segments[0]
@@ -253,6 +255,7 @@ class Persistence:
 
     async def _written_checkpoint(self, cut: ShardCut, *, final: bool) -> None:
         """Write a cut, and drop what it makes needless. Raises nothing: training goes on without a checkpoint."""
+        began, nbytes = self._loop.time(), cut.nbytes
         try:
             await self._loop.run_in_executor(self._thread, self._to_disk, cut, final)
         except _Aborted:
@@ -267,10 +270,13 @@ class Persistence:
             log.exception("checkpoint %d could not be written; training goes on", cut.number)
         else:
             self.last, self.problem, self._written_at = cut.number, "", self._loop.time()
+            self._measurements.checkpoint_seconds.add(self._written_at - began)
+            self._measurements.checkpoint_bytes = nbytes
             if self.journal is not None and not self._config.keep_journal:
                 self.journal.drop_segments_before(cut.number)
             self._events.add(events.cut_written(cut.number, len(cut.late)), self.shard.global_step)
         finally:
+            self._measurements.checkpoint_failures += self._failed == cut.number
             cut.writing = False
             self._writing = None
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from psserver.measurements import JournalMeasurements
 from psserver.storage.files import temporary_path
 from psserver.storage.journal_writer import JournalWriter
 from psserver.storage.segments import list_segments, lock_journal, read_segment_header
@@ -37,13 +38,16 @@ class Journal:
         newest: number of the newest segment that was begun or found in the folder; None without one.
     """
 
-    def __init__(self, folder: Path, identity: int, sync: JournalSync) -> None:
+    def __init__(
+        self, folder: Path, identity: int, sync: JournalSync, measurements: JournalMeasurements | None = None
+    ) -> None:
         """Opens a folder, which is made if it is not there, for this process alone. Call it in the event loop.
 
         Args:
             folder: a torn tail in it must have been cut off by `read_segments`.
             identity: of the shard, 0 to 2**64 - 1; another shard's segments are refused when they are read.
             sync: when a record counts as written.
+            measurements: where bytes and syncs are counted.
 
         Raises:
             StorageError: another process uses the folder, or it cannot be used.
@@ -76,6 +80,7 @@ class Journal:
             sizes,
             done=lambda entries: self._call(self._complete, entries),
             ended=lambda: self._call(self._end),
+            measurements=measurements or JournalMeasurements(),
         )
         self._writer.start()
 

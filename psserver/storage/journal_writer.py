@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Condition, Thread
 from typing import TypeAlias
 
+from psserver.measurements import JournalMeasurements
 from psserver.storage.files import sync_path
 from psserver.storage.segment_file import SegmentFile
 from psserver.storage.segments import SegmentHeader, segment_path
@@ -55,6 +56,7 @@ class JournalWriter(Thread):
         sizes: dict[int, int],
         done: Callable[[int], None],
         ended: Callable[[], None],
+        measurements: JournalMeasurements,
     ) -> None:
         """Prepares the thread.
 
@@ -65,12 +67,13 @@ class JournalWriter(Thread):
             sizes: bytes of each segment in the folder.
             done: called in this thread with the number of entries that have been carried out since the start.
             ended: called in this thread when it ends.
+            measurements: written by whoever has the file: this thread, or that of `write_now`.
         """
         super().__init__(name="psserver-journal", daemon=True)
         self.problem = ""
         self.nbytes = sum(sizes.values())
         self._folder, self._identity, self._mode = folder, identity, sync
-        self._tell_done, self._tell_ended = done, ended
+        self._tell_done, self._tell_ended, self._measurements = done, ended, measurements
         self._changed = Condition()
         self._queue: deque[Entry] = deque()
         self._keep_from: int | None = None
@@ -191,9 +194,10 @@ class JournalWriter(Thread):
             records.append(entry)
         start = self._segment.size
         self._segment.append(records)
+        self._measurements.appended += self._segment.size - start
         if self._mode is JournalSync.EVERY:
             try:
-                self._segment.sync()
+                self._sync_segment(self._segment)
             except OSError:
                 self._segment.cut(start)  # the buffers are still here: all is written again
                 raise
@@ -214,7 +218,7 @@ class JournalWriter(Thread):
         newest = max(self._sizes, default=None)
         if self._mode is not JournalSync.OFF:
             if self._segment is not None:
-                self._segment.sync()
+                self._sync_segment(self._segment)
             elif newest is not None:
                 sync_path(segment_path(self._folder, newest))
         self._close_segment()
@@ -250,7 +254,12 @@ class JournalWriter(Thread):
         """Sync what the interval's mode has written since the last sync."""
         if self._segment is not None and self._unsynced():
             self._sync_due = time.monotonic() + SYNC_INTERVAL
-            self._segment.sync()
+            self._sync_segment(self._segment)
+
+    def _sync_segment(self, segment: SegmentFile) -> None:
+        began = time.monotonic()
+        segment.sync()
+        self._measurements.sync_seconds.add(time.monotonic() - began)
 
     def _unsynced(self) -> bool:
         return self._segment is not None and self._segment.safe < self._segment.size

@@ -28,7 +28,8 @@ class VariableStatus:
 
     `version` counts all changes, `updates` those by its optimizer; `nbytes` has the value and the slots. Of a `table`
     only rows travel. `bytes_in` are those of all gradients that were applied since the server has started, `bytes_out`
-    those of the values and slots that it has served.
+    those of the values and slots that it has served. Some elements are looked at before and after an update, once after
+    each status: of `sampled` ones with a gradient so many were `unchanged`, because the update vanished in rounding.
     """
 
     spec: TensorSpec
@@ -41,6 +42,8 @@ class VariableStatus:
     table: bool = False
     bytes_in: int = 0
     bytes_out: int = 0
+    sampled: int = 0
+    unchanged: int = 0
 
 
 @dataclass(frozen=True, slots=True)

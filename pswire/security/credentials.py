@@ -64,12 +64,16 @@ class Credentials:
         """
         if not self.token_file:
             return local_token(address)
+        self.check_encrypted(address, f"the token in {self.token_file}")
+        return check_token(read_secret(self.token_file, "the token file").decode(errors="replace"), self.token_file)
+
+    def check_encrypted(self, address: str, what: str) -> None:
+        """Raise `ConfigurationError` if `what`, a token, would travel unencrypted to another machine."""
         if not self.tls and not is_local(address):
             raise ConfigurationError(
-                f"the token in {self.token_file} would be sent to {address} without encryption, and anyone on the way "
-                "could take it: give the CA of a server that uses TLS (--tls-ca), or leave the token out"
+                f"{what} would be sent to {address} without encryption, and anyone on the way could take it: give the "
+                "CA of a server that uses TLS (--tls-ca), or leave the token out"
             )
-        return check_token(read_secret(self.token_file, "the token file").decode(errors="replace"), self.token_file)
 
 
 #: Plain connections without a token.

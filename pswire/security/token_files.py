@@ -82,10 +82,15 @@ def new_token() -> str:
     return _PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
 
 
+def is_token(text: str) -> bool:
+    """Whether a text has the form of a token."""
+    return _TOKEN.fullmatch(text) is not None
+
+
 def check_token(text: str, where: str) -> str:
     """A token without surrounding whitespace. Raises `ConfigurationError` that names the file, and not the token."""
     token = text.strip()
-    if _TOKEN.fullmatch(token):
+    if is_token(token):
         return token
     if re.search(r"^\s*(key|token)\s", text, re.MULTILINE):
         raise ConfigurationError(

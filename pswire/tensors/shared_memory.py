@@ -88,11 +88,15 @@ class SharedReceiver:
     """Finds the tensors of one message in the segments of its stream, by their numbers.
 
     Copies at most the size of all segments at each of two decodings: overlapping tensors could take any memory.
+
+    Attributes:
+        nbytes: of the tensors that were found, counted again at each decoding.
     """
 
     def __init__(self, segments: Mapping[int, Array]) -> None:
         self._segments = segments
         self._copied = 0
+        self.nbytes = 0
 
     def get(self, tensor: pb.Tensor, spec: TensorSpec, *, own: bool = False) -> Array:
         """A view; a copy of row numbers and bools, which must stay as they were when checked."""
@@ -100,6 +104,7 @@ class SharedReceiver:
         if memory is None:
             raise Malformed(f"variable {spec}: segment {tensor.shared.segment} was not attached on this stream")
         array = array_at(memory, tensor.shared.offset, spec)
+        self.nbytes += array.nbytes
         if own or spec.dtype == "bool":
             self._copied += spec.nbytes
             if self._copied > 2 * sum(map(len, self._segments.values())):

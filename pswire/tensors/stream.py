@@ -29,10 +29,14 @@ class StreamSender:
 
     Arrays in `region` stay in shared memory. Arrays of fewer bytes than `few` travel inside the message, up to
     `MAX_INLINED` in all.
+
+    Attributes:
+        shared_bytes, inline_bytes: of the arrays that stay in shared memory, and of those inside the message.
     """
 
     def __init__(self, region: Region | None = None, *, few: int = INLINE_BELOW) -> None:
-        self._region, self._few, self._inline = region, few, 0
+        self._region, self._few = region, few
+        self.shared_bytes = self.inline_bytes = 0
         self._data: list[memoryview] = []
 
     def put(self, array: Array, tensor: pb.Tensor) -> None:
@@ -40,9 +44,10 @@ class StreamSender:
         offset = None if self._region is None else self._region.offset_of(array)
         if self._region is not None and offset is not None:
             tensor.shared.segment, tensor.shared.offset = self._region.segment, offset
+            self.shared_bytes += array.nbytes
             return
-        if array.nbytes < self._few and self._inline + array.nbytes <= MAX_INLINED:
-            self._inline += array.nbytes
+        if array.nbytes < self._few and self.inline_bytes + array.nbytes <= MAX_INLINED:
+            self.inline_bytes += array.nbytes
             tensor.inline = array.astype(DTYPES[tensor.dtype], copy=False).tobytes()
             return
         tensor.streamed = True
@@ -52,7 +57,7 @@ class StreamSender:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays."""
+        """Bytes of the arrays that follow the message."""
         return sum(map(len, self._data))
 
     def frames(self, header: pb.Frame) -> Iterator[bytes]:

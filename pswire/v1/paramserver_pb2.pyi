@@ -704,7 +704,7 @@ class StatusRequest(_message.Message):
     def __init__(self, first_variable: _Optional[int] = ..., detail: _Optional[bool] = ...) -> None: ...
 
 class VariableStatus(_message.Message):
-    __slots__ = ("tensor", "version", "updates", "optimizer", "slots", "nbytes", "part", "table", "bytes_in", "bytes_out")
+    __slots__ = ("tensor", "version", "updates", "optimizer", "slots", "nbytes", "part", "table", "bytes_in", "bytes_out", "sampled", "unchanged")
     TENSOR_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     UPDATES_FIELD_NUMBER: _ClassVar[int]
@@ -715,6 +715,8 @@ class VariableStatus(_message.Message):
     TABLE_FIELD_NUMBER: _ClassVar[int]
     BYTES_IN_FIELD_NUMBER: _ClassVar[int]
     BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
+    SAMPLED_FIELD_NUMBER: _ClassVar[int]
+    UNCHANGED_FIELD_NUMBER: _ClassVar[int]
     tensor: Tensor
     version: int
     updates: int
@@ -725,7 +727,9 @@ class VariableStatus(_message.Message):
     table: bool
     bytes_in: int
     bytes_out: int
-    def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., version: _Optional[int] = ..., updates: _Optional[int] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., slots: _Optional[_Iterable[str]] = ..., nbytes: _Optional[int] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., table: _Optional[bool] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ...) -> None: ...
+    sampled: int
+    unchanged: int
+    def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., version: _Optional[int] = ..., updates: _Optional[int] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., slots: _Optional[_Iterable[str]] = ..., nbytes: _Optional[int] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., table: _Optional[bool] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., sampled: _Optional[int] = ..., unchanged: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
     __slots__ = ("name", "incarnation", "number", "state", "steps", "staleness", "staleness_sum", "loss", "epoch", "lease_left", "dropped", "waiting_for", "tensor_transport", "chief", "clipped", "cost", "waited", "held", "encoding", "gradient", "gradient_mean", "error", "error_time", "drop_reason")

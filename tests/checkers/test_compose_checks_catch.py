@@ -73,8 +73,8 @@ def test_lines_are_put_in_the_order_of_their_times_and_only_hosts_of_containers_
 def test_a_table_has_the_events_in_the_order_of_time():
     done = "the job is done, and no worker has joined for 10 s"
     story = [
-        (41.04, "server-0", logged(shard_events.Event(done), clock.log), done),
-        (41.05, "server-0", logged(shard_events.Event("stopping: calls under way get 5 s"), server.log), None),
+        (41.04, "server-0", logged(shard_events.Event("job", done), clock.log), done),
+        (41.05, "server-0", logged(shard_events.Event("job", "stopping: calls under way get 5 s"), server.log), None),
         (41.1, "server-1", "ends with code 0", "ends with code 0"),
         (16.0, "server-0", logged(LOST), "worker-1 was silent for 15 s: its lease has expired"),
         (16.1, "server-1", logged(LOST), None),

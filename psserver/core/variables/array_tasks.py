@@ -149,7 +149,17 @@ class Update:
         if isinstance(gradient, IndexedSlices):
             self.rule.sparse(variable.value, variable.slots, gradient, self.step)
         else:
-            self.rule.dense(variable.value, variable.slots, gradient, self.step)
+            self._dense(variable.value, variable.slots, gradient)
+
+    def _dense(self, value: Array, slots: dict[str, Array], gradient: Array) -> None:
+        """Change these elements of the value, or of a copy, and the slots."""
+        rounding = self.variable.rounding
+        if not rounding.due or not self.step.learning_rate:
+            self.rule.dense(value, slots, gradient, self.step)
+            return
+        sample = rounding.begin(value, gradient)
+        self.rule.dense(value, slots, gradient, self.step)
+        rounding.end(value, sample)
 
     def part(self, start: int, stop: int) -> None:
         """Change the elements from `start` to `stop`, to the same bits as `run`."""
@@ -165,7 +175,10 @@ class Update:
             gradients.append(stretch)
         total = self._aggregated(gradients)
         assert not isinstance(total, IndexedSlices), "a mean of arrays"
-        self.rule.dense(value, slots, total, self.step)
+        if start:  # the first stretch is enough for a sample
+            self.rule.dense(value, slots, total, self.step)
+        else:
+            self._dense(value, slots, total)
 
     def candidate(self) -> tuple[Array | None, Array, dict[str, Array]]:
         """Rows, value and slots that `run` would produce, bit-identical; without rows all elements."""
@@ -176,7 +189,7 @@ class Update:
             self.rule.sparse(value, slots, IndexedSlices(gradient.values, np.arange(len(rows)), value.shape), self.step)
         else:
             value, slots = variable.value.copy(), {name: slot.copy() for name, slot in variable.slots.items()}
-            self.rule.dense(value, slots, gradient, self.step)
+            self._dense(value, slots, gradient)
         return rows, value, slots
 
     @property

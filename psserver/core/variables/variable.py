@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from psserver.core.state import VariableArrays, VariableState
+from psserver.core.variables.rounding import RoundingSample
 from pswire.errors import AlreadyRegistered, InvalidMessage, UnknownVariable
 from pswire.messages import Choice, Declaration, Tune, VariableStatus
 from pswire.optimizers import OptimizerSpec, Rule, UpdateSpec, ordinary_growth, rule_for
@@ -54,6 +55,7 @@ class Variable:
     copy: "CopyBeforeChange | None" = None  # to be made before the next change
     bytes_in: int = 0  # of the gradients of its updates, and of what was served of it, since the server has started
     bytes_out: int = 0
+    rounding: RoundingSample = field(default_factory=RoundingSample)
 
     def __post_init__(self) -> None:
         self.limits = LIMITS.get(self.spec.dtype)
@@ -122,10 +124,13 @@ class Variable:
 
     def status(self) -> VariableStatus:
         """Its row in a shard's status."""
-        version, slots, is_table = self.version, tuple(self.slot_specs), self.initial is not None
-        of_slots = slots, self.nbytes, self.part, is_table
+        slots, is_table = tuple(self.slot_specs), self.initial is not None
         return VariableStatus(
-            self.spec, version, self.updates, self.optimizer, *of_slots, self.bytes_in, self.bytes_out
+            *(self.spec, self.version, self.updates, self.optimizer, slots, self.nbytes, self.part, is_table),
+            bytes_in=self.bytes_in,
+            bytes_out=self.bytes_out,
+            sampled=self.rounding.sampled,
+            unchanged=self.rounding.unchanged,
         )
 
     def chosen_spec(self, choice: Choice) -> TensorSpec:

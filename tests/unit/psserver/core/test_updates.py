@@ -8,6 +8,7 @@ import pytest
 
 from psserver.core.variables.array_tasks import Update, run, run_parts, stages
 from psserver.core.variables.delay_compensation import ServedWeights
+from psserver.core.variables.rounding import RoundingSample
 from pswire import optimizers
 from pswire.messages import Gradient
 from pswire.optimizers import Step, numba_compiler, rule_for
@@ -37,7 +38,8 @@ def random(request):
 def variable(rule, random, dtype="float32"):
     value = random.normal(size=SHAPE).astype(dtype)
     slots = {name: slot + abs(random.normal(size=SHAPE)).astype(slot.dtype) for name, slot in rule.slots(value).items()}
-    return types.SimpleNamespace(spec=TensorSpec("W", SHAPE), value=value, slots=slots)
+    rounding = RoundingSample()
+    return types.SimpleNamespace(spec=TensorSpec("W", SHAPE), value=value, slots=slots, rounding=rounding)
 
 
 def task_of(variable, rule, arrays, backups=None, step=None):

@@ -1,0 +1,61 @@
+"""`psserver serve --http`: the live page in the process of a server."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import click
+
+from psserver.config import ServerConfig
+from psserver.monitor.job_page import PageOptions, job_page
+from psserver.monitor.job_servers import JobServers
+from psserver.rpc.running import RunningServer
+from psserver.rpc.server import Beside
+from pswire.errors import ConfigurationError
+from pswire.job_status import JobStatus, ShardAnswer, merge_reports
+from pswire.security.credentials import Credentials
+
+
+def page_beside(
+    config: ServerConfig, http: str, servers: Sequence[str] | None, client_token_file: str | None
+) -> Beside:
+    """The page in the process of a server, of its own shard or of all `servers` of the job.
+
+    Raises `ConfigurationError` if other machines would reach it without TLS, or without being known.
+    """
+    options = PageOptions(
+        http,
+        config.tls_cert,
+        config.tls_key,
+        config.tls_ca if config.asks_clients else None,
+        knows_callers=config.token_file is not None or config.asks_clients,
+        insecure=config.insecure,
+    )
+    credentials = _credentials(config, client_token_file) if servers else Credentials()
+    listening = options.listen()
+
+    @contextmanager
+    def page(server: RunningServer) -> Iterator[None]:
+        def ask(timeout: float) -> JobStatus:
+            return merge_reports([ShardAnswer(server.address, server.status(timeout))])
+
+        cancel: Callable[[], object] = bool
+        if servers:
+            others = JobServers(servers, credentials)
+            ask, cancel = others.ask, others.close
+        check, ready = server.check_observer, server.problem
+        with job_page(listening, ask, check, cancel, ready=ready, certificates=config.asks_clients):
+            click.echo(f"psserver: live page at {listening.url}")
+            yield
+
+    return page
+
+
+def _credentials(config: ServerConfig, client_token_file: str | None) -> Credentials:
+    """What this server shows to the others of the job, whose certificates its own CA has signed."""
+    if config.tls_cert is None:
+        return Credentials(token_file=client_token_file or "")
+    if config.tls_ca is None:
+        raise ConfigurationError(
+            "--http-servers with TLS needs --tls-ca: the certificates of the others are checked by it"
+        )
+    return Credentials(str(config.tls_ca), str(config.tls_cert), str(config.tls_key), client_token_file or "")

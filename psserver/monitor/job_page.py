@@ -1,0 +1,91 @@
+"""The live page of a job, of its parts: collector, paths and HTTP server, in the process of a server or its own."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from psserver.monitor.collector import Collector, Guard
+from psserver.monitor.http_server import HttpServer
+from psserver.monitor.site import Metrics, Site
+from psserver.monitor.tls import HttpCertificates
+from psserver.monitor.viewers import TokenCheck
+from pswire.addresses import is_local
+from pswire.job_status import JobStatus
+from pswire.security.exposure import check_exposure
+
+
+@dataclass(frozen=True, slots=True)
+class PageOptions:
+    """Where the page is served, and how.
+
+    Attributes:
+        bind: the address, `host:port`.
+        certificate, key: for TLS; None: none.
+        ca: that of the certificates that viewers have to show; None: none is needed.
+        knows_callers: whether viewers are known by a token or certificate.
+        insecure: whether other machines may reach it without TLS, or without being known.
+        remedy: the options that are missing if they may not.
+
+    Raises `ConfigurationError` if other machines would reach it without TLS or unknown, and it is not `insecure`.
+    """
+
+    bind: str
+    certificate: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+    knows_callers: bool = True
+    insecure: bool = False
+    remedy: str = ""
+
+    def __post_init__(self) -> None:
+        """Check where it listens."""
+        remedy = {} if not self.remedy else {"remedy": self.remedy}
+        tls = self.certificate is not None
+        check_exposure(self.bind, tls=tls, knows_callers=self.knows_callers, insecure=self.insecure, **remedy)
+
+    def listen(self) -> HttpServer:
+        """A server at the address, which does not serve yet. Raises `ConfigurationError` if it cannot."""
+        if self.certificate is None or self.key is None:
+            return HttpServer(self.bind)
+        return HttpServer(self.bind, HttpCertificates(self.certificate, self.key, self.ca).context)
+
+
+@contextmanager
+def job_page(
+    server: HttpServer,
+    ask: Callable[[float], JobStatus],
+    check: Callable[[str], None],
+    cancel: Callable[[], object] = bool,
+    *,
+    ready: Callable[[], str] | None = None,
+    metrics: Metrics | None = None,
+    guard: Guard | None = None,
+    certificates: bool = False,
+) -> Iterator[None]:
+    """The live page in a block.
+
+    Args:
+        server: of `PageOptions.listen`.
+        ask: the status of the job with details, within some seconds.
+        check: raises `Unauthenticated`, `PermissionDenied` or `Unavailable` for the token of a viewer.
+        cancel: ends a call of `ask`, at the end of the block.
+        ready: why the process is not ready, "" if it is; by default all shards have to answer.
+        metrics: as in `Site`.
+        guard: as in `Collector`.
+        certificates: viewers have to show a certificate.
+    """
+    collector = Collector(ask, cancel, guard=guard)
+    site = Site(
+        collector.job,
+        collector.samples,
+        TokenCheck(check),
+        ready or collector.problem,
+        metrics,
+        port=server.port,
+        loopback=is_local(server.address),
+        secure=server.tls is not None,
+        certificates=certificates,
+    )
+    with server.serving(site), collector:
+        yield

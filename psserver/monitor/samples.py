@@ -1,0 +1,307 @@
+"""Samples: what changed in a job between two statuses, and how it is now, as JSON data. Pure.
+
+Rates and means of an interval are differences of a shard's counters between two of its reports. One that went back -
+the shard was started again, restored a checkpoint, or began another job - has none for that interval: null. A shard
+that is silent has none either, and when it answers again, they are of the whole time.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from psserver.core.metrics import percentile
+from pswire.job_status import JobStatus, JobVariable, JobWorker, ShardAnswer
+from pswire.messages import StatusReport, VariableStatus
+from pswire.specs.spec import to_plain
+
+#: A matrix has so many cells at most: the workers that are live, and then the first variables.
+MAX_CELLS = 20_000
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The last report of a shard, and when it came, in seconds of any clock that never goes back."""
+
+    report: StatusReport
+    at: float
+
+
+def last_reports(job: JobStatus, at: float, before: Mapping[int, Known]) -> dict[int, Known]:
+    """The last report of each shard, after this status."""
+    now = {report.shard: Known(report, at) for report in _reports(job)}
+    return {**before, **now}
+
+
+def make_sample(job: JobStatus, time: float, at: float, before: Mapping[int, Known]) -> Json:
+    """The sample of a status, without events and findings; `docs/observability.md` has its fields.
+
+    Args:
+        job: the status, with the details of the shards.
+        time: seconds since 1970.
+        at: seconds, on the clock of `before`.
+        before: the last reports of the shards before this status.
+    """
+    intervals = {
+        report.shard: Interval(report, before[report.shard], at) for report in _reports(job) if report.shard in before
+    }
+    present = job.jobs[-1] if job.jobs else None
+    parts = {(report.shard, variable.spec.name): variable for report in _reports(job) for variable in report.variables}
+    cells = _cells(job, intervals.values())
+    return {
+        "time": time,
+        "step": job.global_step,
+        "steps_per_second": max(
+            [rate for interval in intervals.values() if (rate := interval.steps()) is not None], default=None
+        ),
+        "dropped": job.dropped,
+        "repeated": job.repeated,
+        "half_pushes": job.half_pushes,
+        "lost_pushes": job.lost_pushes,
+        "nbytes": job.nbytes,
+        "consistency": job.consistency,
+        "handling": job.handling,
+        "stopped": job.stopped,
+        "problems": [*job.problems, *job.omitted],
+        "job": None if present is None else {**asdict(present.job), "state": present.state},
+        "shards": [_shard(place, answer, intervals) for place, answer in enumerate(job.answers)],
+        "workers": [_worker(worker, intervals.values()) for worker in job.workers],
+        "variables": [
+            {**_variable(variable, parts, intervals), "staleness": _mean(_column(variable.spec.name, cells))}
+            for variable in job.variables
+        ],
+        "matrix": _matrix(job, cells),
+        "queues": [
+            {**asdict(queue.spec), "epoch": queue.epoch, "done": queue.done, "blocks_out": queue.blocks_out}
+            for queue in job.queues
+        ],
+        "events": [],
+        "findings": [],
+    }
+
+
+def _reports(job: JobStatus) -> list[StatusReport]:
+    return [answer.report for answer in job.answers if answer.report is not None]
+
+
+class Interval:
+    """The time between two reports of a shard, and the differences of their counters."""
+
+    def __init__(self, report: StatusReport, before: Known, at: float) -> None:
+        self._now, self._before = report, before.report
+        self._seconds = at - before.at
+        self._workers = {(one.name, one.incarnation): one for one in report.workers}
+        self._workers_before = {(one.name, one.incarnation): one for one in before.report.workers}
+        self._variables_before = {one.spec.name: one for one in before.report.variables}
+
+    def rate(self, difference: int | None) -> float | None:
+        """A difference per second."""
+        return None if difference is None or self._seconds <= 0 else _short(difference / self._seconds)
+
+    def steps(self) -> float | None:
+        """Updates per second."""
+        steps = self._now.global_step - self._before.global_step
+        return None if steps < 0 else self.rate(steps)
+
+    def stalenesses(self) -> list[tuple[int, int]] | None:
+        """Applied pushes since then by staleness, up to each bound; None if counters went back."""
+        if self._now.detail is None or self._before.detail is None:
+            return None
+        old = {one.staleness: one.pushes for one in self._before.detail.stalenesses}
+        counts = [(one.staleness, one.pushes - old.pop(one.staleness, 0)) for one in self._now.detail.stalenesses]
+        if any(count < 0 for _, count in counts) or any(old.values()):
+            return None
+        return [(bound, count) for bound, count in counts if count]
+
+    def worker(self, name: str, incarnation: int) -> tuple[int, int] | None:
+        """Pushes of a worker since then, and the sum of their stalenesses; None if it was not there."""
+        now, old = self._workers.get((name, incarnation)), self._workers_before.get((name, incarnation))
+        if now is None or old is None or now.steps < old.steps or now.staleness_sum < old.staleness_sum:
+            return None
+        return now.steps - old.steps, now.staleness_sum - old.staleness_sum
+
+    def variable(self, now: VariableStatus) -> tuple[int, int] | None:
+        """Bytes in and out of a variable since then."""
+        old = self._variables_before.get(now.spec.name)
+        if old is None or now.bytes_in < old.bytes_in or now.bytes_out < old.bytes_out:
+            return None
+        return now.bytes_in - old.bytes_in, now.bytes_out - old.bytes_out
+
+    def traffic(self) -> tuple[float | None, float | None]:
+        """Bytes in and out per second, of all variables; of very many, of which some are not listed, over 10 s."""
+        if self._now.totals.variables > len(self._now.variables):
+            return _short(self._now.traffic.bytes_in), _short(self._now.traffic.bytes_out)
+        both = [found for one in self._now.variables if (found := self.variable(one)) is not None]
+        return self.rate(sum([one[0] for one in both])), self.rate(sum([one[1] for one in both]))
+
+    def cells(self) -> Iterable[tuple[tuple[str, int], str, int, int]]:
+        """By worker with its incarnation and variable: pushes since then, and the sum of their stalenesses."""
+        if self._now.detail is None or self._before.detail is None:
+            return
+        old = _matrix_cells(self._before)
+        for cell, (pushes, total) in _matrix_cells(self._now).items():
+            old_pushes, old_total = old.get(cell, (0, 0))
+            if pushes > old_pushes and total >= old_total:
+                yield *cell, pushes - old_pushes, total - old_total
+
+
+def _matrix_cells(report: StatusReport) -> dict[tuple[tuple[str, int], str], tuple[int, int]]:
+    assert report.detail is not None
+    matrix = report.detail.matrix
+    return {
+        ((row.worker, row.incarnation), variable): (pushes, total)
+        for row in matrix.workers
+        for variable, pushes, total in zip(matrix.variables, row.pushes, row.sums, strict=True)
+        if pushes
+    }
+
+
+def _shard(place: int, answer: ShardAnswer, intervals: Mapping[int, Interval]) -> Json:
+    """A shard; null for all that is not known of a silent one."""
+    report = answer.report
+    interval = None if report is None else intervals.get(report.shard)
+    counts = None if interval is None else interval.stalenesses()
+    bytes_in, bytes_out = (None, None) if interval is None else interval.traffic()
+    return {
+        "shard": place if report is None else report.shard,
+        "address": answer.address,
+        "problem": answer.problem,
+        "step": None if report is None else report.global_step,
+        "nbytes": None if report is None else report.nbytes,
+        "pushes_per_second": None if interval is None or counts is None else interval.rate(_total(counts)),
+        "bytes_in_per_second": bytes_in,
+        "bytes_out_per_second": bytes_out,
+        **percentiles(counts or ()),
+        "live": None if report is None else report.totals.live,
+        "held": None if report is None else report.held,
+        "stalenesses": counts or [],
+        "storage": None if report is None else asdict(report.storage),
+    }
+
+
+def _total(counts: Iterable[tuple[int, int]]) -> int:
+    return sum([count for _, count in counts])
+
+
+def percentiles(counts: Sequence[tuple[int, int]]) -> Json:
+    """Of the pushes of an interval; null if there were none."""
+    by_bound = dict(counts)
+    return {f"p{percent}": percentile(by_bound, percent) if counts else None for percent in (50, 99)}
+
+
+def _worker(worker: JobWorker, intervals: Iterable[Interval]) -> Json:
+    differences = [
+        (interval, found)
+        for interval in intervals
+        if (found := interval.worker(worker.name, worker.incarnation)) is not None
+    ]
+    pushes = sum([found[0] for _, found in differences])
+    rates = [rate for interval, found in differences if (rate := interval.rate(found[0])) is not None]
+    return {
+        "name": worker.name,
+        "number": worker.number,
+        "incarnation": worker.incarnation,
+        "state": worker.state,
+        "chief": worker.chief,
+        "steps": worker.steps,
+        "steps_per_second": max(rates, default=None),
+        "cost": _finite(worker.cost),
+        "staleness": _short(sum([found[1] for _, found in differences]) / pushes) if pushes else None,
+        "mean_staleness": _finite(worker.mean_staleness),
+        "dropped": worker.dropped,
+        "clipped": worker.clipped,
+        "epoch": worker.epoch,
+        "lease_left": _finite(worker.lease_left),
+        "waiting_for": worker.waiting_for,
+        "held": _finite(worker.held),
+        "waited": _finite(worker.waited),
+        "transport": worker.tensor_transport,
+        "encoding": worker.encoding,
+        "gradient": _finite(worker.gradient),
+        "gradient_mean": _finite(worker.gradient_mean),
+        "error": worker.error,
+        "error_time": _finite(worker.error_time),
+        "drop_reason": worker.drop_reason,
+    }
+
+
+def _variable(
+    variable: JobVariable, parts: Mapping[tuple[int, str], VariableStatus], intervals: Mapping[int, Interval]
+) -> Json:
+    """A variable, with one number for each of its shards."""
+    name = variable.spec.name
+    mine = [parts[shard, name] for shard in variable.shards]
+    rates = [_rates(part, intervals.get(shard)) for shard, part in zip(variable.shards, mine, strict=True)]
+    return {
+        "name": name,
+        "dtype": variable.spec.dtype,
+        "shape": list(variable.spec.shape),
+        "shards": list(variable.shards),
+        "nbytes": [part.nbytes for part in mine],
+        "versions": list(variable.versions),
+        "in": [bytes_in for bytes_in, _ in rates],
+        "out": [bytes_out for _, bytes_out in rates],
+        "optimizer": None if variable.optimizer is None else to_plain(variable.optimizer),
+        "table": variable.table,
+    }
+
+
+def _rates(part: VariableStatus, interval: Interval | None) -> tuple[float | None, float | None]:
+    """Bytes in and out of a part of a variable, per second."""
+    found = None if interval is None else interval.variable(part)
+    if interval is None or found is None:
+        return None, None
+    return interval.rate(found[0]), interval.rate(found[1])
+
+
+#: By variable and worker: pushes, and the sum of their stalenesses.
+_Cells = dict[str, dict[str, tuple[int, int]]]
+
+
+def _cells(job: JobStatus, intervals: Iterable[Interval]) -> _Cells:
+    """The pushes of live workers since the last sample, over all shards, by variable and worker."""
+    live = {(worker.name, worker.incarnation) for worker in job.workers if worker.state == "live"}
+    cells: _Cells = {}
+    for interval in intervals:
+        for worker, variable, pushes, total in interval.cells():
+            if worker in live:
+                column = cells.setdefault(variable, {})
+                before = column.get(worker[0], (0, 0))
+                column[worker[0]] = before[0] + pushes, before[1] + total
+    return cells
+
+
+def _column(variable: str, cells: _Cells) -> tuple[int, int]:
+    """The pushes to a variable, and the sum of their stalenesses."""
+    column = cells.get(variable, {}).values()
+    return sum([pushes for pushes, _ in column]), sum([total for _, total in column])
+
+
+def _matrix(job: JobStatus, cells: _Cells) -> Json:
+    """The mean staleness by worker and variable; null without a push."""
+    workers = [worker.name for worker in job.workers if worker.state == "live"]
+    known = {name for report in _reports(job) for name in _matrix_variables(report)}
+    variables = [variable.spec.name for variable in job.variables if variable.spec.name in known]
+    variables = variables[: MAX_CELLS // max(1, len(workers))]
+    rows = [[_mean(cells.get(variable, {}).get(worker)) for variable in variables] for worker in workers]
+    return {"workers": workers, "variables": variables, "cells": rows}
+
+
+def _matrix_variables(report: StatusReport) -> tuple[str, ...]:
+    return () if report.detail is None else report.detail.matrix.variables
+
+
+def _mean(cell: tuple[int, int] | None) -> float | None:
+    return _short(cell[1] / cell[0]) if cell and cell[0] else None
+
+
+def _short(value: float) -> float:
+    """Four significant digits, which are sufficient for a display."""
+    return float(f"{value:.4g}")
+
+
+def _finite(value: float | None) -> float | None:
+    """A number in JSON, which has neither NaN nor infinity."""
+    return None if value is None or not math.isfinite(value) else value

@@ -1,0 +1,166 @@
+"""The paths of the live page: its files, the job as JSON and as a stream, metrics, and health. Read only."""
+
+from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from psserver.monitor.http_server import Request, Response, is_loopback_host, sentence
+from psserver.monitor.stream import SampleStream, Viewer, encode
+from psserver.monitor.viewers import Sessions, TokenCheck, TooManyTokens
+from pswire.errors import ParamServerError, PermissionDenied, Unauthenticated
+
+#: The files of the page, and their types by the ending of the name.
+PAGE = Path(__file__).with_name("page")
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".woff2": "font/woff2",
+}
+
+Metrics = Callable[[str], tuple[bytes, str]]
+
+
+class Site:
+    """Answers requests: `HttpServer` calls it, in several threads.
+
+    Args:
+        job: the JSON of `/api/job`.
+        samples: the stream of `/api/stream`.
+        tokens: the check of viewers; `/healthz` and `/readyz` need none.
+        ready: why the server, or the job, is not ready; "" if it is.
+        metrics: the text of `/metrics` and its type, for the header `Accept` of a request.
+        port: by which the cookies of several monitors of a host differ.
+        loopback: only names of the loopback interface are served, since a page of another site could otherwise have its
+            own name lead here (DNS rebinding).
+        secure: TLS is used, so cookies are sent by TLS only.
+        certificates: viewers have to show a certificate.
+    """
+
+    def __init__(
+        self,
+        job: Callable[[], Mapping[str, Any]],
+        samples: SampleStream,
+        tokens: TokenCheck,
+        ready: Callable[[], str],
+        metrics: Metrics | None = None,
+        *,
+        port: int = 0,
+        loopback: bool = True,
+        secure: bool = False,
+        certificates: bool = False,
+    ) -> None:
+        self._job, self._samples, self._tokens, self._ready, self._metrics = job, samples, tokens, ready, metrics
+        self._loopback, self._secure, self._certificates = loopback, secure, certificates
+        self._sessions = Sessions(f"psserver-{port}")
+        self._files = page_files()
+
+    def __call__(self, request: Request) -> Response:
+        """The answer to a request."""
+        if self._loopback and not is_loopback_host(request.headers.get("Host")):
+            text = "this server is for its own machine: use localhost or 127.0.0.1 in the address"
+            return sentence(HTTPStatus.MISDIRECTED_REQUEST, text)
+        match request.path:
+            case "/healthz":
+                return sentence(HTTPStatus.OK, "ok")
+            case "/readyz":
+                reason = self._ready()
+                return sentence(HTTPStatus.SERVICE_UNAVAILABLE, reason) if reason else sentence(HTTPStatus.OK, "ready")
+        return self._refusal(request) or self._answer(request)
+
+    def _refusal(self, request: Request) -> Response | None:
+        """The answer to a viewer who may not look."""
+        if self._certificates and not request.certified:
+            return sentence(HTTPStatus.FORBIDDEN, "a certificate is needed that the CA of this server has signed")
+        token = self._token(request)
+        try:
+            self._tokens.check(token)
+        except TooManyTokens as error:
+            return sentence(HTTPStatus.TOO_MANY_REQUESTS, str(error), ("Retry-After", "5"))
+        except Unauthenticated:
+            text = "the token is none of this job's" if token else "a token of the job is needed"
+            text += ": open /?token=TOKEN, or give it as the password, or as Authorization: Bearer TOKEN"
+            challenge = 'Basic realm="paramserver: a token of the job is the password", charset="UTF-8"'
+            return sentence(HTTPStatus.UNAUTHORIZED, text, ("WWW-Authenticate", challenge))
+        except PermissionDenied as error:
+            return sentence(HTTPStatus.FORBIDDEN, str(error))
+        except ParamServerError as error:
+            return sentence(HTTPStatus.SERVICE_UNAVAILABLE, str(error), ("Retry-After", "2"))
+        return None
+
+    def _token(self, request: Request) -> str:
+        return (
+            request.query.get("token", "")
+            if request.path == "/" and "token" in request.query
+            else (self._sessions.token_of(request))
+        )
+
+    def _answer(self, request: Request) -> Response:
+        match request.path:
+            case "/" if "token" in request.query:
+                return self._begin_session(request.query["token"])
+            case "/api/job":
+                return Response(HTTPStatus.OK, encode(self._job()).encode(), TYPES[".json"])
+            case "/api/stream":
+                return self._stream(request)
+            case "/metrics":
+                return self._metrics_text(request.headers.get("Accept", ""))
+        if (file := self._files.get(request.path)) is not None:
+            return file
+        return sentence(HTTPStatus.NOT_FOUND, "there is nothing at this path: the page is at /")
+
+    def _begin_session(self, token: str) -> Response:
+        """Let the browser keep a session in place of the token, which would stay in its history."""
+        secure = "; Secure" if self._secure else ""
+        cookie = f"{self._sessions.cookie}={self._sessions.begin(token)}; Path=/; HttpOnly; SameSite=Strict{secure}"
+        return Response(HTTPStatus.SEE_OTHER, headers=(("Location", "/"), ("Set-Cookie", cookie)))
+
+    def _stream(self, request: Request) -> Response:
+        last = request.headers.get("Last-Event-ID") or request.query.get("after", "")
+        viewer = self._samples.follow(int(last) if last.isdecimal() and len(last) < 16 else None)
+        if viewer is None:
+            return sentence(HTTPStatus.SERVICE_UNAVAILABLE, "too many viewers: close some", ("Retry-After", "10"))
+        checked = CheckedViewer(viewer, self._tokens, self._token(request))
+        return Response(HTTPStatus.OK, kind="text/event-stream", stream=checked)
+
+    def _metrics_text(self, accept: str) -> Response:
+        if self._metrics is None:
+            return sentence(HTTPStatus.NOT_FOUND, "this process has no metrics: psserver serve --http has them")
+        try:
+            return Response(HTTPStatus.OK, *self._metrics(accept))
+        except ParamServerError as error:
+            return sentence(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+
+
+class CheckedViewer:
+    """A viewer whose stream ends when its token is no longer valid."""
+
+    def __init__(self, viewer: Viewer, tokens: TokenCheck, token: str) -> None:
+        self._viewer, self._tokens, self._token = viewer, tokens, token
+
+    def __iter__(self) -> Iterator[bytes]:
+        for part in self._viewer:
+            try:
+                self._tokens.check(self._token)
+            except (ParamServerError, TooManyTokens):
+                return
+            yield part
+
+    def close(self) -> None:
+        """As `Viewer.close`."""
+        self._viewer.close()
+
+
+def page_files() -> dict[str, Response]:
+    """The answers with the files of the page, by path: read once, so no request leads to any other file."""
+    files = {
+        f"/{quote(path.relative_to(PAGE).as_posix())}": Response(HTTPStatus.OK, path.read_bytes(), TYPES[path.suffix])
+        for path in sorted(PAGE.rglob("*"))
+        if path.is_file() and path.suffix in TYPES
+    }
+    return files | {"/": files["/index.html"]}
