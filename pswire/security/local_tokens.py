@@ -27,7 +27,7 @@ _ATTEMPTS = 100
 
 @dataclass(frozen=True, slots=True)
 class LocalTokens:
-    """The private files of a cluster: the servers' token file, and files with a token of a worker and of an admin."""
+    """The private files of a cluster: the servers' token file, and a file with a token of each role."""
 
     folder: Path
 
@@ -39,6 +39,10 @@ class LocalTokens:
     def token(self, role: Role) -> Path:
         """The file with the token of this role."""
         return self.folder / str(role)
+
+    def read(self, role: Role) -> str:
+        """The token of this role. Raises `ConfigurationError`."""
+        return read_secret(self.token(role), "the token file").decode().strip()
 
     def publish(self, addresses: Sequence[str]) -> None:
         """Let commands of this user find the admin's token by the addresses of the servers."""
@@ -57,7 +61,7 @@ def local_tokens(server_tokens: bytes = b"") -> Iterator[LocalTokens]:
         tokens = LocalTokens(folder)
         if server_tokens:
             write_atomically(tokens.servers, server_tokens)
-        for role in (Role.WORKER, Role.ADMIN):
+        for role in Role:
             token = add_token(tokens.servers, f"{folder.name}-{role}", role)
             write_atomically(tokens.token(role), f"{token}\n".encode())
         yield tokens
@@ -112,7 +116,7 @@ def local_token(address: str) -> str:
     for folder in sorted(home.glob(f"{_PREFIX}*")):
         with suppress(ConfigurationError, UnicodeDecodeError):  # it ends, or was begun, at this moment
             if _key(address) in read_secret(folder / "addresses", "the file").decode().splitlines():
-                return read_secret(folder / Role.ADMIN, "the token file").decode().strip()
+                return LocalTokens(folder).read(Role.ADMIN)
     return ""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+from pswire.addresses import is_local
 from pswire.errors import ConfigurationError
 from pswire.security.credentials import Credentials
 from pswire.security.exposure import check_exposure
@@ -59,6 +60,13 @@ class ClusterSecurity:
             "token_file": "" if tokens is None else str(tokens.servers),
             "insecure": str(int(self.insecure)),
         }
+
+    def page_options(self, address: str) -> list[str]:
+        """Options of `psserver monitor`: TLS with the servers' certificate for other machines."""
+        if is_local(address):
+            return []
+        certificate = ["--http-cert", self.tls_cert, "--http-key", self.tls_key] if self.tls_cert else []
+        return [*certificate, *["--insecure"] * self.insecure]
 
     def credentials(self, tokens: LocalTokens | None, role: Role) -> Credentials:
         """Credentials for the servers; where they ask for certificates of clients, the servers' own is shown."""

@@ -20,7 +20,8 @@ class Job:
     `psworker run`, by name, which workers get in their environment. A worker that fails is started again up to
     `restarts` times; so is a server if there is a `run_folder` from which it can restore its state. `bind` has the
     address on which each server listens, by default a free port of the loopback interface; `security` is what they ask
-    for.
+    for. `http` is the address of the live page; None: there is none. `log_level` and `log_format` are those of all
+    processes; "": as each has it by default, of servers and the page's process "warning".
 
     Raises `ConfigurationError` for fewer workers than a synchronous update waits for, and for servers that other
     machines would reach without TLS or tokens.
@@ -39,6 +40,9 @@ class Job:
     run_folder: RunFolder | None = None
     bind: tuple[str, ...] = ()
     security: ClusterSecurity = field(default_factory=ClusterSecurity)
+    log_level: str = ""
+    log_format: str = ""
+    http: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse a job that would wait for more workers than it has."""
@@ -52,6 +56,8 @@ class Job:
         if not self.bind:
             object.__setattr__(self, "bind", shard_addresses("127.0.0.1", self.shards))
         self.security.check(self.bind)
+        if self.http is not None:
+            self.security.check([self.http])
 
     @property
     def worker_names(self) -> list[str]:
@@ -63,12 +69,23 @@ class Job:
         """server-0, server-1, ... by shard."""
         return [f"server-{shard}" for shard in range(self.shards)]
 
+    @property
+    def log_options(self) -> dict[str, str]:
+        """The options of logs, by name, that each process gets in its environment."""
+        options = {"log_level": self.log_level, "log_format": self.log_format}
+        return {name: value for name, value in options.items() if value}
+
     def server_command(self, shard: int, bind: str | None = None) -> list[str]:
         """Module and arguments of a shard; when it is started again, with the address that the workers know."""
         options = ["--consistency", str(self.consistency), "--staleness", str(self.staleness)]
         options += ["--no-shared-memory"] * (not self.worker_options.get("shared_memory", True))
         options += self.run_folder.server_options() if self.run_folder else []
         return ["psserver", "serve", "--bind", bind or self.bind[shard], "--shard", f"{shard}/{self.shards}", *options]
+
+    def monitor_command(self, servers: Sequence[str]) -> list[str]:
+        """Module and arguments of the live page."""
+        assert self.http is not None
+        return ["psserver", "monitor", ",".join(servers), "--http", self.http, *self.security.page_options(self.http)]
 
     def worker_command(self, name: str, servers: Sequence[str]) -> list[str]:
         """Module and arguments of a worker."""

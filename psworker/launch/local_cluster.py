@@ -20,13 +20,14 @@ from functools import partial
 from pswire.addresses import local_address, remote_address
 from pswire.channel import check_health
 from pswire.errors import ParamServerError
+from pswire.job_status import JobStatus
 from pswire.security.credentials import Credentials
 from pswire.security.local_tokens import LocalTokens
 from pswire.security.token_files import Role
 from pswire.status_client import StatusClient
 from pswire.system.host import cores
 from psworker import config
-from psworker.launch.display import Display
+from psworker.launch.display.plain import Display
 from psworker.launch.job import Job, child_environment
 from psworker.launch.processes import OnLines, ParentPipe, Process, Stream, signals_handled
 from psworker.launch.reports import Reports
@@ -45,9 +46,14 @@ NOTE_INTERVAL = 2.0
 
 #: Seconds between two requests for the status.
 STATUS_INTERVAL = 0.25
+#: Of so many, one asks for events too.
+DETAIL_EVERY = 4
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LISTENING = re.compile(r"^psserver: .*\blistening on (\S+)$", re.MULTILINE)
+#: The name of the process with the live page, and its line.
+MONITOR = "monitor"
+_PAGE = re.compile(r"^psserver: monitor at (\S+)$", re.MULTILINE)
 #: The lines of a server that are not shown.
 _ROUTINE = re.compile(r"^psserver: .*\b(?:listening on|stopped at) ")
 
@@ -84,6 +90,7 @@ class LocalCluster:
         self._name_key = secrets.token_hex(16)  # a worker that is started again takes its place at once
         self._reports = Reports()
         self._watch: Watch | None = None
+        self._asked = 0
         self._stopping = False
         self._failed = ""  # the process because of which the job ends
 
@@ -125,14 +132,21 @@ class LocalCluster:
         if self._tokens is not None:
             self._tokens.publish(self._servers())
         self._guarded(self._display.notice, self._servers_line())
+        if job.http is not None:
+            self._start(MONITOR)
         show = partial(self._guarded, self._display.show)
         with (
             StatusClient(self._servers(), self._credentials(Role.ADMIN)) as client,
-            Watch(client.ask, show, job.worker_names, interval=STATUS_INTERVAL) as self._watch,
+            Watch(partial(self._ask, client), show, job.worker_names, interval=STATUS_INTERVAL) as self._watch,
         ):
             for name in job.worker_names:
                 self._start(name)
             self._wait(partial(self._unfinished, job.worker_names))
+
+    def _ask(self, client: StatusClient, timeout: float) -> JobStatus:
+        """The status of the job; every `DETAIL_EVERY`-th one with its detail, which is larger."""
+        self._asked += 1
+        return client.ask(timeout, detail=self._asked % DETAIL_EVERY == 1)
 
     def _credentials(self, role: Role) -> Credentials:
         return self._job.security.credentials(self._tokens, role)
@@ -155,14 +169,22 @@ class LocalCluster:
         if name in job.server_names:
             command = job.server_command(job.server_names.index(name), self._addresses.get(name))
             environment, on_lines = child_environment(os.environ, None, 1), self._server_lines
-            environment |= config.server_environment(job.security.server_options(self._tokens))
+            environment = config.server_environment({"log_level": "warning"}) | environment
+            environment |= config.server_environment(job.security.server_options(self._tokens) | job.log_options)
             held += [self._folder.lock] if self._folder else []
+        elif name == MONITOR:
+            command = job.monitor_command(self._servers())
+            environment, on_lines = child_environment(os.environ, None, 1), self._monitor_lines()
+            environment = config.server_environment({"log_level": "warning"}) | environment
+            shown = asdict(self._credentials(Role.OBSERVER))
+            shown["client_token_file"] = shown.pop("token_file")
+            environment |= config.server_environment(shown | job.log_options)
         else:
             command = job.worker_command(name, self._servers())
             environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
             folder = None if job.run_folder is None else job.run_folder.path.absolute()
             worker_options = {**job.worker_options, "checkpoint_dir": folder, "summary_dir": folder, "progress": "off"}
-            worker_options |= asdict(self._credentials(Role.WORKER))
+            worker_options |= asdict(self._credentials(Role.WORKER)) | job.log_options
             # one that starts late takes part in the job of the others, although these may have finished it
             environment |= config.environment({**worker_options, "resume": True, "name_key": self._name_key})
             self._reports.started(name)
@@ -179,7 +201,8 @@ class LocalCluster:
         self._stopping = True
         self._restarts.cancel()
         server_grace = CHECKPOINT_TIMEOUT if self._job.run_folder else SERVER_GRACE
-        for names, grace in ((self._job.worker_names, WORKER_GRACE), (self._job.server_names, server_grace)):
+        others = [MONITOR, *self._job.server_names]
+        for names, grace in ((self._job.worker_names, WORKER_GRACE), (others, server_grace)):
             running = partial(self._unfinished, names)
             self._kill(names, signal.SIGTERM)
             if not self._wait(running, grace, "to stop"):
@@ -222,6 +245,9 @@ class LocalCluster:
             self._say_why_stopped(process)
             return
         if process.code == 0 and name in self._job.worker_names:
+            return
+        if name == MONITOR:
+            self._say(name, f"{process.describe_exit()}; the job goes on without the live page")
             return
         pause = self._restarts.schedule(name, time.monotonic()) if self._restartable(process) else None
         if pause is None:
@@ -294,6 +320,19 @@ class LocalCluster:
             except ParamServerError as error:
                 self._post(self._on_error, error)
 
+    def _monitor_lines(self) -> OnLines:
+        """A function that reads where the live page is, and shows it with a token that opens it; and other lines."""
+        query = "" if self._tokens is None else f"?token={self._tokens.read(Role.OBSERVER)}"
+
+        def read(monitor: Process, stream: Stream, lines: list[str]) -> None:
+            self._log(monitor.name, lines)
+            if others := [line for line in lines if not _PAGE.match(line)]:
+                self._show(monitor.name, stream, others)
+            for url in _PAGE.findall("\n".join(lines)):
+                self._guarded(self._display.notice, f"psworker: live page at {url}{query}")
+
+        return read
+
     def _worker_lines(self, worker: Process, stream: Stream, lines: list[str]) -> None:
         written, shown = self._reports.read(worker.name, lines) if stream == "stderr" else (lines, lines)
         self._log(worker.name, written)
@@ -302,13 +341,13 @@ class LocalCluster:
 
     def _say(self, name: str, text: str) -> None:
         """Log and show a line about a process."""
-        lines = [f"psworker: {time.strftime('%H:%M:%S')} {text}"]
-        self._log(name, lines)
-        self._show(name, "stderr", lines)
+        text = f"psworker: {time.strftime('%H:%M:%S')} {text}"
+        self._log(name, [text])
+        self._guarded(self._display.process_event, name, text)
 
     def _log(self, name: str, lines: list[str]) -> None:
         if self._folder and (problem := self._folder.log(name, lines)):
-            self._show(name, "stderr", [f"psworker: {problem}"])
+            self._guarded(self._display.process_event, name, f"psworker: {problem}")
 
     def _show(self, name: str, stream: Stream, lines: list[str]) -> None:
         self._guarded(self._display.lines, name, stream, lines)

@@ -47,10 +47,17 @@ def test_a_local_cluster_has_tokens_of_its_own_that_other_commands_of_its_user_f
     assert (code, "this server wants a token" in err[-1]) == (1, True)
 
     (cluster,) = home.iterdir()
-    assert sorted(one.name for one in cluster.iterdir()) == ["addresses", "admin", "lock", "tokens", "worker"]
+    assert sorted(one.name for one in cluster.iterdir()) == [
+        "addresses",
+        "admin",
+        "lock",
+        "observer",
+        "tokens",
+        "worker",
+    ]
     assert {one.stat().st_mode & 0o777 for one in cluster.iterdir()} == {0o600}
     assert {one.stat().st_mode & 0o777 for one in (home, cluster)} == {0o700}
-    secrets = [(cluster / name).read_text().strip() for name in ("admin", "worker")]
+    secrets = [(cluster / name).read_text().strip() for name in ("admin", "observer", "worker")]
     assert [line for line in commands.alive().values() if any(secret in line for secret in secrets)] == []
 
     code, out, err = commands.run(

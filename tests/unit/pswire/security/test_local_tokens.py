@@ -41,7 +41,7 @@ def test_the_tokens_and_the_key_of_a_file_are_valid_too(home, tmp_path):
     with local_tokens((tmp_path / "tokens").read_bytes()) as tokens:
         content = read_tokens(tokens.servers)
         assert content.find(token).name == "guest"
-        assert len(content.tokens) == 3
+        assert len(content.tokens) == 4
         assert content.key == read_tokens(tmp_path / "tokens").key
     assert len(read_tokens(tmp_path / "tokens").tokens) == 1
 
