@@ -4,12 +4,19 @@ import io
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
+
+pytest.importorskip("tensorboard", reason="pip install -e '.[dev]'")
+
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.plugins.hparams import metadata
+from tensorboard.plugins.hparams import api_pb2, metadata
 from tensorboard.util.tensor_util import make_ndarray
+
+#: The number of float32 in TensorFlow.
+FLOAT = 1
 
 
 def events(run: Path) -> list:
@@ -40,8 +47,8 @@ def shown_scalars(run: Path) -> dict[str, list]:
 
 
 def graph(run: Path) -> GraphDef:
-    """The only graph of a run."""
-    [encoded] = [event.graph_def for event in events(run) if event.graph_def]
+    """The last graph of a run, which is the one that is shown."""
+    *_, encoded = [event.graph_def for event in events(run) if event.graph_def]
     return GraphDef.FromString(encoded)
 
 
@@ -70,3 +77,10 @@ def pixels(png: bytes) -> np.ndarray:
     """The pixels of a PNG."""
     with Image.open(io.BytesIO(png)) as image:
         return np.asarray(image)
+
+
+def end(run: Path) -> str:
+    """How a run with hyperparameters has ended: SUCCESS or FAILURE."""
+    [(_, value)] = values(run)[metadata.SESSION_END_INFO_TAG]
+    info = metadata.parse_session_end_info_plugin_data(value.metadata.plugin_data.content)
+    return api_pb2.Status.Name(info.status).removeprefix("STATUS_")

@@ -161,8 +161,7 @@ class Session:
 
     Methods that read or change variables, except `push` and `rows`, first push all pending gradients. `pull`, `push`,
     `rows`, `save`, `slot` and `set_hyperparameters` raise `ConfigurationError` when the session is not open. `worker`
-    is this worker's name; `number` is 0 for the first worker of the job that joined, and so on. `summary` is for
-    TensorBoard (`psworker.Summary`).
+    is this worker's name; `number` is 0 for the first worker of the job that joined, and so on.
     """
 
     def __init__(
@@ -176,7 +175,7 @@ class Session:
         self._part, self._folder = SessionPart(), config.checkpoints.folder
         self._progress_mode = config.progress
         self._progress: ProgressDisplay | None = None
-        self.summary = Summary()
+        self._summary = Summary()
         self._summary_dir = Path(config.summary_dir).absolute() if config.summary_dir else None
         self._summaries: WorkerSummaries | None = None
         self._options = {
@@ -241,6 +240,11 @@ class Session:
         Loops over `batches` end by themselves; others check it.
         """
         return self._client.stopped
+
+    @property
+    def summary(self) -> Summary:
+        """Writes a program's scalars, pictures and so on for TensorBoard; nothing without a `summary_dir`."""
+        return self._summary
 
     @property
     def workers(self) -> list[WorkerStatus]:
@@ -339,12 +343,12 @@ class Session:
             progress = lambda: (replica.global_step, replica.dropped)
             summaries = WorkerSummaries(self._summary_dir, client, self.number, progress, self._options)
             self._summaries = summaries
-            self.summary._open(summaries, lambda: self._known().values())
+            self._summary._open(summaries, lambda: self._known().values())
 
     def _close_summaries(self, *, failed: bool) -> None:
         summaries, self._summaries = self._summaries, None
         if summaries is not None:
-            self.summary._close()
+            self._summary._close()
             summaries.close(failed=failed)
 
     # --- variables ------------------------------------------------------------------------------------------------
