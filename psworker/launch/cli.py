@@ -31,6 +31,7 @@ from pswire.system.signals import end_at_once
 from psworker import config
 from psworker.launch.http_option import HTTP_ADDRESS, LocalCommand
 from psworker.launch.processes import blas_threads
+from psworker.launch.run_commands import plot_command, runs_command
 from psworker.launch.run_folder import RunFolder
 from psworker.launch.script import SIGTERM_CODE, run_script
 
@@ -321,7 +322,8 @@ def run(
     "--run-dir",
     type=click.Path(file_okay=False),
     metavar="DIR",
-    help="Folder for the checkpoints of the servers and the logs of all processes; new or empty, unless --resume.",
+    help="Folder for the checkpoints of the servers, the logs of all processes, and what `psworker runs` and `psworker "
+    "plot` show; new or empty, unless --resume.",
 )
 @_option(
     "--checkpoint-every",
@@ -430,3 +432,7 @@ def local(
     if outcome.last_lines:
         display.problem("error", "Its last lines:\n" + "\n".join(f"  {line}" for line in outcome.last_lines))
     sys.exit(outcome.code)
+
+
+main.add_command(plot_command)
+main.add_command(runs_command)
