@@ -59,7 +59,8 @@ class JobWorker:
     `lease_left` is the least, in seconds, None unless it is live. `mean_staleness` is over its pushes to all shards,
     None before the first. `tensor_transport` says how its tensors travel, which may differ between shards. Shard
     0 reports whether it is `chief`. `cost` and `drop_reason` are those of the first shard that has them, `held`,
-    `waited` and `gradient` the largest of any shard, and `error` is the last one.
+    `waited` and `gradient` the largest of any shard, and `error` is the last one. Jumps are those
+    of the shard with the most, `empty` of that with the fewest.
     """
 
     name: str
@@ -85,6 +86,11 @@ class JobWorker:
     error: str = ""
     error_time: float = 0.0
     drop_reason: str = ""
+    training: bool = False
+    empty: int = 0
+    jumps: int = 0
+    jump: float = 0.0
+    jumped_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +219,7 @@ def _worker(statuses: list[WorkerStatus]) -> JobWorker:
     now = [one for one in statuses if one.incarnation == incarnation]  # a shard may know only an earlier incarnation
     state = max((one.state for one in now), key=_BEST_TO_WORST.index)
     pushes = sum(one.steps for one in now)
-    refused = max(now, key=lambda one: one.error_time)
+    refused, jumped = max(now, key=lambda one: one.error_time), max(now, key=lambda one: one.jumps)
     return JobWorker(
         name=now[0].name,
         number=statuses[0].number,
@@ -238,6 +244,11 @@ def _worker(statuses: list[WorkerStatus]) -> JobWorker:
         error=refused.error,
         error_time=refused.error_time,
         drop_reason=next((one.drop_reason for one in now if one.drop_reason), ""),
+        training=any(one.training for one in now),
+        empty=min(one.empty for one in now),
+        jumps=jumped.jumps,
+        jump=jumped.jump,
+        jumped_at=jumped.jumped_at,
     )
 
 

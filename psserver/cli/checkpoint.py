@@ -11,7 +11,7 @@ from typing import Any
 import click
 import numpy as np
 
-from psserver.cli.status import make_console, plain, size, tables, to_json
+from psserver.cli.status import make_console, plain, tables, to_json
 from psserver.core.shard import Shard
 from psserver.core.state import QueueState, VariableArrays, VariableState
 from psserver.core.variables.variable import stored_slot_specs
@@ -23,6 +23,7 @@ from pswire.errors import DamagedFile, StorageError
 from pswire.fitted_table import Column, FittedTable
 from pswire.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.messages import StatusReport
+from pswire.shard_table import size
 from pswire.tensors.values import DTYPES, Array, TensorSpec
 
 

@@ -4,7 +4,6 @@ Options become a `ServerConfig`, errors become one line. Each command imports it
 orchestrator runs `health` every few seconds: this module must not import numpy or rich.
 """
 
-import logging
 import math
 import signal
 from collections.abc import Callable
@@ -38,6 +37,8 @@ from pswire.addresses import DEFAULT_ADDRESS, check_address, local_address, pars
 from pswire.channel import check_health
 from pswire.command_group import InterruptibleGroup
 from pswire.errors import ParamServerError
+from pswire.log_options import LogOptions, log_options
+from pswire.logs import identify
 from pswire.parsed_option import Parsed
 from pswire.security.credentials import Credentials
 from pswire.specs.checkpoints import JournalSync, parse_checkpoint_every
@@ -93,7 +94,6 @@ def _field(name: str, text: str, kind: Any = None, **settings: Any) -> Callable[
     return option(flags, type=kind, default=default, help=text, **settings)
 
 
-_LEVEL = click.Choice(["debug", "info", "warning", "error"], case_sensitive=False)
 _POLICY, _HANDLING = Parsed("POLICY", parse_consistency), Parsed("HANDLING", parse_staleness)
 _SHARD, _SIZE, _TIME = Parsed("I/N", parse_shard), Parsed("SIZE", parse_size), {"kind": float, "metavar": "SECONDS"}
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -208,10 +208,10 @@ _MEMORY = "80 % of the memory of the machine or its container"
     show_default="that of a psworker local of this user",
     help="A file with a token for --http-servers, of any role.",
 )
-@option("--log-level", type=_LEVEL, default="warning", help="The lowest level that is logged to standard error.")
+@log_options("info")
 def serve_command(
     shard: tuple[int, int],
-    log_level: str,
+    logs: LogOptions,
     http: str | None,
     http_servers: tuple[str, ...] | None,
     client_token_file: str | None,
@@ -253,7 +253,8 @@ def serve_command(
     end_at_once(signal.SIGTERM, 0)  # nothing is served yet
     from psserver.cli.serve import serve_until_signal
 
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logs.set_up()
+    identify("shard", shard[0], lambda: None)
     fields["journal_sync"] = JournalSync(fields["journal_sync"])
     config = ServerConfig(shard=shard[0], shards=shard[1], default_key=None, **fields)
     if http is None:

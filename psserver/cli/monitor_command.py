@@ -7,6 +7,7 @@ import click
 
 from psserver.cli.options import HTTP_ADDRESS, addresses_argument, credentials_options, option
 from pswire.errors import ConfigurationError
+from pswire.log_options import LogOptions, log_options
 from pswire.security.credentials import Credentials
 from pswire.system.signals import end_at_once
 
@@ -19,6 +20,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @option("--http-cert", type=_FILE, show_default="no TLS", help="The certificate of the page and its chain, in PEM.")
 @option("--http-key", type=_FILE, show_default="no TLS", help="Its private key.")
 @option("--insecure", is_flag=True, help="Let other machines reach a page without TLS, or without tokens.")
+@log_options("info", prefix="PSSERVER")
 @credentials_options
 def monitor_command(
     addresses: tuple[str, ...],
@@ -26,6 +28,7 @@ def monitor_command(
     http_cert: Path | None,
     http_key: Path | None,
     insecure: bool,
+    logs: LogOptions,
     credentials: Credentials,
 ) -> None:
     """Show the job whose shards are at ADDRESSES on a live page, until Ctrl-C; by default that at 127.0.0.1:7070.
@@ -40,6 +43,7 @@ def monitor_command(
     psserver monitor host1:7070 --tls-ca ca.crt --http 0.0.0.0:8080 --http-cert server.crt --http-key server.key
     """  # noqa: D301
     end_at_once(signal.SIGTERM, 0)  # nothing is served yet
+    logs.set_up()
     from psserver.cli.monitor import monitor_until_signal
     from psserver.monitor.job_page import PageOptions
 

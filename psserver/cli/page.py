@@ -6,8 +6,10 @@ from contextlib import contextmanager
 import click
 
 from psserver.config import ServerConfig
+from psserver.monitor.collector import TIMEOUT, Collector
 from psserver.monitor.job_page import PageOptions, job_page
 from psserver.monitor.job_servers import JobServers
+from psserver.monitor.metrics import Exposition, shard_metrics
 from psserver.rpc.running import RunningServer
 from psserver.rpc.server import Beside
 from pswire.errors import ConfigurationError
@@ -38,12 +40,23 @@ def page_beside(
         def ask(timeout: float) -> JobStatus:
             return merge_reports([ShardAnswer(server.address, server.status(timeout))])
 
+        def metrics(collector: Collector, accept: str) -> Exposition:
+            return shard_metrics(
+                server.status(TIMEOUT, detail=False),
+                server.measurements,
+                events=server.event_counts,
+                memory_limit=config.variables_limit,
+                findings=collector.kinds(),
+                accept=accept,
+            )
+
         cancel: Callable[[], object] = bool
         if servers:
             others = JobServers(servers, credentials)
             ask, cancel = others.ask, others.close
         check, ready = server.check_observer, server.problem
-        with job_page(listening, ask, check, cancel, ready=ready, certificates=config.asks_clients):
+        certificates = config.asks_clients
+        with job_page(listening, ask, check, cancel, ready=ready, metrics=metrics, certificates=certificates):
             click.echo(f"psserver: live page at {listening.url}")
             yield
 

@@ -4,6 +4,7 @@ Imported only by this command, since it imports numpy and the shard.
 """
 
 import asyncio
+import logging
 import signal
 
 import click
@@ -12,9 +13,12 @@ from psserver.config import ServerConfig
 from psserver.core.events import pluralize
 from psserver.rpc.server import Beside, serve
 from psserver.runtime.interpreter import set_up_interpreter
+from pswire.logs import writes_json
 from pswire.messages import StatusReport
 from pswire.system import host
 from pswire.system.signals import end_at_next
+
+log = logging.getLogger(__name__)
 
 
 def serve_until_signal(config: ServerConfig, beside: Beside | None = None) -> None:
@@ -30,11 +34,14 @@ def serve_until_signal(config: ServerConfig, beside: Beside | None = None) -> No
     host.raise_descriptor_limit()
     set_up_interpreter()
     report = asyncio.run(_serve(config, beside))
-    click.echo(
-        f"psserver: shard {report.shard}/{report.shards} stopped at global step {report.global_step:,}: "
-        f"{pluralize(len(report.workers), 'worker')}, {report.repeated:,} pushes or assigns repeated",
-        err=True,
+    done = (
+        f"shard {report.shard}/{report.shards} stopped at global step {report.global_step:,}: "
+        f"{pluralize(len(report.workers), 'worker')}, {report.repeated:,} pushes or assigns repeated"
     )
+    if writes_json():
+        log.info("%s", done)
+    else:
+        click.echo(f"psserver: {done}", err=True)
 
 
 async def _serve(config: ServerConfig, beside: Beside | None) -> StatusReport:

@@ -15,10 +15,11 @@ from rich.text import Text
 
 from pswire.errors import Unavailable
 from pswire.fitted_table import Column, FittedTable, printable
-from pswire.job_status import JobStatus, ShardAnswer
-from pswire.messages import QueueStatus, StatusReport, StorageStatus
+from pswire.job_status import JobStatus
+from pswire.messages import QueueStatus
 from pswire.optimizers import UpdateSpec
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
+from pswire.shard_table import NONE, STATE_STYLES, shard_table, size
 from pswire.specs.schedules import Schedule
 from pswire.specs.spec import to_plain
 from pswire.status_client import StatusClient
@@ -26,10 +27,8 @@ from pswire.status_client import StatusClient
 #: Width without a terminal, so that lines are not wrapped for programs that read them.
 _NON_TERMINAL_WIDTH = 1000
 
-_NONE = "–"
 #: Names of variables that are listed.
 _MOST_NAMES = 6
-_STYLES = {"live": "green", "left": "dim", "lost": "bold red", "silent": "bold red"}
 
 
 def show_once(
@@ -125,11 +124,8 @@ def tables(job: JobStatus, *, servers: bool = True) -> RenderableType:
     """The line and all tables that have rows; that of the shards only if they are `servers`."""
     parts: list[RenderableType] = [_text(job_line(job))]
     parts += [_text(f"warning: {problem}", "yellow") for problem in job.problems]
-    shards: tuple[Column, ...] = _SHARDS
-    if any(answer.report is not None and answer.report.storage.folder for answer in job.answers):
-        shards = (*_SHARDS, *_STORAGE)
     for table in (
-        _table("Shards", shards, job.answers if servers else ()),
+        shard_table(job.answers if servers else (), "Shards"),
         _table("Workers", _WORKERS, job.workers),
         _table("Data queues", _QUEUES, job.queues),
         _Variables(job),
@@ -143,7 +139,7 @@ def tables(job: JobStatus, *, servers: bool = True) -> RenderableType:
 
 
 def _table(title: str, columns: Sequence[Column], rows: Sequence[object]) -> FittedTable:
-    return FittedTable(columns, rows, title, lambda column, text, row: _STYLES.get(text, ""))
+    return FittedTable(columns, rows, title, lambda column, text, row: STATE_STYLES.get(text, ""))
 
 
 class _Variables:
@@ -166,7 +162,7 @@ class _Variables:
         if table.width <= options.max_width:
             yield table
             return
-        kind = Column("optimizer", lambda one: _NONE if one.optimizer is None else one.optimizer.kind, 3)
+        kind = Column("optimizer", lambda one: NONE if one.optimizer is None else one.optimizer.kind, 3)
         yield _table("Variables", (*_VARIABLES, kind), self.rows)
         if self._optimizers:
             yield ""
@@ -182,8 +178,8 @@ def job_line(job: JobStatus) -> str:
         *[f"stopped by {job.stopped}"] * bool(job.stopped),
         f"global step {job.global_step:,}",
         f"{job.shards} shard{'s' * (job.shards != 1)}",
-        f"consistency {job.consistency or _NONE}",
-        f"staleness handling {job.handling or _NONE}",
+        f"consistency {job.consistency or NONE}",
+        f"staleness handling {job.handling or NONE}",
         f"{job.repeated:,} repeated",
         f"{job.dropped:,} dropped",
         *[f"{clipped:,} clipped"] * (clipped > 0),
@@ -197,15 +193,6 @@ def _text(words: str, style: str = "") -> Text:
     return Text(printable(words), style)
 
 
-def size(nbytes: float) -> str:
-    """Bytes in the largest fitting unit of B, KiB, MiB, GiB, TiB."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if round(nbytes, 0 if unit == "B" else 1) < 1024:
-            return f"{nbytes:.{0 if unit == 'B' else 1}f} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:,.1f} TiB"
-
-
 def _range(counts: Sequence[int]) -> str:
     """One number, or a range: partitions may briefly be at different versions."""
     return " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
@@ -214,7 +201,7 @@ def _range(counts: Sequence[int]) -> str:
 def _optimizer(spec: UpdateSpec | None, global_step: int | None) -> str:
     """Kind and fields; of a schedule also its value at `global_step`, for the next push."""
     if spec is None:
-        return _NONE
+        return NONE
     fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
     words = [spec.kind, *(f"{name}={value}" for name, value in fields.items())]
     for name, value in fields.items():
@@ -223,23 +210,10 @@ def _optimizer(spec: UpdateSpec | None, global_step: int | None) -> str:
     return " ".join(words)
 
 
-def _checkpoint(storage: StorageStatus) -> str:
-    """The last one and its age; or why there is none."""
-    if not storage.folder:
-        return _NONE
-    if storage.writing and storage.waiting_for:
-        return f"{storage.writing:,} waits for {storage.waiting_for}"
-    return f"{storage.last:,}, {storage.age:,.0f} s ago"
-
-
-def _journal(storage: StorageStatus) -> str:
-    return size(storage.journal_bytes) if storage.journal else _NONE
-
-
 def _epoch(queue: QueueStatus) -> str:
     """The epoch in progress, and how many there are; none of iterables, which each worker reads on its own."""
     if not queue.spec.size:
-        return _NONE
+        return NONE
     return f"{queue.epoch:,} of {queue.spec.epochs:,}" if queue.spec.epochs else f"{queue.epoch:,}"
 
 
@@ -249,40 +223,11 @@ def _done(queue: QueueStatus) -> str:
     return f"{queue.done:,}{unit}" if queue.spec.total is None else f"{queue.done:,} of {queue.spec.total:,}{unit}"
 
 
-def _live(report: StatusReport) -> int:
-    return report.totals.live or sum(one.state == "live" for one in report.workers)
-
-
-def _of_report(cell: Callable[[StatusReport], str], silent: str = _NONE) -> Callable[[ShardAnswer], str]:
-    return lambda answer: silent if answer.report is None else cell(answer.report)
-
-
 def _names(names: Sequence[str], others: int = 0) -> str:
     """Names of variables; of many the first ones, and how many others there are, besides those that are not named."""
     listed, others = ", ".join(names[:_MOST_NAMES]), others + max(0, len(names) - _MOST_NAMES)
     return f"{listed} and {others:,} others" if others else listed
 
-
-_SHARDS = (
-    Column("shard", _of_report(lambda report: f"{report.shard}/{report.shards}", "?")),
-    Column("address", lambda answer: answer.address, shortest=21),
-    Column("step", _of_report(lambda report: f"{report.global_step:,}", "silent"), number=True),
-    Column(
-        "vars", _of_report(lambda report: f"{max(report.totals.variables, len(report.variables)):,}"), 4, number=True
-    ),
-    Column("memory", _of_report(lambda report: size(report.nbytes)), 1, number=True),
-    Column("pushes/s", _of_report(lambda report: f"{report.traffic.pushes:,.1f}"), 7, number=True),
-    Column("in/s", _of_report(lambda report: size(report.traffic.bytes_in)), 8, number=True),
-    Column("out/s", _of_report(lambda report: size(report.traffic.bytes_out)), 8, number=True),
-    Column("stale\np50", _of_report(lambda report: f"{report.staleness.p50:,}"), 3, number=True),
-    Column("p99", _of_report(lambda report: f"{report.staleness.p99:,}"), 4, number=True),
-    Column("live", _of_report(lambda report: f"{_live(report):,}"), 2, number=True),
-)
-
-_STORAGE = (
-    Column("checkpoint", _of_report(lambda report: _checkpoint(report.storage)), 5),
-    Column("journal", _of_report(lambda report: _journal(report.storage)), 6, number=True),
-)
 
 _WORKERS = (
     Column("worker", lambda worker: f"{worker.name}{' (chief)' * worker.chief}", shortest=16),
@@ -291,10 +236,10 @@ _WORKERS = (
     Column("dropped", lambda worker: f"{worker.dropped:,}", 6, number=True),
     Column("mean\nstaleness", lambda worker: _number(worker.mean_staleness, ".2f"), 5, number=True),
     Column("loss", lambda worker: _number(worker.loss, ".4f"), 2, number=True),
-    Column("epoch", lambda worker: str(worker.epoch or _NONE), 4, number=True),
+    Column("epoch", lambda worker: str(worker.epoch or NONE), 4, number=True),
     Column("lease\nleft", lambda worker: _number(worker.lease_left, ".1f", " s"), 3, number=True),
-    Column("transport", lambda worker: worker.tensor_transport or _NONE, 7, shortest=13),
-    Column("waiting for", lambda worker: worker.waiting_for or _NONE, shortest=16),
+    Column("transport", lambda worker: worker.tensor_transport or NONE, 7, shortest=13),
+    Column("waiting for", lambda worker: worker.waiting_for or NONE, shortest=16),
 )
 
 _QUEUES = (
@@ -312,7 +257,7 @@ _VARIABLES = (
     Column("version", lambda one: _range(one.versions), number=True),
     Column("updates", lambda one: _range(one.updates), 7, number=True),
     Column("memory", lambda one: size(one.nbytes), 6, number=True),
-    Column("slots", lambda one: ", ".join(one.slots) or _NONE, 5, shortest=10),
+    Column("slots", lambda one: ", ".join(one.slots) or NONE, 5, shortest=10),
 )
 
 _OPTIMIZERS = (
@@ -329,4 +274,4 @@ _CHANGES = (
 
 
 def _number(value: float | None, form: str, unit: str = "") -> str:
-    return _NONE if value is None else f"{value:{form}}{unit}"
+    return NONE if value is None else f"{value:{form}}{unit}"

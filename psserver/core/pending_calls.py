@@ -128,6 +128,7 @@ class PendingCalls:
         assert isinstance(push, ms.Push)
         self.abandon(member, result)  # a held push would settle an older number later
         member.steps += 1
+        member.counts.empty += 1
         if push.loss is not None:
             member.loss = push.loss
             member.counts.add_loss(push.loss)
@@ -351,7 +352,7 @@ class PendingCalls:
             if (loss := push.loss) is not None:
                 member.loss = loss
                 member.counts.add_loss(loss)
-            member.counts.add_gradients(push.gradients, call.magnitudes, self._store.variables)
+            member.counts.add_gradients(push.gradients, call.magnitudes, self._store.variables, self.global_step)
             if push.shards:
                 member.last_push = ms.LastPush(member.name, member.incarnation, push.sequence, push.shards)
             self.stalenesses[staleness if staleness < EXACT else rounded(staleness)] += 1

@@ -41,6 +41,11 @@ def worker_status(
         gradient=counts.gradient,
         gradient_mean=counts.gradient_mean,
         drop_reason=counts.drop_reason,
+        training=one.training,
+        empty=counts.empty,
+        jumps=counts.jumps,
+        jump=counts.jump,
+        jumped_at=counts.jumped_at,
     )
 
 

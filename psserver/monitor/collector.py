@@ -45,7 +45,10 @@ class Collector:
         cancel: ends a call of `ask`, at the end of the block.
         guard: observes each status; its findings enter the samples.
 
-    Only its thread writes; `_lock` guards what others read.
+    Only its thread writes; `_lock` guards what others read, and `status` is replaced as a whole.
+
+    Attributes:
+        status: the last one; None before the first.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Collector:
     ) -> None:
         self._ask, self._cancel, self._guard = ask, cancel, guard
         self.samples = SampleStream()
+        self.status: JobStatus | None = None
         self._lock = threading.Lock()
         self._history, self._events = History(), Events()
         self._findings: dict[tuple[str, str], dict[str, Any]] = {}
@@ -86,6 +90,11 @@ class Collector:
                 "events": self._events.all(),
                 "findings": list(self._findings.values()),
             }
+
+    def kinds(self) -> list[str]:
+        """The kind of each finding."""
+        with self._lock:
+            return [kind for kind, _ in self._findings]
 
     def problem(self) -> str:
         """Why the job is not ready: silent shards, or no sample for some time; "" if all shards answer."""
@@ -119,7 +128,7 @@ class Collector:
             sample["findings"] = self._observe(job, at)
             sample["events"] = self._events.add([one.report for one in job.answers if one.report is not None])
             self._history.add(sample, at - self._last)
-            self._known, self._latest, self._last = known, sample, at
+            self._known, self._latest, self._last, self.status = known, sample, at, job
         self.samples.publish(sample)
 
     def _observe(self, job: JobStatus, at: float) -> list[dict[str, Any]]:

@@ -3,14 +3,17 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from psserver.monitor.collector import Collector, Guard
 from psserver.monitor.http_server import HttpServer
-from psserver.monitor.site import Metrics, Site
+from psserver.monitor.metrics import Exposition, FreshMetrics, job_metrics
+from psserver.monitor.site import Site
 from psserver.monitor.tls import HttpCertificates
 from psserver.monitor.viewers import TokenCheck
 from pswire.addresses import is_local
+from pswire.errors import Unavailable
 from pswire.job_status import JobStatus
 from pswire.security.exposure import check_exposure
 
@@ -51,6 +54,14 @@ class PageOptions:
         return HttpServer(self.bind, HttpCertificates(self.certificate, self.key, self.ca).context)
 
 
+def of_job(collector: Collector, accept: str) -> Exposition:
+    """The metrics of the job as the monitor has seen it last. Raises as `job_metrics`, and `Unavailable`."""
+    status = collector.status
+    if status is None:
+        raise Unavailable("the monitor has no status of the job yet")
+    return job_metrics(status, findings=collector.kinds(), accept=accept)
+
+
 @contextmanager
 def job_page(
     server: HttpServer,
@@ -59,7 +70,7 @@ def job_page(
     cancel: Callable[[], object] = bool,
     *,
     ready: Callable[[], str] | None = None,
-    metrics: Metrics | None = None,
+    metrics: Callable[[Collector, str], Exposition] = of_job,
     guard: Guard | None = None,
     certificates: bool = False,
 ) -> Iterator[None]:
@@ -71,7 +82,7 @@ def job_page(
         check: raises `Unauthenticated`, `PermissionDenied` or `Unavailable` for the token of a viewer.
         cancel: ends a call of `ask`, at the end of the block.
         ready: why the process is not ready, "" if it is; by default all shards have to answer.
-        metrics: as in `Site`.
+        metrics: the text of `/metrics` and its type, for the header `Accept` of a request; by default that of the job.
         guard: as in `Collector`.
         certificates: viewers have to show a certificate.
     """
@@ -81,7 +92,7 @@ def job_page(
         collector.samples,
         TokenCheck(check),
         ready or collector.problem,
-        metrics,
+        FreshMetrics(partial(metrics, collector)),
         port=server.port,
         loopback=is_local(server.address),
         secure=server.tls is not None,

@@ -123,7 +123,7 @@ def _calls(measured: Measurements) -> Iterator[Metric]:
         for transport in TRANSPORTS:
             moved.add_metric([direction, transport], getattr(counted, transport))
     yield moved
-    waits = SummaryMetricFamily("paramserver_wait_seconds", "Waits of calls that have ended.", labels=["reason"])
+    waits = SummaryMetricFamily("paramserver_wait_seconds", "Waits of calls, when they have ended.", labels=["reason"])
     for reason, one in measured.waits.items():
         waits.add_metric([reason], one.count, one.seconds)
     yield waits
@@ -154,12 +154,14 @@ def _variables(variables: Sequence[VariableStatus], total: int) -> Iterator[Metr
     yield _gauge("variables", "Variables with a part on this shard.", total)
     largest = sorted(variables, key=lambda one: (-one.nbytes, one.spec.name))[:MAX_LABELLED]
     nbytes = {one.spec.name: one.nbytes for one in largest}
-    yield _gauges("variable_bytes", f"Bytes of the {MAX_LABELLED} largest variables.", "variable", nbytes)
+    yield _gauges(
+        "variable_bytes", f"Bytes of the {MAX_LABELLED} largest variables, slots included.", "variable", nbytes
+    )
     updates = {one.spec.name: one.updates for one in largest}
-    yield _counters("variable_updates", "Updates of these by their optimizers.", "variable", updates)
+    yield _counters("variable_updates", "Updates of variables by their optimizers.", "variable", updates)
     moved = CounterMetricFamily(
         "paramserver_variable_transfer_bytes",
-        "Bytes of their applied gradients (in) and of their served values and slots (out).",
+        "Bytes of applied gradients (in) and of served values and slots (out) by variable.",
         labels=["variable", "direction"],
     )
     for one in largest:
@@ -173,17 +175,21 @@ def _workers(live: Sequence[WorkerStatus]) -> Iterator[Metric]:
     steps = {one.name: one.steps for one in listed}
     text = f"Applied pushes of live workers, the first {MAX_LABELLED}, in their present incarnation."
     yield _counters("worker_steps", text, "worker", steps)
-    yield _counters("worker_dropped", "Dropped pushes of these.", "worker", {one.name: one.dropped for one in listed})
+    yield _counters(
+        "worker_dropped", "Dropped pushes of live workers.", "worker", {one.name: one.dropped for one in listed}
+    )
     costs = {one.name: one.cost for one in listed if one.cost is not None}
-    yield _gauges("worker_cost", "The moving average of the losses of their pushes.", "worker", costs)
+    yield _gauges("worker_cost", "The moving average of the losses that live workers push.", "worker", costs)
     stalenesses = SummaryMetricFamily(
-        "paramserver_worker_staleness_updates", "The staleness of their applied pushes.", labels=["worker"]
+        "paramserver_worker_staleness_updates", "The staleness of applied pushes of live workers.", labels=["worker"]
     )
     for one in listed:
         stalenesses.add_metric([one.name], one.steps, one.staleness_sum)
     yield stalenesses
     waited = {one.name: one.waited for one in listed}
-    yield _counters("worker_held_seconds", "Seconds that the policy has held their pushes.", "worker", waited)
+    yield _counters(
+        "worker_held_seconds", "Seconds for which the policy has held pushes of live workers.", "worker", waited
+    )
 
 
 def _storage(storage: StorageStatus, measured: Measurements) -> Iterator[Metric]:
@@ -193,17 +199,21 @@ def _storage(storage: StorageStatus, measured: Measurements) -> Iterator[Metric]
         measured.checkpoint_seconds,
     )
     yield _counter("checkpoint_failures", "Checkpoints that could not be written.", measured.checkpoint_failures)
-    yield _gauge("checkpoint_size_bytes", "Bytes of arrays in the last one of this process.", measured.checkpoint_bytes)
-    yield _gauge("checkpoint_number", "The number of the last one that was written.", storage.last)
+    yield _gauge(
+        "checkpoint_size_bytes",
+        "Bytes of the last checkpoint that this process has written.",
+        measured.checkpoint_bytes,
+    )
+    yield _gauge("checkpoint_number", "The number of the last checkpoint.", storage.last)
     written = round(time.time() - storage.age, 3)
-    yield _gauge("checkpoint_timestamp_seconds", "When it was written, or this process began.", written)
+    yield _gauge("checkpoint_timestamp_seconds", "When the last checkpoint was written, or the process began.", written)
     problem = "1 if the last checkpoint, or the journal, cannot be written."
     yield _gauge("storage_problem", problem, bool(storage.problem))
     if storage.journal:
         yield _gauge("journal_size_bytes", "Bytes of the journal.", storage.journal_bytes)
         journal = measured.journal
-        yield _counter("journal_appended_bytes", "Bytes that were appended to it.", journal.appended)
-        yield _histogram("journal_sync_duration_seconds", "Syncs of it to the disk.", journal.sync_seconds)
+        yield _counter("journal_appended_bytes", "Bytes that were appended to the journal.", journal.appended)
+        yield _histogram("journal_sync_duration_seconds", "Syncs of the journal to the disk.", journal.sync_seconds)
 
 
 # --- of a job ---------------------------------------------------------------------------------------------------------

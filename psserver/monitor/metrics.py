@@ -3,16 +3,55 @@
 Made when it is asked for, from numbers that are there already: `psserver.measurements` and status reports.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from threading import Lock
 from types import ModuleType
 
 from psserver.measurements import Measurements
-from pswire.errors import ConfigurationError
+from pswire.errors import ConfigurationError, Unavailable
 from pswire.job_status import JobStatus
 from pswire.messages import StatusReport
 
 #: The text, and its type.
 Exposition = tuple[bytes, str]
+
+#: Seconds for which a text is served again: whoever asks how often, the job's status is asked for once in this time.
+FRESH_SECONDS = 1.0
+
+#: Seconds that a request waits for the text that another one makes.
+PATIENCE = 10.0
+
+#: The formats that are told apart, as headers `Accept`; "": the text format.
+FORMATS = ("application/openmetrics-text; version=1.0.0", "")
+
+
+class FreshMetrics:
+    """What `make` returns for a header `Accept`, for each of the `FORMATS` at most once in `FRESH_SECONDS`.
+
+    `_lock` guards what was made, and is held while it is made. Raises what `make` does, and `Unavailable` if that takes
+    too long for another request.
+    """
+
+    def __init__(self, make: Callable[[str], Exposition]) -> None:
+        self._make = make
+        self._lock = Lock()
+        self._made: dict[str, tuple[float, Exposition]] = {}
+
+    def __call__(self, accept: str) -> Exposition:
+        """The text for a request with this header; in any thread."""
+        form = FORMATS["application/openmetrics-text" not in accept]
+        if not self._lock.acquire(timeout=PATIENCE):
+            raise Unavailable(f"the metrics are not made within {PATIENCE:g} s: try again")
+        try:
+            at, text = self._made.get(form, (-math.inf, (b"", "")))
+            if time.monotonic() - at >= FRESH_SECONDS:
+                text = self._make(form)
+                self._made[form] = time.monotonic(), text
+            return text
+        finally:
+            self._lock.release()
 
 
 def shard_metrics(

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from psserver.monitor.http_server import Request, Response, is_loopback_host, sentence
 from psserver.monitor.stream import SampleStream, Viewer, encode
 from psserver.monitor.viewers import Sessions, TokenCheck, TooManyTokens
-from pswire.errors import ParamServerError, PermissionDenied, Unauthenticated
+from pswire.errors import ConfigurationError, ParamServerError, PermissionDenied, Unauthenticated
 
 #: The files of the page, and their types by the ending of the name.
 PAGE = Path(__file__).with_name("page")
@@ -133,6 +133,8 @@ class Site:
             return sentence(HTTPStatus.NOT_FOUND, "this process has no metrics: psserver serve --http has them")
         try:
             return Response(HTTPStatus.OK, *self._metrics(accept))
+        except ConfigurationError as error:  # a package is missing
+            return sentence(HTTPStatus.NOT_IMPLEMENTED, str(error))
         except ParamServerError as error:
             return sentence(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
 

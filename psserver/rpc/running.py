@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from psserver.config import ServerConfig
+from psserver.measurements import Measurements
 from psserver.rpc.access import Access
 from psserver.runtime.executor import Executor
 from pswire.errors import TimedOut
@@ -30,9 +31,19 @@ class RunningServer:
         self._loop = asyncio.get_running_loop()
         self.draining = False
 
-    def status(self, timeout: float) -> StatusReport:
-        """The status of the shard, with details. Raises what the shard does."""
-        report = self._call(lambda: self._executor.step(Status(detail=True)), timeout)
+    @property
+    def measurements(self) -> Measurements:
+        """What the server measures."""
+        return self._executor.measurements
+
+    @property
+    def event_counts(self) -> dict[str, int]:
+        """Its events by kind."""
+        return self._executor.events.counts.copy()
+
+    def status(self, timeout: float, *, detail: bool = True) -> StatusReport:
+        """The status of the shard, with its details or without. Raises what the shard does."""
+        report = self._call(lambda: self._executor.step(Status(detail=detail)), timeout)
         assert isinstance(report, StatusReport)
         return replace(report, exposure=self.config.exposure)
 

@@ -39,6 +39,7 @@ from psserver.storage.checkpoint_folders import lock_shard
 from pswire.addresses import check_address
 from pswire.channel import SERVER_OPTIONS
 from pswire.errors import ConfigurationError
+from pswire.logs import identify
 from pswire.messages import Status, StatusReport
 
 log = logging.getLogger(__name__)
@@ -99,6 +100,7 @@ async def _serve(
     tick = tick_seconds(config.lease)
     clock = Clock(time.monotonic, tick)
     executor = _start_executor(config, clock, measurements)
+    identify("shard", config.shard, lambda: executor.shard.global_step)
     service = Service(
         executor,
         identity,

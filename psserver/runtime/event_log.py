@@ -33,7 +33,7 @@ class EventLog:
 
     def add(self, event: Event, global_step: int) -> None:
         """Log an event, and keep it."""
-        log.log(logging.WARNING if event.warning else logging.INFO, "%s", event.text)
+        log.log(logging.WARNING if event.warning else logging.INFO, "%s", event.text, extra={"event": event.kind})
         self.keep(event, global_step)
 
     def keep(self, event: Event, global_step: int) -> None:

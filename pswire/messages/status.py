@@ -74,6 +74,10 @@ class WorkerStatus:
             bound of the magnitude of any element); `gradient_mean`: the moving average of that.
         error: why its last refused call was refused, "" if none was; `error_time`: when, in seconds since 1970.
         drop_reason: why the policy has dropped its last dropped push; "" if it has dropped none.
+        training: it pushes: from the first push of this incarnation until it is idle, out of data or gone.
+        empty: pushes of this incarnation that changed no variable.
+        jumps: pushes of this incarnation whose `gradient` was far above its usual one; `jump`: how many times as large
+            the first of them was, and `jumped_at` the global step of that.
     """
 
     name: str
@@ -100,6 +104,11 @@ class WorkerStatus:
     error: str = ""
     error_time: float = 0.0
     drop_reason: str = ""
+    training: bool = False
+    empty: int = 0
+    jumps: int = 0
+    jump: float = 0.0
+    jumped_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,16 +19,19 @@ from click.core import ParameterSource
 from pswire.addresses import DEFAULT_ADDRESS, check_address, shard_addresses
 from pswire.command_group import InterruptibleGroup
 from pswire.errors import ConfigurationError, ParamServerError
+from pswire.log_options import LogOptions, log_options
+from pswire.logs import identify
 from pswire.parsed_option import Parsed
 from pswire.security.credentials import Credentials
 from pswire.specs.checkpoints import parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.encodings import ENCODINGS, parse_compression
-from pswire.system.host import refuse_windows
+from pswire.system.host import process_name, refuse_windows
 from pswire.system.signals import end_at_once
 from psworker import config
 from psworker.launch.http_option import HTTP_ADDRESS, LocalCommand
 from psworker.launch.processes import blas_threads
+from psworker.launch.run_commands import plot_command, runs_command
 from psworker.launch.run_folder import RunFolder
 from psworker.launch.script import SIGTERM_CODE, run_script
 
@@ -195,6 +198,7 @@ def main(context: click.Context, debug: bool) -> None:
 @_credential("tls_cert", "A file with this worker's certificate, for servers that ask for one.", "none")
 @_credential("tls_key", "A file with its private key.", "none")
 @_credential("token_file", "A file with a token for the servers.", "that of a psworker local of this user")
+@log_options("warning")
 @click.option("--launched", is_flag=True, hidden=True, help="Write reports for `psworker local` to stderr.")
 @_script_command
 def run(
@@ -205,6 +209,7 @@ def run(
     launched: bool,
     script: str,
     arguments: tuple[str, ...],
+    logs: LogOptions,
     **options: Any,  # noqa: ANN401 - of all types
 ) -> None:
     """Run SCRIPT as one worker that joins the servers.
@@ -232,6 +237,8 @@ def run(
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from None
     os.environ |= config.environment(options | {"servers": ",".join(addresses)})
+    logs.set_up(program=True)
+    identify("worker", options["name"] or process_name(), lambda: None)
     sys.exit(run_script(script, arguments, debug=debug, sigterm_code=sigterm_code, launched=launched))
 
 
@@ -251,8 +258,10 @@ def run(
     "--progress",
     type=click.Choice(config.PROGRESS),
     default="auto",
-    help="How to show progress on stderr: live table, plain lines or off; auto: live on a terminal, otherwise plain.",
+    help="How to show progress on stderr: live tables, plain lines or off; auto: live on a terminal, otherwise plain.",
 )
+@_option("-q", "--quiet", is_flag=True, help="Show only the output of the program, and errors.")
+@log_options(None, "warning; with --quiet: error")
 @_option(
     "--bind",
     metavar="HOST[:PORT]",
@@ -307,7 +316,8 @@ def run(
     "--run-dir",
     type=click.Path(file_okay=False),
     metavar="DIR",
-    help="Folder for the checkpoints of the servers and the logs of all processes; new or empty, unless --resume.",
+    help="Folder for the checkpoints of the servers, the logs of all processes, and what `psworker runs` and `psworker "
+    "plot` show; new or empty, unless --resume.",
 )
 @_option(
     "--checkpoint-every",
@@ -338,12 +348,24 @@ def run(
     help="Show the job on a live page at this address (psserver monitor), whose URL is printed.",
 )
 @_script_command
-def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
+def local(
+    debug: bool,
+    /,
+    progress: str,
+    quiet: bool,
+    logs: LogOptions,
+    script: str,
+    arguments: tuple[str, ...],
+    **options: Any,  # noqa: ANN401 - of all types
+) -> None:
     """Run SCRIPT on a cluster of processes on this machine, and stop all of them at the end.
 
     Lines that the workers print are shown after the worker's name. A worker that fails is started again up to
     --restarts times; then the others are stopped, and its exit code is this command's. Ctrl-C stops all of them; a
     second Ctrl-C kills them.
+
+    On a terminal tables of the workers and shards are shown below these lines (--progress). With --log-format json
+    each line of stderr is a JSON object. --log-level is that of servers and workers.
 
     The first line has the servers' addresses: for `psserver status`, and for further workers (`psworker run`). Other
     options of servers are set by their environment variables (`psserver serve --help`).
@@ -368,7 +390,7 @@ def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...]
     _refuse_windows("psworker local")
     # imported here, since `run` needs neither rich nor grpc
     from psworker.launch.cluster_security import ClusterSecurity
-    from psworker.launch.display import make_display
+    from psworker.launch.display.choice import make_display
     from psworker.launch.job import Job
     from psworker.launch.local_cluster import LocalCluster
 
@@ -384,10 +406,13 @@ def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...]
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from None
     try:
+        options |= {"log_level": logs.level or "error" * quiet, "log_format": logs.form}
         job = Job(script, arguments, debug=debug, worker_options=worker_options, run_folder=run_folder, **options)
     except ConfigurationError as error:
         raise click.BadParameter(str(error), param_hint="--workers") from None
-    cluster = LocalCluster(job, make_display(progress, job.worker_names + job.server_names))
+    names = job.worker_names + job.server_names
+    display = make_display(progress, names, title=Path(script).name, log_format=logs.form, quiet=quiet)
+    cluster = LocalCluster(job, display)
     try:
         outcome = cluster.run()
     except ParamServerError as error:
@@ -395,9 +420,13 @@ def local(debug: bool, /, progress: str, script: str, arguments: tuple[str, ...]
             raise
         raise click.ClickException(str(error)) from None
     if outcome.warning:
-        click.echo(f"psworker: {outcome.warning}", err=True)
+        display.problem("warning", f"psworker: {outcome.warning}")
     if outcome.error:
-        click.echo(f"Error: {outcome.error}", err=True)
+        display.problem("error", f"Error: {outcome.error}")
     if outcome.last_lines:
-        click.echo("Its last lines:\n" + "\n".join(f"  {line}" for line in outcome.last_lines), err=True)
+        display.problem("error", "Its last lines:\n" + "\n".join(f"  {line}" for line in outcome.last_lines))
     sys.exit(outcome.code)
+
+
+main.add_command(plot_command)
+main.add_command(runs_command)

@@ -20,7 +20,8 @@ class Job:
     `psworker run`, by name, which workers get in their environment. A worker that fails is started again up to
     `restarts` times; so is a server if there is a `run_folder` from which it can restore its state. `bind` has the
     address on which each server listens, by default a free port of the loopback interface; `security` is what they ask
-    for. `http` is the address of the live page; None: there is none.
+    for. `http` is the address of the live page; None: there is none. `log_level` and `log_format` are those of all
+    processes; "": as each has it by default, of servers and the page's process "warning".
 
     Raises `ConfigurationError` for fewer workers than a synchronous update waits for, and for servers that other
     machines would reach without TLS or tokens.
@@ -39,6 +40,8 @@ class Job:
     run_folder: RunFolder | None = None
     bind: tuple[str, ...] = ()
     security: ClusterSecurity = field(default_factory=ClusterSecurity)
+    log_level: str = ""
+    log_format: str = ""
     http: str | None = None
 
     def __post_init__(self) -> None:
@@ -65,6 +68,12 @@ class Job:
     def server_names(self) -> list[str]:
         """server-0, server-1, ... by shard."""
         return [f"server-{shard}" for shard in range(self.shards)]
+
+    @property
+    def log_options(self) -> dict[str, str]:
+        """The options of logs, by name, that each process gets in its environment."""
+        options = {"log_level": self.log_level, "log_format": self.log_format}
+        return {name: value for name, value in options.items() if value}
 
     def server_command(self, shard: int, bind: str | None = None) -> list[str]:
         """Module and arguments of a shard; when it is started again, with the address that the workers know."""

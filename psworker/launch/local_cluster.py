@@ -13,26 +13,29 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 
 from pswire.addresses import local_address, remote_address
 from pswire.channel import check_health
 from pswire.errors import ParamServerError
+from pswire.job_status import JobStatus
 from pswire.security.credentials import Credentials
 from pswire.security.local_tokens import LocalTokens
 from pswire.security.token_files import Role
 from pswire.status_client import StatusClient
 from pswire.system.host import cores
 from psworker import config
-from psworker.launch.display import Display
+from psworker.launch.display.plain import Display
 from psworker.launch.job import Job, child_environment
 from psworker.launch.processes import OnLines, ParentPipe, Process, Stream, signals_handled
 from psworker.launch.reports import Reports
 from psworker.launch.restarts import Restarts
 from psworker.launch.run_folder import OpenRunFolder
+from psworker.launch.run_recorder import RunRecorder, start_of
 from psworker.launch.script import without_session
+from psworker.progress.progress import Progress
 from psworker.progress.watch import Watch
 
 #: Seconds for the servers to start; for a worker from SIGTERM to its end; the same for a server, which gives open calls
@@ -45,6 +48,8 @@ NOTE_INTERVAL = 2.0
 
 #: Seconds between two requests for the status.
 STATUS_INTERVAL = 0.25
+#: Of so many, one asks for events too.
+DETAIL_EVERY = 4
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LISTENING = re.compile(r"^psserver: .*\blistening on (\S+)$", re.MULTILINE)
@@ -57,7 +62,10 @@ _ROUTINE = re.compile(r"^psserver: .*\b(?:listening on|stopped at) ")
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a job: exit code, error, the last lines of the process that failed, and a warning."""
+    """The end of a job: exit code, error, the last lines of the process that failed, and a warning.
+
+    Without an error, a code that is not 0 is that of a signal.
+    """
 
     code: int
     error: str = ""
@@ -83,11 +91,13 @@ class LocalCluster:
         self._addresses: dict[str, str] = {}  # on which the servers that have answered listen, by name
         self._restarts = Restarts(job.restarts)
         self._folder: OpenRunFolder | None = None
+        self._recorder: RunRecorder | None = None
         self._tokens: LocalTokens | None = None
         self._name_key = secrets.token_hex(16)  # a worker that is started again takes its place at once
         self._reports = Reports()
         self._watch: Watch | None = None
-        self._stopping = False
+        self._asked = 0
+        self._stopping = self._trained = False
         self._failed = ""  # the process because of which the job ends
 
     def run(self) -> Outcome:
@@ -101,7 +111,14 @@ class LocalCluster:
         signals = signals_handled(_STOP_SIGNALS, partial(self._post, self._on_signal))
         folder = self._job.run_folder.opened() if self._job.run_folder else nullcontext()
         tokens = self._job.security.tokens()
-        with folder as self._folder, tokens as self._tokens, self._parent, signals, self._display:
+        with (
+            folder as self._folder,
+            self._recording() as self._recorder,
+            tokens as self._tokens,
+            self._parent,
+            signals,
+            self._display,
+        ):
             try:
                 self._start_servers()
                 self._train()
@@ -110,6 +127,7 @@ class LocalCluster:
                 (outcome,) = abort.args
             finally:
                 self._stop()
+            self._record_end(outcome)
         if self._watch is not None:
             self._display.summary(self._watch.progress)
         return outcome
@@ -130,14 +148,24 @@ class LocalCluster:
         self._guarded(self._display.notice, self._servers_line())
         if job.http is not None:
             self._start(MONITOR)
-        show = partial(self._guarded, self._display.show)
         with (
             StatusClient(self._servers(), self._credentials(Role.ADMIN)) as client,
-            Watch(client.ask, show, job.worker_names, interval=STATUS_INTERVAL) as self._watch,
+            Watch(
+                partial(self._ask, client), self._show_progress, job.worker_names, interval=STATUS_INTERVAL
+            ) as self._watch,
         ):
             for name in job.worker_names:
                 self._start(name)
             self._wait(partial(self._unfinished, job.worker_names))
+            self._trained = True
+
+    def _ask(self, client: StatusClient, timeout: float) -> JobStatus:
+        """The status of the job; every `DETAIL_EVERY`-th one and the last with its detail, which is larger."""
+        self._asked += 1
+        status = client.ask(timeout, detail=self._trained or self._asked % DETAIL_EVERY == 1)
+        if self._recorder is not None:
+            self._recorder.events.follow(status)
+        return status
 
     def _credentials(self, role: Role) -> Credentials:
         return self._job.security.credentials(self._tokens, role)
@@ -160,20 +188,22 @@ class LocalCluster:
         if name in job.server_names:
             command = job.server_command(job.server_names.index(name), self._addresses.get(name))
             environment, on_lines = child_environment(os.environ, None, 1), self._server_lines
-            environment |= config.server_environment(job.security.server_options(self._tokens))
+            environment = config.server_environment({"log_level": "warning"}) | environment
+            environment |= config.server_environment(job.security.server_options(self._tokens) | job.log_options)
             held += [self._folder.lock] if self._folder else []
         elif name == MONITOR:
             command = job.monitor_command(self._servers())
             environment, on_lines = child_environment(os.environ, None, 1), self._monitor_lines()
+            environment = config.server_environment({"log_level": "warning"}) | environment
             shown = asdict(self._credentials(Role.OBSERVER))
             shown["client_token_file"] = shown.pop("token_file")
-            environment |= config.server_environment(shown)
+            environment |= config.server_environment(shown | job.log_options)
         else:
             command = job.worker_command(name, self._servers())
             environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
             folder = None if job.run_folder is None else job.run_folder.path.absolute()
             worker_options = {**job.worker_options, "checkpoint_dir": folder, "progress": "off"}
-            worker_options |= asdict(self._credentials(Role.WORKER))
+            worker_options |= asdict(self._credentials(Role.WORKER)) | job.log_options
             # one that starts late takes part in the job of the others, although these may have finished it
             environment |= config.environment({**worker_options, "resume": True, "name_key": self._name_key})
             self._reports.started(name)
@@ -184,6 +214,7 @@ class LocalCluster:
         except OSError as error:
             raise _Abort(Outcome(1, f"cannot start {name}: {error}")) from error
         self._restarts.started(name, time.monotonic())
+        self._record("started", name, "was started")
 
     def _stop(self) -> None:
         """End all processes: workers first, so that they can leave the job."""
@@ -230,20 +261,26 @@ class LocalCluster:
     def _on_end(self, process: Process) -> None:
         name = process.name
         del self._processes[name]
+        how = process.describe_exit()
         if self._stopping:
+            self._record("ended", name, how)
             self._say_why_stopped(process)
             return
         if process.code == 0 and name in self._job.worker_names:
+            self._record("ended", name, how)
             return
         if name == MONITOR:
-            self._say(name, f"{process.describe_exit()}; the job goes on without the live page")
+            self._record("ended", name, how, "warning")
+            self._say(name, f"{how}; the job goes on without the live page")
             return
         pause = self._restarts.schedule(name, time.monotonic()) if self._restartable(process) else None
         if pause is None:
+            self._record("ended", name, how, "error")
             self._failed = name
             raise _Abort(self._failure(process))
-        attempt = f"restart {self._restarts.count(name)} of {self._job.restarts} in {pause:g} s"
-        self._say(name, f"{process.describe_exit()}; {attempt}")
+        how += f"; restart {self._restarts.count(name)} of {self._job.restarts} in {pause:g} s"
+        self._record("ended", name, how, "warning")
+        self._say(name, how)
 
     def _say_why_stopped(self, worker: Process) -> None:
         """Say of a worker that was stopped because of another process that it was; not if it had ended by itself."""
@@ -286,7 +323,36 @@ class LocalCluster:
         if not self._stopping:
             raise error
 
+    # --- the record of the run ------------------------------------------------------------------------------------
+
+    def _recording(self) -> AbstractContextManager[RunRecorder | None]:
+        folder = self._job.run_folder
+        return nullcontext() if folder is None else RunRecorder(folder.path, start_of(self._job, os.environ))
+
+    def _record(self, kind: str, name: str, text: str, level: str = "info") -> None:
+        """Record an event of a process."""
+        if self._recorder is not None:
+            self._recorder.events.add(kind, f"{name} {text}", level=level, worker=name)
+
+    def _record_end(self, outcome: Outcome) -> None:
+        if self._recorder is None:
+            return
+        state = "completed" if outcome.code == 0 else "failed" if outcome.error else "stopped"
+        restarts = {name: self._restarts.count(name) for name in self._job.worker_names}
+        progress = None if self._watch is None else self._watch.progress
+        level = "error" if state == "failed" else "info"
+        text = outcome.error or {"completed": "the run is complete", "stopped": "the run was stopped"}[state]
+        self._recorder.events.add("job", text, level=level)
+        self._recorder.end(state, outcome.code, outcome.error, progress, restarts)
+        for problem in filter(None, (self._recorder.problem, self._recorder.events.problem)):
+            self._guarded(self._display.notice, f"psworker: {problem}")
+
     # --- in other threads -----------------------------------------------------------------------------------------
+
+    def _show_progress(self, progress: Progress) -> None:
+        if self._recorder is not None:
+            self._recorder.follow(progress)
+        self._guarded(self._display.show, progress)
 
     def _post(self, handle: Callable[..., None], *arguments: object) -> None:
         """Have the main thread call `handle`."""
@@ -330,13 +396,13 @@ class LocalCluster:
 
     def _say(self, name: str, text: str) -> None:
         """Log and show a line about a process."""
-        lines = [f"psworker: {time.strftime('%H:%M:%S')} {text}"]
-        self._log(name, lines)
-        self._show(name, "stderr", lines)
+        text = f"psworker: {time.strftime('%H:%M:%S')} {text}"
+        self._log(name, [text])
+        self._guarded(self._display.process_event, name, text)
 
     def _log(self, name: str, lines: list[str]) -> None:
         if self._folder and (problem := self._folder.log(name, lines)):
-            self._show(name, "stderr", [f"psworker: {problem}"])
+            self._guarded(self._display.process_event, name, f"psworker: {problem}")
 
     def _show(self, name: str, stream: Stream, lines: list[str]) -> None:
         self._guarded(self._display.lines, name, stream, lines)

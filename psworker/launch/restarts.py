@@ -52,8 +52,8 @@ class Restarts:
         return history.pause
 
     def count(self, name: str) -> int:
-        """How often a process was started again, or will be when it is due."""
-        return self._histories[name].restarts
+        """How often a process was started again, or will be when it is due; 0 of one that was never started."""
+        return self._histories[name].restarts if name in self._histories else 0
 
     def waiting(self, name: str) -> bool:
         """Whether a process is to be started again."""

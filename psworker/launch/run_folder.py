@@ -1,8 +1,11 @@
-"""The folder of a run: the checkpoints of its servers and the output of its processes.
+"""The folder of a run: the checkpoints of its servers, the output of its processes, and its record.
 
 runs/a/checkpoints/         written and read by the servers, from which the job resumes
 runs/a/best.safetensors     the best model, if the program saves one (`Session.save_best`)
 runs/a/logs/worker-0.log    the output of each process, of every life, and when it was started again
+runs/a/run.json             how it was started, and its results (`psworker.launch.run_recorder`)
+runs/a/events.jsonl         what happened: of shards, of processes, of the guard
+runs/a/scalars/worker-0.jsonl   what each worker has recorded (`psworker.summaries`)
 """
 
 import os

@@ -5,21 +5,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pswire.job_status import JobStatus, JobWorker
-from pswire.messages import QueueStatus
+from pswire.messages import EventReport, QueueStatus
 
 #: Time constants, in seconds, of the moving averages of rates and of costs, which are of single batches.
 RATE_SMOOTHING, COST_SMOOTHING = 1.0, 0.5
+#: Seconds between two points of a worker's recent costs, and how many points are kept.
+COST_INTERVAL, COST_POINTS = 1.0, 24
+#: Newest events of the job that are kept.
+MOST_EVENTS = 4
 #: Seconds of the past from which the rest is estimated, at most and at least, and between two of its moments.
 LONGEST_PAST, SHORTEST_PAST, PAST_INTERVAL = 30.0, 3.0, 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerProgress:
-    """One worker now: its status, its recent steps per second, and the recent mean of its losses, None before one."""
+    """One worker now: its status, its recent steps per second, and the recent mean of its losses, None before one.
+
+    `costs` are earlier values of `cost`, the oldest first, one each `COST_INTERVAL`; `noted`: when the last was.
+    """
 
     status: JobWorker
     rate: float = 0.0
     cost: float | None = None
+    costs: tuple[float, ...] = ()
+    noted: float = -math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +48,8 @@ class Progress:
     `seconds` count from the beginning. The step was `first` at the first status, None before one: a resumed job, or one
     that this process joins, does not begin at 0. It was last seen there when it `began`, and to increase when it
     `advanced`. `past` are moments of the last `LONGEST_PAST` seconds. `problem` says why there is no newer status;
-    empty when there is.
+    empty when there is. `job` is the last status, None before one; `events` are the
+    newest ones, the last one first, as of the last status with a detail.
     """
 
     workers: tuple[WorkerProgress, ...] = ()
@@ -51,6 +61,8 @@ class Progress:
     problem: str = ""
     queues: tuple[QueueStatus, ...] = ()
     past: tuple[_Moment, ...] = ()
+    job: JobStatus | None = None
+    events: tuple[EventReport, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -62,6 +74,12 @@ class Progress:
         """The data queue that is read: of those that are not at their end the least advanced one; else the last one."""
         open_ones = [queue for queue in self.queues if queue.done != queue.spec.total]
         return min(open_ones, key=_fraction, default=self.queues[-1] if self.queues else None)
+
+    @property
+    def fraction(self) -> float | None:
+        """The part of the data queue that is done, from 0 to 1; None without one, or if it has no end."""
+        queue = self.queue
+        return queue.done / queue.spec.total if queue is not None and queue.spec.total else None
 
     @property
     def seconds_left(self) -> float | None:
@@ -106,7 +124,7 @@ def follow(before: Progress, job: JobStatus, seconds: float) -> Progress:
     workers = {worker.status.name: worker for worker in before.workers}
     for status in job.workers:
         worker = workers.get(status.name, WorkerProgress(JobWorker(status.name)))
-        workers[status.name] = _follow_worker(worker, status, elapsed)
+        workers[status.name] = _follow_worker(worker, status, elapsed, seconds)
     first = job.global_step if before.first is None else min(before.first, job.global_step)
     now = Progress(
         workers=tuple(workers[name] for name in sorted(workers, key=lambda name: (len(name), name))),  # 9 before 10
@@ -116,8 +134,18 @@ def follow(before: Progress, job: JobStatus, seconds: float) -> Progress:
         began=seconds if job.global_step == first else before.began,
         advanced=before.advanced if job.global_step == before.step else seconds,
         queues=job.queues,
+        job=job,
+        events=_newest_events(job) or before.events,
     )
     return replace(now, past=_past(before.past, now))
+
+
+def _newest_events(job: JobStatus) -> tuple[EventReport, ...]:
+    """The newest events of all shards, the last one first; of those that several shards report alike, the newest."""
+    details = [answer.report.detail for answer in job.answers if answer.report is not None]
+    events = [event for detail in details if detail is not None for event in detail.events[-4 * MOST_EVENTS :]]
+    newest = {event.text: event for event in sorted(events, key=lambda event: event.time)}
+    return tuple(sorted(newest.values(), key=lambda event: -event.time)[:MOST_EVENTS])
 
 
 def _past(before: tuple[_Moment, ...], now: Progress) -> tuple[_Moment, ...]:
@@ -131,13 +159,19 @@ def _past(before: tuple[_Moment, ...], now: Progress) -> tuple[_Moment, ...]:
     return (*past, _Moment(now.seconds, queue.spec.name, queue.done, now.step))
 
 
-def _follow_worker(before: WorkerProgress, status: JobWorker, elapsed: float) -> WorkerProgress:
+def _follow_worker(before: WorkerProgress, status: JobWorker, elapsed: float, seconds: float) -> WorkerProgress:
     rate = max(0, status.steps - before.status.steps) / elapsed if elapsed > 0 else before.rate
-    return WorkerProgress(
+    cost = before.cost if status.loss is None else _smoothed(before.cost, status.loss, elapsed / COST_SMOOTHING)
+    now = WorkerProgress(
         status,
         _smoothed(before.rate or None, rate, elapsed / RATE_SMOOTHING) if status.state == "live" else 0.0,
-        before.cost if status.loss is None else _smoothed(before.cost, status.loss, elapsed / COST_SMOOTHING),
+        cost,
+        before.costs,
+        before.noted,
     )
+    if cost is None or seconds - before.noted < COST_INTERVAL or status.steps == before.status.steps:
+        return now
+    return replace(now, costs=(*before.costs, cost)[-COST_POINTS:], noted=seconds)
 
 
 def _smoothed(before: float | None, now: float, elapsed: float) -> float:

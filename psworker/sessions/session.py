@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 
 from pswire import optimizers
 from pswire.errors import ConfigurationError, DtypeMismatch, ShapeMismatch
+from pswire.logs import identify
 from pswire.messages import Assignment, EpochReport, QueueStatus, WorkerStatus
 from pswire.system.host import keep_memory, process_program
 from pswire.tensors.values import Array, IndexedSlices
@@ -180,6 +182,8 @@ class Session:
         choice = JobChoice(config.job, config.resume or not config.servers, process_program())
         key = config.name_key.encode()
         self._client = Client(transport, config.name, config.timeout, encoder, choice, key)
+        client = weakref.ref(self._client)
+        identify("worker", config.name, lambda: None if (now := client()) is None else now.global_step)
         self._loops: list[DataLoop] = []
         self._strategy, replica = config.strategy, (self._client, self._known, self._loops)
         if self._strategy.local_steps:

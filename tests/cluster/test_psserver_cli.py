@@ -41,7 +41,7 @@ def test_a_server_says_where_it_listens_and_ends_in_good_order(number, commands)
             transport.call(0, Push(sender, sequence, (Gradient("w", 0, W),)), BOUND).result()
     code, (line,), errors = server.end(number)
     assert (code, bool(READY.fullmatch(line))) == (0, True)
-    assert errors == ["psserver: shard 0/1 stopped at global step 2: 1 worker, 0 pushes or assigns repeated"]
+    assert errors[-1] == "psserver: shard 0/1 stopped at global step 2: 1 worker, 0 pushes or assigns repeated"
 
 
 W = np.zeros(2, np.float32)
@@ -57,7 +57,7 @@ def test_sigterm_before_it_serves_ends_it_at_once_and_in_good_order(commands):
 
 @pytest.mark.parametrize(("bind", "code"), [("127.0.0.1:0", 0), ("unix:/nowhere/at/all", 1)])
 def test_sigterm_while_python_ends_does_not_change_how_it_has_ended(bind, code, commands):
-    last = commands.python("-c", SIGTERM_AT_THE_VERY_END + SERVE, "--bind", bind)
+    last = commands.python("-c", SIGTERM_AT_THE_VERY_END + SERVE, "--bind", bind, "--log-level", "warning")
     if not code:
         last.wait_for("listening on")
         last.signal(signal.SIGTERM)
@@ -65,7 +65,7 @@ def test_sigterm_while_python_ends_does_not_change_how_it_has_ended(bind, code, 
 
 
 def test_a_second_ctrl_c_ends_it_at_once(commands):
-    server = commands.serve("--grace", "1000")
+    server = commands.serve("--grace", "1000", "--log-level", "warning")
     frames = queue.Queue()
     with open_channel(server.address) as channel:
         stub = ParameterServerStub(channel)

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from pswire.addresses import DEFAULT_ADDRESS
 from psworker.launch import local_cluster
 from psworker.launch.cli import main
-from psworker.launch.display import Display
+from psworker.launch.display.plain import Display
 from psworker.launch.job import Job
 from tests.commands import free_address
 from tests.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import
@@ -257,7 +257,7 @@ def test_a_server_that_is_not_there_is_given_up_with_its_address(commands):
 
 
 def test_help_shows_examples_and_the_environment_variable_of_every_option_and_version_is_the_packages(commands):
-    for command, count in (("run", 20), ("local", 26)):
+    for command, count in (("run", 22), ("local", 30)):
         text = " ".join(CliRunner().invoke(main, [command, "--help"], prog_name="psworker").output.split())
         assert text.startswith(f"Usage: psworker {command} [OPTIONS] SCRIPT [ARGS]...")
         assert f" psworker {command} --" in text
@@ -364,7 +364,8 @@ def test_the_live_display_has_no_line_wider_than_the_terminal_and_only_the_summa
     first, *shown = [line for line in lines if line and " | " not in line]  # a slow worker may say for whom it waits
     assert (code, first[:20]) == (0, "psworker: servers at"), written
     assert [line for line in shown if len(line) > columns] == []
-    assert any(re.match(r"\d.* s · epoch \d+ of 10 · step \d+.* · \d:\d\d left", line) for line in shown)
+    assert any(re.match(r"\d:\d\d · train.py · 3 of 3 workers live", line) for line in shown)
+    assert any(re.match(r"█.* \d+ % · epoch \d+ of 10 · step \d+.* · \d:\d\d left", line) for line in shown)
     assert any(re.match(r"worker-2 +live +\d+ +\d+ +", line) for line in shown)
     assert re.match(r"800 steps in .* s", shown[-1])
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from psworker.launch import local_cluster, restarts
-from psworker.launch.display import Display
+from psworker.launch.display.plain import Display
 from psworker.launch.job import Job
 from psworker.launch.local_cluster import LocalCluster, Outcome
 

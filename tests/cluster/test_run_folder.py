@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from psworker.launch.display import Display
+from psworker.launch.display.plain import Display
 from psworker.launch.job import Job
 from psworker.launch.local_cluster import LocalCluster
 from psworker.launch.run_folder import RunFolder

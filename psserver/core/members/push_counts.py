@@ -21,6 +21,10 @@ MAX_VARIABLES = 256
 #: The part of a new value in a moving average.
 AVERAGE_PART = 1 / 16
 
+#: A gradient jumps if it is so many times as large as is usual, after so many pushes. What is usual grows by a gradient
+#: of at most so many times as large: a few large ones do not become usual.
+JUMP, PUSHES_BEFORE_JUMP, MOST_USUAL = 30.0, 16, 4.0
+
 
 class CountedVariable(Protocol):
     """A variable, as far as pushes are counted by it."""
@@ -39,6 +43,12 @@ class PushCounts:
     gradient: float = 0.0
     gradient_mean: float = 0.0
     drop_reason: str = ""
+    empty: int = 0
+    jumps: int = 0
+    jump: float = 0.0
+    jumped_at: int = 0
+    _usual: float = 0.0  # the moving average without jumps
+    _pushes: int = 0
     _by_variable: dict[str, list[int]] = field(default_factory=dict)  # pushes, and the sum of their stalenesses
 
     def add_loss(self, loss: float) -> None:
@@ -47,9 +57,13 @@ class PushCounts:
         self.cost = before + (loss - before) * AVERAGE_PART if math.isfinite(before) else loss
 
     def add_gradients(
-        self, gradients: Iterable[Gradient], magnitudes: Mapping[str, float], variables: Mapping[str, CountedVariable]
+        self,
+        gradients: Iterable[Gradient],
+        magnitudes: Mapping[str, float],
+        variables: Mapping[str, CountedVariable],
+        global_step: int,
     ) -> None:
-        """Count the gradients of a push of these magnitudes that has made an update of its variables."""
+        """Count the gradients of a push of these magnitudes that has made an update of its variables, at this step."""
         array: Array | IndexedSlices | Packed | None = None
         by_variable, magnitude = self._by_variable, 0.0
         for gradient in gradients:
@@ -68,6 +82,16 @@ class PushCounts:
             self.encoding = array.dtype.name if type(array) is np.ndarray else _encoding(array)
             self.gradient = magnitude
             self.gradient_mean += (magnitude - self.gradient_mean) * (AVERAGE_PART if self.gradient_mean else 1.0)
+            usual = self._usual
+            if magnitude > usual * JUMP and self._pushes >= PUSHES_BEFORE_JUMP:
+                self._count_jump(magnitude, global_step)
+            self._usual += (min(magnitude, usual * MOST_USUAL) - usual) * AVERAGE_PART if usual else magnitude
+            self._pushes += 1
+
+    def _count_jump(self, magnitude: float, global_step: int) -> None:
+        if not self.jumps and self._usual:
+            self.jump, self.jumped_at = magnitude / self._usual, global_step
+        self.jumps += bool(self._usual)
 
     def row(self, worker: str, incarnation: int, variables: Iterable[str]) -> WorkerStaleness:
         """Its row in a `StalenessMatrix` of these variables."""

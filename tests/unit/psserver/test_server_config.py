@@ -13,6 +13,7 @@ from psserver.config import ServerConfig, StorageConfig, parse_shard, parse_size
 from psserver.rpc import server
 from psserver.rpc.server import ServerThread
 from pswire.errors import ConfigurationError
+from pswire.log_options import LogOptions
 from pswire.security.token_files import Role, add_token, read_tokens
 from pswire.specs.checkpoints import EverySteps, JournalSync
 from pswire.specs.consistency import Asynchronous, DropStalePushes, IgnoreStaleness, Synchronous
@@ -102,6 +103,7 @@ def test_options_become_the_fields_of_their_names_before_the_environment_and_oth
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     monkeypatch.setattr(serve, "serve_until_signal", configs.append)
+    monkeypatch.setattr(LogOptions, "set_up", lambda self: None)  # it is for a process of its own
     text = "--no-keep-memory --bind 127.0.0.1:5000 --shard 1/3 --lease 7 --memory-limit 2K --grace 1.5 --max-calls 9 "
     text += "--consistency sync:3,backup=1 --staleness drop:4 --shared-memory --linger 0 --progress-timeout off "
     text += "--max-gradient-norm 10:clip"

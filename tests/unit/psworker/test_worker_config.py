@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from pswire.errors import ConfigurationError
+from pswire.log_options import LogOptions
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.specs.checkpoints import EverySeconds, EverySteps
 from pswire.specs.encodings import NONE, Int8, TopK, parse_compression
@@ -21,6 +22,7 @@ def own_environment(monkeypatch):
     for name in [name for name in os.environ if name.startswith("PSWORKER_")]:
         monkeypatch.delenv(name)
     monkeypatch.setattr(cli, "end_at_once", lambda number, code: None)  # it is for a process of its own
+    monkeypatch.setattr(LogOptions, "set_up", lambda self, program: None)  # so is this
 
 
 def test_an_argument_comes_before_the_environment_and_that_before_the_default(monkeypatch):

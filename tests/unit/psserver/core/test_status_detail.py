@@ -11,7 +11,7 @@ from psserver.core import status
 from psserver.core.members import push_counts
 from psserver.core.status import ranges, upper_bound
 from pswire.job_status import ShardAnswer, merge_reports
-from pswire.messages import Gradient, Join, Pull, Push, Sender, Status
+from pswire.messages import Gradient, Join, Pull, Push, Renew, Sender, Status
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.tensors.compression import to_16_bits
@@ -151,3 +151,44 @@ def test_the_worker_of_a_job_has_the_longest_wait_and_the_last_error_of_its_shar
         reports.append(replace(report, workers=(mine,)))
     [merged] = merge_reports([ShardAnswer("h", report) for report in reports]).workers
     assert (merged.cost, merged.waited, merged.error, merged.gradient) == (4.0, 2.0, "error 0", math.sqrt(2))
+
+
+def test_gradients_far_above_the_usual_ones_are_counted_as_jumps_and_do_not_become_usual_at_once():
+    """Usual ones have a norm of sqrt(2), or up to 5 times that; the first large one is 100 times as large."""
+    shard = job()
+    for step in range(32):
+        shard.push("a", version=step, W=ONES * (5 if step % 8 == 7 else 1))
+    assert worker(shard, "a").jumps == 0
+    shard.push("a", version=32, W=100 * ONES)
+    found = worker(shard, "a")
+    assert (found.jumps, found.jumped_at) == (1, 33)
+    assert 100 / 2 < found.jump < 100
+    for step in range(33, 36):
+        shard.push("a", version=step, W=100 * ONES)
+    assert worker(shard, "a").jumps == 4
+    assert worker(shard, "a").jump == found.jump, "that of the first one"
+    for step in range(36, 100):
+        shard.push("a", version=step, W=100 * ONES)
+    assert 4 < worker(shard, "a").jumps < 20, "in the end they are usual"
+
+
+def test_a_worker_whose_first_gradients_are_small_or_zero_does_not_jump():
+    shard = job()
+    for step in range(15):
+        shard.push("a", version=step, W=1e-6 * ONES)
+    shard.push("a", version=15, W=ONES)
+    for step in range(20):
+        shard.push("b", version=16 + step, W=0 * ONES)
+    shard.push("b", version=36, W=ONES)
+    assert (worker(shard, "a").jumps, worker(shard, "b").jumps) == (0, 0)
+
+
+def test_empty_pushes_are_counted_and_a_worker_is_in_training_from_its_first_push_until_it_is_idle():
+    shard = job()
+    assert not worker(shard, "a").training
+    shard.push("a", W=ONES)
+    shard.push("a")
+    found = worker(shard, "a")
+    assert (found.training, found.steps, found.empty) == (True, 2, 1)
+    shard.answer(Renew(A, idle=True))
+    assert not worker(shard, "a").training

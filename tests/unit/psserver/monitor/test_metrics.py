@@ -4,43 +4,15 @@ import sys
 from dataclasses import replace
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from psserver.measurements import Measurements
 from psserver.monitor.metric_families import MAX_LABELLED, MAX_QUEUES
-from psserver.monitor.metrics import job_metrics, shard_metrics
+from psserver.monitor.metrics import FORMATS, FreshMetrics, job_metrics, shard_metrics
 from pswire import messages as ms
-from pswire.errors import ConfigurationError
+from pswire.errors import ConfigurationError, Unavailable
 from pswire.job_status import ShardAnswer, merge_reports
 from pswire.tensors.values import TensorSpec
-
-WORKER = ms.WorkerStatus("w0", 1, 0, "live", 8, 2, 12, 0.5, 1, 9.0, dropped=3, cost=0.75, waited=1.5)
-VARIABLE = ms.VariableStatus(TensorSpec("W", (2, 3), "float32"), 9, 8, None, nbytes=48, bytes_in=96, bytes_out=120)
-QUEUE = ms.QueueStatus(ms.QueueSpec("train", size=10, block=10, epochs=5), 2, 15, 1)
-REPORT = ms.StatusReport(
-    1,
-    2,
-    8,
-    0,
-    variables=(VARIABLE,),
-    workers=(WORKER, replace(WORKER, name="w1", state="left"), replace(WORKER, name="w2", state="lost")),
-    nbytes=48,
-    consistency="sync:2",
-    half_pushes=1,
-    storage=ms.StorageStatus("run", 7, 30.0, journal=True, journal_bytes=99, lost_pushes=4, problem="disk full"),
-    queues=(QUEUE,),
-    totals=ms.Totals(1, 3, 1, 1),
-)
-
-
-def samples(exposition):
-    """The value of each sample of ours, by its name and the values of its labels, in the order of their names."""
-    text, _ = exposition
-    return {
-        (sample.name.removeprefix("paramserver_"), *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(text.decode())
-        for sample in family.samples
-    }
+from tests.unit.psserver.monitor.full_report import QUEUE, REPORT, VARIABLE, WORKER, samples
 
 
 def shard(report=REPORT, measured=None, **options):
@@ -152,6 +124,26 @@ def test_the_metrics_of_a_job_say_which_shards_answer_and_what_the_guard_has_fou
         ("guard_findings", "not_finite"): 1,
     }
     assert {name: found.get(name) for name in expected} == expected
+
+
+def test_however_often_they_are_asked_for_metrics_are_made_once_a_second_for_each_format(monkeypatch):
+    now, made = 100.0, []
+    monkeypatch.setattr("psserver.monitor.metrics.time.monotonic", lambda: now)
+
+    def make(accept):
+        made.append(accept)
+        return accept.encode(), "text"
+
+    metrics = FreshMetrics(make)
+    accepted = ["", "text/html", f"{FORMATS[0]}; q=0.9, text/plain", f"{FORMATS[0]}; version=0.0.1", "*/*"]
+    assert [metrics(accept)[0].decode() for accept in accepted] == ["", "", FORMATS[0], FORMATS[0], ""]
+    assert made == ["", FORMATS[0]]
+    now += 1.0
+    metrics("")
+    assert made == ["", FORMATS[0], ""]
+    monkeypatch.setattr("psserver.monitor.metrics.PATIENCE", 0.01)
+    with metrics._lock, pytest.raises(Unavailable, match="try again"):
+        metrics("")
 
 
 def test_without_prometheus_client_the_error_names_the_extra(monkeypatch):

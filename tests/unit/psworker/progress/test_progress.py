@@ -14,7 +14,9 @@ from rich.console import Console
 
 from pswire.job_status import JobWorker, ShardAnswer, merge_reports
 from pswire.messages import QueueSpec, QueueStatus, StatusReport, WorkerStatus
-from psworker.launch.display import Display, make_display, table
+from psworker.launch.display.choice import make_display
+from psworker.launch.display.dashboard import table
+from psworker.launch.display.plain import Display
 from psworker.progress.progress import COST_SMOOTHING, RATE_SMOOTHING, Progress, WorkerProgress, follow, starting
 from psworker.progress.text import clock, step_line, summary_line
 from psworker.progress.watch import Watch
@@ -200,7 +202,7 @@ def test_the_live_display_prints_lines_above_itself_and_leaves_only_the_summary(
     assert "cost 0.4750" in shown
     assert with_line.index("there") < with_line.index("cost 0.4750"), "the line, then the table again"
     assert ("\x1b[36mworker-0" in shown) == colors, "the first worker has the first color"
-    assert ("\x1b[32mworker-1 | " in with_line) == colors, "a worker's lines have the color of its row"
+    assert ("\x1b[35mworker-1 | " in with_line) == colors, "a worker's lines have the color of its row"
     assert colors or "worker-1 | hello there\n" in with_line
     shown = terminal.getvalue()
     assert shown.endswith(summary_line(TRAINING) + "\n")

@@ -1,0 +1,137 @@
+"""The picture of a job for a terminal of a given size: header, bar, workers, shards, and the newest events. Pure."""
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from pswire.bars import bar, sparkline
+from pswire.fitted_table import Column, FittedTable, printable
+from pswire.messages import EventReport
+from pswire.shard_table import NONE, shard_table
+from psworker.launch.display.colors import name_style, state_style
+from psworker.launch.display.rows import chosen, fitted_rows
+from psworker.progress.progress import Progress, WorkerProgress
+from psworker.progress.text import clock, fit, rate_text, step_line
+
+#: The width of a column of numbers, so that they do not move while they grow; cells of a sparkline and of a bar.
+_NUMBER_WIDTH, _SPARK_WIDTH, _MOST_BAR = 6, 8, 40
+#: Lines of findings and events together.
+MOST_NOTES = 3
+
+
+class Note(NamedTuple):
+    """A line about what has happened, or what a guard has found."""
+
+    text: str
+    warning: bool = False
+
+
+def dashboard(
+    job: Progress, width: int, height: int, findings: Sequence[Note] = (), *, title: str = "", unicode: bool = True
+) -> RenderableType:
+    """The picture, in at most so many lines and columns; what matters less is left out.
+
+    `findings` come before events of the job. `title` is the name of the program, `unicode` whether the terminal has
+    block characters.
+    """
+    answers = () if job.job is None else job.job.answers
+    notes = [*findings, *map(_event_note, job.events)][:MOST_NOTES]
+    rows = fitted_rows(height, len(job.workers), len(answers), len(notes))
+    blocks: list[list[RenderableType]] = [[_bar_line(job, width, unicode=unicode)]]
+    if rows.header:
+        blocks[0].insert(0, _header(job, width, title))
+    shown, more = chosen(job.workers, rows.workers)
+    if rows.workers:
+        blocks.append([table(job, shown, unicode=unicode)] if shown else [])
+        if more:
+            blocks[-1].append(Text(_cut(f"  {more}" if shown else more[4:], width), "minor"))
+    if rows.shards:
+        some = answers if len(answers) <= rows.shards else answers[: rows.shards - 1]
+        shards = shard_table(some, short=True)._replace(style=_style)
+        blocks.append([shards] if some else [])
+        if len(some) < len(answers):
+            blocks[-1].append(Text(f"  and {len(answers) - len(some)} more shards", "minor"))
+    if rows.notes:
+        blocks.append([Text(_cut(printable(one.text), width), _note_style(one)) for one in notes[: rows.notes]])
+    lines: list[RenderableType] = []
+    for block in blocks:
+        lines += ([""] if lines and rows.gaps else []) + block
+    return Group(*lines)
+
+
+def table(job: Progress, workers: Sequence[WorkerProgress] | None = None, *, unicode: bool = True) -> FittedTable:
+    """One row per worker, by default of all.
+
+    Costs of the past, drops, tensor transports and waits have columns only if any worker of the job has them, so that
+    the columns stay while other workers are shown.
+    """
+    workers = job.workers if workers is None else workers
+    statuses = [worker.status for worker in job.workers]
+    columns = [
+        Column("worker", lambda one: one.status.name, shortest=12, cut=True),
+        Column("state", lambda one: one.status.state, 1),
+        Column("epoch", lambda one: f"{one.status.epoch or NONE}", 5, number=True, least=_NUMBER_WIDTH),
+        Column("steps", lambda one: f"{one.status.steps:,}", number=True, least=_NUMBER_WIDTH),
+        Column("steps/s", lambda one: rate_text(one.rate), 6, number=True),
+        Column("cost", lambda one: _number(one.cost, ".4f"), 3, number=True, least=_NUMBER_WIDTH),
+    ]
+    if any(len(worker.costs) > 1 for worker in job.workers):
+        columns.append(Column("trend", lambda one: sparkline(one.costs, _SPARK_WIDTH, unicode=unicode), 9))
+    columns.append(Column("staleness", lambda one: _number(one.status.mean_staleness, ".1f"), 7, number=True))
+    if any(status.dropped for status in statuses):
+        columns.append(Column("dropped", lambda one: f"{one.status.dropped:,}", 4, number=True))
+    if any(status.tensor_transport for status in statuses):
+        columns.append(Column("transport", lambda one: one.status.tensor_transport or NONE, 8))
+    if any(status.waiting_for for status in statuses):
+        columns.append(Column("waiting for", lambda one: one.status.waiting_for or NONE, 2, shortest=24, cut=True))
+    numbers = {worker.status.name: number for number, worker in enumerate(job.workers)}
+    of_row = [name_style(numbers[worker.status.name]) for worker in workers]
+
+    def style(column: Column, text: str, row: int) -> str:
+        return of_row[row] if column.header in ("worker", "trend") else _style(column, text, row)
+
+    return FittedTable(columns, workers, style=style)
+
+
+def _style(column: Column, text: str, row: int) -> str:
+    return state_style(text)
+
+
+def _number(value: float | None, form: str) -> str:
+    return NONE if value is None else f"{value:{form}}"
+
+
+def _header(job: Progress, width: int, title: str) -> Text:
+    """The job in a line: `0:12 · train.py · 3 of 3 workers live, 2 shards · async`."""
+    status, live = job.job, sum(worker.status.state == "live" for worker in job.workers)
+    parts = [(clock(job.seconds), 0), (title, 2), (f"{live} of {len(job.workers)} workers live", 1)]
+    if status is not None:
+        parts.append((f"{status.shards} shard{'s' * (status.shards != 1)}", 4))
+        parts.append((status.consistency, 3))
+        parts.append((f"staleness {status.handling}" if status.handling not in ("", "none") else "", 5))
+    return Text(fit([(printable(text), rank) for text, rank in parts], width), "bold")
+
+
+def _bar_line(job: Progress, width: int, *, unicode: bool) -> Text:
+    """The bar with its percentage, if the end is known, and the line of `step_line`."""
+    if (fraction := job.fraction) is None or not job.step:
+        return Text(step_line(job, width))
+    done, left = bar(fraction, min(_MOST_BAR, width // 4), unicode=unicode)
+    percentage = f" {int(100 * fraction)} % · "
+    rest = step_line(job, width - len(done + left + percentage))
+    return Text.assemble((done, "bar"), (left, "minor"), (percentage, "bold"), rest)
+
+
+def _event_note(event: EventReport) -> Note:
+    return Note(f"{time.strftime('%H:%M:%S', time.localtime(event.time))} {event.text}", event.warning)
+
+
+def _note_style(note: Note) -> str:
+    return "warning" if note.warning else "minor"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"

@@ -1,0 +1,78 @@
+"""The output of the launcher on a terminal: the processes' lines scroll above a picture of the job (`dashboard`)."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Self
+
+from rich.console import RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from psworker.launch.display.dashboard import MOST_NOTES, Note, dashboard
+from psworker.launch.display.plain import Display
+from psworker.launch.processes import Stream
+from psworker.progress.progress import Progress
+
+#: A terminal shows what is written between these at once, or ignores them (synchronized output, DEC mode 2026).
+_BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"
+
+
+class LiveDisplay(Display):
+    """The picture at the lower end of the terminal, above which lines scroll; only the summary stays.
+
+    `title` is the name of the program.
+    """
+
+    def __init__(self, names: Sequence[str], title: str = "") -> None:
+        super().__init__(names)
+        terminal = self._consoles["stderr"]
+        if self._consoles["stdout"].is_terminal:
+            self._consoles["stdout"] = terminal  # the same terminal: output must go above the live lines
+        self._title = title
+        self._findings: deque[Note] = deque(maxlen=MOST_NOTES)
+        self._unicode = terminal.encoding.lower().startswith("utf")
+        self._live = Live(
+            console=terminal, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+        )
+
+    def __enter__(self) -> Self:
+        self.enter_context(self._live)
+        return super().__enter__()
+
+    def lines(self, name: str, stream: Stream, lines: Sequence[str]) -> None:
+        """Print lines above the picture."""
+        with self._at_once():
+            super().lines(name, stream, lines)
+
+    def note(self, text: str) -> None:
+        """Replace the picture."""
+        self._replace(Text(text, style="minor"))
+
+    def show(self, job: Progress) -> None:
+        """Replace the picture."""
+        size = self._live.console.size
+        self._replace(
+            dashboard(job, size.width, size.height - 1, self._findings, title=self._title, unicode=self._unicode)
+        )
+
+    def finding(self, finding: Note) -> None:
+        """A new finding of the guard: a line above the picture, and the newest ones in it."""
+        with self._at_once():
+            self._findings.append(finding)
+            self._consoles["stderr"].print(Text(finding.text, "warning"), highlight=False, soft_wrap=True)
+
+    def _replace(self, picture: RenderableType) -> None:
+        with self._at_once():
+            self._live.update(picture, refresh=True)
+
+    @contextmanager
+    def _at_once(self) -> Iterator[None]:
+        with self._lock:
+            file = self._consoles["stderr"].file
+            file.write(_BEGIN)
+            try:
+                yield
+            finally:
+                file.write(_END)
+                file.flush()

@@ -1,0 +1,73 @@
+"""Which lines of the live display a terminal has room for, and which workers are shown. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from psworker.progress.progress import WorkerProgress
+
+#: Rows that a table keeps while anything else can give way.
+LEAST_ROWS = 3
+#: Seconds for which a push is held until its worker counts as one in trouble.
+LONG_HELD = 2.0
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Lines of the display: besides the bar a header, rows of the tables, notes, and blank lines before these."""
+
+    header: int
+    workers: int
+    shards: int
+    notes: int
+    gaps: int = 1
+
+    @property
+    def height(self) -> int:
+        """All lines, with those of the bar and of the tables' headers."""
+        parts = [self.workers + bool(self.workers), self.shards + bool(self.shards), self.notes]
+        return 1 + self.header + sum(parts) + self.gaps * sum(map(bool, parts))
+
+
+def fitted_rows(height: int, workers: int, shards: int, notes: int) -> Rows:
+    """The rows for a terminal of so many lines, with as many of these workers, shards and notes as it has room for."""
+    rows = Rows(1, workers, shards, notes)
+    for name, least in (
+        ("gaps", 0),
+        ("shards", LEAST_ROWS),
+        ("workers", LEAST_ROWS),
+        ("notes", 1),
+        ("shards", 0),
+        ("header", 0),
+        ("notes", 0),
+        ("workers", 0),
+    ):
+        if (excess := rows.height - height) <= 0:
+            break
+        have: int = getattr(rows, name)
+        rows = replace(rows, **{name: least if name == "gaps" else max(min(have, least), have - excess)})
+    return rows
+
+
+def chosen(workers: Sequence[WorkerProgress], rows: int) -> tuple[list[WorkerProgress], str]:
+    """The workers that are shown in so many rows, in their order, and a line about the others, "" if there are none.
+
+    Those in trouble stay: lost ones, then those whose push is held for long, slow ones, and those that are to join.
+    """
+    if len(workers) <= rows:
+        return list(workers), ""
+    rates = [one.rate for one in workers if one.status.state == "live"]
+    usual = median(rates) if rates else 0.0
+    first = sorted(range(len(workers)), key=lambda number: (-_trouble(workers[number], usual), number))
+    shown = sorted(first[: max(0, rows - 1)])
+    states = [workers[number].status.state for number in sorted(first[len(shown) :])]
+    counts = ", ".join(f"{states.count(one):,} {one}" for one in dict.fromkeys(states))
+    more = f"and {len(states):,} more worker{'s' * (len(states) > 1)}: {counts}"
+    return [workers[number] for number in shown], more if rows else ""
+
+
+def _trouble(worker: WorkerProgress, usual_rate: float) -> int:
+    status = worker.status
+    if status.state != "live":
+        return {"lost": 4, "starting": 1, "left": -1}[status.state]
+    return 3 if status.held >= LONG_HELD else 2 if worker.rate < usual_rate / 2 else 0

@@ -1,0 +1,1 @@
+"""Runs in their folders: what `psworker local --run-dir` has written, read, listed, compared and plotted."""

@@ -1,0 +1,151 @@
+"""`psworker plot`: curves of runs as a PNG or SVG file. The only module that imports matplotlib, the extra `plots`.
+
+A picture must be read in black and white and by people who do not tell all colours apart: runs differ by line style as
+well as by colour (those of Okabe and Ito), events by the shapes of their marks. No display is needed or opened.
+"""
+
+import io
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pswire.errors import ConfigurationError
+from psworker.runs.curves import Curve, Mark, RunCurves, smoothed
+
+try:
+    import matplotlib
+    from matplotlib.figure import Figure
+except ModuleNotFoundError:
+    raise ConfigurationError("plots need a package that is not installed: pip install 'paramserver[plots]'") from None
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Black, then the colours of Okabe and Ito, in an order in which neighbours differ in lightness as well.
+COLORS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+#: The shapes of marks by kind of event, and their text in the legend.
+_SHAPES = {"lost": ("X", "worker lost"), "joined": ("^", "worker joined"), "restored": ("D", "server restored")}
+#: Dots per inch of a PNG: a size in pixels is this many inches.
+DPI = 150
+#: Workers whose lines are named at their ends; more would not be read.
+MOST_NAMES = 8
+
+_SETTINGS: Any = {
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "paramserver",  # the same data give the same file
+    "path.simplify": False,  # every point is in the file
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+}
+_AXES = {"step": "global step", "time": "seconds of training", "examples": "examples"}
+_VALUES = {"steps_per_second": "steps per second", "learning_rate": "learning rate", "gradient_norm": "gradient norm"}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a picture looks: its size in pixels, and what it shows beside the curves.
+
+    `smooth` is the weight of the moving average, 0 for none; the curve itself is then pale. `log` makes the vertical
+    axis logarithmic; `workers` shows the curve of each worker.
+    """
+
+    width: int = 960
+    height: int = 600
+    smooth: float = 0.0
+    log: bool = False
+    workers: bool = False
+    title: str = ""
+
+
+def draw(runs: Sequence[RunCurves], by: str, value: str, look: Look, kind: str) -> bytes:
+    """The picture of curves of a value by an axis, as a file of this kind, "png" or "svg"."""
+    with matplotlib.rc_context(_SETTINGS):
+        figure = Figure(figsize=(look.width / DPI, look.height / DPI), dpi=DPI, layout="constrained")
+        axes = figure.add_subplot()
+        for number, run in enumerate(runs):
+            _draw_run(axes, run, number, look, alone=len(runs) == 1)
+        _draw_marks(axes, runs, look)
+        axes.set_xlabel(_AXES[by])
+        axes.set_ylabel(_VALUES.get(value, value))
+        axes.margins(x=0.01)
+        if look.log:
+            axes.set_yscale("log")
+        if look.title:
+            axes.set_title(look.title)
+        if len(runs) > 1 or look.workers or any(run.marks for run in runs):
+            axes.legend()
+        file = io.BytesIO()
+        metadata = {"Software": None} if kind == "png" else {"Date": None, "Creator": "paramserver"}
+        figure.savefig(file, format=kind, dpi=DPI, metadata=metadata)
+    return file.getvalue()
+
+
+def _draw_run(axes: "Axes", run: RunCurves, number: int, look: Look, *, alone: bool) -> None:
+    """The curve of a run, below it those of its workers; each line has an id in an SVG file."""
+    color, style = COLORS[number % len(COLORS)], _STYLES[number % len(_STYLES)]
+    if look.workers and len(run.workers) > 1:
+        _draw_workers(axes, run, color, look, alone=alone)
+    label = f"{run.name} (all workers)" if look.workers and len(run.workers) > 1 else run.name
+    shown = smoothed(run.job, look.smooth)
+    if look.smooth:
+        axes.plot(*run.job, color=color, linewidth=0.8, alpha=0.3, gid=f"{run.name} unsmoothed")
+    axes.plot(*shown, color=color, linestyle=style, linewidth=1.8, label=label, gid=run.name, zorder=3, **_dot(shown))
+
+
+def _draw_workers(axes: "Axes", run: RunCurves, color: str, look: Look, *, alone: bool) -> None:
+    """Thin lines; of one run each in a colour of its own and with its name at its end."""
+    for place, (name, curve) in enumerate(run.workers.items()):
+        own = COLORS[1 + place % (len(COLORS) - 1)] if alone else color
+        label = f"{run.name}: its workers" if not alone and place == 0 else None
+        shown = smoothed(curve, look.smooth)
+        axes.plot(*shown, color=own, linewidth=0.8, alpha=0.7, label=label, gid=f"{run.name} {name}", **_dot(shown))
+        if alone and place < MOST_NAMES:
+            end = (shown.x[-1], shown.y[-1])
+            axes.annotate(name, end, (4, 0), textcoords="offset points", color=own, fontsize=8, va="center")
+
+
+def _dot(curve: Curve) -> dict[str, Any]:
+    """A single point is no line."""
+    return {"marker": "o", "markersize": 4} if len(curve.x) == 1 else {}
+
+
+def _draw_marks(axes: "Axes", runs: Sequence[RunCurves], look: Look) -> None:
+    """A mark on the curve of the job for each event; each kind is once in the legend."""
+    for kind, (shape, text) in _SHAPES.items():
+        label: str | None = text
+        for number, run in enumerate(runs):
+            shown = smoothed(run.job, look.smooth)
+            marks = [(mark.x, height) for mark in run.marks if (height := _height(shown, mark, kind)) is not None]
+            if marks:
+                color = COLORS[number % len(COLORS)]
+                x, y = zip(*marks, strict=True)
+                options: dict[str, Any] = {"marker": shape, "color": color, "markeredgecolor": "white", "markersize": 9}
+                axes.plot(x, y, linestyle="none", label=label, gid=f"{run.name} {kind}", zorder=4, **options)
+                label = None
+
+
+def _height(curve: Curve, mark: Mark, kind: str) -> float | None:
+    """Where a mark of this kind is: on the curve, between its points, and at its beginning for an earlier event."""
+    if mark.kind != kind or not curve.x:
+        return None
+    after = bisect_right(curve.x, mark.x)
+    if after in (0, len(curve.x)):
+        return curve.y[min(after, len(curve.x) - 1)]
+    share = (mark.x - curve.x[after - 1]) / (curve.x[after] - curve.x[after - 1])
+    return curve.y[after - 1] + share * (curve.y[after] - curve.y[after - 1])
+
+
+def write_picture(path: Path, data: bytes) -> None:
+    """Write the file of a picture. Raises `ConfigurationError` if that is not possible."""
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,240 @@
+"""The file `run.json` in the folder of a run: how the run was started, each life of it, its results.
+
+`psworker local --run-dir` writes it (`psworker.launch.run_recorder`); this module has its fields, and reads and writes
+it whole. A run has one life for each start of `psworker local`: the first one, and those with `--resume`.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import time
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from pswire.errors import ConfigurationError, DamagedFile
+from pswire.security.private_files import write_atomically
+from pswire.system.host import WINDOWS
+from psworker.runs.process_identity import ProcessIdentity
+
+NAME = "run.json"
+#: The version of the file's fields. A reader ignores fields that it does not know.
+FORMAT = 1
+#: Lives that a file keeps: the first one and the newest others. `Run.omitted` counts those in between.
+MAX_LIVES = 100
+#: Bytes of a file that is read, at most.
+MAX_BYTES = 16 << 20
+#: Seconds without a change of its file after which a run on another host is taken for interrupted.
+SILENT_HOST = 120.0
+
+Option: TypeAlias = str | int | float | bool | None
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerResult:
+    """A worker at the end of a life, or so far: its applied pushes (`steps`) and what became of it."""
+
+    name: str
+    state: str = ""
+    steps: int = 0
+    dropped: int = 0
+    staleness: float | None = None
+    cost: float | None = None
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What a life has reached.
+
+    Attributes:
+        first_step, step: the global step at its beginning and now.
+        seconds: from its first to its last update.
+        cost: the mean of the workers' recent costs; `staleness`: the mean of all pushes; None before any.
+        dropped: pushes that the consistency policy refused.
+    """
+
+    first_step: int = 0
+    step: int = 0
+    seconds: float = 0.0
+    cost: float | None = None
+    staleness: float | None = None
+    dropped: int = 0
+    workers: tuple[WorkerResult, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """Updates in this life."""
+        return self.step - self.first_step
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a life was started, and where.
+
+    Attributes:
+        command: that of the launcher, whose working directory was `directory`.
+        script, arguments: the program; `script_sha256` of its text, "" if that could not be read.
+        options: of `psworker local`, by name.
+        environment: the variables of servers and workers that were set, without those that name secrets.
+        versions: of paramserver, of its protocol, of Python, numpy and others, by name.
+    """
+
+    command: tuple[str, ...]
+    directory: str
+    script: str
+    arguments: tuple[str, ...]
+    options: dict[str, Option]
+    versions: dict[str, str]
+    system: str
+    cores: int
+    process: ProcessIdentity
+    environment: dict[str, str] = field(default_factory=dict)
+    script_sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One start of the launcher until its end; times are in seconds since 1970.
+
+    `state` is "running", "completed", "failed", "stopped" by a signal, or "interrupted", of a launcher that was killed.
+    `updated` is when this was written, `seconds` how long the life had lasted then.
+    """
+
+    start: Start
+    begin: float
+    state: str = "running"
+    updated: float = 0.0
+    seconds: float = 0.0
+    end: float | None = None
+    exit_code: int | None = None
+    error: str = ""
+    results: Results = Results()
+
+    def state_now(self) -> str:
+        """The state; "interrupted" if it says "running" and its launcher is not alive."""
+        if self.state != "running":
+            return self.state
+        alive = self.start.process.is_alive()
+        if alive is None:
+            alive = time.time() - self.updated < SILENT_HOST
+        return "running" if alive else "interrupted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run: its id, and its lives, the first one first; `omitted` after the first one are not in the file."""
+
+    format: int = FORMAT
+    id: str
+    omitted: int = 0
+    lives: tuple[Life, ...]
+
+    def with_life(self, life: Life) -> "Run":
+        """The run with one more life, and without the second oldest if there are more than `MAX_LIVES`."""
+        lives = (*self.lives, life)
+        more = max(0, len(lives) - MAX_LIVES)
+        return dataclasses.replace(self, lives=(*lives[:1], *lives[1 + more :]), omitted=self.omitted + more)
+
+    def with_last(self, life: Life) -> "Run":
+        """The run with another last life."""
+        return dataclasses.replace(self, lives=(*self.lives[:-1], life))
+
+
+def write_run(folder: Path, run: Run) -> None:
+    """Replace the file of a run by one that is complete and durable; it can be read by whom its folder can be.
+
+    Raises `ConfigurationError` if it cannot be written; then the file is as it was.
+    """
+    path = folder / NAME
+    text = json.dumps(_plain(run), indent=1, allow_nan=False) + "\n"
+    try:
+        mode = os.stat(folder).st_mode & 0o666
+        write_atomically(path, text.encode(), mode)
+        if not WINDOWS:
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)  # or the file may not be there after a power failure
+            finally:
+                os.close(descriptor)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - data of any kind
+    """JSON data: of a number that is not finite, None."""
+    if dataclasses.is_dataclass(value):
+        return {one.name: _plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_run(folder: Path) -> Run:
+    """The run in a folder. Raises `DamagedFile` if its file is cut, is none of ours, or cannot be read."""
+    path = folder / NAME
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise DamagedFile(f"{path} has more than {MAX_BYTES:,} bytes: it is no file of a run")
+        run = _built(Run, json.loads(data), "")
+        if not run.lives:
+            raise ValueError("it has no life")
+    except OSError as error:
+        raise DamagedFile(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, OverflowError, RecursionError) as error:  # cut or absurd JSON, text that is no UTF-8
+        raise DamagedFile(f"{path} is damaged, or no file of a run: {error}") from error
+    return run
+
+
+def plain_run(run: Run) -> Any:  # noqa: ANN401 - JSON data
+    """The run as JSON data, as in its file, with the states of now."""
+    data = _plain(run)
+    for life, text in zip(run.lives, data["lives"], strict=True):
+        text["state"] = life.state_now()
+    return data
+
+
+def _built(kind: type[_T], data: object, where: str) -> _T:
+    """A dataclass from JSON data, whose fields have the types that it declares. Raises `ValueError`."""
+    if not isinstance(data, dict):
+        raise ValueError(f"{where or 'it'} is no object")
+    values = {}
+    hints = typing.get_type_hints(kind)
+    for one in dataclasses.fields(kind):  # type: ignore[arg-type]  # a dataclass
+        if one.name in data:
+            values[one.name] = _value(hints[one.name], data[one.name], f"{where}.{one.name}".lstrip("."))
+        elif one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING:
+            raise ValueError(f"it has no {where}.{one.name}".replace(" .", " "))
+    return kind(**values)
+
+
+def _value(kind: Any, data: object, where: str) -> Any:  # noqa: ANN401 - a type, and a value of it
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        return _built(typing.cast(type, kind), data, where)
+    if origin is types.UnionType:
+        for one in inner:
+            if data is None if one is types.NoneType else _is_a(one, data):
+                return float(typing.cast(float, data)) if one is float else data
+    elif origin is tuple and isinstance(data, list):
+        return tuple([_value(inner[0], one, f"{where}[{number}]") for number, one in enumerate(data)])
+    elif origin is dict and isinstance(data, dict):
+        return {key: _value(inner[1], one, f"{where}.{key}") for key, one in data.items()}
+    elif isinstance(kind, type) and _is_a(kind, data):
+        return kind(data)
+    raise ValueError(f"{where} is {str(data)[:40]!r}")
+
+
+def _is_a(kind: type, data: object) -> bool:
+    """Whether JSON data is of a type; a whole number is a float too, and a boolean is none."""
+    if kind is float:
+        return isinstance(data, (int, float)) and not isinstance(data, bool) and math.isfinite(data)
+    return type(data) is kind

@@ -1,0 +1,115 @@
+"""The files `scalars/WORKER.jsonl` in the folder of a run, read: what each worker has recorded while it trained.
+
+A worker writes a line about itself at the beginning of each life, then points (`psworker.summaries`). Fields that this
+module does not know are ignored, and those that are missing are None.
+"""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from psworker.runs.json_lines import JsonLines
+
+FOLDER = "scalars"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What a worker recorded at a moment.
+
+    Attributes:
+        time: seconds since 1970.
+        step: the global step; `steps`: those of this worker, and `examples`, both cumulative over all its lives.
+        cost, staleness: the means over its pushes since its last point; None if there were none.
+        scalars: those of the program, by tag (`session.summary.scalar`).
+    """
+
+    time: float
+    step: int
+    steps: int = 0
+    examples: int = 0
+    cost: float | None = None
+    staleness: float | None = None
+    dropped: int | None = None
+    steps_per_second: float | None = None
+    learning_rate: float | None = None
+    gradient_norm: float | None = None
+    scalars: dict[str, float] = field(default_factory=dict)
+
+    def value(self, name: str) -> float | None:
+        """The value of a field, such as "cost", or else of a tag; None where there is none, or it is not finite."""
+        value = getattr(self, name) if name in FIELDS else self.scalars.get(name)
+        return value if value is not None and math.isfinite(value) else None
+
+
+#: Fields of a point that can be plotted.
+FIELDS = ("cost", "staleness", "steps_per_second", "learning_rate", "gradient_norm", "dropped")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerScalars:
+    """The points of a worker, in the order of time."""
+
+    name: str
+    points: tuple[Point, ...]
+
+
+def read_scalars(folder: Path) -> tuple[list[WorkerScalars], list[str]]:
+    """The points of all workers of a run, by name, 9 before 10; and what of them could not be read."""
+    workers, problems = [], []
+    for path in sorted((folder / FOLDER).glob("*.jsonl"), key=lambda path: (len(path.stem), path.stem)):
+        lines = JsonLines(path)
+        name, points = _read(path.stem, lines)
+        if points:
+            workers.append(WorkerScalars(name, tuple(points)))
+        if lines.problem:
+            problems.append(lines.problem)
+    return workers, problems
+
+
+def _read(name: str, lines: JsonLines) -> tuple[str, list[Point]]:
+    points: list[Point] = []
+    steps, examples, dropped = 0, 0, 0  # of the lives before
+    for number, data in lines:
+        if "worker" in data:
+            name = str(data["worker"])
+            if points:
+                steps, examples, dropped = points[-1].steps, points[-1].examples, points[-1].dropped or 0
+            continue
+        point = _point(data, steps, examples, dropped)
+        if point is None:
+            lines.bad(number)
+        else:
+            points.append(point)
+    points.sort(key=lambda point: point.time)
+    return name, points
+
+
+def _point(data: dict[str, Any], steps: int, examples: int, dropped: int) -> Point | None:
+    """A point, whose counts are added to those of earlier lives; None if it has no moment."""
+    time, step = _number(data.get("time")), _number(data.get("step"))
+    if time is None or step is None:
+        return None
+    tags = data.get("scalars")
+    drops = _number(data.get("dropped"))
+    return Point(
+        time=time,
+        step=int(step),
+        steps=steps + int(_number(data.get("steps")) or 0),
+        examples=examples + int(_number(data.get("examples")) or 0),
+        dropped=None if drops is None else dropped + int(drops),
+        **{name: _number(data.get(name)) for name in FIELDS if name != "dropped"},
+        scalars={str(tag): float(value) for tag, value in tags.items() if _number(value) is not None}
+        if isinstance(tags, dict)
+        else {},
+    )
+
+
+def _number(value: object) -> float | None:
+    """A finite number; None for anything else."""
+    try:
+        finite = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return None
+    return value if finite else None  # type: ignore[return-value]  # checked
