@@ -86,7 +86,7 @@ def test_metrics_have_the_type_that_their_function_says_and_without_one_there_ar
     def missing(accept):
         raise ConfigurationError("metrics need a package")
 
-    assert request(serve(metrics=missing), "/metrics")[::2] == (503, b"metrics need a package\n")
+    assert request(serve(metrics=missing), "/metrics")[::2] == (501, b"metrics need a package\n")
 
 
 @pytest.mark.parametrize(
