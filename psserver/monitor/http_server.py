@@ -336,4 +336,4 @@ _HOST_HEADER = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 def is_loopback_host(header: str | None) -> bool:
     """Whether a Host header names this machine by its loopback interface, on any port."""
     found = _HOST_HEADER.fullmatch(header or "")
-    return found is not None and is_local(f"{found[1].lower()}:0")
+    return found is not None and found[1] != "unix" and is_local(f"{found[1].lower()}:0")
