@@ -11,9 +11,6 @@ from pswire.errors import ParamServerError
 from pswire.guard import Finding, Guard
 from pswire.job_status import JobStatus
 
-#: The values of `--guard`.
-MODES = ("off", "warn", "stop", "rollback")
-
 #: How often a job goes back, at most; then it is stopped.
 MAX_ROLLBACKS = 3
 
@@ -49,7 +46,7 @@ class GuardActions:
     learning rate, or quarantine of the worker. Where that fails, and after `MAX_ROLLBACKS` times, the job is stopped.
 
     Args:
-        mode: one of `MODES`, but "off".
+        mode: one of `pswire.guard_option.MODES`, but "off".
         interventions: for "stop" and "rollback".
         report: is called with each finding once, when it opens.
         note: is called with a line about each action.
@@ -110,7 +107,7 @@ class GuardActions:
             self._guard.forget()
         if finding.quarantine:
             interventions.quarantine(finding.worker, reason)
-            self._note(f"guard: pushes of worker {finding.worker!r} are dropped from now on (psserver release)")
+            self._note(f"guard: pushes of worker {finding.worker!r} are dropped from now on")
         if finding.scale_learning_rate != 1.0:
             interventions.scale_learning_rates(finding.scale_learning_rate, reason)
             self._note(f"guard: all learning rates were multiplied by {finding.scale_learning_rate:.4g}")

@@ -21,6 +21,15 @@ from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 TIMEOUT = 60.0
 
 
+#: Characters of a reason.
+MAX_REASON = 500
+
+
+def _line(reason: str) -> str:
+    """A reason as it is sent: one line of limited length."""
+    return "".join([one if one.isprintable() else " " for one in reason[:MAX_REASON]])
+
+
 class Interventions(ExitStack):
     """Connections to all servers of a job, in the order of their shards, in the name of `by`. A context manager.
 
@@ -36,19 +45,19 @@ class Interventions(ExitStack):
 
     def stop(self, reason: str) -> None:
         """End the training of all workers, as `Session.stop_all` does."""
-        self._intervene(Intervene(self._by, reason, stop=True), self._addresses[:1])
+        self._intervene(Intervene(self._by, _line(reason), stop=True), self._addresses[:1])
 
     def quarantine(self, worker: str, reason: str) -> list[str]:
         """Have pushes of a worker dropped from now on; all workers of which they are, by now."""
-        return self._intervene(Intervene(self._by, reason, quarantine=(worker,)), self._addresses)
+        return self._intervene(Intervene(self._by, _line(reason), quarantine=(worker,)), self._addresses)
 
     def release(self, worker: str, reason: str) -> list[str]:
         """Have pushes of a worker applied again; the workers that remain in quarantine."""
-        return self._intervene(Intervene(self._by, reason, release=(worker,)), self._addresses)
+        return self._intervene(Intervene(self._by, _line(reason), release=(worker,)), self._addresses)
 
     def scale_learning_rates(self, factor: float, reason: str) -> None:
         """Multiply the learning rates of all variables."""
-        self._intervene(Intervene(self._by, reason, scale_learning_rate=factor), self._addresses)
+        self._intervene(Intervene(self._by, _line(reason), scale_learning_rate=factor), self._addresses)
 
     def roll_back(self, step: int) -> int:
         """Bring all shards back to the newest checkpoint that all have from a global step up to this one; its number.
@@ -58,9 +67,9 @@ class Interventions(ExitStack):
         """
         answers = [self._restored(number, Restore()) for number in range(len(self._addresses))]
         common = set(answers[0].cuts).intersection(*[one.cuts for one in answers])
-        usable = [cut for cut in common if cut <= step]
+        usable = [cut for cut in common if 0 < cut <= step]  # the first one, 0, has no variables
         if not usable:
-            have = ", ".join([f"{cut:,}" for cut in sorted(common)]) or "none"
+            have = ", ".join([f"{cut:,}" for cut in sorted(common) if cut]) or "none"
             raise StorageError(
                 f"there is no checkpoint from before update {step:,} to go back to; the shards have in common: {have}"
             )

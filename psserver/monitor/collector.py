@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from psserver.monitor.history import Events, History
 from psserver.monitor.samples import Known, last_reports, make_sample
 from psserver.monitor.stream import SampleStream
+from pswire.guard import Finding
 from pswire.job_status import JobStatus
 
 log = logging.getLogger(__name__)
@@ -20,21 +21,15 @@ INTERVAL, TIMEOUT, READY_SECONDS = 1.0, 3.0, 10.0
 MAX_FINDINGS = 100
 
 
-class Finding(Protocol):
-    """What a guard has found: `pswire.guard.Finding`."""
-
-    kind: str
-    level: str
-    worker: str
-    text: str
-    remedy: str
-
-
 class Guard(Protocol):
     """Recognises failures of training: `pswire.guard.Guard`."""
 
-    def observe(self, job: JobStatus, seconds: float) -> Sequence[Finding]:
-        """The findings that are new or have changed."""
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """Those that are open now, in the order in which they opened."""
+
+    def observe(self, job: JobStatus, seconds: float) -> object:
+        """Look at the status at this time."""
 
 
 class Collector:
@@ -120,34 +115,31 @@ class Collector:
         at = time.monotonic()
         sample = make_sample(job, time.time(), at, self._known)
         known = last_reports(job, at, self._known)
+        findings = self._observe(job, at)  # not under the lock: a guard may act, which takes its time
         with self._lock:
             if (number := _number(sample)) is not None:
                 if self._number not in (None, number):
                     self._history = History()  # that was of another job
                 self._number = number
-            sample["findings"] = self._observe(job, at)
+            self._findings = findings
+            sample["findings"] = list(findings.values())
             sample["events"] = self._events.add([one.report for one in job.answers if one.report is not None])
             self._history.add(sample, at - self._last)
             self._known, self._latest, self._last, self.status = known, sample, at, job
         self.samples.publish(sample)
 
-    def _observe(self, job: JobStatus, at: float) -> list[dict[str, Any]]:
-        """All findings, after the guard has seen this status."""
-        for found in self._guard.observe(job, at - self._began) if self._guard is not None else ():
-            key = found.kind, found.worker
-            since = self._findings.get(key, {"since": time.time()})["since"]
-            self._findings.pop(key, None)
-            self._findings[key] = {
-                "kind": found.kind,
-                "level": found.level,
-                "worker": found.worker,
-                "text": found.text,
-                "remedy": found.remedy,
-                "since": since,
-            }
-            while len(self._findings) > MAX_FINDINGS:
-                del self._findings[next(iter(self._findings))]
-        return list(self._findings.values())
+    def _observe(self, job: JobStatus, at: float) -> dict[tuple[str, str], dict[str, Any]]:
+        """The findings that are open when the guard has seen this status, by kind and worker."""
+        if self._guard is None:
+            return {}
+        self._guard.observe(job, at - self._began)
+        found = {}
+        for one in self._guard.findings[-MAX_FINDINGS:]:
+            key = one.kind, one.worker
+            since = self._findings[key]["since"] if key in self._findings else time.time()
+            texts = {"kind": one.kind, "level": one.level, "worker": one.worker, "text": one.text}
+            found[key] = texts | {"remedy": one.remedy, "since": since}
+        return found
 
 
 def _number(sample: dict[str, Any]) -> int | None:

@@ -21,7 +21,7 @@ from pswire.guard.history import History, learning_rate, optimizers, staleness
 from pswire.optimizers import GradientDescent, Momentum
 
 #: Seconds, and pushes of each worker, of the time that is looked at.
-SECONDS, PUSHES = 5.0, 16
+SECONDS, PUSHES = 3.0, 32
 
 #: Staleness from which it can be the cause.
 LEAST_STALENESS = 1.0
@@ -31,7 +31,7 @@ LEAST_STALENESS = 1.0
 FALLEN, RISEN, RISEN_TO = 0.7, 2.0, 0.6
 
 #: A cost is stuck when it was so many times the first one, and is still more than this part of it.
-PEAK, STUCK = 1.15, 0.8
+PEAK, STUCK = 1.08, 0.8
 
 
 @dataclass(frozen=True, slots=True)
