@@ -91,10 +91,10 @@ class Collector:
                 "findings": list(self._findings.values()),
             }
 
-    def kinds(self) -> list[str]:
-        """The kind of each finding."""
+    def kinds(self) -> list[str] | None:
+        """The kind of each finding; None without a guard."""
         with self._lock:
-            return [kind for kind, _ in self._findings]
+            return None if self._guard is None else [kind for kind, _ in self._findings]
 
     def problem(self) -> str:
         """Why the job is not ready: silent shards, or no sample for some time; "" if all shards answer."""
