@@ -26,6 +26,9 @@ SECONDS, PUSHES = 3.0, 32
 #: Staleness from which it can be the cause.
 LEAST_STALENESS = 1.0
 
+#: Staleness for each worker from which some must be far behind the others.
+UNEVEN = 1.5
+
 #: A cost has fallen when it was below this part of the first one, and risen again when it is so many times the lowest
 #: one and more than this part of the first one.
 FALLEN, RISEN, RISEN_TO = 0.7, 2.0, 0.6
@@ -85,7 +88,7 @@ def findings(history: History) -> Iterator[Finding]:
         f"{found.seen}, while each push misses {found.staleness:.1f} updates of others: {found.workers} workers step "
         f"with old weights, which together is like a learning rate of up to {rate:.4g} x {found.workers} = "
         f"{rate * found.workers:.4g}",
-        f"try {smaller_rate(rate, found.workers)}{policies(history)}",
+        f"try {smaller_rate(rate, found.workers)}{policies(history, found)}",
         step=found.step,
         scale_learning_rate=1 / found.workers,
         harmed=True,
@@ -97,11 +100,16 @@ def smaller_rate(rate: float, workers: int) -> str:
     return f"a learning rate of {rate:.4g} / {workers} = {rate / workers:.4g}"
 
 
-def policies(history: History) -> str:
-    """The options of servers that this job does not use yet."""
+def policies(history: History, found: Instability) -> str:
+    """The options of servers that this job does not use yet.
+
+    Workers that are equally fast miss one update of each other, which a bound of the difference does not change.
+    """
     job, others = history.now.job, []
     if "scale" not in job.handling:
         others.append("`--staleness scale`")
-    if job.consistency == "async":
-        others.append("`--consistency bounded:1`")
+    if job.consistency == "async" and found.staleness > UNEVEN * found.workers:
+        others.append("`--consistency bounded:1`, since some workers are far behind")
+    elif job.consistency == "async":
+        others.append(f"`--consistency sync:{found.workers}`")
     return "".join([f", or {one}" for one in others])
