@@ -61,8 +61,11 @@ class History:
         self.lowest: float | None = None
         self.lowest_step = 0
 
-    def add(self, job: JobStatus, seconds: float) -> bool:
-        """Add a status, unless shards are missing or the last moment is too near; whether there is a new moment."""
+    def add(self, job: JobStatus, seconds: float, *, at_once: bool = False) -> bool:
+        """Add a status, unless shards are missing or the last moment is too near; whether there is a new moment.
+
+        `at_once`: however near it is.
+        """
         if not job.answers or any(answer.report is None for answer in job.answers):
             return False
         workers = {worker.name: worker for worker in job.workers}
@@ -72,7 +75,7 @@ class History:
         first = None if self.first is not None else _median([one.first_loss for one in moment.training])
         if first is not None and math.isfinite(first):
             self.first, self.fresh = first, job.global_step <= FRESH
-        if self.moments and seconds - self.moments[-1].seconds < INTERVAL:
+        if self.moments and seconds - self.moments[-1].seconds < INTERVAL and not at_once:
             return False
         self.moments.append(moment)
         cost = self.cost()
