@@ -22,6 +22,9 @@ MAX_MOMENTS, INTERVAL = 120, 0.9
 #: Updates of a job that counts as begun just now.
 FRESH = 1000
 
+#: A cost has fallen when it is below this part of the first one.
+FALLEN = 0.7
+
 #: Moments of which the median is the cost of a time.
 SMOOTHED = 5
 
@@ -47,17 +50,22 @@ class History:
     Attributes:
         first: the median of the workers' first losses, when they were first seen; None before.
         fresh: that was near the beginning of the job, so these are losses of untrained variables.
+        known_errors: when calls of workers were refused the last time, of those that were known when the job went back.
         lowest: the lowest smoothed cost since then, and `lowest_step` the global step of it.
     """
 
     def __init__(self) -> None:
         self.first: float | None = None
         self.fresh = False
+        self.known_errors: dict[str, float] = {}
+        self.moments: deque[Moment] = deque(maxlen=MAX_MOMENTS)
         self.forget()
 
     def forget(self) -> None:
-        """Forget all moments; not the first cost."""
-        self.moments: deque[Moment] = deque(maxlen=MAX_MOMENTS)
+        """Forget all moments; not the first cost, and not which refused calls were known."""
+        if self.moments:
+            self.known_errors = {one.name: one.error_time for one in self.now.workers.values()}
+        self.moments.clear()
         self.lowest: float | None = None
         self.lowest_step = 0
 

@@ -15,11 +15,14 @@ from collections.abc import Iterator, Sequence
 from statistics import median_high
 
 from pswire.guard.finding import Finding
-from pswire.guard.history import History, Moment
+from pswire.guard.history import FALLEN, History, Moment
 from pswire.job_status import JobWorker
 
 #: Jumps of one worker from which they are no accident; how large the first one is where others have jumped after it.
 LEAST_JUMPS, FAR = 3, 100.0
+
+#: A cost is low up to so many times the lowest one.
+WELL = 1.5
 
 #: Gradients so many times as large as those of the others, for so many seconds and pushes of each worker.
 OUTLIER, SECONDS, PUSHES = 6.0, 4.0, 16
@@ -38,7 +41,7 @@ def findings(history: History) -> Iterator[Finding]:
     workers = history.now.workers.values()
     jumped = sorted([one for one in workers if _jumps_now(one, history)], key=lambda one: one.jumped_at)
     refused = [one for one in workers if _refused_now(one, history)]
-    if jumped and _is_cause(jumped[0], others=len(jumped) - 1, spoilt=len(refused) > 1):
+    if jumped and _is_cause(jumped[0], history, others=len(jumped) - 1, spoilt=len(refused) > 1):
         yield _jump(jumped[0], others=len(jumped) - 1)
     elif refused:
         yield _not_finite(refused, history)
@@ -76,9 +79,21 @@ def _outlier(worker: JobWorker, moments: Sequence[Moment]) -> Finding:
     )
 
 
-def _is_cause(worker: JobWorker, others: int, *, spoilt: bool) -> bool:
-    """Whether this worker has jumped for a reason of its own; a single jump is enough where it has `spoilt` all."""
-    return (worker.jumps >= LEAST_JUMPS or spoilt) and (worker.jump >= FAR or not (others or spoilt))
+def _is_cause(worker: JobWorker, history: History, others: int, *, spoilt: bool) -> bool:
+    """Whether this worker has jumped for a reason of its own; a single jump is enough where it has `spoilt` all.
+
+    Where others have jumped too, training may have diverged; but not from one moment to the next.
+    """
+    if worker.jumps < LEAST_JUMPS and not spoilt:
+        return False
+    return worker.jump >= FAR or not (others or spoilt) or _was_well(history, worker.jumped_at)
+
+
+def _was_well(history: History, step: int) -> bool:
+    """Whether the cost had fallen, and was low, at the last moment before this step."""
+    before = [moment.cost for moment in history.moments if moment.job.global_step < step and moment.cost is not None]
+    first, lowest = history.first, history.lowest
+    return bool(before and first and lowest) and before[-1] <= min(WELL * (lowest or 0.0), FALLEN * (first or 0.0))
 
 
 def _jumps_now(worker: JobWorker, history: History) -> bool:
@@ -96,7 +111,8 @@ def _refused_now(worker: JobWorker, history: History) -> bool:
         return False
     since = history.window(RECENT)
     before = None if since is None else since.workers.get(worker.name)
-    return before is None or before.error_time < worker.error_time
+    known = history.known_errors.get(worker.name, 0.0) if before is None else before.error_time
+    return worker.error_time > known
 
 
 def _jump(worker: JobWorker, others: int) -> Finding:
@@ -127,6 +143,8 @@ def _not_finite(refused: Sequence[JobWorker], history: History) -> Finding:
         "" if others else first.name,
         f"a push of worker {first.name!r} was refused, and has changed nothing: {first.error}; {cause}",
         "lower the learning rate, or clip gradients" if others else "look at its input, and clip gradients",
-        step=history.now.job.global_step,
+        step=history.lowest_step if others else history.now.job.global_step,
+        scale_learning_rate=1 / len(refused),
         quarantine=not others,
+        harmed=bool(others),
     )

@@ -102,9 +102,9 @@ def test_momentum_that_trains_is_no_finding():
 # --- one worker ------------------------------------------------------------------------------------------------------
 
 
-def with_worker(number, **changes):
+def with_worker(number, costs=FALLS * 4, **changes):
     """A job that trains, in which one worker is different from the sixth second on."""
-    for second, (seconds, status) in enumerate(training(FALLS * 4)):
+    for second, (seconds, status) in enumerate(training(costs)):
         rows = list(status.workers)
         if second >= 6:
             at = {name: value(second) if callable(value) else value for name, value in changes.items()}
@@ -120,9 +120,9 @@ def test_a_worker_whose_gradients_jump_is_named_once_and_to_be_put_into_quaranti
     assert one.step == 480
 
 
-def test_the_first_of_several_that_jump_is_named_if_it_was_far_off():
-    def history(jump):
-        for seconds, status in with_worker(1, jumps=9, jump=jump, jumped_at=481):
+def test_the_first_of_several_that_jump_is_named_if_it_was_far_off_or_the_job_was_well_before():
+    def history(jump, costs=FALLS * 4):
+        for seconds, status in with_worker(1, costs, jumps=9, jump=jump, jumped_at=481):
             rows = [
                 replace(one, jumps=9, jump=40.0, jumped_at=490) if one.name == "w3" else one for one in status.workers
             ]
@@ -131,7 +131,8 @@ def test_the_first_of_several_that_jump_is_named_if_it_was_far_off():
     ((_, one),) = found(history(4096.0))
     assert one.worker == "w1"
     assert "before those of 1 others" in one.text
-    assert found(history(40.0)) == []
+    assert [one.worker for _, one in found(history(40.0))] == ["w1"]
+    assert "w1" not in [one.worker for _, one in found(history(40.0, [2.3, 2.4, 2.3, 2.5] * 4))]
 
 
 def test_a_worker_whose_gradients_are_always_larger_is_named_and_not_the_learning_rate():
@@ -162,6 +163,14 @@ def test_refused_pushes_of_several_workers_are_one_finding_about_the_job():
     (one,) = Guard().observe(job(300, rows), 0.0, last=True)
     assert (one.kind, one.worker, one.quarantine) == ("worker", "", False)
     assert "so were pushes of 2 others: variables have become too large" in one.text
+
+
+def test_errors_from_before_the_job_went_back_are_not_told_again():
+    rows = workers(3, 100, error="NotFinite: gradient for 'W' has NaN", error_time=1000.0)
+    guard = Guard()
+    assert len(guard.observe(job(300, rows), 0.0)) == 1
+    guard.forget()
+    assert found([(float(second), job(200 + second, rows)) for second in range(1, 9)], guard) == []
 
 
 def test_two_jumps_are_an_accident_and_those_of_a_worker_in_quarantine_are_over():
