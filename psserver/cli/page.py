@@ -12,7 +12,7 @@ from psserver.monitor.job_servers import JobServers
 from psserver.monitor.metrics import Exposition, shard_metrics
 from psserver.rpc.running import RunningServer
 from psserver.rpc.server import Beside
-from pswire.errors import ConfigurationError
+from pswire.errors import ConfigurationError, ParamServerError
 from pswire.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.security.credentials import Credentials
 
@@ -38,7 +38,11 @@ def page_beside(
     @contextmanager
     def page(server: RunningServer) -> Iterator[None]:
         def ask(timeout: float) -> JobStatus:
-            return merge_reports([ShardAnswer(server.address, server.status(timeout))])
+            try:
+                answer = ShardAnswer(server.address, server.status(timeout))
+            except ParamServerError as error:
+                answer = ShardAnswer(server.address, problem=str(error))
+            return merge_reports([answer])
 
         def metrics(collector: Collector, accept: str) -> Exposition:
             return shard_metrics(

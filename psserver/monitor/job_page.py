@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from psserver.monitor.collector import Collector, Guard
+from psserver.monitor.collector import Collector
 from psserver.monitor.http_server import HttpServer
 from psserver.monitor.metrics import Exposition, FreshMetrics, job_metrics
 from psserver.monitor.site import Site
@@ -14,6 +14,7 @@ from psserver.monitor.tls import HttpCertificates
 from psserver.monitor.viewers import TokenCheck
 from pswire.addresses import is_local
 from pswire.errors import Unavailable
+from pswire.guard import Guard
 from pswire.job_status import JobStatus
 from pswire.security.exposure import check_exposure
 

@@ -28,7 +28,7 @@ from pswire.tracing.tracing import Tracing, current
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.heartbeat import Heartbeat
 from psworker.client.job_cuts import JobCuts
-from psworker.client.placement import Placement
+from psworker.client.placement import PlacedVariable, Placement
 from psworker.client.push_pull import PushResult, ShardedPull, ShardedPush, join_rows
 from psworker.client.push_spans import traced_push
 from psworker.client.recovery import Recovery
@@ -120,8 +120,17 @@ class Client:
         return self._recovery.count
 
     @property
+    def sender(self) -> ms.Sender:
+        """The worker as a member of the job."""
+        return self._calls.sender
+
+    @property
     def _placement(self) -> Placement:
         return self._registration.placement
+
+    def placed(self, name: str) -> PlacedVariable:
+        """A variable with its partitions."""
+        return self._placement[name]
 
     def join(self) -> ms.Joined:
         """Joins every shard and keeps the leases by a heartbeat in the background; shard 0's answer.

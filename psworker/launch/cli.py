@@ -194,6 +194,12 @@ def main(context: click.Context, debug: bool) -> None:
     "How to show progress on stderr: a line on a terminal (auto), plain lines or off.",
     type=click.Choice(config.PROGRESS),
 )
+@_option(
+    "--summary-dir",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Folder for scalars of this worker, and event files of TensorBoard.",
+)
 @_credential("tls_ca", "A file with the CA to check servers by; with it connections use TLS.", "no TLS")
 @_credential("tls_cert", "A file with this worker's certificate, for servers that ask for one.", "none")
 @_credential("tls_key", "A file with its private key.", "none")

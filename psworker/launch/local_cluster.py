@@ -202,7 +202,7 @@ class LocalCluster:
             command = job.worker_command(name, self._servers())
             environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
             folder = None if job.run_folder is None else job.run_folder.path.absolute()
-            worker_options = {**job.worker_options, "checkpoint_dir": folder, "progress": "off"}
+            worker_options = {**job.worker_options, "checkpoint_dir": folder, "summary_dir": folder, "progress": "off"}
             worker_options |= asdict(self._credentials(Role.WORKER)) | job.log_options
             # one that starts late takes part in the job of the others, although these may have finished it
             environment |= config.environment({**worker_options, "resume": True, "name_key": self._name_key})
