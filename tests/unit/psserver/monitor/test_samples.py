@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from psserver.monitor.json_text import encode_in_parts
 from psserver.monitor.samples import MAX_CELLS, Known, last_reports, make_sample
-from psserver.monitor.stream import encode
 from pswire.messages import Totals, Traffic
 from tests.unit.psserver.monitor.reports import job, report, variable, worker
 
@@ -115,7 +115,7 @@ def test_a_sample_is_json_although_losses_may_be_infinite_and_a_large_matrix_has
     variables = [variable(f"v{number}") for number in range(200)]
     status = job(report(3, workers=workers, variables=variables, matrix={("w0", 1): {"v0": (1, 1)}}))
     (sample,) = samples(status)
-    matrix = json.loads(encode(sample))["matrix"]
+    matrix = json.loads(encode_in_parts(sample))["matrix"]
     assert (len(matrix["workers"]), len(matrix["variables"])) == (300, MAX_CELLS // 300)
     assert (sample["workers"][0]["cost"], sample["workers"][0]["gradient"]) == (None, None)
 

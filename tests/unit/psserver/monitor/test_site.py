@@ -27,7 +27,7 @@ def serve():
 
     def begin(check=lambda token: None, samples=None, **options):
         server = HttpServer("127.0.0.1:0")
-        site = Site(dict, samples or SampleStream(), TokenCheck(check), str, port=server.port, **options)
+        site = Site(str, samples or SampleStream(), TokenCheck(check), str, port=server.port, **options)
         blocks.append(server.serving(site))
         blocks[-1].__enter__()
         return server.address
