@@ -11,6 +11,7 @@ from psserver.monitor.json_text import array, encode_in_parts, joined
 from psserver.monitor.samples import Known, last_reports, make_sample
 from psserver.monitor.stream import SampleStream
 from pswire.guard import Guard
+from pswire.guard_actions import GuardActions
 from pswire.job_status import JobStatus
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class Collector:
         ask: Callable[[float], JobStatus],
         cancel: Callable[[], object] = bool,
         *,
-        guard: Guard | None = None,
+        guard: Guard | GuardActions | None = None,
     ) -> None:
         self._ask, self._cancel, self._guard = ask, cancel, guard
         self.samples = SampleStream()
@@ -99,6 +100,7 @@ class Collector:
         at = time.monotonic()
         sample = make_sample(job, time.time(), at, self._known)
         known = last_reports(job, at, self._known)
+        findings = self._observe(job, at)  # without the lock: a guard that acts calls servers
         with self._lock:
             if (number := _number(sample)) is not None:
                 if self._number not in (None, number):
@@ -106,7 +108,7 @@ class Collector:
                 self._number = number
                 self._history.add(sample, at - self._added)
                 self._added = at
-            sample["findings"] = self._observe(job, at)
+            sample["findings"] = findings
             sample["events"] = self._events.add([one.report for one in job.answers if one.report is not None])
             self._known, self._latest, self._last, self.status = known, sample, at, job
         self.samples.publish(sample)
@@ -117,7 +119,7 @@ class Collector:
             return []
         self._guard.observe(job, at - self._began)
         before, now = self._findings, time.time()
-        self._findings = {
+        self._findings = {  # a new one: others may be reading the last
             (one.kind, one.worker): {
                 "kind": one.kind,
                 "level": one.level,

@@ -15,6 +15,7 @@ from psserver.monitor.viewers import TokenCheck
 from pswire.addresses import is_local
 from pswire.errors import Unavailable
 from pswire.guard import Guard
+from pswire.guard_actions import GuardActions
 from pswire.job_status import JobStatus
 from pswire.security.exposure import check_exposure
 
@@ -72,7 +73,7 @@ def job_page(
     *,
     ready: Callable[[], str] | None = None,
     metrics: Callable[[Collector, str], Exposition] = of_job,
-    guard: Guard | None = None,
+    guard: Guard | GuardActions | None = None,
     certificates: bool = False,
 ) -> Iterator[None]:
     """The live page in a block.

@@ -49,6 +49,11 @@ class Guard:
         """Those that are open now, in the order in which they opened."""
         return [one.finding for one in self._evidence.values() if one.opened]
 
+    def forget(self) -> None:
+        """Close all findings: the job has gone back to before them."""
+        self._evidence.clear()
+        self._history.forget()
+
     def observe(self, job: JobStatus, seconds: float) -> list[Finding]:
         """Take the status of the job at this time; the findings that open with it."""
         if not self._history.add(job, seconds):

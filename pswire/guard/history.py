@@ -53,9 +53,10 @@ class History:
     def __init__(self) -> None:
         self.first: float | None = None
         self.fresh = False
-        self._forget()
+        self.forget()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Forget all moments; not the first cost."""
         self.moments: deque[Moment] = deque(maxlen=MAX_MOMENTS)
         self.lowest: float | None = None
         self.lowest_step = 0
@@ -86,9 +87,9 @@ class History:
         before = self.moments[-1].job
         if job.jobs and before.jobs and job.jobs[-1].job.number != before.jobs[-1].job.number:
             self.first = None
-            self._forget()
+            self.forget()
         elif job.global_step < before.global_step:
-            self._forget()
+            self.forget()
 
     @property
     def peak(self) -> float | None:

@@ -21,17 +21,20 @@ from pswire.guard.history import History, learning_rate, optimizers, staleness
 from pswire.optimizers import GradientDescent, Momentum
 
 #: Seconds, and pushes of each worker, of the time that is looked at.
-SECONDS, PUSHES = 5.0, 16
+SECONDS, PUSHES = 3.0, 32
 
 #: Staleness from which it can be the cause.
 LEAST_STALENESS = 1.0
+
+#: Staleness for each worker from which some must be far behind the others.
+UNEVEN = 1.5
 
 #: A cost has fallen when it was below this part of the first one, and risen again when it is so many times the lowest
 #: one and more than this part of the first one.
 FALLEN, RISEN, RISEN_TO = 0.7, 2.0, 0.6
 
 #: A cost is stuck when it was so many times the first one, and is still more than this part of it.
-PEAK, STUCK = 1.15, 0.8
+PEAK, STUCK = 1.08, 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ def findings(history: History) -> Iterator[Finding]:
         f"{found.seen}, while each push misses {found.staleness:.1f} updates of others: {found.workers} workers step "
         f"with old weights, which together is like a learning rate of up to {rate:.4g} x {found.workers} = "
         f"{rate * found.workers:.4g}",
-        f"try {smaller_rate(rate, found.workers)}{policies(history)}",
+        f"try {smaller_rate(rate, found.workers)}{policies(history, found)}",
         step=found.step,
         scale_learning_rate=1 / found.workers,
         harmed=True,
@@ -97,11 +100,16 @@ def smaller_rate(rate: float, workers: int) -> str:
     return f"a learning rate of {rate:.4g} / {workers} = {rate / workers:.4g}"
 
 
-def policies(history: History) -> str:
-    """The options of servers that this job does not use yet."""
+def policies(history: History, found: Instability) -> str:
+    """The options of servers that this job does not use yet.
+
+    Workers that are equally fast miss one update of each other, which a bound of the difference does not change.
+    """
     job, others = history.now.job, []
     if "scale" not in job.handling:
         others.append("`--staleness scale`")
-    if job.consistency == "async":
-        others.append("`--consistency bounded:1`")
+    if job.consistency == "async" and found.staleness > UNEVEN * found.workers:
+        others.append("`--consistency bounded:1`, since some workers are far behind")
+    elif job.consistency == "async":
+        others.append(f"`--consistency sync:{found.workers}`")
     return "".join([f", or {one}" for one in others])
