@@ -82,11 +82,11 @@ def test_the_points_in_an_svg_file_are_those_of_the_runs(two_runs, tmp_path, by)
         curves = run_curves(read_run_data(folder), by, "cost")
         assert same(lines[str(folder)], curves.job)
         if len(curves.workers) > 1:
-            for name, curve in curves.workers.items():
-                assert same(lines[f"{folder} {name}"], curve), name
+            for name, (curve,) in curves.workers.items():
+                assert same(lines[f"{folder} {name} life 1"], curve), name
     root = ElementTree.parse(tmp_path / "both.svg").getroot()
     texts = {"".join(text.itertext()) for text in root.iter(f"{SVG}text")}
-    assert {"one", "two (all workers)", "two: its workers", "cost", "worker lost", "worker joined"} <= texts
+    assert {"one", "two, all workers", "two, each worker", "cost", "worker lost", "worker joined"} <= texts
 
 
 def test_the_points_of_one_worker_in_an_svg_file_are_those_of_its_file(two_runs, tmp_path):
