@@ -45,6 +45,7 @@ def report(loss):
     minutes = (time.monotonic() - began) / 60
     images = mnist.test[: options.test_images]
     accuracy = session.evaluate(lambda batch: ops.accuracy(logits(batch.image, False), batch.label), images, 100)
+    session.summary.scalar("accuracy", accuracy)
     print(
         f"step {session.global_step:6,d}: loss {loss:.4f}, test accuracy {accuracy:.4f}, {minutes:.1f} min", flush=True
     )

@@ -58,8 +58,8 @@ class JobWorker:
     `state` is "starting" before it joins, then the worst of all shards: "lost" before "left" before "live".
     `lease_left` is the least, in seconds, None unless it is live. `mean_staleness` is over its pushes to all shards,
     None before the first. `tensor_transport` says how its tensors travel, which may differ between shards. Shard
-    0 reports whether it is `chief`. `cost` and `drop_reason` are those of the first shard that has them, `held`,
-    `waited` and `gradient` the largest of any shard, and `error` is the last one. Jumps are those
+    0 reports whether it is `chief`. `cost`, `first_loss` and `drop_reason` are those of the first shard that has them,
+    `held`, `waited`, `gradient` and `peak_cost` the largest of any shard, and `error` is the last one. Jumps are those
     of the shard with the most, `empty` of that with the fewest.
     """
 
@@ -91,6 +91,8 @@ class JobWorker:
     jumps: int = 0
     jump: float = 0.0
     jumped_at: int = 0
+    first_loss: float | None = None
+    peak_cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +251,8 @@ def _worker(statuses: list[WorkerStatus]) -> JobWorker:
         jumps=jumped.jumps,
         jump=jumped.jump,
         jumped_at=jumped.jumped_at,
+        first_loss=next((one.first_loss for one in now if one.first_loss is not None), None),
+        peak_cost=max((one.peak_cost for one in now if one.peak_cost is not None), default=None),
     )
 
 

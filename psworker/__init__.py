@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from psworker.model.update_ops import *
     from psworker.model.variables import *
     from psworker.sessions.session import *
+    from psworker.summaries.summary import *
 
 #: The module of each public name, and the names that are modules themselves.
 _HOMES = {
@@ -65,6 +66,7 @@ _HOMES = {
         "psworker.model.update_ops": "UpdateOp",
         "psworker.model.variables": "Variable",
         "psworker.sessions.session": "Session session",
+        "psworker.summaries.summary": "Summary",
     }.items()
     for name in names.split()
 }

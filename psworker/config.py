@@ -128,7 +128,7 @@ MAX_JOB_NAME = 100
 #: How progress is shown on stderr (`psworker.progress.terminal`).
 PROGRESS = ("auto", "live", "plain", "off")
 
-#: The name of the worker of an embedded job with checkpoints: the same member of the job after each restart.
+#: The name of the worker of an embedded job with checkpoints or summaries: the same after each restart.
 EMBEDDED_WORKER = "worker-0"
 
 
@@ -138,7 +138,9 @@ class WorkerConfig:
 
     `keep_memory` is whether the process keeps the memory of freed arrays for the next ones
     (`pswire.system.host.keep_memory`). A process with the same `name_key` takes the place of a live worker of this name
-    at once; one without it waits until its lease has ended. Raises `ConfigurationError` for an invalid field.
+    at once; one without it waits until its lease has ended. `summary_dir` is "" without summaries.
+
+    Raises `ConfigurationError` for an invalid field.
     """
 
     servers: tuple[str, ...] = ()
@@ -155,11 +157,12 @@ class WorkerConfig:
     job: str = ""
     resume: bool = False
     name_key: str = ""
+    summary_dir: str = ""
 
     def __post_init__(self) -> None:
         """Check every field."""
         if not self.name:
-            continues = self.checkpoints.checkpoint_dir and not self.servers
+            continues = (self.checkpoints.checkpoint_dir or self.summary_dir) and not self.servers
             object.__setattr__(self, "name", EMBEDDED_WORKER if continues else process_name())
         if len(set(self.servers)) != len(self.servers):
             raise ConfigurationError(f"a server is listed twice in {','.join(self.servers)}: name each shard once")
@@ -194,6 +197,7 @@ def worker_config(
     compress: str | None = None,
     checkpoint_dir: str | os.PathLike[str] | None = None,
     checkpoint_every: str | None = None,
+    summary_dir: str | os.PathLike[str] | None = None,
     **options: Any,  # noqa: ANN401 - of several types
 ) -> WorkerConfig:
     """The configuration: each argument, or else its environment variable `$PSWORKER_...`, or else the default.
@@ -218,6 +222,7 @@ def worker_config(
         "name": name or None,
         "checkpoint_dir": None if checkpoint_dir is None else os.fspath(checkpoint_dir),
         "checkpoint_every": parse_checkpoint_every(every) if every else None,
+        "summary_dir": None if summary_dir is None else os.fspath(summary_dir),
     }
     strategy = StrategyConfig(**_given(StrategyConfig, options))
     checkpoints = CheckpointConfig(**_given(CheckpointConfig, options))

@@ -108,5 +108,5 @@ class Browser:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.driver.save_screenshot(str(path))
         with Image.open(path) as image:
-            small = image.convert("RGB").quantize(colors, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+            small = image.convert("RGB").quantize(colors, kmeans=3, dither=Image.Dither.NONE)
         small.save(path, optimize=True)

@@ -1,4 +1,4 @@
-"""The commands for the jobs of standing servers: `psserver jobs` and `psserver reset`.
+"""The commands for jobs: `psserver jobs` and `psserver reset` of standing servers, and `psserver quarantine`.
 
 Imports neither numpy nor rich (`psserver.cli.main`); `psserver.cli.jobs` does the work.
 """
@@ -47,3 +47,30 @@ def reset_command(addresses: tuple[str, ...], force: bool, timeout: float, crede
     from psserver.cli.jobs import reset
 
     click.echo(reset(addresses, timeout, credentials, force=force))
+
+
+@click.command("quarantine")
+@addresses_argument
+@option("--worker", required=True, metavar="NAME", help="The worker whose pushes are dropped.")
+@option("--reason", default="by hand", help="Why, for its log and the servers'.")
+@option("--release", is_flag=True, help="Apply its pushes again.")
+@credentials_options
+def quarantine_command(
+    addresses: tuple[str, ...], worker: str, reason: str, release: bool, credentials: Credentials
+) -> None:
+    """Have the servers at ADDRESSES drop all pushes of a worker, such as one that sends gradients far too large.
+
+    It goes on, with the values of the others, and its next process stays in quarantine, until --release. All shards of
+    the job have to be named, in their order. With tokens it needs one of an admin.
+
+    \b
+    psserver quarantine --worker worker-1
+    psserver quarantine host1:7070,host2:7070 --worker worker-1 --reason "its disk is broken"
+    psserver quarantine --worker worker-1 --release
+    """  # noqa: D301
+    from pswire.interventions import Interventions
+
+    with Interventions(addresses, "operator", credentials) as interventions:
+        change = interventions.release if release else interventions.quarantine
+        remaining = change(worker, reason)
+    click.echo(f"in quarantine: {', '.join(remaining) or 'no worker'}")

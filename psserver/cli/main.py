@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from psserver.cli.checkpoint_commands import checkpoint_group, export_command
-from psserver.cli.job_commands import jobs_command, reset_command
+from psserver.cli.job_commands import jobs_command, quarantine_command, reset_command
 from psserver.cli.monitor_command import monitor_command
 from psserver.cli.options import (
     HTTP_ADDRESS,
@@ -37,6 +37,7 @@ from pswire.addresses import DEFAULT_ADDRESS, check_address, local_address, pars
 from pswire.channel import check_health
 from pswire.command_group import InterruptibleGroup
 from pswire.errors import ParamServerError
+from pswire.guard_option import ACTING, guard_option
 from pswire.log_options import LogOptions, log_options
 from pswire.logs import identify
 from pswire.parsed_option import Parsed
@@ -208,12 +209,14 @@ _MEMORY = "80 % of the memory of the machine or its container"
     show_default="that of a psworker local of this user",
     help="A file with a token for --http-servers, of any role.",
 )
+@guard_option(envvar="PSSERVER_GUARD")
 @log_options("info")
 def serve_command(
     shard: tuple[int, int],
     logs: LogOptions,
     http: str | None,
     http_servers: tuple[str, ...] | None,
+    guard: str,
     client_token_file: str | None,
     **fields: Any,  # noqa: ANN401 - of ServerConfig
 ) -> None:
@@ -260,11 +263,13 @@ def serve_command(
     if http is None:
         if http_servers:
             raise click.UsageError("--http-servers needs --http, the address of the page.")
+        if guard in ACTING:
+            raise click.UsageError(f"--guard {guard} needs --http: what shows the page also looks for failures.")
         serve_until_signal(config)
         return
     from psserver.cli.page import page_beside
 
-    serve_until_signal(config, page_beside(config, http, http_servers, client_token_file))
+    serve_until_signal(config, page_beside(config, http, http_servers, client_token_file, guard))
 
 
 def _parse_replayed(text: str) -> tuple[int, int | None]:
@@ -391,5 +396,6 @@ main.add_command(certs_command)
 main.add_command(export_command)
 main.add_command(jobs_command)
 main.add_command(monitor_command)
+main.add_command(quarantine_command)
 main.add_command(reset_command)
 main.add_command(token_group)

@@ -7,14 +7,17 @@ from contextlib import suppress
 
 import click
 
+from psserver.cli.guard import guarding
 from psserver.monitor.job_page import PageOptions, job_page
 from psserver.monitor.job_servers import JobServers
 from pswire.addresses import is_local
 from pswire.security.credentials import Credentials
 
 
-def monitor_until_signal(addresses: Sequence[str], options: PageOptions, credentials: Credentials) -> None:
-    """Serve the page of a job in a process of its own, until Ctrl-C or SIGTERM.
+def monitor_until_signal(
+    addresses: Sequence[str], options: PageOptions, credentials: Credentials, guard: str = "off"
+) -> None:
+    """Serve the page of a job in a process of its own, until Ctrl-C or SIGTERM; `guard` is that of `--guard`.
 
     Raises `ConfigurationError` if the address, or a file, cannot be used.
     """
@@ -23,6 +26,10 @@ def monitor_until_signal(addresses: Sequence[str], options: PageOptions, credent
     ends = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ends.set())
     http = options.listen()
-    with suppress(KeyboardInterrupt), job_page(http, servers.ask, servers.check, servers.close):
+    with (
+        suppress(KeyboardInterrupt),
+        guarding(guard, addresses, credentials) as actions,
+        job_page(http, servers.ask, servers.check, servers.close, guard=actions),
+    ):
         click.echo(f"psserver: monitor at {http.url}")
         ends.wait()

@@ -7,6 +7,7 @@ import click
 
 from psserver.cli.options import HTTP_ADDRESS, addresses_argument, credentials_options, option
 from pswire.errors import ConfigurationError
+from pswire.guard_option import guard_option
 from pswire.log_options import LogOptions, log_options
 from pswire.security.credentials import Credentials
 from pswire.system.signals import end_at_once
@@ -20,6 +21,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @option("--http-cert", type=_FILE, show_default="no TLS", help="The certificate of the page and its chain, in PEM.")
 @option("--http-key", type=_FILE, show_default="no TLS", help="Its private key.")
 @option("--insecure", is_flag=True, help="Let other machines reach a page without TLS, or without tokens.")
+@guard_option(envvar="PSSERVER_GUARD")
 @log_options("info", prefix="PSSERVER")
 @credentials_options
 def monitor_command(
@@ -28,12 +30,14 @@ def monitor_command(
     http_cert: Path | None,
     http_key: Path | None,
     insecure: bool,
+    guard: str,
     logs: LogOptions,
     credentials: Credentials,
 ) -> None:
     """Show the job whose shards are at ADDRESSES on a live page, until Ctrl-C; by default that at 127.0.0.1:7070.
 
-    It prints the address of the page. It asks the shards once a second, and writes nothing; a shard that does not
+    It prints the address of the page. It asks the shards once a second, and changes nothing, but with --guard stop or
+    rollback, which need a token of an admin; a shard that does not
     answer is shown as silent. Where servers have a token file, it needs a token itself, and viewers need one of any
     role: as /?token=TOKEN once, as the password that a browser asks for, or as Authorization: Bearer TOKEN.
 
@@ -51,4 +55,4 @@ def monitor_command(
         raise ConfigurationError("--http-cert and --http-key belong together: give both, or neither")
     remedy = "give it --http-cert and --http-key"
     options = PageOptions(http, http_cert, http_key, insecure=insecure, remedy=remedy)
-    monitor_until_signal(addresses, options, credentials)
+    monitor_until_signal(addresses, options, credentials, guard)

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import click
 
+from psserver.cli.guard import guarding
 from psserver.config import ServerConfig
 from psserver.monitor.collector import TIMEOUT, Collector
 from psserver.monitor.job_page import PageOptions, job_page
@@ -12,15 +13,17 @@ from psserver.monitor.job_servers import JobServers
 from psserver.monitor.metrics import Exposition, shard_metrics
 from psserver.rpc.running import RunningServer
 from psserver.rpc.server import Beside
-from pswire.errors import ConfigurationError
+from pswire.addresses import local_address
+from pswire.errors import ConfigurationError, ParamServerError
+from pswire.guard_option import ACTING
 from pswire.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.security.credentials import Credentials
 
 
 def page_beside(
-    config: ServerConfig, http: str, servers: Sequence[str] | None, client_token_file: str | None
+    config: ServerConfig, http: str, servers: Sequence[str] | None, client_token_file: str | None, guard: str = "off"
 ) -> Beside:
-    """The page in the process of a server, of its own shard or of all `servers` of the job.
+    """The page in the process of a server, of its own shard or of all `servers` of the job; with a guard.
 
     Raises `ConfigurationError` if other machines would reach it without TLS, or without being known.
     """
@@ -32,13 +35,17 @@ def page_beside(
         knows_callers=config.token_file is not None or config.asks_clients,
         insecure=config.insecure,
     )
-    credentials = _credentials(config, client_token_file) if servers else Credentials()
+    credentials = _credentials(config, client_token_file) if servers or guard in ACTING else Credentials()
     listening = options.listen()
 
     @contextmanager
     def page(server: RunningServer) -> Iterator[None]:
         def ask(timeout: float) -> JobStatus:
-            return merge_reports([ShardAnswer(server.address, server.status(timeout))])
+            try:
+                answer = ShardAnswer(server.address, server.status(timeout))
+            except ParamServerError as error:
+                answer = ShardAnswer(server.address, problem=str(error))
+            return merge_reports([answer])
 
         def metrics(collector: Collector, accept: str) -> Exposition:
             return shard_metrics(
@@ -56,7 +63,16 @@ def page_beside(
             ask, cancel = others.ask, others.close
         check, ready = server.check_observer, server.problem
         certificates = config.asks_clients
-        with job_page(listening, ask, check, cancel, ready=ready, metrics=metrics, certificates=certificates):
+        with (
+            guarding(guard, servers or [local_address(server.address)], credentials) as actions,
+            job_page(
+                *(listening, ask, check, cancel),
+                ready=ready,
+                metrics=metrics,
+                guard=actions,
+                certificates=certificates,
+            ),
+        ):
             click.echo(f"psserver: live page at {listening.url}")
             yield
 

@@ -13,8 +13,8 @@ from pswire.messages import Block, EpochReport, Job, JobReport
 class Event:
     """One line of a kind, about a `worker` if there is one; a `warning` if something went wrong, if only for a while.
 
-    Kinds are "joined", "resumed", "left", "lost", "stalled", "job", "stopped", "checkpoint", "restored", "lost_pushes",
-    "block", "epoch" and "guard".
+    Kinds are "joined", "resumed", "left", "lost", "chief", "stalled", "job", "stopped", "checkpoint", "restored",
+    "lost_pushes", "block", "epoch" and "guard".
     """
 
     kind: str
@@ -44,6 +44,11 @@ def lost(member: Member, lease: float) -> Event:
     """The lease of a worker, in seconds, has expired."""
     text = f"worker {member.name!r} was silent for {lease:g} s: its lease has expired"
     return Event("lost", text, warning=True, worker=member.name)
+
+
+def chief_moved(before: str, now: str) -> Event:
+    """Another worker does what is done once, since the chief is gone."""
+    return Event("chief", f"worker {now!r} is the chief now, in place of {before!r}", worker=now)
 
 
 def stalled(member: Member) -> Event:

@@ -609,19 +609,29 @@ class Shard:
         self._members.half_pushes.settle(member, sequence)
 
     def _leave(self, ticket: int, message: ms.Leave, member: Member, now: float, result: StepResult) -> None:
+        chief = self._members.chief.state()
         self._members.leave(member, now, failed=message.failed, trained=self.global_step > 0)
         result.events.append(events.left(member, failed=message.failed))
+        self._note_chief(chief, result)
         result.replies.append(ms.Reply(ticket, ms.Left()))
         self._forget([member], result)
 
     def _tick(self, tick: ms.Tick, now: float, result: StepResult) -> None:
         if tick.lost:
+            chief = self._members.chief.state()
             lost = self._members.expire(tick.lost, now)
             result.events.extend([events.lost(member, self._members.lease) for member in lost])
+            self._note_chief(chief, result)
             self._forget(lost, result)
         if tick.stalled:
             result.events.extend([events.stalled(member) for member in self._pending.stall(tick.stalled, result)])
         self._queues.explain(tick.overdue, result)
+
+    def _note_chief(self, before: ms.Sender | None, result: StepResult) -> None:
+        """Say so if another worker is the chief now."""
+        now = self._members.chief.state()
+        if before is not None and now is not None and now != before:
+            result.events.append(events.chief_moved(before.worker, now.worker))
 
     def _forget(self, gone: Collection[Member], result: StepResult) -> None:
         """End the calls of these workers, and return their blocks to the data queues; this may release other calls."""

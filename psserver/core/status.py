@@ -43,6 +43,8 @@ def worker_status(
         drop_reason=counts.drop_reason,
         training=one.training,
         empty=counts.empty,
+        first_loss=counts.first_loss,
+        peak_cost=counts.peak_cost,
         jumps=counts.jumps,
         jump=counts.jump,
         jumped_at=counts.jumped_at,

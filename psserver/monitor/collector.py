@@ -3,38 +3,21 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from psserver.monitor.history import Events, History
+from psserver.monitor.json_text import array, encode_in_parts, joined
 from psserver.monitor.samples import Known, last_reports, make_sample
 from psserver.monitor.stream import SampleStream
+from pswire.guard import Guard
+from pswire.guard_actions import GuardActions
 from pswire.job_status import JobStatus
 
 log = logging.getLogger(__name__)
 
 #: Seconds between two samples, and for the answers of the shards; without a sample for so many the job is not ready.
 INTERVAL, TIMEOUT, READY_SECONDS = 1.0, 3.0, 10.0
-
-#: Findings of a guard that are shown, the newest ones.
-MAX_FINDINGS = 100
-
-
-class Finding(Protocol):
-    """What a guard has found: `pswire.guard.Finding`."""
-
-    kind: str
-    level: str
-    worker: str
-    text: str
-    remedy: str
-
-
-class Guard(Protocol):
-    """Recognises failures of training: `pswire.guard.Guard`."""
-
-    def observe(self, job: JobStatus, seconds: float) -> Sequence[Finding]:
-        """The findings that are new or have changed."""
 
 
 class Collector:
@@ -56,7 +39,7 @@ class Collector:
         ask: Callable[[float], JobStatus],
         cancel: Callable[[], object] = bool,
         *,
-        guard: Guard | None = None,
+        guard: Guard | GuardActions | None = None,
     ) -> None:
         self._ask, self._cancel, self._guard = ask, cancel, guard
         self.samples = SampleStream()
@@ -67,7 +50,7 @@ class Collector:
         self._latest: dict[str, Any] | None = None
         self._known: dict[int, Known] = {}
         self._number: int | None = None  # of the job
-        self._began = self._last = time.monotonic()
+        self._began = self._last = self._added = time.monotonic()  # of the last sample, and of that in the history
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="psserver-monitor", daemon=True)
 
@@ -81,20 +64,17 @@ class Collector:
         self._cancel()
         self._thread.join()
 
-    def job(self) -> dict[str, Any]:
+    def job(self) -> str:
         """The JSON of `/api/job`: history, latest sample, all events, and findings."""
         with self._lock:
-            return {
-                "history": self._history.points(),
-                "latest": self._latest,
-                "events": self._events.all(),
-                "findings": list(self._findings.values()),
-            }
+            points, latest, events = self._history.points(), self._latest, self._events.all()
+        rest = {"latest": latest, "events": events, "findings": [] if latest is None else latest["findings"]}
+        return joined({"history": array(points), **{name: encode_in_parts(value, 4) for name, value in rest.items()}})
 
-    def kinds(self) -> list[str]:
-        """The kind of each finding."""
+    def kinds(self) -> list[str] | None:
+        """The kind of each finding; None without a guard."""
         with self._lock:
-            return [kind for kind, _ in self._findings]
+            return None if self._guard is None else [kind for kind, _ in self._findings]
 
     def problem(self) -> str:
         """Why the job is not ready: silent shards, or no sample for some time; "" if all shards answer."""
@@ -120,33 +100,36 @@ class Collector:
         at = time.monotonic()
         sample = make_sample(job, time.time(), at, self._known)
         known = last_reports(job, at, self._known)
+        findings = self._observe(job, at)  # without the lock: a guard that acts calls servers
         with self._lock:
             if (number := _number(sample)) is not None:
                 if self._number not in (None, number):
                     self._history = History()  # that was of another job
                 self._number = number
-            sample["findings"] = self._observe(job, at)
+                self._history.add(sample, at - self._added)
+                self._added = at
+            sample["findings"] = findings
             sample["events"] = self._events.add([one.report for one in job.answers if one.report is not None])
-            self._history.add(sample, at - self._last)
             self._known, self._latest, self._last, self.status = known, sample, at, job
         self.samples.publish(sample)
 
     def _observe(self, job: JobStatus, at: float) -> list[dict[str, Any]]:
-        """All findings, after the guard has seen this status."""
-        for found in self._guard.observe(job, at - self._began) if self._guard is not None else ():
-            key = found.kind, found.worker
-            since = self._findings.get(key, {"since": time.time()})["since"]
-            self._findings.pop(key, None)
-            self._findings[key] = {
-                "kind": found.kind,
-                "level": found.level,
-                "worker": found.worker,
-                "text": found.text,
-                "remedy": found.remedy,
-                "since": since,
+        """The present findings of the guard, after it has seen this status."""
+        if self._guard is None:
+            return []
+        self._guard.observe(job, at - self._began)
+        before, now = self._findings, time.time()
+        self._findings = {  # a new one: others may be reading the last
+            (one.kind, one.worker): {
+                "kind": one.kind,
+                "level": one.level,
+                "worker": one.worker,
+                "text": one.text,
+                "remedy": one.remedy,
+                "since": before.get((one.kind, one.worker), {"since": now})["since"],
             }
-            while len(self._findings) > MAX_FINDINGS:
-                del self._findings[next(iter(self._findings))]
+            for one in self._guard.findings
+        }
         return list(self._findings.values())
 
 

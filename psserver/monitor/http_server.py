@@ -36,6 +36,9 @@ MAX_REQUEST, REQUEST_SECONDS = 16 << 10, 5.0
 #: Seconds in which a client has to take a part of its answer, such as a sample.
 ANSWER_SECONDS = 10.0
 
+#: Seconds after which a client whose machine does not acknowledge what it is sent is disconnected.
+UNREACHABLE_SECONDS = 30.0
+
 #: Seconds that the end of the server may take to be noticed.
 POLL_SECONDS = 0.2
 
@@ -173,6 +176,8 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         """The next connection, which sends each part of an answer at once."""
         plain, peer = super().get_request()
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # the end of the streams of machines that lost power
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * int(UNREACHABLE_SECONDS))
         return _Connection(plain), peer
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ANN401
@@ -336,4 +341,4 @@ _HOST_HEADER = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 def is_loopback_host(header: str | None) -> bool:
     """Whether a Host header names this machine by its loopback interface, on any port."""
     found = _HOST_HEADER.fullmatch(header or "")
-    return found is not None and is_local(f"{found[1].lower()}:0")
+    return found is not None and found[1] != "unix" and is_local(f"{found[1].lower()}:0")

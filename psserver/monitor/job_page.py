@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from psserver.monitor.collector import Collector, Guard
+from psserver.monitor.collector import Collector
 from psserver.monitor.http_server import HttpServer
 from psserver.monitor.metrics import Exposition, FreshMetrics, job_metrics
 from psserver.monitor.site import Site
@@ -14,6 +14,8 @@ from psserver.monitor.tls import HttpCertificates
 from psserver.monitor.viewers import TokenCheck
 from pswire.addresses import is_local
 from pswire.errors import Unavailable
+from pswire.guard import Guard
+from pswire.guard_actions import GuardActions
 from pswire.job_status import JobStatus
 from pswire.security.exposure import check_exposure
 
@@ -71,7 +73,7 @@ def job_page(
     *,
     ready: Callable[[], str] | None = None,
     metrics: Callable[[Collector, str], Exposition] = of_job,
-    guard: Guard | None = None,
+    guard: Guard | GuardActions | None = None,
     certificates: bool = False,
 ) -> Iterator[None]:
     """The live page in a block.

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from psserver.measurements import TRANSPORTS, Histogram, Measurements
+from pswire.guard.finding import KINDS
 from pswire.job_status import JobStatus
 from pswire.messages import StatusReport, StorageStatus, VariableStatus, WorkerStatus
 
@@ -76,7 +77,7 @@ def shard_families(
     measured: Measurements,
     events: Mapping[str, int],
     memory_limit: int,
-    findings: Iterable[str],
+    findings: Iterable[str] | None,
 ) -> Iterator[Metric]:
     """As `psserver.monitor.metrics.shard_metrics`."""
     yield from _info(report)
@@ -219,7 +220,7 @@ def _storage(storage: StorageStatus, measured: Measurements) -> Iterator[Metric]
 # --- of a job ---------------------------------------------------------------------------------------------------------
 
 
-def job_families(job: JobStatus, findings: Iterable[str]) -> Iterator[Metric]:
+def job_families(job: JobStatus, findings: Iterable[str] | None) -> Iterator[Metric]:
     """As `psserver.monitor.metrics.job_metrics`."""
     build = {"version": version("paramserver"), "python_version": platform.python_version()}
     yield _constant("build_info", "The versions of this monitor.", build)
@@ -234,9 +235,9 @@ def job_families(job: JobStatus, findings: Iterable[str]) -> Iterator[Metric]:
     yield _findings(findings)
 
 
-def _findings(kinds: Iterable[str]) -> Metric:
-    text = "Present findings of the convergence guard."
-    return _gauges("guard_findings", text, "kind", Counter(kinds))
+def _findings(kinds: Iterable[str] | None) -> Metric:
+    counts = {} if kinds is None else dict.fromkeys(KINDS, 0) | Counter(kinds)
+    return _gauges("guard_findings", "Present findings of the convergence guard.", "kind", counts)
 
 
 # --- families ---------------------------------------------------------------------------------------------------------

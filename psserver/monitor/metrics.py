@@ -60,7 +60,7 @@ def shard_metrics(
     *,
     events: Mapping[str, int],
     memory_limit: int,
-    findings: Iterable[str] = (),
+    findings: Iterable[str] | None = None,
     accept: str = "",
 ) -> Exposition:
     """The metrics of one server.
@@ -70,7 +70,7 @@ def shard_metrics(
         measurements: of its process.
         events: their counts by kind.
         memory_limit: bytes that values and slots may take.
-        findings: the kinds of the convergence guard's present findings.
+        findings: the kinds of the convergence guard's present findings; None: there is no guard.
         accept: the header of the request, which may ask for OpenMetrics.
 
     Raises:
@@ -82,7 +82,7 @@ def shard_metrics(
     return text
 
 
-def job_metrics(job: JobStatus, *, findings: Iterable[str] = (), accept: str = "") -> Exposition:
+def job_metrics(job: JobStatus, *, findings: Iterable[str] | None = None, accept: str = "") -> Exposition:
     """The metrics of a monitor: which shards of the job answer, its progress, and findings as of `shard_metrics`.
 
     Raises:

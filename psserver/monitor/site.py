@@ -1,13 +1,12 @@
 """The paths of the live page: its files, the job as JSON and as a stream, metrics, and health. Read only."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from psserver.monitor.http_server import Request, Response, is_loopback_host, sentence
-from psserver.monitor.stream import SampleStream, Viewer, encode
+from psserver.monitor.stream import SampleStream, Viewer
 from psserver.monitor.viewers import Sessions, TokenCheck, TooManyTokens
 from pswire.errors import ConfigurationError, ParamServerError, PermissionDenied, Unauthenticated
 
@@ -44,7 +43,7 @@ class Site:
 
     def __init__(
         self,
-        job: Callable[[], Mapping[str, Any]],
+        job: Callable[[], str],
         samples: SampleStream,
         tokens: TokenCheck,
         ready: Callable[[], str],
@@ -105,7 +104,7 @@ class Site:
             case "/" if "token" in request.query:
                 return self._begin_session(request.query["token"])
             case "/api/job":
-                return Response(HTTPStatus.OK, encode(self._job()).encode(), TYPES[".json"])
+                return Response(HTTPStatus.OK, self._job().encode(), TYPES[".json"])
             case "/api/stream":
                 return self._stream(request)
             case "/metrics":
@@ -126,7 +125,8 @@ class Site:
         if viewer is None:
             return sentence(HTTPStatus.SERVICE_UNAVAILABLE, "too many viewers: close some", ("Retry-After", "10"))
         checked = CheckedViewer(viewer, self._tokens, self._token(request))
-        return Response(HTTPStatus.OK, kind="text/event-stream", stream=checked)
+        unbuffered = ("X-Accel-Buffering", "no")  # by proxies
+        return Response(HTTPStatus.OK, kind="text/event-stream", headers=(unbuffered,), stream=checked)
 
     def _metrics_text(self, accept: str) -> Response:
         if self._metrics is None:

@@ -1,11 +1,12 @@
 """The newest samples, for viewers that follow them: each sample is encoded once, and nobody waits for a slow viewer."""
 
-import json
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
+
+from psserver.monitor.json_text import encode_in_parts
 
 #: Samples that a viewer may be behind; one that is further behind is dropped, and connects again.
 MAX_BEHIND = 16
@@ -26,12 +27,7 @@ class _Sample:
     @cached_property
     def event(self) -> bytes:
         """A server-sent event."""
-        return f"id: {self.number}\ndata: {encode(self._sample)}\n\n".encode()
-
-
-def encode(data: object) -> str:
-    """JSON in one line, without NaN and infinity, which it does not have."""
-    return json.dumps(data, separators=(",", ":"), allow_nan=False)
+        return f"id: {self.number}\ndata: {encode_in_parts(self._sample)}\n\n".encode()
 
 
 class SampleStream:

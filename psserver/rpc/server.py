@@ -243,14 +243,14 @@ class ServerThread:
         with ServerThread(ServerConfig(lease=60.0)) as server:
             transport = GrpcTransport([server.address])
 
-    Entering returns when the server answers; leaving stops it as Ctrl-C would.
+    Entering returns when the server answers; leaving stops it as Ctrl-C would. `beside` is as in `serve`.
 
     Raises:
         ConfigurationError: on entering, as `serve` does.
     """
 
-    def __init__(self, config: ServerConfig | None = None) -> None:
-        self._config = config or ServerConfig()
+    def __init__(self, config: ServerConfig | None = None, beside: Beside | None = None) -> None:
+        self._config, self._beside = config or ServerConfig(), beside
         self._thread = threading.Thread(target=self._run, name="psserver", daemon=True)
         self._started: Future[tuple[str, Callable[[], object]]] = Future()
         self._ended: Future[StatusReport] = Future()
@@ -295,7 +295,7 @@ class ServerThread:
         def on_ready(address: str) -> None:
             self._started.set_result((address, partial(loop.call_soon_threadsafe, stop.set)))
 
-        return await serve(self._config, on_ready, stop)
+        return await serve(self._config, on_ready, stop, self._beside)
 
 
 def _ignore_idle_wakeup(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -78,6 +78,7 @@ class WorkerStatus:
         empty: pushes of this incarnation that changed no variable.
         jumps: pushes of this incarnation whose `gradient` was far above its usual one; `jump`: how many times as large
             the first of them was, and `jumped_at` the global step of that.
+        first_loss, peak_cost: the loss of the first push of this incarnation, and the highest `cost` since.
     """
 
     name: str
@@ -109,6 +110,8 @@ class WorkerStatus:
     jumps: int = 0
     jump: float = 0.0
     jumped_at: int = 0
+    first_loss: float | None = None
+    peak_cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

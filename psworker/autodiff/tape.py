@@ -83,6 +83,7 @@ def op(function: Callable[..., Result]) -> Callable[..., Tensor]:
     names = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_ONLY]
     variadic = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
     tensors = sys.maxsize if variadic else len(names)
+    op_name = function.__name__.lstrip("_")
 
     @functools.wraps(function)
     def apply(*args: object, **constants: object) -> Tensor:
@@ -107,7 +108,7 @@ def op(function: Callable[..., Result]) -> Callable[..., Tensor]:
                 if isinstance(a, Tensor) and a._node is not None
             ]
             if edges:
-                result._node = Node(result.value, edges)
+                result._node = Node(result.value, edges, op_name)
         return result
 
     apply.__signature__ = _of_tensors(signature)  # type: ignore[attr-defined]  # for help and notebooks

@@ -24,12 +24,13 @@ _creation = itertools.count()  # atomic, so threads share it; results are newer 
 class Node:
     """A tensor's node in the graph: shape, dtype and edges to inputs. Only vjps that use values keep them."""
 
-    __slots__ = ("dtype", "edges", "order", "shape")
+    __slots__ = ("dtype", "edges", "op", "order", "shape")
 
-    def __init__(self, value: Array | Tensor, edges: Sequence[Edge] = ()) -> None:
+    def __init__(self, value: Array | Tensor, edges: Sequence[Edge] = (), op: str = "") -> None:
         self.shape = value.shape
         self.dtype = value.dtype
         self.edges = edges  # to inputs that need a gradient; none for a leaf
+        self.op = op  # its name, for people
         self.order = next(_creation)
 
 

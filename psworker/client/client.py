@@ -26,7 +26,7 @@ from pswire.tensors.values import Array
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.heartbeat import Heartbeat
 from psworker.client.job_cuts import JobCuts
-from psworker.client.placement import Placement
+from psworker.client.placement import PlacedVariable, Placement
 from psworker.client.push_pull import PushResult, ShardedPull, ShardedPush, join_rows
 from psworker.client.recovery import Recovery
 from psworker.client.registration import Registration
@@ -116,8 +116,17 @@ class Client:
         return self._recovery.count
 
     @property
+    def sender(self) -> ms.Sender:
+        """The worker as a member of the job."""
+        return self._calls.sender
+
+    @property
     def _placement(self) -> Placement:
         return self._registration.placement
+
+    def placed(self, name: str) -> PlacedVariable:
+        """A variable with its partitions."""
+        return self._placement[name]
 
     def join(self) -> ms.Joined:
         """Joins every shard and keeps the leases by a heartbeat in the background; shard 0's answer.

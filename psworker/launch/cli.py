@@ -19,6 +19,7 @@ from click.core import ParameterSource
 from pswire.addresses import DEFAULT_ADDRESS, check_address, shard_addresses
 from pswire.command_group import InterruptibleGroup
 from pswire.errors import ConfigurationError, ParamServerError
+from pswire.guard_option import guard_option
 from pswire.log_options import LogOptions, log_options
 from pswire.logs import identify
 from pswire.parsed_option import Parsed
@@ -194,6 +195,12 @@ def main(context: click.Context, debug: bool) -> None:
     "How to show progress on stderr: a line on a terminal (auto), plain lines or off.",
     type=click.Choice(config.PROGRESS),
 )
+@_option(
+    "--summary-dir",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Folder for scalars of this worker, and event files of TensorBoard.",
+)
 @_credential("tls_ca", "A file with the CA to check servers by; with it connections use TLS.", "no TLS")
 @_credential("tls_cert", "A file with this worker's certificate, for servers that ask for one.", "none")
 @_credential("tls_key", "A file with its private key.", "none")
@@ -341,6 +348,7 @@ def run(
     help="Write each push to disk before it is answered, so that none is ever lost.",
 )
 @_option("--resume", is_flag=True, help="Continue the run in --run-dir where it stopped.")
+@guard_option()
 @_option(
     "--http",
     type=HTTP_ADDRESS,
@@ -395,6 +403,8 @@ def local(
     from psworker.launch.local_cluster import LocalCluster
 
     worker_options, run_folder = _worker_options(options), _run_folder(options)
+    if options["guard"] == "rollback" and run_folder is None:
+        raise click.UsageError("--guard rollback goes back to a checkpoint: it needs --run-dir, the folder of the run.")
     try:
         options["bind"] = shard_addresses(options["bind"], options["shards"])
     except ConfigurationError as error:

@@ -21,7 +21,8 @@ class Job:
     `restarts` times; so is a server if there is a `run_folder` from which it can restore its state. `bind` has the
     address on which each server listens, by default a free port of the loopback interface; `security` is what they ask
     for. `http` is the address of the live page; None: there is none. `log_level` and `log_format` are those of all
-    processes; "": as each has it by default, of servers and the page's process "warning".
+    processes; "": as each has it by default, of servers and the page's process "warning". `guard` is what the
+    convergence guard does: one of `pswire.guard_option.MODES`.
 
     Raises `ConfigurationError` for fewer workers than a synchronous update waits for, and for servers that other
     machines would reach without TLS or tokens.
@@ -43,6 +44,7 @@ class Job:
     log_level: str = ""
     log_format: str = ""
     http: str | None = None
+    guard: str = "warn"
 
     def __post_init__(self) -> None:
         """Refuse a job that would wait for more workers than it has."""
@@ -85,7 +87,8 @@ class Job:
     def monitor_command(self, servers: Sequence[str]) -> list[str]:
         """Module and arguments of the live page."""
         assert self.http is not None
-        return ["psserver", "monitor", ",".join(servers), "--http", self.http, *self.security.page_options(self.http)]
+        options = ["--http", self.http, "--guard", "off" if self.guard == "off" else "warn"]
+        return ["psserver", "monitor", ",".join(servers), *options, *self.security.page_options(self.http)]
 
     def worker_command(self, name: str, servers: Sequence[str]) -> list[str]:
         """Module and arguments of a worker."""

@@ -10,6 +10,7 @@ import queue
 import re
 import secrets
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -28,6 +29,7 @@ from pswire.status_client import StatusClient
 from pswire.system.host import cores
 from psworker import config
 from psworker.launch.display.plain import Display
+from psworker.launch.guarding import GUARD_CODE, GUARD_GRACE, Guarding
 from psworker.launch.job import Job, child_environment
 from psworker.launch.processes import OnLines, ParentPipe, Process, Stream, signals_handled
 from psworker.launch.reports import Reports
@@ -96,6 +98,8 @@ class LocalCluster:
         self._name_key = secrets.token_hex(16)  # a worker that is started again takes its place at once
         self._reports = Reports()
         self._watch: Watch | None = None
+        self._guard: Guarding | None = None
+        self._stopped_by_guard = ""  # why
         self._asked = 0
         self._stopping = self._trained = False
         self._failed = ""  # the process because of which the job ends
@@ -150,6 +154,7 @@ class LocalCluster:
             self._start(MONITOR)
         with (
             StatusClient(self._servers(), self._credentials(Role.ADMIN)) as client,
+            self._guarding() as self._guard,
             Watch(
                 partial(self._ask, client), self._show_progress, job.worker_names, interval=STATUS_INTERVAL
             ) as self._watch,
@@ -157,6 +162,8 @@ class LocalCluster:
             for name in job.worker_names:
                 self._start(name)
             self._wait(partial(self._unfinished, job.worker_names))
+            if self._stopped_by_guard:
+                self._end_by_guard()
             self._trained = True
 
     def _ask(self, client: StatusClient, timeout: float) -> JobStatus:
@@ -165,7 +172,21 @@ class LocalCluster:
         status = client.ask(timeout, detail=self._trained or self._asked % DETAIL_EVERY == 1)
         if self._recorder is not None:
             self._recorder.events.follow(status)
+        if self._guard is not None:
+            self._guard.observe(status)
         return status
+
+    def _guarding(self) -> AbstractContextManager[Guarding | None]:
+        if self._job.guard == "off":
+            return nullcontext()
+        return Guarding(
+            self._job.guard,
+            self._servers(),
+            self._credentials(Role.ADMIN),
+            show=partial(self._guarded, self._display.finding),
+            record=self._record_finding,
+            stopped=partial(self._post, self._on_guard_stop),
+        )
 
     def _credentials(self, role: Role) -> Credentials:
         return self._job.security.credentials(self._tokens, role)
@@ -202,7 +223,7 @@ class LocalCluster:
             command = job.worker_command(name, self._servers())
             environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
             folder = None if job.run_folder is None else job.run_folder.path.absolute()
-            worker_options = {**job.worker_options, "checkpoint_dir": folder, "progress": "off"}
+            worker_options = {**job.worker_options, "checkpoint_dir": folder, "summary_dir": folder, "progress": "off"}
             worker_options |= asdict(self._credentials(Role.WORKER)) | job.log_options
             # one that starts late takes part in the job of the others, although these may have finished it
             environment |= config.environment({**worker_options, "resume": True, "name_key": self._name_key})
@@ -319,6 +340,17 @@ class LocalCluster:
             raise _Abort(Outcome(128 + number))
         self._kill([*self._processes], signal.SIGKILL)
 
+    def _on_guard_stop(self, reason: str) -> None:
+        """Give workers some time to end by themselves, as they do after `Session.stop_all`."""
+        self._stopped_by_guard = reason
+        timer = threading.Timer(GUARD_GRACE, self._post, [self._end_by_guard])
+        timer.daemon = True
+        timer.start()
+
+    def _end_by_guard(self) -> None:
+        if not self._stopping:
+            raise _Abort(Outcome(GUARD_CODE, f"the guard has stopped the job: {self._stopped_by_guard}"))
+
     def _on_error(self, error: Exception) -> None:
         if not self._stopping:
             raise error
@@ -333,6 +365,10 @@ class LocalCluster:
         """Record an event of a process."""
         if self._recorder is not None:
             self._recorder.events.add(kind, f"{name} {text}", level=level, worker=name)
+
+    def _record_finding(self, text: str, level: str, worker: str) -> None:
+        if self._recorder is not None:
+            self._recorder.events.add("guard", text, source="guard", level=level, worker=worker)
 
     def _record_end(self, outcome: Outcome) -> None:
         if self._recorder is None:

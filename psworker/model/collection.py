@@ -19,7 +19,7 @@ from pswire.errors import ConfigurationError
 from pswire.optimizers import UpdateSpec
 from pswire.tensors.values import Array
 from psworker.autodiff.ops.elementwise.activations import seed_dropout
-from psworker.autodiff.tensor import Gradient, Node, TensorLike
+from psworker.autodiff.tensor import Gradient, Node, Tensor, TensorLike
 from psworker.config import worker_name
 from psworker.model.base_variable import BaseVariable, in_scope
 from psworker.model.interactive import attach, detach, is_interactive
@@ -53,7 +53,7 @@ class OpenSession(Protocol):
 
     def assign_rows(self, table: BaseVariable, pieces: Iterable[Array], first: int = 0) -> None: ...
 
-    def note_loss(self, loss: float, variables: Iterable[BaseVariable]) -> None: ...
+    def note_loss(self, loss: Tensor, variables: Iterable[BaseVariable]) -> None: ...
 
     def push(
         self,

@@ -83,7 +83,7 @@ class Optimizer(optimizers.OptimizerSpec):
         found = gradients(loss, chosen, retain_graph=retain_graph)
         session = context.collection.session
         if session is not None:
-            session.note_loss(loss.item(), chosen)
+            session.note_loss(loss, chosen)
         return list(zip(found, chosen, strict=True))
 
     def apply_gradients(
@@ -235,7 +235,7 @@ def optimize_loss(
             returns a schedule and no number, since the servers evaluate it.
         update_ops: as in `Optimizer.apply_gradients`.
         variables: one or several; by default all trainable variables.
-        summaries: None or empty: none are written.
+        summaries: None or empty: what is written is chosen by the session (`summary_dir`).
         retain_graph: as in `Optimizer.compute_gradients`.
 
     Returns:
@@ -250,7 +250,8 @@ def optimize_loss(
     check_global_step("optimize_loss", global_step)
     if summaries:
         raise ValueError(
-            f"optimize_loss: summaries are not written, got {summaries!r}: leave them out, and log the returned loss"
+            f"optimize_loss: summaries cannot be selected, got {summaries!r}: leave them out; with "
+            "psworker.session(summary_dir=...) loss, learning rate and gradient norm are written by themselves"
         )
     if learning_rate_decay_fn is not None:
         learning_rate = _decayed(learning_rate, learning_rate_decay_fn)

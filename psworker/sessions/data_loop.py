@@ -28,7 +28,8 @@ class DataLoop:
     `queue` hands out `queue.block` positions at a time, of which `batches` makes batches; `on_epoch` is called with the
     report of each epoch, which is logged by default; `flush` pushes all gradients, before a block is reported as done;
     `give_back` returns the block of a loop that is left early; while it is iterated the loop is in `running`. `reports`
-    has, by queue, how many reports of epochs the program has had, and is kept up to date.
+    has, by queue, how many reports of epochs the program has had, and is kept up to date. `count` is called with the
+    number of examples of each batch.
 
     A push says how far the block is (`progress`): a batch counts with the first push after the program has got it. The
     next batch is prepared during a push; an error of the program's source is raised where it asks for the batch. When
@@ -43,6 +44,7 @@ class DataLoop:
     give_back: Callable[[QueueSpec], None]
     running: list["DataLoop"]
     reports: dict[str, int]
+    count: Callable[[int], None]
 
     def __post_init__(self) -> None:
         self._prepared: Batch | None = None
@@ -143,6 +145,7 @@ class DataLoop:
             self._cost, self._known = self._costs()
             self.losses, self._batch = [], self.batches.positions(batch)
             self._position += self._batch
+            self.count(len(batch))
             yield batch
             if self.client.stopped:
                 break

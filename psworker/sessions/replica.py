@@ -14,8 +14,9 @@ import numpy as np
 
 from pswire.errors import ConfigurationError, InvalidMessage
 from pswire.messages import Declaration, Outcome, Progress, QueueSpec
-from pswire.optimizers import UpdateSpec
+from pswire.optimizers import OptimizerSpec, UpdateSpec
 from pswire.specs.consistency import Asynchronous
+from pswire.specs.schedules import rate
 from pswire.specs.spec import from_plain, to_plain
 from pswire.tensors.values import Array, IndexedSlices
 from psworker.client.client import Client
@@ -216,6 +217,11 @@ class Replica:
         for names, spec in self.optimizers.changes(target, changes):
             self.client.tune(names, spec, tuple(changes))
             self.optimizers.current |= dict.fromkeys(names, spec)
+
+    def learning_rate(self, name: str) -> float | None:
+        """The present learning rate of a variable, as far as this worker knows; None if it was not trained."""
+        spec = self.optimizers.current.get(name)
+        return rate(spec.learning_rate, self.global_step) if isinstance(spec, OptimizerSpec) else None
 
     def slot(self, variable: BaseVariable, name: str) -> Array:
         """A slot of a variable, after a `flush`; raises `ConfigurationError` if it does not have this slot."""

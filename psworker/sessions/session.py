@@ -47,6 +47,8 @@ from psworker.sessions.replica import Replica, Step, Target
 from psworker.sessions.strategies.downpour import Downpour
 from psworker.sessions.strategies.local_steps import OUTER, LocalSteps
 from psworker.sessions.worker_part import SessionPart
+from psworker.summaries.summary import Summary
+from psworker.summaries.worker_summaries import WorkerSummaries
 from psworker.transport import Transport, open_transport
 from psworker.versions import ReadVersion, VersionedArray
 
@@ -76,6 +78,7 @@ def session(
     checkpoint_every: str | None = None,
     keep: int | None = None,
     progress: str | None = None,
+    summary_dir: str | os.PathLike[str] | None = None,
     tls_ca: str | os.PathLike[str] | None = None,
     tls_cert: str | os.PathLike[str] | None = None,
     tls_key: str | os.PathLike[str] | None = None,
@@ -114,6 +117,8 @@ def session(
         keep: how many checkpoints stay; older ones are removed [5].
         progress: how the job's progress is shown on stderr: "auto", a line if it is a terminal; "plain", a line every
             two seconds; "off" ["auto"].
+        summary_dir: the folder to which this worker writes scalars and event files of TensorBoard (`Session.summary`),
+            made if it is not there; of several workers of one run the same [none].
         tls_ca: a file with the CA to check servers by; with it connections use TLS [none].
         tls_cert: a file with this worker's certificate, for servers that ask for one [none].
         tls_key: its private key [none].
@@ -140,6 +145,7 @@ def session(
         checkpoint_every=checkpoint_every,
         keep=keep,
         progress=progress,
+        summary_dir=summary_dir,
         tls_ca=tls_ca,
         tls_cert=tls_cert,
         tls_key=tls_key,
@@ -169,6 +175,14 @@ class Session:
         self._part, self._folder = SessionPart(), config.checkpoints.folder
         self._progress_mode = config.progress
         self._progress: ProgressDisplay | None = None
+        self._summary = Summary()
+        self._summary_dir = Path(config.summary_dir).absolute() if config.summary_dir else None
+        self._summaries: WorkerSummaries | None = None
+        self._options = {
+            **vars(config.strategy),
+            "encoding": config.encoding,
+            "compress": config.compression,
+        }
         if config.servers and self._folder is not None:
             logger.info("%s is used for the best model alone: the servers write the checkpoints", self._folder)
         if transport is None:
@@ -228,6 +242,11 @@ class Session:
         return self._client.stopped
 
     @property
+    def summary(self) -> Summary:
+        """Writes a program's scalars, pictures and so on for TensorBoard; nothing without a `summary_dir`."""
+        return self._summary
+
+    @property
     def workers(self) -> list[WorkerStatus]:
         """The live workers of the job, in the order in which they joined first: asks shard 0 each time."""
         self._known()
@@ -266,6 +285,7 @@ class Session:
             self.number, self._replica.global_step = joined.number, joined.global_step
             self._collection = here
             self.register(list(here.variables.values()))
+            self._open_summaries()
         except BaseException:
             self._collection = None
             self._client.leave(failed=True)
@@ -311,10 +331,25 @@ class Session:
             self._collection = None
             if self._progress is not None:
                 self._progress.close(failed=not left_well)
+            self._close_summaries(failed=not left_well)
             try:
                 self._client.leave(failed=not left_well)
             finally:
                 self._client.close()
+
+    def _open_summaries(self) -> None:
+        if self._summary_dir is not None:
+            replica, client = self._replica, self._client
+            progress = lambda: (replica.global_step, replica.dropped)
+            summaries = WorkerSummaries(self._summary_dir, client, self.number, progress, self._options)
+            self._summaries = summaries
+            self._summary._open(summaries, lambda: self._known().values())
+
+    def _close_summaries(self, *, failed: bool) -> None:
+        summaries, self._summaries = self._summaries, None
+        if summaries is not None:
+            self._summary._close()
+            summaries.close(failed=failed)
 
     # --- variables ------------------------------------------------------------------------------------------------
 
@@ -516,7 +551,12 @@ class Session:
         queue = reading.queue(name or f"batches-{self._queues}", batches_per_block(self._strategy.steps))
         flush, give_back, loops = self._replica.flush, self._replica.give_back, self._loops
         batches = reading.batches(queue)
-        return iter(DataLoop(self._client, queue, batches, on_epoch, flush, give_back, loops, self._part.reports))
+        reports, count = self._part.reports, self._count_examples
+        return iter(DataLoop(self._client, queue, batches, on_epoch, flush, give_back, loops, reports, count))
+
+    def _count_examples(self, count: int) -> None:
+        if self._summaries is not None:
+            self._summaries.recorder.examples += count
 
     def queues(self) -> tuple[QueueStatus, ...]:
         """The data queues of the job at present, in the order in which they began: how far each is, over all workers.
@@ -527,14 +567,17 @@ class Session:
         self._known()  # raises when the session is not open
         return self._client.queues()
 
-    def note_loss(self, loss: float, variables: Iterable[BaseVariable]) -> None:
+    def note_loss(self, loss: Tensor, variables: Iterable[BaseVariable]) -> None:
         """Keeps the loss, for the next push of these variables and the current batch; `compute_gradients` calls it."""
+        value = loss.item()
         for variable in variables:
-            self._computed[variable.name] = loss, variable.read
+            self._computed[variable.name] = value, variable.read
             if isinstance(variable, Table):
                 variable.looked_up = False
         for loop in self._loops:
-            loop.losses.append(loss)
+            loop.losses.append(value)
+        if self._summaries is not None and self._summaries.graph_is_due:
+            self._summaries.take_graph(loss, self._known().values())
 
     def push(
         self,
@@ -593,6 +636,12 @@ class Session:
             replica.declare(optimizers.MovingAverage(op.decay), [op.variable.name])
         replica.step(Step(optimizer, names, entries, observed, loss, tuple(among)))
         staleness = 0 if replica.outcome == "none" else replica.staleness
+        summaries = self._summaries
+        if summaries is not None:
+            applied = replica.outcome in ("applied", "repeated")
+            if summaries.recorder.note(loss, staleness if applied else None):
+                pairs = [(one.array, known[one.name]) for one in entries[: len(names)]]
+                summaries.write_point(optimizer, replica.learning_rate(names[0]), pairs)
         return PushReport(replica.outcome, staleness, replica.global_step)
 
     def evaluate(

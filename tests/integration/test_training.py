@@ -105,7 +105,7 @@ def test_a_push_has_the_loss_and_the_staleness_of_its_own_gradients(open_session
                 ),
                 ({"optimizer": "Momentum"}, ValueError, "Momentum has no learning rate by default: give learning_rate"),
                 ({"global_step": 1.0, "learning_rate": ps.Adam}, TypeError, "global_step is 1.0, which would never"),
-                ({"learning_rate": 1.0, "summaries": ["loss"]}, ValueError, r"not written, got \['loss'\]"),
+                ({"learning_rate": 1.0, "summaries": ["loss"]}, ValueError, r"cannot be selected, got \['loss'\]"),
                 (
                     {"learning_rate": 1.0, "learning_rate_decay_fn": lambda rate, step: rate / (1 + step)},
                     TypeError,

@@ -125,6 +125,7 @@ def test_addresses_in_pages_docstrings_and_metadata_are_well_formed_and_of_known
         for address in re.findall(r"\bhttps?://[^\s)>\"'`\]]+", path.read_text(encoding="utf-8"))
     }
     parts = {address: urlsplit(address) for address in addresses}
+    parts = {address: part for address, part in parts.items() if part.hostname != "127.0.0.1"}  # pages of our commands
     assert len(parts) > 10
     assert [address for address, part in parts.items() if part.netloc not in HOSTS] == []
     assert [a for a, part in parts.items() if part.scheme != "https" and part.netloc != "yann.lecun.com"] == []

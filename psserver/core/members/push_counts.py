@@ -43,6 +43,8 @@ class PushCounts:
     gradient: float = 0.0
     gradient_mean: float = 0.0
     drop_reason: str = ""
+    first_loss: float | None = None
+    peak_cost: float | None = None
     empty: int = 0
     jumps: int = 0
     jump: float = 0.0
@@ -54,7 +56,11 @@ class PushCounts:
     def add_loss(self, loss: float) -> None:
         """Count the loss of a push."""
         before = math.nan if self.cost is None else self.cost
-        self.cost = before + (loss - before) * AVERAGE_PART if math.isfinite(before) else loss
+        self.cost = cost = before + (loss - before) * AVERAGE_PART if math.isfinite(before) else loss
+        if self.peak_cost is None or self.first_loss is None:
+            self.first_loss = self.peak_cost = loss
+        elif cost > self.peak_cost:
+            self.peak_cost = cost
 
     def add_gradients(
         self,

@@ -146,6 +146,11 @@ class LocalSteps(Replica):
                 self._local[name].follow(spec)
                 self._local[name].growth = math.inf  # slots may be far from those that the new hyperparameters make
 
+    def learning_rate(self, name: str) -> float | None:
+        """The present learning rate of the inner optimizer."""
+        spec = self._inner.current.get(name)
+        return rate(spec.learning_rate, self._local_step) if isinstance(spec, optimizers.OptimizerSpec) else None
+
     def slot(self, variable: BaseVariable, name: str) -> Array:
         """A slot of the inner optimizer, after a `flush`; a copy, read-only."""
         self.flush()

@@ -1,6 +1,5 @@
 """Pictures of the live page: light, dark and on a phone."""
 
-import re
 import time
 from pathlib import Path
 
@@ -15,9 +14,7 @@ def take(images: Path, folder: Path) -> None:
     """Writes page-light.png, page-dark.png and page-phone.png."""
     options = ("--shards", "2", "--http", "127.0.0.1:0", "--run-dir", str(folder / "run"), "--checkpoint-every", "20s")
     with DeepMnist(folder, *options) as run, Browser(1440, 1500) as browser:
-        run.local.wait_for("http://")
-        url = re.search(r"http://\S+", "\n".join(run.local.out))[0]
-        browser.open(url)
+        browser.open(run.word_after("live page at "))
         run.wait_for_step(SLOWED)
         run.slow()
         run.wait_for_step(KILLED)

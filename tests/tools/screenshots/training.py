@@ -34,9 +34,7 @@ class DeepMnist:
     def __enter__(self) -> "DeepMnist":
         with ExitStack() as stack:
             self.local = self._start(stack, "local", "local", *self._options, *self._script)
-            self.local.wait_for("servers at ")
-            line = next(line for line in self.local.out + self.local.err if "servers at " in line)
-            self.servers = line.split("servers at ")[1].split(" ")[0]
+            self.servers = self.word_after("servers at ")
             run = ("run", "--servers", self.servers, "--name", "worker-2", *self._script)
             self.killed = self._start(stack, "worker-2", *run)
             self._stack = stack.pop_all()
@@ -54,6 +52,17 @@ class DeepMnist:
     def _end(command: Command) -> None:
         if command.popen.poll() is None:
             command.end()
+
+    def word_after(self, text: str) -> str:
+        """The word after a text in the output of `psworker local`, such as "live page at ", as soon as it is there."""
+        found: list[str] = []
+
+        def look() -> bool:
+            found[:] = [line for line in self.local.out + self.local.err if text in line]
+            return bool(found)
+
+        wait_until(look, repr(text), BOUND)
+        return found[0].split(text)[1].split(" ")[0]
 
     def wait_for_step(self, step: int, seconds: float = 240.0) -> None:
         """Waits until the job has made so many updates."""

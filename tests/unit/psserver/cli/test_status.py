@@ -71,6 +71,7 @@ def test_programs_get_the_job_and_each_shard_as_json_without_nan():
     assert data["epochs"] == [{"queue": "mnist", "epoch": 1, "cost": None, "examples": 60000}], "its cost is NaN"
     table = {"name": "table", "shape": [100, 4], "dtype": "float32", "shards": [0, 1], "versions": [9, 7]}
     table |= {"table": True, "updates": [8, 6], "optimizer": None, "slots": [], "nbytes": 1600}
+    table |= {"sampled": 0, "unchanged": 0}
     assert data["variables"][1] == table
     assert data["workers"] == [asdict(worker) for worker in merge_reports(two_shards()).workers]
     change = {"global_step": 2, "worker": "w1", "optimizer": {"kind": "gradient_descent", "learning_rate": 0.25}}

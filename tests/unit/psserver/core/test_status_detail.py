@@ -192,3 +192,14 @@ def test_empty_pushes_are_counted_and_a_worker_is_in_training_from_its_first_pus
     assert (found.training, found.steps, found.empty) == (True, 2, 1)
     shard.answer(Renew(A, idle=True))
     assert not worker(shard, "a").training
+
+
+def test_the_first_loss_and_the_highest_cost_of_a_worker_are_kept():
+    """A moving average goes a sixteenth of the way to each new loss."""
+    shard = job()
+    assert (worker(shard, "a").first_loss, worker(shard, "a").peak_cost) == (None, None)
+    for loss in (2.0, 34.0, 0.0, 0.0):
+        shard.push("a", W=ONES, loss=loss)
+    found = worker(shard, "a")
+    assert (found.first_loss, found.peak_cost) == (2.0, 4.0)
+    assert found.cost == 4.0 * (15 / 16) ** 2

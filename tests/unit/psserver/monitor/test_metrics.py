@@ -112,7 +112,7 @@ def test_a_client_that_accepts_openmetrics_gets_it():
 
 def test_the_metrics_of_a_job_say_which_shards_answer_and_what_the_guard_has_found():
     job = merge_reports([ShardAnswer("a:1", replace(REPORT, shard=0)), ShardAnswer("b:2", problem="b:2 is silent")])
-    found = samples(job_metrics(job, findings=["momentum", "momentum", "not_finite"]))
+    found = samples(job_metrics(job, findings=["momentum", "momentum", "worker"]))
     expected = {
         ("job_shard_up", "a:1"): 1,
         ("job_shard_up", "b:2"): 0,
@@ -121,9 +121,11 @@ def test_the_metrics_of_a_job_say_which_shards_answer_and_what_the_guard_has_fou
         ("job_workers", "lost"): 1,
         ("job_problems",): len(job.problems),
         ("guard_findings", "momentum"): 2,
-        ("guard_findings", "not_finite"): 1,
+        ("guard_findings", "worker"): 1,
+        ("guard_findings", "rounding"): 0,
     }
     assert {name: found.get(name) for name in expected} == expected
+    assert [name for name in samples(job_metrics(job)) if name[0] == "guard_findings"] == [], "there is no guard"
 
 
 def test_however_often_they_are_asked_for_metrics_are_made_once_a_second_for_each_format(monkeypatch):

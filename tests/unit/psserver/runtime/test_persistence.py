@@ -556,3 +556,25 @@ async def test_a_worker_whose_push_waits_for_the_journal_learns_why_from_its_hea
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Journal, "problem", "the disk is full")
             assert (await server.ask(ms.Renew(A))).waiting_for == "the disk is full"
+
+
+@run
+async def test_checkpoints_count_with_their_bytes_or_as_failures_and_calls_that_waited_for_the_journal(tmp_path):
+    async with Server(tmp_path, journal=True) as server:
+        measured = server.executor.measurements
+        await server.join()
+        await server.declare()
+        await server.push()
+        await server.checkpoint()
+        values, slots = 2 * 8 + 6 * 4, 2 * 6 * 4  # W and V, and Adam's of V
+        assert (sum(measured.checkpoint_seconds.counts), measured.checkpoint_bytes) == (1, values + slots)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(checkpoints, "write", full_disk)
+            number = (await server.ask(ms.Cut())).number
+            while not (await server.ask(ms.Cut(number))).problem:
+                await asyncio.sleep(0.001)
+        assert (sum(measured.checkpoint_seconds.counts), measured.checkpoint_failures) == (1, 1)
+        waits = measured.waits["journal"]
+        assert (waits.now, waits.count) == (0, 3), "Join, Register and Push"
+        assert sum(measured.journal.sync_seconds.counts) >= 3
+        assert measured.journal.appended > 0

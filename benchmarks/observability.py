@@ -1,0 +1,167 @@
+"""The cost of seeing: steps per second of a small model with everything that shows a run, in turns with nothing of it.
+
+    python benchmarks/observability.py                  # everything against nothing: three minutes
+    python benchmarks/observability.py page guard ...   # these parts against nothing; all: each of them
+
+Softmax regression on MNIST, batch 100, one shard and two workers with one BLAS thread, as `psworker local` runs it: a
+step takes about a millisecond, and all cores are busy, so what is added is seen as nowhere else. Everything is: the
+live page with a viewer, metrics that are scraped each second, a run folder with scalars, TensorBoard files and events,
+the guard, lines of progress, and a log in JSON. Load of the machine disturbs single runs by some percent: the figure
+is the median of the ratios of two runs, one after the other, in either order in turns.
+"""
+
+import os
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import _report
+from small_model import WINDOWS, WORKER
+
+WORKERS, PAIRS = 2, 8
+
+#: Seconds between two scrapes of the metrics, and for one.
+SCRAPE_INTERVAL, SCRAPE_TIMEOUT = 1.0, 5.0
+
+
+class Part(NamedTuple):
+    """Options of `psworker local`; `{run}` is the folder of the run. `page` has a viewer, `metrics` are scraped."""
+
+    options: tuple[str, ...] = ()
+    page: bool = False
+    metrics: bool = False
+
+
+_RUN = ("--run-dir", "{run}", "--checkpoint-every", "1h")
+_LOG = ("--log-format", "json", "--log-level", "info")
+_OFF, _PLAIN = ("--progress", "off"), ("--progress", "plain")  # the line with the URL of the page comes with the latter
+
+NOTHING = Part(_OFF)
+PARTS = {
+    "page": Part(_PLAIN, page=True),
+    "metrics": Part(_OFF, metrics=True),
+    "run-folder": Part((*_OFF, *_RUN)),
+    "guard": Part(("--progress", "off")),
+    "progress": Part(_PLAIN),
+    "log": Part((*_OFF, *_LOG)),
+    "everything": Part((*_PLAIN, *_RUN, *_LOG), page=True, metrics=True),
+}
+
+
+def steps_per_second(part: Part) -> float:
+    """The median of steps per second over the windows of one run."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        script = Path(name) / "worker.py"
+        script.write_text(WORKER)
+        options = [one.format(run=Path(name) / "run") for one in part.options] + ["--http"] * part.page
+        environment = dict(os.environ)
+        if part.metrics:
+            environment["PSSERVER_HTTP"] = address = _free_address()
+            scraped = stack.enter_context(_scraper(f"http://{address}/metrics"))
+        command = ["-m", "psworker", "local", "--workers", str(WORKERS), "--threads", "1", *options, str(script)]
+        local = subprocess.Popen(
+            [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        assert local.stdout is not None
+        assert local.stderr is not None
+        messages = _Messages(local.stderr)
+        output = local.stdout.read()
+        code = local.wait(170)
+        messages.join()
+    if code:
+        raise SystemExit(f"psworker local {' '.join(options)} ended with code {code}:\n{messages.text}")
+    if part.page and not messages.samples:
+        raise SystemExit("the viewer of the page has seen nothing")
+    if part.metrics and not scraped:
+        raise SystemExit("no metrics were scraped")
+    return statistics.median([float(found[1]) for found in re.finditer(r"WINDOW ([\d.]+)", output)][:WINDOWS])
+
+
+class _Messages(threading.Thread):
+    """Reads what `psworker local` says, and follows the live page as a browser does once its URL is there."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        super().__init__()
+        self.text, self.samples = "", 0
+        self._stream, self._viewer = stream, threading.Thread()
+        self.start()
+
+    def run(self) -> None:
+        """Read until the end."""
+        for line in self._stream:
+            self.text += line
+            if found := re.search(r"(http://\S+?/)(?:\?token=([^\s\"]+))?[\s\"]", line):
+                self._viewer = threading.Thread(target=self._follow, args=found.groups())
+                self._viewer.start()
+        if self._viewer.ident is not None:
+            self._viewer.join()
+
+    def _follow(self, page: str, token: str | None) -> None:
+        request = urllib.request.Request(f"{page}api/stream", headers={"Authorization": f"Bearer {token}"})
+        with suppress(OSError), urllib.request.urlopen(request, timeout=30) as stream:
+            for line in stream:
+                self.samples += line.startswith(b"data:")
+
+
+@contextmanager
+def _scraper(url: str) -> Iterator[list[int]]:
+    """The sizes of the answers so far; scrapes while the block runs, as far as the server answers."""
+    sizes: list[int] = []
+    end = threading.Event()
+
+    def scrape() -> None:
+        while not end.wait(SCRAPE_INTERVAL):
+            with suppress(OSError), urllib.request.urlopen(url, timeout=SCRAPE_TIMEOUT) as answer:
+                sizes.append(len(answer.read()))
+
+    thread = threading.Thread(target=scrape)
+    thread.start()
+    try:
+        yield sizes
+    finally:
+        end.set()
+        thread.join()
+
+
+def _free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def compare(name: str, pairs: int) -> None:
+    """Prints the figures of a part and of nothing, in turns, and the median of the ratios of each pair."""
+    figures, ratios = _report.Figures("observability", "steps/s"), []
+    for number in range(pairs):
+        seen = {}
+        for system in (name, "nothing") if number % 2 else ("nothing", name):
+            seen[system] = steps_per_second(PARTS.get(system, NOTHING))
+            figures.add(f"paramserver-{system}", seen[system])
+        ratios.append(seen[name] / seen["nothing"])
+    figures.report([], more_is_better=True)
+    low, _, high = statistics.quantiles(ratios)
+    print(f"{name}: {statistics.median(ratios):.4f} of the steps/s with nothing (quartiles {low:.4f}, {high:.4f})")
+
+
+def main() -> None:
+    """Compares the parts that are named."""
+    parser = _report.arguments(__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", default=["everything"], choices=[*PARTS, "all"])
+    parser.add_argument("--pairs", type=int, default=PAIRS)
+    options = parser.parse_args()
+    _report.describe_machine()
+    for name in PARTS if "all" in options.parts else options.parts:
+        compare(name, options.pairs)
+
+
+if __name__ == "__main__":
+    main()

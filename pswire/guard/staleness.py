@@ -1,0 +1,115 @@
+"""The cost rises or stalls while pushes are stale: n workers make steps that add up to those of a larger learning rate.
+
+A gradient that has missed t updates still makes its step; until it sees what these have done, n workers step the same
+way. Gradient descent with a delay of t steps is stable for learning rates below (2 / L) sin(pi / (4 t + 2)), where L is
+the curvature: about 1 / (t + 1) of what it is without delay. So a rate at the edge for four workers is beyond it for
+five, and the cost of networks with rectifiers stays where it began, for their units are dead.
+
+Sources: J. Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012 (Adagrad, warm start and fewer workers
+against it); W. Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning", 2015 (the learning rate divided
+by the staleness); N. Giladi et al., "At Stability's Edge", ICLR 2020 (the limit, with and without momentum).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pswire.guard.finding import Finding
+from pswire.guard.history import History, learning_rate, optimizers, staleness
+from pswire.optimizers import GradientDescent, Momentum
+
+#: Seconds, and pushes of each worker, of the time that is looked at.
+SECONDS, PUSHES = 3.0, 32
+
+#: Staleness from which it can be the cause.
+LEAST_STALENESS = 1.0
+
+#: Staleness for each worker from which some must be far behind the others.
+UNEVEN = 1.5
+
+#: A cost has fallen when it was below this part of the first one, and risen again when it is so many times the lowest
+#: one and more than this part of the first one.
+FALLEN, RISEN, RISEN_TO = 0.7, 2.0, 0.6
+
+#: A cost is stuck when it was so many times the first one, and is still more than this part of it.
+PEAK, STUCK = 1.08, 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Instability:
+    """A cost that does not fall while pushes are stale: what is seen, the mean staleness, and the workers that push."""
+
+    seen: str
+    staleness: float
+    workers: int
+    step: int
+
+
+def instability(history: History) -> Instability | None:
+    """What rises or stalls now; None if nothing does.
+
+    The costs of some programs rise while they learn, such as that of Q-learning, whose targets grow. They train by
+    optimizers that divide by the size of gradients, as one does where it changes. So a cost counts as stuck only where
+    the size of gradients is that of the steps, and as risen if it had fallen before.
+    """
+    since, now, cost = history.window(SECONDS, PUSHES), history.now, history.cost()
+    first, lowest, peak = history.first, history.lowest, history.peak
+    if since is None or cost is None or first is None or lowest is None or peak is None or lowest <= 0:
+        return None
+    workers, stale = len(now.training), staleness(since, now)
+    if workers < 2 or stale < LEAST_STALENESS:
+        return None
+    plain = any(isinstance(one, GradientDescent | Momentum) for one in optimizers(now.job))
+    if not math.isfinite(cost):
+        return Instability("the cost is not finite any more", stale, workers, history.lowest_step)
+    if lowest <= FALLEN * first and cost >= max(RISEN * lowest, RISEN_TO * first):
+        seen = f"the cost has risen from {lowest:.3g} to {cost:.3g}"
+        return Instability(seen, stale, workers, history.lowest_step)
+    if plain and history.fresh and peak >= PEAK * first and cost >= STUCK * first:
+        step = now.job.global_step
+        seen = f"the cost began at {first:.3g}, rose to {peak:.3g} and is {cost:.3g} after {step:,} updates"
+        return Instability(seen, stale, workers, 0)
+    return None
+
+
+def findings(history: History) -> Iterator[Finding]:
+    """The finding, where momentum is not the larger cause (`pswire.guard.momentum`)."""
+    found = instability(history)
+    job = history.now.job
+    if found is None or any(isinstance(one, Momentum) and one.momentum for one in optimizers(job)):
+        return
+    rate = learning_rate(job)
+    yield Finding(
+        "staleness",
+        "error",
+        "",
+        f"{found.seen}, while each push misses {found.staleness:.1f} updates of others: {found.workers} workers step "
+        f"with old weights, which together is like a learning rate of up to {rate:.4g} x {found.workers} = "
+        f"{rate * found.workers:.4g}",
+        f"try {smaller_rate(rate, found.workers)}{policies(history, found)}",
+        step=found.step,
+        scale_learning_rate=1 / found.workers,
+        harmed=True,
+    )
+
+
+def smaller_rate(rate: float, workers: int) -> str:
+    """The rate of one worker, divided among all."""
+    return f"a learning rate of {rate:.4g} / {workers} = {rate / workers:.4g}"
+
+
+def policies(history: History, found: Instability) -> str:
+    """The options of servers that this job does not use yet.
+
+    Workers that are equally fast miss one update of each other, which a bound of the difference does not change.
+    """
+    job, others = history.now.job, []
+    if "scale" not in job.handling:
+        others.append("`--staleness scale`")
+    if job.consistency == "async" and found.staleness > UNEVEN * found.workers:
+        others.append("`--consistency bounded:1`, since some workers are far behind")
+    elif job.consistency == "async":
+        others.append(f"`--consistency sync:{found.workers}`")
+    return "".join([f", or {one}" for one in others])

@@ -1,0 +1,121 @@
+"""What is done about findings of the guard, by choice: nothing but a warning, an end of the job, or going back.
+
+Used by the launcher of local clusters, monitors and servers, each in the thread that asks for the status.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from pswire.errors import ParamServerError
+from pswire.guard import Finding, Guard
+from pswire.job_status import JobStatus
+
+#: How often a job goes back, at most; then it is stopped.
+MAX_ROLLBACKS = 3
+
+log = logging.getLogger(__name__)
+
+
+class Interventions(Protocol):
+    """`pswire.interventions.Interventions`."""
+
+    def stop(self, reason: str) -> None:
+        """End the training of all workers."""
+
+    def quarantine(self, worker: str, reason: str) -> list[str]:
+        """Have pushes of a worker dropped."""
+
+    def scale_learning_rates(self, factor: float, reason: str) -> None:
+        """Multiply all learning rates."""
+
+    def roll_back(self, step: int) -> int:
+        """Go back to a checkpoint from up to this step; its number."""
+
+
+def log_finding(finding: Finding) -> None:
+    """One line in the log, with cause and remedy."""
+    log.warning("%s", finding.line)
+
+
+class GuardActions:
+    """A guard, and what is done about its findings. Not thread-safe.
+
+    Only findings of level "error" are acted on. With "rollback" all shards go back to the newest checkpoint from before
+    the finding, if the variables were harmed, and the remedy that can be applied by itself is applied: a smaller
+    learning rate, or quarantine of the worker. Where that fails, and after `MAX_ROLLBACKS` times, the job is stopped.
+
+    Args:
+        mode: one of `pswire.guard_option.MODES`, but "off".
+        interventions: for "stop" and "rollback".
+        report: is called with each finding once, when it opens.
+        note: is called with a line about each action.
+        stopped: is called with the reason when the job was stopped, or could not be.
+        guard: in place of one with the usual patience.
+    """
+
+    def __init__(
+        self,
+        mode: str,
+        interventions: Interventions | None = None,
+        *,
+        report: Callable[[Finding], object] = log_finding,
+        note: Callable[[str], object] = log.warning,
+        stopped: Callable[[str], object] = bool,
+        guard: Guard | None = None,
+    ) -> None:
+        self._mode, self._interventions, self._guard = mode, interventions, guard or Guard()
+        self._report, self._note, self._stopped = report, note, stopped
+        self._rollbacks = 0
+        self._ended = False
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Those that are open now."""
+        return self._guard.findings
+
+    def observe(self, job: JobStatus, seconds: float) -> list[Finding]:
+        """Take the status of the job at this time, and act; the findings that open with it. Raises nothing."""
+        opened = self._guard.observe(job, seconds)
+        for finding in opened:
+            self._report(finding)
+        errors = [one for one in opened if one.level == "error"]
+        if errors and self._interventions is not None and not self._ended and not job.stopped:
+            self._act(min(errors, key=lambda one: one.step), self._interventions)
+        return opened
+
+    def _act(self, finding: Finding, interventions: Interventions) -> None:
+        if self._mode == "rollback":
+            try:
+                self._go_back(finding, interventions)
+            except ParamServerError as error:
+                self._stop(f"{finding.line} (going back failed: {error})", interventions)
+        elif self._mode == "stop":
+            self._stop(finding.line, interventions)
+
+    def _go_back(self, finding: Finding, interventions: Interventions) -> None:
+        reason = finding.text
+        if finding.harmed:
+            if self._rollbacks >= MAX_ROLLBACKS:
+                self._stop(f"{finding.line} (after going back {MAX_ROLLBACKS} times)", interventions)
+                return
+            if finding.quarantine:  # until then its pushes would spoil the state to which the shards go back
+                interventions.quarantine(finding.worker, reason)
+            cut = interventions.roll_back(finding.step)
+            self._rollbacks += 1
+            self._note(f"guard: all shards went back to checkpoint {cut:,}, because {reason}")
+            self._guard.forget()
+        if finding.quarantine:
+            interventions.quarantine(finding.worker, reason)
+            self._note(f"guard: pushes of worker {finding.worker!r} are dropped from now on")
+        if finding.scale_learning_rate != 1.0:
+            interventions.scale_learning_rates(finding.scale_learning_rate, reason)
+            self._note(f"guard: all learning rates were multiplied by {finding.scale_learning_rate:.4g}")
+
+    def _stop(self, reason: str, interventions: Interventions) -> None:
+        self._ended = True
+        try:
+            interventions.stop(reason)
+        except ParamServerError as error:
+            self._note(f"guard: the job could not be stopped: {error}")
+        self._stopped(reason)

@@ -1,0 +1,84 @@
+"""Scalars of the whole job, from its status: while this worker is chief, a thread asks for it again and again."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from pswire.job_status import JobStatus, JobWorker
+from psworker.summaries.recorder import TRAINING
+
+#: Seconds between two requests for the status, and those that one may take.
+INTERVAL, TIMEOUT = 2.0, 2.0
+
+
+def cluster_values(before: JobStatus | None, now: JobStatus, seconds: float) -> dict[str, float | None]:
+    """Scalars of the job by tag, of the `seconds` since the status `before`; None where there is no value.
+
+    The cost is the mean over the live workers, the staleness that of the pushes in between, over all workers.
+    """
+    live = [worker for worker in now.workers if worker.state == "live"]
+    costs = [worker.cost for worker in live if worker.cost is not None]
+    steps = None if before is None or seconds <= 0 else (now.global_step - before.global_step) / seconds
+    return {
+        f"{TRAINING}/loss": sum(costs) / len(costs) if costs else None,
+        f"{TRAINING}/steps_per_second": None if steps is None else max(0.0, steps),
+        f"{TRAINING}/staleness": _staleness(before.workers if before else (), now.workers),
+        f"{TRAINING}/dropped": now.dropped,
+        f"{TRAINING}/live_workers": len(live),
+    }
+
+
+def _staleness(before: tuple[JobWorker, ...], now: tuple[JobWorker, ...]) -> float | None:
+    """The mean staleness of the pushes between two statuses; None if there were none."""
+    known = {(worker.name, worker.incarnation): worker for worker in before}
+    total, pushes = 0.0, 0
+    for worker in now:
+        earlier = known.get((worker.name, worker.incarnation))
+        total += (worker.mean_staleness or 0.0) * worker.steps
+        pushes += worker.steps
+        if earlier is not None:
+            total -= (earlier.mean_staleness or 0.0) * earlier.steps
+            pushes -= earlier.steps
+    return max(0.0, total / pushes) if pushes > 0 else None
+
+
+class ClusterWatch:
+    """A thread that asks for the status of the job every `INTERVAL` seconds while this worker `is_chief`.
+
+    `ask` gets a timeout in seconds, and `show` the status, and the scalars since the one before; neither may raise.
+    Both are called in the thread, and in `close`.
+    """
+
+    def __init__(
+        self,
+        is_chief: Callable[[], bool],
+        ask: Callable[[float], JobStatus],
+        show: Callable[[JobStatus, dict[str, float | None]], None],
+    ) -> None:
+        self._is_chief, self._ask, self._show = is_chief, ask, show
+        self._before: JobStatus | None = None
+        self._seconds = time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="psworker-cluster-summaries", daemon=True)
+        self._thread.start()
+
+    def close(self, *, failed: bool) -> None:
+        """End the thread, after a request under way; unless the session has `failed`, ask once more."""
+        self._stop.set()
+        self._thread.join()
+        if not failed:
+            self._follow()
+
+    def _run(self) -> None:
+        while not self._stop.wait(INTERVAL):
+            self._follow()
+
+    def _follow(self) -> None:
+        if not self._is_chief():
+            self._before = None
+            return
+        job, now = self._ask(TIMEOUT), time.monotonic()
+        if any(answer.report is None for answer in job.answers):
+            return  # rates of some shards would mislead
+        self._show(job, cluster_values(self._before, job, now - self._seconds))
+        self._before, self._seconds = job, now

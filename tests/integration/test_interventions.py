@@ -1,0 +1,116 @@
+"""Operators and guards change a running job: quarantine, learning rates, an end for all, a way back to a checkpoint."""
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import psworker as ps
+from psserver.cli.main import main
+from psserver.testing import serve
+from pswire.errors import InvalidMessage, StorageError
+from pswire.interventions import Interventions
+from pswire.status_client import StatusClient
+
+SGD = ps.GradientDescent(1.0)
+
+
+@contextmanager
+def worker(addresses, name):
+    """A session of a process of its own, as far as variables go, and its two variables, of two shards each has one."""
+    with ps.collection(), ps.session(addresses, name=name, timeout=20) as session:
+        yield session, (ps.Variable(np.zeros(3), name="a"), ps.Variable(np.zeros(3), name="b"))
+
+
+@contextmanager
+def job(by="me", **options):
+    """Servers, interventions by this name, and the session and variables of worker `w0`."""
+    with (
+        serve(**options) as servers,
+        Interventions(servers.addresses, by) as interventions,
+        worker(servers.addresses, "w0") as (session, variables),
+    ):
+        yield servers.addresses, interventions, session, variables
+
+
+def step(variables):
+    """The outcome of a push that adds 1 to all elements."""
+    return SGD.apply_gradients([(np.full(3, -1.0), variable) for variable in variables]).outcome
+
+
+def values(variables):
+    return [float(one) for variable in variables for one in variable.value]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("consistency", ["async", "bounded:3", "sync:2"])
+def test_pushes_of_a_worker_in_quarantine_are_dropped_on_all_shards_until_it_is_released(shards, consistency):
+    with job(shards=shards, consistency=consistency) as (addresses, operator, *_), worker(addresses, "bad") as (_, its):
+        assert operator.quarantine("bad", "its disk\nis broken") == ["bad"]
+        assert [step(its) for _ in range(2)] == ["dropped", "dropped"]
+        assert values(its) == [0.0] * 6
+        assert operator.release("bad", "it has another one") == []
+        if consistency != "sync:2":
+            assert step(its) == "applied"
+            assert values(its) == [1.0] * 6
+        with StatusClient(addresses) as client:
+            (row,) = [one for one in client.ask(10).workers if one.name == "bad"]
+        assert row.drop_reason == "quarantine: me: its disk is broken"
+
+
+def test_a_worker_that_no_shard_knows_is_an_error_that_names_those_that_there_are():
+    with job() as (_, operator, *_), pytest.raises(InvalidMessage, match=r"no worker 'w7' .* there are: w0"):
+        operator.quarantine("w7", "")
+
+
+def test_learning_rates_of_all_shards_are_scaled_and_workers_go_on_with_their_optimizer():
+    with job(shards=2) as (addresses, operator, _, variables):
+        step(variables)
+        operator.scale_learning_rates(0.25, "too large")
+        step(variables)
+        assert values(variables) == [1.25] * 6
+        with StatusClient(addresses) as client:
+            changes = client.ask(10).changes
+        assert {(one.worker, one.optimizer.learning_rate) for one in changes} == {("me", 0.25)}
+
+
+def test_the_job_is_stopped_for_all_workers_with_the_reason():
+    data, batches = ps.Dataset({"x": np.arange(1000.0)}), 0
+    with job("guard", shards=2) as (_, guard, session, variables):
+        for _ in session.batches(data, 1):
+            step(variables)
+            batches += 1
+            if batches == 3:
+                guard.stop("the cost rises")
+        assert session.stopped == "guard: the cost rises"
+    assert 3 <= batches < 1000
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_all_shards_go_back_to_the_newest_checkpoint_from_before_a_step_and_workers_go_on(tmp_path, shards):
+    with job(shards=shards, checkpoint_dir=tmp_path) as (_, operator, session, variables):
+        steps = []
+        for _ in range(2):
+            for _ in range(3):
+                step(variables)
+            steps.append(session.checkpoint())
+        step(variables)
+        assert values(variables) == [7.0] * 6
+        with pytest.raises(StorageError, match=r"no checkpoint from before update 1 .* in common: 3, 6"):
+            operator.roll_back(1)
+        assert operator.roll_back(steps[1] - 1) == steps[0] == 3
+        assert step(variables) == "dropped", "it was computed with values that are given up"
+        step(variables)
+        assert values(variables) == [4.0] * 6
+
+
+def test_the_command_puts_a_worker_into_quarantine_and_releases_it():
+    with job() as (addresses, _, _, variables):
+        arguments = ["quarantine", ",".join(addresses), "--worker", "w0"]
+        result = CliRunner().invoke(main, [*arguments, "--reason", "broken"])
+        assert (result.exit_code, result.output) == (0, "in quarantine: w0\n")
+        assert step(variables) == "dropped"
+        result = CliRunner().invoke(main, [*arguments, "--release"])
+        assert (result.exit_code, result.output) == (0, "in quarantine: no worker\n")
+        assert step(variables) == "applied"

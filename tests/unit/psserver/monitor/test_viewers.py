@@ -1,0 +1,162 @@
+"""Tokens of viewers: what is remembered about them, and how many unknown ones are asked about."""
+
+import base64
+from email.message import Message
+
+import pytest
+
+from psserver.monitor import viewers
+from psserver.monitor.http_server import Request
+from psserver.monitor.viewers import (
+    MAX_KNOWN,
+    MAX_SESSIONS,
+    STAY_SECONDS,
+    VALID_SECONDS,
+    Sessions,
+    TokenCheck,
+    TooManyTokens,
+)
+from pswire.errors import Unauthenticated, Unavailable
+from pswire.security.token_files import new_token
+
+TOKEN = new_token()
+
+
+class Servers:
+    """Servers that know some tokens, and can be away; `asked` are the tokens that they were asked about."""
+
+    def __init__(self, *known):
+        self.known, self.asked, self.away, self.now = set(known), [], False, 100.0
+        self.tokens = TokenCheck(self.check, lambda: self.now)
+
+    def check(self, token):
+        self.asked.append(token)
+        if self.away:
+            raise Unavailable("no server answers")
+        if token not in self.known:
+            raise Unauthenticated("not this one")
+
+    def accepts(self, token):
+        try:
+            self.tokens.check(token)
+        except Unauthenticated:
+            return False
+        return True
+
+
+def test_the_servers_are_asked_about_a_token_again_after_some_seconds_and_refuse_it_when_it_was_removed():
+    servers = Servers(TOKEN)
+    assert [servers.accepts(TOKEN) for _ in range(3)] == [True, True, True]
+    assert servers.asked == [TOKEN]
+    servers.known.clear()
+    servers.now += VALID_SECONDS - 0.1
+    assert servers.accepts(TOKEN)
+    servers.now += 0.2
+    assert not servers.accepts(TOKEN)
+    servers.known.add(TOKEN)
+    servers.now += VALID_SECONDS
+    assert servers.accepts(TOKEN)
+
+
+def test_a_viewer_stays_while_no_server_answers_but_not_for_ever_and_a_new_one_is_not_let_in():
+    servers = Servers(TOKEN, other := new_token())
+    servers.tokens.check(TOKEN)
+    servers.away = True
+    servers.now += STAY_SECONDS - 1
+    servers.tokens.check(TOKEN)
+    with pytest.raises(Unavailable):
+        servers.tokens.check(other)
+    servers.now += VALID_SECONDS
+    with pytest.raises(Unavailable):
+        servers.tokens.check(TOKEN)
+
+
+def test_who_was_refused_does_not_stay_when_the_servers_are_away():
+    servers = Servers(TOKEN)
+    servers.tokens.check(TOKEN)
+    servers.known.clear()
+    servers.now += VALID_SECONDS
+    assert not servers.accepts(TOKEN)
+    servers.away = True
+    servers.now += VALID_SECONDS
+    with pytest.raises(Unavailable):
+        servers.tokens.check(TOKEN)
+
+
+def test_wrong_tokens_are_asked_about_at_a_bounded_rate_and_known_viewers_are_not_held_up_by_them():
+    servers = Servers(TOKEN)
+    servers.tokens.check(TOKEN)
+    refused = 0
+    for _ in range(1000):
+        try:
+            servers.tokens.check(new_token())
+        except TooManyTokens:
+            refused += 1
+        except Unauthenticated:
+            pass
+    assert len(servers.asked) == viewers.CHECKS_AT_ONCE
+    assert refused == 1000 - (viewers.CHECKS_AT_ONCE - 1)
+    servers.tokens.check(TOKEN)
+    servers.now += 60.0
+    servers.tokens.check(TOKEN)
+    assert not servers.accepts(new_token())
+
+
+def test_what_is_remembered_of_tokens_has_a_bound():
+    servers = Servers()
+    for _ in range(MAX_KNOWN + 50):
+        servers.now += 1.0
+        assert not servers.accepts(new_token())
+    assert len(servers.tokens._known) == MAX_KNOWN
+
+
+@pytest.mark.parametrize(
+    "token", ["short", "with space in the middle of it", "ünïcode-ünïcode-ünïcode", "x" * 201, "a\nb" * 20]
+)
+def test_a_text_that_is_no_token_is_refused_without_a_question(token):
+    servers = Servers()
+    assert not servers.accepts(token)
+    assert servers.asked == []
+
+
+def request(**headers):
+    message = Message()
+    for name, value in headers.items():
+        message[name] = value
+    return Request("/", {}, message)
+
+
+def basic(text):
+    return "Basic " + base64.b64encode(text.encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("header", "token"),
+    [
+        (f"Bearer {TOKEN}", TOKEN),
+        (f"bearer  {TOKEN} ", TOKEN),
+        (basic(f"anyone:{TOKEN}"), TOKEN),
+        (basic(f":{TOKEN}:x"), f"{TOKEN}:x"),
+        (basic("no password"), ""),
+        ("Basic ???", ""),
+        ("Basic", ""),
+        ("Digest x", ""),
+        ("", ""),
+    ],
+)
+def test_a_token_comes_as_bearer_or_as_the_password(header, token):
+    assert Sessions("psserver-1").token_of(request(Authorization=header)) == token
+
+
+def test_a_session_has_a_random_id_and_not_the_token_and_the_oldest_ends():
+    sessions = Sessions("psserver-1")
+    first = sessions.begin(TOKEN)
+    assert TOKEN not in first
+    assert len(first) > 40
+    assert sessions.token_of(request(Cookie=f"other=1; psserver-1={first}")) == TOKEN
+    assert sessions.token_of(request(Cookie=f"psserver-2={first}")) == ""
+    assert sessions.token_of(request(Cookie=f"psserver-1={first[:-1]}")) == ""
+    assert sessions.token_of(request(Cookie="psserver-1=\x00;;;=")) == ""
+    for _ in range(MAX_SESSIONS):
+        sessions.begin(TOKEN)
+    assert sessions.token_of(request(Cookie=f"psserver-1={first}")) == ""
