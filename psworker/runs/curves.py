@@ -20,7 +20,7 @@ AXES = ("step", "time", "examples")
 MEAN_POINTS, RATE_POINTS = 200, 100
 #: Kinds of events that are marked, in the order of a legend.
 MARKS = ("lost", "joined", "restored")
-#: Seconds within which several shards report the same event.
+#: Seconds within which several shards are restored together.
 _SAME = 10.0
 
 
@@ -162,20 +162,30 @@ def _rate(run: RunData, position: Callable[[_Moment], float]) -> Curve:
 
 
 def _marks(run: RunData, by: str, high: float) -> Iterable[Mark]:
-    """Events of the kinds of `MARKS` at positions up to `high`; not the first joins of the launcher's workers."""
+    """Events of the kinds of `MARKS` at positions up to `high`; not the first joins of the launcher's workers.
+
+    A worker is lost when its process has failed or its lease has expired, whichever is known first. Of joins and leases
+    shard 0 is asked, which each worker joins first.
+    """
     position = positions(run, by)
-    new = {f"worker-{number}" for number in range(_workers(run))}  # of those, who have not joined yet
-    last: dict[tuple[str, str], RunEvent] = {}
+    launched = {f"worker-{number}" for number in range(_workers(run))}
+    states = dict.fromkeys(launched, "new")
+    restored = -math.inf
     for event in run.events:
-        before = last.setdefault((event.kind, event.worker), event)
-        again = before.source != event.source and event.time - before.time < _SAME
-        if not again:
-            last[event.kind, event.worker] = event
-        first = event.kind == "joined" and event.worker in new
-        if event.kind in ("joined", "lost"):
-            new.discard(event.worker)
-        if event.kind in MARKS and not again and not first and (x := position(event)) <= high:
-            yield Mark(x, event.kind, event.worker)
+        kind, worker = event.kind, event.worker
+        if kind == "ended" and event.level != "info" and worker in launched:
+            kind = "lost"
+        elif kind in ("joined", "lost") and event.source != "shard 0":
+            continue
+        if kind == "restored":
+            marked, restored = event.time - restored >= _SAME, event.time
+        elif kind in ("joined", "lost"):
+            marked = states.get(worker) != {"joined": "new", "lost": "lost"}[kind]
+            states[worker] = kind
+        else:
+            continue
+        if marked and (x := position(event)) <= high:
+            yield Mark(x, kind, worker)
 
 
 def _workers(run: RunData) -> int:

@@ -17,6 +17,7 @@ from psworker.runs.curves import Curve, Mark, RunCurves, smoothed
 try:
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogFormatter
 except ModuleNotFoundError:
     raise ConfigurationError("plots need a package that is not installed: pip install 'paramserver[plots]'") from None
 
@@ -69,6 +70,13 @@ class Look:
     title: str = ""
 
 
+class _PlainLogFormatter(LogFormatter):
+    """Labels such as 0.3 in place of 3e-01."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:g}" if super().__call__(x, pos) else ""
+
+
 def draw(runs: Sequence[RunCurves], by: str, value: str, look: Look, kind: str) -> bytes:
     """The picture of curves of a value by an axis, as a file of this kind, "png" or "svg"."""
     with matplotlib.rc_context(_SETTINGS):
@@ -77,8 +85,12 @@ def draw(runs: Sequence[RunCurves], by: str, value: str, look: Look, kind: str) 
         axes.set_xlabel(_AXES[by])
         axes.set_ylabel(_VALUES.get(value, value))
         axes.margins(x=0.01)
+        if by != "time":
+            axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}" if x == int(x) else f"{x:g}")
         if look.log:
             axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(_PlainLogFormatter(labelOnlyBase=False))
+            axes.yaxis.set_minor_formatter(_PlainLogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.5)))
         for number, run in enumerate(runs):
             _draw_run(axes, run, number, look, alone=len(runs) == 1)
         _draw_marks(axes, runs, look)

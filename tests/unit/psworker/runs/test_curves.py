@@ -92,20 +92,25 @@ def test_lost_later_joined_and_restored_are_marked_and_what_happens_at_the_start
         ("joined", "worker-0", 0, 0),
         ("joined", "worker-1", 0.1, 1),
         ("epoch", "", 1, 10),
-        ("lost", "worker-1", 3, 30),
+        ("ended", "worker-1", 2, 20, {"source": "launcher", "level": "warning"}),
+        ("lost", "worker-1", 3, 30),  # the same death
         ("lost", "worker-1", 3.2, 30, other),
         ("joined", "worker-1", 5, 50),
         ("joined", "worker-1", 5.1, 50, other),
         ("joined", "helper", 6, 60),
         ("restored", "", 7, 70),
+        ("restored", "", 7.5, 75, other),
+        ("lost", "helper", 8, 80),
+        ("ended", "worker-0", 8.5, 85, {"source": "launcher"}),
+        ("ended", "server-0", 8.5, 85, {"source": "launcher", "level": "warning"}),
         ("lost", "worker-1", 99, 500),  # after the last point
     ]
     points = {"worker-0": [point(n, 10 * n, 1.0) for n in range(1, 10)]}
     run = read_run_data(make_run(points=points, events=events, workers=2))
-    marks = [Mark(30, "lost", "worker-1"), Mark(50, "joined", "worker-1"), Mark(60, "joined", "helper")]
-    marks.append(Mark(70, "restored", ""))
+    marks = [Mark(20, "lost", "worker-1"), Mark(50, "joined", "worker-1"), Mark(60, "joined", "helper")]
+    marks += [Mark(70, "restored", ""), Mark(80, "lost", "helper")]
     assert list(run_curves(run, "step", "cost").marks) == marks
-    assert [mark.x for mark in run_curves(run, "time", "cost").marks] == pytest.approx([3, 5, 6, 7])
+    assert [mark.x for mark in run_curves(run, "time", "cost").marks] == pytest.approx([2, 5, 6, 7, 8])
 
 
 def test_a_moving_average_is_that_of_tensorboard(make_run):

@@ -34,7 +34,7 @@ def scale(root, axis):
     found = []
     for tick in ticks:
         (use,) = [one for one in tick.iter(f"{SVG}use") if one.get(axis)][:1]
-        text = "".join("".join(one.itertext()) for one in tick.iter(f"{SVG}text")).replace("−", "-")
+        text = "".join("".join(one.itertext()) for one in tick.iter(f"{SVG}text")).replace("−", "-").replace(",", "")
         found.append((float(use.get(axis)), float(text)))
     (low, low_value), (high, high_value) = found[0], found[-1]
     return lambda place: low_value + (place - low) / (high - low) * (high_value - low_value)
