@@ -99,8 +99,9 @@ class Browser:
         actions.perform()
 
     def problems(self) -> list[str]:
-        """The warnings and errors of the console since the last call of this."""
+        """The warnings and errors of the console since the last call, without advice on speed."""
         entries: Sequence[dict[str, Any]] = self.driver.get_log("browser")
+        entries = [entry for entry in entries if entry["source"] != "rendering"]
         return [entry["message"] for entry in entries if entry["level"] in ("WARNING", "SEVERE")]
 
     def picture(self, path: Path, colors: int = 256) -> None:

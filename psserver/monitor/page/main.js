@@ -45,7 +45,7 @@ export { frames, job };
 
 new Stream(
   (all) => measured(() => job.load(all)),
-  (sample) => measured(() => job.add(sample)),
+  (text) => measured(() => job.add(JSON.parse(text))),
   (state) => {
     header.connection(state);
     silent.update(state);

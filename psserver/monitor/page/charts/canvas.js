@@ -36,7 +36,12 @@ const visibility = new IntersectionObserver(
   { rootMargin: "100px" },
 );
 const sizes = new ResizeObserver((entries) => {
-  for (const { target } of entries) drawings.get(target)?.request();
+  for (const { target, contentRect } of entries) {
+    const drawing = drawings.get(target);
+    if (!drawing) continue;
+    [drawing.width, drawing.height] = [contentRect.width, contentRect.height];
+    drawing.request();
+  }
 });
 const drawings = new WeakMap();
 
@@ -45,6 +50,7 @@ export class Drawing {
   constructor(canvas, draw) {
     this.canvas = canvas;
     this.seen = false;
+    this.width = this.height = 0;
     this._draw = draw;
     this._context = canvas.getContext("2d");
     drawings.set(canvas, this);
@@ -66,7 +72,7 @@ export class Drawing {
   }
 
   drawNow() {
-    const { clientWidth: width, clientHeight: height } = this.canvas;
+    const { width, height } = this; // as they were observed: asking the canvas would compute the layout at once
     if (!width || !height) return;
     const scale = devicePixelRatio || 1;
     const [columns, rows] = [Math.round(width * scale), Math.round(height * scale)];
@@ -80,9 +86,32 @@ export class Drawing {
   }
 }
 
+/** Widths of texts and shortened texts: measuring is slow, and the names of workers and variables stay. */
+const MAX_MEASURED = 4096;
+const measured = new Map();
+
+function remembered(key, make) {
+  let value = measured.get(key);
+  if (value === undefined) {
+    if (measured.size >= MAX_MEASURED) measured.clear();
+    value = make();
+    measured.set(key, value);
+  }
+  return value;
+}
+
+/** The width of a text in the font of small labels. */
+export function textWidth(context, text) {
+  return remembered(text, () => context.measureText(text).width);
+}
+
 /** The text, or its beginning with "…", so that it is not wider than `width`; "" if there is no room at all. */
 export function fitted(context, text, width) {
-  if (context.measureText(text).width <= width) return text;
+  return remembered(`${Math.floor(width)}\n${text}`, () => shortened(context, text, width));
+}
+
+function shortened(context, text, width) {
+  if (textWidth(context, text) <= width) return text;
   let [low, high] = [0, text.length];
   while (low < high) {
     const middle = (low + high + 1) >> 1;

@@ -4,7 +4,7 @@
  */
 
 import { css, shade, textOn, theme } from "./colors.js";
-import { Drawing, fitted } from "./canvas.js";
+import { Drawing, fitted, textWidth } from "./canvas.js";
 import { fixed } from "../data/format.js";
 import { Reading } from "./reading.js";
 
@@ -55,7 +55,7 @@ export class HeatMap {
       return;
     }
     const labels = map.workers.map((name, line) => (map.gone[line] ? `${name} (${map.gone[line]})` : name));
-    const names = Math.max(...labels.map((label) => context.measureText(label).width));
+    const names = Math.max(...labels.map((label) => textWidth(context, label)));
     const left = Math.max(40, Math.min(names + 14, width * 0.3));
     const bottom = Math.min(height - 8, TOP + HIGHEST_ROW * map.workers.length);
     const area = { left, top: TOP, right: width - 12, bottom };
@@ -146,7 +146,7 @@ export class HeatMap {
     const { muted } = theme();
     context.fillStyle = muted;
     context.textBaseline = "middle";
-    const widest = Math.max(...variables.map((name) => context.measureText(name).width));
+    const widest = Math.max(...variables.map((name) => textWidth(context, name)));
     if (widest + 6 <= area.column) {
       context.textAlign = "center";
       variables.forEach((name, place) => context.fillText(name, area.left + (place + 0.5) * area.column, area.top - 10));

@@ -8,6 +8,8 @@ import { Drawing } from "./canvas.js";
 import { drawAxes, scale } from "./axes.js";
 import { Reading } from "./reading.js";
 
+/** Segments of all lines together: those of many workers have fewer points. */
+const MOST_SEGMENTS = 8000;
 const MARGIN = { left: 52, right: 12, top: 10, bottom: 26 };
 
 export class LineChart {
@@ -52,7 +54,8 @@ export class LineChart {
     context.rect(area.left, area.top - 2, area.right - area.left, area.bottom - area.top + 4);
     context.clip();
     this._drawMarks(context, chart.marks ?? [], x, area);
-    const every = Math.max(1, Math.floor((length * (series.length > 16 ? 2 : 1)) / (area.right - area.left)));
+    const points = Math.min(area.right - area.left, Math.max(MOST_SEGMENTS / (series.length || 1), 100));
+    const every = Math.max(1, Math.ceil(length / points));
     const ordered = [...series].sort((one, other) => (one.name === this.highlight) - (other.name === this.highlight));
     for (const one of ordered) this._drawLine(context, one, places, length, every, x, y);
     context.restore();

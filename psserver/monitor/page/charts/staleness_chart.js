@@ -11,7 +11,7 @@ import { drawAxes, scale } from "./axes.js";
 import { nearest } from "./line_chart.js";
 import { Reading } from "./reading.js";
 
-const MARGIN = { left: 46, top: 22, bottom: 26 };
+const MARGIN = { left: 62, top: 22, bottom: 26 };
 
 /** The shares of all pushes by band over the points from `first`. */
 export function distribution(history, first) {

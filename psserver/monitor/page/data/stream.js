@@ -11,7 +11,7 @@ const PAUSES = [0.5, 1, 2, 5];
 
 export class Stream {
   /**
-   * `onJob(job)` gets what /api/job has, at each connection; `onSample(sample)` each sample after it; `onState(state)`
+   * `onJob(job)` gets what /api/job has, at each connection; `onSample(text)` each sample after it, in JSON; `onState(state)`
    * gets {live, seconds, reason} once a second: whether samples come, seconds since the last one, and why none do.
    */
   constructor(onJob, onSample, onState) {
@@ -39,9 +39,8 @@ export class Stream {
     source.onopen = () => this._load(source);
     source.onmessage = (event) => {
       if (source !== this._source) return;
-      const sample = JSON.parse(event.data);
-      if (this._early) this._early.push(sample);
-      else this._deliver(sample);
+      if (this._early) this._early.push(event.data);
+      else this._deliver(event.data);
     };
     source.onerror = () => this._fail(source);
   }
@@ -57,15 +56,15 @@ export class Stream {
       const early = this._early ?? [];
       this._early = null;
       if (job.latest) this._arrived();
-      early.forEach((sample) => this._deliver(sample));
+      early.forEach((text) => this._deliver(text));
     } catch (error) {
       this._fail(source, error);
     }
   }
 
-  _deliver(sample) {
+  _deliver(text) {
     this._arrived();
-    this._onSample(sample);
+    this._onSample(text);
   }
 
   _arrived() {

@@ -11,6 +11,8 @@ import { stateOf } from "../data/job.js";
 
 /** Costs whose largest and smallest differ by more are shown on a logarithmic axis, until the reader chooses. */
 const WIDE = 20;
+/** Workers whose rates are stacked; of more only the sum is shown: their areas would be too thin to tell apart. */
+const MAX_STACKED = 12;
 
 /** The style of a worker's lines. */
 export function styleOf(job, name) {
@@ -130,12 +132,12 @@ export class RateCard extends ChartCard {
       const rate = job.history.rate[job.history.length - 1];
       return `Steps per second: ${fixed(rate)} by ${plural(job.latest.workers.filter(({ state }) => state === "live").length, "live worker")}`;
     };
-    super("Steps per second", "narrow", "stacked by worker", told, table, () => table.update(job.latest.workers, ({ name }) => name));
-    this.chart = new StackedChart(this.canvas, () => ({
-      length: job.history.length,
-      x: job.history.time,
-      series: names(job).map((name) => ({ name, y: job.history.workers.get(name).rate, ...styleOf(job, name) })),
-      title: title(job),
-    }));
+    super("Steps per second", "narrow", "by worker", told, table, () => table.update(job.latest.workers, ({ name }) => name));
+    this.chart = new StackedChart(this.canvas, () => {
+      const { length, time, rate, workers } = job.history;
+      const stacked = names(job).map((name) => ({ name, y: workers.get(name).rate, ...styleOf(job, name) }));
+      const series = stacked.length > MAX_STACKED ? [{ name: "all workers", y: rate, color: theme().accent }] : stacked;
+      return { length, x: time, series, title: title(job) };
+    });
   }
 }

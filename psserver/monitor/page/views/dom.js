@@ -13,7 +13,9 @@ export function element(tag, properties = {}, ...children) {
 
 /** Sets the text of an element that has nothing else, if it is another one. */
 export function setText(node, text) {
-  if (node.firstChild?.data !== text || node.childNodes.length !== 1) node.textContent = text;
+  const first = node.firstChild;
+  if (first?.nodeType !== Node.TEXT_NODE || first.nextSibling) node.textContent = text;
+  else if (first.data !== text) first.data = text;
 }
 
 /** Sets an attribute if it is another one; `null` removes it. */

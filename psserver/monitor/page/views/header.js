@@ -78,7 +78,7 @@ export class Header {
     const { job: running, stopped } = job.latest;
     const name = running?.number ? `job ${running.number}${running.name ? ` (${running.name})` : ""}` : "no job yet";
     setText(this._job, `${name} · ${stopped ? `stopped: ${stopped}` : (running?.state ?? "no server answers")}`);
-    const title = `${count(job.latest.step)} · paramserver`;
+    const title = `${running?.name || name} · paramserver`;
     if (document.title !== title) document.title = title;
     for (const update of this._figures) update(job);
   }

@@ -10,6 +10,9 @@ import { numberColumn, Table, textColumn } from "./table.js";
 
 /** Seconds that the distribution calls "now". */
 const NOW = 10;
+/** A table of more cells is filled only once in so many seconds. */
+const MANY_CELLS = 2000;
+const LARGE_TABLE_SECONDS = 10;
 
 /** The word for a worker that is gone, or "". */
 export function goneWord(job, name) {
@@ -63,6 +66,7 @@ export class HeatMapCard extends ChartCard {
 class MatrixTable {
   constructor(job) {
     this._job = job;
+    this._updated = -Infinity;
     const [heads, body] = [element("tr"), element("tbody")];
     const caption = "Staleness by worker and variable";
     const table = element("table", {}, element("caption", {}, caption), element("thead", {}, heads), body);
@@ -79,6 +83,10 @@ class MatrixTable {
 
   update() {
     const { workers, variables } = this._job.staleness;
+    const now = performance.now();
+    const large = workers.length * variables.length > MANY_CELLS;
+    if (large && now - this._updated < 1000 * LARGE_TABLE_SECONDS) return;
+    this._updated = now;
     this._heads.update([{ name: null }, ...variables.map((name) => ({ name }))], ({ name }) => name);
     this._rows.update(
       workers.map((name, line) => ({ name, line })),

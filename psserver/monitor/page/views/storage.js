@@ -54,8 +54,7 @@ export class StorageCard extends Card {
     this._job = job;
     const columns = [
       textColumn("Shard", ({ shard }) => String(shard), "name"),
-      textColumn("Last checkpoint", ({ storage }) => (storage.last ? `${count(storage.last)}, ${duration(storage.age)} ago` : "none yet")),
-      textColumn("In progress", ({ storage }) => progressOf(storage), "notes"),
+      textColumn("Checkpoints", ({ storage }) => checkpointsOf(storage), "notes"),
       numberColumn("Journal", ({ storage }) => (storage.journal ? bytes(storage.journal_bytes) : "off")),
       numberColumn("Timeline", ({ storage }) => count(storage.timeline)),
     ];
@@ -69,8 +68,8 @@ export class StorageCard extends Card {
   }
 }
 
-function progressOf({ writing, waiting_for: waiting, problem }) {
-  if (problem) return `problem: ${problem}`;
-  if (writing) return `${count(writing)}${waiting ? `, waits for ${waiting}` : ""}`;
-  return "–";
+function checkpointsOf({ last, age, writing, waiting_for: waiting, problem }) {
+  const written = last ? `${count(last)}, ${duration(age)} ago` : "none yet";
+  const progress = writing ? `; ${count(writing)} ${waiting ? `waits for ${waiting}` : "is being written"}` : "";
+  return `${written}${progress}${problem ? `; problem: ${problem}` : ""}`;
 }
