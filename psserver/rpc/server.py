@@ -41,6 +41,7 @@ from pswire.channel import SERVER_OPTIONS
 from pswire.errors import ConfigurationError
 from pswire.logs import identify
 from pswire.messages import Status, StatusReport
+from pswire.tracing.tracing import open_tracing
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +95,7 @@ async def _serve(
         _add_reflection(server)
     access = None if config.token_file is None else Access(config.token_file)
     identity = Identity(config.job_key())
+    tracing = open_tracing("psserver", f"shard-{config.shard}")
     address = bind(server, config.bind, _tls(config))  # before the shard's run begins: one that only fails here is none
     if config.exposure:
         log.warning("%s", config.exposure)
@@ -110,6 +112,7 @@ async def _serve(
         shared,
         max_calls=config.max_calls,
         exposure=config.exposure,
+        tracing=tracing,
     )
     handlers = service.handlers()
     server.add_generic_rpc_handlers((handlers if access is None else CheckedHandlers(handlers, access),))
@@ -148,6 +151,8 @@ async def _serve(
         ticking.cancel()
         report = await executor.step(Status())
         await executor.shutdown()
+        if tracing is not None:
+            await asyncio.to_thread(tracing.close)
         # gRPC still has tasks for cancelled calls, and logs errors if the loop ends before them
         if unfinished := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(unfinished, timeout=1.0)

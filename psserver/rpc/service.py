@@ -19,6 +19,7 @@ from google.protobuf.message import Message as Proto
 from psserver.measurements import ADMISSION
 from psserver.rpc import access
 from psserver.rpc.admission import Admission
+from psserver.rpc.call_spans import METADATA_KEY, call_span
 from psserver.rpc.deadline import Deadline
 from psserver.rpc.guard import Guard
 from psserver.rpc.identity import Claims, Identity
@@ -47,6 +48,7 @@ from pswire.tensors.shared_memory import Region, SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import MAX_INLINE_MESSAGE, InlineReceiver, InlineSender
 from pswire.tensors.wire import SLICE
+from pswire.tracing.tracing import Tracing
 from pswire.v1 import paramserver_pb2 as pb
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
@@ -72,7 +74,8 @@ class Service:
 
     A Transfer belongs to the member that opens it. Calls may have `traffic_limit` bytes in progress, and a message may
     take `timeout` seconds, or longer at `psserver.rpc.deadline.LEAST_RATE`. Members have at most `max_calls` unary
-    calls at a time. Members on this host may attach memory of `shared`. The status has the warning of `exposure`.
+    calls at a time. Members on this host may attach memory of `shared`. The status has the warning of `exposure`. With
+    `tracing`, calls that name the span they belong to get one.
     """
 
     def __init__(
@@ -86,9 +89,10 @@ class Service:
         *,
         max_calls: int = 10_000,
         exposure: str = "",
+        tracing: Tracing | None = None,
     ) -> None:
         self._executor, self._identity, self._guard = executor, identity, guard
-        self._exposure = exposure
+        self._exposure, self._tracing = exposure, tracing
         self._shared = shared
         self._measurements = executor.measurements
         self._admission = Admission(traffic_limit, timeout, self._measurements.waits[ADMISSION])
@@ -135,7 +139,12 @@ class Service:
             counted = len(request)
             self._admission.hold(account, counted)
             try:
-                answer = await self._answer(kind, request, caller)
+                if self._tracing is None or not (traceparent := _traceparent(context)):
+                    answer = await self._answer(kind, request, caller)
+                else:
+                    name = kind.__name__.removesuffix("Request")
+                    with call_span(self._tracing, name, traceparent, self._executor.shard.shard):
+                        answer = await self._answer(kind, request, caller)
                 self._admission.count(account, len(answer))
                 counted += len(answer)
                 await self._in_time(context.write(answer))
@@ -188,7 +197,14 @@ class Service:
                         await self._in_time(context.write(reply.SerializeToString()))
                     else:
                         try:
-                            await self._call(frame, len(data), caller, attached, context, began)
+                            if self._tracing is None or not frame.header.traceparent:
+                                await self._call(frame, len(data), caller, attached, context, began)
+                            else:
+                                name = (frame.header.WhichOneof("piece") or "call").capitalize()
+                                with call_span(
+                                    self._tracing, name, frame.header.traceparent, self._executor.shard.shard
+                                ):
+                                    await self._call(frame, len(data), caller, attached, context, began)
                         except ParamServerError:
                             self._measurements.pushes["refused"] += frame.header.HasField("push")
                             raise
@@ -289,6 +305,11 @@ class Service:
 
     async def _in_time(self, step: Awaitable[_Result]) -> _Result:
         return await Deadline(self._timeout).wait(step)
+
+
+def _traceparent(context: grpc.aio.ServicerContext) -> str:
+    """The span that a unary call belongs to; "" if none is named."""
+    return next((str(value) for key, value in context.invocation_metadata() or () if key == METADATA_KEY), "")
 
 
 def _is_large(proto: Proto, nbytes: int) -> bool:

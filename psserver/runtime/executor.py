@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from time import time_ns
 from typing import NamedTuple, TypeVar
 
 from psserver.config import StorageConfig
@@ -21,6 +22,7 @@ from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import StepResult, TasksPending
 from psserver.core.variables.element_checks import Inspection
 from psserver.measurements import BARRIER, DATA, JOURNAL, ORDER, POLICY, Measurements, Waits
+from psserver.runtime.call_times import CallTimes, call_times
 from psserver.runtime.event_log import EventLog
 from psserver.runtime.interpreter import Turns
 from psserver.runtime.persistence import Persistence, Record
@@ -108,6 +110,7 @@ class Executor:
         self._clock = clock
         self._tickets = itertools.count(1)
         self._waiting: dict[int, _Waiting] = {}
+        self._traced: dict[int, CallTimes] = {}  # of those that wait, the traced ones
         self._held: dict[int, tuple[Waits, float]] = {}  # calls that the shard has not answered yet, since when
         self._closing = False
         self._inspectors = ThreadPoolExecutor(max_workers=2, thread_name_prefix="psserver-inspect")
@@ -194,6 +197,9 @@ class Executor:
             Unavailable: the server stops, and the answer would have to wait for other workers.
             ParamServerError: the shard refuses it.
         """
+        times = call_times.get()
+        if times is not None:
+            times.decoded = time_ns()
         large = self._is_large(message)
         if isinstance(message, Register | Tune):
             await self._compile(message, large)
@@ -221,9 +227,13 @@ class Executor:
             if most is not None:
                 self._check_answer_size(message, most)
             try:
-                return self._step(ticket, message, now, inspection, allocator, large=large, record=record)
+                step = self._step(ticket, message, now, inspection, allocator, large=large, record=record)
             except TasksPending:
                 return None
+            if times is not None:
+                times.note_step(ticket, step.result.replies)
+                self._traced[ticket] = times
+            return step
 
         answer: _Waiting = loop.create_future()
         try:
@@ -246,6 +256,9 @@ class Executor:
         finally:
             answer.cancel()
             self._waiting.pop(ticket, None)
+            if times is not None:
+                self._traced.pop(ticket, None)
+                times.answered = time_ns() if times.decided else 0
             if ticket in self._held:
                 self._release(ticket)
 
@@ -409,6 +422,10 @@ class Executor:
         for event in result.events:
             self.events.add(event, self.shard.global_step)
         replies = [(self._waiting.pop(reply.ticket, None), reply) for reply in result.replies]
+        if self._traced:
+            for reply in result.replies:
+                if reply.ticket in self._traced:
+                    self._traced[reply.ticket].note_decision()
         if self._held:
             for reply in result.replies:
                 if reply.ticket in self._held:

@@ -54,7 +54,7 @@ class Packing(_message.Message):
     def __init__(self, form: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ...) -> None: ...
 
 class Frame(_message.Message):
-    __slots__ = ("register", "pull", "push", "assign", "registered", "pulled", "pushed", "assigned", "take", "taken", "attach", "attached", "chunk", "data", "answer_region", "padding")
+    __slots__ = ("register", "pull", "push", "assign", "registered", "pulled", "pushed", "assigned", "take", "taken", "attach", "attached", "chunk", "data", "answer_region", "padding", "traceparent")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     PULL_FIELD_NUMBER: _ClassVar[int]
     PUSH_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +71,7 @@ class Frame(_message.Message):
     DATA_FIELD_NUMBER: _ClassVar[int]
     ANSWER_REGION_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     register: RegisterRequest
     pull: PullRequest
     push: PushRequest
@@ -87,7 +88,8 @@ class Frame(_message.Message):
     data: bytes
     answer_region: Region
     padding: bytes
-    def __init__(self, register: _Optional[_Union[RegisterRequest, _Mapping]] = ..., pull: _Optional[_Union[PullRequest, _Mapping]] = ..., push: _Optional[_Union[PushRequest, _Mapping]] = ..., assign: _Optional[_Union[AssignRequest, _Mapping]] = ..., registered: _Optional[_Union[RegisterReply, _Mapping]] = ..., pulled: _Optional[_Union[PullReply, _Mapping]] = ..., pushed: _Optional[_Union[PushReply, _Mapping]] = ..., assigned: _Optional[_Union[AssignReply, _Mapping]] = ..., take: _Optional[_Union[TakeRequest, _Mapping]] = ..., taken: _Optional[_Union[TakeReply, _Mapping]] = ..., attach: _Optional[_Union[AttachRequest, _Mapping]] = ..., attached: _Optional[_Union[AttachReply, _Mapping]] = ..., chunk: _Optional[bytes] = ..., data: _Optional[bytes] = ..., answer_region: _Optional[_Union[Region, _Mapping]] = ..., padding: _Optional[bytes] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, register: _Optional[_Union[RegisterRequest, _Mapping]] = ..., pull: _Optional[_Union[PullRequest, _Mapping]] = ..., push: _Optional[_Union[PushRequest, _Mapping]] = ..., assign: _Optional[_Union[AssignRequest, _Mapping]] = ..., registered: _Optional[_Union[RegisterReply, _Mapping]] = ..., pulled: _Optional[_Union[PullReply, _Mapping]] = ..., pushed: _Optional[_Union[PushReply, _Mapping]] = ..., assigned: _Optional[_Union[AssignReply, _Mapping]] = ..., take: _Optional[_Union[TakeRequest, _Mapping]] = ..., taken: _Optional[_Union[TakeReply, _Mapping]] = ..., attach: _Optional[_Union[AttachRequest, _Mapping]] = ..., attached: _Optional[_Union[AttachReply, _Mapping]] = ..., chunk: _Optional[bytes] = ..., data: _Optional[bytes] = ..., answer_region: _Optional[_Union[Region, _Mapping]] = ..., padding: _Optional[bytes] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class Region(_message.Message):
     __slots__ = ("segment", "offset", "nbytes")

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from time import time_ns
 from typing import TypeVar
 
 from pswire import messages as ms
@@ -23,11 +24,13 @@ from pswire.specs.consistency import (
     parse_staleness,
 )
 from pswire.tensors.values import Array
+from pswire.tracing.tracing import Tracing, current
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.heartbeat import Heartbeat
 from psworker.client.job_cuts import JobCuts
 from psworker.client.placement import PlacedVariable, Placement
 from psworker.client.push_pull import PushResult, ShardedPull, ShardedPush, join_rows
+from psworker.client.push_spans import traced_push
 from psworker.client.recovery import Recovery
 from psworker.client.registration import Registration
 from psworker.client.retrying_calls import JobChoice, RetryingCalls
@@ -59,7 +62,7 @@ class Client:
     value of a variable, for one that was registered after the cut; `on_recovery` is called afterwards, to pull values.
 
     `generation` is the number of the cut that is held (`hold_cut`); 0: none. All values that are read are of this cut,
-    and nothing can be changed.
+    and nothing can be changed. With `tracing` each push is a trace.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Client:
         self._recovery = Recovery(self._calls, self._registration, timeout)
         self._cuts = JobCuts(self._calls)
         self.generation = 0
+        self.tracing: Tracing | None = None
         self._process = os.getpid()
         self._timeout = timeout
         self._sequence = self._barriers = 0
@@ -198,6 +202,23 @@ class Client:
 
         Raises `ShapeMismatch` if a gradient does not have its variable's shape and dtype; then nothing was sent.
         """
+        if self.tracing is None:
+            return self._push(gradients, loss, pull, known_values, progress)
+        return traced_push(
+            self.tracing,
+            lambda: self._push(gradients, loss, pull, known_values, progress),
+            worker=self._calls.sender.worker,
+            sequence=self._sequence + 1,
+        )
+
+    def _push(
+        self,
+        gradients: Sequence[VersionedArray],
+        loss: float | None,
+        pull: Sequence[str],
+        known_values: Iterable[VersionedArray],
+        progress: tuple[ms.Progress, ...],
+    ) -> Future[PushResult]:
         if self.generation:
             self.check_changeable()
         calls, pushing = self._calls, self._pushing
@@ -209,6 +230,8 @@ class Client:
         cut = calls.cuts.begin_change()
         try:
             messages = pushing.messages(self._placement, self._sequence + 1, gradients, loss, pulled, cut, progress)
+            if self.tracing is not None and (span := current.get()) is not None:
+                span.child("encode", span.began, time_ns())
             self._heartbeat.idle_since = 0
             self._sequence += 1
             sent = calls.send({0: messages[0]} if pushing.decides else messages, pulled.rejoins)
@@ -529,6 +552,8 @@ class Client:
         self._closing.set()
         self._calls.cuts.wake()
         self._calls.transport.close()
+        if self.tracing is not None:
+            self.tracing.close()
 
 
 def _status_answer(shard: str, call: Future[ms.Answer]) -> ShardAnswer:

@@ -22,6 +22,7 @@ from pswire.logs import identify
 from pswire.messages import Assignment, EpochReport, QueueStatus, WorkerStatus
 from pswire.system.host import keep_memory, process_program
 from pswire.tensors.values import Array, IndexedSlices
+from pswire.tracing.tracing import open_tracing
 from psworker.autodiff import Tensor, no_grad
 from psworker.autodiff.ops.selection.indexing import checked_ids
 from psworker.autodiff.tensor import TensorLike
@@ -196,6 +197,7 @@ class Session:
         choice = JobChoice(config.job, config.resume or not config.servers, process_program())
         key = config.name_key.encode()
         self._client = Client(transport, config.name, config.timeout, encoder, choice, key)
+        self._traced = bool(config.servers)
         client = weakref.ref(self._client)
         identify("worker", config.name, lambda: None if (now := client()) is None else now.global_step)
         self._loops: list[DataLoop] = []
@@ -280,6 +282,8 @@ class Session:
         try:
             if is_interactive():
                 here.forget_unreferenced()
+            if self._traced:
+                self._client.tracing = open_tracing("psworker", self.worker)
             joined = self._client.join()
             self._replica.check()
             self.number, self._replica.global_step = joined.number, joined.global_step

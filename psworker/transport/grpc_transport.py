@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from time import time_ns
 from typing import Any
 
 import grpc
@@ -30,6 +31,7 @@ from pswire.tensors.shared_memory import Region, bytes_needed
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import MAX_INLINE_MESSAGE, InlineReceiver, InlineSender
 from pswire.tensors.values import TensorSpec
+from pswire.tracing.tracing import current
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 from psworker.transport import Future
@@ -208,7 +210,9 @@ class Connection:
     def _unary_call(self, message: Request, timeout: float) -> Answer:
         deadline = None
         try:
-            metadata = member_metadata(self._tokens.of(message))
+            metadata: tuple[tuple[str, str | bytes], ...] = member_metadata(self._tokens.of(message))
+            if (span := current.get()) is not None:
+                metadata += (("traceparent", span.traceparent),)
             call = self._unary[type(message)].future(encode(message, InlineSender()), metadata=metadata)
             deadline = self.deadlines.set(timeout, call.cancel)
             answer = _checked(message, decode(call.result(), InlineReceiver()))
@@ -329,10 +333,15 @@ class TransferCall:
         self._segments: list[Segment] = []
         self._streamed = 0  # bytes of the answer's values that do not come in shared memory
         self._ahead: ThreadFuture[Answer] | None = None
+        self._span, self._sent = current.get(), 0
+        begin = 0 if self._span is None else time_ns()
         self._stream = connection.stream(message)
         self._deadline = connection.deadlines.set(timeout, self._stream.cancel)
         try:
             self._stream.send(self._frames())
+            if self._span is not None:
+                self._sent = time_ns()
+                self._span.child("send", begin, self._sent, server=connection.address)
             if self._streamed > MAX_INLINE_MESSAGE:
                 self._ahead = connection.receivers.submit(self._receive)
         except BaseException as error:
@@ -364,6 +373,8 @@ class TransferCall:
         streamed = StreamSender()
         sender = streamed if segment is None else Region(segment.number, segment.memory)
         header = to_frame(self._message, sender)
+        if self._span is not None:
+            header.traceparent = self._span.traceparent
         answer = self._segment(self._sizes or ())
         if answer is None:
             self._streamed = sum(self._sizes or ())
@@ -384,6 +395,8 @@ class TransferCall:
         """The answer. Nothing is allocated before all that it announces has been checked."""
         address, pool = self._connection.address, self._stream.pool
         frame = next(self._stream.answers, None)
+        if self._span is not None:
+            self._span.child("wait", self._sent, time_ns(), server=address)
         if frame is None:
             raise Malformed(f"the server at {address} ended the stream without an answer")
         shared = None if pool is None else AnswerReceiver(self._segments, pool)

@@ -178,8 +178,7 @@ def test_an_invalid_answer_is_refused_and_its_stream_is_not_used_again(
 def test_an_answer_that_is_larger_than_what_was_asked_for_is_refused(transport, monkeypatch):
     worker = Worker(transport, v=ARRAY)
 
-    async def answer(*arguments):
-        context = arguments[-1]
+    async def answer(service, frame, nbytes, caller, attached, context, began):
         for frame in frames_with(CHUNKED):
             await context.write(frame.SerializeToString())
 

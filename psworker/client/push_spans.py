@@ -1,0 +1,41 @@
+"""The span of a push in a worker: from the encoding of its gradients to the fresh weights, and its parts."""
+
+from collections.abc import Callable
+
+from pswire.tracing.tracing import Tracing
+from psworker.client.push_pull import PushResult
+from psworker.transport import Future
+
+
+def traced_push(
+    tracing: Tracing, push: Callable[[], Future[PushResult]], **attributes: str | int
+) -> Future[PushResult]:
+    """A push that is the root of a trace; its calls find the span in `pswire.tracing.tracing.current`.
+
+    A push that is not sampled has none, nor has one whose result nobody asks for.
+    """
+    span = tracing.begin("push")
+    if span is None:
+        return push()
+    span.set(**attributes)
+    try:
+        with span.active():
+            sent = push()
+    except BaseException as error:
+        span.end(error)
+        raise
+
+    def result() -> PushResult:
+        failed: BaseException | None = None
+        try:
+            with span.active():
+                pushed = sent.result()
+            span.set(outcome=pushed.outcome.name.lower(), staleness=pushed.staleness, global_step=pushed.global_step)
+            return pushed
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            span.end(failed)
+
+    return Future(result)
