@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.commands import BOUND
-from tests.http_client import following, get_json, request
+from tests.http_client import following, get_json, request, trusting
 
 TRAIN = """
     import psworker as ps
@@ -27,7 +27,7 @@ def monitor_of(commands, *options, **environment):
     return monitor
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_monitor_prints_where_it_is_and_ends_with_the_first_signal(commands, number):
     monitor = monitor_of(commands, "127.0.0.1:9")
     assert re.fullmatch(r"psserver: monitor at http://127\.0\.0\.1:\d+/", monitor.out[0])
@@ -76,27 +76,21 @@ def test_a_server_with_a_page_prints_its_address_and_frees_it_at_the_end(command
         request(http)
 
 
+UNSAFE = "Error: other machines can reach 0.0.0.0:0, and the server has no TLS"
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (
-            ("serve", "--http", "0.0.0.0:0"),
-            "Error: other machines can reach 0.0.0.0:0, and the server has no TLS and no",
-        ),
-        (("serve", "--http-servers", "a:1"), "Error: --http-servers needs --http, the address of the page."),
-        (
-            ("monitor", "--http", "0.0.0.0:0"),
-            "Error: other machines can reach 0.0.0.0:0, and the server has no TLS: give",
-        ),
-        (
-            ("monitor", "--http", "unix:/x"),
-            "Error: Invalid value for '--http': 'unix:/x': browsers need host:port, such",
-        ),
-        (("monitor", "--http-cert", "x"), "Error: --http-cert and --http-key belong together: give both, or neither"),
+        ("serve --http 0.0.0.0:0", f"{UNSAFE} and no tokens"),
+        pytest.param("serve --http-servers a:1", "Error: --http-servers needs --http, the", marks=pytest.mark.slow),
+        pytest.param("monitor --http 0.0.0.0:0", f"{UNSAFE}: give", marks=pytest.mark.slow),
+        ("monitor --http unix:/x", "Error: Invalid value for '--http': 'unix:/x': browsers need host:port, such"),
+        pytest.param("monitor --http-cert x", "Error: --http-cert and --http-key belong to", marks=pytest.mark.slow),
     ],
 )
 def test_a_page_that_cannot_be_is_an_error_before_anything_is_served(commands, options, error):
-    code, out, err = commands.run("psserver", *options)
+    code, out, err = commands.run("psserver", *options.split())
     assert (code != 0, out, err[-1][: len(error)]) == (True, [], error)
 
 
@@ -109,7 +103,7 @@ def page_of(job):
     while not (lines := [line for line in job.err if line.startswith("psworker: live page at ")]):
         assert time.monotonic() < end, job.err
         time.sleep(0.05)
-    return re.fullmatch(r"psworker: live page at (http://127\.0\.0\.1:\d+/)\?token=(pst_\S+)", lines[0]).groups()
+    return re.fullmatch(r"psworker: live page at (https?://127\.0\.0\.1:\d+/)\?token=(pst_\S+)", lines[0]).groups()
 
 
 @pytest.mark.slow
@@ -132,6 +126,22 @@ def test_a_local_cluster_shows_its_job_on_a_page_of_its_own_that_ends_with_it(co
     else:
         job.end(end)
     assert commands.wait_for_none()
+
+
+@pytest.mark.slow
+def test_the_page_of_a_local_cluster_is_for_other_machines_with_tls_only(commands):
+    script, bind = commands.script(TRAIN), ("--http", "0.0.0.0:0")
+    code, out, err = commands.run("psworker", "local", *bind, script)
+    assert (code, out, err[-1][: len(UNSAFE)]) == (2, [], UNSAFE)
+    assert commands.run("psserver", "certs", "certs")[0] == 0
+    files = ("--tls-cert", "certs/server.crt", "--tls-key", "certs/server.key", "--tls-ca", "certs/ca.crt")
+    job = commands.start("psworker", "local", *files, *bind, script)
+    http, token = page_of(job)
+    tls, bearer = trusting(commands.folder / "certs/ca.crt"), {"Authorization": f"Bearer {token}"}
+    assert request(http, "/api/job", tls=tls)[0] == 401
+    found = wait_for_job(http, lambda job: job["latest"], tls=tls, **bearer)
+    assert found["latest"]["problems"] == []
+    assert job.end(signal.SIGINT)[0] == 130
 
 
 @pytest.mark.slow

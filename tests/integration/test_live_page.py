@@ -155,6 +155,21 @@ def test_a_server_that_stops_is_not_ready_and_its_page_ends_with_it():
         request(http)
 
 
+def test_a_shard_is_written_although_what_is_served_beside_it_fails_at_its_end(tmp_path, caplog):
+    @contextmanager
+    def failing(running):
+        yield
+        raise RuntimeError("at the end")
+
+    config = ServerConfig(checkpoint_dir=tmp_path)
+    with ServerThread(config, failing) as server:
+        train(server.address, 5)
+    assert "at the end" in caplog.text
+    with served(checkpoint_dir=tmp_path) as (_, http):
+        job = wait_for(lambda: get_json(http, "/api/job"), lambda job: job["latest"] is not None)
+    assert job["latest"]["step"] == 5
+
+
 # --- who may look -----------------------------------------------------------------------------------------------------
 
 
@@ -257,6 +272,13 @@ def test_a_page_for_other_machines_needs_tls_and_known_viewers_or_insecure():
         ConfigurationError, match=r"has no TLS: give it --http-cert and --http-key; or listen on this mach"
     ):
         PageOptions("0.0.0.0:0", remedy="give it --http-cert and --http-key")
+
+
+def test_a_page_that_is_open_on_purpose_says_so_in_the_log(caplog):
+    http = PageOptions("0.0.0.0:0", insecure=True).listen()
+    with http.serving(lambda request: None):
+        assert http.url.startswith("http://127.0.0.1:")
+    assert "0.0.0.0:0 is open to other machines without TLS (--insecure): they can see the job" in caplog.text
 
 
 def test_a_monitor_for_other_machines_lets_nobody_in_if_its_servers_want_no_tokens():
