@@ -69,7 +69,7 @@ class Collector:
         with self._lock:
             points, latest, events = self._history.points(), self._latest, self._events.all()
         rest = {"latest": latest, "events": events, "findings": [] if latest is None else latest["findings"]}
-        return joined({"history": array(points), **{name: encode_in_parts(value, 4) for name, value in rest.items()}})
+        return joined({"history": array(points), **{name: encode_in_parts(value) for name, value in rest.items()}})
 
     def kinds(self) -> list[str] | None:
         """The kind of each finding; None without a guard."""

@@ -8,7 +8,7 @@ from typing import Any
 encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
-def encode_in_parts(data: Any, depth: int = 3) -> str:  # noqa: ANN401 - JSON data
+def encode_in_parts(data: Any, depth: int = 2) -> str:  # noqa: ANN401 - JSON data
     """As `encode`, with a call for each entry of its lists and objects, down to this depth.
 
     Python's encoder keeps the interpreter's lock until it is done, and the event loop of a server would wait for it.

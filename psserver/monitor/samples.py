@@ -20,6 +20,9 @@ MAX_CELLS = 20_000
 
 Json = dict[str, Any]
 
+#: By variable: pushes, and the sum of their stalenesses.
+_Row = dict[str, tuple[int, int]]
+
 
 @dataclass(frozen=True, slots=True)
 class Known:
@@ -49,7 +52,9 @@ def make_sample(job: JobStatus, time: float, at: float, before: Mapping[int, Kno
     }
     present = job.jobs[-1] if job.jobs else None
     parts = {(report.shard, variable.spec.name): variable for report in _reports(job) for variable in report.variables}
-    cells = _cells(job, intervals.values())
+    rows, columns = _rows(job, intervals.values()), _Row()
+    for row in rows.values():
+        _add(row, columns)
     return {
         "time": time,
         "step": job.global_step,
@@ -69,10 +74,10 @@ def make_sample(job: JobStatus, time: float, at: float, before: Mapping[int, Kno
         "shards": [_shard(place, answer, intervals) for place, answer in enumerate(job.answers)],
         "workers": [_worker(worker, intervals.values()) for worker in job.workers],
         "variables": [
-            {**_variable(variable, parts, intervals), "staleness": _mean(_column(variable.spec.name, cells))}
+            {**_variable(variable, parts, intervals), "staleness": _mean(columns.get(variable.spec.name))}
             for variable in job.variables
         ],
-        "matrix": _matrix(job, cells),
+        "matrix": _matrix(job, rows),
         "queues": [
             {**asdict(queue.spec), "epoch": queue.epoch, "done": queue.done, "blocks_out": queue.blocks_out}
             for queue in job.queues
@@ -136,26 +141,28 @@ class Interval:
         both = [found for one in self._now.variables if (found := self.variable(one)) is not None]
         return self.rate(sum([one[0] for one in both])), self.rate(sum([one[1] for one in both]))
 
-    def cells(self) -> Iterable[tuple[tuple[str, int], str, int, int]]:
-        """By worker with its incarnation and variable: pushes since then, and the sum of their stalenesses."""
+    def rows(self) -> Iterable[tuple[tuple[str, int], _Row]]:
+        """By worker with its incarnation: its pushes since then, by variable."""
         if self._now.detail is None or self._before.detail is None:
             return
-        old = _matrix_cells(self._before)
-        for cell, (pushes, total) in _matrix_cells(self._now).items():
-            old_pushes, old_total = old.get(cell, (0, 0))
-            if pushes > old_pushes and total >= old_total:
-                yield *cell, pushes - old_pushes, total - old_total
-
-
-def _matrix_cells(report: StatusReport) -> dict[tuple[tuple[str, int], str], tuple[int, int]]:
-    assert report.detail is not None
-    matrix = report.detail.matrix
-    return {
-        ((row.worker, row.incarnation), variable): (pushes, total)
-        for row in matrix.workers
-        for variable, pushes, total in zip(matrix.variables, row.pushes, row.sums, strict=True)
-        if pushes
-    }
+        now, old = self._now.detail.matrix, self._before.detail.matrix
+        places = {name: place for place, name in enumerate(old.variables)}
+        same = now.variables == old.variables
+        rows = {(row.worker, row.incarnation): row for row in old.workers}
+        none = (0,) * len(now.variables)
+        for row in now.workers:
+            before = rows.get((row.worker, row.incarnation))
+            old_pushes, old_sums = (none, none) if before is None else (before.pushes, before.sums)
+            if before is not None and not same:
+                old_pushes, old_sums = [
+                    tuple([counts[places[name]] if name in places else 0 for name in now.variables])
+                    for counts in (old_pushes, old_sums)
+                ]
+            changes = zip(now.variables, row.pushes, old_pushes, row.sums, old_sums, strict=True)
+            yield (
+                (row.worker, row.incarnation),
+                {name: (m - n, s - t) for name, m, n, s, t in changes if m > n and s >= t},
+            )
 
 
 def _shard(place: int, answer: ShardAnswer, intervals: Mapping[int, Interval]) -> Json:
@@ -256,37 +263,33 @@ def _rates(part: VariableStatus, interval: Interval | None) -> tuple[float | Non
     return interval.rate(found[0]), interval.rate(found[1])
 
 
-#: By variable and worker: pushes, and the sum of their stalenesses.
-_Cells = dict[str, dict[str, tuple[int, int]]]
-
-
-def _cells(job: JobStatus, intervals: Iterable[Interval]) -> _Cells:
-    """The pushes of live workers since the last sample, over all shards, by variable and worker."""
-    live = {(worker.name, worker.incarnation) for worker in job.workers if worker.state == "live"}
-    cells: _Cells = {}
+def _rows(job: JobStatus, intervals: Iterable[Interval]) -> dict[str, _Row]:
+    """The pushes of live workers since the last sample, over all shards, by worker and variable."""
+    rows: dict[str, _Row] = {worker.name: {} for worker in job.workers if worker.state == "live"}
+    incarnations = {worker.name: worker.incarnation for worker in job.workers}
     for interval in intervals:
-        for worker, variable, pushes, total in interval.cells():
-            if worker in live:
-                column = cells.setdefault(variable, {})
-                before = column.get(worker[0], (0, 0))
-                column[worker[0]] = before[0] + pushes, before[1] + total
-    return cells
+        for (worker, incarnation), row in interval.rows():
+            if worker in rows and incarnations[worker] == incarnation:
+                _add(row, rows[worker])
+    return rows
 
 
-def _column(variable: str, cells: _Cells) -> tuple[int, int]:
-    """The pushes to a variable, and the sum of their stalenesses."""
-    column = cells.get(variable, {}).values()
-    return sum([pushes for pushes, _ in column]), sum([total for _, total in column])
+def _add(row: _Row, to: _Row) -> None:
+    if not to:
+        to.update(row)
+        return
+    for variable, (pushes, total) in row.items():
+        before = to.get(variable, (0, 0))
+        to[variable] = before[0] + pushes, before[1] + total
 
 
-def _matrix(job: JobStatus, cells: _Cells) -> Json:
+def _matrix(job: JobStatus, rows: Mapping[str, _Row]) -> Json:
     """The mean staleness by worker and variable; null without a push."""
-    workers = [worker.name for worker in job.workers if worker.state == "live"]
     known = {name for report in _reports(job) for name in _matrix_variables(report)}
     variables = [variable.spec.name for variable in job.variables if variable.spec.name in known]
-    variables = variables[: MAX_CELLS // max(1, len(workers))]
-    rows = [[_mean(cells.get(variable, {}).get(worker)) for variable in variables] for worker in workers]
-    return {"workers": workers, "variables": variables, "cells": rows}
+    variables = variables[: MAX_CELLS // max(1, len(rows))]
+    cells = [[_mean(row.get(variable)) for variable in variables] for row in rows.values()]
+    return {"workers": list(rows), "variables": variables, "cells": cells}
 
 
 def _matrix_variables(report: StatusReport) -> tuple[str, ...]:
@@ -294,7 +297,7 @@ def _matrix_variables(report: StatusReport) -> tuple[str, ...]:
 
 
 def _mean(cell: tuple[int, int] | None) -> float | None:
-    return _short(cell[1] / cell[0]) if cell and cell[0] else None
+    return None if cell is None else round(cell[1] / cell[0], 3)
 
 
 def _short(value: float) -> float:

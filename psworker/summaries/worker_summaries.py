@@ -128,7 +128,7 @@ class WorkerSummaries:
         pairs: Iterable[GradientAndVariable] = (),
     ) -> None:
         """Write the point of the steps since the last one; of a step, with its optimizer, rate and gradients."""
-        began = time.perf_counter()
+        began = time.thread_time()
         self._optimizer = self._optimizer or optimizer
         norm = global_norm(pairs) if optimizer is not None else None
         point = self.recorder.point(*self._progress(), learning_rate, norm)
@@ -136,7 +136,7 @@ class WorkerSummaries:
         self._scalars = {}
         if self._events is not None:
             self.put(self._events.scalars(point.time, point.step, point.charts()))
-        self.recorder.postpone(time.perf_counter() - began)
+        self.recorder.postpone(time.thread_time() - began)
 
     def add_hyperparameters(self, values: Mapping[str, object]) -> None:
         """Add to the hyperparameters that the chief writes. `ConfigurationError` after the first step."""

@@ -35,7 +35,9 @@ class DeepMnist:
         with ExitStack() as stack:
             self.local = self._start(stack, "local", "local", *self._options, *self._script)
             self.servers = self.word_after("servers at ")
-            run = ("run", "--servers", self.servers, "--name", "worker-2", *self._script)
+            run = ["run", "--servers", self.servers, "--name", "worker-2", *self._script]
+            if "--run-dir" in self._options:
+                run[1:1] = ["--summary-dir", self._options[self._options.index("--run-dir") + 1]]
             self.killed = self._start(stack, "worker-2", *run)
             self._stack = stack.pop_all()
         return self

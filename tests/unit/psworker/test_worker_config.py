@@ -84,8 +84,15 @@ def test_credentials_are_configured_like_everything_else_and_an_empty_variable_i
         worker_config()
 
 
-def test_the_worker_of_an_embedded_job_with_checkpoints_keeps_its_name():
-    assert worker_config(checkpoint_dir="a").name == "worker-0"
+def test_the_folder_of_summaries_is_configured_like_everything_else(monkeypatch, tmp_path):
+    assert worker_config().summary_dir == ""
+    monkeypatch.setenv("PSWORKER_SUMMARY_DIR", "runs/a")
+    assert worker_config().summary_dir == "runs/a"
+    assert worker_config(summary_dir=tmp_path).summary_dir == str(tmp_path)
+
+
+def test_the_worker_of_an_embedded_job_with_checkpoints_or_summaries_keeps_its_name():
+    assert worker_config(checkpoint_dir="a").name == worker_config(summary_dir="a").name == "worker-0"
     assert worker_config(checkpoint_dir="a", name="w7").name == "w7"
     assert worker_config("h:1", checkpoint_dir="a").name == worker_config().name != "worker-0"
 

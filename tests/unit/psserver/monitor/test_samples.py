@@ -133,3 +133,14 @@ def test_two_statuses_of_one_moment_have_no_rate(seconds):
     later = report(9, workers=[worker("w0", 9)])
     sample = make_sample(job(later), 0.0, 10.0 + seconds, {0: Known(status, 10.0)})
     assert (sample["steps_per_second"], sample["workers"][0]["steps_per_second"]) == (None, None)
+
+
+def test_the_matrix_goes_on_when_a_variable_is_registered_or_leaves_the_list():
+    def status(names, counts):
+        variables = [variable(name) for name in names]
+        return job(report(1, workers=[worker("w0", 1)], variables=variables, matrix={("w0", 1): counts}))
+
+    before = status(["a", "b"], {"a": (10, 10), "b": (10, 40)})
+    after = status(["new", "b"], {"new": (5, 5), "b": (12, 50)})
+    _, sample = samples(before, after)
+    assert sample["matrix"] == {"workers": ["w0"], "variables": ["new", "b"], "cells": [[1.0, 5.0]]}
