@@ -1,5 +1,6 @@
 """The live page of a job, of its parts: collector, paths and HTTP server, in the process of a server or its own."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from pswire.guard import Guard
 from pswire.guard_actions import GuardActions
 from pswire.job_status import JobStatus
 from pswire.security.exposure import check_exposure
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +48,19 @@ class PageOptions:
 
     def __post_init__(self) -> None:
         """Check where it listens."""
-        remedy = {} if not self.remedy else {"remedy": self.remedy}
+        _ = self.exposure
+
+    @property
+    def exposure(self) -> str:
+        """The warning about a page that is open to other machines on purpose; "" without one."""
+        texts = {"risk": "see the job"} | ({"remedy": self.remedy} if self.remedy else {})
         tls = self.certificate is not None
-        check_exposure(self.bind, tls=tls, knows_callers=self.knows_callers, insecure=self.insecure, **remedy)
+        return check_exposure(self.bind, tls=tls, knows_callers=self.knows_callers, insecure=self.insecure, **texts)
 
     def listen(self) -> HttpServer:
         """A server at the address, which does not serve yet. Raises `ConfigurationError` if it cannot."""
+        if self.exposure:
+            log.warning("the live page: %s", self.exposure)
         if self.certificate is None or self.key is None:
             return HttpServer(self.bind)
         return HttpServer(self.bind, HttpCertificates(self.certificate, self.key, self.ca).context)

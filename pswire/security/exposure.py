@@ -9,7 +9,15 @@ _FILES = (
 )
 
 
-def check_exposure(bind: str, *, tls: bool, knows_callers: bool, insecure: bool, remedy: str = _FILES) -> str:
+def check_exposure(
+    bind: str,
+    *,
+    tls: bool,
+    knows_callers: bool,
+    insecure: bool,
+    remedy: str = _FILES,
+    risk: str = "read and change the job",
+) -> str:
     """The warning about a server that listens on `bind`; "" if there is nothing to warn of.
 
     `knows_callers` is whether it has tokens, or asks clients for certificates. Raises `ConfigurationError`, with the
@@ -20,7 +28,7 @@ def check_exposure(bind: str, *, tls: bool, knows_callers: bool, insecure: bool,
     missing = ["TLS"] * (not tls) + ["tokens or client certificates"] * (not knows_callers)
     if insecure:
         without = " and without ".join(missing)
-        return f"{bind} is open to other machines without {without} (--insecure): they can read and change the job"
+        return f"{bind} is open to other machines without {without} (--insecure): they can {risk}"
     lacks = " and no ".join(missing)
     raise ConfigurationError(
         f"other machines can reach {bind}, and the server has no {lacks}: {remedy}; or listen on this machine alone, "

@@ -7,7 +7,8 @@ that all workers had processed.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from psworker.runs.event_file import RunEvent
@@ -16,10 +17,10 @@ from psworker.runs.scalar_files import FIELDS, Point
 
 AXES = ("step", "time", "examples")
 #: Points of the mean over workers, at most; of the rate of the whole job, which is a difference, fewer.
-MEAN_POINTS, RATE_POINTS = 400, 100
+MEAN_POINTS, RATE_POINTS = 200, 100
 #: Kinds of events that are marked, in the order of a legend.
 MARKS = ("lost", "joined", "restored")
-#: Seconds within which several shards report the same event.
+#: Seconds within which several shards are restored together.
 _SAME = 10.0
 
 
@@ -40,43 +41,68 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class RunCurves:
-    """The curve of the whole job, those of its workers by name, and events in the range of these curves."""
+    """The curve of the whole job, one for each life of its workers by name, and events in the range of these."""
 
     name: str
     job: Curve
-    workers: dict[str, Curve]
+    workers: dict[str, tuple[Curve, ...]]
     marks: tuple[Mark, ...]
+
+
+class _Moment(NamedTuple):
+    """What has a position on an axis."""
+
+    time: float
+    step: float | None
+
+
+class _Weighted(NamedTuple):
+    """A value of a worker at a position, over so many pushes (`weight`), in a life of it."""
+
+    x: float
+    y: float
+    weight: int
+    life: int
 
 
 def run_curves(run: RunData, by: str, value: str) -> RunCurves:
     """The curves of a value of the points ("cost", or a tag) by "step", "time" or "examples".
 
     The curve of a job with one worker is that of the worker. With several it is the mean over all pushes in equal
-    ranges of the axis; for "steps_per_second" it is the rate of the global step.
+    ranges of the axis; for "steps_per_second" it is the rate of all workers together.
     """
     position = positions(run, by)
-    workers: dict[str, Curve] = {}
-    weighted: list[tuple[float, float, float]] = []
+    workers: dict[str, tuple[Curve, ...]] = {}
+    shown: list[_Weighted] = []
     for worker in run.workers:
         points = _kept(worker.points) if by == "step" else worker.points
-        located = [(position(one), one.value(value), one) for one in points]
-        shown = [(x, y) for x, y, _ in located if y is not None]
-        if not shown:
-            continue
-        workers[worker.name] = Curve(*map(tuple, zip(*sorted(shown), strict=True)))
-        steps = [points[0].steps, *(max(0, after.steps - before.steps) for before, after in pairwise(points))]
-        weighted += [(x, y, float(max(1, n))) for (x, y, _), n in zip(located, steps, strict=True) if y is not None]
+        steps = [points[0].steps, *(after.steps - before.steps for before, after in pairwise(points))]
+        weighted = [
+            _Weighted(position(one), y, max(1, count), one.life)
+            for one, count in zip(points, steps, strict=True)
+            if (y := one.value(value)) is not None
+        ]
+        if weighted:
+            lives = groupby(weighted, attrgetter("life"))
+            workers[worker.name] = tuple(_curve(life) for _, life in lives)
+            shown += weighted
     if len(workers) == 1:
-        job = next(iter(workers.values()))
+        job = _curve(shown)
     elif value == "steps_per_second":
-        job = _rate(run.points, position)
+        job = _rate(run, position)
     else:
-        job = _mean(weighted, max((len(one.x) for one in workers.values()), default=0))
-    return RunCurves(run.name, job, workers, tuple(_marks(run, by, [job, *workers.values()])))
+        job = _mean(shown, max((sum(len(life.x) for life in lives) for lives in workers.values()), default=0))
+    last = max((one.x for one in shown), default=-math.inf)
+    return RunCurves(run.name, job, workers, tuple(_marks(run, by, last)))
 
 
-def positions(run: RunData, by: str) -> Callable[[Point | RunEvent], float]:
-    """The position of a point or an event on an axis."""
+def _curve(points: Iterable[_Weighted]) -> Curve:
+    ordered = sorted(points, key=attrgetter("x"))
+    return Curve(tuple([one.x for one in ordered]), tuple([one.y for one in ordered]))
+
+
+def positions(run: RunData, by: str) -> Callable[[Point | RunEvent | _Moment], float]:
+    """The position of a point, an event or another moment on an axis."""
     if by == "step":
         return lambda one: float(one.step or 0)
     if by == "time":
@@ -100,61 +126,66 @@ def _kept(points: Sequence[Point]) -> Sequence[Point]:
     return kept[::-1]
 
 
-def _mean(points: Iterable[tuple[float, float, float]], most: int) -> Curve:
-    """The weighted means of x and y of points (x, y, weight) in equal ranges of x, `most` at most."""
-    points = sorted(points)
+def _mean(points: Sequence[_Weighted], most: int) -> Curve:
+    """The weighted means of x and y of points in equal ranges of x, `most` at most."""
     if not points:
         return Curve((), ())
-    low, high = points[0][0], points[-1][0]
+    low, high = min(one.x for one in points), max(one.x for one in points)
     count = max(1, min(most, MEAN_POINTS))
-    ranges: dict[int, list[tuple[float, float, float]]] = {}
-    for point in points:
-        number = int((point[0] - low) / (high - low) * count) if high > low else 0
+    ranges: dict[int, list[_Weighted]] = {}
+    for point in sorted(points):
+        number = int((point.x - low) / (high - low) * count) if high > low else 0
         ranges.setdefault(min(number, count - 1), []).append(point)
     x, y = [], []
     for inside in ranges.values():
-        weight = math.fsum(one[2] for one in inside)
-        x.append(math.fsum(one[0] * one[2] for one in inside) / weight)
-        y.append(math.fsum(one[1] * one[2] for one in inside) / weight)
+        weight = sum(one.weight for one in inside)
+        x.append(math.fsum(one.x * one.weight for one in inside) / weight)
+        y.append(math.fsum(one.y * one.weight for one in inside) / weight)
     return Curve(tuple(x), tuple(y))
 
 
-def _rate(points: Sequence[Point], position: Callable[[Point], float]) -> Curve:
-    """The global steps per second between moments that are evenly spread over the time of the points."""
-    if len(points) < 2 or points[-1].time <= points[0].time:
+def _rate(run: RunData, position: Callable[[_Moment], float]) -> Curve:
+    """The steps of all workers per second of activity, in equal parts of the time of their points."""
+    times = [point.time for point in run.points]
+    if len(times) < 2 or times[-1] <= times[0]:
         return Curve((), ())
-    count = min(RATE_POINTS, max(1, len(points) // 4))
-    width = (points[-1].time - points[0].time) / count
-    moments, due = [points[0]], points[0].time + width
-    for point in points:
-        if point.time >= due or point is points[-1]:
-            moments.append(point)
-            due = max(due, point.time) + width
+    count = min(RATE_POINTS, max(1, len(times) // 4))
     x, y = [], []
-    for before, after in pairwise(moments):
-        seconds, steps = after.time - before.time, after.step - before.step
-        if seconds > 0 and steps >= 0:  # steps are fewer after a return to a checkpoint
-            x.append((position(before) + position(after)) / 2)
-            y.append(steps / seconds)
+    edges = [times[0] + (times[-1] - times[0]) * number / count for number in range(count + 1)]
+    for before, after in pairwise(edges):
+        seconds = run.active_seconds(after) - run.active_seconds(before)
+        if seconds > 0:
+            middle = (before + after) / 2
+            x.append(position(_Moment(middle, run.global_step(middle))))
+            y.append((run.steps(after) - run.steps(before)) / seconds)
     return Curve(tuple(x), tuple(y))
 
 
-def _marks(run: RunData, by: str, curves: Sequence[Curve]) -> Iterable[Mark]:
-    """Events of the kinds of `MARKS` within the curves; not the first joins of the workers that the launcher starts."""
+def _marks(run: RunData, by: str, high: float) -> Iterable[Mark]:
+    """Events of the kinds of `MARKS` at positions up to `high`; not the first joins of the launcher's workers.
+
+    A worker is lost when its process has failed or its lease has expired, whichever is known first. Of joins and leases
+    shard 0 is asked, which each worker joins first.
+    """
     position = positions(run, by)
-    high = max((curve.x[-1] for curve in curves if curve.x), default=-math.inf)
-    new = {f"worker-{number}" for number in range(_workers(run))}  # of those, who have not joined yet
-    last: dict[tuple[str, str], RunEvent] = {}
+    launched = {f"worker-{number}" for number in range(_workers(run))}
+    states = dict.fromkeys(launched, "new")
+    restored = -math.inf
     for event in run.events:
-        before = last.setdefault((event.kind, event.worker), event)
-        again = before.source != event.source and event.time - before.time < _SAME
-        if not again:
-            last[event.kind, event.worker] = event
-        first = event.kind == "joined" and event.worker in new
-        if event.kind in ("joined", "lost"):
-            new.discard(event.worker)
-        if event.kind in MARKS and not again and not first and (x := position(event)) <= high:
-            yield Mark(x, event.kind, event.worker)
+        kind, worker = event.kind, event.worker
+        if kind == "ended" and event.level != "info" and worker in launched:
+            kind = "lost"
+        elif kind in ("joined", "lost") and event.source != "shard 0":
+            continue
+        if kind == "restored":
+            marked, restored = event.time - restored >= _SAME, event.time
+        elif kind in ("joined", "lost"):
+            marked = states.get(worker) != {"joined": "new", "lost": "lost"}[kind]
+            states[worker] = kind
+        else:
+            continue
+        if marked and (x := position(event)) <= high:
+            yield Mark(x, kind, worker)
 
 
 def _workers(run: RunData) -> int:

@@ -17,6 +17,7 @@ from psworker.runs.curves import Curve, Mark, RunCurves, smoothed
 try:
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogFormatter
 except ModuleNotFoundError:
     raise ConfigurationError("plots need a package that is not installed: pip install 'paramserver[plots]'") from None
 
@@ -32,6 +33,10 @@ _SHAPES = {"lost": ("X", "worker lost"), "joined": ("^", "worker joined"), "rest
 DPI = 150
 #: Workers whose lines are named at their ends; more would not be read.
 MOST_NAMES = 8
+#: Pixels between two of these names, of the height of the axes, which is some four fifths of that of the picture.
+_NAME_HEIGHT = 24
+#: Pixels beside the axes for these names: of a letter, and of the gaps.
+_NAME_WIDTH, _NAME_MARGIN = 10, 35
 
 _SETTINGS: Any = {
     "svg.fonttype": "none",  # text stays text
@@ -65,23 +70,36 @@ class Look:
     title: str = ""
 
 
+class _PlainLogFormatter(LogFormatter):
+    """Labels such as 0.3 in place of 3e-01."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:g}" if super().__call__(x, pos) else ""
+
+
 def draw(runs: Sequence[RunCurves], by: str, value: str, look: Look, kind: str) -> bytes:
     """The picture of curves of a value by an axis, as a file of this kind, "png" or "svg"."""
     with matplotlib.rc_context(_SETTINGS):
         figure = Figure(figsize=(look.width / DPI, look.height / DPI), dpi=DPI, layout="constrained")
         axes = figure.add_subplot()
-        for number, run in enumerate(runs):
-            _draw_run(axes, run, number, look, alone=len(runs) == 1)
-        _draw_marks(axes, runs, look)
         axes.set_xlabel(_AXES[by])
         axes.set_ylabel(_VALUES.get(value, value))
         axes.margins(x=0.01)
+        if by != "time":
+            axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}" if x == int(x) else f"{x:g}")
         if look.log:
             axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(_PlainLogFormatter(labelOnlyBase=False))
+            axes.yaxis.set_minor_formatter(_PlainLogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.5)))
+        for number, run in enumerate(runs):
+            _draw_run(axes, run, number, look, alone=len(runs) == 1)
+        _draw_marks(axes, runs, look)
+        if look.workers and len(runs) == 1 and len(runs[0].workers) <= MOST_NAMES:
+            _name_workers(figure, axes, runs[0], look)
         if look.title:
             axes.set_title(look.title)
         if len(runs) > 1 or look.workers or any(run.marks for run in runs):
-            axes.legend()
+            figure.legend(loc="outside upper left", ncols=max(1, look.width // 300))
         file = io.BytesIO()
         metadata = {"Software": None} if kind == "png" else {"Date": None, "Creator": "paramserver"}
         figure.savefig(file, format=kind, dpi=DPI, metadata=metadata)
@@ -91,25 +109,59 @@ def draw(runs: Sequence[RunCurves], by: str, value: str, look: Look, kind: str) 
 def _draw_run(axes: "Axes", run: RunCurves, number: int, look: Look, *, alone: bool) -> None:
     """The curve of a run, below it those of its workers; each line has an id in an SVG file."""
     color, style = COLORS[number % len(COLORS)], _STYLES[number % len(_STYLES)]
-    if look.workers and len(run.workers) > 1:
+    several = look.workers and len(run.workers) > 1
+    if several:
         _draw_workers(axes, run, color, look, alone=alone)
-    label = f"{run.name} (all workers)" if look.workers and len(run.workers) > 1 else run.name
     shown = smoothed(run.job, look.smooth)
-    if look.smooth:
-        axes.plot(*run.job, color=color, linewidth=0.8, alpha=0.3, gid=f"{run.name} unsmoothed")
-    axes.plot(*shown, color=color, linestyle=style, linewidth=1.8, label=label, gid=run.name, zorder=3, **_dot(shown))
+    if look.smooth and not several:
+        axes.plot(*run.job, color=color, linewidth=0.7, alpha=0.3, gid=f"{run.name} unsmoothed")
+    label = f"{run.name}, all workers" if several else run.name
+    axes.plot(*shown, color=color, linestyle=style, linewidth=1.6, label=label, gid=run.name, zorder=3, **_dot(shown))
+
+
+def _worker_color(place: int) -> str:
+    """The colour of a worker of the only run, which is black."""
+    return COLORS[1 + place % (len(COLORS) - 1)]
 
 
 def _draw_workers(axes: "Axes", run: RunCurves, color: str, look: Look, *, alone: bool) -> None:
-    """Thin lines; of one run each in a colour of its own and with its name at its end."""
-    for place, (name, curve) in enumerate(run.workers.items()):
-        own = COLORS[1 + place % (len(COLORS) - 1)] if alone else color
-        label = f"{run.name}: its workers" if not alone and place == 0 else None
-        shown = smoothed(curve, look.smooth)
-        axes.plot(*shown, color=own, linewidth=0.8, alpha=0.7, label=label, gid=f"{run.name} {name}", **_dot(shown))
-        if alone and place < MOST_NAMES:
-            end = (shown.x[-1], shown.y[-1])
-            axes.annotate(name, end, (4, 0), textcoords="offset points", color=own, fontsize=8, va="center")
+    """Thin lines, one for each life of a worker; of the only run each worker has a colour of its own."""
+    label = None if alone else f"{run.name}, each worker"
+    for place, (name, lives) in enumerate(run.workers.items()):
+        own = _worker_color(place) if alone else color
+        for number, life in enumerate(lives, 1):
+            shown, gid = smoothed(life, look.smooth), f"{run.name} {name} life {number}"
+            axes.plot(*shown, color=own, linewidth=0.8, alpha=0.7, label=label, gid=gid, **_dot(shown))
+            label = None
+
+
+def _name_workers(figure: Figure, axes: "Axes", run: RunCurves, look: Look) -> None:
+    """The name of each worker beside the picture, at the height of its line's end, or near it."""
+    axes.autoscale_view()  # or the heights below are those of before the lines were drawn
+    ends = []
+    for place, (name, lives) in enumerate(run.workers.items()):
+        shown = smoothed(lives[-1], look.smooth)
+        end = shown.x[-1], shown.y[-1]
+        height = axes.transAxes.inverted().transform(axes.transData.transform(end))[1]
+        ends.append((float(height), end, name, _worker_color(place)))
+    lowest = -1.0
+    for height, end, name, color in sorted(ends):
+        lowest = max(height, lowest + _NAME_HEIGHT / look.height)
+        text = axes.annotate(
+            name,
+            end,
+            xytext=(1.03, lowest),
+            textcoords="axes fraction",
+            color=color,
+            fontsize=8,
+            verticalalignment="center",
+            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 0},
+            annotation_clip=False,
+        )
+        text.set_in_layout(False)  # its room is kept here: the layout does not know where it will be
+    room = (_NAME_MARGIN + _NAME_WIDTH * max(len(name) for name in run.workers)) / look.width
+    if (layout := figure.get_layout_engine()) is not None:
+        layout.set(rect=(0, 0, 1 - min(0.4, room), 1))  # type: ignore[call-arg]  # that of "constrained"
 
 
 def _dot(curve: Curve) -> dict[str, Any]:

@@ -5,10 +5,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple
 
 from psworker.runs.event_file import RunEvent, read_events
 from psworker.runs.run_file import Run, read_run
 from psworker.runs.scalar_files import Point, WorkerScalars, read_scalars
+
+
+class _Counts(NamedTuple):
+    """What a worker had done at its points, and nothing at the beginning of the run."""
+
+    times: list[float]
+    steps: list[int]
+    examples: list[int]
 
 
 @dataclass(eq=False)
@@ -34,12 +43,24 @@ class RunData:
 
     def examples(self, time: float) -> float:
         """Examples that all workers had processed at a time since 1970, between the points of each in proportion."""
-        return sum(_interpolated(times, counts, time) for times, counts in self._examples)
+        return sum(_interpolated(counts.times, counts.examples, time) for counts in self._counts)
+
+    def steps(self, time: float) -> float:
+        """Steps of all workers, in the same way."""
+        return sum(_interpolated(counts.times, counts.steps, time) for counts in self._counts)
+
+    def global_step(self, time: float) -> float:
+        """The global step at a time since 1970, between those of the workers' points in proportion."""
+        return _interpolated(self._times, [point.step for point in self.points], time) if self.points else 0.0
 
     @cached_property
     def points(self) -> list[Point]:
         """The points of all workers, in the order of time."""
         return sorted((point for worker in self.workers for point in worker.points), key=lambda point: point.time)
+
+    @cached_property
+    def _times(self) -> list[float]:
+        return [point.time for point in self.points]
 
     @cached_property
     def _lives(self) -> tuple[list[float], list[float]]:
@@ -48,10 +69,14 @@ class RunData:
         return [one.begin for one in lives], [0.0, *accumulate(one.seconds for one in lives[:-1])]
 
     @cached_property
-    def _examples(self) -> list[tuple[list[float], list[int]]]:
+    def _counts(self) -> list[_Counts]:
         begin = self.run.lives[0].begin
         return [
-            ([begin, *(one.time for one in worker.points)], [0, *(one.examples for one in worker.points)])
+            _Counts(
+                [begin, *(one.time for one in worker.points)],
+                [0, *(one.steps for one in worker.points)],
+                [0, *(one.examples for one in worker.points)],
+            )
             for worker in self.workers
         ]
 

@@ -22,7 +22,8 @@ class Point:
         time: seconds since 1970.
         step: the global step; `steps`: those of this worker, and `examples`, both cumulative over all its lives.
         cost, staleness: the means over its pushes since its last point; None if there were none.
-        scalars: those of the program, by tag (`session.summary.scalar`).
+        scalars: those of the program, by tag.
+        life: of the worker, from 1: a worker that is started again begins another one.
     """
 
     time: float
@@ -36,6 +37,7 @@ class Point:
     learning_rate: float | None = None
     gradient_norm: float | None = None
     scalars: dict[str, float] = field(default_factory=dict)
+    life: int = 1
 
     def value(self, name: str) -> float | None:
         """The value of a field, such as "cost", or else of a tag; None where there is none, or it is not finite."""
@@ -70,14 +72,13 @@ def read_scalars(folder: Path) -> tuple[list[WorkerScalars], list[str]]:
 
 def _read(name: str, lines: JsonLines) -> tuple[str, list[Point]]:
     points: list[Point] = []
-    steps, examples, dropped = 0, 0, 0  # of the lives before
+    before, life = Point(0.0, 0), 0  # the last one of the lives before
     for number, data in lines:
         if "worker" in data:
-            name = str(data["worker"])
-            if points:
-                steps, examples, dropped = points[-1].steps, points[-1].examples, points[-1].dropped or 0
+            name, life = str(data["worker"]), life + 1
+            before = points[-1] if points else before
             continue
-        point = _point(data, steps, examples, dropped)
+        point = _point(data, before, life)
         if point is None:
             lines.bad(number)
         else:
@@ -86,7 +87,7 @@ def _read(name: str, lines: JsonLines) -> tuple[str, list[Point]]:
     return name, points
 
 
-def _point(data: dict[str, Any], steps: int, examples: int, dropped: int) -> Point | None:
+def _point(data: dict[str, Any], before: Point, life: int) -> Point | None:
     """A point, whose counts are added to those of earlier lives; None if it has no moment."""
     time, step = _number(data.get("time")), _number(data.get("step"))
     if time is None or step is None:
@@ -96,9 +97,10 @@ def _point(data: dict[str, Any], steps: int, examples: int, dropped: int) -> Poi
     return Point(
         time=time,
         step=int(step),
-        steps=steps + int(_number(data.get("steps")) or 0),
-        examples=examples + int(_number(data.get("examples")) or 0),
-        dropped=None if drops is None else dropped + int(drops),
+        steps=before.steps + int(_number(data.get("steps")) or 0),
+        examples=before.examples + int(_number(data.get("examples")) or 0),
+        dropped=None if drops is None else (before.dropped or 0) + int(drops),
+        life=life,
         **{name: _number(data.get(name)) for name in FIELDS if name != "dropped"},
         scalars={str(tag): float(value) for tag, value in tags.items() if _number(value) is not None}
         if isinstance(tags, dict)

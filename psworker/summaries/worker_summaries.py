@@ -61,6 +61,7 @@ class WorkerSummaries:
         options: Mapping[str, object],
     ) -> None:
         self.recorder = Recorder()
+        self._process = os.getpid()
         self.graph_is_due = True  # that of the first gradient
         self._client, self._progress, self._options = client, progress, options
         self._scalars: dict[str, float] = {}  # of the program, since the last point
@@ -81,7 +82,7 @@ class WorkerSummaries:
         sender, step = client.sender, self.global_step
         name = _file_name(sender.worker)
         life = {"worker": sender.worker, "incarnation": sender.incarnation, "number": number}
-        life |= {"time": time.time(), "process": os.getpid()}
+        life |= {"time": time.time(), "process": self._process}
         first_line = folder / "scalars" / f"{name}.jsonl", json_line(life)
         self._lines = OutputFile(lambda: first_line, lines=True)
         self._run = OutputFile(partial(self._begin, folder / "tensorboard" / name, lambda: step))
@@ -160,7 +161,9 @@ class WorkerSummaries:
         return record
 
     def close(self, *, failed: bool) -> None:
-        """Write the last point, and what is still to be written; raises nothing."""
+        """Write the last point, and what is still to be written; raises nothing. Not in a fork: it has no threads."""
+        if os.getpid() != self._process:
+            return
         if self.recorder.has_new_steps or self._scalars:
             self.write_point()
         if self._watch is not None:

@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ class OutputFile:
 
     def __init__(self, begin: Callable[[], tuple[Path, bytes]], *, lines: bool = False) -> None:
         self._begin, self._lines = begin, lines
-        self._descriptor: int | None = None
+        self._file: FileIO | None = None
         self._path = Path()
         self._failed = False
 
@@ -38,13 +39,13 @@ class OutputFile:
         if self._failed:
             return
         try:
-            if self._descriptor is None:
+            if self._file is None:
                 path, header = self._begin()
                 data = self._open(path) + header + data
-            assert self._descriptor is not None
+            assert self._file is not None
             left = memoryview(data)
             while left:
-                left = left[os.write(self._descriptor, left) :]
+                left = left[self._file.write(left) :]
         except OSError as error:
             self._failed = True
             self.close()
@@ -52,17 +53,19 @@ class OutputFile:
 
     def close(self) -> None:
         """Close the file."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def _open(self, path: Path) -> bytes:
         """Open the file; returns what ends an unfinished line in it."""
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        size = os.fstat(self._descriptor).st_size
-        return b"\n" if self._lines and size and os.pread(self._descriptor, 1, size - 1) != b"\n" else b""
+        self._file = path.open("ab+", buffering=0)
+        if not self._lines or not self._file.tell():
+            return b""
+        self._file.seek(-1, os.SEEK_END)
+        return b"" if self._file.read(1) == b"\n" else b"\n"
 
 
 class BackgroundWriter:

@@ -259,6 +259,13 @@ def test_a_page_for_other_machines_needs_tls_and_known_viewers_or_insecure():
         PageOptions("0.0.0.0:0", remedy="give it --http-cert and --http-key")
 
 
+def test_a_page_that_is_open_on_purpose_says_so_in_the_log(caplog):
+    http = PageOptions("0.0.0.0:0", insecure=True).listen()
+    with http.serving(lambda request: None):
+        assert http.url.startswith("http://127.0.0.1:")
+    assert "0.0.0.0:0 is open to other machines without TLS (--insecure): they can see the job" in caplog.text
+
+
 def test_a_monitor_for_other_machines_lets_nobody_in_if_its_servers_want_no_tokens():
     with ServerThread() as server, monitored([server.address], known_callers=True) as http:
         status, _, body = request(http, "/", Authorization=f"Bearer {new_token()}")

@@ -344,6 +344,18 @@ def test_the_files_of_a_worker_stay_in_the_folder_whatever_its_name_is(tmp_path,
     assert lines(tmp_path / "run", file)[0]["worker"] == name
 
 
+def test_a_fork_of_the_process_that_leaves_the_session_writes_nothing_and_asks_for_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("psworker.summaries.writing.INTERVAL", 1000.0)
+    with ps.session(summary_dir=tmp_path) as session:
+        train(session, ps.Variable(START, name="W"), 1, ps.GradientDescent(0.1))
+        with monkeypatch.context() as forked:
+            forked.setattr("os.getpid", lambda: -1)
+            forked.setattr(session._client, "status", None)
+            session._summaries.close(failed=False)
+        assert [*(tmp_path / "scalars").iterdir()] == []
+    assert len(lines(tmp_path)) == 2
+
+
 def test_a_folder_that_cannot_be_used_is_refused_when_the_session_is_opened(tmp_path):
     (tmp_path / "file").touch()
     session = ps.session(summary_dir=tmp_path / "file")

@@ -18,7 +18,7 @@ def test_the_curve_of_one_worker_has_the_points_of_its_file(make_run):
     lines = [point(n / 10, 3 * n, rng.random(), examples=60 * n, gradient_norm=2.0) for n in range(1, 600)]
     run = read_run_data(make_run(points={"worker-0": lines}))
     steps = run_curves(run, "step", "cost")
-    assert steps.job == steps.workers["worker-0"]
+    assert (steps.job,) == steps.workers["worker-0"]
     assert steps.job == Curve(tuple(3.0 * n for n in range(1, 600)), tuple(line["cost"] for line in lines))
     assert run_curves(run, "time", "cost").job.x == pytest.approx([n / 10 for n in range(1, 600)], abs=1e-6)
     assert run_curves(run, "examples", "cost").job.x == pytest.approx([60.0 * n for n in range(1, 600)])
@@ -29,7 +29,7 @@ def test_the_mean_over_workers_weighs_each_point_with_its_pushes(make_run):
     fast = [point(1, 30, 1.0, steps=30), point(2, 90, 0.5, steps=80)]
     slow = [point(1.5, 60, 4.0, steps=10), point(2, 100, 2.0, steps=20)]
     curves = run_curves(read_run_data(make_run(points={"worker-0": fast, "worker-1": slow})), "step", "cost")
-    assert curves.workers["worker-1"] == Curve((60.0, 100.0), (4.0, 2.0))
+    assert curves.workers["worker-1"] == (Curve((60.0, 100.0), (4.0, 2.0)),)
     # two ranges, 30 to 65 and from there to 100; pushes of the points: 30 and 10, then 50 and 10
     assert curves.job.x == pytest.approx(((30 * 30 + 10 * 60) / 40, (50 * 90 + 10 * 100) / 60))
     assert curves.job.y == pytest.approx(((30 * 1.0 + 10 * 4.0) / 40, (50 * 0.5 + 10 * 2.0) / 60))
@@ -48,9 +48,9 @@ def test_the_mean_of_long_runs_has_a_bounded_number_of_points_and_the_mean_of_al
     assert np.mean(curve.y) == pytest.approx(np.mean(everything), abs=0.01)
 
 
-def test_the_rate_of_a_job_is_that_of_the_global_step_whatever_each_worker_has(make_run):
+def test_the_rate_of_a_job_is_that_of_all_workers_together(make_run):
     points = {
-        f"worker-{worker}": [point(n / 10, 20 * n, steps_per_second=100.0) for n in range(1, 100)]
+        f"worker-{worker}": [point(n / 10, 20 * n, steps=10 * n, steps_per_second=100.0) for n in range(1, 100)]
         for worker in range(2)
     }
     rates = run_curves(read_run_data(make_run(points=points)), "time", "steps_per_second").job.y
@@ -71,6 +71,8 @@ def test_time_is_that_in_which_the_run_was_active_and_steps_that_were_done_again
     again = [point(1000 + n, 21 + 10 * n, 2.0, steps=10 * n, examples=n) for n in range(1, 7)]
     write_points(folder, "worker-0", again)
     run = read_run_data(folder)
+    (one, two) = run_curves(run, "time", "cost").workers["worker-0"]
+    assert (set(one.y), set(two.y)) == ({1.0}, {2.0}), "a line for each life"
     assert run_curves(run, "step", "cost").job == Curve(
         (10.0, 20.0, 30.0, 31.0, 41.0, 51.0, 61.0, 71.0, 81.0), (1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0)
     )
@@ -90,20 +92,25 @@ def test_lost_later_joined_and_restored_are_marked_and_what_happens_at_the_start
         ("joined", "worker-0", 0, 0),
         ("joined", "worker-1", 0.1, 1),
         ("epoch", "", 1, 10),
-        ("lost", "worker-1", 3, 30),
+        ("ended", "worker-1", 2, 20, {"source": "launcher", "level": "warning"}),
+        ("lost", "worker-1", 3, 30),  # the same death
         ("lost", "worker-1", 3.2, 30, other),
         ("joined", "worker-1", 5, 50),
         ("joined", "worker-1", 5.1, 50, other),
         ("joined", "helper", 6, 60),
         ("restored", "", 7, 70),
+        ("restored", "", 7.5, 75, other),
+        ("lost", "helper", 8, 80),
+        ("ended", "worker-0", 8.5, 85, {"source": "launcher"}),
+        ("ended", "server-0", 8.5, 85, {"source": "launcher", "level": "warning"}),
         ("lost", "worker-1", 99, 500),  # after the last point
     ]
     points = {"worker-0": [point(n, 10 * n, 1.0) for n in range(1, 10)]}
     run = read_run_data(make_run(points=points, events=events, workers=2))
-    marks = [Mark(30, "lost", "worker-1"), Mark(50, "joined", "worker-1"), Mark(60, "joined", "helper")]
-    marks.append(Mark(70, "restored", ""))
+    marks = [Mark(20, "lost", "worker-1"), Mark(50, "joined", "worker-1"), Mark(60, "joined", "helper")]
+    marks += [Mark(70, "restored", ""), Mark(80, "lost", "helper")]
     assert list(run_curves(run, "step", "cost").marks) == marks
-    assert [mark.x for mark in run_curves(run, "time", "cost").marks] == pytest.approx([3, 5, 6, 7])
+    assert [mark.x for mark in run_curves(run, "time", "cost").marks] == pytest.approx([2, 5, 6, 7, 8])
 
 
 def test_a_moving_average_is_that_of_tensorboard(make_run):

@@ -3,15 +3,24 @@
 import logging
 import os
 import sys
+import time
 
 import pytest
 
 from psworker.summaries import writing
 from psworker.summaries.writing import BackgroundWriter, OutputFile
+from tests.commands import BOUND
 
 
 def output(path, header=b"", **options):
     return OutputFile(lambda: (path, header), **options)
+
+
+def wait_until(condition):
+    end = time.monotonic() + BOUND
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
 
 
 @pytest.fixture
@@ -22,14 +31,16 @@ def writer():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/dev/full")
-def test_a_full_disk_ends_its_file_with_one_warning_and_no_other(writer, tmp_path, caplog):
+def test_a_full_disk_ends_its_file_with_one_warning_and_no_other(monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(writing, "INTERVAL", 0.001)
+    writer = BackgroundWriter()
     full, other = tmp_path / "full", tmp_path / "deep" / "other"
     full.symlink_to("/dev/full")
     files = output(full), output(other, b"begin ")
     for piece in (b"a", b"b"):
         for file in files:
             writer.put(file, piece)
-        writer._write({})  # as the thread does
+        wait_until(lambda: not writer._waiting)
     writer.close()
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
         f"summaries: {full} ends here, and training goes on: No space left on device"
