@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from pswire.logs import shortened
 from psworker.launch.display.dashboard import MOST_NOTES, Note, dashboard
 from psworker.launch.display.plain import Display
 from psworker.launch.processes import Stream
@@ -46,9 +47,9 @@ class LiveDisplay(Display):
         return super().__enter__()
 
     def lines(self, name: str, stream: Stream, lines: Sequence[str]) -> None:
-        """Print lines above the picture."""
+        """Print lines above the picture, those of logs in a short form."""
         with self._at_once():
-            super().lines(name, stream, lines)
+            super().lines(name, stream, [shortened(line) if stream == "stderr" else line for line in lines])
 
     def note(self, text: str) -> None:
         """Replace the picture."""
