@@ -160,7 +160,7 @@ export class StalenessChart {
     const left = area.right + 14;
     const { traffic, muted } = theme();
     const most = Math.max(...now) || 1;
-    const room = width - left - 36;
+    const room = width - left - 46;
     context.textAlign = "left";
     context.textBaseline = "middle";
     for (let band = 0; band < rows; band += 1) {

@@ -19,6 +19,11 @@ export function goneWord(job, name) {
   return job.isGone(name) ? (job.worker(name)?.state ?? "gone") : "";
 }
 
+/** Whether a row of the heat map has no value: the worker has not pushed for some time. */
+function isSilent({ staleness: { variables, values } }, line) {
+  return values.subarray(line * variables.length, (line + 1) * variables.length).every(Number.isNaN);
+}
+
 /** The stalest cells, the most stale first: {worker, variable, value}. */
 export function stalest(job, wanted) {
   const { workers, variables, values } = job.staleness;
@@ -43,12 +48,16 @@ export class HeatMapCard extends ChartCard {
       if (!worst) return `Staleness by worker and variable: no pushes in the last seconds.${lost}`;
       return `Staleness by worker and variable: the stalest is ${worst.worker} on ${worst.variable} with ${fixed(worst.value)}.${lost}`;
     };
-    const note = "updates that the pushes since the last sample had missed, mean";
+    const note = "updates that a push had missed, mean of the last second";
     super("Staleness by worker × variable", "wide", note, told, table, () => table.update());
     this._job = job;
     this.chart = new HeatMap(
       this.canvas,
-      () => ({ ...job.staleness, gone: job.staleness.workers.map((name) => goneWord(job, name)) }),
+      () => {
+        const { workers } = job.staleness;
+        const gone = workers.map((name) => goneWord(job, name));
+        return { ...job.staleness, gone, notes: gone.map((word, line) => word || (isSilent(job, line) ? "no push" : "")) };
+      },
       (worker, variable) => {
         location.hash = worker === null ? linkTo("variable", variable) : linkTo("worker", worker);
       },
