@@ -55,6 +55,7 @@ def _workers(count: int) -> tuple[str, ...]:
 _EDGE = ("--learning-rate", "0.2", "--steps", "2000")
 _MOMENTUM = ("--learning-rate", "0.02", "--momentum", "0.9", "--steps", "2000")
 _SCALE = ("--fault", "scale", "--scale", "30", "--fault-at", "150", "--steps", "1500")
+_SHARDED = ("--sharded", "--steps", "3000", "--pause", "0.025")
 _NARROW = ("--learning-rate", "0.0005", "--steps", "3000", "--pause", "0.005")
 
 #: Each failure: the jobs that fail, that train, and with the remedies.
@@ -90,8 +91,8 @@ DEMOS = {
         ),
     ),
     "data": (
-        Job("the reader of 1 of 3 hangs", _workers(3), ("--fault", "hang", "--steps", "4000", "--pause", "0.025")),
-        Job("all 3 read", _workers(3), ("--steps", "4000", "--pause", "0.025")),
+        Job("the reader of 1 of 3 hangs", _workers(3), ("--fault", "hang", *_SHARDED)),
+        Job("all 3 read", _workers(3), _SHARDED),
     ),
     "rounding": (
         Job("float16, rate 0.0005", _workers(2), ("--dtype", "float16", *_NARROW)),
