@@ -52,25 +52,22 @@ def lines(folder, worker):
 
 @contextmanager
 def tensorboard(folder):
-    """TensorBoard itself; a function that returns its answer as soon as it fits, since it loads one file after another."""
-    port = free_address().rpartition(":")[2]
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--port", port, "--load_fast=false"]
+    """TensorBoard itself; a function that returns its answer as soon as it fits: it loads one file after another."""
+    host, port = free_address().split(":")
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--host", host, "--port", port]
 
     def ask(path, fits):
         answers = []
 
         def is_there():
-            with (
-                suppress(OSError),
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/data/{path}", timeout=BOUND) as file,
-            ):
-                answers[:] = [file.read().decode()]
+            with suppress(OSError), urllib.request.urlopen(f"http://{host}:{port}/data/{path}", timeout=BOUND) as got:
+                answers[:] = [got.read().decode()]
             return bool(answers) and fits(answers[0])
 
         wait_until(is_there, lambda: answers)
         return answers[0]
 
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment()) as server:
+    with subprocess.Popen([*command, "--load_fast=false"], stderr=subprocess.DEVNULL, env=environment()) as server:
         try:
             yield ask
         finally:
@@ -123,7 +120,7 @@ def test_a_run_has_the_job_and_its_workers_in_tensorboard_and_a_killed_worker_ke
     assert {found["fc/kernel"][-1], found["fc/bias"][-1]} == {"/shard:0", "/shard:1"}
 
     with tensorboard(run / "tensorboard") as ask:
-        ask("runs", lambda answer: json.loads(answer) == ["cluster", "worker-0", "worker-1", "worker-2"])
+        ask("runs", lambda answer: sorted(json.loads(answer)) == ["cluster", "worker-0", "worker-1", "worker-2"])
         kernel = re.compile(r'name: "fc/kernel"\s+op: "variable"\s+device: "/shard:0"')
         ask("plugin/graphs/graph?run=cluster&conceptual=false", kernel.search)
         answer = ask(f"plugin/hparams/session_groups?request={SESSION_GROUPS}", lambda answer: "SUCCESS" in answer)
