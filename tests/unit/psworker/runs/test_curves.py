@@ -91,6 +91,7 @@ def test_lost_later_joined_and_restored_are_marked_and_what_happens_at_the_start
     events = [
         ("joined", "worker-0", 0, 0),
         ("joined", "worker-1", 0.1, 1),
+        ("joined", "outsider", 0.2, 0),
         ("epoch", "", 1, 10),
         ("ended", "worker-1", 2, 20, {"source": "launcher", "level": "warning"}),
         ("lost", "worker-1", 3, 30),  # the same death
