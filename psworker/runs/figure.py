@@ -148,9 +148,10 @@ def _name_workers(figure: Figure, axes: "Axes", run: RunCurves, look: Look) -> N
         if across > _REACHES_END:
             ends.append((float(height), end, name, _worker_color(place)))
         else:
-            style: dict[str, Any] = {"color": _worker_color(place), "fontsize": 8, "verticalalignment": "bottom"}
-            axes.plot(*end, marker="o", markersize=3, color=_worker_color(place))
-            axes.annotate(name, end, xytext=(4, 2), textcoords="offset points", **style)
+            style: dict[str, Any] = {"color": _worker_color(place), "fontsize": 8, "zorder": 5}
+            style["bbox"] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0}
+            axes.plot(*end, marker="o", markersize=4, color=_worker_color(place), zorder=5)
+            axes.annotate(name, end, xytext=(0, 14), textcoords="offset points", ha="center", **style)
     lowest = -1.0
     for height, end, name, color in sorted(ends):
         lowest = max(height, lowest + _NAME_HEIGHT / look.height)
