@@ -7,8 +7,9 @@ from pathlib import Path
 
 from tests.tools.screenshots.training import LEASE, DeepMnist, wait_until
 
-#: The steps after which a worker is slowed, and one killed, and after which the run ends.
-SLOWED, KILLED, LAST = 400, 800, 1400
+#: The steps after which a worker is slowed, and one killed, and after which the run ends: before the program evaluates
+#: its model, which would take the slowed worker a minute.
+SLOWED, KILLED, LAST = 300, 600, 980
 
 
 def take(images: Path, folder: Path) -> None:
