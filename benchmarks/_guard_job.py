@@ -43,11 +43,11 @@ class Network:
         return x
 
 
-def spoilt(images, fault: str):
+def spoilt(images, fault: str, scale: float):
     """What a worker with this fault reads in place of these images."""
     match fault:
-        case "scale":  # bytes that nobody has divided by 255, and then some: 16 bits
-            return images * np.float32(65535)
+        case "scale":  # such as bytes that nobody has divided by 255
+            return images * np.float32(scale)
         case "nan":
             return images * np.float32(math.nan)
         case "hang":
@@ -65,6 +65,7 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=0.02)
     parser.add_argument("--fault", choices=["none", "scale", "nan", "hang"], default="none", help="of worker-1")
     parser.add_argument("--fault-at", type=int, default=60, help="the push of worker-1 with the first fault")
+    parser.add_argument("--scale", type=float, default=255, help="of its images, with the fault scale")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     ps.set_random_seed(options.seed)
@@ -80,7 +81,7 @@ def main() -> None:
     with ps.session() as session:
         for number, batch in enumerate(session.batches(mnist.train, BATCH, 100, seed=options.seed), 1):
             images = batch.image.astype(options.dtype)
-            loss = cost(batch, spoilt(images, fault) if number >= options.fault_at else images)
+            loss = cost(batch, spoilt(images, fault, options.scale) if number >= options.fault_at else images)
             pairs = optimizer.compute_gradients(loss)
             time.sleep(options.pause)
             optimizer.apply_gradients(pairs)

@@ -74,11 +74,16 @@ class GuardActions:
         """Those that are open now."""
         return self._guard.findings
 
-    def observe(self, job: JobStatus, seconds: float) -> list[Finding]:
-        """Take the status of the job at this time, and act; the findings that open with it. Raises nothing."""
-        opened = self._guard.observe(job, seconds)
+    def observe(self, job: JobStatus, seconds: float, *, last: bool = False) -> list[Finding]:
+        """Take the status of the job at this time, and act; the findings that open with it. Raises nothing.
+
+        The `last` status is that of a job that has failed: nothing is done any more.
+        """
+        opened = self._guard.observe(job, seconds, last=last)
         for finding in opened:
             self._report(finding)
+        if last:
+            return opened
         errors = [one for one in opened if one.level == "error"]
         if errors and self._interventions is not None and not self._ended and not job.stopped:
             self._act(min(errors, key=lambda one: one.step), self._interventions)

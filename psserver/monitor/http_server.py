@@ -291,9 +291,10 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             target = urlsplit(self.path)
             query = dict(reversed(parse_qsl(target.query, keep_blank_values=True, max_num_fields=20)))
-            return self.server.respond(Request(target.path, query, self.headers, self.certified))
         except ValueError:
             return sentence(HTTPStatus.BAD_REQUEST, "the address of the request cannot be read")
+        try:
+            return self.server.respond(Request(target.path, query, self.headers, self.certified))
         except Exception:
             log.exception("the HTTP server failed on a request for %.100s", self.path.partition("?")[0])
             return sentence(HTTPStatus.INTERNAL_SERVER_ERROR, "the server failed on this request: see its log")

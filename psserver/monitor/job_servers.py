@@ -1,6 +1,8 @@
 """The servers of a job, as a monitor calls them: for their status, and to check the tokens of viewers."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
 
 import grpc
 
@@ -61,12 +63,16 @@ class JobServers:
         return True
 
     def _check(self, token: str) -> None:
+        """Ask all servers at once; the first one that knows decides."""
         problems = []
-        for address in self._addresses:
-            with open_channel(address, self._credentials, token) as channel:
-                stub = ParameterServerStub(channel)  # type: ignore[no-untyped-call]
+        with ExitStack() as stack:
+            calls = [
+                self._status(stack.enter_context(open_channel(one, self._credentials, token)))
+                for one in self._addresses
+            ]
+            for address, call in zip(self._addresses, calls, strict=True):
                 try:
-                    stub.Status(encode(_SMALL, InlineSender()), timeout=TIMEOUT)
+                    call.result()
                 except grpc.RpcError as refusal:
                     error: ParamServerError = error_from(refusal, address, self._credentials)
                     if refusal.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
@@ -75,3 +81,7 @@ class JobServers:
                 else:
                     return
         raise Unavailable(f"no server of the job answers: {'; '.join(problems)}")
+
+    def _status(self, channel: grpc.Channel) -> Any:  # noqa: ANN401 - grpc has no types
+        stub = ParameterServerStub(channel)  # type: ignore[no-untyped-call]
+        return stub.Status.future(encode(_SMALL, InlineSender()), timeout=TIMEOUT)

@@ -147,7 +147,10 @@ async def _serve(
         guard.close()
         executor.close()
         await server.stop(config.grace)
-        await asyncio.to_thread(others.close)  # it may wait for a status
+        try:
+            await asyncio.to_thread(others.close)  # it may wait for a status
+        except Exception:
+            log.exception("what is served beside the shard failed at its end; the shard is written down")
         ticking.cancel()
         report = await executor.step(Status())
         await executor.shutdown()

@@ -54,9 +54,12 @@ class Guard:
         self._evidence.clear()
         self._history.forget()
 
-    def observe(self, job: JobStatus, seconds: float) -> list[Finding]:
-        """Take the status of the job at this time; the findings that open with it."""
-        if not self._history.add(job, seconds):
+    def observe(self, job: JobStatus, seconds: float, *, last: bool = False) -> list[Finding]:
+        """Take the status of the job at this time; the findings that open with it.
+
+        For the `last` status of a job that has failed, findings need not last.
+        """
+        if not self._history.add(job, seconds, at_once=last):
             return []
         for key, one in list(self._evidence.items()):
             if seconds - one.last >= (CLOSES_AFTER if one.opened else OPENS_AFTER[one.finding.kind]):
@@ -66,7 +69,8 @@ class Guard:
             key = found.kind, found.worker
             one = self._evidence.setdefault(key, _Evidence(found, seconds, seconds))
             one.last = seconds
-            if one.opened or seconds - one.since < OPENS_AFTER[found.kind] or len(self.findings) >= MAX_OPEN:
+            lasted = last or seconds - one.since >= OPENS_AFTER[found.kind]
+            if one.opened or not lasted or len(self.findings) >= MAX_OPEN:
                 continue
             one.finding, one.opened = found, True
             opened.append(found)
@@ -76,8 +80,10 @@ class Guard:
         history = self._history
         if not history.now.training and not history.now.workers:
             return
-        yield from staleness.findings(history)
-        yield from momentum.findings(history)
-        yield from worker.findings(history)
+        of_workers = list(worker.findings(history))
+        yield from of_workers
+        if not of_workers:  # which would explain it
+            yield from staleness.findings(history)
+            yield from momentum.findings(history)
         yield from data.findings(history, self._patience)
         yield from rounding.findings(history)

@@ -22,6 +22,9 @@ MAX_MOMENTS, INTERVAL = 120, 0.9
 #: Updates of a job that counts as begun just now.
 FRESH = 1000
 
+#: A cost has fallen when it is below this part of the first one.
+FALLEN = 0.7
+
 #: Moments of which the median is the cost of a time.
 SMOOTHED = 5
 
@@ -47,22 +50,30 @@ class History:
     Attributes:
         first: the median of the workers' first losses, when they were first seen; None before.
         fresh: that was near the beginning of the job, so these are losses of untrained variables.
+        known_errors: when calls of workers were refused the last time, of those that were known when the job went back.
         lowest: the lowest smoothed cost since then, and `lowest_step` the global step of it.
     """
 
     def __init__(self) -> None:
         self.first: float | None = None
         self.fresh = False
+        self.known_errors: dict[str, float] = {}
+        self.moments: deque[Moment] = deque(maxlen=MAX_MOMENTS)
         self.forget()
 
     def forget(self) -> None:
-        """Forget all moments; not the first cost."""
-        self.moments: deque[Moment] = deque(maxlen=MAX_MOMENTS)
+        """Forget all moments; not the first cost, and not which refused calls were known."""
+        if self.moments:
+            self.known_errors = {one.name: one.error_time for one in self.now.workers.values()}
+        self.moments.clear()
         self.lowest: float | None = None
         self.lowest_step = 0
 
-    def add(self, job: JobStatus, seconds: float) -> bool:
-        """Add a status, unless shards are missing or the last moment is too near; whether there is a new moment."""
+    def add(self, job: JobStatus, seconds: float, *, at_once: bool = False) -> bool:
+        """Add a status, unless shards are missing or the last moment is too near; whether there is a new moment.
+
+        `at_once`: however near it is.
+        """
         if not job.answers or any(answer.report is None for answer in job.answers):
             return False
         workers = {worker.name: worker for worker in job.workers}
@@ -72,7 +83,7 @@ class History:
         first = None if self.first is not None else _median([one.first_loss for one in moment.training])
         if first is not None and math.isfinite(first):
             self.first, self.fresh = first, job.global_step <= FRESH
-        if self.moments and seconds - self.moments[-1].seconds < INTERVAL:
+        if self.moments and seconds - self.moments[-1].seconds < INTERVAL and not at_once:
             return False
         self.moments.append(moment)
         cost = self.cost()

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pswire.guard.finding import Finding
-from pswire.guard.history import History, learning_rate, optimizers, staleness
+from pswire.guard.history import FALLEN, History, learning_rate, optimizers, staleness
 from pswire.optimizers import GradientDescent, Momentum
 
 #: Seconds, and pushes of each worker, of the time that is looked at.
@@ -29,9 +29,8 @@ LEAST_STALENESS = 1.0
 #: Staleness for each worker from which some must be far behind the others.
 UNEVEN = 1.5
 
-#: A cost has fallen when it was below this part of the first one, and risen again when it is so many times the lowest
-#: one and more than this part of the first one.
-FALLEN, RISEN, RISEN_TO = 0.7, 2.0, 0.6
+#: A cost has risen again when it is so many times the lowest one and more than this part of the first one.
+RISEN, RISEN_TO = 2.0, 0.6
 
 #: A cost is stuck when it was so many times the first one, and is still more than this part of it.
 PEAK, STUCK = 1.08, 0.8

@@ -21,7 +21,8 @@ def check_exposure(
     """The warning about a server that listens on `bind`; "" if there is nothing to warn of.
 
     `knows_callers` is whether it has tokens, or asks clients for certificates. Raises `ConfigurationError`, with the
-    `remedy`, if other machines reach it, it has not both, and it is not `insecure` on purpose.
+    `remedy`, if other machines reach it, it has not both, and it is not `insecure` on purpose. The `risk` is what they
+    can do.
     """
     if is_local(bind) or (tls and knows_callers):
         return ""

@@ -412,7 +412,7 @@ def local(
     security = {field.name: options.pop(field.name) for field in fields(ClusterSecurity)}
     try:
         options["security"] = ClusterSecurity(**{name: value for name, value in security.items() if value is not None})
-        options["security"].check(options["bind"])
+        options["security"].check([*options["bind"], *filter(None, [options["http"]])])
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from None
     try:

@@ -41,9 +41,9 @@ class Guarding(ExitStack):
         self._actions = GuardActions(mode, interventions, report=self._report, note=self._note, stopped=stopped)
         self._begin = time.monotonic()
 
-    def observe(self, status: JobStatus) -> None:
-        """Look at a new status."""
-        self._actions.observe(status, time.monotonic() - self._begin)
+    def observe(self, status: JobStatus, *, last: bool = False) -> None:
+        """Look at a new status; the `last` one is that of a job that has failed."""
+        self._actions.observe(status, time.monotonic() - self._begin, last=last)
 
     def _report(self, finding: Finding) -> None:
         self._record(finding.line, finding.level, finding.worker)

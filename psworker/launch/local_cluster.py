@@ -50,6 +50,8 @@ NOTE_INTERVAL = 2.0
 
 #: Seconds between two requests for the status.
 STATUS_INTERVAL = 0.25
+#: Seconds for the last status of a job that has failed.
+LAST_TIMEOUT = 1.0
 #: Of so many, one asks for events too.
 DETAIL_EVERY = 4
 
@@ -152,19 +154,21 @@ class LocalCluster:
         self._guarded(self._display.notice, self._servers_line())
         if job.http is not None:
             self._start(MONITOR)
-        with (
-            StatusClient(self._servers(), self._credentials(Role.ADMIN)) as client,
-            self._guarding() as self._guard,
-            Watch(
-                partial(self._ask, client), self._show_progress, job.worker_names, interval=STATUS_INTERVAL
-            ) as self._watch,
-        ):
-            for name in job.worker_names:
-                self._start(name)
-            self._wait(partial(self._unfinished, job.worker_names))
-            if self._stopped_by_guard:
-                self._end_by_guard()
-            self._trained = True
+        credentials = self._credentials(Role.ADMIN)
+        with StatusClient(self._servers(), credentials) as client, self._guarding() as self._guard:
+            ask, names = partial(self._ask, client), job.worker_names
+            try:
+                with Watch(ask, self._show_progress, names, interval=STATUS_INTERVAL) as self._watch:
+                    for name in names:
+                        self._start(name)
+                    self._wait(partial(self._unfinished, names))
+                    if self._stopped_by_guard:
+                        self._end_by_guard()
+                    self._trained = True
+            except _Abort:
+                if self._failed and self._guard is not None:  # perhaps it knows why; the thread of the watch has ended
+                    self._guard.observe(client.ask(LAST_TIMEOUT), last=True)
+                raise
 
     def _ask(self, client: StatusClient, timeout: float) -> JobStatus:
         """The status of the job; every `DETAIL_EVERY`-th one and the last with its detail, which is larger."""

@@ -100,7 +100,7 @@ def _node(node: GraphNode) -> NodeDef:
     shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=size) for size in node.shape])
     attributes = {
         "_output_shapes": AttrValue(list=AttrValue.ListValue(shape=[shape])),
-        "dtype": AttrValue(type=_DTYPES[node.dtype]),
+        "dtype": AttrValue(type=_DTYPES.get(node.dtype, types_pb2.DT_INVALID)),
     }
     device = "" if node.shard is None else f"/shard:{node.shard}"
     return NodeDef(name=node.name, op=node.op, input=node.inputs, device=device, attr=attributes)

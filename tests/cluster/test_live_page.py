@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.commands import BOUND
-from tests.http_client import following, get_json, request
+from tests.http_client import following, get_json, request, trusting
 
 TRAIN = """
     import psworker as ps
@@ -103,7 +103,7 @@ def page_of(job):
     while not (lines := [line for line in job.err if line.startswith("psworker: live page at ")]):
         assert time.monotonic() < end, job.err
         time.sleep(0.05)
-    return re.fullmatch(r"psworker: live page at (http://127\.0\.0\.1:\d+/)\?token=(pst_\S+)", lines[0]).groups()
+    return re.fullmatch(r"psworker: live page at (https?://127\.0\.0\.1:\d+/)\?token=(pst_\S+)", lines[0]).groups()
 
 
 @pytest.mark.slow
@@ -126,6 +126,22 @@ def test_a_local_cluster_shows_its_job_on_a_page_of_its_own_that_ends_with_it(co
     else:
         job.end(end)
     assert commands.wait_for_none()
+
+
+@pytest.mark.slow
+def test_the_page_of_a_local_cluster_is_for_other_machines_with_tls_only(commands):
+    script, bind = commands.script(TRAIN), ("--http", "0.0.0.0:0")
+    code, out, err = commands.run("psworker", "local", *bind, script)
+    assert (code, out, err[-1][: len(UNSAFE)]) == (2, [], UNSAFE)
+    assert commands.run("psserver", "certs", "certs")[0] == 0
+    files = ("--tls-cert", "certs/server.crt", "--tls-key", "certs/server.key", "--tls-ca", "certs/ca.crt")
+    job = commands.start("psworker", "local", *files, *bind, script)
+    http, token = page_of(job)
+    tls, bearer = trusting(commands.folder / "certs/ca.crt"), {"Authorization": f"Bearer {token}"}
+    assert request(http, "/api/job", tls=tls)[0] == 401
+    found = wait_for_job(http, lambda job: job["latest"], tls=tls, **bearer)
+    assert found["latest"]["problems"] == []
+    assert job.end(signal.SIGINT)[0] == 130
 
 
 @pytest.mark.slow

@@ -155,6 +155,21 @@ def test_a_server_that_stops_is_not_ready_and_its_page_ends_with_it():
         request(http)
 
 
+def test_a_shard_is_written_although_what_is_served_beside_it_fails_at_its_end(tmp_path, caplog):
+    @contextmanager
+    def failing(running):
+        yield
+        raise RuntimeError("at the end")
+
+    config = ServerConfig(checkpoint_dir=tmp_path)
+    with ServerThread(config, failing) as server:
+        train(server.address, 5)
+    assert "at the end" in caplog.text
+    with served(checkpoint_dir=tmp_path) as (_, http):
+        job = wait_for(lambda: get_json(http, "/api/job"), lambda job: job["latest"] is not None)
+    assert job["latest"]["step"] == 5
+
+
 # --- who may look -----------------------------------------------------------------------------------------------------
 
 

@@ -223,6 +223,7 @@ def test_only_the_chief_writes_the_run_of_the_job(tmp_path):
         "training/loss": (3, 7.0),  # of the live worker
         "training/staleness": (3, pytest.approx(2 / 3)),
         "training/dropped": (3, 0.0),
+        "training/learning_rate": (3, 0.5),
         "training/live_workers": (3, 1.0),
     }
     assert event_files.shown_scalars(tmp_path / "tensorboard" / "w0")["training/staleness"] == [(3, 2.0)]

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.tools.screenshots import page, plot, tensorboard
+from tests.tools.screenshots import page, plot, tensorboard, terminal
 
 IMAGES = Path(__file__).resolve().parents[3] / "docs" / "images"
 
@@ -19,6 +19,7 @@ IMAGES = Path(__file__).resolve().parents[3] / "docs" / "images"
 PICTURES: dict[str, Callable[[Path, Path], None]] = {
     "page": page.take,
     "plot": plot.take,
+    "terminal": terminal.take,
     "tensorboard": tensorboard.take,
 }
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "examples" / "deep_mnist.py"
 
 #: Seconds of the leases of workers, and for which the slowed worker runs and is stopped in turns.
-LEASE, RUNS, STOPS = 4.0, 0.1, 0.5
+LEASE, RUNS, STOPS = 4.0, 0.02, 0.2
 
 
 class DeepMnist:
@@ -35,7 +35,7 @@ class DeepMnist:
         with ExitStack() as stack:
             self.local = self._start(stack, "local", "local", *self._options, *self._script)
             self.servers = self.word_after("servers at ")
-            run = ["run", "--servers", self.servers, "--name", "worker-2", *self._script]
+            run = ["run", "--servers", self.servers, "--name", "worker-2", "--threads", "1", *self._script]
             if "--run-dir" in self._options:
                 run[1:1] = ["--summary-dir", self._options[self._options.index("--run-dir") + 1]]
             self.killed = self._start(stack, "worker-2", *run)

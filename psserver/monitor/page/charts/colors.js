@@ -17,7 +17,7 @@ const RAMPS = {
   },
   dark: {
     staleness: ["#20242b", "#3f3021", "#77491b", "#b96d1c", "#eda24a", "#ffe3ae"],
-    traffic: ["#1d242d", "#1c3a57", "#1f5a8a", "#3483bd", "#6fb2e2", "#c9e6fb"],
+    traffic: ["#1d242d", "#1b344d", "#1c4a72", "#22669c", "#3687c4", "#69b0e6"],
   },
 };
 const STEPS = 256;

@@ -3,6 +3,7 @@
  * staleness is one step wherever it is. A cell without a push has no color; a worker that is gone is grey.
  */
 
+import { drawEmpty } from "./axes.js";
 import { css, shade, textOn, theme } from "./colors.js";
 import { Drawing, fitted, textWidth } from "./canvas.js";
 import { fixed } from "../data/format.js";
@@ -21,8 +22,8 @@ export function heatMapHeight(workers) {
 
 export class HeatMap {
   /**
-   * `describe()` gives {workers, variables, values, ages, gone}: lists of names, the staleness of each cell row by row
-   * (NaN: no push), seconds since that was known, and whether a worker is gone. `onSelect(worker, variable)` is called
+   * `describe()` gives {workers, variables, values, gone, notes}: lists of names, the staleness of each cell row by row
+   * (NaN: no push), and of each worker whether it is gone, and what is said beside its name. `onSelect(worker, variable)` is called
    * when a cell, or the name of a row or column, is clicked; the other name is null.
    */
   constructor(canvas, describe, onSelect) {
@@ -47,14 +48,12 @@ export class HeatMap {
 
   _draw(context, width, height) {
     const map = this._describe();
-    const { font, muted } = theme();
-    context.font = `11px ${font}`;
     if (!map.workers.length || !map.variables.length) {
-      context.fillStyle = muted;
-      context.fillText("no pushes yet", 8, 20);
+      drawEmpty(context, "no pushes yet");
       return;
     }
-    const labels = map.workers.map((name, line) => (map.gone[line] ? `${name} (${map.gone[line]})` : name));
+    context.font = `11px ${theme().font}`;
+    const labels = map.workers.map((name, line) => (map.notes[line] ? `${name} (${map.notes[line]})` : name));
     const names = Math.max(...labels.map((label) => textWidth(context, label)));
     const left = Math.max(40, Math.min(names + 14, width * 0.3));
     const bottom = Math.min(height - 8, TOP + HIGHEST_ROW * map.workers.length);
@@ -69,7 +68,7 @@ export class HeatMap {
     this._point(context, map, area);
   }
 
-  _drawCells(context, { workers, variables, values, ages, gone }, area, most) {
+  _drawCells(context, { workers, variables, values, gone }, area, most) {
     const [wide, high] = [variables.length, workers.length];
     if (this._cells.width !== wide || this._cells.height !== high || !this._pixels) {
       this._cells.width = wide;
@@ -94,7 +93,7 @@ export class HeatMap {
     context.imageSmoothingEnabled = area.column < 1.5;
     context.drawImage(this._cells, area.left, area.top, area.right - area.left, area.bottom - area.top);
     this._drawGaps(context, area, wide, high);
-    if (area.column >= 34 && area.row >= 14) this._drawValues(context, { wide, high, values, gone, ages }, area, most);
+    if (area.column >= 34 && area.row >= 14) this._drawValues(context, { wide, high, values, gone }, area, most);
   }
 
   _drawGaps(context, area, wide, high) {
@@ -182,7 +181,7 @@ export class HeatMap {
     context.fillText(String(most), left + width, 22);
   }
 
-  _point(context, { workers, variables, values, gone }, area) {
+  _point(context, { workers, variables, values, notes }, area) {
     this._under = null;
     const { x, y } = this._pointer ?? {};
     const line = Math.floor((y - area.top) / area.row);
@@ -203,7 +202,7 @@ export class HeatMap {
     const width = column ? area.column : area.right - area.left;
     context.strokeRect(left, top, width, row ? area.row : area.bottom - area.top);
     const value = values[line * variables.length + place];
-    const state = gone[line] || (Number.isNaN(value) ? "no push" : `staleness ${fixed(value)}`);
+    const state = notes[line] || (Number.isNaN(value) ? "no push" : `staleness ${fixed(value)}`);
     const both = worker !== undefined && variable !== undefined;
     this._reading.show(x, both ? `${worker}: ${state}` : (worker ?? variable), both ? [variable] : [], y + 16);
   }

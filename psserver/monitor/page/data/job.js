@@ -9,6 +9,8 @@ export const HOLD_SECONDS = 10;
 /** Rows of the heat map for workers that are gone. */
 const MAX_GONE = 16;
 
+const byName = new Intl.Collator("en", { numeric: true });
+
 /** The word for the state of a worker: "waiting" is live, and its push is held. */
 export function stateOf(worker) {
   return worker.state === "live" && (worker.held > 0 || worker.waiting_for) ? "waiting" : worker.state;
@@ -65,7 +67,8 @@ export class Job {
 
   _take(sample) {
     this.latest = sample;
-    const workers = [...sample.workers].sort((one, other) => one.number - other.number);
+    const { workers } = sample;
+    workers.sort((one, other) => byName.compare(one.name, other.name));
     for (const { name } of workers) if (!this.places.has(name)) this.places.set(name, this.places.size);
     this._takeMatrix(sample.matrix, workers, sample.time);
   }

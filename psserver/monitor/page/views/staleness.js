@@ -5,7 +5,7 @@ import { distribution, since, StalenessChart } from "../charts/staleness_chart.j
 import { BANDS, bandName } from "../data/history.js";
 import { count, fixed, number } from "../data/format.js";
 import { ChartCard } from "./card.js";
-import { element, KeyedList, linkTo, setAttribute, setText } from "./dom.js";
+import { element, KeyedList, linkTo, setAttribute, setText } from "../dom.js";
 import { numberColumn, Table, textColumn } from "./table.js";
 
 /** Seconds that the distribution calls "now". */
@@ -17,6 +17,11 @@ const LARGE_TABLE_SECONDS = 10;
 /** The word for a worker that is gone, or "". */
 export function goneWord(job, name) {
   return job.isGone(name) ? (job.worker(name)?.state ?? "gone") : "";
+}
+
+/** Whether a row of the heat map has no value: the worker has not pushed for some time. */
+function isSilent({ staleness: { variables, values } }, line) {
+  return values.subarray(line * variables.length, (line + 1) * variables.length).every(Number.isNaN);
 }
 
 /** The stalest cells, the most stale first: {worker, variable, value}. */
@@ -43,12 +48,16 @@ export class HeatMapCard extends ChartCard {
       if (!worst) return `Staleness by worker and variable: no pushes in the last seconds.${lost}`;
       return `Staleness by worker and variable: the stalest is ${worst.worker} on ${worst.variable} with ${fixed(worst.value)}.${lost}`;
     };
-    const note = "updates that the pushes since the last sample had missed, mean";
+    const note = "updates that a push had missed, mean of the last second";
     super("Staleness by worker × variable", "wide", note, told, table, () => table.update());
     this._job = job;
     this.chart = new HeatMap(
       this.canvas,
-      () => ({ ...job.staleness, gone: job.staleness.workers.map((name) => goneWord(job, name)) }),
+      () => {
+        const { workers } = job.staleness;
+        const gone = workers.map((name) => goneWord(job, name));
+        return { ...job.staleness, gone, notes: gone.map((word, line) => word || (isSilent(job, line) ? "no push" : "")) };
+      },
       (worker, variable) => {
         location.hash = worker === null ? linkTo("variable", variable) : linkTo("worker", worker);
       },
@@ -72,7 +81,7 @@ class MatrixTable {
     const table = element("table", {}, element("caption", {}, caption), element("thead", {}, heads), body);
     this.node = element("div", { className: "scroll", role: "region", tabIndex: 0, "aria-label": caption }, table);
     this._heads = new KeyedList(heads, ({ name }) => ({
-      node: element("th", { scope: "col" }, name === null ? "Worker" : linkElement("variable", name)),
+      node: element("th", { scope: "col", className: name === null ? "" : "number" }, name === null ? "Worker" : linkElement("variable", name)),
       update: () => {},
     }));
     this._rows = new KeyedList(body, ({ name }) => {
@@ -125,7 +134,7 @@ export class DistributionCard extends ChartCard {
       const last = job.history.length - 1;
       return `Distribution of staleness: median ${count(job.history.p50[last])}, 99th percentile ${count(job.history.p99[last])}`;
     };
-    const note = "line: median, dashes: p99";
+    const note = "median; p99 dashed";
     super("Distribution of staleness", "narrow", note, told, table, () => table.update(rows(), ({ band }) => band));
     this.chart = new StalenessChart(this.canvas, () => job.history, NOW);
   }

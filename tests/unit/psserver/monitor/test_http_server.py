@@ -154,9 +154,10 @@ def test_a_client_that_does_not_read_its_answer_is_disconnected(monkeypatch):
         stream.wait_for_close()
 
 
-def test_an_error_of_the_server_is_in_its_log_and_not_in_the_answer(caplog):
+@pytest.mark.parametrize("error", [RuntimeError, ValueError])
+def test_an_error_of_the_server_is_in_its_log_and_not_in_the_answer(caplog, error):
     def fail(request):
-        raise RuntimeError("a secret")
+        raise error("a secret")
 
     with serving(fail) as address:
         status, _, body = request(address, "/path?token=hidden")

@@ -5,7 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from pswire.job_status import JobWorker, ShardAnswer, merge_reports
+from pswire.job_status import JobVariable, JobWorker, ShardAnswer, merge_reports
+from pswire.optimizers import GradientDescent, Momentum, MovingAverage
+from pswire.specs.schedules import CosineDecay
+from pswire.tensors.values import TensorSpec
 from psworker.summaries import cluster
 from psworker.summaries.cluster import ClusterWatch, cluster_values
 
@@ -14,6 +17,11 @@ NOTHING = merge_reports([])
 
 def job(step, *workers, dropped=0):
     return replace(NOTHING, global_step=step, dropped=dropped, workers=workers)
+
+
+def variable(name, optimizer):
+    spec = TensorSpec(name, (), "float32")
+    return JobVariable(spec, (0,), (0,), (0,), optimizer, (), 4, False)
 
 
 def worker(name, steps, mean, cost, state="live", incarnation=1):
@@ -30,11 +38,15 @@ def test_the_scalars_of_a_job_are_those_of_all_its_workers():
         worker("c", 10, 5.0, None),
         dropped=3,
     )
+    rate = CosineDecay(0.5, 500)  # half of it at step 250
+    optimizers = [None, MovingAverage(0.9), Momentum(rate, 0.9), GradientDescent(9.0)]
+    now = replace(now, variables=tuple(variable(f"v{number}", one) for number, one in enumerate(optimizers)))
     assert cluster_values(before, now, 2.0) == {
         "training/loss": pytest.approx((0.4 + 0.2) / 2),
         "training/steps_per_second": 75.0,
         "training/staleness": pytest.approx((60 * 2 + 30 * 1 + 10 * 5) / 100),
         "training/dropped": 3,
+        "training/learning_rate": pytest.approx(0.25),
         "training/live_workers": 3,
     }
 
@@ -45,8 +57,10 @@ def test_what_is_not_known_has_no_scalar():
         "training/loss",
         "training/steps_per_second",
         "training/staleness",
+        "training/learning_rate",
     ]
     assert cluster_values(job(9), job(5), 1.0)["training/steps_per_second"] == 0  # back to a checkpoint
+    assert cluster_values(job(5), job(9), 0.2)["training/steps_per_second"] is None  # of so short a time
 
 
 def test_the_thread_asks_again_and_again_and_once_more_at_the_end_and_leaves_out_partial_answers(monkeypatch):
