@@ -6,6 +6,7 @@ without a command leaves logging to the program. Standard library only.
 
 import json
 import logging
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -54,6 +55,16 @@ def text_line(record: logging.LogRecord, origin: Origin) -> str:
     text = escaped(record.getMessage()[:MAX_TEXT])
     line = f"{at}.{int(record.msecs):03} {record.levelname}{escaped(who)} {record.name}: {text}"
     return "\n    ".join([line, *map(escaped, _traceback(record).splitlines())])
+
+
+_TEXT_LINE = re.compile(
+    r"\d{4}-\d\d-\d\d (\d\d:\d\d:\d\d)\.\d{3} ([A-Z]+) (?:(?:shard|worker|step) \S+ )*ps[\w.]+: (.*)"
+)
+
+
+def shortened(line: str) -> str:
+    """A line of `text_line` where the process is known: time of day, level and text. Other lines stay."""
+    return _TEXT_LINE.sub(r"\1 \2 \3", line)
 
 
 def json_line(record: logging.LogRecord, origin: Origin) -> str:

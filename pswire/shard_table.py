@@ -16,11 +16,12 @@ STATE_STYLES = {"live": "green", "left": "dim", "starting": "dim", "lost": "bold
 def shard_table(answers: Sequence[ShardAnswer], title: str | None = None, *, short: bool = False) -> FittedTable:
     """A row per shard; checkpoints and journals have columns if there are any.
 
-    The `short` table is for beside others: its header is one line, and it has neither addresses nor staleness.
+    The `short` table is for a place beside others: its header is one line, and it lacks addresses and staleness.
     """
     columns = tuple([one for one in _SHARDS if one.header in _SHORT]) if short else _SHARDS
-    if any(answer.report is not None and answer.report.storage.folder for answer in answers):
-        columns += _STORAGE
+    stored = [answer.report.storage for answer in answers if answer.report is not None]
+    if any(storage.folder for storage in stored):
+        columns += _STORAGE[: 1 if short and not any(storage.journal for storage in stored) else None]
     return FittedTable(columns, answers, title, lambda column, text, row: STATE_STYLES.get(text, ""))
 
 

@@ -15,11 +15,11 @@ from tests.commands import BOUND
 
 
 def run_on_terminal(
-    command: list[str], columns: int, env: Mapping[str, str], folder: Path | None = None
+    command: list[str], columns: int, env: Mapping[str, str], folder: Path | None = None, lines: int = 24
 ) -> tuple[int, str]:
-    """Run a command whose controlling terminal has so many columns; its exit code and all that it has written."""
+    """Run a command whose controlling terminal has this size; its exit code and all that it has written."""
     ours, terminal = os.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def take_terminal() -> None:
         os.setsid()

@@ -25,13 +25,15 @@ def test_a_server_logs_joins_epochs_and_ends_and_no_line_per_step_and_a_worker_n
     assert (code, out, err) == (0, [], [])
     assert server.end()[0] == 0
     lines = [re.sub(r"^[0-9-]{10} [0-9:.]{12} ", "", line) for line in server.err]
+    assert len(lines) < 10, "one more for each trouble of a loaded machine"
+    events = [line for line in lines if "event_log" in line]
     at = "INFO shard 0 step {} psserver.runtime.event_log: {}"
-    assert lines[0] == at.format(0, "worker 'w' joined (number 0, incarnation 1)")
+    assert events[0] == at.format(0, "worker 'w' joined (number 0, incarnation 1)")
     for epoch in (1, 2):
         begin = at.format(100 * epoch, f"epoch {epoch} of queue 'batches-1' is done: mean cost ")
-        assert re.fullmatch(re.escape(begin) + r"[\d.]+ over 100 examples", lines[epoch])
-    assert lines[3] == at.format(200, "worker 'w' finished after 200 steps")
-    assert [line.rpartition(": ")[0] for line in lines[4:]] == [
+        assert re.fullmatch(re.escape(begin) + r"[\d.]+ over 100 examples", events[epoch])
+    assert events[3:] == [at.format(200, "worker 'w' finished after 200 steps")]
+    assert [line.rpartition(": ")[0] for line in lines[-2:]] == [
         "INFO shard 0 step 200 psserver.rpc.server: stopping",
         "psserver: shard 0/1 stopped at global step 200",
     ]

@@ -190,7 +190,7 @@ def table(story: Iterable[Event], start: float) -> str:
     """
     rows = []
     for at, who, text in sorted(story, key=lambda event: event.at):
-        note = re.search(r" psserver\.runtime\.(?:executor|clock|persistence): (.*)", text)
+        note = re.search(r" psserver\.runtime\.(?:event_log|executor|clock|persistence): (.*)", text)
         if note and (who == "server-0" or " starts from " in text):
             text = note[1]
         elif re.match(r"epoch +\d+: |psserver: |.* psserver\.", text):

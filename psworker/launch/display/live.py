@@ -1,5 +1,6 @@
 """The output of the launcher on a terminal: the processes' lines scroll above a picture of the job (`dashboard`)."""
 
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,10 +10,15 @@ from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from pswire.logs import shortened
 from psworker.launch.display.dashboard import MOST_NOTES, Note, dashboard
 from psworker.launch.display.plain import Display
 from psworker.launch.processes import Stream
 from psworker.progress.progress import Progress
+
+#: Seconds between two pictures, at least; and the part of a core that they may take together: one of 64 workers on a
+#: large terminal takes 30 ms.
+FRAME_INTERVAL, FRAME_SHARE = 0.5, 0.01
 
 #: A terminal shows what is written between these at once, or ignores them (synchronized output, DEC mode 2026).
 _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"
@@ -29,7 +35,7 @@ class LiveDisplay(Display):
         terminal = self._consoles["stderr"]
         if self._consoles["stdout"].is_terminal:
             self._consoles["stdout"] = terminal  # the same terminal: output must go above the live lines
-        self._title = title
+        self._title, self._due = title, 0.0
         self._findings: deque[Note] = deque(maxlen=MOST_NOTES)
         self._unicode = terminal.encoding.lower().startswith("utf")
         self._live = Live(
@@ -41,20 +47,24 @@ class LiveDisplay(Display):
         return super().__enter__()
 
     def lines(self, name: str, stream: Stream, lines: Sequence[str]) -> None:
-        """Print lines above the picture."""
+        """Print lines above the picture, those of logs in a short form."""
         with self._at_once():
-            super().lines(name, stream, lines)
+            super().lines(name, stream, [shortened(line) if stream == "stderr" else line for line in lines])
 
     def note(self, text: str) -> None:
         """Replace the picture."""
         self._replace(Text(text, style="minor"))
 
     def show(self, job: Progress) -> None:
-        """Replace the picture."""
+        """Replace the picture, unless it is too early (`FRAME_INTERVAL`, `FRAME_SHARE`)."""
+        if job.seconds < self._due:
+            return
+        began = time.thread_time()
         size = self._live.console.size
         self._replace(
             dashboard(job, size.width, size.height - 1, self._findings, title=self._title, unicode=self._unicode)
         )
+        self._due = job.seconds + max(FRAME_INTERVAL, (time.thread_time() - began) / FRAME_SHARE)
 
     def finding(self, finding: Note) -> None:
         """A new finding of the guard: a line above the picture, and the newest ones in it."""

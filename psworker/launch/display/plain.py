@@ -47,8 +47,8 @@ class Display(ExitStack):
         console, label = self._consoles[stream], f"{name:<{self._width}} | "
         with self._lock:
             if console.is_terminal:
-                prefix = Text(label, style=self._styles.get(name, "dim"))
-                text = Text("\n").join(prefix + Text.from_ansi(line) for line in lines)
+                label_style = self._styles.get(name, "dim")
+                text = Text("\n").join(Text.assemble((label, label_style), Text.from_ansi(line)) for line in lines)
                 console.print(text, highlight=False, soft_wrap=True)
             else:
                 console.file.write("".join(f"{label}{line}\n" for line in lines))

@@ -10,13 +10,18 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.tools.screenshots import page, tensorboard
+from tests.tools.screenshots import page, plot, tensorboard, terminal
 
 IMAGES = Path(__file__).resolve().parents[3] / "docs" / "images"
 
 #: What can be named, and the function that writes its pictures: its arguments are the folder of the pictures, and one
 #: for files of the run, which is removed.
-PICTURES: dict[str, Callable[[Path, Path], None]] = {"page": page.take, "tensorboard": tensorboard.take}
+PICTURES: dict[str, Callable[[Path, Path], None]] = {
+    "page": page.take,
+    "plot": plot.take,
+    "terminal": terminal.take,
+    "tensorboard": tensorboard.take,
+}
 
 
 def main(names: list[str]) -> None:

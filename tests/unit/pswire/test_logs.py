@@ -13,7 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pswire.log_options import log_options
-from pswire.logs import LogHandler, Origin, escaped, identify, json_line, set_up_logs, text_line, utc, writes_json
+from pswire.logs import (
+    LogHandler,
+    Origin,
+    escaped,
+    identify,
+    json_line,
+    set_up_logs,
+    shortened,
+    text_line,
+    utc,
+    writes_json,
+)
 
 
 def record(text, *arguments, level=logging.INFO, error=None, **extra):
@@ -64,6 +75,14 @@ def test_a_line_has_the_time_the_level_the_process_its_step_the_logger_and_the_t
         ("text", "lost"),
     ]
     assert utc(0.9996) == "1970-01-01T00:00:00.999Z"
+
+
+def test_a_line_is_shortened_to_time_level_and_text_where_its_process_is_known_and_others_are_not_changed():
+    for who in (origin(), origin("worker", "w-1", None), Origin()):
+        line = shortened(text_line(record("a: b"), who))
+        assert re.fullmatch(r"\d\d:\d\d:20 INFO a: b", line), line
+    for line in ("2026-11-23 08:12:00.123 INFO program: x", "", "Traceback", "08:12:00 INFO psserver: x"):
+        assert shortened(line) == line
 
 
 def test_the_traceback_of_an_error_is_a_string_in_json_and_indented_lines_in_text():

@@ -3,6 +3,7 @@
  * staleness is one step wherever it is. A cell without a push has no color; a worker that is gone is grey.
  */
 
+import { drawEmpty } from "./axes.js";
 import { css, shade, textOn, theme } from "./colors.js";
 import { Drawing, fitted, textWidth } from "./canvas.js";
 import { fixed } from "../data/format.js";
@@ -47,13 +48,11 @@ export class HeatMap {
 
   _draw(context, width, height) {
     const map = this._describe();
-    const { font, muted } = theme();
-    context.font = `11px ${font}`;
     if (!map.workers.length || !map.variables.length) {
-      context.fillStyle = muted;
-      context.fillText("no pushes yet", 8, 20);
+      drawEmpty(context, "no pushes yet");
       return;
     }
+    context.font = `11px ${theme().font}`;
     const labels = map.workers.map((name, line) => (map.notes[line] ? `${name} (${map.notes[line]})` : name));
     const names = Math.max(...labels.map((label) => textWidth(context, label)));
     const left = Math.max(40, Math.min(names + 14, width * 0.3));

@@ -7,7 +7,7 @@ import { BANDS, bandName, bandOf } from "../data/history.js";
 import { number } from "../data/format.js";
 import { css, shade, theme } from "./colors.js";
 import { Drawing } from "./canvas.js";
-import { drawAxes, scale } from "./axes.js";
+import { drawAxes, drawEmpty, scale } from "./axes.js";
 import { nearest } from "./line_chart.js";
 import { Reading } from "./reading.js";
 
@@ -55,6 +55,10 @@ export class StalenessChart {
 
   _draw(context, width, height) {
     const history = this._history();
+    if (!history.bands.some(Boolean)) {
+      drawEmpty(context, "no pushes yet");
+      return;
+    }
     const now = distribution(history, since(history, this._seconds));
     const bars = Math.max(64, Math.min(150, width * 0.26));
     const area = { ...MARGIN, right: width - bars - 14, bottom: height - MARGIN.bottom };
@@ -66,7 +70,6 @@ export class StalenessChart {
     const x = scale("time", first, last > first ? last : first + 1, area.left, area.right, wanted);
     drawAxes(context, area, x, null);
     this._drawRows(context, area, rows);
-    if (!history.length) return;
     this._drawField(context, history, area, rows, x);
     for (const [name, dash] of [["p99", [3, 3]], ["p50", []]]) {
       this._drawQuantile(context, history, name, dash, area, rows, x);
