@@ -113,9 +113,16 @@ export class StalenessChart {
     }
     const { counts, data } = { counts: this._counts.fill(0), data: this._pixels.data };
     const span = (area.right - area.left) / wide;
+    const columnOf = (time) => Math.max(0, Math.min(wide - 1, Math.floor((x.place(time) - area.left) / span)));
+    let before = -1;
     for (let at = 0; at < history.length; at += 1) {
-      const column = Math.max(0, Math.min(wide - 1, Math.floor((x.place(history.time[at]) - area.left) / span)));
-      for (let band = 0; band < rows; band += 1) counts[column * rows + band] += history.bands[at * BANDS.length + band];
+      const last = columnOf(history.time[at]);
+      // a point stands for the time since the one before, unless nobody looked for long
+      const first = last - before > wide / 10 ? last : Math.min(last, before + 1);
+      for (let column = first; column <= last; column += 1) {
+        for (let band = 0; band < rows; band += 1) counts[column * rows + band] += history.bands[at * BANDS.length + band];
+      }
+      before = last;
     }
     const { traffic } = theme();
     for (let column = 0; column < wide; column += 1) {
