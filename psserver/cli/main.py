@@ -253,6 +253,10 @@ def serve_command(
       drop:10               it is not applied if its staleness is above 10
     """  # noqa: D301
     refuse_windows("psserver serve")
+    if http is None and http_servers:
+        raise click.UsageError("--http-servers needs --http, the address of the page.")
+    if http is None and guard in ACTING:
+        raise click.UsageError(f"--guard {guard} needs --http: what shows the page also looks for failures.")
     end_at_once(signal.SIGTERM, 0)  # nothing is served yet
     from psserver.cli.serve import serve_until_signal
 
@@ -261,10 +265,6 @@ def serve_command(
     fields["journal_sync"] = JournalSync(fields["journal_sync"])
     config = ServerConfig(shard=shard[0], shards=shard[1], default_key=None, **fields)
     if http is None:
-        if http_servers:
-            raise click.UsageError("--http-servers needs --http, the address of the page.")
-        if guard in ACTING:
-            raise click.UsageError(f"--guard {guard} needs --http: what shows the page also looks for failures.")
         serve_until_signal(config)
         return
     from psserver.cli.page import page_beside

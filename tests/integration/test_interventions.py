@@ -1,5 +1,6 @@
 """Operators and guards change a running job: quarantine, learning rates, an end for all, a way back to a checkpoint."""
 
+import shutil
 from contextlib import contextmanager
 
 import numpy as np
@@ -114,3 +115,21 @@ def test_the_command_puts_a_worker_into_quarantine_and_releases_it():
         result = CliRunner().invoke(main, [*arguments, "--release"])
         assert (result.exit_code, result.output) == (0, "in quarantine: no worker\n")
         assert step(variables) == "applied"
+
+
+@pytest.mark.parametrize("how", ["a checkpoint", "the journal"])
+def test_a_server_that_starts_again_knows_of_quarantine_and_of_the_learning_rate(tmp_path, how):
+    """From a last checkpoint, or from the journal of a server that was killed: as its folder is while it runs."""
+    folder, copy = tmp_path / "kept", tmp_path / "copy"
+    options = {"journal": how == "the journal"}
+    with job(checkpoint_dir=folder, **options) as (_, operator, _, variables):
+        step(variables)
+        operator.quarantine("w0", "its disk is broken")
+        operator.scale_learning_rates(0.25, "too large")
+        if how == "the journal":
+            shutil.copytree(folder, copy)
+    with serve(checkpoint_dir=copy if how == "the journal" else folder, **options) as servers:
+        with StatusClient(servers.addresses) as client:
+            status = client.ask(10)
+        assert {one.optimizer.learning_rate for one in status.variables} == {0.25}
+        assert [one.waiting_for for one in status.workers] == ["nobody: its pushes are dropped, me: its disk is broken"]

@@ -272,6 +272,18 @@ def test_some_rounding_or_that_of_a_job_that_has_converged_is_no_finding(history
     assert kinds(history) == []
 
 
+def test_a_failure_that_is_over_after_some_seconds_does_not_open():
+    """All updates vanish until the seventh second, so that most of those of five seconds do until the eighth."""
+
+    def history(until):
+        for second in range(20):
+            counts = {"dtype": "float16", "sampled": 100 * second, "unchanged": 100 * min(second, until)}
+            yield float(second), job(40 * second, workers(2, 20 * second, 1.0, 2.3), [variable(**counts)])
+
+    assert found(history(7)) == []
+    assert [one.kind for _, one in found(history(12))] == ["rounding"]
+
+
 # --- the guard -------------------------------------------------------------------------------------------------------
 
 
