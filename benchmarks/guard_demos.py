@@ -52,7 +52,7 @@ def _workers(count: int) -> tuple[str, ...]:
     return "--workers", str(count)
 
 
-_EDGE = ("--learning-rate", "0.2", "--steps", "2000")
+_EDGE = ("--learning-rate", "0.25", "--steps", "2500")
 _MOMENTUM = ("--learning-rate", "0.02", "--momentum", "0.9", "--steps", "2000")
 _SCALE = ("--fault", "scale", "--scale", "30", "--fault-at", "150", "--steps", "1500")
 _SHARDED = ("--sharded", "--steps", "3000", "--pause", "0.025")
@@ -61,12 +61,12 @@ _NARROW = ("--learning-rate", "0.0005", "--steps", "3000", "--pause", "0.005")
 #: Each failure: the jobs that fail, that train, and with the remedies.
 DEMOS = {
     "staleness": (
-        Job("4 workers, rate 0.2", _workers(4), _EDGE),
-        Job("8 workers, rate 0.2", _workers(8), _EDGE),
-        Job("8 workers, rate 0.2 / 8", _workers(8), ("--learning-rate", "0.025", "--steps", "2000")),
+        Job("4 workers, rate 0.25", _workers(4), _EDGE),
+        Job("8 workers, rate 0.25", _workers(8), _EDGE),
+        Job("8 workers, rate 0.25 / 8", _workers(8), ("--learning-rate", "0.03125", "--steps", "2500")),
         Job("8 workers, --staleness scale", (*_workers(8), "--staleness", "scale"), _EDGE),
         Job(
-            "8 workers, --consistency sync:8", (*_workers(8), "--consistency", "sync:8"), ("--steps", "250", *_EDGE[:2])
+            "8 workers, --consistency sync:8", (*_workers(8), "--consistency", "sync:8"), ("--steps", "320", *_EDGE[:2])
         ),
     ),
     "momentum": (

@@ -81,9 +81,9 @@ def test_going_back_needs_a_folder_for_checkpoints(commands):
 @pytest.mark.parametrize(
     ("workers", "options", "kind", "accuracy"),
     [
-        ("8", ("--learning-rate", "0.2", "--steps", "2500"), "staleness", (0.0, 0.5)),
-        ("4", ("--learning-rate", "0.2", "--steps", "1500"), "", (0.8, 1.0)),
-        ("8", ("--learning-rate", "0.025", "--steps", "1500"), "", (0.8, 1.0)),
+        ("8", ("--learning-rate", "0.25", "--steps", "3000"), "staleness", (0.0, 0.5)),
+        ("4", ("--learning-rate", "0.25", "--steps", "2000"), "", (0.8, 1.0)),
+        ("8", ("--learning-rate", "0.03125", "--steps", "1500"), "", (0.8, 1.0)),
         ("8", ("--learning-rate", "0.02", "--momentum", "0.9", "--steps", "2500"), "momentum", (0.0, 0.6)),
     ],
     ids=["8 workers", "4 workers", "a smaller rate", "momentum"],
