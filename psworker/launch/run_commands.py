@@ -76,7 +76,7 @@ def _size(text: str) -> tuple[int, int]:
     default="cost",
     metavar="VALUE",
     help="The vertical axis: cost, staleness, steps_per_second, learning_rate, gradient_norm, dropped, or a tag of "
-    "the program's own scalars.",
+    "`session.summary.scalar`.",
 )
 @_option("--workers", is_flag=True, help="Show a thin line for each worker, too.")
 @_option(

@@ -27,8 +27,8 @@ from psworker.runs.event_file import RunEvents
 from psworker.runs.process_identity import ProcessIdentity
 from psworker.runs.run_file import Life, Option, Results, Run, Start, WorkerResult
 
-#: Seconds between two writes of `run.json` while a run lasts.
-WRITE_INTERVAL = 10.0
+#: Seconds between two writes of `run.json` while a run lasts: a quarter of its duration, at least and at most these.
+SHORTEST_INTERVAL, WRITE_INTERVAL = 1.0, 10.0
 #: Packages whose versions are recorded.
 PACKAGES = ("paramserver", "numpy", "grpcio", "protobuf", "numba")
 #: Workers whose results are recorded, at most.
@@ -51,7 +51,7 @@ class RunRecorder:
         run = _earlier(folder)
         self._run = run.with_life(Life(start, time.time(), updated=time.time()))
         run_file.write_run(folder, self._run)
-        self._next_write = self._begin + WRITE_INTERVAL
+        self._next_write = self._begin + SHORTEST_INTERVAL
         self.events = RunEvents(folder)
 
     @property
@@ -68,9 +68,10 @@ class RunRecorder:
             self.end("failed", 1, str(error or "") or type(error).__name__)
 
     def follow(self, progress: Progress) -> None:
-        """Write what is reached, if the last time was `WRITE_INTERVAL` seconds ago."""
-        if time.monotonic() >= self._next_write:
-            self._next_write = time.monotonic() + WRITE_INTERVAL
+        """Write what is reached, if that is due."""
+        now = time.monotonic()
+        if now >= self._next_write:
+            self._next_write = now + min(WRITE_INTERVAL, max(SHORTEST_INTERVAL, (now - self._begin) / 4))
             self._write(replace(self._run.lives[-1], results=results(progress, {})))
 
     def end(

@@ -162,7 +162,7 @@ def _rate(run: RunData, position: Callable[[_Moment], float]) -> Curve:
 
 
 def _marks(run: RunData, by: str, high: float) -> Iterable[Mark]:
-    """Events of the kinds of `MARKS` at positions up to `high`; not the first joins of the launcher's workers.
+    """Events of the kinds of `MARKS` at positions up to `high`; not the joins with which a run begins.
 
     A worker is lost when its process has failed or its lease has expired, whichever is known first. Of joins and leases
     shard 0 is asked, which each worker joins first.
@@ -180,7 +180,8 @@ def _marks(run: RunData, by: str, high: float) -> Iterable[Mark]:
         if kind == "restored":
             marked, restored = event.time - restored >= _SAME, event.time
         elif kind in ("joined", "lost"):
-            marked = states.get(worker) != {"joined": "new", "lost": "lost"}[kind]
+            before = states.get(worker, "" if event.step else "new")
+            marked = before != {"joined": "new", "lost": "lost"}[kind]
             states[worker] = kind
         else:
             continue

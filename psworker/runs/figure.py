@@ -33,6 +33,8 @@ _SHAPES = {"lost": ("X", "worker lost"), "joined": ("^", "worker joined"), "rest
 DPI = 150
 #: Workers whose lines are named at their ends; more would not be read.
 MOST_NAMES = 8
+#: The part of the width of the axes from which on a line reaches their end: its name is beside them.
+_REACHES_END = 0.95
 #: Pixels between two of these names, of the height of the axes, which is some four fifths of that of the picture.
 _NAME_HEIGHT = 24
 #: Pixels beside the axes for these names: of a letter, and of the gaps.
@@ -136,14 +138,20 @@ def _draw_workers(axes: "Axes", run: RunCurves, color: str, look: Look, *, alone
 
 
 def _name_workers(figure: Figure, axes: "Axes", run: RunCurves, look: Look) -> None:
-    """The name of each worker beside the picture, at the height of its line's end, or near it."""
-    axes.autoscale_view()  # or the heights below are those of before the lines were drawn
+    """The name of each worker at the end of its line: beside the picture, in a column, if the line reaches its end."""
+    axes.autoscale_view()  # or the places below are those of before the lines were drawn
     ends = []
     for place, (name, lives) in enumerate(run.workers.items()):
         shown = smoothed(lives[-1], look.smooth)
         end = shown.x[-1], shown.y[-1]
-        height = axes.transAxes.inverted().transform(axes.transData.transform(end))[1]
-        ends.append((float(height), end, name, _worker_color(place)))
+        across, height = axes.transAxes.inverted().transform(axes.transData.transform(end))
+        if across > _REACHES_END:
+            ends.append((float(height), end, name, _worker_color(place)))
+        else:
+            style: dict[str, Any] = {"color": _worker_color(place), "fontsize": 8, "zorder": 5}
+            style["bbox"] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0}
+            axes.plot(*end, marker="o", markersize=4, color=_worker_color(place), zorder=5)
+            axes.annotate(name, end, xytext=(0, 14), textcoords="offset points", ha="center", **style)
     lowest = -1.0
     for height, end, name, color in sorted(ends):
         lowest = max(height, lowest + _NAME_HEIGHT / look.height)

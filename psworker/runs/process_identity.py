@@ -1,9 +1,11 @@
-"""The identity of a process in a file: whether the one that wrote it still lives. Standard library only."""
+"""The identity of a process in a file: whether the one that wrote it still lives. Imports no package but our own."""
 
 import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+
+from pswire.system.host import WINDOWS
 
 _PROC = Path("/proc")
 #: The field of /proc/PID/stat with the start of the process, in clock ticks since boot, from the state on (proc(5)).
@@ -31,7 +33,7 @@ class ProcessIdentity:
         """Whether the process lives; None if it was on another host, where this one cannot look."""
         if self.host != socket.gethostname():
             return None
-        if self.boot != _boot():
+        if self.boot != _boot() or WINDOWS:
             return False
         if self.started:
             return _started(self.process) == self.started

@@ -1,23 +1,18 @@
 """All that the folder of a run has for comparisons and plots: its file, its events, and what workers recorded."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
 
 from psworker.runs.event_file import RunEvent, read_events
-from psworker.runs.run_file import Run, read_run
+from psworker.runs.process_identity import ProcessIdentity
+from psworker.runs.run_file import NAME, Life, Results, Run, Start, read_run
 from psworker.runs.scalar_files import Point, WorkerScalars, read_scalars
-
-
-class _Counts(NamedTuple):
-    """What a worker had done at its points, and nothing at the beginning of the run."""
-
-    times: list[float]
-    steps: list[int]
-    examples: list[int]
 
 
 @dataclass(eq=False)
@@ -41,17 +36,17 @@ class RunData:
         life = max(0, bisect_right(begins, time) - 1)
         return max(0.0, time - begins[life]) + before[life]
 
-    def examples(self, time: float) -> float:
-        """Examples that all workers had processed at a time since 1970, between the points of each in proportion."""
-        return sum(_interpolated(counts.times, counts.examples, time) for counts in self._counts)
-
-    def steps(self, time: float) -> float:
-        """Steps of all workers, in the same way."""
-        return sum(_interpolated(counts.times, counts.steps, time) for counts in self._counts)
-
     def global_step(self, time: float) -> float:
         """The global step at a time since 1970, between those of the workers' points in proportion."""
         return _interpolated(self._times, [point.step for point in self.points], time) if self.points else 0.0
+
+    def examples(self, time: float) -> float:
+        """Examples that all workers had processed at a time since 1970, between the points of each in proportion."""
+        return _interpolated(*self._examples, time)
+
+    def steps(self, time: float) -> float:
+        """Steps of all workers, in the same way."""
+        return _interpolated(*self._steps, time)
 
     @cached_property
     def points(self) -> list[Point]:
@@ -64,37 +59,69 @@ class RunData:
 
     @cached_property
     def _lives(self) -> tuple[list[float], list[float]]:
-        """When each life began, and the seconds of all lives before it."""
-        lives = self.run.lives
-        return [one.begin for one in lives], [0.0, *accumulate(one.seconds for one in lives[:-1])]
+        """When each life began, and the seconds of all lives before it.
+
+        The file of a life that was interrupted is behind: what happened in it afterwards counts as well.
+        """
+        begins = [life.begin for life in self.run.lives]
+        moments = sorted([*self._times, *(event.time for event in self.events)])
+        before = [0.0]
+        for life, after in zip(self.run.lives, begins[1:], strict=False):
+            last = bisect_left(moments, after) - 1
+            before.append(before[-1] + max(life.seconds, moments[last] - life.begin if last >= 0 else 0.0))
+        return begins, before
 
     @cached_property
-    def _counts(self) -> list[_Counts]:
+    def _examples(self) -> tuple[list[float], list[float]]:
+        return self._total(attrgetter("examples"))
+
+    @cached_property
+    def _steps(self) -> tuple[list[float], list[float]]:
+        return self._total(attrgetter("steps"))
+
+    def _total(self, count: Callable[[Point], int]) -> tuple[list[float], list[float]]:
+        """The sum over workers of a count, at the beginning of the run and at all points, with the times of these."""
         begin = self.run.lives[0].begin
-        return [
-            _Counts(
-                [begin, *(one.time for one in worker.points)],
-                [0, *(one.steps for one in worker.points)],
-                [0, *(one.examples for one in worker.points)],
-            )
-            for worker in self.workers
-        ]
+        slopes: dict[float, float] = defaultdict(float)  # how the rate of the sum changes at a time
+        for worker in self.workers:
+            ends = [(begin, 0), *((point.time, count(point)) for point in worker.points if point.time > begin)]
+            for (start, low), (end, high) in pairwise(ends):
+                if end > start:
+                    slopes[start] += (high - low) / (end - start)
+                    slopes[end] -= (high - low) / (end - start)
+        times, totals, rate = [begin], [0.0], 0.0
+        for time in sorted(slopes):
+            totals.append(totals[-1] + rate * (time - times[-1]))
+            times.append(time)
+            rate += slopes[time]
+        return times, totals
 
 
-def _interpolated(times: list[float], counts: list[int], time: float) -> float:
-    """The count at a time, from those at times in order; before the first and after the last one it stays."""
+def _interpolated(times: Sequence[float], values: Sequence[float], time: float) -> float:
+    """The value at a time, from those at times in order; before the first and after the last one it stays."""
     after = bisect_right(times, time)
-    if after == 0:
-        return counts[0]
-    if after == len(times):
-        return counts[-1]
+    if after == 0 or after == len(times):
+        return values[min(after, len(times) - 1)]
     share = (time - times[after - 1]) / (times[after] - times[after - 1])
-    return counts[after - 1] + share * (counts[after] - counts[after - 1])
+    return values[after - 1] + share * (values[after] - values[after - 1])
 
 
 def read_run_data(path: Path) -> RunData:
-    """The run in a folder. Raises `DamagedFile` if it has no `run.json` that can be read; other files may be cut."""
-    run = read_run(path)
-    events, problem = read_events(path)
+    """The run in a folder, or what a session has recorded there without `psworker local` (`summary_dir`).
+
+    Raises `DamagedFile` if it has no `run.json` that can be read, and workers have recorded nothing; other files may be
+    cut.
+    """
     workers, problems = read_scalars(path)
+    run = _recorded(workers) if workers and not (path / NAME).exists() else read_run(path)
+    events, problem = read_events(path)
     return RunData(path, run, events, workers, [problem, *problems] if problem else problems)
+
+
+def _recorded(workers: Sequence[WorkerScalars]) -> Run:
+    """A run of which nothing is known but what its workers have recorded."""
+    begin = min(worker.begin for worker in workers)
+    end = max(worker.points[-1].time for worker in workers)
+    step = max(point.step for worker in workers for point in worker.points)
+    start = Start((), "", "", (), {}, {}, "", 0, ProcessIdentity("", 0))
+    return Run(id="", lives=(Life(start, begin, "unknown", end, end - begin, None, None, "", Results(0, step)),))

@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 
+from pswire.errors import NotFinite
 from pswire.messages import Gradient, Join, Push, Sender
 from tests.browser import MISSING, Browser
 from tests.commands import free_address
@@ -163,6 +164,25 @@ def test_64_workers_and_200_variables_are_shown_sample_by_sample_with_constant_m
         assert later[2] == nodes
         assert inside(browser, "return [job.staleness.workers.length, job.staleness.variables.length]") == [64, 200]
         assert inside(browser, "return job.staleness.values.filter((one) => !Number.isNaN(one)).length") == 64 * 200
+    assert browser.problems() == []
+    server.end()
+
+
+def test_a_refused_push_is_an_error_of_its_worker_and_a_banner_with_cause_and_remedy(commands, browser):
+    server, url = serve(commands)
+    with RawWorkers(server.address, ["w0", "w1"], {"W": (3, 4)}):
+        browser.open(url)
+        wait_inside(browser, "job.history.length > 1")
+        assert browser.value("document.querySelector('.findings').hidden")
+        bad = Client(server.address)
+        sender = bad.join("bad")
+        with pytest.raises(NotFinite):
+            bad.unary(Push(sender, 1, (Gradient("W", 0, np.full((3, 4), np.nan, np.float32)),)))
+        banner = browser.wait_for("document.querySelector('.findings li[data-level=error]')?.textContent")
+        assert "a push of worker 'bad' was refused, and has changed nothing: " in banner
+        assert "Remedy: look at its input, and clip gradients" in banner
+        assert "NotFinite" in wait_inside(browser, "row('bad').querySelector('.error:not([hidden])')?.textContent")
+        bad.channel.close()
     assert browser.problems() == []
     server.end()
 

@@ -4,7 +4,7 @@ import { frames } from "./charts/canvas.js";
 import { Job } from "./data/job.js";
 import { Stream } from "./data/stream.js";
 import { CostCard, RateCard } from "./views/curves.js";
-import { setHidden } from "./views/dom.js";
+import { setHidden } from "./dom.js";
 import { Findings } from "./views/findings.js";
 import { Header, SilentNotice } from "./views/header.js";
 import { Panel } from "./views/panel.js";

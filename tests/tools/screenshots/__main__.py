@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.tools.screenshots import page, tensorboard, terminal
+from tests.tools.screenshots import page, plot, tensorboard, terminal
 
 IMAGES = Path(__file__).resolve().parents[3] / "docs" / "images"
 
@@ -18,6 +18,7 @@ IMAGES = Path(__file__).resolve().parents[3] / "docs" / "images"
 #: for files of the run, which is removed.
 PICTURES: dict[str, Callable[[Path, Path], None]] = {
     "page": page.take,
+    "plot": plot.take,
     "terminal": terminal.take,
     "tensorboard": tensorboard.take,
 }

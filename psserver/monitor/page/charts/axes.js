@@ -50,12 +50,23 @@ export function scale(kind, low, high, from, to, wanted = 5) {
     const zone = new Date(high * 1000).getTimezoneOffset() * 60;
     ticks = multiples(low - zone, high - zone, step).map((tick) => tick + zone);
   } else ticks = roundTicks(low, high, wanted);
+  if (kind === "step") ticks = ticks.filter(Number.isInteger);
   return {
     place: (value) => from + ((bend(value) - first) / width) * (to - from),
     value: (pixel) => straight(first + ((pixel - from) / (to - from)) * width),
     ticks,
     label: labels[kind] ?? ((value) => number(value)),
   };
+}
+
+/** A few words in place of a chart that has nothing to show yet. */
+export function drawEmpty(context, words) {
+  const { muted, font } = theme();
+  context.font = `12px ${font}`;
+  context.fillStyle = muted;
+  context.textAlign = "left";
+  context.textBaseline = "top";
+  context.fillText(words, 2, 8);
 }
 
 /** Draws the grid of `y`, and the labels of both axes, around the area {left, top, right, bottom}. */

@@ -1,8 +1,9 @@
 /**
- * The staleness of workers and variables as a field of cells, a row a worker. Its color is logarithmic, so that twice the
- * staleness is one step wherever it is. A cell without a push has no color; a worker that is gone is grey.
+ * The staleness of workers and variables as a field of cells, a row a worker. What is expected of so many workers is light;
+ * above that the color is logarithmic. A cell without a push has no color; a worker that is gone is grey.
  */
 
+import { drawEmpty } from "./axes.js";
 import { css, shade, textOn, theme } from "./colors.js";
 import { Drawing, fitted, textWidth } from "./canvas.js";
 import { fixed } from "../data/format.js";
@@ -12,6 +13,8 @@ const SLANT = -Math.PI / 4;
 /** Pixels for the names of variables and the legend; the most for a row. */
 const TOP = 64;
 const HIGHEST_ROW = 56;
+/** The part of the ramp up to the expected staleness. */
+const LIGHT = 0.25;
 
 /** The least height of the canvas for so many workers; their rows become higher where there is more. */
 export function heatMapHeight(workers) {
@@ -47,13 +50,11 @@ export class HeatMap {
 
   _draw(context, width, height) {
     const map = this._describe();
-    const { font, muted } = theme();
-    context.font = `11px ${font}`;
     if (!map.workers.length || !map.variables.length) {
-      context.fillStyle = muted;
-      context.fillText("no pushes yet", 8, 20);
+      drawEmpty(context, "no pushes yet");
       return;
     }
+    context.font = `11px ${theme().font}`;
     const labels = map.workers.map((name, line) => (map.notes[line] ? `${name} (${map.notes[line]})` : name));
     const names = Math.max(...labels.map((label) => textWidth(context, label)));
     const left = Math.max(40, Math.min(names + 14, width * 0.3));
@@ -61,15 +62,15 @@ export class HeatMap {
     const area = { left, top: TOP, right: width - 12, bottom };
     area.column = (area.right - area.left) / map.variables.length;
     area.row = (area.bottom - area.top) / map.workers.length;
-    const most = scaleOf(map.values);
-    this._drawCells(context, map, area, most);
+    const colors = scaleOf(map.values, map.gone.filter((word) => !word).length);
+    this._drawCells(context, map, area, colors);
     this._drawWorkers(context, map, labels, area);
     this._drawVariables(context, map, area);
-    this._drawLegend(context, area, most);
+    this._drawLegend(context, area, colors);
     this._point(context, map, area);
   }
 
-  _drawCells(context, { workers, variables, values, gone }, area, most) {
+  _drawCells(context, { workers, variables, values, gone }, area, colors) {
     const [wide, high] = [variables.length, workers.length];
     if (this._cells.width !== wide || this._cells.height !== high || !this._pixels) {
       this._cells.width = wide;
@@ -83,7 +84,7 @@ export class HeatMap {
       for (let place = 0; place < wide; place += 1) {
         const at = line * wide + place;
         const value = values[at];
-        const [red, green, blue] = Number.isNaN(value) || gone[line] ? empty : shade(staleness, level(value, most));
+        const [red, green, blue] = Number.isNaN(value) || gone[line] ? empty : shade(staleness, level(value, colors));
         data[4 * at] = red;
         data[4 * at + 1] = green;
         data[4 * at + 2] = blue;
@@ -94,7 +95,7 @@ export class HeatMap {
     context.imageSmoothingEnabled = area.column < 1.5;
     context.drawImage(this._cells, area.left, area.top, area.right - area.left, area.bottom - area.top);
     this._drawGaps(context, area, wide, high);
-    if (area.column >= 34 && area.row >= 14) this._drawValues(context, { wide, high, values, gone }, area, most);
+    if (area.column >= 34 && area.row >= 14) this._drawValues(context, { wide, high, values, gone }, area, colors);
   }
 
   _drawGaps(context, area, wide, high) {
@@ -116,14 +117,14 @@ export class HeatMap {
     context.stroke();
   }
 
-  _drawValues(context, { wide, high, values, gone }, area, most) {
+  _drawValues(context, { wide, high, values, gone }, area, colors) {
     context.textAlign = "center";
     context.textBaseline = "middle";
     for (let line = 0; line < high; line += 1) {
       for (let place = 0; place < wide; place += 1) {
         const value = values[line * wide + place];
         const known = !Number.isNaN(value) && !gone[line];
-        context.fillStyle = known ? textOn(shade(theme().staleness, level(value, most))) : theme().gone;
+        context.fillStyle = known ? textOn(shade(theme().staleness, level(value, colors))) : theme().gone;
         const [x, y] = [area.left + (place + 0.5) * area.column, area.top + (line + 0.5) * area.row];
         context.fillText(known ? fixed(value) : "–", x, y);
       }
@@ -166,7 +167,7 @@ export class HeatMap {
   }
 
   /** The colors of some values, in the upper left corner, which no name of a column reaches. */
-  _drawLegend(context, area, most) {
+  _drawLegend(context, area, { expected, most }) {
     const { staleness, muted } = theme();
     const width = Math.max(24, Math.min(84, area.left - 16));
     const left = Math.max(4, area.left - 8 - width);
@@ -178,8 +179,10 @@ export class HeatMap {
     context.textBaseline = "top";
     context.textAlign = "left";
     context.fillText("0", left, 22);
+    context.fillText(String(expected), left + LIGHT * width + 2, 22);
     context.textAlign = "right";
     context.fillText(String(most), left + width, 22);
+    context.fillRect(left + LIGHT * width, 10, 1, 12);
   }
 
   _point(context, { workers, variables, values, notes }, area) {
@@ -209,14 +212,19 @@ export class HeatMap {
   }
 }
 
-/** The staleness of the darkest color: a power of two, at least 8. */
-export function scaleOf(values) {
-  let most = 8;
-  for (const value of values) while (value > most) most *= 2;
-  return most;
+/**
+ * The scale of the colors: {expected, most}. `expected` is the staleness of workers of one speed, each of which misses the
+ * updates of all others; it is the end of the light quarter of the ramp. `most` is that of the last color.
+ */
+export function scaleOf(values, workers) {
+  const expected = Math.max(1, workers - 1);
+  let most = 8 * (expected + 1) - 1;
+  for (const value of values) while (value > most) most = 2 * most + 1;
+  return { expected, most };
 }
 
-/** The share of the ramp of a staleness. */
-export function level(value, most) {
-  return Math.log2(1 + Math.max(0, value)) / Math.log2(1 + most);
+/** The share of the ramp of a staleness: above the expected one, twice the staleness is one step wherever it is. */
+export function level(value, { expected, most }) {
+  if (!(value > expected)) return (LIGHT * Math.max(0, value)) / expected;
+  return LIGHT + ((1 - LIGHT) * Math.log2((1 + value) / (1 + expected))) / Math.log2((1 + most) / (1 + expected));
 }

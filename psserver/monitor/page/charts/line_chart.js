@@ -5,7 +5,7 @@
 
 import { theme } from "./colors.js";
 import { Drawing } from "./canvas.js";
-import { drawAxes, scale } from "./axes.js";
+import { drawAxes, drawEmpty, scale } from "./axes.js";
 import { Reading } from "./reading.js";
 
 /** Segments of all lines together: those of many workers have fewer points. */
@@ -42,13 +42,17 @@ export class LineChart {
     const chart = this._describe();
     const { length, x: places, series, yKind } = chart;
     const area = { ...MARGIN, right: width - MARGIN.right, bottom: height - MARGIN.bottom };
-    const [low, high] = range(series, length, yKind);
+    const found = range(series, length, yKind);
+    if (!found) {
+      drawEmpty(context, "no pushes yet");
+      return;
+    }
+    const [low, high] = found;
     const wanted = Math.max(2, Math.floor((area.right - area.left) / 110));
     const [first, last] = [places[0] ?? 0, places[Math.max(0, length - 1)] ?? 1];
     const x = scale(chart.xKind, first, last > first ? last : first + 1, area.left, area.right, wanted);
     const y = scale(yKind, low, high, area.bottom, area.top, Math.max(2, Math.floor((area.bottom - area.top) / 40)));
     drawAxes(context, area, x, { ...y, label: chart.format });
-    if (!length) return;
     context.save();
     context.beginPath();
     context.rect(area.left, area.top - 2, area.right - area.left, area.bottom - area.top + 4);
@@ -131,7 +135,7 @@ export class LineChart {
   }
 }
 
-/** The lowest and highest value, with room; from zero unless the scale is logarithmic. */
+/** The lowest and highest value, with room; from zero unless the scale is logarithmic. `null`: there is no value. */
 function range(series, length, kind) {
   let [low, high] = [Infinity, -Infinity];
   for (const { y } of series) {
@@ -141,7 +145,7 @@ function range(series, length, kind) {
       if (value > high && value !== Infinity) high = value;
     }
   }
-  if (!(high >= low)) return kind === "log" ? [0.1, 1] : [0, 1];
+  if (!(high >= low)) return null;
   if (kind === "log") return [low / 1.1, high > low ? high * 1.1 : low * 2];
   low = Math.min(0, low);
   return [low, high > low ? high + 0.05 * (high - low) : low + 1];

@@ -1,6 +1,6 @@
 /** The values at the pointer, in a box beside it. */
 
-import { element, setText } from "../views/dom.js";
+import { element, setText } from "../dom.js";
 
 /** Lines that are shown; others are counted. */
 const MAX_LINES = 12;

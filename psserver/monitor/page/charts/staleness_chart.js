@@ -7,7 +7,7 @@ import { BANDS, bandName, bandOf } from "../data/history.js";
 import { number } from "../data/format.js";
 import { css, shade, theme } from "./colors.js";
 import { Drawing } from "./canvas.js";
-import { drawAxes, scale } from "./axes.js";
+import { drawAxes, drawEmpty, scale } from "./axes.js";
 import { nearest } from "./line_chart.js";
 import { Reading } from "./reading.js";
 
@@ -55,6 +55,10 @@ export class StalenessChart {
 
   _draw(context, width, height) {
     const history = this._history();
+    if (!history.bands.some(Boolean)) {
+      drawEmpty(context, "no pushes yet");
+      return;
+    }
     const now = distribution(history, since(history, this._seconds));
     const bars = Math.max(64, Math.min(150, width * 0.26));
     const area = { ...MARGIN, right: width - bars - 14, bottom: height - MARGIN.bottom };
@@ -66,7 +70,6 @@ export class StalenessChart {
     const x = scale("time", first, last > first ? last : first + 1, area.left, area.right, wanted);
     drawAxes(context, area, x, null);
     this._drawRows(context, area, rows);
-    if (!history.length) return;
     this._drawField(context, history, area, rows, x);
     for (const [name, dash] of [["p99", [3, 3]], ["p50", []]]) {
       this._drawQuantile(context, history, name, dash, area, rows, x);
@@ -110,9 +113,16 @@ export class StalenessChart {
     }
     const { counts, data } = { counts: this._counts.fill(0), data: this._pixels.data };
     const span = (area.right - area.left) / wide;
+    const columnOf = (time) => Math.max(0, Math.min(wide - 1, Math.floor((x.place(time) - area.left) / span)));
+    let before = -1;
     for (let at = 0; at < history.length; at += 1) {
-      const column = Math.max(0, Math.min(wide - 1, Math.floor((x.place(history.time[at]) - area.left) / span)));
-      for (let band = 0; band < rows; band += 1) counts[column * rows + band] += history.bands[at * BANDS.length + band];
+      const last = columnOf(history.time[at]);
+      // a point stands for the time since the one before, unless nobody looked for long
+      const first = last - before > wide / 10 ? last : Math.min(last, before + 1);
+      for (let column = first; column <= last; column += 1) {
+        for (let band = 0; band < rows; band += 1) counts[column * rows + band] += history.bands[at * BANDS.length + band];
+      }
+      before = last;
     }
     const { traffic } = theme();
     for (let column = 0; column < wide; column += 1) {

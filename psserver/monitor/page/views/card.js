@@ -1,6 +1,6 @@
 /** A part of the page: a heading, controls beside it, and a chart that can also be read as a table. */
 
-import { element, setAttribute, setHidden } from "./dom.js";
+import { element, setAttribute, setHidden } from "../dom.js";
 
 /** Seconds between two changes of the text of a chart, which screen readers may read again. */
 const SUMMARY_SECONDS = 5;

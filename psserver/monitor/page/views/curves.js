@@ -5,7 +5,7 @@ import { LineChart } from "../charts/line_chart.js";
 import { StackedChart } from "../charts/stacked_chart.js";
 import { theme, workerStyle } from "../charts/colors.js";
 import { ChartCard, choice } from "./card.js";
-import { element, KeyedList, linkTo, setAttribute, setText } from "./dom.js";
+import { element, KeyedList, linkTo, setAttribute, setText } from "../dom.js";
 import { nameColumn, numberColumn, paint, Table, textColumn } from "./table.js";
 import { stateOf } from "../data/job.js";
 

@@ -1,7 +1,7 @@
 /** Banners: what the convergence guard has found, with cause and remedy, and problems of the servers. */
 
 import { clock } from "../data/format.js";
-import { element, KeyedList, linkTo, setAttribute, setHidden, setText } from "./dom.js";
+import { element, KeyedList, linkTo, setAttribute, setHidden, setText } from "../dom.js";
 
 export class Findings {
   constructor(parent) {

@@ -3,7 +3,7 @@
 import { bytes, count, duration, fixed, number, plural } from "../data/format.js";
 import { forgetTheme } from "../charts/colors.js";
 import { choice } from "./card.js";
-import { element, setAttribute, setHidden, setText } from "./dom.js";
+import { element, setAttribute, setHidden, setText } from "../dom.js";
 
 const STORED = "paramserver-theme";
 
@@ -62,7 +62,7 @@ function othersOf(sample) {
 export class Header {
   constructor(banner, figures, onTheme) {
     this._job = element("p", { className: "job" });
-    this._live = element("p", { className: "connection", role: "status" }, element("i"), element("span"));
+    this._live = element("p", { className: "connection" }, element("i"), element("span"));
     banner.append(element("h1", {}, "paramserver"), this._job, this._live, themeChoice(onTheme));
     this._figures = FIGURES.map(([name, text, small]) => {
       const [value, note] = [element("dd", { className: "value" }), element("dd", { className: "small" })];
@@ -94,13 +94,17 @@ export class Header {
 /** The sentence of a stream that is silent, above all else. */
 export class SilentNotice {
   constructor(parent) {
-    this.node = element("p", { className: "notice", role: "status", hidden: true });
+    this._since = element("span", { "aria-hidden": "true" }); // is not read aloud each second
+    this._reason = element("span");
+    this.node = element("p", { className: "notice", role: "status", hidden: true }, "No data", this._since, this._reason);
     parent.append(this.node);
   }
 
   update({ live: alive, seconds, reason }) {
     setHidden(this.node, alive);
     document.body.classList.toggle("stale", !alive);
-    if (!alive) setText(this.node, `No data since ${duration(Math.round(seconds))}: ${reason}.`);
+    if (alive) return;
+    setText(this._since, ` since ${duration(Math.round(seconds))}`);
+    setText(this._reason, `: ${reason}.`);
   }
 }

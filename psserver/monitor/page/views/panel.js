@@ -5,7 +5,7 @@ import { stateOf } from "../data/job.js";
 import { theme } from "../charts/colors.js";
 import { LineChart } from "../charts/line_chart.js";
 import { marksOf, styleOf } from "./curves.js";
-import { element, KeyedList, setAttribute, setHidden, setText } from "./dom.js";
+import { element, KeyedList, setAttribute, setHidden, setText } from "../dom.js";
 import { goneWord } from "./staleness.js";
 import { nameColumn, numberColumn, Table } from "./table.js";
 import { eventTable } from "./timeline.js";

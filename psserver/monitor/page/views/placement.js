@@ -2,11 +2,12 @@
 
 import { bytes, count, fixed, plural, shape, updateRule } from "../data/format.js";
 import { Drawing, fitted } from "../charts/canvas.js";
+import { drawEmpty } from "../charts/axes.js";
 import { css, shade, textOn, theme } from "../charts/colors.js";
 import { Reading } from "../charts/reading.js";
 import { treemap } from "../charts/treemap.js";
 import { Card } from "./card.js";
-import { element, KeyedList, linkTo, setAttribute, setHidden, setText } from "./dom.js";
+import { element, KeyedList, linkTo, setAttribute, setHidden, setText } from "../dom.js";
 import { nameColumn, numberColumn, Table, textColumn } from "./table.js";
 
 /** A shard is called hot when its traffic is so many times the mean of all shards. */
@@ -131,6 +132,7 @@ class ShardMap {
     const { traffic: colors, font, surface, text } = theme();
     this._under = null;
     let box = null;
+    if (!this.parts.length) drawEmpty(context, "no variables yet");
     context.font = `11px ${font}`;
     context.textBaseline = "top";
     context.textAlign = "left";

@@ -5,7 +5,7 @@ import { distribution, since, StalenessChart } from "../charts/staleness_chart.j
 import { BANDS, bandName } from "../data/history.js";
 import { count, fixed, number } from "../data/format.js";
 import { ChartCard } from "./card.js";
-import { element, KeyedList, linkTo, setAttribute, setText } from "./dom.js";
+import { element, KeyedList, linkTo, setAttribute, setText } from "../dom.js";
 import { numberColumn, Table, textColumn } from "./table.js";
 
 /** Seconds that the distribution calls "now". */
@@ -81,7 +81,7 @@ class MatrixTable {
     const table = element("table", {}, element("caption", {}, caption), element("thead", {}, heads), body);
     this.node = element("div", { className: "scroll", role: "region", tabIndex: 0, "aria-label": caption }, table);
     this._heads = new KeyedList(heads, ({ name }) => ({
-      node: element("th", { scope: "col" }, name === null ? "Worker" : linkElement("variable", name)),
+      node: element("th", { scope: "col", className: name === null ? "" : "number" }, name === null ? "Worker" : linkElement("variable", name)),
       update: () => {},
     }));
     this._rows = new KeyedList(body, ({ name }) => {
@@ -134,7 +134,7 @@ export class DistributionCard extends ChartCard {
       const last = job.history.length - 1;
       return `Distribution of staleness: median ${count(job.history.p50[last])}, 99th percentile ${count(job.history.p99[last])}`;
     };
-    const note = "line: median, dashes: p99";
+    const note = "median; p99 dashed";
     super("Distribution of staleness", "narrow", note, told, table, () => table.update(rows(), ({ band }) => band));
     this.chart = new StalenessChart(this.canvas, () => job.history, NOW);
   }

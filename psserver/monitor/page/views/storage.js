@@ -2,7 +2,7 @@
 
 import { bytes, count, duration, number } from "../data/format.js";
 import { Card } from "./card.js";
-import { element, setAttribute, setText } from "./dom.js";
+import { element, setAttribute, setText } from "../dom.js";
 import { numberColumn, Table, textColumn } from "./table.js";
 
 /** Positions of all epochs up to the end of a queue; 0: it has no end. */

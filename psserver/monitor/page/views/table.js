@@ -1,6 +1,6 @@
 /** Tables whose rows stay and whose cells change. */
 
-import { element, KeyedList, linkTo, setAttribute, setHidden, setText } from "./dom.js";
+import { element, KeyedList, linkTo, setAttribute, setHidden, setText } from "../dom.js";
 
 /** A column of text: `text(row)`. */
 export function textColumn(title, text, className = "") {

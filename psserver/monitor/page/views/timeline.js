@@ -3,7 +3,7 @@
 import { clock, count } from "../data/format.js";
 import { EventStrip } from "../charts/event_strip.js";
 import { Card } from "./card.js";
-import { element, setAttribute } from "./dom.js";
+import { element, setAttribute } from "../dom.js";
 import { nameColumn, numberColumn, Table, textColumn } from "./table.js";
 
 /** Events that the list shows. */

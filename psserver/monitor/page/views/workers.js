@@ -4,7 +4,7 @@ import { clock, count, duration, fixed, number } from "../data/format.js";
 import { stateOf } from "../data/job.js";
 import { Card } from "./card.js";
 import { styleOf } from "./curves.js";
-import { element, setAttribute, setHidden, setText } from "./dom.js";
+import { element, setAttribute, setHidden, setText } from "../dom.js";
 import { nameColumn, numberColumn, Table, textColumn } from "./table.js";
 
 /** The state as a word with a mark. */

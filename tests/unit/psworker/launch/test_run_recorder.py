@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -151,12 +152,15 @@ def test_results_are_written_now_and_then_while_a_run_lasts(tmp_path, monkeypatc
     monkeypatch.setattr(run_recorder.time, "monotonic", lambda: now[0])
     recorder = RunRecorder(tmp_path, a_start(tmp_path))
     steps = []
-    for second in range(25):
+    for second in range(100):
         now[0] = 100.0 + second
         recorder.follow(progress_of(a_worker("worker-0", 1, 0, None), step=second))
         steps.append(read_run(tmp_path).lives[0].results.step)
-    assert steps == [0] * 10 + [10] * 10 + [20] * 5
-    assert read_run(tmp_path).lives[0].seconds == 20.0
+    written = sorted(set(steps))
+    gaps = [after - before for before, after in pairwise(written)]
+    assert (gaps[:5], gaps[-3:]) == ([1] * 5, [10] * 3)
+    assert gaps == sorted(gaps), "the longer a run lasts the rarer"
+    assert read_run(tmp_path).lives[0].seconds == written[-1]
 
 
 def test_a_folder_that_is_full_is_an_error_at_the_start_and_a_problem_later(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from pswire.errors import DamagedFile
 from psworker.runs.curves import MEAN_POINTS, Curve, Mark, run_curves, smoothed, tags
 from psworker.runs.run_data import read_run_data
 from psworker.runs.run_file import Results
@@ -63,7 +64,7 @@ def test_the_rate_of_a_job_is_that_of_all_workers_together(make_run):
 
 def test_time_is_that_in_which_the_run_was_active_and_steps_that_were_done_again_replace_the_first_ones(make_run):
     lives = [
-        life(BEGIN, 10.0, "interrupted", Results(0, 50)),
+        life(BEGIN, 4.0, "interrupted", Results(0, 40)),  # its file is behind its points
         life(BEGIN + 1000, 10.0, "completed", Results(20, 80)),
     ]
     first = [point(n, 10 * n, 1.0, steps=10 * n, examples=n) for n in range(1, 6)]
@@ -76,7 +77,7 @@ def test_time_is_that_in_which_the_run_was_active_and_steps_that_were_done_again
     assert run_curves(run, "step", "cost").job == Curve(
         (10.0, 20.0, 30.0, 31.0, 41.0, 51.0, 61.0, 71.0, 81.0), (1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0)
     )
-    assert run_curves(run, "time", "cost").job.x == pytest.approx([1, 2, 3, 4, 5, 11, 12, 13, 14, 15, 16])
+    assert run_curves(run, "time", "cost").job.x == pytest.approx([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11])
     assert run_curves(run, "examples", "cost").job.x == pytest.approx(range(1, 12)), "counted on in the second life"
 
 
@@ -91,6 +92,7 @@ def test_lost_later_joined_and_restored_are_marked_and_what_happens_at_the_start
     events = [
         ("joined", "worker-0", 0, 0),
         ("joined", "worker-1", 0.1, 1),
+        ("joined", "outsider", 0.2, 0),
         ("epoch", "", 1, 10),
         ("ended", "worker-1", 2, 20, {"source": "launcher", "level": "warning"}),
         ("lost", "worker-1", 3, 30),  # the same death
@@ -134,6 +136,17 @@ def test_values_that_are_missing_are_left_out_and_tags_of_the_program_are_found(
     assert run_curves(run, "step", "cost").job == Curve((2.0,), (0.5,))
     assert run_curves(run, "step", "accuracy").job == Curve((2.0, 3.0), (0.1, 0.4))
     assert run_curves(run, "step", "nothing").job == Curve((), ())
+
+
+def test_what_a_session_has_recorded_without_a_launcher_has_curves_from_its_beginning(tmp_path):
+    (tmp_path / "alone").mkdir()
+    write_points(tmp_path / "alone", "worker-0", [point(n, 10 * n, 1 / n, examples=5 * n) for n in range(2, 6)])
+    run = read_run_data(tmp_path / "alone")
+    assert run_curves(run, "time", "cost").job == Curve((2.0, 3.0, 4.0, 5.0), (1 / 2, 1 / 3, 1 / 4, 1 / 5))
+    assert run_curves(run, "examples", "cost").job.x == pytest.approx((10, 15, 20, 25))
+    (tmp_path / "alone" / "run.json").write_text("{")
+    with pytest.raises(DamagedFile, match=r"run.json is damaged"):
+        read_run_data(tmp_path / "alone")
 
 
 def test_lines_that_are_cut_or_no_points_are_skipped_and_named(make_run):
