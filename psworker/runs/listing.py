@@ -17,6 +17,7 @@ from pswire.fitted_table import Column, FittedTable, printable
 from psworker.progress.text import clock, rate_text
 from psworker.runs.event_file import RunEvent, read_events
 from psworker.runs.run_file import NAME, Run, plain_run, read_run
+from psworker.runs.scalar_files import FOLDER
 
 #: How deep below a folder runs are looked for, and how many folders are looked at.
 MAX_DEPTH, MAX_FOLDERS = 4, 10_000
@@ -150,6 +151,8 @@ def _folders(top: Path, problems: list[str]) -> Iterable[Path]:
                 yield folder
             elif (folder / "checkpoints").is_dir() and (folder / "logs").is_dir():
                 problems.append(f"{folder} has no {NAME}: the run is of an earlier version, or of another program")
+            elif (folder / FOLDER).is_dir():
+                problems.append(f"{folder} has no {NAME}: a session has recorded scalars there, for psworker plot")
             else:
                 try:
                     inside = sorted(folder.iterdir())

@@ -10,7 +10,8 @@ from operator import attrgetter
 from pathlib import Path
 
 from psworker.runs.event_file import RunEvent, read_events
-from psworker.runs.run_file import Run, read_run
+from psworker.runs.process_identity import ProcessIdentity
+from psworker.runs.run_file import NAME, Life, Results, Run, Start, read_run
 from psworker.runs.scalar_files import Point, WorkerScalars, read_scalars
 
 
@@ -106,8 +107,21 @@ def _interpolated(times: Sequence[float], values: Sequence[float], time: float) 
 
 
 def read_run_data(path: Path) -> RunData:
-    """The run in a folder. Raises `DamagedFile` if it has no `run.json` that can be read; other files may be cut."""
-    run = read_run(path)
-    events, problem = read_events(path)
+    """The run in a folder, or what a session has recorded there without `psworker local` (`summary_dir`).
+
+    Raises `DamagedFile` if it has no `run.json` that can be read, and workers have recorded nothing; other files may be
+    cut.
+    """
     workers, problems = read_scalars(path)
+    run = _recorded(workers) if workers and not (path / NAME).exists() else read_run(path)
+    events, problem = read_events(path)
     return RunData(path, run, events, workers, [problem, *problems] if problem else problems)
+
+
+def _recorded(workers: Sequence[WorkerScalars]) -> Run:
+    """A run of which nothing is known but what its workers have recorded."""
+    begin = min(worker.begin for worker in workers)
+    end = max(worker.points[-1].time for worker in workers)
+    step = max(point.step for worker in workers for point in worker.points)
+    start = Start((), "", "", (), {}, {}, "", 0, ProcessIdentity("", 0))
+    return Run(id="", lives=(Life(start, begin, "unknown", end, end - begin, None, None, "", Results(0, step)),))

@@ -51,10 +51,11 @@ FIELDS = ("cost", "staleness", "steps_per_second", "learning_rate", "gradient_no
 
 @dataclass(frozen=True, slots=True)
 class WorkerScalars:
-    """The points of a worker, in the order of time."""
+    """The points of a worker, in the order of time; `begin` is when its first life began, or its first point."""
 
     name: str
     points: tuple[Point, ...]
+    begin: float
 
 
 def read_scalars(folder: Path) -> tuple[list[WorkerScalars], list[str]]:
@@ -62,20 +63,21 @@ def read_scalars(folder: Path) -> tuple[list[WorkerScalars], list[str]]:
     workers, problems = [], []
     for path in sorted((folder / FOLDER).glob("*.jsonl"), key=lambda path: (len(path.stem), path.stem)):
         lines = JsonLines(path)
-        name, points = _read(path.stem, lines)
-        if points:
-            workers.append(WorkerScalars(name, tuple(points)))
+        if (worker := _read(path.stem, lines)) is not None:
+            workers.append(worker)
         if lines.problem:
             problems.append(lines.problem)
     return workers, problems
 
 
-def _read(name: str, lines: JsonLines) -> tuple[str, list[Point]]:
+def _read(name: str, lines: JsonLines) -> WorkerScalars | None:
+    begin: float | None = None
     points: list[Point] = []
     before, life = Point(0.0, 0), 0  # the last one of the lives before
     for number, data in lines:
         if "worker" in data:
             name, life = str(data["worker"]), life + 1
+            begin = _number(data.get("time")) if begin is None else begin
             before = points[-1] if points else before
             continue
         point = _point(data, before, life)
@@ -84,7 +86,10 @@ def _read(name: str, lines: JsonLines) -> tuple[str, list[Point]]:
         else:
             points.append(point)
     points.sort(key=lambda point: point.time)
-    return name, points
+    if not points:
+        return None
+    first = points[0].time
+    return WorkerScalars(name, tuple(points), first if begin is None else min(begin, first))
 
 
 def _point(data: dict[str, Any], before: Point, life: int) -> Point | None:

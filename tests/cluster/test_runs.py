@@ -98,6 +98,10 @@ def test_a_killed_worker_its_restart_and_a_stop_by_ctrl_c_are_events_and_the_out
     (life,) = run["lives"]
     assert (life["state"], life["exit_code"]) == ("stopped", 130)
     assert life["results"]["workers"][0]["restarts"] == 1
+    curves = commands.run("psworker", "plot", "a", "--by", "time", "--workers", "--output", "a.svg")
+    assert curves == (0, ["a.svg"], [])
+    picture = (commands.folder / "a.svg").read_text()
+    assert ("worker lost" in picture, "worker joined" in picture, '<g id="a">' in picture) == (True,) * 3
     (killed,) = [event for event in run["events"] if event["level"] == "warning" and event["source"] == "launcher"]
     assert killed["text"] == "worker-0 was killed by SIGKILL; restart 1 of 1 in 0.5 s"
 

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from pswire.errors import DamagedFile
 from psworker.runs.curves import MEAN_POINTS, Curve, Mark, run_curves, smoothed, tags
 from psworker.runs.run_data import read_run_data
 from psworker.runs.run_file import Results
@@ -135,6 +136,17 @@ def test_values_that_are_missing_are_left_out_and_tags_of_the_program_are_found(
     assert run_curves(run, "step", "cost").job == Curve((2.0,), (0.5,))
     assert run_curves(run, "step", "accuracy").job == Curve((2.0, 3.0), (0.1, 0.4))
     assert run_curves(run, "step", "nothing").job == Curve((), ())
+
+
+def test_what_a_session_has_recorded_without_a_launcher_has_curves_from_its_beginning(tmp_path):
+    (tmp_path / "alone").mkdir()
+    write_points(tmp_path / "alone", "worker-0", [point(n, 10 * n, 1 / n, examples=5 * n) for n in range(2, 6)])
+    run = read_run_data(tmp_path / "alone")
+    assert run_curves(run, "time", "cost").job == Curve((2.0, 3.0, 4.0, 5.0), (1 / 2, 1 / 3, 1 / 4, 1 / 5))
+    assert run_curves(run, "examples", "cost").job.x == pytest.approx((10, 15, 20, 25))
+    (tmp_path / "alone" / "run.json").write_text("{")
+    with pytest.raises(DamagedFile, match=r"run.json is damaged"):
+        read_run_data(tmp_path / "alone")
 
 
 def test_lines_that_are_cut_or_no_points_are_skipped_and_named(make_run):

@@ -40,13 +40,14 @@ def test_folders_that_are_no_runs_and_files_that_are_cut_are_named_and_skipped(m
     kept = make_run("runs/kept")
     cut = make_run("runs/cut") / "run.json"
     cut.write_text(cut.read_text()[:100])
-    for name in ("runs/old/checkpoints", "runs/old/logs", "runs/notes", "runs/.hidden"):
+    for name in ("runs/session/scalars", "runs/old/checkpoints", "runs/old/logs", "runs/notes", "runs/.hidden"):
         (kept.parent.parent / name).mkdir(parents=True)
     result = psworker("runs")
     assert [line.split()[0] for line in result.stdout.splitlines()[1:]] == ["runs/kept"]
     assert [line.split(":")[0:3] for line in result.stderr.splitlines()] == [
         ["psworker", " skipped", " runs/cut/run.json is damaged, or no file of a run"],
         ["psworker", " skipped", " runs/old has no run.json"],
+        ["psworker", " skipped", " runs/session has no run.json"],
     ]
 
 
