@@ -51,8 +51,19 @@ def spoilt(images, fault: str, scale: float):
         case "nan":
             return images * np.float32(math.nan)
         case "hang":
-            time.sleep(3600)
+            time.sleep(45)  # as a mount that does not answer
     return images
+
+
+def examples(session, options, train):
+    """Batches of the data that all workers share; or those of this worker, which alone has every third digit."""
+    if not options.sharded:
+        yield from session.batches(train, BATCH, 100, seed=options.seed)
+        return
+    own = int(config.worker_name().rpartition("-")[2])
+    mine, random = np.flatnonzero(train.label % 3 == own), np.random.default_rng(own)
+    while not session.stopped:
+        yield train.take(random.choice(mine, BATCH))
 
 
 def main() -> None:
@@ -66,6 +77,7 @@ def main() -> None:
     parser.add_argument("--fault", choices=["none", "scale", "nan", "hang"], default="none", help="of worker-1")
     parser.add_argument("--fault-at", type=int, default=60, help="the push of worker-1 with the first fault")
     parser.add_argument("--scale", type=float, default=255, help="of its images, with the fault scale")
+    parser.add_argument("--sharded", action="store_true", help="of 3 workers each reads other digits")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     ps.set_random_seed(options.seed)
@@ -74,12 +86,15 @@ def main() -> None:
     optimizer = ps.Momentum(rate, options.momentum) if options.momentum else ps.GradientDescent(rate)
     fault = options.fault if config.worker_name() == "worker-1" else "none"
 
+    if fault != "none":
+        time.sleep(1.5)  # the chief, which reports, is another worker
+
     def cost(batch, images):
         return ops.softmax_cross_entropy(network.logits(images), batch.label)
 
     costs: list[float] = []
     with ps.session() as session:
-        for number, batch in enumerate(session.batches(mnist.train, BATCH, 100, seed=options.seed), 1):
+        for number, batch in enumerate(examples(session, options, mnist.train), 1):
             images = batch.image.astype(options.dtype)
             loss = cost(batch, spoilt(images, fault, options.scale) if number >= options.fault_at else images)
             pairs = optimizer.compute_gradients(loss)
