@@ -21,7 +21,7 @@ def guard_option(*, envvar: str | None = None) -> Callable[..., Any]:
         default="warn",
         envvar=envvar,
         show_default=True,
-        show_envvar=envvar is not None,
+        show_envvar=True,
         help="What to do when training fails in one of the ways that asynchrony brings: warn, with cause and remedy; "
         "stop the job; or rollback: go back to the newest checkpoint from before, and apply the remedy.",
     )

@@ -6,7 +6,6 @@ from functools import wraps
 from typing import Any, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from pswire.logs import FORMATS, LEVELS, LOGGERS, set_up_logs
 
@@ -15,19 +14,19 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class LogOptions:
-    """A level of `LEVELS`, or "" without one, and one of `FORMATS`; `given`: the user has named one of them."""
+    """A level of `LEVELS`, or "" without one, and one of `FORMATS`; `changed`: one of them is not the default."""
 
     level: str
     form: str
-    given: bool = True
+    changed: bool = True
 
     def set_up(self, *, program: bool = False) -> None:
         """Log to standard error, with other libraries; of a process that runs a `program`, only what is ours.
 
-        Such a program may set up logging itself, and then has our records too, unless the options are given.
+        Such a program may set up logging itself, and then has our records too, unless the options are changed.
         """
         if program:
-            set_up_logs(self.level, self.form, LOGGERS, exclusive=self.given)
+            set_up_logs(self.level, self.form, LOGGERS, exclusive=self.changed)
         else:
             set_up_logs(self.level, self.form, ("",))
 
@@ -43,9 +42,8 @@ def log_options(
     def decorated(command: _Command) -> Callable[..., Any]:
         @wraps(command)
         def with_logs(*arguments: Any, log_level: str | None, log_format: str, **options: Any) -> object:  # noqa: ANN401
-            source = click.get_current_context().get_parameter_source
-            given = any(source(name) is not ParameterSource.DEFAULT for name in ("log_level", "log_format"))
-            return command(*arguments, logs=LogOptions(log_level or "", log_format, given), **options)
+            changed = log_level != default or log_format != "text"
+            return command(*arguments, logs=LogOptions(log_level or "", log_format, changed), **options)
 
         level = click.option(
             "--log-level",

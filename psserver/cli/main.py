@@ -4,6 +4,7 @@ Options become a `ServerConfig`, errors become one line. Each command imports it
 orchestrator runs `health` every few seconds: this module must not import numpy or rich.
 """
 
+import logging
 import math
 import signal
 from collections.abc import Callable
@@ -39,7 +40,7 @@ from pswire.command_group import InterruptibleGroup
 from pswire.errors import ParamServerError
 from pswire.guard_option import ACTING, guard_option
 from pswire.log_options import LogOptions, log_options
-from pswire.logs import identify
+from pswire.logs import identify, writes_json
 from pswire.parsed_option import Parsed
 from pswire.security.credentials import Credentials
 from pswire.specs.checkpoints import JournalSync, parse_checkpoint_every
@@ -47,6 +48,8 @@ from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.gradient_norm import parse_gradient_norm
 from pswire.system.host import refuse_windows
 from pswire.system.signals import end_at_once
+
+log = logging.getLogger(__name__)
 
 _DEFAULT = ServerConfig()
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -62,6 +65,9 @@ class _Group(InterruptibleGroup):
         except ParamServerError as error:
             if ctx.params["debug"]:
                 raise
+            if writes_json():
+                log.error("%s", error)
+                raise SystemExit(1) from error
             raise click.ClickException(str(error)) from error
 
 

@@ -13,6 +13,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.live import Live
 from rich.text import Text
 
+from pswire.bars import bar
 from pswire.errors import Unavailable
 from pswire.fitted_table import Column, FittedTable, printable
 from pswire.job_status import JobStatus
@@ -27,6 +28,8 @@ from pswire.status_client import StatusClient
 #: Width without a terminal, so that lines are not wrapped for programs that read them.
 _NON_TERMINAL_WIDTH = 1000
 
+#: Cells of a bar.
+_BAR_WIDTH = 12
 #: Names of variables that are listed.
 _MOST_NAMES = 6
 
@@ -223,6 +226,14 @@ def _done(queue: QueueStatus) -> str:
     return f"{queue.done:,}{unit}" if queue.spec.total is None else f"{queue.done:,} of {queue.spec.total:,}{unit}"
 
 
+def _progress(queue: QueueStatus) -> str:
+    """A bar with its percentage; nothing for a queue without an end."""
+    if not queue.spec.total:
+        return NONE
+    fraction = queue.done / queue.spec.total
+    return f"{''.join(bar(fraction, _BAR_WIDTH))} {int(100 * fraction)} %"
+
+
 def _names(names: Sequence[str], others: int = 0) -> str:
     """Names of variables; of many the first ones, and how many others there are, besides those that are not named."""
     listed, others = ", ".join(names[:_MOST_NAMES]), others + max(0, len(names) - _MOST_NAMES)
@@ -248,6 +259,7 @@ _QUEUES = (
     Column("size", lambda queue: f"{queue.spec.size:,}" if queue.spec.size else "unknown", 1, number=True),
     Column("done", _done, number=True),
     Column("blocks\nout", lambda queue: f"{queue.blocks_out:,}", 2, number=True),
+    Column("progress", _progress, 3),
 )
 
 _VARIABLES = (

@@ -177,6 +177,7 @@ def options_of(job: Job) -> dict[str, Option]:
         "consistency": str(job.consistency),
         "staleness": str(job.staleness),
         "restarts": job.restarts,
+        "guard": job.guard,
         **job.worker_options,
     }
     if folder is not None:

@@ -1,5 +1,6 @@
 """All that the folder of a run has for comparisons and plots: its file, its events, and what workers recorded."""
 
+import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -8,11 +9,20 @@ from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from psworker.runs.event_file import RunEvent, read_events
 from psworker.runs.process_identity import ProcessIdentity
 from psworker.runs.run_file import NAME, Life, Results, Run, Start, read_run
 from psworker.runs.scalar_files import Point, WorkerScalars, read_scalars
+
+
+class _ActiveLife(NamedTuple):
+    """A life of a run: its begin, its `first` session's, and the seconds of training `before` it."""
+
+    begin: float
+    first: float
+    before: float
 
 
 @dataclass(eq=False)
@@ -31,10 +41,10 @@ class RunData:
         return str(self.path)
 
     def active_seconds(self, time: float) -> float:
-        """Seconds from the beginning of the run to a time since 1970, without the pauses between its lives."""
-        begins, before = self._lives
-        life = max(0, bisect_right(begins, time) - 1)
-        return max(0.0, time - begins[life]) + before[life]
+        """Seconds of training up to a time since 1970: from the first session on, without pauses between lives."""
+        life = max(0, bisect_right(self._lives, time, key=attrgetter("begin")) - 1)
+        _, first, before = self._lives[life]
+        return max(0.0, time - first) + before
 
     def global_step(self, time: float) -> float:
         """The global step at a time since 1970, between those of the workers' points in proportion."""
@@ -58,18 +68,16 @@ class RunData:
         return [point.time for point in self.points]
 
     @cached_property
-    def _lives(self) -> tuple[list[float], list[float]]:
-        """When each life began, and the seconds of all lives before it.
-
-        The file of a life that was interrupted is behind: what happened in it afterwards counts as well.
-        """
+    def _lives(self) -> list[_ActiveLife]:
+        lives: list[_ActiveLife] = []
+        before = 0.0
+        moments = sorted([*self._times, *(begin for worker in self.workers for begin in worker.begins)])
         begins = [life.begin for life in self.run.lives]
-        moments = sorted([*self._times, *(event.time for event in self.events)])
-        before = [0.0]
-        for life, after in zip(self.run.lives, begins[1:], strict=False):
-            last = bisect_left(moments, after) - 1
-            before.append(before[-1] + max(life.seconds, moments[last] - life.begin if last >= 0 else 0.0))
-        return begins, before
+        for begin, after in zip(begins, [*begins[1:], math.inf], strict=True):
+            inside = moments[bisect_left(moments, begin) : bisect_left(moments, after)] or [begin]
+            lives.append(_ActiveLife(begin, inside[0], before))
+            before += inside[-1] - inside[0]
+        return lives
 
     @cached_property
     def _examples(self) -> tuple[list[float], list[float]]:
@@ -81,7 +89,7 @@ class RunData:
 
     def _total(self, count: Callable[[Point], int]) -> tuple[list[float], list[float]]:
         """The sum over workers of a count, at the beginning of the run and at all points, with the times of these."""
-        begin = self.run.lives[0].begin
+        begin = self._lives[0].first
         slopes: dict[float, float] = defaultdict(float)  # how the rate of the sum changes at a time
         for worker in self.workers:
             ends = [(begin, 0), *((point.time, count(point)) for point in worker.points if point.time > begin)]
@@ -120,7 +128,7 @@ def read_run_data(path: Path) -> RunData:
 
 def _recorded(workers: Sequence[WorkerScalars]) -> Run:
     """A run of which nothing is known but what its workers have recorded."""
-    begin = min(worker.begin for worker in workers)
+    begin = min(begin for worker in workers for begin in (*worker.begins, worker.points[0].time))
     end = max(worker.points[-1].time for worker in workers)
     step = max(point.step for worker in workers for point in worker.points)
     start = Start((), "", "", (), {}, {}, "", 0, ProcessIdentity("", 0))

@@ -51,11 +51,11 @@ FIELDS = ("cost", "staleness", "steps_per_second", "learning_rate", "gradient_no
 
 @dataclass(frozen=True, slots=True)
 class WorkerScalars:
-    """The points of a worker, in the order of time; `begin` is when its first life began, or its first point."""
+    """The points of a worker, in the order of time; `begins`: when it opened its session, in each of its lives."""
 
     name: str
     points: tuple[Point, ...]
-    begin: float
+    begins: tuple[float, ...]
 
 
 def read_scalars(folder: Path) -> tuple[list[WorkerScalars], list[str]]:
@@ -71,13 +71,14 @@ def read_scalars(folder: Path) -> tuple[list[WorkerScalars], list[str]]:
 
 
 def _read(name: str, lines: JsonLines) -> WorkerScalars | None:
-    begin: float | None = None
+    begins: list[float] = []
     points: list[Point] = []
     before, life = Point(0.0, 0), 0  # the last one of the lives before
     for number, data in lines:
         if "worker" in data:
             name, life = str(data["worker"]), life + 1
-            begin = _number(data.get("time")) if begin is None else begin
+            if (begin := _number(data.get("time"))) is not None:
+                begins.append(begin)
             before = points[-1] if points else before
             continue
         point = _point(data, before, life)
@@ -86,10 +87,7 @@ def _read(name: str, lines: JsonLines) -> WorkerScalars | None:
         else:
             points.append(point)
     points.sort(key=lambda point: point.time)
-    if not points:
-        return None
-    first = points[0].time
-    return WorkerScalars(name, tuple(points), first if begin is None else min(begin, first))
+    return WorkerScalars(name, tuple(points), tuple(begins)) if points else None
 
 
 def _point(data: dict[str, Any], before: Point, life: int) -> Point | None:

@@ -81,3 +81,12 @@ def test_no_log_has_a_token_at_the_most_verbose_level(commands, tmp_path):
     text = b"".join([*logs, "\n".join([*out, *err]).encode()])
     assert b'"level": "debug"' in text
     assert [secret for secret in secrets if secret in text] == []
+
+
+@pytest.mark.slow
+def test_an_error_that_ends_a_server_is_an_object_too(commands):
+    bind = ("--bind", "unix:/nowhere/at/all", "--log-format", "json")
+    code, out, err = commands.run("psserver", "serve", *bind)
+    [line] = [json.loads(line) for line in err]
+    assert (code, out, line["level"], line["logger"]) == (1, [], "error", "psserver.cli.main")
+    assert line["text"].startswith("cannot listen on unix:/nowhere/at/all")

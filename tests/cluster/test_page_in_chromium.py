@@ -30,6 +30,17 @@ TRAIN = """
             time.sleep(float(sys.argv[1]))
 """
 
+UNEVEN = """
+    import numpy as np
+    import psworker as ps
+    from psworker import ops
+    large, small = ps.Variable(np.ones((256, 256)), name="large"), ps.Variable(np.ones(4), name="small")
+    optimizer = ps.GradientDescent(0.001)
+    with ps.session() as session:
+        while True:
+            optimizer.minimize(ops.sum(large * large) + ops.sum(small * small))
+"""
+
 #: Functions for scripts in the page: `page` has the exports of main.js.
 IN_PAGE = """
     const page = await import("/main.js");
@@ -147,6 +158,30 @@ def test_curves_move_a_slowed_worker_is_dark_in_the_heat_map_and_a_killed_one_tu
 def rgb(color):
     """A color as browsers print it."""
     return f"rgb({', '.join(str(int(color[at : at + 2], 16)) for at in (1, 3, 5))})"
+
+
+#: The mean lightness of the map of each shard, from 0 to 255.
+SHARDS = """all(".shards canvas").map((canvas) => {
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    return data.filter((_, place) => place % 4 < 3).reduce((sum, one) => sum + one, 0) / (data.length * 0.75);
+})"""
+
+
+def test_a_hot_shard_is_named_and_dark_and_shows_the_variable_with_the_traffic(commands, browser):
+    servers = [commands.serve("--shard", f"{shard}/2") for shard in range(2)]
+    addresses = ",".join(server.address for server in servers)
+    worker = commands.start("psworker", "run", "--servers", addresses, commands.script(UNEVEN))
+    monitor = commands.start("psserver", "monitor", addresses, "--http", "127.0.0.1:0")
+    monitor.wait_for("monitor at")
+    browser.open(monitor.address)
+    hot = wait_inside(browser, "all('.shards li').findIndex((one) => one.querySelector('.hot:not([hidden])')) + 1") - 1
+    assert inside(browser, "return all('.hot:not([hidden])').length") == 1
+    label = f"all('.shards canvas')[{hot}].ariaLabel"
+    assert "; most traffic: large, " in wait_inside(browser, f"{label}.includes('most traffic') && {label}")
+    wait_inside(browser, f"{SHARDS}[{hot}] < {SHARDS}[{1 - hot}] - 40")
+    assert browser.problems() == []
+    for command in (worker, monitor, *servers):
+        command.end()
 
 
 def test_64_workers_and_200_variables_are_shown_sample_by_sample_with_constant_memory(commands, browser):

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "examples" / "deep_mnist.py"
 
 #: Seconds of the leases of workers, and for which the slowed worker runs and is stopped in turns.
-LEASE, RUNS, STOPS = 4.0, 0.02, 0.2
+LEASE, RUNS, STOPS = 4.0, 0.02, 0.3
 
 
 class DeepMnist:

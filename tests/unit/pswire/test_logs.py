@@ -146,7 +146,7 @@ def test_a_record_below_the_level_is_not_formatted_and_one_that_cannot_be_does_n
         logging.getLogger("psserver.rpc").warning("nowhere")
 
 
-def test_the_options_have_variables_and_say_whether_they_were_given(monkeypatch):
+def test_the_options_have_variables_and_say_whether_they_are_the_defaults(monkeypatch):
     with own_logging(monkeypatch):
         seen = []
 
@@ -162,7 +162,7 @@ def test_the_options_have_variables_and_say_whether_they_were_given(monkeypatch)
         ):
             done = CliRunner().invoke(command, words, env=environment)
             assert done.exit_code == 0, done.output
-        assert [(one.level, one.form, one.given) for one in seen] == [
+        assert [(one.level, one.form, one.changed) for one in seen] == [
             ("info", "text", False),
             ("debug", "text", True),
             ("error", "json", True),

@@ -14,7 +14,7 @@ const SLANT = -Math.PI / 4;
 const TOP = 64;
 const HIGHEST_ROW = 56;
 /** The part of the ramp up to the expected staleness. */
-const LIGHT = 0.25;
+const LIGHT = 0.2;
 
 /** The least height of the canvas for so many workers; their rows become higher where there is more. */
 export function heatMapHeight(workers) {
@@ -214,7 +214,7 @@ export class HeatMap {
 
 /**
  * The scale of the colors: {expected, most}. `expected` is the staleness of workers of one speed, each of which misses the
- * updates of all others; it is the end of the light quarter of the ramp. `most` is that of the last color.
+ * updates of all others; it is the end of the light fifth of the ramp. `most` is that of the last color.
  */
 export function scaleOf(values, workers) {
   const expected = Math.max(1, workers - 1);

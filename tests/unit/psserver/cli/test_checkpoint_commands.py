@@ -104,7 +104,7 @@ def test_show_has_whole_variables_workers_queues_and_half_pushes(tmp_path, job):
     variables = {one["name"]: (one["shape"], one["dtype"], one["versions"]) for one in data["variables"]}
     assert variables.keys() == VARIABLES.keys()
     assert variables["large"] == ([7, 40], "float32", [2, 2])
-    assert row(text, "examples") == ["examples", "1 of 2", "12", "0 of 24", "1"]
+    assert row(text, "examples") == ["examples", "1 of 2", "12", "0 of 24", "1", "░░░░░░░░░░░░ 0 %"]
     queue = data["queues"][0]
     assert (queue["size"], queue["epochs"], queue["epoch"], queue["done"], queue["blocks_out"]) == (12, 2, 1, 0, 1)
     assert (queue["name"], queue["handed_out"], [(one["worker"], one["block"]) for one in queue["out"]]) == (

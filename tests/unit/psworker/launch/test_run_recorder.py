@@ -48,6 +48,7 @@ def test_a_start_has_the_program_the_options_and_the_versions(tmp_path, monkeypa
         "consistency": "sync:2",
         "staleness": "none",
         "restarts": 0,
+        "guard": "warn",
         "push_every": 4,
         "checkpoint_every": "500steps",
         "keep": 2,

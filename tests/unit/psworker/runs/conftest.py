@@ -61,10 +61,10 @@ def make_run(tmp_path):
     return make
 
 
-def write_points(folder, worker, lines):
+def write_points(folder, worker, lines, begin=BEGIN):
     """Appends a life of a worker to its file."""
     (folder / "scalars").mkdir(exist_ok=True)
-    head = {"worker": worker, "incarnation": 1, "number": 0, "time": BEGIN, "process": 1}
+    head = {"worker": worker, "incarnation": 1, "number": 0, "time": begin, "process": 1}
     with (folder / "scalars" / f"{worker}.jsonl").open("a") as file:
         file.write("".join(f"{json.dumps(line)}\n" for line in [head, *lines]))
 

@@ -62,15 +62,15 @@ def test_the_rate_of_a_job_is_that_of_all_workers_together(make_run):
     assert set(run_curves(run, "time", "steps_per_second").job.y) == {100.0}, "what the worker has recorded"
 
 
-def test_time_is_that_in_which_the_run_was_active_and_steps_that_were_done_again_replace_the_first_ones(make_run):
+def test_time_is_that_of_training_and_steps_that_were_done_again_replace_the_first_ones(make_run):
     lives = [
-        life(BEGIN, 4.0, "interrupted", Results(0, 40)),  # its file is behind its points
+        life(BEGIN - 7, 4.0, "interrupted", Results(0, 40)),  # 7 s before its first session
         life(BEGIN + 1000, 10.0, "completed", Results(20, 80)),
     ]
     first = [point(n, 10 * n, 1.0, steps=10 * n, examples=n) for n in range(1, 6)]
     folder = make_run(lives=lives, points={"worker-0": first})
-    again = [point(1000 + n, 21 + 10 * n, 2.0, steps=10 * n, examples=n) for n in range(1, 7)]
-    write_points(folder, "worker-0", again)
+    again = [point(1003 + n, 21 + 10 * n, 2.0, steps=10 * n, examples=n) for n in range(1, 7)]
+    write_points(folder, "worker-0", again, BEGIN + 1000 + 3)
     run = read_run_data(folder)
     (one, two) = run_curves(run, "time", "cost").workers["worker-0"]
     assert (set(one.y), set(two.y)) == ({1.0}, {2.0}), "a line for each life"
