@@ -11,7 +11,7 @@ const LANES = [
   ["workers", new Set(["joined", "left", "lost", "stalled", "resumed", "chief"])],
   ["job", new Set(["job", "stopped", "epoch", "block"])],
   ["storage", new Set(["checkpoint", "cut", "restored", "lost_pushes"])],
-  ["refusals", new Set()],
+  ["other", new Set()],
 ];
 const MARGIN = { left: 66, right: 12, top: 6, bottom: 26 };
 
