@@ -43,17 +43,17 @@ class Part(NamedTuple):
 
 _RUN = ("--run-dir", "{run}", "--checkpoint-every", "1h")
 _LOG = ("--log-format", "json", "--log-level", "info")
-_OFF, _PLAIN = ("--progress", "off"), ("--progress", "plain")  # the line with the URL of the page comes with the latter
+_OFF = ("--progress", "off", "--guard", "off")
 
 NOTHING = Part(_OFF)
 PARTS = {
-    "page": Part(_PLAIN, page=True),
+    "page": Part(_OFF, page=True),
     "metrics": Part(_OFF, metrics=True),
     "run-folder": Part((*_OFF, *_RUN)),
     "guard": Part(("--progress", "off")),
-    "progress": Part(_PLAIN),
+    "progress": Part(("--progress", "plain", "--guard", "off")),
     "log": Part((*_OFF, *_LOG)),
-    "everything": Part((*_PLAIN, *_RUN, *_LOG), page=True, metrics=True),
+    "everything": Part(("--progress", "plain", *_RUN, *_LOG), page=True, metrics=True),
 }
 
 

@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 
 from psserver.monitor.collector import Collector
-from psserver.monitor.http_server import HttpServer
+from psserver.monitor.http.server import HttpServer
+from psserver.monitor.http.site import Site
+from psserver.monitor.http.tls import HttpCertificates
+from psserver.monitor.http.viewers import TokenCheck
 from psserver.monitor.metrics import Exposition, FreshMetrics, job_metrics
-from psserver.monitor.site import Site
-from psserver.monitor.tls import HttpCertificates
-from psserver.monitor.viewers import TokenCheck
 from pswire.addresses import is_local
 from pswire.errors import Unavailable
 from pswire.guard import Guard

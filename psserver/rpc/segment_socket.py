@@ -108,6 +108,8 @@ class SegmentSocket:
         """Give one worker its segment, or the reason why not. The order of the steps matters: see `segments`."""
         connection.settimeout(TOKEN_TIMEOUT)
         token = connection.recv(TOKEN_BYTES)
+        if not token:  # another server has only looked whether this one lives (`sweep`)
+            return
         connection.settimeout(HANDOVER_TIMEOUT)
         try:
             offer = self._asked_for(token)

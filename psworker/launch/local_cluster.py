@@ -424,7 +424,7 @@ class LocalCluster:
             if others := [line for line in lines if not _PAGE.match(line)]:
                 self._show(monitor.name, stream, others)
             for url in _PAGE.findall("\n".join(lines)):
-                self._guarded(self._display.notice, f"psworker: live page at {url}{query}")
+                self._guarded(partial(self._display.notice, needed=True), f"psworker: live page at {url}{query}")
 
         return read
 

@@ -135,7 +135,7 @@ def test_the_page_of_a_local_cluster_is_for_other_machines_with_tls_only(command
     assert (code, out, err[-1][: len(UNSAFE)]) == (2, [], UNSAFE)
     assert commands.run("psserver", "certs", "certs")[0] == 0
     files = ("--tls-cert", "certs/server.crt", "--tls-key", "certs/server.key", "--tls-ca", "certs/ca.crt")
-    job = commands.start("psworker", "local", *files, *bind, script)
+    job = commands.start("psworker", "local", "--progress", "off", *files, *bind, script)
     http, token = page_of(job)
     tls, bearer = trusting(commands.folder / "certs/ca.crt"), {"Authorization": f"Bearer {token}"}
     assert request(http, "/api/job", tls=tls)[0] == 401

@@ -12,7 +12,8 @@ import pytest
 import psworker as ps
 from psserver.cli.page import page_beside
 from psserver.config import ServerConfig
-from psserver.monitor import collector, http_server
+from psserver.monitor import collector
+from psserver.monitor.http import server as http_server
 from psserver.monitor.job_page import PageOptions, job_page
 from psserver.monitor.job_servers import JobServers
 from psserver.rpc.server import ServerThread
@@ -220,7 +221,7 @@ def basic(token):
 
 def test_a_removed_token_ends_streams_and_sessions(guarded, monkeypatch):
     http, token, tokens = guarded
-    monkeypatch.setattr("psserver.monitor.viewers.VALID_SECONDS", 0.1)
+    monkeypatch.setattr("psserver.monitor.http.viewers.VALID_SECONDS", 0.1)
     monkeypatch.setattr("psserver.rpc.access.RECHECK", 0.05)
     _, headers, _ = request(http, f"/?token={token}")
     session = headers["Set-Cookie"].partition(";")[0]
@@ -317,7 +318,7 @@ def test_viewers_that_are_in_stay_while_no_server_answers_and_see_the_problem(mo
         http = monitor.__enter__()
         assert request(http, "/api/job")[0] == 200
     try:
-        monkeypatch.setattr("psserver.monitor.viewers.VALID_SECONDS", 0.0)
+        monkeypatch.setattr("psserver.monitor.http.viewers.VALID_SECONDS", 0.0)
         job = wait_for(lambda: get_json(http, "/api/job"), lambda job: job["latest"]["problems"])
         assert "no server answers" in job["latest"]["problems"][0]
     finally:

@@ -59,9 +59,9 @@ class Display(ExitStack):
         if not self._quiet:
             self.lines(name, "stderr", [text])
 
-    def notice(self, text: str) -> None:
-        """A line of its own, which stays; nothing without progress."""
-        self._print(text)
+    def notice(self, text: str, *, needed: bool = False) -> None:
+        """A line of its own, which stays; one that is not `needed` only with progress, and none with `quiet`."""
+        self._print(text, always=needed and not self._quiet)
 
     def note(self, text: str) -> None:
         """Show why the launcher is waiting."""

@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from psserver.monitor import http_server
-from psserver.monitor.http_server import HttpServer, Response, is_loopback_host, sentence
+from psserver.monitor.http import server as http_server
+from psserver.monitor.http.server import HttpServer, Response, is_loopback_host, sentence
 from pswire.errors import ConfigurationError
 from tests.commands import BOUND
 from tests.http_client import exchange, read_all, request, split

@@ -5,11 +5,12 @@ import time
 
 import pytest
 
-from psserver.monitor import http_server, stream
-from psserver.monitor.http_server import HttpServer
-from psserver.monitor.site import TYPES, Site, page_files
+from psserver.monitor import stream
+from psserver.monitor.http import server as http_server
+from psserver.monitor.http.server import HttpServer
+from psserver.monitor.http.site import TYPES, Site, page_files
+from psserver.monitor.http.viewers import TokenCheck
 from psserver.monitor.stream import SampleStream
-from psserver.monitor.viewers import TokenCheck
 from pswire.errors import ConfigurationError, PermissionDenied, Unavailable
 from tests.commands import BOUND
 from tests.http_client import following, request, split

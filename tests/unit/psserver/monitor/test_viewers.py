@@ -5,9 +5,9 @@ from email.message import Message
 
 import pytest
 
-from psserver.monitor import viewers
-from psserver.monitor.http_server import Request
-from psserver.monitor.viewers import (
+from psserver.monitor.http import viewers
+from psserver.monitor.http.server import Request
+from psserver.monitor.http.viewers import (
     MAX_KNOWN,
     MAX_SESSIONS,
     STAY_SECONDS,

@@ -5,13 +5,13 @@ from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import quote
 
-from psserver.monitor.http_server import Request, Response, is_loopback_host, sentence
+from psserver.monitor.http.server import Request, Response, is_loopback_host, sentence
+from psserver.monitor.http.viewers import Sessions, TokenCheck, TooManyTokens
 from psserver.monitor.stream import SampleStream, Viewer
-from psserver.monitor.viewers import Sessions, TokenCheck, TooManyTokens
 from pswire.errors import ConfigurationError, ParamServerError, PermissionDenied, Unauthenticated
 
 #: The files of the page, and their types by the ending of the name.
-PAGE = Path(__file__).with_name("page")
+PAGE = Path(__file__).parents[1] / "page"
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -89,15 +89,14 @@ class Site:
         except PermissionDenied as error:
             return sentence(HTTPStatus.FORBIDDEN, str(error))
         except ParamServerError as error:
-            return sentence(HTTPStatus.SERVICE_UNAVAILABLE, str(error), ("Retry-After", "2"))
+            again = ("Retry-After", "2"), ("Refresh", "2")  # browsers know the latter
+            return sentence(HTTPStatus.SERVICE_UNAVAILABLE, str(error), *again)
         return None
 
     def _token(self, request: Request) -> str:
-        return (
-            request.query.get("token", "")
-            if request.path == "/" and "token" in request.query
-            else (self._sessions.token_of(request))
-        )
+        if request.path == "/" and "token" in request.query:
+            return request.query["token"]
+        return self._sessions.token_of(request)
 
     def _answer(self, request: Request) -> Response:
         match request.path:

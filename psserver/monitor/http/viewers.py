@@ -15,7 +15,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
 
-from psserver.monitor.http_server import Request
+from psserver.monitor.http.server import Request
 from pswire.errors import ParamServerError, Unauthenticated, Unavailable
 from pswire.security.token_files import is_token
 

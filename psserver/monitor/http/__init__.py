@@ -1,0 +1,1 @@
+"""The HTTP side of a monitor: a bounded server, its paths, and who may look."""
