@@ -62,7 +62,7 @@ _NARROW = ("--learning-rate", "0.0005", "--steps", "3000", "--pause", "0.005")
 DEMOS = {
     "staleness": (
         Job("4 workers, rate 0.25", _workers(4), _EDGE),
-        Job("8 workers, rate 0.25", _workers(8), _EDGE),
+        Job("8 workers, rate 0.25", _workers(8), (*_EDGE[:2], "--steps", "4000")),
         Job("8 workers, rate 0.25 / 8", _workers(8), ("--learning-rate", "0.03125", "--steps", "2500")),
         Job("8 workers, --staleness scale", (*_workers(8), "--staleness", "scale"), _EDGE),
         Job(

@@ -32,10 +32,9 @@ UNEVEN = 1.5
 #: A cost has risen again when it is so many times the lowest one and more than this part of the first one.
 RISEN, RISEN_TO = 2.0, 0.6
 
-#: A cost is stuck when it was so many times the first one (PEAK) and is more than this part of it (STUCK); or if it is
-#: more than that part (HALTED) and does not fall, and was so high or gradients have become so many times larger or
-#: smaller (CHANGED), as those of dead units are.
-STUCK, HALTED, PEAK, CHANGED = 0.8, 0.6, 1.08, 2.0
+#: A cost is stuck when it is more than this part of the first one and does not fall, since it was so many times the
+#: first one, or gradients have become so many times larger or smaller, as those of dead units are.
+STUCK, PEAK, CHANGED = 0.6, 1.08, 2.0
 
 #: A cost falls when it is below this part of what it was.
 FALLS = 0.95
@@ -82,8 +81,7 @@ def _is_stuck(history: History, since: Moment, cost: float, peak: float) -> bool
     """Whether a cost, as part of the first one, stays where it is since steps were too large."""
     before, now = history.first_gradient, history.now.gradient
     changed = bool(before and now) and max(now / before, before / now) >= CHANGED
-    halted = cost >= HALTED and not _falls(history, since)
-    return (peak >= PEAK and cost >= STUCK) or (halted and (peak >= PEAK or changed))
+    return cost >= STUCK and not _falls(history, since) and (peak >= PEAK or changed)
 
 
 def _falls(history: History, since: Moment) -> bool:
