@@ -43,12 +43,18 @@ class Moment:
         """The live workers that push."""
         return [one for one in self.workers.values() if one.state == "live" and one.training]
 
+    @property
+    def gradient(self) -> float:
+        """The median of the moving averages of gradients of those in training; 0 if there are none."""
+        return _median([one.gradient_mean for one in self.training]) or 0.0
+
 
 class History:
     """Moments in order, the last one is the present.
 
     Attributes:
         first: the median of the workers' first losses, when they were first seen; None before.
+        first_gradient: the median of the workers' gradients then.
         fresh: that was near the beginning of the job, so these are losses of untrained variables.
         known_errors: when calls of workers were refused the last time, of those that were known when the job went back.
         lowest: the lowest smoothed cost since then, and `lowest_step` the global step of it.
@@ -57,6 +63,7 @@ class History:
     def __init__(self) -> None:
         self.first: float | None = None
         self.fresh = False
+        self.first_gradient = 0.0
         self.known_errors: dict[str, float] = {}
         self.moments: deque[Moment] = deque(maxlen=MAX_MOMENTS)
         self.forget()
@@ -83,6 +90,7 @@ class History:
         first = None if self.first is not None else _median([one.first_loss for one in moment.training])
         if first is not None and math.isfinite(first):
             self.first, self.fresh = first, job.global_step <= FRESH
+            self.first_gradient = moment.gradient
         if self.moments and seconds - self.moments[-1].seconds < INTERVAL and not at_once:
             return False
         self.moments.append(moment)
@@ -115,6 +123,10 @@ class History:
     def cost(self) -> float | None:
         """The smoothed cost now; None before there is one."""
         return _median([moment.cost for moment in list(self.moments)[-SMOOTHED:]])
+
+    def cost_until(self, moment: Moment) -> float | None:
+        """The smoothed cost at a moment; None before there is one."""
+        return _median([one.cost for one in self.moments if one.seconds <= moment.seconds][-SMOOTHED:])
 
     def window(self, seconds: float, pushes: int = 0) -> Moment | None:
         """The latest moment that is so long ago, and before so many pushes of each worker; None: there is none.

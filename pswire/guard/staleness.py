@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pswire.guard.finding import Finding
-from pswire.guard.history import FALLEN, History, learning_rate, optimizers, staleness
+from pswire.guard.history import FALLEN, History, Moment, learning_rate, optimizers, staleness
 from pswire.optimizers import GradientDescent, Momentum
 
 #: Seconds, and pushes of each worker, of the time that is looked at.
@@ -32,8 +32,13 @@ UNEVEN = 1.5
 #: A cost has risen again when it is so many times the lowest one and more than this part of the first one.
 RISEN, RISEN_TO = 2.0, 0.6
 
-#: A cost is stuck when it was so many times the first one, and is still more than this part of it.
-PEAK, STUCK = 1.08, 0.8
+#: A cost is stuck when it was so many times the first one (PEAK) and is more than this part of it (STUCK); or if it is
+#: more than that part (HALTED) and does not fall, and was so high or gradients have become so many times larger or
+#: smaller (CHANGED), as those of dead units are.
+STUCK, HALTED, PEAK, CHANGED = 0.8, 0.6, 1.08, 2.0
+
+#: A cost falls when it is below this part of what it was.
+FALLS = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +71,25 @@ def instability(history: History) -> Instability | None:
     if lowest <= FALLEN * first and cost >= max(RISEN * lowest, RISEN_TO * first):
         seen = f"the cost has risen from {lowest:.3g} to {cost:.3g}"
         return Instability(seen, stale, workers, history.lowest_step)
-    if plain and history.fresh and peak >= PEAK * first and cost >= STUCK * first:
+    if plain and history.fresh and _is_stuck(history, since, cost / first, peak / first):
         step = now.job.global_step
         seen = f"the cost began at {first:.3g}, rose to {peak:.3g} and is {cost:.3g} after {step:,} updates"
         return Instability(seen, stale, workers, 0)
     return None
+
+
+def _is_stuck(history: History, since: Moment, cost: float, peak: float) -> bool:
+    """Whether a cost, as part of the first one, stays where it is since steps were too large."""
+    before, now = history.first_gradient, history.now.gradient
+    changed = bool(before and now) and max(now / before, before / now) >= CHANGED
+    halted = cost >= HALTED and not _falls(history, since)
+    return (peak >= PEAK and cost >= STUCK) or (halted and (peak >= PEAK or changed))
+
+
+def _falls(history: History, since: Moment) -> bool:
+    """Whether the cost is lower than it was at the beginning of the window."""
+    before, cost = history.cost_until(since), history.cost()
+    return before is not None and cost is not None and cost < FALLS * before
 
 
 def findings(history: History) -> Iterator[Finding]:

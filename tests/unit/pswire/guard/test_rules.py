@@ -69,6 +69,23 @@ def test_no_finding_without_staleness_or_evidence(history):
     assert kinds(history) == []
 
 
+def with_gradients(costs, gradients):
+    """As `training`, whose gradients have these norms."""
+    history = training(costs, peak=costs[0] * 1.02)
+    for (seconds, status), size in zip(history, gradients, strict=True):
+        rows = [replace(one, gradient_mean=size) for one in status.workers]
+        yield seconds, replace(status, workers=tuple(rows))
+
+
+def test_a_cost_that_stays_while_gradients_collapse_is_that_of_dead_units():
+    assert kinds(with_gradients([2.3] * 12, [1.6, 1.2] + [0.3] * 10)) == ["staleness"]
+    assert kinds(with_gradients([2.3] * 12, [1.6, 1.4] + [1.2] * 10)) == []
+    slow = [2.3 - 0.06 * second for second in range(20)]
+    assert kinds(with_gradients(slow, [1.6, 1.2] + [0.7] * 18)) == [], "it is below 80 % in the end, and falls"
+    halted = [2.3, 2.2, 2.1, 1.9] + [1.6] * 16
+    assert kinds(with_gradients(halted, [1.6, 1.2] + [0.7] * 18)) == ["staleness"]
+
+
 def test_options_that_the_job_has_are_no_remedy_and_a_straggler_is_one_for_a_bound():
     ((_, one),) = found(training(RISES, handling="scale", staleness=9.0))
     assert "scale`" not in one.remedy
