@@ -78,22 +78,29 @@ def test_going_back_needs_a_folder_for_checkpoints(commands):
     assert "--guard rollback goes back to a checkpoint: it needs --run-dir" in "".join(err)
 
 
-@pytest.mark.parametrize(
-    ("workers", "options", "kind", "accuracy"),
-    [
-        ("8", ("--learning-rate", "0.25", "--steps", "3000"), "staleness", (0.0, 0.5)),
-        ("4", ("--learning-rate", "0.25", "--steps", "2000"), "", (0.8, 1.0)),
-        ("8", ("--learning-rate", "0.03125", "--steps", "1500"), "", (0.8, 1.0)),
-        ("8", ("--learning-rate", "0.02", "--momentum", "0.9", "--steps", "2500"), "momentum", (0.0, 0.6)),
-    ],
-    ids=["8 workers", "4 workers", "a smaller rate", "momentum"],
-)
-def test_digits_are_learned_by_four_workers_and_not_by_eight_unless_their_rate_is_smaller(
-    commands, workers, options, kind, accuracy
-):
-    code, out, err = commands.run("psworker", "local", "--workers", workers, "--threads", "1", DEMO, *options)
-    assert code == 0, err
-    (result,) = [json.loads(line.partition("RESULT ")[2]) for line in out if "RESULT" in line]
-    assert accuracy[0] <= result["accuracy"] <= accuracy[1]
+def demonstration(commands, workers, *options):
+    """The accuracy, None if the job has failed, and the kinds of the guard's findings."""
+    _, out, err = commands.run("psworker", "local", "--workers", workers, "--threads", "1", DEMO, *options)
+    results = [json.loads(line.partition("RESULT ")[2]) for line in out if "RESULT" in line]
     findings = [line for line in err if line.startswith("psworker: guard: ")]
-    assert [line.rstrip(")").rpartition(" ")[2] for line in findings] == [kind] * bool(kind)
+    return (results or [{"accuracy": None}])[0]["accuracy"], [line[:-1].rpartition(" ")[2] for line in findings]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("staleness", ("--learning-rate", "0.25", "--steps", "4000")),
+        ("momentum", ("--learning-rate", "0.02", "--momentum", "0.9", "--steps", "4000")),
+    ],
+)
+def test_eight_workers_do_not_learn_digits_and_the_guard_says_why(commands, kind, options):
+    """Or variables become so large within a second that pushes are refused, which it says then."""
+    accuracy, kinds = demonstration(commands, "8", *options)
+    assert (kinds == [kind] and accuracy < 0.6) or (kinds == ["worker"] and accuracy is None)
+
+
+@pytest.mark.parametrize(("workers", "rate"), [("4", "0.25"), ("8", "0.03125")], ids=["4 workers", "a smaller rate"])
+def test_four_workers_learn_them_as_do_eight_with_a_smaller_rate_and_the_guard_is_silent(commands, workers, rate):
+    accuracy, kinds = demonstration(commands, workers, "--learning-rate", rate, "--steps", "2000")
+    assert accuracy > 0.7
+    assert kinds == []
