@@ -86,21 +86,8 @@ def demonstration(commands, workers, *options):
     return (results or [{"accuracy": None}])[0]["accuracy"], [line[:-1].rpartition(" ")[2] for line in findings]
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        ("staleness", ("--learning-rate", "0.25", "--steps", "4000")),
-        ("momentum", ("--learning-rate", "0.02", "--momentum", "0.9", "--steps", "4000")),
-    ],
-)
-def test_eight_workers_do_not_learn_digits_and_the_guard_says_why(commands, kind, options):
-    """Or variables become so large within a second that pushes are refused, which it says then."""
-    accuracy, kinds = demonstration(commands, "8", *options)
-    assert (kinds == [kind] and accuracy < 0.6) or (kinds == ["worker"] and accuracy is None)
-
-
-@pytest.mark.parametrize(("workers", "rate"), [("4", "0.25"), ("8", "0.03125")], ids=["4 workers", "a smaller rate"])
-def test_four_workers_learn_them_as_do_eight_with_a_smaller_rate_and_the_guard_is_silent(commands, workers, rate):
-    accuracy, kinds = demonstration(commands, workers, "--learning-rate", rate, "--steps", "2000")
+def test_eight_workers_learn_digits_with_a_smaller_rate_and_the_guard_is_silent(commands):
+    """That larger rates fail, which depends on the order of pushes, is shown by benchmarks/guard_demos.py."""
+    accuracy, kinds = demonstration(commands, "8", "--learning-rate", "0.03125", "--steps", "2000")
     assert accuracy > 0.7
     assert kinds == []
