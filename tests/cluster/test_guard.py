@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="looks for proc
 LOCAL = ("psworker", "local", "--progress", "off", "--workers", "3", "--threads", "1")
 DEMO = str(Path(__file__).parents[2] / "benchmarks" / "_guard_job.py")
 
-#: Minimizes w^2 / 2. From its 60th push on worker-1 sends 1,000 times the gradient, with which w grows at each step.
+#: Minimizes w^2 / 2. From its 60th push on worker-1 sends 250 times the gradient, with which w grows at each step.
 ONE_GOES_WRONG = """
     import time
     import numpy as np
@@ -25,7 +25,7 @@ ONE_GOES_WRONG = """
         for number in range(1, 501):
             if session.stopped:
                 break
-            gradient = w.value * (1000.0 if wrong and number >= 60 else 1.0)
+            gradient = w.value * (250.0 if wrong and number >= 60 else 1.0)
             ps.GradientDescent(0.01).apply_gradients([(gradient, w)])
             time.sleep(0.01)
         session.pull()
@@ -62,7 +62,6 @@ def test_a_job_goes_back_to_before_puts_the_worker_into_quarantine_and_trains(co
     assert told[0].startswith("gradients of worker 'worker-1' were ")
     assert told[1].startswith("guard: all shards went back to checkpoint ")
     assert told[2] == "guard: pushes of worker 'worker-1' are dropped from now on"
-    assert any("quarantine: guard: gradients of worker" in line for line in err)
 
 
 def test_a_warning_leaves_the_job_as_it_is_and_off_is_silent(commands):

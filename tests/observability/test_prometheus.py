@@ -174,7 +174,7 @@ def test_prometheus_has_what_the_shard_says_with_the_token_of_an_observer_and_no
         until(lambda: (metrics.value("paramserver_checkpoint_number") or 0) >= STEPS, lambda: server.err)
 
         assert metrics.targets()["paramserver"] == ("up", "")
-        health, error = metrics.targets()["stranger"]
+        health, error = until(lambda: (found := metrics.targets()["stranger"])[0] != "unknown" and found, lambda: "")
         assert (health, "401 Unauthorized" in error) == ("down", True)
 
         report = client.ask(BOUND).answers[0].report
