@@ -5,22 +5,19 @@
 
 Softmax regression on MNIST, batch 100, one shard and two workers with one BLAS thread, as `psworker local` runs it: a
 step takes about a millisecond, and all cores are busy, so what is added is seen as nowhere else. Everything is: the
-live page with a viewer, metrics that are scraped each second, a run folder with scalars, TensorBoard files and events,
+live page with a viewer, a run folder with scalars, TensorBoard files and events,
 the guard, lines of progress, and a log in JSON. Load of the machine disturbs single runs by some percent: the figure
 is the median of the ratios of two runs, one after the other, in either order in turns.
 """
 
-import os
 import re
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -29,16 +26,12 @@ from small_model import WINDOWS, WORKER
 
 WORKERS, PAIRS = 2, 8
 
-#: Seconds between two scrapes of the metrics, and for one.
-SCRAPE_INTERVAL, SCRAPE_TIMEOUT = 1.0, 5.0
-
 
 class Part(NamedTuple):
-    """Options of `psworker local`; `{run}` is the folder of the run. `page` has a viewer, `metrics` are scraped."""
+    """Options of `psworker local`; `{run}` is the folder of the run. `page` has a viewer."""
 
     options: tuple[str, ...] = ()
     page: bool = False
-    metrics: bool = False
 
 
 _RUN = ("--run-dir", "{run}", "--checkpoint-every", "1h")
@@ -48,29 +41,22 @@ _OFF = ("--progress", "off", "--guard", "off")
 NOTHING = Part(_OFF)
 PARTS = {
     "page": Part(_OFF, page=True),
-    "metrics": Part(_OFF, metrics=True),
     "run-folder": Part((*_OFF, *_RUN)),
     "guard": Part(("--progress", "off")),
     "progress": Part(("--progress", "plain", "--guard", "off")),
     "log": Part((*_OFF, *_LOG)),
-    "everything": Part(("--progress", "plain", *_RUN, *_LOG), page=True, metrics=True),
+    "everything": Part(("--progress", "plain", *_RUN, *_LOG), page=True),
 }
 
 
 def steps_per_second(part: Part) -> float:
     """The median of steps per second over the windows of one run."""
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as name:
         script = Path(name) / "worker.py"
         script.write_text(WORKER)
         options = [one.format(run=Path(name) / "run") for one in part.options] + ["--http"] * part.page
-        environment = dict(os.environ)
-        if part.metrics:
-            environment["PSSERVER_HTTP"] = address = _free_address()
-            scraped = stack.enter_context(_scraper(f"http://{address}/metrics"))
         command = ["-m", "psworker", "local", "--workers", str(WORKERS), "--threads", "1", *options, str(script)]
-        local = subprocess.Popen(
-            [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-        )
+        local = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert local.stdout is not None
         assert local.stderr is not None
         messages = _Messages(local.stderr)
@@ -81,8 +67,6 @@ def steps_per_second(part: Part) -> float:
         raise SystemExit(f"psworker local {' '.join(options)} ended with code {code}:\n{messages.text}")
     if part.page and not messages.samples:
         raise SystemExit("the viewer of the page has seen nothing")
-    if part.metrics and not scraped:
-        raise SystemExit("no metrics were scraped")
     return statistics.median([float(found[1]) for found in re.finditer(r"WINDOW ([\d.]+)", output)][:WINDOWS])
 
 
@@ -110,32 +94,6 @@ class _Messages(threading.Thread):
         with suppress(OSError), urllib.request.urlopen(request, timeout=30) as stream:
             for line in stream:
                 self.samples += line.startswith(b"data:")
-
-
-@contextmanager
-def _scraper(url: str) -> Iterator[list[int]]:
-    """The sizes of the answers so far; scrapes while the block runs, as far as the server answers."""
-    sizes: list[int] = []
-    end = threading.Event()
-
-    def scrape() -> None:
-        while not end.wait(SCRAPE_INTERVAL):
-            with suppress(OSError), urllib.request.urlopen(url, timeout=SCRAPE_TIMEOUT) as answer:
-                sizes.append(len(answer.read()))
-
-    thread = threading.Thread(target=scrape)
-    thread.start()
-    try:
-        yield sizes
-    finally:
-        end.set()
-        thread.join()
-
-
-def _free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def compare(name: str, pairs: int) -> None:
