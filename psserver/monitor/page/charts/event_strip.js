@@ -2,9 +2,8 @@
 
 import { clock } from "../data/format.js";
 import { drawAxes, scale } from "./axes.js";
-import { Drawing } from "./canvas.js";
+import { Chart } from "./chart.js";
 import { theme } from "./colors.js";
-import { Reading } from "./reading.js";
 
 /** The kinds of events of each lane; all others are in the last one. */
 const LANES = [
@@ -20,20 +19,11 @@ function laneOf(event) {
   return lane < 0 ? LANES.length - 1 : lane;
 }
 
-export class EventStrip {
+export class EventStrip extends Chart {
   /** `describe()` gives {events, first, last}: the events, and the times of the left and right edge. */
   constructor(canvas, describe) {
+    super(canvas);
     this._describe = describe;
-    this._pointer = null;
-    this.drawing = new Drawing(canvas, (...all) => this._draw(...all));
-    this._reading = new Reading(canvas, (x, y) => {
-      this._pointer = x === null ? null : { x, y };
-      this.drawing.request();
-    });
-  }
-
-  request() {
-    this.drawing.request();
   }
 
   _draw(context, width, height) {

@@ -5,9 +5,9 @@
 
 import { drawEmpty } from "./axes.js";
 import { css, shade, textOn, theme } from "./colors.js";
-import { Drawing, fitted, textWidth } from "./canvas.js";
+import { fitted, textWidth } from "./canvas.js";
+import { Chart } from "./chart.js";
 import { fixed } from "../data/format.js";
-import { Reading } from "./reading.js";
 
 const SLANT = -Math.PI / 4;
 /** Pixels for the names of variables and the legend; the most for a row. */
@@ -22,30 +22,21 @@ export function heatMapHeight(workers) {
   return Math.max(1, workers) * row + TOP + 8;
 }
 
-export class HeatMap {
+export class HeatMap extends Chart {
   /**
    * `describe()` gives {workers, variables, values, gone, notes}: lists of names, the staleness of each cell row by row
    * (NaN: no push), and of each worker whether it is gone, and what is said beside its name. `onSelect(worker, variable)` is called
    * when a cell, or the name of a row or column, is clicked; the other name is null.
    */
   constructor(canvas, describe, onSelect) {
+    super(canvas);
     this._describe = describe;
-    this._pointer = null;
     this._cells = document.createElement("canvas");
     this._pixels = null;
-    this.drawing = new Drawing(canvas, (...all) => this._draw(...all));
-    this._reading = new Reading(canvas, (x, y) => {
-      this._pointer = x === null ? null : { x, y };
-      this.drawing.request();
-    });
     canvas.addEventListener("click", () => {
       const { worker, variable } = this._under ?? {};
       if (worker ?? variable) onSelect(worker ?? null, variable ?? null);
     });
-  }
-
-  request() {
-    this.drawing.request();
   }
 
   _draw(context, width, height) {

@@ -4,38 +4,23 @@
  */
 
 import { theme } from "./colors.js";
-import { Drawing } from "./canvas.js";
+import { Chart } from "./chart.js";
 import { drawAxes, drawEmpty, scale } from "./axes.js";
-import { Reading } from "./reading.js";
 
 /** Segments of all lines together: those of many workers have fewer points. */
 const MOST_SEGMENTS = 8000;
 const MARGIN = { left: 52, right: 12, top: 10, bottom: 26 };
 
-export class LineChart {
+export class LineChart extends Chart {
   /**
    * `describe()` gives what is drawn: {length, x, xKind, yKind, format, series, marks}. `x` has the values of the axis,
    * of which the first `length` count; a series is {name, y, color, dash, width}; `marks` are places on the x axis, such
    * as those of events: {at, color}. `shade(name)` of `highlight` is drawn over the others.
    */
   constructor(canvas, describe) {
+    super(canvas);
     this._describe = describe;
-    this._pointer = null;
     this.highlight = null;
-    this.drawing = new Drawing(canvas, (...all) => this._draw(...all));
-    this._reading = new Reading(canvas, (x) => {
-      this._pointer = x;
-      this.drawing.request();
-    });
-  }
-
-  request() {
-    this.drawing.request();
-  }
-
-  close() {
-    this.drawing.close();
-    this._reading.close();
   }
 
   _draw(context, width, height) {
@@ -114,7 +99,7 @@ export class LineChart {
       this._reading.hide();
       return;
     }
-    const at = nearest(chart.x, chart.length, x.value(Math.max(area.left, Math.min(area.right, this._pointer))));
+    const at = nearest(chart.x, chart.length, x.value(Math.max(area.left, Math.min(area.right, this._pointer.x))));
     const pixel = x.place(chart.x[at]);
     context.strokeStyle = theme().muted;
     context.lineWidth = 1;

@@ -1,29 +1,19 @@
 /** Areas on top of each other over time, one a series: their upper edge is the sum. */
 
 import { theme } from "./colors.js";
-import { Drawing } from "./canvas.js";
+import { Chart } from "./chart.js";
 import { drawAxes, scale } from "./axes.js";
 import { nearest } from "./line_chart.js";
-import { Reading } from "./reading.js";
 import { number } from "../data/format.js";
 
 const MARGIN = { left: 46, right: 12, top: 10, bottom: 26 };
 
-export class StackedChart {
+export class StackedChart extends Chart {
   /** `describe()` gives {length, x, series, title}: as in LineChart; over time. */
   constructor(canvas, describe) {
+    super(canvas);
     this._describe = describe;
-    this._pointer = null;
     this._sums = new Float64Array(0);
-    this.drawing = new Drawing(canvas, (...all) => this._draw(...all));
-    this._reading = new Reading(canvas, (x) => {
-      this._pointer = x;
-      this.drawing.request();
-    });
-  }
-
-  request() {
-    this.drawing.request();
   }
 
   _draw(context, width, height) {
@@ -83,7 +73,7 @@ export class StackedChart {
       this._reading.hide();
       return;
     }
-    const at = nearest(times, length, x.value(Math.max(area.left, Math.min(area.right, this._pointer))));
+    const at = nearest(times, length, x.value(Math.max(area.left, Math.min(area.right, this._pointer.x))));
     const pixel = Math.round(x.place(times[at])) + 0.5;
     context.strokeStyle = theme().text;
     context.beginPath();

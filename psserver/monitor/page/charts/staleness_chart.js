@@ -6,10 +6,9 @@
 import { BANDS, bandName, bandOf } from "../data/history.js";
 import { number } from "../data/format.js";
 import { css, shade, theme } from "./colors.js";
-import { Drawing } from "./canvas.js";
+import { Chart } from "./chart.js";
 import { drawAxes, drawEmpty, scale } from "./axes.js";
 import { nearest } from "./line_chart.js";
-import { Reading } from "./reading.js";
 
 const MARGIN = { left: 62, top: 22, bottom: 26 };
 
@@ -35,22 +34,13 @@ export function since(history, seconds) {
   return first;
 }
 
-export class StalenessChart {
+export class StalenessChart extends Chart {
   /** `history()` gives the history of the job; `seconds` is what "now" means. */
   constructor(canvas, history, seconds) {
+    super(canvas);
     this._history = history;
     this._seconds = seconds;
-    this._pointer = null;
     this._field = document.createElement("canvas");
-    this.drawing = new Drawing(canvas, (...all) => this._draw(...all));
-    this._reading = new Reading(canvas, (x, y) => {
-      this._pointer = x === null ? null : { x, y };
-      this.drawing.request();
-    });
-  }
-
-  request() {
-    this.drawing.request();
   }
 
   _draw(context, width, height) {

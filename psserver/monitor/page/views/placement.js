@@ -1,10 +1,10 @@
 /** Placement: the shards with the variables that lie on them, sized by bytes and colored by traffic. */
 
 import { bytes, count, fixed, plural, shape, updateRule } from "../data/format.js";
-import { Drawing, fitted } from "../charts/canvas.js";
+import { fitted } from "../charts/canvas.js";
+import { Chart } from "../charts/chart.js";
 import { drawEmpty } from "../charts/axes.js";
 import { css, shade, textOn, theme } from "../charts/colors.js";
-import { Reading } from "../charts/reading.js";
 import { treemap } from "../charts/treemap.js";
 import { Card } from "./card.js";
 import { element, KeyedList, linkTo, setAttribute, setHidden, setText } from "../dom.js";
@@ -113,16 +113,11 @@ export class PlacementCard extends Card {
 }
 
 /** The treemap of a shard. */
-class ShardMap {
+class ShardMap extends Chart {
   constructor(canvas, most) {
+    super(canvas);
     this.parts = [];
     this._most = most;
-    this._pointer = null;
-    this.drawing = new Drawing(canvas, (...all) => this._draw(...all));
-    this._reading = new Reading(canvas, (x, y) => {
-      this._pointer = x === null ? null : { x, y };
-      this.drawing.request();
-    });
     canvas.addEventListener("click", () => {
       if (this._under) location.hash = linkTo("variable", this._under.name);
     });
