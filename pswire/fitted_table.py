@@ -11,6 +11,8 @@ from rich.text import Text
 #: Columns of the terminal between two columns of a table.
 _GAP = 2
 _ANY_WIDTH = 1 << 20
+#: Width without a terminal, so that lines are not wrapped for programs that read them.
+_NON_TERMINAL_WIDTH = 1000
 #: Where a text may be folded: after a blank, comma or slash, and within names of hosts, but not before their numbers.
 _FOLD = re.compile(r"(?<=[ ,/])|(?<=[-.])(?=[A-Za-z])")
 
@@ -35,6 +37,12 @@ class Column(NamedTuple):
     shortest: int | None = None
     cut: bool = False
     least: int = 0
+
+
+def make_console() -> Console:
+    """Standard output; without a terminal it is wide enough that no line is wrapped."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_NON_TERMINAL_WIDTH)
 
 
 class FittedTable(NamedTuple):

@@ -7,14 +7,11 @@ between leaves a job whose workers see the change or will be told of it by shard
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-import grpc
-
-from pswire.channel import error_from, open_channel
-from pswire.codec import decode, encode
+from pswire.channel import open_channel
 from pswire.errors import StorageError
 from pswire.messages import Answer, Intervene, Intervened, Request, Restore, Restored
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
-from pswire.tensors.transport import InlineReceiver, InlineSender
+from pswire.unary_call import call
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 
 #: Seconds for one call: a shard that goes back reads a checkpoint.
@@ -93,8 +90,5 @@ class Interventions(ExitStack):
 
     def _call(self, number: int, message: Request) -> Answer | Request:
         """The answer of a shard."""
-        address, method = self._addresses[number], getattr(self._stubs[number], type(message).__name__)
-        try:
-            return decode(method(encode(message, InlineSender()), timeout=TIMEOUT), InlineReceiver())
-        except grpc.RpcError as error:
-            raise error_from(error, address, self._credentials) from error
+        method = getattr(self._stubs[number], type(message).__name__)
+        return call(self._addresses[number], method, message, TIMEOUT, self._credentials)

@@ -208,6 +208,23 @@ def _variable(shards: tuple[int, ...], variables: tuple[VariableStatus, ...]) ->
     )
 
 
+def mean_staleness(workers: Iterable[JobWorker], before: Iterable[JobWorker] = ()) -> float | None:
+    """The mean staleness of the pushes of these workers, or of those since an earlier status; None if there are none.
+
+    A worker that was not there `before`, or as another process, counts from its first push.
+    """
+    known = {(worker.name, worker.incarnation): worker for worker in before}
+    pushes, total = 0, 0.0
+    for worker in workers:
+        pushes += worker.steps
+        total += (worker.mean_staleness or 0.0) * worker.steps
+        earlier = known.get((worker.name, worker.incarnation))
+        if earlier is not None:
+            pushes -= earlier.steps
+            total -= (earlier.mean_staleness or 0.0) * earlier.steps
+    return max(0.0, total / pushes) if pushes > 0 else None
+
+
 _BEST_TO_WORST = ("live", "left", "lost")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import numpy as np
 
-from psserver.cli.status import make_console, plain, tables, to_json
+from psserver.cli.status import plain, tables, to_json
 from psserver.core.shard import Shard
 from psserver.core.state import QueueState, VariableArrays, VariableState
 from psserver.core.variables.variable import stored_slot_specs
@@ -20,7 +20,7 @@ from psserver.storage.checkpoint_folders import found, shard_folder
 from psserver.storage.checkpoint_manifest import Manifest, read_manifest
 from psserver.storage.retention import prune
 from pswire.errors import DamagedFile, StorageError
-from pswire.fitted_table import Column, FittedTable
+from pswire.fitted_table import Column, FittedTable, make_console
 from pswire.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.messages import StatusReport
 from pswire.shard_table import size

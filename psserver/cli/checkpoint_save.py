@@ -6,11 +6,11 @@ from contextlib import ExitStack
 
 import click
 
-from psserver.cli.unary_call import call
 from pswire.channel import open_channel
 from pswire.errors import StorageError, TimedOut
 from pswire.messages import Cut, CutReport
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
+from pswire.unary_call import call
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 
 #: Seconds between two questions whether it is written, and between two lines about what it waits for.

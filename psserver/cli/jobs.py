@@ -5,15 +5,15 @@ from collections.abc import Sequence
 
 import click
 
-from psserver.cli.status import make_console, plain
-from psserver.cli.unary_call import call
+from psserver.cli.status import plain
 from pswire.channel import open_channel
 from pswire.errors import ConfigurationError, Unavailable
-from pswire.fitted_table import Column, FittedTable
+from pswire.fitted_table import Column, FittedTable, make_console
 from pswire.job_status import JobStatus
 from pswire.messages import Emptied, Reset
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.status_client import StatusClient
+from pswire.unary_call import call
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 
 _COLUMNS = (

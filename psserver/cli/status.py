@@ -15,7 +15,7 @@ from rich.text import Text
 
 from pswire.bars import bar
 from pswire.errors import Unavailable
-from pswire.fitted_table import Column, FittedTable, printable
+from pswire.fitted_table import Column, FittedTable, make_console, printable
 from pswire.job_status import JobStatus
 from pswire.messages import QueueStatus
 from pswire.optimizers import UpdateSpec
@@ -24,9 +24,6 @@ from pswire.shard_table import NONE, STATE_STYLES, shard_table, size
 from pswire.specs.schedules import Schedule
 from pswire.specs.spec import to_plain
 from pswire.status_client import StatusClient
-
-#: Width without a terminal, so that lines are not wrapped for programs that read them.
-_NON_TERMINAL_WIDTH = 1000
 
 #: Cells of a bar.
 _BAR_WIDTH = 12
@@ -81,12 +78,6 @@ def _display(as_json: bool) -> Iterator[Callable[[JobStatus], object]]:
             yield lambda job: live.update(tables(job), refresh=True)
     else:
         yield lambda job: console.print(tables(job), "")
-
-
-def make_console() -> Console:
-    """Standard output; without a terminal it is wide enough that no line is wrapped."""
-    console = Console()
-    return console if console.is_terminal else Console(width=_NON_TERMINAL_WIDTH)
 
 
 def _print_json(job: JobStatus, indent: int | None = None) -> None:

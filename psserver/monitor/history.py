@@ -7,13 +7,14 @@ takes a tenth of the memory of the same numbers as Python's objects, and no time
 
 import json
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from typing import Any
 
 from psserver.monitor.json_text import encode
 from psserver.monitor.samples import percentiles
 from pswire.messages import EventReport, StatusReport
+from pswire.new_events import NewEvents
 
 #: Points of a history; of very many workers and variables fewer, so that all points have so many numbers at most.
 MAX_POINTS, MAX_NUMBERS = 1_000, 200_000
@@ -137,14 +138,13 @@ def _mean(first: float | None, second: float | None, weights: tuple[float, float
 class Events:
     """The newest events of all shards, each once, numbered from 1 in the order in which they were seen.
 
-    A shard numbers the events of its process from 1, so when it is started again its numbers begin anew: its report
-    then has lower numbers, or another event under a number that was seen. Not thread-safe.
+    Not thread-safe.
     """
 
     def __init__(self) -> None:
         self._newest: deque[Json] = deque(maxlen=MAX_EVENTS)
         self._number = 0
-        self._seen: dict[int, EventReport] = {}  # the last one of each shard
+        self._new = NewEvents()
 
     def all(self) -> list[Json]:
         """The newest events, the oldest first."""
@@ -156,21 +156,9 @@ class Events:
             (event, report.shard)
             for report in reports
             if report.detail is not None
-            for event in self._new(report.shard, report.detail.events)
+            for event in self._new.of(report.shard, report.detail.events)
         ]
         return [self._add(event, shard) for event, shard in sorted(found, key=lambda one: one[0].time)]
-
-    def _new(self, shard: int, events: Sequence[EventReport]) -> Sequence[EventReport]:
-        last = self._seen.get(shard)
-        if not events:
-            return ()
-        self._seen[shard] = events[-1]
-        if last is None:
-            return events
-        same_process = events[-1].number >= last.number and all(
-            one.time == last.time and one.text == last.text for one in events if one.number == last.number
-        )
-        return [one for one in events if one.number > last.number] if same_process else events
 
     def _add(self, event: EventReport, shard: int) -> Json:
         self._number += 1

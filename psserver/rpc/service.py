@@ -139,12 +139,9 @@ class Service:
             counted = len(request)
             self._admission.hold(account, counted)
             try:
-                if self._tracing is None or not (traceparent := _traceparent(context)):
-                    answer = await self._answer(kind, request, caller)
-                else:
-                    name = kind.__name__.removesuffix("Request")
-                    with call_span(self._tracing, name, traceparent, self._executor.shard.shard):
-                        answer = await self._answer(kind, request, caller)
+                traceparent = "" if self._tracing is None else _traceparent(context)
+                name = kind.__name__.removesuffix("Request")
+                answer = await self._within_span(name, traceparent, self._answer(kind, request, caller))
                 self._admission.count(account, len(answer))
                 counted += len(answer)
                 await self._in_time(context.write(answer))
@@ -191,28 +188,30 @@ class Service:
                     access.caller.get().check_valid()
                     attached.settle()
                     frame = await self._frame(data)
-                    if frame.header.WhichOneof("piece") == "attach":
+                    piece = frame.header.WhichOneof("piece") or "call"
+                    if piece == "attach":
                         self._executor.shard.check_sender(caller.sender)
                         reply = pb.Frame(attached=attached.attach(frame.header.attach))
                         await self._in_time(context.write(reply.SerializeToString()))
                     else:
+                        call = self._call(frame, len(data), caller, attached, context, began)
                         try:
-                            if self._tracing is None or not frame.header.traceparent:
-                                await self._call(frame, len(data), caller, attached, context, began)
-                            else:
-                                name = (frame.header.WhichOneof("piece") or "call").capitalize()
-                                with call_span(
-                                    self._tracing, name, frame.header.traceparent, self._executor.shard.shard
-                                ):
-                                    await self._call(frame, len(data), caller, attached, context, began)
+                            await self._within_span(piece.capitalize(), frame.header.traceparent, call)
                         except ParamServerError:
-                            self._measurements.pushes["refused"] += frame.header.HasField("push")
+                            self._measurements.pushes["refused"] += piece == "push"
                             raise
         except ParamServerError as error:
             self._executor.events.note_refusal(caller.sender.worker, error)
             raise
         finally:
             attached.close()
+
+    async def _within_span(self, name: str, traceparent: str, call: Awaitable[_Result]) -> _Result:
+        """The result of a call, which has a span if it names the one that it belongs to."""
+        if self._tracing is None or not traceparent:
+            return await call
+        with call_span(self._tracing, name, traceparent, self._executor.shard.shard):
+            return await call
 
     async def _frame(self, data: bytes) -> Incoming:
         """The first frame of a call."""

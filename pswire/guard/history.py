@@ -147,18 +147,6 @@ def pushed(since: Moment, worker: JobWorker) -> int:
     return worker.steps - (before.steps if before is not None and before.incarnation == worker.incarnation else 0)
 
 
-def staleness(since: Moment, now: Moment) -> float:
-    """The mean staleness of all pushes between two moments, or of all workers' first ones; 0 if there are none."""
-    pushes, total = 0, 0.0
-    for worker in now.workers.values():
-        pushes += pushed(since, worker)
-        total += (worker.mean_staleness or 0.0) * worker.steps
-        before = since.workers.get(worker.name)
-        if before is not None and before.incarnation == worker.incarnation:
-            total -= (before.mean_staleness or 0.0) * before.steps
-    return max(0.0, total / pushes) if pushes else 0.0
-
-
 def optimizers(job: JobStatus) -> list[OptimizerSpec]:
     """The optimizers of all variables that have one."""
     return [variable.optimizer for variable in job.variables if isinstance(variable.optimizer, OptimizerSpec)]

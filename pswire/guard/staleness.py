@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pswire.guard.finding import Finding
-from pswire.guard.history import FALLEN, History, Moment, learning_rate, optimizers, staleness
+from pswire.guard.history import FALLEN, History, Moment, learning_rate, optimizers
+from pswire.job_status import mean_staleness
 from pswire.optimizers import GradientDescent, Momentum
 
 #: Seconds, and pushes of each worker, of the time that is looked at.
@@ -61,7 +62,7 @@ def instability(history: History) -> Instability | None:
     first, lowest, peak = history.first, history.lowest, history.peak
     if since is None or cost is None or first is None or lowest is None or peak is None or lowest <= 0:
         return None
-    workers, stale = len(now.training), staleness(since, now)
+    workers, stale = len(now.training), mean_staleness(now.workers.values(), since.workers.values()) or 0.0
     if workers < 2 or stale < LEAST_STALENESS:
         return None
     plain = any(isinstance(one, GradientDescent | Momentum) for one in optimizers(now.job))

@@ -18,6 +18,7 @@ from statistics import fmean
 from typing import Self
 
 from pswire.errors import ConfigurationError, DamagedFile
+from pswire.job_status import mean_staleness
 from pswire.system.host import cores
 from pswire.v1.paramserver_pb2 import DESCRIPTOR
 from psworker.launch.job import Job
@@ -120,14 +121,12 @@ def results(progress: Progress, restarts: Mapping[str, int]) -> Results:
     """What a job has reached by its progress."""
     workers = progress.workers[:MAX_WORKERS]
     costs = [one.status.cost for one in workers if one.status.cost is not None]
-    pushes = [(one.status.mean_staleness, one.status.steps) for one in workers if one.status.mean_staleness is not None]
-    steps = sum(count for _, count in pushes)
     return Results(
         first_step=progress.first or 0,
         step=progress.step,
         seconds=max(0.0, progress.advanced - progress.began),
         cost=fmean(costs) if costs else None,
-        staleness=sum(mean * count for mean, count in pushes) / steps if steps else None,
+        staleness=mean_staleness([one.status for one in workers]),
         dropped=sum(one.status.dropped for one in workers),
         workers=tuple(
             WorkerResult(

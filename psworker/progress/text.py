@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from statistics import fmean
 
+from pswire.job_status import mean_staleness
 from psworker.progress.progress import Progress
 
 _SEPARATOR = " · "
@@ -110,9 +111,9 @@ def _listed(names: Sequence[str]) -> str:
 def staleness_text(job: Progress) -> str:
     """The mean staleness of all pushes; nothing with one worker, whose weights are fresh."""
     statuses = [worker.status for worker in job.workers]
-    known = [(one.mean_staleness, one.steps) for one in statuses if one.mean_staleness is not None]
-    pushes = sum(steps for _, steps in known)
-    return f"staleness {sum(mean * steps for mean, steps in known) / pushes:.1f}" if pushes and len(known) > 1 else ""
+    several = sum([one.mean_staleness is not None for one in statuses]) > 1
+    mean = mean_staleness(statuses) if several else None
+    return "" if mean is None else f"staleness {mean:.1f}"
 
 
 def _dropped_text(job: Progress) -> str:

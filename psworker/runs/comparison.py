@@ -12,9 +12,9 @@ from typing import Any
 import click
 from rich.console import Group
 
-from pswire.fitted_table import Column, FittedTable
+from pswire.fitted_table import Column, FittedTable, make_console
 from psworker.runs.curves import AXES, Curve, run_curves
-from psworker.runs.listing import console, duration, number, option_text, rate, run_row, warn
+from psworker.runs.listing import duration, number, option_text, rate, run_row, warn
 from psworker.runs.run_data import RunData, read_run_data
 from psworker.runs.run_file import Start
 
@@ -124,7 +124,7 @@ def show_comparison(paths: Sequence[Path], cost: float | None, *, as_json: bool)
         click.echo(json.dumps(data, indent=2))
         return
     settings = _table("Settings that differ", compared.names, compared.settings)
-    console().print(Group(settings, "", _table("Results", compared.names, compared.results)))
+    make_console().print(Group(settings, "", _table("Results", compared.names, compared.results)))
 
 
 def _table(title: str, names: Sequence[str], rows: dict[str, Any]) -> FittedTable:

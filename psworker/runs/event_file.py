@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pswire.errors import ConfigurationError
+from pswire.new_events import NewEvents
 from pswire.security.private_files import write_atomically
 from psworker.runs.json_lines import JsonLines
 
@@ -58,7 +59,7 @@ class RunEvents:
         self._path = folder / NAME
         self._lock = threading.Lock()
         self._step: int | None = None
-        self._last: dict[int, EventReport] = {}  # by shard: the newest one that was written
+        self._new = NewEvents()
         with self._lock:
             self._end_line()
 
@@ -84,20 +85,7 @@ class RunEvents:
             for report in [answer.report for answer in status.answers if answer.report is not None]:
                 self._step = max(self._step or 0, report.global_step) if report.shard else report.global_step
                 events = () if report.detail is None else report.detail.events
-                self._append([_from_report(report.shard, one) for one in self._new(report.shard, events)])
-
-    def _new(self, shard: int, events: "Sequence[EventReport]") -> "Sequence[EventReport]":
-        """Those after the last one; all of them if another process of the server has begun to count again."""
-        if not events:
-            return ()
-        last = self._last.get(shard)
-        self._last[shard] = events[-1]
-        if last is None or events[-1].number < last.number:
-            return events
-        same = next((one for one in events if one.number == last.number), None)
-        if same is not None and same.time != last.time:
-            return events
-        return [one for one in events if one.number > last.number]
+                self._append([_from_report(report.shard, one) for one in self._new.of(report.shard, events)])
 
     def _append(self, events: Sequence[RunEvent]) -> None:
         if self.problem or not events:

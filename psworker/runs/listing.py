@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from pswire.errors import ConfigurationError, DamagedFile
-from pswire.fitted_table import Column, FittedTable, printable
+from pswire.fitted_table import Column, FittedTable, make_console, printable
 from psworker.progress.text import clock, rate_text
 from psworker.runs.event_file import RunEvent, read_events
 from psworker.runs.run_file import NAME, Run, plain_run, read_run
@@ -23,8 +23,6 @@ from psworker.runs.scalar_files import FOLDER
 MAX_DEPTH, MAX_FOLDERS = 4, 10_000
 #: Events of a run that are shown, the newest ones.
 MOST_EVENTS = 20
-#: Width without a terminal, so that a run is one line.
-_NON_TERMINAL_WIDTH = 1000
 NONE = "–"
 
 _STYLES = {
@@ -114,7 +112,7 @@ def show_runs(paths: Sequence[Path], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(row) for row in rows], indent=2))
     elif rows:
-        console().print(FittedTable(_COLUMNS, rows, style=style))
+        make_console().print(FittedTable(_COLUMNS, rows, style=style))
     else:
         folders = " and ".join(map(str, paths))
         click.echo(
@@ -170,7 +168,7 @@ def _show_run(path: Path, *, as_json: bool) -> None:
         data: dict[str, Any] = {"path": str(path), **plain_run(run), "events": [asdict(event) for event in events]}
         click.echo(json.dumps(data, indent=2))
         return
-    console().print(Group(*_parts(path, run, events)))
+    make_console().print(Group(*_parts(path, run, events)))
 
 
 def _parts(path: Path, run: Run, events: Sequence[RunEvent]) -> Iterable[RenderableType]:
@@ -273,9 +271,3 @@ def warn(problems: Iterable[str]) -> None:
     """Name files that cannot be read, on stderr."""
     for problem in problems:
         click.echo(f"psworker: skipped: {problem}", err=True)
-
-
-def console() -> Console:
-    """Standard output; without a terminal it is wide enough that no line is wrapped."""
-    stdout = Console()
-    return stdout if stdout.is_terminal else Console(width=_NON_TERMINAL_WIDTH)

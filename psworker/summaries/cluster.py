@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from pswire.job_status import JobStatus, JobWorker
+from pswire.job_status import JobStatus, mean_staleness
 from pswire.optimizers import OptimizerSpec
 from pswire.specs.schedules import rate
 from psworker.summaries.recorder import SHARE_OF_AGE, TRAINING
@@ -25,25 +25,11 @@ def cluster_values(before: JobStatus | None, now: JobStatus, seconds: float) -> 
     return {
         f"{TRAINING}/loss": sum(costs) / len(costs) if costs else None,
         f"{TRAINING}/steps_per_second": None if steps is None else max(0.0, steps),
-        f"{TRAINING}/staleness": _staleness(before.workers if before else (), now.workers),
+        f"{TRAINING}/staleness": mean_staleness(now.workers, before.workers if before else ()),
         f"{TRAINING}/dropped": now.dropped,
         f"{TRAINING}/learning_rate": _learning_rate(now),
         f"{TRAINING}/live_workers": len(live),
     }
-
-
-def _staleness(before: tuple[JobWorker, ...], now: tuple[JobWorker, ...]) -> float | None:
-    """The mean staleness of the pushes between two statuses; None if there were none."""
-    known = {(worker.name, worker.incarnation): worker for worker in before}
-    total, pushes = 0.0, 0
-    for worker in now:
-        earlier = known.get((worker.name, worker.incarnation))
-        total += (worker.mean_staleness or 0.0) * worker.steps
-        pushes += worker.steps
-        if earlier is not None:
-            total -= (earlier.mean_staleness or 0.0) * earlier.steps
-            pushes -= earlier.steps
-    return max(0.0, total / pushes) if pushes > 0 else None
 
 
 def _learning_rate(job: JobStatus) -> float | None:

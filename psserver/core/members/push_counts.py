@@ -89,15 +89,12 @@ class PushCounts:
             self.gradient = magnitude
             self.gradient_mean += (magnitude - self.gradient_mean) * (AVERAGE_PART if self.gradient_mean else 1.0)
             usual = self._usual
-            if magnitude > usual * JUMP and self._pushes >= PUSHES_BEFORE_JUMP:
-                self._count_jump(magnitude, global_step)
+            if usual and magnitude > usual * JUMP and self._pushes >= PUSHES_BEFORE_JUMP:
+                if not self.jumps:
+                    self.jump, self.jumped_at = magnitude / usual, global_step
+                self.jumps += 1
             self._usual += (min(magnitude, usual * MOST_USUAL) - usual) * AVERAGE_PART if usual else magnitude
             self._pushes += 1
-
-    def _count_jump(self, magnitude: float, global_step: int) -> None:
-        if not self.jumps and self._usual:
-            self.jump, self.jumped_at = magnitude / self._usual, global_step
-        self.jumps += bool(self._usual)
 
     def row(self, worker: str, incarnation: int, variables: Iterable[str]) -> WorkerStaleness:
         """Its row in a `StalenessMatrix` of these variables."""
