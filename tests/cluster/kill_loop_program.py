@@ -6,6 +6,7 @@ records each push before it is sent, and that it was acknowledged, in files of i
 them.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -38,8 +39,9 @@ def created(name):
 
 
 with ps.session() as session:
-    worker, incarnation = session.worker, session._client._calls.sender.incarnation
-    row = settings.first + settings.workers.index(worker) * settings.processes // len(settings.workers) + incarnation
+    first = settings.first + settings.workers.index(session.worker) * settings.processes // len(settings.workers)
+    # The first row of this worker's that no earlier process of it has taken.
+    row = next(row for row in itertools.count(first) if not Path(settings.folder, f"{row}.pushes").exists())
     pushes, acknowledged = created(f"{row}.pushes"), created(f"{row}.acknowledged")
     for batch in session.batches(data, settings.batch, settings.epochs, on_epoch=report, name="kill-loop"):
         found = [ops.embedding(table, np.append(batch.number, row)) for table in marks]
