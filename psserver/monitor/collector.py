@@ -8,7 +8,7 @@ from typing import Any
 
 from psserver.monitor.history import Events, History
 from psserver.monitor.json_text import array, encode_in_parts, joined
-from psserver.monitor.samples import Known, last_reports, make_sample
+from psserver.monitor.samples import Earlier, make_sample, with_reports
 from psserver.monitor.stream import SampleStream
 from pswire.guard import Guard
 from pswire.guard_actions import GuardActions
@@ -48,7 +48,7 @@ class Collector:
         self._history, self._events = History(), Events()
         self._findings: dict[tuple[str, str], dict[str, Any]] = {}
         self._latest: dict[str, Any] | None = None
-        self._known: dict[int, Known] = {}
+        self._earlier: Earlier = {}
         self._number: int | None = None  # of the job
         self._began = self._last = self._added = time.monotonic()  # of the last sample, and of that in the history
         self._end = threading.Event()
@@ -98,8 +98,8 @@ class Collector:
         """Add one sample."""
         job = self._ask(TIMEOUT)
         at = time.monotonic()
-        sample = make_sample(job, time.time(), at, self._known)
-        known = last_reports(job, at, self._known)
+        sample = make_sample(job, time.time(), at, self._earlier)
+        earlier = with_reports(self._earlier, job, at)
         findings = self._observe(job, at)  # without the lock: a guard that acts calls servers
         with self._lock:
             if (number := _number(sample)) is not None:
@@ -110,7 +110,7 @@ class Collector:
                 self._added = at
             sample["findings"] = findings
             sample["events"] = self._events.add([one.report for one in job.answers if one.report is not None])
-            self._known, self._latest, self._last, self.status = known, sample, at, job
+            self._earlier, self._latest, self._last, self.status = earlier, sample, at, job
         self.samples.publish(sample)
 
     def _observe(self, job: JobStatus, at: float) -> list[dict[str, Any]]:

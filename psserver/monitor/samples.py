@@ -1,8 +1,9 @@
 """Samples: what changed in a job between two statuses, and how it is now, as JSON data. Pure.
 
-Rates and means of an interval are differences of a shard's counters between two of its reports. One that went back -
-the shard was started again, restored a checkpoint, or began another job - has none for that interval: null. A shard
-that is silent has none either, and when it answers again, they are of the whole time.
+Rates and means are differences of a shard's counters between its report and the earliest of the last seconds, so that
+a worker with a push every two seconds has a steady rate. A counter that went back - the shard was started again,
+restored a checkpoint, or began another job - has none at that moment: null. A shard that is silent has none either, and
+when it answers again, they are of the whole time.
 """
 
 import math
@@ -18,37 +19,50 @@ from pswire.specs.spec import to_plain
 #: A matrix has so many cells at most: the workers that are live, and then the first variables.
 MAX_CELLS = 20_000
 
+#: Seconds of which rates and means are.
+WINDOW = 5.0
+
 Json = dict[str, Any]
 
 #: By variable: pushes, and the sum of their stalenesses.
 _Row = dict[str, tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
 class Known:
-    """The last report of a shard, and when it came, in seconds of any clock that never goes back."""
+    """A report of a shard, and when it came, in seconds of any clock that never goes back."""
 
-    report: StatusReport
-    at: float
-
-
-def last_reports(job: JobStatus, at: float, before: Mapping[int, Known]) -> dict[int, Known]:
-    """The last report of each shard, after this status."""
-    now = {report.shard: Known(report, at) for report in _reports(job)}
-    return {**before, **now}
+    def __init__(self, report: StatusReport, at: float) -> None:
+        self.report, self.at = report, at
+        self.workers = {(one.name, one.incarnation): one for one in report.workers}
+        self.variables = {one.spec.name: one for one in report.variables}
 
 
-def make_sample(job: JobStatus, time: float, at: float, before: Mapping[int, Known]) -> Json:
+#: By shard, its reports of the last seconds, the oldest first.
+Earlier = Mapping[int, Sequence[Known]]
+
+
+def with_reports(earlier: Earlier, job: JobStatus, at: float) -> Earlier:
+    """The reports of the last seconds, with those of this status; after counters went back only these."""
+    return {**earlier, **{one.shard: _with_report(earlier.get(one.shard, ()), one, at) for one in _reports(job)}}
+
+
+def _with_report(earlier: Sequence[Known], report: StatusReport, at: float) -> Sequence[Known]:
+    if earlier and Interval(report, earlier, at).last().went_back():
+        earlier = ()
+    return [*[known for known in earlier if at - known.at < WINDOW], Known(report, at)]
+
+
+def make_sample(job: JobStatus, time: float, at: float, earlier: Earlier) -> Json:
     """The sample of a status, without events and findings; `docs/observability.md` has its fields.
 
     Args:
         job: the status, with the details of the shards.
         time: seconds since 1970.
-        at: seconds, on the clock of `before`.
-        before: the last reports of the shards before this status.
+        at: seconds, on the clock of `earlier`.
+        earlier: the reports of the shards before this status.
     """
     intervals = {
-        report.shard: Interval(report, before[report.shard], at) for report in _reports(job) if report.shard in before
+        report.shard: Interval(report, earlier[report.shard], at) for report in _reports(job) if report.shard in earlier
     }
     present = job.jobs[-1] if job.jobs else None
     parts = {(report.shard, variable.spec.name): variable for report in _reports(job) for variable in report.variables}
@@ -92,18 +106,28 @@ def _reports(job: JobStatus) -> list[StatusReport]:
 
 
 class Interval:
-    """The time between two reports of a shard, and the differences of their counters."""
+    """The time between the earliest of some reports of a shard and its present one: differences of their counters.
 
-    def __init__(self, report: StatusReport, before: Known, at: float) -> None:
-        self._now, self._before = report, before.report
-        self._seconds = at - before.at
+    What the earliest does not have yet, such as a worker that joined later, is compared with the first that has it.
+    """
+
+    def __init__(self, report: StatusReport, earlier: Sequence[Known], at: float) -> None:
+        self._now, self._earlier, self._at = report, earlier, at
+        self._before = earlier[0].report
         self._workers = {(one.name, one.incarnation): one for one in report.workers}
-        self._workers_before = {(one.name, one.incarnation): one for one in before.report.workers}
-        self._variables_before = {one.spec.name: one for one in before.report.variables}
 
-    def rate(self, difference: int | None) -> float | None:
-        """A difference per second."""
-        return None if difference is None or self._seconds <= 0 else _short(difference / self._seconds)
+    def last(self) -> "Interval":
+        """The time since the report before the present one."""
+        return Interval(self._now, self._earlier[-1:], self._at)
+
+    def went_back(self) -> bool:
+        """Whether counters of the shard are lower than they were."""
+        return self._now.global_step < self._before.global_step or self.stalenesses() is None
+
+    def rate(self, difference: int, since: float | None = None) -> float | None:
+        """A difference per second, from a moment on: that of the earliest report, if none is given."""
+        seconds = self._at - (self._earlier[0].at if since is None else since)
+        return _short(difference / seconds) if seconds > 0 else None
 
     def steps(self) -> float | None:
         """Updates per second."""
@@ -111,7 +135,7 @@ class Interval:
         return None if steps < 0 else self.rate(steps)
 
     def stalenesses(self) -> list[tuple[int, int]] | None:
-        """Applied pushes since then by staleness, up to each bound; None if counters went back."""
+        """Applied pushes by staleness, up to each bound; None if counters went back."""
         if self._now.detail is None or self._before.detail is None:
             return None
         old = {one.staleness: one.pushes for one in self._before.detail.stalenesses}
@@ -120,26 +144,33 @@ class Interval:
             return None
         return [(bound, count) for bound, count in counts if count]
 
-    def worker(self, name: str, incarnation: int) -> tuple[int, int] | None:
-        """Pushes of a worker since then, and the sum of their stalenesses; None if it was not there."""
-        now, old = self._workers.get((name, incarnation)), self._workers_before.get((name, incarnation))
-        if now is None or old is None or now.steps < old.steps or now.staleness_sum < old.staleness_sum:
+    def worker(self, name: str, incarnation: int) -> "WorkerPushes | None":
+        """The pushes of a worker; None if it was not there, or its counters went back."""
+        key = name, incarnation
+        now, known = self._workers.get(key), next((one for one in self._earlier if key in one.workers), None)
+        if now is None or known is None:
             return None
-        return now.steps - old.steps, now.staleness_sum - old.staleness_sum
+        pushes, sums = now.steps - known.workers[key].steps, now.staleness_sum - known.workers[key].staleness_sum
+        return None if pushes < 0 or sums < 0 else WorkerPushes(pushes, sums, self.rate(pushes, known.at))
 
-    def variable(self, now: VariableStatus) -> tuple[int, int] | None:
-        """Bytes in and out of a variable since then."""
-        old = self._variables_before.get(now.spec.name)
-        if old is None or now.bytes_in < old.bytes_in or now.bytes_out < old.bytes_out:
-            return None
-        return now.bytes_in - old.bytes_in, now.bytes_out - old.bytes_out
+    def variable(self, now: VariableStatus) -> tuple[float | None, float | None]:
+        """Bytes in and out of a variable per second."""
+        name = now.spec.name
+        known = next((one for one in self._earlier if name in one.variables), None)
+        if known is None:
+            return None, None
+        old = known.variables[name]
+        bytes_in, bytes_out = now.bytes_in - old.bytes_in, now.bytes_out - old.bytes_out
+        if min(bytes_in, bytes_out) < 0:
+            return None, None
+        return self.rate(bytes_in, known.at), self.rate(bytes_out, known.at)
 
     def traffic(self) -> tuple[float | None, float | None]:
         """Bytes in and out per second, of all variables; of very many, of which some are not listed, over 10 s."""
         if self._now.totals.variables > len(self._now.variables):
             return _short(self._now.traffic.bytes_in), _short(self._now.traffic.bytes_out)
-        both = [found for one in self._now.variables if (found := self.variable(one)) is not None]
-        return self.rate(sum([one[0] for one in both])), self.rate(sum([one[1] for one in both]))
+        both = [self.variable(one) for one in self._now.variables]
+        return _sum([one[0] for one in both]), _sum([one[1] for one in both])
 
     def rows(self) -> Iterable[tuple[tuple[str, int], _Row]]:
         """By worker with its incarnation: its pushes since then, by variable."""
@@ -165,11 +196,21 @@ class Interval:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerPushes:
+    """Pushes of a worker, the sum of their stalenesses, and pushes per second."""
+
+    pushes: int
+    staleness_sum: int
+    rate: float | None
+
+
 def _shard(place: int, answer: ShardAnswer, intervals: Mapping[int, Interval]) -> Json:
     """A shard; null for all that is not known of a silent one."""
     report = answer.report
     interval = None if report is None else intervals.get(report.shard)
     counts = None if interval is None else interval.stalenesses()
+    last = None if interval is None else interval.last().stalenesses()
     bytes_in, bytes_out = (None, None) if interval is None else interval.traffic()
     return {
         "shard": place if report is None else report.shard,
@@ -183,7 +224,7 @@ def _shard(place: int, answer: ShardAnswer, intervals: Mapping[int, Interval]) -
         **percentiles(counts or ()),
         "live": None if report is None else report.totals.live,
         "held": None if report is None else report.held,
-        "stalenesses": counts or [],
+        "stalenesses": last or [],
         "storage": None if report is None else asdict(report.storage),
     }
 
@@ -192,20 +233,21 @@ def _total(counts: Iterable[tuple[int, int]]) -> int:
     return sum([count for _, count in counts])
 
 
+def _sum(rates: Sequence[float | None]) -> float | None:
+    """The sum of those that are known; null if none is."""
+    known = [rate for rate in rates if rate is not None]
+    return _short(sum(known)) if known or not rates else None
+
+
 def percentiles(counts: Sequence[tuple[int, int]]) -> Json:
-    """Of the pushes of an interval; null if there were none."""
+    """Of pushes by their staleness; null if there are none."""
     by_bound = dict(counts)
     return {f"p{percent}": percentile(by_bound, percent) if counts else None for percent in (50, 99)}
 
 
 def _worker(worker: JobWorker, intervals: Iterable[Interval]) -> Json:
-    differences = [
-        (interval, found)
-        for interval in intervals
-        if (found := interval.worker(worker.name, worker.incarnation)) is not None
-    ]
-    pushes = sum([found[0] for _, found in differences])
-    rates = [rate for interval, found in differences if (rate := interval.rate(found[0])) is not None]
+    found = [one for each in intervals if (one := each.worker(worker.name, worker.incarnation)) is not None]
+    pushes = sum([one.pushes for one in found])
     return {
         "name": worker.name,
         "number": worker.number,
@@ -213,9 +255,9 @@ def _worker(worker: JobWorker, intervals: Iterable[Interval]) -> Json:
         "state": worker.state,
         "chief": worker.chief,
         "steps": worker.steps,
-        "steps_per_second": max(rates, default=None),
+        "steps_per_second": max([one.rate for one in found if one.rate is not None], default=None),
         "cost": _finite(worker.cost),
-        "staleness": _short(sum([found[1] for _, found in differences]) / pushes) if pushes else None,
+        "staleness": _short(sum([one.staleness_sum for one in found]) / pushes) if pushes else None,
         "mean_staleness": _finite(worker.mean_staleness),
         "dropped": worker.dropped,
         "clipped": worker.clipped,
@@ -257,14 +299,11 @@ def _variable(
 
 def _rates(part: VariableStatus, interval: Interval | None) -> tuple[float | None, float | None]:
     """Bytes in and out of a part of a variable, per second."""
-    found = None if interval is None else interval.variable(part)
-    if interval is None or found is None:
-        return None, None
-    return interval.rate(found[0]), interval.rate(found[1])
+    return (None, None) if interval is None else interval.variable(part)
 
 
 def _rows(job: JobStatus, intervals: Iterable[Interval]) -> dict[str, _Row]:
-    """The pushes of live workers since the last sample, over all shards, by worker and variable."""
+    """The pushes of live workers of the last seconds, over all shards, by worker and variable."""
     rows: dict[str, _Row] = {worker.name: {} for worker in job.workers if worker.state == "live"}
     incarnations = {worker.name: worker.incarnation for worker in job.workers}
     for interval in intervals:

@@ -4,8 +4,8 @@ import { History, pointOf } from "./history.js";
 
 /** Events that are kept, the newest. */
 export const MAX_EVENTS = 500;
-/** Seconds for which a cell of the heat map keeps its value when its worker has not pushed the variable again. */
-export const HOLD_SECONDS = 10;
+/** Seconds for which a cell of the heat map keeps its value after samples, which are of 5 seconds, have none. */
+export const HOLD_SECONDS = 5;
 /** Rows of the heat map for workers that are gone. */
 const MAX_GONE = 16;
 

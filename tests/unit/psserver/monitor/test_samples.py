@@ -6,18 +6,18 @@ from dataclasses import replace
 import pytest
 
 from psserver.monitor.json_text import encode_in_parts
-from psserver.monitor.samples import MAX_CELLS, Known, last_reports, make_sample
+from psserver.monitor.samples import MAX_CELLS, WINDOW, Known, make_sample, with_reports
 from pswire.messages import Totals, Traffic
 from tests.unit.psserver.monitor.reports import job, report, variable, worker
 
 
 def samples(*statuses, seconds=2.0):
     """The samples of statuses that follow each other."""
-    known, found = {}, []
+    earlier, found = {}, []
     for number, status in enumerate(statuses):
         at = number * seconds
-        found.append(make_sample(status, 1000.0 + at, at, known))
-        known = last_reports(status, at, known)
+        found.append(make_sample(status, 1000.0 + at, at, earlier))
+        earlier = with_reports(earlier, status, at)
     return found
 
 
@@ -38,6 +38,37 @@ def test_rates_are_differences_by_the_seconds_between_two_statuses():
     assert (shard["stalenesses"], shard["p50"], shard["p99"]) == ([(1, 100), (2, 100)], 1, 2)
     assert (one["steps_per_second"], one["staleness"], one["mean_staleness"]) == (100.0, 1.5, 350 / 300)
     assert (row["in"], row["out"], row["nbytes"], row["optimizer"]["learning_rate"]) == ([200.0], [500.0], [400], 0.5)
+
+
+def test_rates_are_of_the_last_seconds_so_a_slow_worker_has_one_between_its_pushes():
+    """`slow` pushes every three seconds; only `stalenesses` are those since the sample before."""
+    counts, statuses = {}, []
+    for second in range(13):
+        if second % 3 == 0:
+            counts[7] = counts.get(7, 0) + 1
+        pushes = sum(counts.values())
+        slow = worker("slow", pushes, 7 * pushes)
+        matrix = {("slow", 1): {"a": (pushes, 7 * pushes)}}
+        statuses.append(
+            job(report(pushes, workers=[slow], stalenesses=counts, variables=[variable("a")], matrix=matrix))
+        )
+    found = samples(*statuses, seconds=1.0)
+    for second, sample in enumerate(found[6:], 6):
+        pushes = len([moment for moment in range(second - int(WINDOW) + 1, second + 1) if moment % 3 == 0])
+        (one,) = sample["workers"]
+        assert (one["steps_per_second"], one["staleness"]) == (pushes / WINDOW, 7.0)
+        assert sample["matrix"]["cells"] == [[7.0]]
+        assert (sample["shards"][0]["p50"], sample["shards"][0]["pushes_per_second"]) == (7, pushes / WINDOW)
+        assert sample["shards"][0]["stalenesses"] == ([(7, 1)] if second % 3 == 0 else [])
+
+
+def test_a_worker_that_joined_later_has_its_rate_since_the_first_report_with_it():
+    statuses = [
+        job(report(10 * second, workers=[worker("w0", 10 * second), *late]))
+        for second, late in enumerate([[], [], [worker("w1", 3)], [worker("w1", 23)]])
+    ]
+    sample = samples(*statuses, seconds=1.0)[-1]
+    assert [one["steps_per_second"] for one in sample["workers"]] == [10.0, 20.0]
 
 
 def test_counters_that_go_back_have_no_rate_for_that_interval_and_one_again_for_the_next():
@@ -131,7 +162,7 @@ def test_of_very_many_variables_the_traffic_of_a_shard_is_what_it_counts_itself(
 def test_two_statuses_of_one_moment_have_no_rate(seconds):
     status = report(5, workers=[worker("w0", 5)])
     later = report(9, workers=[worker("w0", 9)])
-    sample = make_sample(job(later), 0.0, 10.0 + seconds, {0: Known(status, 10.0)})
+    sample = make_sample(job(later), 0.0, 10.0 + seconds, {0: [Known(status, 10.0)]})
     assert (sample["steps_per_second"], sample["workers"][0]["steps_per_second"]) == (None, None)
 
 
