@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.psserver.monitor.full_report import all_families
+from tests.unit.psserver.monitor.full_report import all_families, full_text
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy" / "observability"
@@ -74,6 +74,20 @@ def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not()
         assert f"`{alert}`" in (ROOT / "docs" / "observability.md").read_text(), alert
 
 
+def promtool(*arguments, text=None):
+    """Runs promtool, which must find nothing."""
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed: apt-get install prometheus")
+    command = ["promtool", *arguments]
+    ended = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["server", "monitor"])
+def test_promtool_accepts_all_metrics_of_a_server_and_of_a_monitor(place):
+    promtool("check", "metrics", text=full_text()[place])
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -84,7 +98,4 @@ def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not()
     ids=["check rules", "check config", "test rules"],
 )
 def test_promtool_accepts_rules_and_configuration_and_each_alert_fires_when_it_must(arguments):
-    if shutil.which("promtool") is None:
-        pytest.skip("promtool is not installed: apt-get install prometheus")
-    ended = subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    promtool(*arguments)

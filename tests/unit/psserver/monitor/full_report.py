@@ -51,9 +51,15 @@ def families(text):
     }
 
 
-def all_families():
-    """Those of a shard with everything, and of its monitor."""
+def full_text():
+    """The text of `/metrics` of a shard with everything, and of its monitor."""
     options = {"events": {}, "memory_limit": 100, "findings": ["momentum"]}
     of_shard = shard_metrics(REPORT, Measurements(), **options)[0]
     of_job = job_metrics(merge_reports([ShardAnswer("a:1", REPORT)]), findings=["momentum"])[0]
-    return families(of_job.decode()) | families(of_shard.decode())
+    return of_shard.decode(), of_job.decode()
+
+
+def all_families():
+    """Those of a shard with everything, and of its monitor."""
+    of_shard, of_job = map(families, full_text())
+    return of_job | of_shard
