@@ -55,9 +55,10 @@ def test_a_job_goes_back_to_before_puts_the_worker_into_quarantine_and_trains(co
     options = "--guard", "rollback", "--run-dir", "run", "--checkpoint-every", "20steps", "--keep", "50"
     code, out, err = commands.run(*LOCAL, *options, commands.script(ONE_GOES_WRONG))
     assert code == 0, err
-    values = [float(line.split("ended with ")[1].split()[0]) for line in out if "ended with" in line]
+    values = sorted([float(line.split("ended with ")[1].split()[0]) for line in out if "ended with" in line])
     assert len(values) == 3
-    assert max(values) < 0.6, "without the guard it is beyond 1e50"
+    assert values[1] < 0.6, "the workers that train"
+    assert values[2] <= 1.0, "the one in quarantine, which may end before the others; without the guard beyond 1e50"
     told = guard_events(commands.folder)
     assert told[0].startswith("gradients of worker 'worker-1' were ")
     assert told[1].startswith("guard: all shards went back to checkpoint ")
