@@ -12,8 +12,8 @@ every five seconds, and with them a page and a viewer, the guard, and a log in J
 With all cores busy, a share of CPU time is a share of steps per second. It is measured in the middle of the run, for
 the processes that only show the job, such as that of the page: exactly; and for servers and workers by step, in a job
 with the part and one without. The speed of a machine changes by some percent from one second to the next, which is more
-than what is looked for. So both run at the same time, and the result is the median of the ratios of such pairs. Each
-job has half of the cores, so what is done once a second counts twice in it.
+than what is looked for. So both run at the same time, several times, and what is compared is the fastest tenth of their
+windows of 1,000 steps. Each job has half of the cores, so what is done once a second counts twice in it.
 """
 
 import os
@@ -25,9 +25,11 @@ import tempfile
 import threading
 import time
 import urllib.request
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,8 +86,8 @@ class Run:
         self._processes: list[_Process] = []
         self._marks: list[Cpu] = []
 
-    def cpu(self) -> tuple[float, float]:
-        """Run the job; CPU seconds of servers and workers for 1,000 steps, and the others' share of all cores."""
+    def cpu(self) -> tuple[list[float], float]:
+        """Run the job; CPU seconds of servers and workers for 1,000 steps, in each window; others' share of all cores."""
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder) / "worker.py"
             script.write_text(WORKER)
@@ -100,8 +102,9 @@ class Run:
                 self._start("psworker", "local", "--workers", str(WORKERS), *options, *program)
             for one in reversed(self._processes):
                 one.end()
-        first, last, steps = self._marks[0], self._marks[-1], (len(self._marks) - 1) * WINDOW
-        return (last.job - first.job) / steps * 1000, (last.others - first.others) / (last.at - first.at) / CORES
+        first, last = self._marks[0], self._marks[-1]
+        steps = [(after.job - before.job) / WINDOW * 1000 for before, after in pairwise(self._marks)]
+        return steps, (last.others - first.others) / (last.at - first.at) / CORES
 
     def _start(self, package: str, *arguments: str) -> "_Process":
         watched = self._part if not self._processes else Part()
@@ -198,20 +201,21 @@ def _headers(token: str | None) -> dict[str, str]:
 
 
 def compare(name: str, pairs: int) -> None:
-    """Prints the figures of a part and of a job without it at the same time, and the medians of all pairs."""
-    figures, ratios, shares = _report.Figures("observability", "CPU s/1000 steps", 4), [], []
+    """Prints the figures of a part and of a job without it at the same time, and their comparison."""
+    figures, shares = _report.Figures("observability", "CPU s/1000 steps", 3), []
+    windows: dict[str, list[float]] = defaultdict(list)
     parts = {name: PARTS[name], "without": NOTHING[PARTS[name].served]}
     for _ in range(pairs):
         with ThreadPoolExecutor() as both:
             found = list(both.map(Run.cpu, [Run(part) for part in parts.values()]))
         for system, (cpu, _) in zip(parts, found, strict=True):
-            figures.add(f"paramserver-{system}", cpu)
-        ratios.append(found[0][0] / found[1][0])
+            figures.add(f"paramserver-{system}", statistics.median(cpu))
+            windows[system] += cpu
         shares.append(found[0][1] - found[1][1])
     figures.report([], more_is_better=False)
-    low, middle, high = [f"{100 * (one - 1):+.1f} %" for one in statistics.quantiles(ratios)]
     share = f"{100 * statistics.median(shares):.2f} %"
-    print(f"{name}: {share} of all cores in processes of its own; servers and workers {middle} ({low} to {high})")
+    fast, without = [statistics.quantiles(one, n=10)[0] for one in windows.values()]
+    print(f"{name}: {share} of all cores in processes of its own; servers and workers {100 * (fast / without - 1):+.1f} %")
 
 
 def main() -> None:
