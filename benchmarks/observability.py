@@ -34,8 +34,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import _report
-from pswire.system.host import cores
 from small_model import WINDOW, WORKER
+
+from pswire.system.host import cores
 
 CORES = cores()
 WORKERS, PAIRS, LIMIT = 2, 8, 170
@@ -87,7 +88,7 @@ class Run:
         self._marks: list[Cpu] = []
 
     def cpu(self) -> tuple[list[float], float]:
-        """Run the job; CPU seconds of servers and workers for 1,000 steps, in each window; others' share of all cores."""
+        """Run the job; by window, CPU seconds of servers and workers for 1,000 steps, and the others' share of all."""
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder) / "worker.py"
             script.write_text(WORKER)
@@ -215,7 +216,8 @@ def compare(name: str, pairs: int) -> None:
     figures.report([], more_is_better=False)
     share = f"{100 * statistics.median(shares):.2f} %"
     fast, without = [statistics.quantiles(one, n=10)[0] for one in windows.values()]
-    print(f"{name}: {share} of all cores in processes of its own; servers and workers {100 * (fast / without - 1):+.1f} %")
+    job = f"{100 * (fast / without - 1):+.1f} %"
+    print(f"{name}: {share} of all cores in processes of its own; servers and workers {job}")
 
 
 def main() -> None:

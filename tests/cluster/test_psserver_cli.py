@@ -18,13 +18,14 @@ from psserver.cli.main import main
 from pswire.addresses import DEFAULT_ADDRESS
 from pswire.channel import member_metadata, open_channel
 from pswire.codec import encode
-from pswire.messages import Declaration, Gradient, Join, Push, Register, Sender, Status
+from pswire.messages import Declaration, Gradient, Join, Pull, Push, Register, Sender
 from pswire.optimizers import GradientDescent
 from pswire.tensors.transport import InlineSender
 from pswire.tensors.values import TensorSpec
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import
+from tests.server_client import frame_of
 
 BOUND = 30  # seconds that any of these processes may take
 READY = re.compile(r"psserver: shard 0/1 listening on 127\.0\.0\.1:\d+")
@@ -69,10 +70,11 @@ def test_a_second_ctrl_c_ends_it_at_once(commands):
     frames = queue.Queue()
     with open_channel(server.address) as channel:
         stub = ParameterServerStub(channel)
-        token = stub.Join(encode(Join("w0"), InlineSender()), timeout=BOUND).token
-        metadata = member_metadata(token)
+        joined = stub.Join(encode(Join("w0"), InlineSender()), timeout=BOUND)
+        metadata = member_metadata(joined.token)
         call = stub.Transfer(iter(frames.get, None), timeout=BOUND, metadata=metadata)  # until there is a None
-        stub.Status(encode(Status(), InlineSender()), timeout=BOUND)
+        frames.put(frame_of(Pull(Sender("w0", joined.incarnation), ())))
+        assert next(call), "the server serves it"
         health = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=BOUND)
         assert next(health).status == health_pb2.HealthCheckResponse.SERVING
         server.signal(signal.SIGINT)
