@@ -106,6 +106,7 @@ def test_memory_that_a_member_fills_by_a_small_message_is_bounded_and_given_back
         client.channel.close()
 
 
+@pytest.mark.slow
 def test_the_next_job_begins_while_the_last_checkpoint_of_the_job_before_is_written(tmp_path):
     with served(memory_limit=LIMIT, checkpoint_dir=tmp_path) as server:
         client = Client(server.address)

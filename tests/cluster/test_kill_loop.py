@@ -37,6 +37,7 @@ def run(job, seed, kills, victims, pauses=0):
     return job.finish()
 
 
+@pytest.mark.slow
 def test_a_killed_server_and_a_killed_worker_lose_no_acknowledged_push_and_double_none(commands):
     job = KillLoop(commands, examples=4000, epochs=1, storage=JOURNAL)
     job.begin()

@@ -182,6 +182,7 @@ def test_a_checkpoint_of_a_running_job_is_written_by_all_its_servers_and_status_
     assert [server.end()[0] for server in (*servers, careless)] == [0, 0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("journal", ["--no-journal", "--journal"])
 def test_a_second_server_or_program_in_the_folder_of_a_running_one_is_refused_until_that_is_killed(commands, journal):
     folder = commands.folder / "kept"

@@ -70,6 +70,7 @@ def test_it_prints_a_line_for_each_push_and_a_summary(commands, journal):
     assert lines[14:] == ["me 5 0 0 0 0 0 2 2 1 1 1.9375", "all 5 0 0 0 0 0 2 2 1 1 1.9375"]
 
 
+@pytest.mark.slow
 def test_json_has_an_object_per_line_and_stops_where_the_loss_is_above_the_bound(commands, journal):
     code, out, errors = commands.run("psserver", "replay", journal, "--json", "--stop-above", "3")
     assert (code, errors) == (0, [])

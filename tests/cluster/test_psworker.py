@@ -316,7 +316,8 @@ JOINS = """
 """
 
 
-@pytest.mark.parametrize("bind", ["127.0.0.1", *slow(["0.0.0.0:0"])])
+@pytest.mark.slow
+@pytest.mark.parametrize("bind", ["127.0.0.1", "0.0.0.0:0"])
 def test_the_first_line_has_the_servers_addresses_where_further_workers_can_join(commands, bind):
     script = commands.script(JOINS)
     options = "--progress", "plain", "--workers", "1", "--shards", "2", "--bind", bind, "--insecure"
@@ -331,6 +332,7 @@ def test_the_first_line_has_the_servers_addresses_where_further_workers_can_join
     assert job.wait() == 0
 
 
+@pytest.mark.slow
 def test_a_local_cluster_names_an_address_of_its_servers_that_is_taken_or_impossible(commands):
     host, _, port = free_address().rpartition(":")
     bind = f"{host}:{port}"

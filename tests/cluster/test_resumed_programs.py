@@ -45,6 +45,7 @@ def best(folder):
     return found["value"], found["global_step"]
 
 
+@pytest.mark.slow
 def test_one_folder_serves_a_program_alone_and_then_the_same_program_with_a_best_model(commands):
     script = commands.script(COUNT)
     folder = {"PSWORKER_CHECKPOINT_DIR": "run", "PSWORKER_CHECKPOINT_EVERY": "1h"}

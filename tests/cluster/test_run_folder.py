@@ -67,13 +67,8 @@ def test_a_killed_server_is_started_again_with_its_state_and_the_workers_go_on(c
         ), log
 
 
-@pytest.mark.parametrize(
-    ("options", "then"),
-    [
-        ((), ()),
-        *[pytest.param(*one, marks=pytest.mark.slow) for one in ((("--journal",), ()), ((), ("--shards", "2")))],
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "then"), [((), ()), (("--journal",), ()), ((), ("--shards", "2"))])
 def test_a_job_that_was_stopped_is_resumed_where_it_was_also_on_more_shards(commands, options, then):
     script = commands.script(COUNTS)
     command = commands.start(*LOCAL, *options, "--workers", "1", script)
@@ -88,11 +83,13 @@ def test_a_job_that_was_stopped_is_resumed_where_it_was_also_on_more_shards(comm
     assert log.splitlines() == ["incarnation 1 at step 0", "at ten", *[line[11:] for line in out]]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_never_begun_is_resumed_anew_and_says_so(commands):
     code, out, err = commands.run(*LOCAL, "--resume", "--workers", "1", commands.script("print('in')"))
     assert (code, out, err[0]) == (0, ["worker-0 | in"], "psworker: nothing to resume in run: the run starts anew")
 
 
+@pytest.mark.slow
 def test_a_server_whose_port_was_taken_in_the_pause_ends_the_job_with_an_error_that_names_it(commands, monkeypatch):
     for name, value in commands.environment().items():
         monkeypatch.setenv(name, value)

@@ -35,6 +35,7 @@ def shown(commands, *arguments):
     return json.loads("\n".join(out))
 
 
+@pytest.mark.slow
 def test_a_run_is_recorded_with_its_results_and_events_and_listed(commands):
     (commands.folder / "go").touch()
     script = commands.script(PROGRAM)

@@ -35,6 +35,7 @@ def servers_of(job):
     return line.split()[3]
 
 
+@pytest.mark.slow
 def test_a_local_cluster_has_tokens_of_its_own_that_other_commands_of_its_user_find_and_no_others(commands, home):
     job = commands.start(
         "psworker", "local", "--progress", "plain", "--workers", "1", commands.script(STEP.format(workers=2))

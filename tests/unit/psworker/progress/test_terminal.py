@@ -112,6 +112,7 @@ print("trained")
 """
 
 
+@pytest.mark.slow
 def test_a_program_in_one_process_has_a_line_on_a_terminal_and_a_summary(tmp_path):
     (tmp_path / "train.py").write_text(TRAINS)
     command = [sys.executable, "train.py", "0.02"]
