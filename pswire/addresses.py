@@ -56,11 +56,6 @@ def _is_host(host: str) -> bool:
     return True
 
 
-def parse_addresses(text: str) -> tuple[str, ...]:
-    """The addresses in `host:port,host:port,...`. Raises `ConfigurationError`."""
-    return tuple(map(check_address, text.split(",")))
-
-
 def shard_addresses(bind: str, shards: int) -> tuple[str, ...]:
     """The addresses on which the shards of one machine listen: ports that follow each other, or free ones for port 0.
 

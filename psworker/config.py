@@ -14,6 +14,7 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
+from pswire.discovery import check_servers, parse_servers
 from pswire.errors import ConfigurationError
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.specs.checkpoints import CheckpointEvery, EverySeconds, parse_checkpoint_every
@@ -164,8 +165,7 @@ class WorkerConfig:
         if not self.name:
             continues = (self.checkpoints.checkpoint_dir or self.summary_dir) and not self.servers
             object.__setattr__(self, "name", EMBEDDED_WORKER if continues else process_name())
-        if len(set(self.servers)) != len(self.servers):
-            raise ConfigurationError(f"a server is listed twice in {','.join(self.servers)}: name each shard once")
+        object.__setattr__(self, "servers", check_servers(self.servers))
         if not 0 < self.timeout < math.inf:
             raise ConfigurationError(f"the timeout must be a positive number of seconds, got {self.timeout}")
         parse_encoding(self.encoding)
@@ -182,14 +182,6 @@ class WorkerConfig:
             raise ConfigurationError(f"a job's name has {MAX_JOB_NAME} printable characters at most, got {self.job!r}")
 
 
-def parse_servers(text: str) -> tuple[str, ...]:
-    """The addresses in a text, separated by commas; `ConfigurationError` for none: a worker must not train alone."""
-    servers = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not servers:
-        raise ConfigurationError(f"no server in {text!r}: use host:port for each shard, separated by commas")
-    return servers
-
-
 def worker_config(
     servers: str | Sequence[str] | None = None,
     name: str | None = None,
@@ -203,8 +195,8 @@ def worker_config(
     """The configuration: each argument, or else its environment variable `$PSWORKER_...`, or else the default.
 
     Arguments are those of `psworker.session`, and `keep_memory`: fields of `WorkerConfig`, `StrategyConfig`,
-    `CheckpointConfig` and `Credentials`, where servers may be a text with commas between the addresses, `compress` is
-    as `parse_compression` takes it, and `checkpoint_every` as `parse_checkpoint_every`. In the environment, booleans
+    `CheckpointConfig` and `Credentials`, where servers may be a text as `parse_servers` takes it, `compress` is as
+    `parse_compression` takes it, and `checkpoint_every` as `parse_checkpoint_every`. In the environment, booleans
     are 1 or 0.
 
     Raises:

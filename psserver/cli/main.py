@@ -34,9 +34,10 @@ from psserver.config import (
     parse_size,
     parse_timeout,
 )
-from pswire.addresses import DEFAULT_ADDRESS, check_address, local_address, parse_addresses
+from pswire.addresses import DEFAULT_ADDRESS, check_address, local_address
 from pswire.channel import check_health
 from pswire.command_group import InterruptibleGroup
+from pswire.discovery import parse_servers
 from pswire.errors import ParamServerError
 from pswire.guard_option import ACTING, guard_option
 from pswire.log_options import LogOptions, log_options
@@ -205,7 +206,7 @@ _MEMORY = "80 % of the memory of the machine or its container"
 )
 @option(
     "--http-servers",
-    type=Parsed("HOST:PORT,...", parse_addresses),
+    type=Parsed("HOST:PORT,...", parse_servers),
     show_default="this one alone",
     help="All servers of the job, in the order of their shards, for the live page.",
 )

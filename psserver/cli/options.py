@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 
 import click
 
-from pswire.addresses import DEFAULT_ADDRESS, check_http_address, parse_addresses
+from pswire.addresses import DEFAULT_ADDRESS, check_http_address
+from pswire.discovery import parse_servers
 from pswire.errors import ConfigurationError
 from pswire.parsed_option import Parsed
 from pswire.security.credentials import Credentials
@@ -29,7 +30,7 @@ HTTP_ADDRESS = Parsed("HOST:PORT", check_http_address)
 
 #: The servers of a job, in the order of their shards.
 addresses_argument = click.argument(
-    "addresses", metavar="[ADDRESSES]", type=Parsed("HOST:PORT,...", parse_addresses), default=DEFAULT_ADDRESS
+    "addresses", metavar="[ADDRESSES]", type=Parsed("HOST:PORT,...", parse_servers), default=DEFAULT_ADDRESS
 )
 json_option = option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 timeout_option = option("--timeout", type=SECONDS, default=5.0, help="Time to wait for an answer.")

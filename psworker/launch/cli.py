@@ -16,8 +16,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from pswire.addresses import DEFAULT_ADDRESS, check_address, shard_addresses
+from pswire.addresses import DEFAULT_ADDRESS, shard_addresses
 from pswire.command_group import InterruptibleGroup
+from pswire.discovery import parse_servers
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.guard_option import guard_option
 from pswire.log_options import LogOptions, log_options
@@ -157,7 +158,8 @@ def main(context: click.Context, debug: bool) -> None:
     "--servers",
     default=DEFAULT_ADDRESS,
     metavar="HOST:PORT,...",
-    help="Addresses of all shards, in the order of the shards; unix:/path for a server on this machine.",
+    help="Addresses of all shards, in the order of the shards; unix:/path for a server on this machine; or file:/path, "
+    "a file with an address per line.",
 )
 @_option(
     "--name",
@@ -235,15 +237,14 @@ def run(
     if threads is not None:
         os.environ.update(blas_threads(threads))  # read when the script loads numpy
     try:
-        addresses = tuple(map(check_address, config.parse_servers(options["servers"])))
-        config.WorkerConfig(addresses)  # refuses duplicates
+        servers = parse_servers(options["servers"])
     except ParamServerError as error:
         raise click.BadParameter(str(error), param_hint="--servers") from None
     try:
         Credentials(**{field.name: options[field.name] or "" for field in fields(Credentials)})
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from None
-    os.environ |= config.environment(options | {"servers": ",".join(addresses)})
+    os.environ |= config.environment(options | {"servers": ",".join(servers)})
     logs.set_up(program=True)
     identify("worker", options["name"] or process_name(), lambda: None)
     sys.exit(run_script(script, arguments, debug=debug, sigterm_code=sigterm_code, launched=launched))

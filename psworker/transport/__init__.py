@@ -68,13 +68,15 @@ def open_transport(
     *,
     credentials: Credentials = NO_CREDENTIALS,
     shared_memory: bool = True,
+    timeout: float = 60.0,
     checkpoints: CheckpointConfig | None = None,
     worker: WorkerPart | None = None,
 ) -> Transport:
-    """A transport to these addresses, in the order of their shards; without addresses, to a shard in this process.
+    """A transport to these servers (`pswire.discovery.parse_servers`); without any, to a shard in this process.
 
-    `credentials` are for connections to servers. With `shared_memory`, tensors go through shared memory where a server
-    is on this host. A shard in this process has `checkpoints` if they have a folder, with the part of this `worker`.
+    Servers that are given by a name are found within `timeout` seconds, or `Unavailable` is raised. `credentials` are
+    for connections to servers. With `shared_memory`, tensors go through shared memory where a server is on this host. A
+    shard in this process has `checkpoints` if they have a folder, with the part of this `worker`.
     """
     if not servers:
         from psworker.transport.embedded import EmbeddedTransport
@@ -89,4 +91,4 @@ def open_transport(
     refuse_windows("a session with servers")
     from psworker.transport.grpc_transport import GrpcTransport
 
-    return GrpcTransport(servers, credentials, shared_memory=shared_memory)
+    return GrpcTransport(servers, credentials, shared_memory=shared_memory, timeout=timeout)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from time import time_ns
 from typing import Any
 
@@ -19,12 +20,12 @@ import grpc
 import numpy as np
 
 from pswire import messages as ms
-from pswire.addresses import check_address
 from pswire.channel import error_from, member_metadata, open_channel, timeout_message
 from pswire.codec import decode, encode, from_frame, to_frame
-from pswire.errors import ConfigurationError, InternalError, Malformed, TimedOut, TooLarge, Unavailable
+from pswire.errors import InternalError, Malformed, TimedOut, TooLarge, Unavailable
 from pswire.messages import Answer, Request
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
+from pswire.shard_addresses import ShardAddresses
 from pswire.system.signals import add_cancel, deferred_signals, deferred_to_next_block, remove_cancel
 from pswire.tensors.frames import incoming
 from pswire.tensors.shared_memory import Region, bytes_needed
@@ -62,31 +63,36 @@ SHARED_MEMORY, GRPC = "shared memory", "gRPC"
 class GrpcTransport:
     """A `Transport` to shards at addresses, in the order of their numbers. Connects with the first call. Thread-safe.
 
+    A shard that cannot be reached is looked up again if the servers are given by a name; when it has another address,
+    its connection is replaced, and no other one.
+
     Args:
-        addresses: as `pswire.addresses.check_address` takes them.
+        servers: as `pswire.discovery.parse_servers` returns them.
         credentials: of each connection.
         shared_memory: whether tensors go through shared memory where a server is on this host.
+        timeout: seconds to find the servers' addresses, if they are given by a name.
 
     Raises:
         ConfigurationError: no address, an invalid one, or one twice; or the files of the credentials cannot be used.
+        Unavailable: the servers' addresses were not found in time.
     """
 
     def __init__(
-        self, addresses: Sequence[str], credentials: Credentials = NO_CREDENTIALS, *, shared_memory: bool = True
+        self,
+        servers: Sequence[str],
+        credentials: Credentials = NO_CREDENTIALS,
+        *,
+        shared_memory: bool = True,
+        timeout: float = 60.0,
     ) -> None:
-        checked = [check_address(address) for address in addresses]
-        if not checked or len(set(checked)) < len(checked):
-            raise ConfigurationError(
-                f"a worker needs the address of each shard once, got {', '.join(checked) or 'none'}"
-            )
-        self._deadlines, tokens = Deadlines(), MemberTokens()
+        self._addresses = ShardAddresses(servers, self._follow)
+        addresses = self._addresses.find(timeout)
+        self._credentials, self._shared_memory = credentials, shared_memory
+        self._deadlines, self._tokens = Deadlines(), MemberTokens()
+        self._lock, self._closed = threading.Lock(), False
         add_cancel(self._deadlines.pass_all)
         with deferred_to_next_block:
-            channels = [open_channel(address, credentials) for address in checked]
-            self._connections = [
-                Connection(address, channel, credentials, self._deadlines, tokens, shared_memory)
-                for address, channel in zip(checked, channels, strict=True)
-            ]
+            self._connections = [self._connect(address) for address in addresses]
 
     @property
     def shards(self) -> int:
@@ -95,7 +101,8 @@ class GrpcTransport:
 
     def call(self, shard: int, message: Request, timeout: float) -> Future[Answer]:
         """As `Transport.call`; also raises `Malformed` or `TooLarge` if the answer is none to this message."""
-        return self._connections[shard].call(message, timeout)
+        future = self._connections[shard].call(message, timeout)
+        return Future(partial(self._found_again, shard, future)) if self._addresses.name else future
 
     def tensor_transport(self, shard: int) -> str:
         """As `Transport.tensor_transport`; the first time it asks the server, for `PROBE_TIMEOUT` seconds at most."""
@@ -105,10 +112,38 @@ class GrpcTransport:
     def close(self) -> None:
         """Closes all connections; calls under way fail with `Unavailable`."""
         with deferred_signals:
+            self._addresses.close()
             remove_cancel(self._deadlines.pass_all)
-            for connection in self._connections:
-                connection.close()
+            with self._lock:
+                self._closed = True
+                for connection in self._connections:
+                    connection.close()
             self._deadlines.close()
+
+    def _connect(self, address: str, before: "Connection | None" = None) -> "Connection":
+        channel = open_channel(address, self._credentials)
+        deadlines, tokens = self._deadlines, self._tokens
+        return Connection(address, channel, self._credentials, deadlines, tokens, self._shared_memory, before)
+
+    def _found_again(self, shard: int, future: Future[Answer]) -> Answer:
+        """The answer; after an error of the network the shard's address is looked up, for the next call."""
+        try:
+            return future.result()
+        except (Unavailable, TimedOut) as error:
+            self._addresses.look_again()
+            where = f"shard {shard} of {self._addresses.name}, which is looked up again"
+            raise type(error)(f"{error} ({where})") from error
+
+    def _follow(self) -> None:
+        """Replaces the connections of shards whose address has changed."""
+        with self._lock:
+            if self._closed:
+                return
+            for shard, address in enumerate(self._addresses.current):
+                before = self._connections[shard]
+                if address != before.address:
+                    self._connections[shard] = self._connect(address, before)
+                    before.close(moved_to=address)
 
 
 class MemberTokens:
@@ -141,7 +176,8 @@ class Connection:
     """The connection to one server, and the specs of the variables registered there. Thread-safe.
 
     There is one stream per concurrent call; `_lock` guards the idle streams and the status of shared memory. Only a
-    member gets shared memory: `_joined` is set when one has joined over this connection.
+    member gets shared memory: `_joined` is set when one has joined over this connection, or over the one `before`, to
+    the same shard at another address.
     """
 
     def __init__(
@@ -152,6 +188,7 @@ class Connection:
         deadlines: Deadlines,
         tokens: MemberTokens,
         shared_memory: bool,
+        before: "Connection | None" = None,
     ) -> None:
         self.address, self.deadlines, self._tokens = address, deadlines, tokens
         self.receivers = ThreadPoolExecutor(MAX_RECEIVERS, thread_name_prefix="psworker-stream")
@@ -159,13 +196,13 @@ class Connection:
         stub = ParameterServerStub(self._channel)  # type: ignore[no-untyped-call]
         self._unary: dict[type[Request], Any] = {kind: getattr(stub, kind.__name__) for kind in ms.ANSWERS}
         self._transfer = self._channel.stream_stream("/paramserver.v1.ParameterServer/Transfer")  # of bytes
-        self._specs: dict[str, TensorSpec] = {}
+        self._specs: dict[str, TensorSpec] = {} if before is None else before._specs
         self._lock = threading.Lock()
         self._idle: list[TransferStream] = []
-        self._closed = False
+        self._closed, self._moved_to = False, ""
         self._tensor_transport = "" if shared_memory else GRPC
         self._probed = False
-        self._joined = False
+        self._joined: bool = before is not None and before._joined
 
     def call(self, message: Request, timeout: float) -> Future[Answer]:
         """As `Transport.call`."""
@@ -178,10 +215,10 @@ class Connection:
             failed.set_exception(self.error_of(error).with_traceback(None))  # breaks a reference cycle
             return Future(failed.result)
 
-    def close(self) -> None:
-        """Ends all calls."""
+    def close(self, moved_to: str = "") -> None:
+        """Ends all calls; they may be made again if the shard has `moved_to` another address."""
         with self._lock:
-            self._closed = True
+            self._closed, self._moved_to = True, moved_to
             idle, self._idle = self._idle, []
         for stream in idle:
             stream.end()
@@ -271,6 +308,8 @@ class Connection:
         """An error of a call, as one of ours where it is gRPC's."""
         if isinstance(error, grpc.RpcError | grpc.FutureCancelledError) and deadline is not None and deadline.passed:
             return TimedOut(timeout_message(self.address))
+        if self._moved_to and isinstance(error, grpc.RpcError | grpc.FutureCancelledError | ValueError | RuntimeError):
+            return Unavailable(f"the call to {self.address} was interrupted: the shard is at {self._moved_to} now")
         if isinstance(error, grpc.FutureCancelledError):
             return Unavailable(f"the call to {self.address} was interrupted: its connection was closed")
         if isinstance(error, grpc.RpcError):

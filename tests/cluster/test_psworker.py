@@ -169,7 +169,7 @@ def hold(text):
     print("held", flush=True)
     threading.Event().wait(600)
 
-cli.config.parse_servers = hold
+cli.parse_servers = hold
 cli.main()
 """
 

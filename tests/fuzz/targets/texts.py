@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from psserver.config import parse_shard, parse_size
-from pswire.addresses import check_address, local_address, parse_addresses
+from pswire.addresses import check_address, local_address
+from pswire.discovery import parse_servers
 from pswire.specs.checkpoints import parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.encodings import parse_compression, parse_encoding
-from psworker.config import parse_servers
 
 COVERS = ["pswire.specs.consistency", "pswire.specs.encodings", "pswire.specs.checkpoints", "pswire.addresses"]
 PARSERS: list[Callable[[str], Any]] = [
@@ -19,7 +19,6 @@ PARSERS: list[Callable[[str], Any]] = [
     parse_checkpoint_every,
     check_address,
     lambda text: local_address(check_address(text)),
-    parse_addresses,
     parse_servers,
     parse_shard,
     parse_size,

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from pswire import errors
-from pswire.addresses import check_address, local_address, parse_addresses, remote_address, shard_addresses
+from pswire.addresses import check_address, local_address, remote_address, shard_addresses
 from pswire.channel import open_channel
 
 VALID = "127.0.0.1:0 0.0.0.0:65535 ps-0.svc.cluster.local:5000 my_host:1 [2001:db8::7:1]:80 [::]:0 unix:/run/ps/0.sock"
@@ -26,12 +26,6 @@ def test_what_is_no_address_is_a_configuration_error_that_shows_it(text):
         with pytest.raises(errors.ConfigurationError, match=r"address|unix:") as caught:
             check(text)
         assert repr(text) in str(caught.value)
-
-
-def test_several_addresses_have_commas_between_them():
-    assert parse_addresses("a:1, [::1]:2,unix:/run/ps.sock") == ("a:1", "[::1]:2", "unix:/run/ps.sock")
-    with pytest.raises(errors.ConfigurationError, match="'' is not an address"):
-        parse_addresses("a:1,")
 
 
 @pytest.mark.parametrize(
