@@ -33,8 +33,10 @@ def parse_servers(text: str) -> tuple[str, ...]:
 def check_servers(servers: Sequence[str]) -> tuple[str, ...]:
     """Addresses in the order of the shards, or one name alone, as `parse_servers` returns them.
 
-    Raises `ConfigurationError`, also for an address that is there twice.
+    Raises `ConfigurationError`, also for none, and for an address that is there twice.
     """
+    if not servers:
+        raise ConfigurationError("no server: give the address of each shard, or a name that stands for all")
     if len(servers) == 1 and is_name(servers[0].strip()):
         return (_check_name(servers[0].strip()),)
     checked = tuple(map(check_address, servers))

@@ -165,7 +165,8 @@ class WorkerConfig:
         if not self.name:
             continues = (self.checkpoints.checkpoint_dir or self.summary_dir) and not self.servers
             object.__setattr__(self, "name", EMBEDDED_WORKER if continues else process_name())
-        object.__setattr__(self, "servers", check_servers(self.servers))
+        if self.servers:
+            object.__setattr__(self, "servers", check_servers(self.servers))
         if not 0 < self.timeout < math.inf:
             raise ConfigurationError(f"the timeout must be a positive number of seconds, got {self.timeout}")
         parse_encoding(self.encoding)
