@@ -398,10 +398,10 @@ def local(
     """  # noqa: D301
     _refuse_windows("psworker local")
     # imported here, since `run` needs neither rich nor grpc
+    from psworker.launch.cluster import Cluster
     from psworker.launch.cluster_security import ClusterSecurity
     from psworker.launch.display.choice import make_display
     from psworker.launch.job import Job
-    from psworker.launch.local_cluster import LocalCluster
 
     worker_options, run_folder = _worker_options(options), _run_folder(options)
     if options["guard"] == "rollback" and run_folder is None:
@@ -423,7 +423,7 @@ def local(
         raise click.BadParameter(str(error), param_hint="--workers") from None
     names = job.worker_names + job.server_names
     display = make_display(progress, names, title=Path(script).name, log_format=logs.form, quiet=quiet)
-    cluster = LocalCluster(job, display)
+    cluster = Cluster(job, display)
     try:
         outcome = cluster.run()
     except ParamServerError as error:

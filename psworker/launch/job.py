@@ -1,4 +1,4 @@
-"""The job of a local cluster as data: program, processes with their commands and environment."""
+"""The job of a cluster as data: program, processes with their commands and environment."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,12 +77,12 @@ class Job:
         options = {"log_level": self.log_level, "log_format": self.log_format}
         return {name: value for name, value in options.items() if value}
 
-    def server_command(self, shard: int, bind: str | None = None) -> list[str]:
-        """Module and arguments of a shard; when it is started again, with the address that the workers know."""
+    def server_command(self, shard: int, bind: str) -> list[str]:
+        """Module and arguments of a shard that listens on `bind`."""
         options = ["--consistency", str(self.consistency), "--staleness", str(self.staleness)]
         options += ["--no-shared-memory"] * (not self.worker_options.get("shared_memory", True))
         options += self.run_folder.server_options() if self.run_folder else []
-        return ["psserver", "serve", "--bind", bind or self.bind[shard], "--shard", f"{shard}/{self.shards}", *options]
+        return ["psserver", "serve", "--bind", bind, "--shard", f"{shard}/{self.shards}", *options]
 
     def monitor_command(self, servers: Sequence[str]) -> list[str]:
         """Module and arguments of the live page."""
@@ -90,10 +90,10 @@ class Job:
         options = ["--http", self.http, "--guard", "off" if self.guard == "off" else "warn"]
         return ["psserver", "monitor", ",".join(servers), *options, *self.security.page_options(self.http)]
 
-    def worker_command(self, name: str, servers: Sequence[str]) -> list[str]:
-        """Module and arguments of a worker."""
-        options = ["--servers", ",".join(servers), "--name", name, "--launched"]
-        return ["psworker", *["--debug"] * self.debug, "run", *options, "--", self.script, *self.arguments]
+    def worker_command(self, name: str, servers: str, script: str) -> list[str]:
+        """Module and arguments of a worker, with the value of `--servers` and the path of the program where it runs."""
+        options = ["--servers", servers, "--name", name, "--launched"]
+        return ["psworker", *["--debug"] * self.debug, "run", *options, "--", script, *self.arguments]
 
 
 def child_environment(base: Mapping[str, str], threads: int | None, share: int) -> dict[str, str]:

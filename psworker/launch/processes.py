@@ -87,8 +87,10 @@ class Process:
     and new lines; `on_end` once, with this process, when it and its group have ended and all lines were passed on.
 
     `code` is None while it runs; then its exit code, or minus the number of the signal that killed it. `last_lines` are
-    the end of its output, of both streams.
+    the end of its output, of both streams. It is never `pending` (`psworker.launch.machines.JobProcess`).
     """
+
+    pending = False
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from pswire.addresses import DEFAULT_ADDRESS
-from psworker.launch import local_cluster
+from psworker.launch import cluster
 from psworker.launch.cli import main
 from psworker.launch.display.plain import Display
 from psworker.launch.job import Job
@@ -184,7 +184,7 @@ def test_sigterm_before_the_script_begins_ends_a_worker_at_once_with_that_code(c
     ("package", "module", "arguments"),
     [
         ("psworker", "click", ["--help"]),  # the command is being imported
-        ("psworker", "psworker.launch.local_cluster", ["local", "train.py"]),  # it has begun
+        ("psworker", "psworker.launch.cluster", ["local", "train.py"]),  # it has begun
         ("psserver", "click", ["--help"]),
         ("psserver", "psserver.cli.serve", ["serve"]),
     ],
@@ -464,7 +464,7 @@ def test_each_signal_to_end_stops_everything_in_good_order_and_nothing_is_left_w
 
 @pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait_for_workers_that_do_not_leave(commands, monkeypatch):
-    monkeypatch.setattr(local_cluster, "WORKER_GRACE", 600.0)
+    monkeypatch.setattr(cluster, "WORKER_GRACE", 600.0)
     for name, value in commands.environment().items():
         monkeypatch.setenv(name, value)
 
@@ -474,8 +474,8 @@ def test_a_second_ctrl_c_does_not_wait_for_workers_that_do_not_leave(commands, m
                 os.kill(os.getpid(), signal.SIGINT)
 
     job = Job(str(commands.folder / commands.script(STAYS)), workers=1)
-    outcome = local_cluster.LocalCluster(job, PressesCtrlC(job.worker_names)).run()
-    assert outcome == local_cluster.Outcome(130)
+    outcome = cluster.Cluster(job, PressesCtrlC(job.worker_names)).run()
+    assert outcome == cluster.Outcome(130)
 
 
 @pytest.mark.slow

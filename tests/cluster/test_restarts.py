@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from psworker.launch import local_cluster, restarts
+from psworker.launch import cluster, restarts
+from psworker.launch.cluster import Cluster, Outcome
 from psworker.launch.display.plain import Display
 from psworker.launch.job import Job
-from psworker.launch.local_cluster import LocalCluster, Outcome
 
 LOCAL = ("psworker", "local", "--progress", "off")
 PAUSES = (1, "0.5"), (2, "1")
@@ -86,7 +86,7 @@ def test_a_worker_that_fails_again_ends_the_job_when_its_restarts_are_used_up(co
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_in_the_pause_before_a_restart_ends_the_job_at_once(commands, monkeypatch, number):
-    monkeypatch.setattr(local_cluster, "WORKER_GRACE", 600.0)
+    monkeypatch.setattr(cluster, "WORKER_GRACE", 600.0)
     monkeypatch.setattr(restarts, "FIRST_PAUSE", 600.0)
     monkeypatch.setattr(restarts, "LONGEST_PAUSE", 600.0)
     for name, value in commands.environment().items():
@@ -98,4 +98,4 @@ def test_a_signal_in_the_pause_before_a_restart_ends_the_job_at_once(commands, m
                 os.kill(os.getpid(), number)
 
     job = Job(str(commands.folder / commands.script("import sys; sys.exit(3)")), workers=1, restarts=1)
-    assert LocalCluster(job, SignalsInThePause(job.worker_names)).run() == Outcome(128 + number)
+    assert Cluster(job, SignalsInThePause(job.worker_names)).run() == Outcome(128 + number)

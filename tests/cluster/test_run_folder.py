@@ -9,9 +9,9 @@ from contextlib import closing
 
 import pytest
 
+from psworker.launch.cluster import Cluster
 from psworker.launch.display.plain import Display
 from psworker.launch.job import Job
-from psworker.launch.local_cluster import LocalCluster
 from psworker.launch.run_folder import RunFolder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
@@ -108,7 +108,7 @@ def test_a_server_whose_port_was_taken_in_the_pause_ends_the_job_with_an_error_t
                     taken.bind((host, int(port)))
                     taken.listen()
 
-        cluster = LocalCluster(job, TakesThePort(job.worker_names))
+        cluster = Cluster(job, TakesThePort(job.worker_names))
         outcome = cluster.run()
     address = cluster._addresses["server-0"]
     assert (outcome.code, outcome.error) == (

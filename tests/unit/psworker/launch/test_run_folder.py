@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from psserver.cli.main import main as psserver
 from pswire.errors import ConfigurationError
 from pswire.specs.checkpoints import EverySeconds, EverySteps
-from psworker.launch import local_cluster
+from psworker.launch import cluster
 from psworker.launch.cli import main
 from psworker.launch.job import Job
 from psworker.launch.processes import ParentPipe, Process
@@ -97,7 +97,9 @@ def test_a_folder_that_cannot_be_made_is_named_with_the_reason(runs):
 def test_servers_get_the_folder_of_checkpoints_and_how_often_they_are_written(runs):
     folder = RunFolder(Path("a"), EverySteps(1000), keep=3, journal=True)
     every = f"--checkpoint-dir {runs}/a/checkpoints --checkpoint-every 1000steps --keep 3 --journal"
-    assert " ".join(Job("train.py", run_folder=folder).server_command(0)).endswith(f" --staleness none {every}")
+    assert " ".join(Job("train.py", run_folder=folder).server_command(0, "127.0.0.1:0")).endswith(
+        f" --staleness none {every}"
+    )
     assert RunFolder(Path("a")).server_options()[2:] == ["--checkpoint-every", "60s", "--keep", "5", "--no-journal"]
     known = {flag for option in psserver.commands["serve"].params for flag in [*option.opts, *option.secondary_opts]}
     assert {text for text in folder.server_options() if text.startswith("--")} < known
@@ -132,7 +134,7 @@ def test_options_of_servers_in_the_environment_are_for_the_run_folder_and_left_t
 ):
     (runs / "train.py").touch()
     jobs = []
-    monkeypatch.setattr(local_cluster, "LocalCluster", lambda job, display: jobs.append(job) or mock.MagicMock())
+    monkeypatch.setattr(cluster, "Cluster", lambda job, display: jobs.append(job) or mock.MagicMock())
     environment = {"PSSERVER_CHECKPOINT_EVERY": "7s", "PSSERVER_KEEP": "2", "PSSERVER_JOURNAL": "1"}
     for options in ([], ["--run-dir", "a"], ["--run-dir", "a", "--keep", "3"]):
         CliRunner().invoke(main, ["local", *options, "train.py"], env=environment)

@@ -1,4 +1,4 @@
-"""A job on this machine: one command runs shards and workers as processes and leaves none behind.
+"""A job: one command runs shards and workers as processes, on this machine or others, and leaves none behind.
 
 The main thread makes all decisions; other threads and signal handlers put events into its queue. A shard is the command
 `psserver serve`, a worker is `psworker run`; no module of psserver is imported here.
@@ -13,9 +13,9 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 
 from pswire.addresses import local_address, remote_address
@@ -30,8 +30,9 @@ from pswire.system.host import cores
 from psworker import config
 from psworker.launch.display.plain import Display
 from psworker.launch.guarding import GUARD_CODE, GUARD_GRACE, Guarding
-from psworker.launch.job import Job, child_environment
-from psworker.launch.processes import OnLines, ParentPipe, Process, Stream, signals_handled
+from psworker.launch.job import Job
+from psworker.launch.machines import JobProcess, Machines, OnLines, Place, Start, ThisMachine
+from psworker.launch.processes import Stream, signals_handled
 from psworker.launch.reports import Reports
 from psworker.launch.restarts import Restarts
 from psworker.launch.run_folder import OpenRunFolder
@@ -40,9 +41,9 @@ from psworker.launch.script import without_session
 from psworker.progress.progress import Progress
 from psworker.progress.watch import Watch
 
-#: Seconds for the servers to start; for a worker from SIGTERM to its end; the same for a server, which gives open calls
-#: 5 s; and for the kernel after SIGKILL.
-START_TIMEOUT, WORKER_GRACE, SERVER_GRACE, KILL_TIMEOUT = 30.0, 5.0, 10.0, 5.0
+#: Seconds for a server that listens to answer; for a worker from SIGTERM to its end; the same for a server, which gives
+#: open calls 5 s; and for the kernel after SIGKILL.
+HEALTH_TIMEOUT, WORKER_GRACE, SERVER_GRACE, KILL_TIMEOUT = 30.0, 5.0, 10.0, 5.0
 #: Seconds for the start and for the end of servers that read and write a checkpoint there, which may be large.
 CHECKPOINT_TIMEOUT = 300.0
 #: Seconds between two notes about a wait, and the longest that a signal may have to wait for the main thread.
@@ -62,6 +63,8 @@ MONITOR = "monitor"
 _PAGE = re.compile(r"^psserver: monitor at (\S+)$", re.MULTILINE)
 #: The lines of a server that are not shown.
 _ROUTINE = re.compile(r"^psserver: .*\b(?:listening on|stopped at) ")
+#: The options of processes that are files of this machine.
+_FILES = {one.name for one in fields(Credentials)} | {"client_token_file"}
 
 
 @dataclass(frozen=True)
@@ -81,18 +84,21 @@ class _Abort(Exception):
     """The job cannot continue; its argument is the `Outcome`."""
 
 
-class LocalCluster:
-    """One job. `run` may be called once, from the main thread, where signals arrive.
+class Cluster:
+    """One job, whose processes run on `machines`, by default this one. `run` may be called once, from the main thread.
 
     `_events` are functions that the main thread calls in `_wait`; one that raises ends the job. `_processes` are those
     that run, by name; one that has failed is either due in `_restarts` or ends the job.
     """
 
-    def __init__(self, job: Job, display: Display) -> None:
-        self._job, self._display, self._parent = job, display, ParentPipe()
+    def __init__(self, job: Job, display: Display, machines: Machines | None = None) -> None:
+        self._job, self._display = job, display
+        self._here: Machines = ThisMachine()
+        self._machines = machines or self._here
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._processes: dict[str, Process] = {}
+        self._processes: dict[str, JobProcess] = {}
         self._addresses: dict[str, str] = {}  # on which the servers that have answered listen, by name
+        self._servers: tuple[str, ...] = ()  # as this process reaches them
         self._restarts = Restarts(job.restarts)
         self._folder: OpenRunFolder | None = None
         self._recorder: RunRecorder | None = None
@@ -104,6 +110,7 @@ class LocalCluster:
         self._stopped_by_guard = ""  # why
         self._asked = 0
         self._stopping = self._trained = False
+        self._finished = False  # whether a worker has
         self._failed = ""  # the process because of which the job ends
 
     def run(self) -> Outcome:
@@ -121,7 +128,8 @@ class LocalCluster:
             folder as self._folder,
             self._recording() as self._recorder,
             tokens as self._tokens,
-            self._parent,
+            self._here,
+            self._machines,
             signals,
             self._display,
         ):
@@ -141,7 +149,7 @@ class LocalCluster:
     def _start_servers(self) -> None:
         for name in self._job.server_names:
             self._start(name)
-        seconds = CHECKPOINT_TIMEOUT if self._job.run_folder else START_TIMEOUT
+        seconds = CHECKPOINT_TIMEOUT if self._job.run_folder else self._machines.start_timeout
         if not self._wait(self._silent, seconds, "to answer"):
             silent = self._silent()
             last_lines = tuple(self._processes[silent[0]].last_lines)
@@ -149,19 +157,20 @@ class LocalCluster:
 
     def _train(self) -> None:
         job = self._job
+        self._servers = self._machines.publish(self._server_addresses())
         if self._tokens is not None:
-            self._tokens.publish(self._servers())
+            self._tokens.publish(self._servers)
         self._guarded(self._display.notice, self._servers_line())
         if job.http is not None:
             self._start(MONITOR)
         credentials = self._credentials(Role.ADMIN)
-        with StatusClient(self._servers(), credentials) as client, self._guarding() as self._guard:
+        with StatusClient(self._servers, credentials) as client, self._guarding() as self._guard:
             ask, names = partial(self._ask, client), job.worker_names
             try:
                 with Watch(ask, self._show_progress, names, interval=STATUS_INTERVAL) as self._watch:
                     for name in names:
                         self._start(name)
-                    self._wait(partial(self._unfinished, names))
+                    self._wait(self._training)
                     if self._stopped_by_guard:
                         self._end_by_guard()
                     self._trained = True
@@ -185,7 +194,7 @@ class LocalCluster:
             return nullcontext()
         return Guarding(
             self._job.guard,
-            self._servers(),
+            self._servers,
             self._credentials(Role.ADMIN),
             show=partial(self._guarded, self._display.finding),
             record=self._record_finding,
@@ -195,51 +204,69 @@ class LocalCluster:
     def _credentials(self, role: Role) -> Credentials:
         return self._job.security.credentials(self._tokens, role)
 
-    def _servers(self) -> list[str]:
-        """The addresses of all servers for processes of this machine, in the order of their shards."""
-        return [local_address(self._addresses[name]) for name in self._job.server_names]
+    def _server_addresses(self) -> list[str]:
+        """The addresses on which the servers listen, in the order of their shards."""
+        return [self._addresses[name] for name in self._job.server_names]
 
     def _servers_line(self) -> str:
         """Where the servers are, for other commands; also for those of other machines if the servers listen there."""
-        remote = [remote_address(self._addresses[name]) for name in self._job.server_names]
-        others = "" if not all(remote) or remote == self._servers() else f"; from other machines: {','.join(remote)}"
-        return f"psworker: servers at {','.join(self._servers())} (psserver status, psworker run --servers){others}"
+        remote = [remote_address(address) for address in self._server_addresses()]
+        local = [local_address(address) for address in self._server_addresses()]
+        others = "" if not all(remote) or remote == local else f"; from other machines: {','.join(remote)}"
+        return f"psworker: servers at {','.join(local)} (psserver status, psworker run --servers){others}"
 
     def _start(self, name: str) -> None:
-        """Start a process of the job; a server again where the workers know it."""
-        job = self._job
+        """Start a process of the job."""
+        machines = self._machines
+        start: Callable[[Place], Start]
         on_lines: OnLines
-        held: list[int] = []
-        if name in job.server_names:
-            command = job.server_command(job.server_names.index(name), self._addresses.get(name))
-            environment, on_lines = child_environment(os.environ, None, 1), self._server_lines
-            environment = config.server_environment({"log_level": "warning"}) | environment
-            environment |= config.server_environment(job.security.server_options(self._tokens) | job.log_options)
-            held += [self._folder.lock] if self._folder else []
+        if name in self._job.server_names:
+            start, on_lines = partial(self._server, name), self._server_lines
         elif name == MONITOR:
-            command = job.monitor_command(self._servers())
-            environment, on_lines = child_environment(os.environ, None, 1), self._monitor_lines()
-            environment = config.server_environment({"log_level": "warning"}) | environment
-            shown = asdict(self._credentials(Role.OBSERVER))
-            shown["client_token_file"] = shown.pop("token_file")
-            environment |= config.server_environment(shown | job.log_options)
+            machines, start, on_lines = self._here, self._monitor, self._monitor_lines()
         else:
-            command = job.worker_command(name, self._servers())
-            environment = child_environment(os.environ, job.threads, max(1, cores() // job.workers))
-            folder = None if job.run_folder is None else job.run_folder.path.absolute()
-            worker_options = {**job.worker_options, "checkpoint_dir": folder, "summary_dir": folder, "progress": "off"}
-            worker_options |= asdict(self._credentials(Role.WORKER)) | job.log_options
-            # one that starts late takes part in the job of the others, although these may have finished it
-            environment |= config.environment({**worker_options, "resume": True, "name_key": self._name_key})
+            start, on_lines = partial(self._worker, name), self._worker_lines
             self._reports.started(name)
-            on_lines = self._worker_lines
-        on_end = partial(self._post, self._on_end)
         try:
-            self._processes[name] = Process(name, command, environment, self._parent, on_lines, on_end, held)
+            self._processes[name] = machines.start(name, start, on_lines, partial(self._post, self._on_end))
         except OSError as error:
             raise _Abort(Outcome(1, f"cannot start {name}: {error}")) from error
         self._restarts.started(name, time.monotonic())
         self._record("started", name, "was started")
+
+    def _server(self, name: str, place: Place) -> Start:
+        """A server, which is started again where the workers know it."""
+        job, shard = self._job, self._job.server_names.index(name)
+        options = _placed(job.security.server_options(self._tokens), place) | job.log_options
+        return Start(
+            job.server_command(shard, place.bind(self._addresses.get(name) or job.bind[shard])),
+            config.server_environment(options),
+            config.server_environment({"log_level": "warning"}),
+            held=[self._folder.lock] if self._folder else [],
+        )
+
+    def _monitor(self, _: Place) -> Start:
+        """The process of the live page."""
+        shown = asdict(self._credentials(Role.OBSERVER))
+        shown["client_token_file"] = shown.pop("token_file")
+        return Start(
+            self._job.monitor_command(self._servers),
+            config.server_environment(shown | self._job.log_options),
+            config.server_environment({"log_level": "warning"}),
+        )
+
+    def _worker(self, name: str, place: Place) -> Start:
+        """A worker; one that starts late takes part in the job of the others, although these may have finished it."""
+        job = self._job
+        folder = None if job.run_folder is None else job.run_folder.path.absolute()
+        options = {**job.worker_options, "checkpoint_dir": folder, "summary_dir": folder, "progress": "off"}
+        options |= _placed(asdict(self._credentials(Role.WORKER)), place) | job.log_options
+        return Start(
+            job.worker_command(name, place.servers(self._servers), place.program(job.script)),
+            config.environment({**options, "resume": True, "name_key": self._name_key}),
+            threads=job.threads,
+            share=max(1, cores() // job.workers),
+        )
 
     def _stop(self) -> None:
         """End all processes: workers first, so that they can leave the job."""
@@ -265,6 +292,12 @@ class LocalCluster:
     def _unfinished(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if name in self._processes or self._restarts.waiting(name)]
 
+    def _training(self) -> list[str]:
+        """The workers that have not finished; none if one has, and the others wait for a machine with room for them."""
+        names = self._unfinished(self._job.worker_names)
+        placed = [name for name in names if name not in self._processes or not self._processes[name].pending]
+        return names if placed or not self._finished else []
+
     def _wait(self, missing: Callable[[], list[str]], seconds: float = math.inf, reason: str = "") -> bool:
         """Handle events and restarts until `missing` names nothing; False after `seconds`. A `reason` is for notes."""
         begin = time.monotonic()
@@ -283,7 +316,7 @@ class LocalCluster:
                     self._guarded(self._display.note, f"waiting for {' and '.join(names)} {reason}, since {since}")
         return True
 
-    def _on_end(self, process: Process) -> None:
+    def _on_end(self, process: JobProcess) -> None:
         name = process.name
         del self._processes[name]
         how = process.describe_exit()
@@ -292,6 +325,7 @@ class LocalCluster:
             self._say_why_stopped(process)
             return
         if process.code == 0 and name in self._job.worker_names:
+            self._finished = True
             self._record("ended", name, how)
             return
         if name == MONITOR:
@@ -307,7 +341,7 @@ class LocalCluster:
         self._record("ended", name, how, "warning")
         self._say(name, how)
 
-    def _say_why_stopped(self, worker: Process) -> None:
+    def _say_why_stopped(self, worker: JobProcess) -> None:
         """Say of a worker that was stopped because of another process that it was; not if it had ended by itself."""
         names = {-signal.SIGKILL: "killed", -signal.SIGTERM: "stopped", 128 + signal.SIGTERM: "stopped"}
         how = names.get(worker.code or 0) if worker.name in self._job.worker_names and self._failed else None
@@ -320,13 +354,13 @@ class LocalCluster:
         everyone = len(silent) == len(self._job.worker_names)
         return without_session(self._job.script if everyone else " and ".join(silent)) if silent else ""
 
-    def _restartable(self, process: Process) -> bool:
+    def _restartable(self, process: JobProcess) -> bool:
         """Not a server that has ended without an error, has never listened, or would have lost its state."""
         if process.name in self._job.worker_names:
             return True
         return bool(process.code and process.name in self._addresses and self._job.run_folder)
 
-    def _failure(self, process: Process) -> Outcome:
+    def _failure(self, process: JobProcess) -> Outcome:
         """The end of the job because of this process."""
         code = process.code or 1  # 1 for a server that ended with 0
         restarts = self._restarts.count(process.name)
@@ -358,6 +392,11 @@ class LocalCluster:
     def _on_error(self, error: Exception) -> None:
         if not self._stopping:
             raise error
+
+    def _publish(self, name: str, address: str) -> None:
+        """A server listens again, perhaps elsewhere."""
+        self._addresses[name] = address
+        self._machines.publish(self._server_addresses())
 
     # --- the record of the run ------------------------------------------------------------------------------------
 
@@ -398,7 +437,7 @@ class LocalCluster:
         """Have the main thread call `handle`."""
         self._events.put(partial(handle, *arguments))
 
-    def _server_lines(self, server: Process, stream: Stream, lines: list[str]) -> None:
+    def _server_lines(self, server: JobProcess, stream: Stream, lines: list[str]) -> None:
         """Read where a server listens, and check that it serves; show the lines that are not routine."""
         self._log(server.name, lines)
         if others := [line for line in lines if not _ROUTINE.match(line)]:
@@ -406,11 +445,12 @@ class LocalCluster:
         for address in _LISTENING.findall("\n".join(lines)):
             if server.name in self._addresses:
                 self._say(server.name, f"listens again on {address}")
+                self._post(self._publish, server.name, address)
                 continue
             try:
                 credentials = self._credentials(Role.ADMIN)
                 # a server that does not serve stays silent
-                if check_health(local_address(address), START_TIMEOUT, credentials):
+                if check_health(local_address(address), HEALTH_TIMEOUT, credentials):
                     self._post(self._addresses.__setitem__, server.name, address)
             except ParamServerError as error:
                 self._post(self._on_error, error)
@@ -419,7 +459,7 @@ class LocalCluster:
         """A function that reads where the live page is, and shows it with a token that opens it; and other lines."""
         query = "" if self._tokens is None else f"?token={self._tokens.read(Role.OBSERVER)}"
 
-        def read(monitor: Process, stream: Stream, lines: list[str]) -> None:
+        def read(monitor: JobProcess, stream: Stream, lines: list[str]) -> None:
             self._log(monitor.name, lines)
             if others := [line for line in lines if not _PAGE.match(line)]:
                 self._show(monitor.name, stream, others)
@@ -428,7 +468,7 @@ class LocalCluster:
 
         return read
 
-    def _worker_lines(self, worker: Process, stream: Stream, lines: list[str]) -> None:
+    def _worker_lines(self, worker: JobProcess, stream: Stream, lines: list[str]) -> None:
         written, shown = self._reports.read(worker.name, lines) if stream == "stderr" else (lines, lines)
         self._log(worker.name, written)
         if shown:
@@ -453,3 +493,8 @@ class LocalCluster:
             write(*arguments)
         except OSError as error:
             self._post(self._on_error, error)
+
+
+def _placed(options: Mapping[str, str], place: Place) -> dict[str, str]:
+    """The options of a process, with the paths that their files have at its place."""
+    return {name: place.file(value) if value and name in _FILES else value for name, value in options.items()}
