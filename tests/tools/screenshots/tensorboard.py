@@ -35,9 +35,9 @@ def take(images: Path, folder: Path) -> None:
             act()
         with serve(run / "tensorboard") as url, Browser(1440, 900) as browser:
             scalars(browser, url)
-            browser.picture(images / "tensorboard-scalars.png", 64)
+            browser.picture(images / "tensorboard-scalars.png", colors=64)
             graph(browser, url)
-            browser.picture(images / "tensorboard-graph.png", 64)
+            browser.picture(images / "tensorboard-graph.png", colors=64)
 
 
 @contextmanager

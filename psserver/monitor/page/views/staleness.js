@@ -48,7 +48,7 @@ export class HeatMapCard extends ChartCard {
       if (!worst) return `Staleness by worker and variable: no pushes in the last seconds.${lost}`;
       return `Staleness by worker and variable: the stalest is ${worst.worker} on ${worst.variable} with ${fixed(worst.value)}.${lost}`;
     };
-    const note = "updates that a push had missed, mean of the last second";
+    const note = "updates that a push had missed, mean of the last 5 seconds";
     super("Staleness by worker × variable", "wide", note, told, table, () => table.update());
     this._job = job;
     this.chart = new HeatMap(
