@@ -16,6 +16,9 @@ from pswire.security.token_channel import TokenChannel
 #: The metadata of calls with the token of a member (`pswire.messages.Joined.token`).
 MEMBER_TOKEN = "ps-member-bin"
 
+#: The metadata of calls with the shard that they are for, as a number: another one may be at an address by now.
+CALLED_SHARD = "ps-shard"
+
 #: Bytes of a message: 2 MiB of tensors and their descriptions, or a Status of many variables.
 MAX_MESSAGE = (4 << 20) + (64 << 10)
 
@@ -84,9 +87,11 @@ def open_channel(address: str, credentials: Credentials = NO_CREDENTIALS, token:
     return TokenChannel(channel, token) if token else channel
 
 
-def member_metadata(token: bytes) -> tuple[tuple[str, bytes], ...]:
-    """The metadata of a call with the token of a member; b"": none."""
-    return ((MEMBER_TOKEN, token),) if token else ()
+def member_metadata(token: bytes, shard: int | None = None) -> tuple[tuple[str, str | bytes], ...]:
+    """The metadata of a call to a `shard` with the token of a member; nothing without a token, b""."""
+    if not token:
+        return ()
+    return ((MEMBER_TOKEN, token),) if shard is None else ((MEMBER_TOKEN, token), (CALLED_SHARD, str(shard)))
 
 
 def check_health(address: str, timeout: float, credentials: Credentials = NO_CREDENTIALS) -> bool:

@@ -16,8 +16,8 @@ from grpc.aio import ServicerContext
 from psserver.core.shard import Shard
 from psserver.rpc import access
 from pswire import messages as ms
-from pswire.channel import MEMBER_TOKEN
-from pswire.errors import InvalidMessage, Unauthenticated
+from pswire.channel import CALLED_SHARD, MEMBER_TOKEN
+from pswire.errors import InvalidMessage, Unauthenticated, Unavailable
 from pswire.v1 import paramserver_pb2 as pb
 
 _MAC_BYTES = hashlib.sha256().digest_size
@@ -42,16 +42,25 @@ class Identity:
         self._key = key
         self._claims = functools.lru_cache(4096)(self._checked_claims)
 
-    def caller(self, context: ServicerContext) -> Claims | None:
-        """The member that calls, as its token says; None: a stranger. Raises `Unauthenticated` for an invalid token."""
+    def caller(self, context: ServicerContext, shard: Shard) -> Claims | None:
+        """The member that calls, as its token says; None: a stranger.
+
+        Raises `Unauthenticated` for an invalid token, and `Unavailable` if the call is for another shard.
+        """
+        claims = None
         for name, value in context.invocation_metadata() or ():
             if name == MEMBER_TOKEN:
-                return self._claims(value)
-        return None
+                claims = self._claims(value)
+            elif name == CALLED_SHARD and value != str(shard.shard):
+                raise Unavailable(
+                    f"a call for shard {value[:10]} has reached shard {shard.shard} of {shard.shards}: another server "
+                    "has its address now, or there is something between that distributes calls"
+                )
+        return claims
 
     def member(self, context: ServicerContext, shard: Shard) -> Claims:
-        """The member that calls. Raises `Unauthenticated` for a stranger, and what `Shard.check_sender` does."""
-        caller = self.caller(context)
+        """The member that calls. Raises `Unauthenticated` for a stranger, and what `caller` and `Shard.check_sender` do."""
+        caller = self.caller(context, shard)
         if caller is None:
             raise Unauthenticated(
                 "a Transfer is for members: join first, and send the token of the answer in the metadata of the call"

@@ -132,7 +132,7 @@ class Service:
         return grpc.method_handlers_generic_handler(SERVICE_NAME, methods)
 
     async def _unary(self, kind: type[Proto], frames: object, context: grpc.aio.ServicerContext) -> None:
-        caller = self._identity.caller(context)
+        caller = self._identity.caller(context, self._executor.shard)
         account = context.peer() if caller is None else caller.sender.worker
         reception = self._strangers if caller is None else self._members
         async with reception.message(context, account) as request:

@@ -92,7 +92,7 @@ class GrpcTransport:
         self._lock, self._closed = threading.Lock(), False
         add_cancel(self._deadlines.pass_all)
         with deferred_to_next_block:
-            self._connections = [self._connect(address) for address in addresses]
+            self._connections = [self._connect(shard, address) for shard, address in enumerate(addresses)]
 
     @property
     def shards(self) -> int:
@@ -120,10 +120,10 @@ class GrpcTransport:
                     connection.close()
             self._deadlines.close()
 
-    def _connect(self, address: str, before: "Connection | None" = None) -> "Connection":
+    def _connect(self, shard: int, address: str, before: "Connection | None" = None) -> "Connection":
         channel = open_channel(address, self._credentials)
         deadlines, tokens = self._deadlines, self._tokens
-        return Connection(address, channel, self._credentials, deadlines, tokens, self._shared_memory, before)
+        return Connection(shard, address, channel, self._credentials, deadlines, tokens, self._shared_memory, before)
 
     def _found_again(self, shard: int, future: Future[Answer]) -> Answer:
         """The answer; after an error of the network the shard's address is looked up, for the next call."""
@@ -142,7 +142,7 @@ class GrpcTransport:
             for shard, address in enumerate(self._addresses.current):
                 before = self._connections[shard]
                 if address != before.address:
-                    self._connections[shard] = self._connect(address, before)
+                    self._connections[shard] = self._connect(shard, address, before)
                     before.close(moved_to=address)
 
 
@@ -182,6 +182,7 @@ class Connection:
 
     def __init__(
         self,
+        shard: int,
         address: str,
         channel: grpc.Channel,
         credentials: Credentials,
@@ -190,7 +191,7 @@ class Connection:
         shared_memory: bool,
         before: "Connection | None" = None,
     ) -> None:
-        self.address, self.deadlines, self._tokens = address, deadlines, tokens
+        self.shard, self.address, self.deadlines, self._tokens = shard, address, deadlines, tokens
         self.receivers = ThreadPoolExecutor(MAX_RECEIVERS, thread_name_prefix="psworker-stream")
         self._channel, self._credentials = channel, credentials
         stub = ParameterServerStub(self._channel)  # type: ignore[no-untyped-call]
@@ -247,7 +248,7 @@ class Connection:
     def _unary_call(self, message: Request, timeout: float) -> Answer:
         deadline = None
         try:
-            metadata: tuple[tuple[str, str | bytes], ...] = member_metadata(self._tokens.of(message))
+            metadata = member_metadata(self._tokens.of(message), self.shard if self._joined else None)
             if (span := current.get()) is not None:
                 metadata += (("traceparent", span.traceparent),)
             call = self._unary[type(message)].future(encode(message, InlineSender()), metadata=metadata)
@@ -277,7 +278,7 @@ class Connection:
                     return stream
                 stream.end()
             share = self._joined and self._tensor_transport != GRPC
-        return TransferStream(self._transfer, token, share=share)
+        return TransferStream(self._transfer, token, self.shard, share=share)
 
     def keep(self, stream: "TransferStream") -> None:
         """Takes back a stream whose call has succeeded."""
@@ -322,15 +323,15 @@ class Connection:
 class TransferStream:
     """A Transfer that stays open for consecutive calls, which halves the cost of a call. One call at a time.
 
-    `open_stream` opens it for an iterator of request frames, with the `token` of the worker whose calls it carries;
-    `answers` has the frames of all answers. `pool` has its segments; None without shared memory (not `share`).
+    `open_stream` opens it for an iterator of request frames, with the `token` of the worker whose calls it carries
+    to a shard; `answers` has the frames of all answers. `pool` has its segments; None without shared memory (not `share`).
     """
 
-    def __init__(self, open_stream: Callable[..., Any], token: bytes, *, share: bool) -> None:
+    def __init__(self, open_stream: Callable[..., Any], token: bytes, shard: int, *, share: bool) -> None:
         self.token = token
         self._requests: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
         requests = itertools.chain.from_iterable(iter(self._requests.get, None))
-        self.answers = open_stream(requests, metadata=member_metadata(token))
+        self.answers = open_stream(requests, metadata=member_metadata(token, shard))
         self.pool = SegmentPool(self._attach) if share else None
 
     def send(self, frames: Iterable[bytes]) -> None:

@@ -49,9 +49,9 @@ class Moving:
     def stop(self, shard):
         self._running[shard][0].close()
 
-    def start(self, shard):
+    def start(self, shard, bind=""):
         """Starts a shard's server again, with what it had, at another address."""
-        self._running[shard] = self._start(shard)
+        self._running[shard] = self._start(shard, bind)
 
     def move(self, *shards):
         for shard in shards:
@@ -60,9 +60,17 @@ class Moving:
             self.start(shard)
         self.write()
 
-    def _start(self, shard):
+    def swap(self):
+        """Both shards come back, each at the address of the other; the file is as before."""
+        first, second = self.addresses
+        for shard in range(2):
+            self.stop(shard)
+        self.start(0, second)
+        self.start(1, first)
+
+    def _start(self, shard, bind=""):
         own = self._stack.enter_context(ExitStack())
-        return own, own.enter_context(ServerThread(replace(self._configs[shard], bind=free_address())))
+        return own, own.enter_context(ServerThread(replace(self._configs[shard], bind=bind or free_address())))
 
 
 @pytest.fixture
@@ -92,23 +100,23 @@ def training(servers):
         yield Training(session)
 
 
-def transport_of(training):
-    return training.session._client._calls.transport
+def transport_of(session):
+    return session._client._calls.transport
 
 
 @pytest.mark.parametrize("moved", [(0,), (1,), (0, 1)])
 def test_a_worker_goes_on_with_shards_at_other_addresses_and_keeps_its_other_connections(servers, training, moved):
     training.step()
-    before = list(transport_of(training)._connections)
+    before = list(transport_of(training.session)._connections)
     servers.move(*moved)
     for _ in range(3):
         training.step()
-    after = transport_of(training)._connections
+    after = transport_of(training.session)._connections
     assert [one.address for one in after] == servers.addresses
     assert [shard for shard in range(2) if after[shard] is not before[shard]] == list(moved)
     assert training.session._client._calls.rejoins == 0, "the worker's membership is in the journal"
     assert training.session.dropped == 0
-    assert [transport_of(training).tensor_transport(shard) for shard in range(2)] == ["shared memory"] * 2
+    assert [transport_of(training.session).tensor_transport(shard) for shard in range(2)] == ["shared memory"] * 2
 
 
 def test_a_push_that_is_sent_while_a_shard_is_away_is_applied_once_where_the_shard_is_then(servers, training):
@@ -120,7 +128,7 @@ def test_a_push_that_is_sent_while_a_shard_is_away_is_applied_once_where_the_sha
         servers.start(1)
         servers.write()
 
-    addresses = transport_of(training)._addresses
+    addresses = transport_of(training.session)._addresses
     looks = addresses._next_look
     with ThreadPoolExecutor(1) as pool:
         back = pool.submit(come_back)
@@ -129,10 +137,34 @@ def test_a_push_that_is_sent_while_a_shard_is_away_is_applied_once_where_the_sha
     training.step()
 
 
+def test_nothing_is_applied_by_a_shard_that_has_the_address_of_another_one(servers, monkeypatch):
+    """The variable's halves have the same name and shape on both shards, and the worker is a member of both."""
+    monkeypatch.setattr("pswire.placement.SPLIT_BYTES", 64)
+    with ps.collection(), ps.session(servers.name, timeout=BOUND, progress="off") as session:
+        x = ps.Variable(np.zeros((64, 2)), name="x")
+        factors = np.repeat([1.0, 100.0], 32)[:, None]
+        SGD.apply_gradients([(np.broadcast_to(factors, x.shape), x)])
+        assert len(x.versions) == 2
+        servers.swap()
+        with ThreadPoolExecutor(1) as pool:
+            looks = transport_of(session)._addresses
+            before = looks._next_look
+
+            def listed():
+                wait_until(lambda: before < looks._next_look)  # a try has failed
+                servers.write()
+
+            later = pool.submit(listed)
+            SGD.apply_gradients([(np.broadcast_to(factors, x.shape), x)])
+            later.result(BOUND)
+        np.testing.assert_array_equal(x.value, np.broadcast_to(-2 * factors, x.shape))
+        assert session.dropped == 0
+
+
 def test_heartbeats_find_a_shard_at_its_other_address_while_the_worker_computes(servers, training):
     training.step()
     servers.move(1)
-    wait_until(lambda: transport_of(training)._connections[1].address == servers.addresses[1])
+    wait_until(lambda: transport_of(training.session)._connections[1].address == servers.addresses[1])
     with StatusClient(servers.addresses[1:]) as client:
 
         def lease_left():

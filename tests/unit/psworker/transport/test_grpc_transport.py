@@ -252,7 +252,7 @@ def test_a_stream_that_is_cancelled_frees_the_thread_that_sends_its_requests():
         senders[0].start()
         return SimpleNamespace(cancel=lambda: None)
 
-    transfer = TransferStream(open_stream, b"", share=False)
+    transfer = TransferStream(open_stream, b"", 0, share=False)
     transfer.send([b""])
     transfer.cancel()
     senders[0].join(BOUND)
