@@ -79,8 +79,8 @@ def open_channel(address: str, credentials: Credentials = NO_CREDENTIALS, token:
     if credentials.tls:
         ca, key, certificate = credentials.certificates()
         options = CLIENT_OPTIONS
-        if address.startswith("unix:"):
-            options = (*CLIENT_OPTIONS, ("grpc.ssl_target_name_override", "localhost"))
+        if name := credentials.tls_name or ("localhost" if address.startswith("unix:") else ""):
+            options = (*CLIENT_OPTIONS, ("grpc.ssl_target_name_override", name))
         channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, certificate), options)
     else:
         channel = grpc.insecure_channel(address, options=CLIENT_OPTIONS)

@@ -1,20 +1,23 @@
 """The addresses of a job's shards, which are looked up again when one of them cannot be reached.
 
-Shared by the transport of workers and by what asks for a job's status. Makes no connections to shards for others.
+Shared by the transport of workers and by what asks for a job's status.
 """
 
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from pswire.discovery import check_servers, is_name, look_up
+from pswire.discovery import check_servers, in_order, is_name, look_up, tls_name
 from pswire.errors import ConfigurationError, ParamServerError, Unavailable
+from pswire.security.credentials import NO_CREDENTIALS, Credentials
+from pswire.shard_numbers import ask_for_shards
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks, at least; and between two log lines of a wait.
-LOOK_EVERY, LOG_EVERY = 1.0, 5.0
+#: Seconds between two looks, at least; between two log lines of a wait; for an answer of the DNS, and of a server.
+LOOK_EVERY, LOG_EVERY, ANSWER = 1.0, 5.0, 2.0
 
 
 class ShardAddresses:
@@ -22,59 +25,88 @@ class ShardAddresses:
 
     Args:
         servers: as `pswire.discovery.parse_servers` returns them. Addresses stay as they are; those behind a name are
-            found by `find`, and again after `look_again`.
+            found by `find`, and again after `look_again`. Behind a name without an order, each server is asked which
+            shard it has.
+        credentials: for connections to the servers.
         changed: called after an address that was known has changed, in another thread.
 
     Attributes:
         name: the name in place of addresses; "" without one.
+        credentials: those given, with the host name of certificates that belongs to the name.
         current: the addresses, as far as they are known: "" for a missing one, () while not even their number is known.
 
     Raises `ConfigurationError` for invalid servers.
     """
 
-    def __init__(self, servers: Sequence[str], changed: Callable[[], object] = bool) -> None:
+    def __init__(
+        self,
+        servers: Sequence[str],
+        credentials: Credentials = NO_CREDENTIALS,
+        changed: Callable[[], object] = bool,
+    ) -> None:
         checked = check_servers(servers)
         self.name = checked[0] if is_name(checked[0]) else ""
+        self.credentials = replace(credentials, tls_name=credentials.tls_name or tls_name(self.name))
         self.current: tuple[str, ...] = () if self.name else checked
         self._changed = changed
         self._state = threading.Condition()
         self._looking = self._closed = False
         self._next_look = 0.0
+        self._doubted: set[int] = set()
         self._error: ParamServerError | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the addresses of all shards are known."""
+        return bool(self.current) and all(self.current)
+
+    @property
+    def problem(self) -> str:
+        """Why not all addresses are known, or why the last look has found nothing new."""
+        return str(self._error or f"no answer yet for {self.name}")
 
     def find(self, timeout: float) -> tuple[str, ...]:
         """The addresses of all shards, as soon as they are known.
 
-        Raises `Unavailable` if they are not within `timeout` seconds, and `ConfigurationError` at once for what waiting
-        does not mend. Logs every few seconds whom it waits for.
+        Raises `Unavailable` if they are not within `timeout` seconds, and at once what waiting does not mend:
+        `ConfigurationError`, `WrongShard`, `Unauthenticated`, and the like. Logs every few seconds whom it waits for.
         """
         began = time.monotonic()
         logged = 0.0
-        while not self.current:
-            self.look_again()
-            with self._state:
-                self._state.wait_for(lambda: not self._looking, min(LOG_EVERY, began + timeout - time.monotonic()))
-                error = self._error
+        while not self.complete:
+            self.look(min(LOG_EVERY, began + timeout - time.monotonic()))
             waited = time.monotonic() - began
-            if isinstance(error, ConfigurationError):
-                raise error
-            if self.current:
+            if self.complete:
                 break
-            problem = str(error or f"no answer yet for {self.name}")
+            if self._error is not None and not self._error.retry:
+                raise self._error
             if waited >= timeout:
-                raise Unavailable(f"gave up after {waited:.1f} s: {problem}")
+                raise Unavailable(f"gave up after {waited:.1f} s: {self.problem}")
             if waited - logged >= LOG_EVERY:
-                logger.warning("waits for the servers, for %.0f s: %s", waited, problem)
+                logger.warning("waits for the servers, for %.0f s: %s", waited, self.problem)
                 logged = waited
             time.sleep(max(0.0, min(self._next_look, began + timeout) - time.monotonic()))
         return self.current
 
-    def look_again(self) -> None:
-        """Begin a look for the addresses, unless one is under way or was a moment ago; returns at once."""
+    def look(self, timeout: float) -> tuple[str, ...]:
+        """The addresses that are known after one look, if some are missing, or after `timeout` seconds."""
+        if not self.complete:
+            self.look_again()
+            with self._state:
+                self._state.wait_for(lambda: not self._looking, max(0.0, timeout))
+        return self.current
+
+    def look_again(self, shard: int | None = None) -> None:
+        """Begin a look, unless one is under way or was a moment ago; returns at once.
+
+        A `shard` that cannot be reached at its address is looked for elsewhere, until it is found.
+        """
         if not self.name:
             return
         with self._state:
             now = time.monotonic()
+            if shard is not None:
+                self._doubted.add(shard)
             if self._looking or self._closed or now < self._next_look:
                 return
             self._looking, self._next_look = True, now + LOOK_EVERY
@@ -89,23 +121,55 @@ class ShardAddresses:
         error: ParamServerError | None = None
         found = before = self.current
         try:
-            found = self._complete(look_up(self.name))
+            found, error = self._found()
         except ParamServerError as caught:
             error = caught
         with self._state:
-            if error is not None and before and str(error) != str(self._error):
+            if error is not None and before and all(before) and str(error) != str(self._error):
                 logger.warning("the servers' addresses stay as they are: %s", error)
             self._error, self.current, self._looking = error, found, False
-            changed = before and found != before and not self._closed
             self._state.notify_all()
-        if changed:
-            logger.info("%s: the servers are at %s now", self.name, ", ".join(found))
-            self._changed()
+            if not before or found == before or self._closed:
+                return
+        logger.info("%s: the servers are at %s now", self.name, ", ".join(found))
+        self._changed()
 
-    def _complete(self, found: tuple[str, ...]) -> tuple[str, ...]:
-        if self.current and len(found) != len(self.current):
+    def _found(self) -> tuple[tuple[str, ...], ParamServerError | None]:
+        """The addresses, in order, and why some are missing."""
+        addresses = look_up(self.name, ANSWER)
+        if in_order(self.name):
+            self._check_number(len(addresses), addresses)
+            return addresses, None
+        trusted = {one: shard for shard, one in enumerate(self.current) if one and shard not in self._doubted}
+        asked = ask_for_shards([one for one in addresses if one not in trusted], self.credentials, ANSWER)
+        shards = asked.shards or len(self.current)
+        if not shards:
+            raise Unavailable(f"none of the servers at {self.name} answers: {asked.silent()}")
+        self._check_number(shards, tuple(asked.addresses.values()))
+        found = list(self.current) or [""] * shards
+        for shard, address in asked.addresses.items():
+            if shard in trusted.values():
+                self._doubted.add(shard)  # two have it: the next look asks both
+            else:
+                found[shard] = address
+                self._doubted.discard(shard)
+        missing = {shard for shard in range(shards) if not found[shard]} | self._doubted
+        return tuple(found), self._missing(missing, shards, asked.silent()) if missing else None
+
+    def _missing(self, missing: set[int], shards: int, silent: str) -> Unavailable:
+        there = _listed(set(range(shards)) - missing)
+        return Unavailable(
+            f"found {there} of {shards} at {self.name}, waits for {_listed(missing)}: start its server, or see whether "
+            f"its address is behind this name{'; ' * bool(silent)}{silent}"
+        )
+
+    def _check_number(self, shards: int, addresses: Sequence[str]) -> None:
+        """Raise `ConfigurationError` for another number of shards than before."""
+        if self.current and shards != len(self.current):
             raise ConfigurationError(
-                f"{self.name} has {len(found)} addresses now ({', '.join(found)}), and the job has "
-                f"{len(self.current)} shards"
+                f"{self.name} has {shards} shards now ({', '.join(addresses)}), and the job has {len(self.current)}"
             )
-        return found
+
+
+def _listed(shards: set[int]) -> str:
+    return f"shard{'s' * (len(shards) != 1)} {', '.join(map(str, sorted(shards))) or 'none'}"

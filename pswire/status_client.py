@@ -1,39 +1,48 @@
 """Asks the shards of a job for their status, all at once; a silent shard does not delay the others."""
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+import time
 from typing import Any
 
 import grpc
 
-from pswire.channel import error_from, open_channel
+from pswire.channel import error_from
 from pswire.codec import decode, encode
 from pswire.errors import Malformed
 from pswire.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.messages import Status, StatusReport
-from pswire.security.credentials import NO_CREDENTIALS, Credentials
+from pswire.security.credentials import Credentials
+from pswire.shard_stubs import ShardStubs
 from pswire.tensors.transport import InlineReceiver, InlineSender
-from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 
 
-class StatusClient(ExitStack):
-    """Connections to the servers of a job. A context manager, whose end cancels calls under way."""
+class StatusClient(ShardStubs):
+    """Asks the servers of a job for its status; looks for shards that do not answer at other addresses.
 
-    def __init__(self, addresses: Sequence[str], credentials: Credentials = NO_CREDENTIALS) -> None:
-        super().__init__()
-        self._addresses, self._credentials = addresses, credentials
-        channels = [self.enter_context(open_channel(address, credentials)) for address in addresses]
-        self._stubs = [ParameterServerStub(channel) for channel in channels]  # type: ignore[no-untyped-call]
+    A context manager, whose end cancels calls under way.
+    """
 
     def ask(self, timeout: float, *, detail: bool = False) -> JobStatus:
         """The status of the job, from all shards that answer within `timeout` seconds. Does not raise.
 
-        `detail`: their reports have it.
+        `detail`: their reports have it. With a name in place of addresses, half of the time is for finding shards of
+        which the address is not known.
         """
+        began, name = time.monotonic(), self.addresses.name
+        addresses = self.addresses.look(timeout / 2)
+        if not addresses:
+            return merge_reports([ShardAnswer(name, problem=self.addresses.problem)])
         request = encode(Status(detail=detail), InlineSender())
-        calls = [stub.Status.future(request, timeout=timeout) for stub in self._stubs]
-        answers = zip(self._addresses, calls, strict=True)
-        return merge_reports([_answer(address, call, self._credentials) for address, call in answers])
+        left = timeout - (time.monotonic() - began)
+        calls = [self.at(address).Status.future(request, timeout=left) if address else None for address in addresses]
+        answers = []
+        for shard, (address, call) in enumerate(zip(addresses, calls, strict=True)):
+            if call is None:
+                answers.append(ShardAnswer(name, problem=f"shard {shard}: {self.addresses.problem}"))
+                continue
+            answers.append(_answer(address, call, self.credentials))
+            if answers[-1].report is None:
+                self.addresses.look_again(shard)
+        return merge_reports(answers)
 
 
 def _answer(address: str, call: Any, credentials: Credentials) -> ShardAnswer:  # noqa: ANN401 - grpc has no types

@@ -34,7 +34,7 @@ class Certificates:
         """Fields of `ServerConfig` for TLS with certificates of clients."""
         return {**self.server, "tls_ca": self.folder / "ca.crt", "client_certificates": "required"}
 
-    def client(self, *, certificate: bool = False, token_file: str = "") -> Credentials:
+    def client(self, *, certificate: bool = False, token_file: str = "", tls_name: str = "") -> Credentials:
         """Credentials that check servers by this CA, with a certificate of their own or without."""
         own = [str(self.folder / name) for name in ("client.crt", "client.key")] if certificate else ["", ""]
-        return Credentials(str(self.folder / "ca.crt"), *own, token_file)
+        return Credentials(str(self.folder / "ca.crt"), *own, token_file, tls_name)

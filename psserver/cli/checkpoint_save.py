@@ -2,16 +2,13 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 
 import click
 
-from pswire.channel import open_channel
 from pswire.errors import StorageError, TimedOut
 from pswire.messages import Cut, CutReport
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
-from pswire.unary_call import call
-from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
+from pswire.shard_stubs import ShardStubs
 
 #: Seconds between two questions whether it is written, and between two lines about what it waits for.
 PAUSE, NOTE_EVERY = 0.1, 2.0
@@ -25,21 +22,20 @@ def save(addresses: Sequence[str], timeout: float, credentials: Credentials = NO
         StorageError: a server could not write it, or has no --checkpoint-dir.
         Unavailable: a server cannot be reached.
     """
-    with ExitStack() as stack:
-        channels = {address: stack.enter_context(open_channel(address, credentials)) for address in addresses}
-        stubs = {address: ParameterServerStub(one) for address, one in channels.items()}  # type: ignore[no-untyped-call]
-        return _save(stubs, timeout, credentials)
+    with ShardStubs(addresses, credentials) as servers:
+        return _save(servers, timeout)
 
 
-def _save(stubs: dict[str, ParameterServerStub], timeout: float, credentials: Credentials) -> int:
+def _save(servers: ShardStubs, timeout: float) -> int:
     until, noted = time.monotonic() + timeout, time.monotonic()
-    number, waiting = 0, dict.fromkeys(stubs, "it was not asked yet")
+    shards = {address: shard for shard, address in enumerate(servers.addresses.find(timeout))}
+    number, waiting = 0, dict.fromkeys(shards, "it was not asked yet")
     while waiting:
         if time.monotonic() > until:
             where = "; ".join(f"{address}: {reason}" for address, reason in waiting.items())
             raise TimedOut(f"no complete checkpoint within {timeout:g} s: {where}")
         for address in list(waiting):
-            report = _ask(address, stubs[address], number, until - time.monotonic(), credentials)
+            report = _ask(servers, shards[address], number, until - time.monotonic())
             number = number or report.number
             if not number:  # shard 0 is busy with another one
                 waiting[address] = report.waiting_for
@@ -58,9 +54,11 @@ def _save(stubs: dict[str, ParameterServerStub], timeout: float, credentials: Cr
     return number
 
 
-def _ask(address: str, stub: ParameterServerStub, number: int, timeout: float, credentials: Credentials) -> CutReport:
-    answer = call(address, stub.Cut, Cut(number), max(timeout, PAUSE), credentials)
+def _ask(servers: ShardStubs, shard: int, number: int, timeout: float) -> CutReport:
+    answer = servers.call(shard, Cut(number), max(timeout, PAUSE))
     assert isinstance(answer, CutReport)
     if not answer.storage:
-        raise StorageError(f"the server at {address} keeps no checkpoints: start it with --checkpoint-dir")
+        raise StorageError(
+            f"the server at {servers.addresses.current[shard]} keeps no checkpoints: start it with --checkpoint-dir"
+        )
     return answer

@@ -49,6 +49,13 @@ _TLS_OPTIONS = (
         help="A certificate to show to servers that ask for one.",
     ),
     option("--tls-key", type=_FILE, envvar="PSSERVER_TLS_KEY", show_default="none", help="Its private key."),
+    option(
+        "--tls-name",
+        metavar="HOST",
+        envvar="PSSERVER_TLS_NAME",
+        show_default="that in the address",
+        help="The host name that the certificates of all servers must have.",
+    ),
 )
 _TOKEN_OPTION = option(
     "--token-file",
@@ -66,10 +73,11 @@ def _credentials_options(command: Callable[..., Any], *added: Callable[[Any], An
         tls_ca: str | None,
         tls_cert: str | None,
         tls_key: str | None,
+        tls_name: str | None,
         token_file: str | None = None,
         **options: Any,  # noqa: ANN401
     ) -> object:
-        credentials = Credentials(tls_ca or "", tls_cert or "", tls_key or "", token_file or "")
+        credentials = Credentials(tls_ca or "", tls_cert or "", tls_key or "", token_file or "", tls_name or "")
         return command(*arguments, credentials=credentials, **options)
 
     for add in reversed(added):

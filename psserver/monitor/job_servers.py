@@ -10,8 +10,8 @@ from pswire.channel import error_from, open_channel
 from pswire.codec import encode
 from pswire.errors import ParamServerError, PermissionDenied, Unauthenticated, Unavailable
 from pswire.job_status import JobStatus
-from pswire.messages import Status
 from pswire.security.credentials import Credentials
+from pswire.shard_numbers import BRIEF_STATUS
 from pswire.status_client import StatusClient
 from pswire.tensors.transport import InlineSender
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
@@ -19,19 +19,16 @@ from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 #: Seconds for the answer of a server about a token.
 TIMEOUT = 2.0
 
-#: A status without variables.
-_SMALL = Status(first_variable=1 << 40)
-
 
 class JobServers:
-    """The servers at `addresses`, in the order of their shards, and the monitor's own `credentials`.
+    """The `servers` (`pswire.discovery.parse_servers`), and the monitor's own `credentials`.
 
     `known_callers`: viewers without a token are refused also if the servers want none. Any thread may call.
     """
 
-    def __init__(self, addresses: Sequence[str], credentials: Credentials, *, known_callers: bool = False) -> None:
-        self._addresses, self._credentials, self._known_callers = addresses, credentials, known_callers
-        self._client = StatusClient(addresses, credentials)
+    def __init__(self, servers: Sequence[str], credentials: Credentials, *, known_callers: bool = False) -> None:
+        self._known_callers = known_callers
+        self._client = StatusClient(servers, credentials)
 
     def ask(self, timeout: float) -> JobStatus:
         """The status with details, from all shards that answer within `timeout` seconds. Does not raise."""
@@ -66,22 +63,21 @@ class JobServers:
         """Ask all servers at once; the first one that knows decides."""
         problems = []
         with ExitStack() as stack:
-            calls = [
-                self._status(stack.enter_context(open_channel(one, self._credentials, token)))
-                for one in self._addresses
-            ]
-            for address, call in zip(self._addresses, calls, strict=True):
+            credentials, addresses = self._client.credentials, list(filter(None, self._client.addresses.current))
+            calls = [self._status(stack.enter_context(open_channel(one, credentials, token))) for one in addresses]
+            for address, call in zip(addresses, calls, strict=True):
                 try:
                     call.result()
                 except grpc.RpcError as refusal:
-                    error: ParamServerError = error_from(refusal, address, self._credentials)
+                    error: ParamServerError = error_from(refusal, address, credentials)
                     if refusal.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
                         raise error from None
                     problems.append(str(error))
                 else:
                     return
-        raise Unavailable(f"no server of the job answers: {'; '.join(problems)}")
+        known = "; ".join(problems) or self._client.addresses.problem
+        raise Unavailable(f"no server of the job answers: {known}")
 
     def _status(self, channel: grpc.Channel) -> Any:  # noqa: ANN401 - grpc has no types
         stub = ParameterServerStub(channel)  # type: ignore[no-untyped-call]
-        return stub.Status.future(encode(_SMALL, InlineSender()), timeout=TIMEOUT)
+        return stub.Status.future(encode(BRIEF_STATUS, InlineSender()), timeout=TIMEOUT)

@@ -59,7 +59,7 @@ class Identity:
         return claims
 
     def member(self, context: ServicerContext, shard: Shard) -> Claims:
-        """The member that calls. Raises `Unauthenticated` for a stranger, and what `caller` and `Shard.check_sender` do."""
+        """The member that calls. Raises `Unauthenticated` for a stranger, as `caller`, and as `Shard.check_sender`."""
         caller = self.caller(context, shard)
         if caller is None:
             raise Unauthenticated(

@@ -8,7 +8,7 @@ import ssl
 from contextlib import suppress
 from typing import Any
 
-from pswire.security.credentials import Credentials
+from pswire.security.credentials import NO_CREDENTIALS, Credentials
 
 #: Seconds for the connection, and for each answer.
 TIMEOUT = 1.0
@@ -48,7 +48,7 @@ def _without_tls(address: str) -> str:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        _shake_hands(address, context)
+        _shake_hands(address, context, _host(address, NO_CREDENTIALS))
     except ssl.SSLError as error:
         if "ALERT" not in (error.reason or ""):
             return ""
@@ -57,13 +57,13 @@ def _without_tls(address: str) -> str:
 
 def _with_tls(address: str, credentials: Credentials) -> str:
     try:
-        _, answered = _shake_hands(address, _context(credentials))
+        _, answered = _shake_hands(address, _context(credentials), _host(address, credentials))
     except ssl.SSLCertVerificationError as error:
         return _verification_problem(address, credentials, error)
     except ssl.SSLError as error:
         return _no_handshake(address, error.reason or "")
     # gRPC's servers close the connection after the handshake, without a reason. Once more: it may just have stopped.
-    if answered or _shake_hands(address, _context(credentials))[1]:
+    if answered or _shake_hands(address, _context(credentials), _host(address, credentials))[1]:
         return ""
     if not credentials.tls_cert:
         return (
@@ -95,10 +95,10 @@ def _context(credentials: Credentials) -> ssl.SSLContext:
     return context
 
 
-def _shake_hands(address: str, context: ssl.SSLContext) -> tuple[dict[str, Any], bool]:
+def _shake_hands(address: str, context: ssl.SSLContext, name: str) -> tuple[dict[str, Any], bool]:
     """Connect; the server's certificate, and whether it keeps the connection. Raises `OSError`."""
     context.set_alpn_protocols(["h2"])
-    with _connected(address) as plain, context.wrap_socket(plain, server_hostname=_host(address)) as connection:
+    with _connected(address) as plain, context.wrap_socket(plain, server_hostname=name) as connection:
         certificate, answered = dict(connection.getpeercert() or {}), True
         with suppress(TimeoutError):  # it may be slow
             answered = bool(connection.recv(1))
@@ -119,9 +119,10 @@ def _connected(address: str) -> socket.socket:
     return socket.create_connection((host.strip("[]"), int(port)), TIMEOUT)
 
 
-def _host(address: str) -> str:
+def _host(address: str, credentials: Credentials) -> str:
     """The name that the certificate must have; gRPC takes this one for Unix sockets."""
-    return "localhost" if address.startswith("unix:") else address.rpartition(":")[0].strip("[]")
+    own = "localhost" if address.startswith("unix:") else address.rpartition(":")[0].strip("[]")
+    return credentials.tls_name or own
 
 
 def _verification_problem(address: str, credentials: Credentials, error: ssl.SSLCertVerificationError) -> str:
@@ -131,9 +132,9 @@ def _verification_problem(address: str, credentials: Credentials, error: ssl.SSL
             return f"the certificate of the server at {address} {how}: renew it (psserver certs DIR --renew)"
         case 62 | 64:
             return (
-                f"the certificate of the server at {address} is not for {_host(address)}, but for "
-                f"{_names(address, credentials)}: use a name that it has, or make one for this name (psserver certs "
-                "DIR --hosts)"
+                f"the certificate of the server at {address} is not for {_host(address, credentials)}, but for "
+                f"{_names(address, credentials)}: use a name that it has (also as --tls-name), or make one for this "
+                "name (psserver certs DIR --hosts)"
             )
         case _:
             return (
@@ -146,6 +147,6 @@ def _names(address: str, credentials: Credentials) -> str:
     """The names in the server's certificate."""
     context = _context(credentials)
     context.check_hostname = False
-    names = _shake_hands(address, context)[0].get("subjectAltName", ())
+    names = _shake_hands(address, context, _host(address, credentials))[0].get("subjectAltName", ())
     assert isinstance(names, tuple)
     return ", ".join(str(name) for _, name in names) or "no name"

@@ -25,6 +25,7 @@ class Credentials:
         tls_key: its private key.
         token_file: a file with one token alone. Without one, the token of a `psworker local` of this user is taken for
             its own servers.
+        tls_name: the host name that the certificates of all servers must have, in place of those in their addresses.
 
     Raises `ConfigurationError` for a certificate without its key, or without a CA.
     """
@@ -33,6 +34,7 @@ class Credentials:
     tls_cert: str = ""
     tls_key: str = ""
     token_file: str = ""
+    tls_name: str = ""
 
     def __post_init__(self) -> None:
         """Check which are given; the files are read when a channel is opened."""

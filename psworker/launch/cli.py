@@ -206,6 +206,12 @@ def main(context: click.Context, debug: bool) -> None:
 @_credential("tls_ca", "A file with the CA to check servers by; with it connections use TLS.", "no TLS")
 @_credential("tls_cert", "A file with this worker's certificate, for servers that ask for one.", "none")
 @_credential("tls_key", "A file with its private key.", "none")
+@_option(
+    "--tls-name",
+    metavar="HOST",
+    show_default="that in the address",
+    help="The host name that the certificates of all servers must have.",
+)
 @_credential("token_file", "A file with a token for the servers.", "that of a psworker local of this user")
 @log_options("warning")
 @click.option("--launched", is_flag=True, hidden=True, help="Write reports for `psworker local` to stderr.")

@@ -83,6 +83,7 @@ def session(
     tls_ca: str | os.PathLike[str] | None = None,
     tls_cert: str | os.PathLike[str] | None = None,
     tls_key: str | os.PathLike[str] | None = None,
+    tls_name: str | None = None,
     token_file: str | os.PathLike[str] | None = None,
     outer: optimizers.OptimizerSpec = OUTER,
 ) -> Session:
@@ -124,6 +125,7 @@ def session(
         tls_ca: a file with the CA to check servers by; with it connections use TLS [none].
         tls_cert: a file with this worker's certificate, for servers that ask for one [none].
         tls_key: its private key [none].
+        tls_name: the host name that the certificates of all servers must have [that in the address].
         token_file: a file with a token for the servers [none; that of a `psworker local` of this user for its servers].
         outer: the servers' optimizer for the gradient of local steps; without them it is not used.
 
@@ -151,6 +153,7 @@ def session(
         tls_ca=tls_ca,
         tls_cert=tls_cert,
         tls_key=tls_key,
+        tls_name=tls_name,
         token_file=token_file,
     )
     if config.keep_memory:

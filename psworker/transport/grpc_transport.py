@@ -85,9 +85,9 @@ class GrpcTransport:
         shared_memory: bool = True,
         timeout: float = 60.0,
     ) -> None:
-        self._addresses = ShardAddresses(servers, self._follow)
+        self._addresses = ShardAddresses(servers, credentials, self._follow)
         addresses = self._addresses.find(timeout)
-        self._credentials, self._shared_memory = credentials, shared_memory
+        self._credentials, self._shared_memory = self._addresses.credentials, shared_memory
         self._deadlines, self._tokens = Deadlines(), MemberTokens()
         self._lock, self._closed = threading.Lock(), False
         add_cancel(self._deadlines.pass_all)
@@ -130,7 +130,7 @@ class GrpcTransport:
         try:
             return future.result()
         except (Unavailable, TimedOut) as error:
-            self._addresses.look_again()
+            self._addresses.look_again(shard)
             where = f"shard {shard} of {self._addresses.name}, which is looked up again"
             raise type(error)(f"{error} ({where})") from error
 
@@ -324,7 +324,8 @@ class TransferStream:
     """A Transfer that stays open for consecutive calls, which halves the cost of a call. One call at a time.
 
     `open_stream` opens it for an iterator of request frames, with the `token` of the worker whose calls it carries
-    to a shard; `answers` has the frames of all answers. `pool` has its segments; None without shared memory (not `share`).
+    to a shard; `answers` has the frames of all answers. `pool` has its segments; None without shared memory (not
+    `share`).
     """
 
     def __init__(self, open_stream: Callable[..., Any], token: bytes, shard: int, *, share: bool) -> None:

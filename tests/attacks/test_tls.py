@@ -112,7 +112,8 @@ def test_a_certificate_for_another_name_says_for_which_it_is(secure, folder, cer
     with ServerThread(ServerConfig("127.0.0.2:0", **certificates.server)) as server:
         assert problem(server.address, certificates.client()) == (
             "the certificate of the server at ADDRESS is not for 127.0.0.2, but for ps-0, localhost, 127.0.0.1, "
-            "0:0:0:0:0:0:0:1: use a name that it has, or make one for this name (psserver certs DIR --hosts)"
+            "0:0:0:0:0:0:0:1: use a name that it has (also as --tls-name), or make one for this name "
+            "(psserver certs DIR --hosts)"
         )
 
 

@@ -3,9 +3,19 @@
 import pytest
 
 from pswire import errors
-from pswire.discovery import check_servers, is_name, look_up, parse_servers
+from pswire.discovery import check_servers, is_name, look_up, parse_servers, tls_name
 
 INVALID = ["", " , ", "file:", "file://host/servers", "file:/run/\0", "a:1,file:/b", "a:1,b", "a:1, a:1"]
+INVALID += [
+    "dns:ps:7070",
+    "dns://ps:7070",
+    "dns:///",
+    "dns:///ps:0",
+    "dns:///ps:70700",
+    "dns:///a:1,b:2",
+    "dns:///unix:/a",
+]
+INVALID += ["dns+srv:ps", "dns+srv:///ps", "dns+srv://ps:7070", "dns+srv://", "dns+srv://a,dns+srv://b"]
 
 
 def test_several_addresses_have_commas_between_them():
@@ -20,6 +30,23 @@ def test_a_file_stands_alone_and_its_path_becomes_absolute(tmp_path, monkeypatch
     assert parse_servers("file:///run/servers") == ("file:/run/servers",)
 
 
+@pytest.mark.parametrize(
+    ("text", "name", "certificate"),
+    [
+        ("dns:///ps", "dns:///ps:7070", "ps"),
+        (" dns:///ps.example.org:5000 ", "dns:///ps.example.org:5000", "ps.example.org"),
+        ("dns:///[::1]", "dns:///[::1]:7070", "::1"),
+        ("dns:///[::1]:5000", "dns:///[::1]:5000", "::1"),
+        ("dns+srv://example.org", "dns+srv://_psserver._tcp.example.org", ""),
+        ("dns+srv://_ps._tcp.example.org", "dns+srv://_ps._tcp.example.org", ""),
+        ("file:/run/servers", "file:/run/servers", ""),
+    ],
+)
+def test_a_name_gets_its_defaults_and_says_for_whom_certificates_must_be(text, name, certificate):
+    assert parse_servers(text) == parse_servers(name) == (name,)
+    assert tls_name(name) == certificate
+
+
 @pytest.mark.parametrize("text", INVALID, ids=ascii)
 def test_what_is_neither_addresses_nor_a_name_is_a_configuration_error(text):
     with pytest.raises(errors.ConfigurationError):
@@ -29,7 +56,7 @@ def test_what_is_neither_addresses_nor_a_name_is_a_configuration_error(text):
 def test_a_file_has_an_address_a_line_and_comments(tmp_path):
     file = tmp_path / "servers"
     file.write_text("# of job 7\n\n ps-0:7070  # shard 0\nunix:/run/ps.sock\r\n[::1]:7072")
-    assert look_up(f"file:{file}") == ("ps-0:7070", "unix:/run/ps.sock", "[::1]:7072")
+    assert look_up(f"file:{file}", 1.0) == ("ps-0:7070", "unix:/run/ps.sock", "[::1]:7072")
 
 
 @pytest.mark.parametrize(
@@ -51,9 +78,9 @@ def test_a_file_that_does_not_list_addresses_is_refused_or_may_do_so_later(tmp_p
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(kind, match=problem):
-        look_up(f"file:{file}")
+        look_up(f"file:{file}", 1.0)
 
 
 def test_a_folder_in_place_of_a_file_is_an_error_at_once(tmp_path):
     with pytest.raises(errors.ConfigurationError, match="Is a directory"):
-        look_up(f"file:{tmp_path}")
+        look_up(f"file:{tmp_path}", 1.0)

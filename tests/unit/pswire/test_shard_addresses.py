@@ -34,7 +34,7 @@ def settled(addresses):
 
 def test_addresses_stay_as_they_are_and_are_never_looked_up():
     changes = []
-    addresses = ShardAddresses(["a:1", " b:2"], lambda: changes.append(1))
+    addresses = ShardAddresses(["a:1", " b:2"], changed=lambda: changes.append(1))
     assert addresses.find(0.0) == addresses.current == ("a:1", "b:2")
     threads = threading.active_count()
     addresses.look_again()
@@ -68,7 +68,7 @@ def test_what_waiting_does_not_mend_is_an_error_at_once(file):
 def test_a_change_is_found_by_the_next_look_and_is_announced(file):
     file.write_text("a:1\nb:2\n")
     changes = []
-    addresses = ShardAddresses([f"file:{file}"], lambda: changes.append(addresses.current))
+    addresses = ShardAddresses([f"file:{file}"], changed=lambda: changes.append(addresses.current))
     addresses.find(BOUND)
     assert settled(addresses) == ("a:1", "b:2")
     file.write_text("a:1\nc:3\n")

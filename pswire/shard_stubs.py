@@ -1,0 +1,58 @@
+"""Stubs of a job's shards, for what asks servers from outside of the job; each follows its shard to another address."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from pswire.channel import open_channel
+from pswire.errors import TimedOut, Unavailable
+from pswire.messages import Answer, Request
+from pswire.security.credentials import NO_CREDENTIALS, Credentials
+from pswire.shard_addresses import ShardAddresses
+from pswire.unary_call import call
+from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
+
+
+class ShardStubs(ExitStack):
+    """Connections to the servers of a job. A context manager, whose end cancels calls under way.
+
+    Args:
+        servers: as `pswire.discovery.parse_servers` returns them.
+        credentials: for the connections.
+
+    Attributes:
+        addresses: of the shards, as far as they are known.
+
+    Raises `ConfigurationError` for invalid servers, and files of credentials that cannot be used.
+    """
+
+    def __init__(self, servers: Sequence[str], credentials: Credentials = NO_CREDENTIALS) -> None:
+        super().__init__()
+        self.addresses = ShardAddresses(servers, credentials)
+        self.callback(self.addresses.close)
+        self._open: dict[str, tuple[ParameterServerStub, ExitStack]] = {}
+        for address in self.addresses.current:
+            self.at(address)
+
+    @property
+    def credentials(self) -> Credentials:
+        """For connections to these servers."""
+        return self.addresses.credentials
+
+    def at(self, address: str) -> ParameterServerStub:
+        """The stub of the server at an address. Connections to addresses that no shard has any more are closed."""
+        for other in self._open.keys() - {address, *self.addresses.current}:
+            self._open.pop(other)[1].close()
+        if address not in self._open:
+            own = self.enter_context(ExitStack())
+            channel = own.enter_context(open_channel(address, self.credentials))
+            self._open[address] = ParameterServerStub(channel), own  # type: ignore[no-untyped-call]
+        return self._open[address][0]
+
+    def call(self, shard: int, message: Request, timeout: float) -> Answer | Request:
+        """The answer of a shard; its error, or `Unavailable`. `ShardAddresses.find` has to have found all of them."""
+        address = self.addresses.current[shard]
+        try:
+            return call(address, getattr(self.at(address), type(message).__name__), message, timeout, self.credentials)
+        except (Unavailable, TimedOut):
+            self.addresses.look_again(shard)
+            raise
