@@ -1,13 +1,16 @@
 """A small name server: answers questions by UDP from a table of records that a test changes.
 
-As a process: `python -m tests.name_server HOST PORT FILE`, with the records in a JSON file that is read for each answer.
+As a process: `python -m tests.name_server HOST PORT FILE`, with records in a JSON file that is read for each answer.
 """
 
 import json
+import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from socketserver import BaseRequestHandler, ThreadingUDPServer
+from typing import Self
 
 import dns.flags
 import dns.message
@@ -33,30 +36,33 @@ def answer(request: bytes, records: Records) -> bytes:
     return reply.to_wire()
 
 
-class NameServer:
-    """Serves `records` on a port of 127.0.0.1, in threads. A context manager."""
+class NameServer(ThreadingUDPServer):
+    """Serves records at an address, as a context manager that ends when all threads have."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, address: tuple[str, int], records: Callable[[], Records]) -> None:
+        super().__init__(address, _Question)
         self.records = records
-        records_now = lambda: self.records  # noqa: E731 - for the class below
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,))
 
-        class Handler(BaseRequestHandler):
-            def handle(self) -> None:
-                data, connection = self.request
-                connection.sendto(answer(data, records_now()), self.client_address)
-
-        self._server = ThreadingUDPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-
-    @property
-    def port(self) -> int:
-        return int(self._server.server_address[1])
-
-    def __enter__(self) -> "NameServer":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self.shutdown()
+        self.server_close()
         self._thread.join()
+
+
+class _Question(BaseRequestHandler):
+    def handle(self) -> None:
+        data, connection = self.request
+        assert isinstance(self.server, NameServer)
+        connection.sendto(answer(data, self.server.records()), self.client_address)
+
+
+if __name__ == "__main__":
+    _host, _port, _file = sys.argv[1:]
+    with NameServer((_host, int(_port)), lambda: json.loads(Path(_file).read_text())):
+        print("answers", flush=True)
+        signal.pause()
