@@ -64,5 +64,6 @@ class _Question(BaseRequestHandler):
 if __name__ == "__main__":
     _host, _port, _file = sys.argv[1:]
     with NameServer((_host, int(_port)), lambda: json.loads(Path(_file).read_text())):
-        print("answers", flush=True)
+        sys.stdout.write("answers\n")
+        sys.stdout.flush()
         signal.pause()
