@@ -11,14 +11,13 @@ BASE_IMAGE and BUILD_NETWORK as in deploy/compose.yaml. Plain pytest does not ru
 """
 
 import os
-import re
 import secrets
 import shlex
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
@@ -26,6 +25,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.compose.docker import COMPOSE_FILE, TAIL, Cluster, Container, Failed, Images, docker, moment, run, wait_for
+from tests.compose.event_log import Event, Notes, events, notes, table
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -128,78 +128,6 @@ def test_a_cluster_stops_without_sigkill(training, cluster, request):
         assert ends(cluster.containers(), at_once=not training) == {}
 
 
-# --- logs -------------------------------------------------------------------------------------------------------------
-
-#: Patterns of notes of shard 0, which are texts of `psserver.core.events`, and of the accuracy.
-_NUMBER, _WORKER = r"([\d,]+)", r"'([^']*)'"
-_BLOCK = rf"block {_NUMBER} of epoch [\d,]+ of queue '[^']*'"
-_NOTES = {
-    "epochs": rf"epoch {_NUMBER} of queue '[^']*' is done: mean cost ([\d.]+) over {_NUMBER} examples?",
-    "given back": rf"{_BLOCK} .* will be handed out again: worker {_WORKER} had it",
-    "handed out": rf"{_BLOCK} goes to worker {_WORKER} \({_WORKER} had it\)",
-    "finished": rf"worker {_WORKER} finished after {_NUMBER} steps?",
-    "accuracy": r"^test accuracy: ([\d.]+) on the first 3,000",
-    "starts": rf"shard {_NUMBER} starts from .*: nothing is lost$",
-}
-Notes = Mapping[str, list[tuple]]
-
-
-class Event(NamedTuple):
-    """An event `what` of process `who` at a time, in seconds since 1970."""
-
-    at: float
-    who: str
-    what: str
-
-
-def events(who: str, log: str, names: Mapping[str, str]) -> list[Event]:
-    """The output of `docker logs --timestamps` in the order of time.
-
-    The names of workers (`pswire.system.host.process_name`) are replaced by those of containers, given by host name.
-    """
-    hosts = re.compile(rf"\b({'|'.join(names)})-[\d.]+\b")
-    lines = [line.partition(" ") for line in log.splitlines()]
-    found = [Event(moment(at), who, hosts.sub(lambda host: names[host[1]], text)) for at, _, text in lines]
-    return sorted(found, key=lambda event: event.at)
-
-
-def notes(story: Iterable[Event]) -> Notes:
-    """What the checks need, in order, numbers as numbers.
-
-    epochs: (epoch, mean cost, examples); given back: (block, worker); handed out: (block, worker, worker before);
-    finished: (worker, steps); accuracy: (on the first 3,000 test images,); starts: (shard,) of servers that have lost
-    nothing.
-    """
-    texts = [event.what for event in story]
-    return {
-        kind: [tuple(map(_value, found.groups())) for text in texts if (found := re.search(pattern, text))]
-        for kind, pattern in _NOTES.items()
-    }
-
-
-def _value(text: str) -> str | int | float:
-    if re.fullmatch(r"[\d,.]+", text) is None:
-        return text
-    return float(text) if "." in text else int(text.replace(",", ""))
-
-
-def table(story: Iterable[Event], start: float) -> str:
-    """Events of shard 0 and other lines of workers in the order of time, in seconds since `start`.
-
-    Without lines of the training program that repeat events, the name of the only queue, and advice.
-    """
-    rows = []
-    for at, who, text in sorted(story, key=lambda event: event.at):
-        note = re.search(r" psserver\.runtime\.(?:event_log|executor|clock|persistence): (.*)", text)
-        if note and (who == "server-0" or " starts from " in text):
-            text = note[1]
-        elif re.match(r"epoch +\d+: |psserver: |.* psserver\.", text):
-            continue
-        text = re.sub(r" of queue '[^']*'|; is it running\?.*|(?:worker )?'(worker-\d+)'", r"\1", text)
-        rows.append(f"| {at - start:.1f} | {who} | {text.removeprefix(who).lstrip(': ')} |")
-    return "\n".join(["| seconds | process | event |", "| ---: | --- | --- |", *rows])
-
-
 # --- a job under failures ---------------------------------------------------------------------------------------------
 
 
@@ -249,7 +177,7 @@ def job(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Job]:
         story += logs.events()
         for name, container in containers.items():
             story += [Event(container.ended, name, f"ends with code {container.exit_code}")] * (seconds is not None)
-        say("", table(story, start), "", sep="\n")
+        say("", table(story, start, "server-0"), "", sep="\n")
         starts = {"starts": notes(story)["starts"]}
         story = [event for event in story if event.who != "server-1"]
         early = notes(event for event in story if event.at < done.all_killed)

@@ -190,6 +190,7 @@ class Images:
 
     def __init__(self, project: str, log: IO[str]) -> None:
         self.name, self._substitute = f"{project}:image", f"{project}:base"
+        self._names = [self.name, self._substitute]
         self._base, self._network = os.environ.get("BASE_IMAGE", ""), os.environ.get("BUILD_NETWORK", "")
         self._before, self._log = images("--all"), log
 
@@ -213,6 +214,20 @@ class Images:
         settings = {"BASE_IMAGE": self._base, "BUILD_NETWORK": self._network}
         cluster.compose("build", "server-0", timeout=900, log=self._log, **settings)
 
+    def build_without_compose(self) -> None:
+        """Builds the image. Raises `Failed`."""
+        network = ["--network", self._network] * bool(self._network)
+        base = f"--build-arg=BASE_IMAGE={self._base}"
+        self._build(self.name, "--file=deploy/Dockerfile", base, *network, ".")
+
+    def build_upon(self, name: str, dockerfile: str, context: str) -> None:
+        """Builds an image of this name from a file with the argument IMAGE, which is this image. Raises `Failed`."""
+        self._names.append(name)
+        self._build(name, f"--file={dockerfile}", f"--build-arg=IMAGE={self.name}", context)
+
+    def _build(self, name: str, *arguments: str) -> None:
+        run("docker", "build", f"--tag={name}", *arguments, timeout=900, log=self._log)
+
     def remove(self) -> None:
         """Removes all images and containers of the build. Raises `Failed`."""
         _, run_in = made(text_of(self._log))
@@ -225,4 +240,4 @@ class Images:
         """The remaining images, without layers of other images, which are removed with those."""
         steps, _ = made(text_of(self._log))
         unnamed = steps & (images("--filter", "dangling=true") - self._before)
-        return [*unnamed, *(name for name in (self.name, self._substitute) if images(name))]
+        return [*unnamed, *(name for name in self._names if images(name))]

@@ -8,7 +8,6 @@ import http.client
 import json
 import os
 import ssl
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from tests.compose.docker import Failed, docker, moment, run, wait_for
+from tests.compose.docker import docker, moment, run, wait_for
 from tests.kubernetes.manifests import Manifests, Object, selects
 from tests.kubernetes.pods import Mount, Pod, environment, expand, mounts, quantity
 
@@ -28,10 +27,11 @@ NAMESPACE = "training"
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a pod's container: its exit code, and when, in seconds since 1970."""
+    """The end of a pod's container: its exit code, when, in seconds since 1970, and its output as of `docker logs`."""
 
     exit_code: int
     at: float
+    log: str
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Running:
         """Its end, or None while it runs."""
         [data] = json.loads(docker("inspect", self.container))
         state = data["State"]
-        return None if state["Running"] else Ended(state["ExitCode"], moment(state["FinishedAt"]))
+        return None if state["Running"] else Ended(state["ExitCode"], moment(state["FinishedAt"]), self.log())
 
     def log(self) -> str:
         return run("sh", "-c", f"docker logs --timestamps {self.container} 2>&1", timeout=60)
@@ -152,7 +152,7 @@ class Namespace:
 
 
 def write_files(folder: Path, mount: Mount, group: int) -> None:
-    """The files of a ConfigMap or Secret as the kubelet lays them out: links to a folder that is replaced as a whole."""
+    """The files of a ConfigMap or Secret as the kubelet lays them out: links to a folder replaced as a whole."""
     inner = folder / "..2026_01_01_00_00_00.1"
     inner.mkdir(parents=True, exist_ok=True)
     for name, text in mount.texts.items():
@@ -197,13 +197,15 @@ def limits(resources: Object) -> list[str]:
 
 
 def probe(pod: Pod, kind: str, address: str) -> bool:
-    """One probe of a pod, as the kubelet makes it: by gRPC without TLS, or by HTTP without a check of certificates."""
+    """One probe of a pod, as the kubelet makes it: by gRPC without TLS, or by HTTPS without a check of certificates."""
     rule = pod.container[kind]
-    timeout, ports = rule.get("timeoutSeconds", 1), {one["name"]: one["containerPort"] for one in pod.container["ports"]}
+    timeout = rule.get("timeoutSeconds", 1)
+    ports = {one["name"]: one["containerPort"] for one in pod.container["ports"]}
     if "grpc" in rule:
         return probe_grpc(f"{address}:{rule['grpc']['port']}", timeout)
     get = rule["httpGet"]
-    return probe_http(get["scheme"], address, ports.get(get["port"], get["port"]), get["path"], timeout)
+    assert get["scheme"] == "HTTPS"
+    return probe_https(address, ports[get["port"]], get["path"], timeout)
 
 
 def probe_grpc(address: str, timeout: float) -> bool:
@@ -215,8 +217,7 @@ def probe_grpc(address: str, timeout: float) -> bool:
     return answer.status == HealthCheckResponse.SERVING
 
 
-def probe_http(scheme: str, address: str, port: int, path: str, timeout: float) -> bool:
-    assert scheme == "HTTPS"
+def probe_https(address: str, port: int, path: str, timeout: float) -> bool:
     unchecked = ssl._create_unverified_context()
     connection = http.client.HTTPSConnection(address, port, timeout=timeout, context=unchecked)
     try:
@@ -226,10 +227,3 @@ def probe_http(scheme: str, address: str, port: int, path: str, timeout: float) 
         return False
     finally:
         connection.close()
-
-
-def now() -> float:
-    return time.time()
-
-
-__all__ = ["NAMESPACE", "Ended", "Failed", "Namespace", "Running", "now"]

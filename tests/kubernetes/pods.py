@@ -61,7 +61,9 @@ def of_job(controller: Object, index: int, suffix: str) -> Pod:
     assert controller["spec"]["completionMode"] == "Indexed"
     place = {"batch.kubernetes.io/job-completion-index": str(index)}
     labels = {"batch.kubernetes.io/job-name": job, "job-name": job, **place}
-    return _of_template(controller["spec"]["template"], f"{job}-{index}-{suffix}", index, f"{job}-{index}", labels, place)
+    return _of_template(
+        controller["spec"]["template"], f"{job}-{index}-{suffix}", index, f"{job}-{index}", labels, place
+    )
 
 
 def _of_template(

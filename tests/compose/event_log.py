@@ -1,0 +1,76 @@
+"""Events of a job in the logs of its containers: what the checks need, and a table for people."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from tests.compose.docker import moment
+
+#: Patterns of notes of shard 0, which are texts of `psserver.core.events`, and of the accuracy.
+_NUMBER, _WORKER = r"([\d,]+)", r"'([^']*)'"
+_BLOCK = rf"block {_NUMBER} of epoch [\d,]+ of queue '[^']*'"
+_NOTES = {
+    "epochs": rf"epoch {_NUMBER} of queue '[^']*' is done: mean cost ([\d.]+) over {_NUMBER} examples?",
+    "given back": rf"{_BLOCK} .* will be handed out again: worker {_WORKER} had it",
+    "handed out": rf"{_BLOCK} goes to worker {_WORKER} \({_WORKER} had it\)",
+    "finished": rf"worker {_WORKER} finished after {_NUMBER} steps?",
+    "accuracy": r"^test accuracy: ([\d.]+) on the first 3,000",
+    "starts": rf"shard {_NUMBER} starts from .*: nothing is lost$",
+}
+Notes = Mapping[str, list[tuple]]
+
+
+class Event(NamedTuple):
+    """An event `what` of process `who` at a time, in seconds since 1970."""
+
+    at: float
+    who: str
+    what: str
+
+
+def events(who: str, log: str, names: Mapping[str, str]) -> list[Event]:
+    """The output of `docker logs --timestamps` in the order of time.
+
+    The names of workers (`pswire.system.host.process_name`) are replaced by those of containers, given by host name.
+    """
+    hosts = re.compile(rf"\b({'|'.join(names)})-[\d.]+\b" if names else r"(?!)")
+    lines = [line.partition(" ") for line in log.splitlines()]
+    found = [Event(moment(at), who, hosts.sub(lambda host: names[host[1]], text)) for at, _, text in lines]
+    return sorted(found, key=lambda event: event.at)
+
+
+def notes(story: Iterable[Event]) -> Notes:
+    """What the checks need, in order, numbers as numbers.
+
+    epochs: (epoch, mean cost, examples); given back: (block, worker); handed out: (block, worker, worker before);
+    finished: (worker, steps); accuracy: (on the first 3,000 test images,); starts: (shard,) of servers that have lost
+    nothing.
+    """
+    texts = [event.what for event in story]
+    return {
+        kind: [tuple(map(_value, found.groups())) for text in texts if (found := re.search(pattern, text))]
+        for kind, pattern in _NOTES.items()
+    }
+
+
+def _value(text: str) -> str | int | float:
+    if re.fullmatch(r"[\d,.]+", text) is None:
+        return text
+    return float(text) if "." in text else int(text.replace(",", ""))
+
+
+def table(story: Iterable[Event], start: float, shard_0: str) -> str:
+    """Events of shard 0, which that process is, and other lines of workers in order, in seconds since `start`.
+
+    Without lines of the training program that repeat events, the name of the only queue, and advice.
+    """
+    rows = []
+    for at, who, text in sorted(story, key=lambda event: event.at):
+        note = re.search(r" psserver\.runtime\.(?:event_log|executor|clock|persistence): (.*)", text)
+        if note and (who == shard_0 or " starts from " in text):
+            text = note[1]
+        elif re.match(r"epoch +\d+: |psserver: |.* psserver\.", text):
+            continue
+        text = re.sub(r" of queue '[^']*'|; is it running\?.*|(?:worker )?'(worker-\d+)'", r"\1", text)
+        rows.append(f"| {at - start:.1f} | {who} | {text.removeprefix(who).lstrip(': ')} |")
+    return "\n".join(["| seconds | process | event |", "| ---: | --- | --- |", *rows])
