@@ -71,6 +71,7 @@ def table(story: Iterable[Event], start: float, shard_0: str) -> str:
             text = note[1]
         elif re.match(r"epoch +\d+: |psserver: |.* psserver\.", text):
             continue
+        text = re.sub(r"^\d{4}-\S+ \S+ [A-Z]+ worker \S+ (?:step \d+ )?psworker\.[\w.]+: ", "", text)
         text = re.sub(r" of queue '[^']*'|; is it running\?.*|(?:worker )?'(worker-\d+)'", r"\1", text)
         rows.append(f"| {at - start:.1f} | {who} | {text.removeprefix(who).lstrip(': ')} |")
     return "\n".join(["| seconds | process | event |", "| ---: | --- | --- |", *rows])

@@ -39,6 +39,8 @@ TO_TRAIN, TO_COME_BACK, TO_END = 120.0, 90.0, 300.0  # timeouts, seconds
 #: Expected of examples/softmax_mnist.py with default arguments, as in one process.
 EPOCHS, EXAMPLES, COST, ACCURACY = 10, 55_000, 0.3924, 0.873
 
+SERVERS = "ps-0.ps:7070,ps-1.ps:7070"
+
 #: An overlay as a user has it.
 OVERLAY = f"""
 resources: [../tls]
@@ -185,6 +187,7 @@ def facts(built: Built) -> Iterator[Facts]:
                 say(error)
                 complete = False
             ready, lives, jobs = servers.ready(), workers(servers), ask(servers, "jobs")
+            servers.pods[0].exec("psserver", "reset", SERVERS)
         except Exception:
             story = sorted(act.events + job.events() + servers.events())
             say(*[f"{event.at - act.start:6.1f} s  {event.who}: {event.what}" for event in story[-TAIL:]], sep="\n")
@@ -214,8 +217,7 @@ def facts(built: Built) -> Iterator[Facts]:
 
 def ask(servers: StatefulSet, command: str) -> dict | list:
     """The answer of `kubectl exec ps-0 -- psserver COMMAND ... --json`. Raises `Failed`."""
-    addresses = "ps-0.ps:7070,ps-1.ps:7070"
-    return json.loads(servers.pods[0].exec("psserver", command, addresses, "--json"))
+    return json.loads(servers.pods[0].exec("psserver", command, SERVERS, "--json"))
 
 
 def workers(servers: StatefulSet) -> list[dict]:

@@ -106,6 +106,7 @@ HOSTS = {
     "creativecommons.org",
     "github.com",
     "keepachangelog.com",
+    "kubectl.docs.kubernetes.io",
     "ossci-datasets.s3.amazonaws.com",
     "paramserver.readthedocs.io",
     "semver.org",
