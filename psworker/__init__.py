@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from psworker.data.dataset import *
     from psworker.data.ragged import *
     from psworker.data.sources import *
+    from psworker.minimize.line_search import *
     from psworker.model import layers as nn
     from psworker.model.collection import *
     from psworker.model.gradient_transforms import *
@@ -54,6 +55,7 @@ _HOMES = {
         "psworker.data.dataset": "Dataset",
         "psworker.data.ragged": "Ragged",
         "psworker.data.sources": "FunctionDataset",
+        "psworker.minimize.line_search": "LineSearch line_search",
         "psworker.model.gradient_transforms": "accumulate add_decayed_weights add_noise chain "
         "clip_by_global_norm clip_by_norm clip_by_value global_norm multiply per_variable scale",
         "psworker.model.model_files": "Loaded load save",

@@ -1,0 +1,100 @@
+"""Operations on vectors of the model's shape, which lie on the shards beside the variables. Pure data.
+
+A vector has a part for each trainable variable, of its shape and dtype. `VARIABLES` are the variables themselves, and
+`GRADIENT` is the sum of the gradients that workers have pushed for the present point. Others are made by `Fill` and
+`Copy`. Sums are accumulated in float64 and compensated, so that their results do not depend on the number of shards but
+for rounding.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+#: The vector of the variables' values, and that of the gradient at these.
+VARIABLES, GRADIENT = "variables", "gradient"
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """All elements become `value`."""
+
+    vector: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """`vector` becomes equal to `source`."""
+
+    vector: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """`vector` is multiplied by `factor`."""
+
+    vector: str
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Axpy:
+    """`factor` times `source` is added to `vector`."""
+
+    vector: str
+    factor: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """Result: the sum of the products of the elements."""
+
+    vector: str
+    other: str
+
+
+@dataclass(frozen=True, slots=True)
+class Norm1:
+    """Result: the sum of the magnitudes."""
+
+    vector: str
+
+
+@dataclass(frozen=True, slots=True)
+class MaxAbs:
+    """Result: the largest magnitude; NaN if an element is not a number."""
+
+    vector: str
+
+
+@dataclass(frozen=True, slots=True)
+class PseudoGradient:
+    """`vector` becomes the gradient of a function plus `l1` times the 1-norm of `point`; where that has none, its
+    derivative with the smallest magnitude of those to both sides.
+
+    Source: G. Andrew, J. Gao, *Scalable Training of L1-Regularized Log-Linear Models*, ICML 2007, equation 4.
+    """
+
+    vector: str
+    point: str
+    gradient: str
+    l1: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeepSigns:
+    """Elements of `vector` whose sign is not that of `source` become 0 (equation 6 of the same).
+
+    Where `source` is 0, `otherwise` has the sign; without it, the element becomes 0.
+    """
+
+    vector: str
+    source: str
+    otherwise: str = ""
+
+
+Operation: TypeAlias = Fill | Copy | Scale | Axpy | Dot | Norm1 | MaxAbs | PseudoGradient | KeepSigns
+
+#: Operations with a result.
+REDUCTIONS = (Dot, Norm1, MaxAbs)

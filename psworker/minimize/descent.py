@@ -1,0 +1,157 @@
+"""Descent: a direction, a line search along it, and again, until there is a reason to stop. Sees scalars alone."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pswire.specs.vectors import GRADIENT, VARIABLES, Axpy, Copy, Dot, MaxAbs
+from psworker.minimize.line_search import LineSearch, line_search
+from psworker.minimize.space import Space
+
+#: The last accepted point, the gradient there, and the direction of the present search.
+POINT, POINT_GRADIENT, DIRECTION = "point", "point-gradient", "direction"
+
+#: Evaluations of one line search, at most.
+SEARCH_LIMIT = 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop.
+
+    Attributes:
+        gradient: a point is a minimum if no element of the gradient is larger.
+        decrease: a point is a minimum if the loss decreased by less than this share of it (of 1, if that is more); 0:
+            that is no reason.
+        evaluations: of the loss, at most; those of a line search count one by one.
+        iterations: accepted points, at most.
+    """
+
+    gradient: float = 1e-5
+    decrease: float = 1e-9
+    evaluations: int = 15_000
+    iterations: int = 15_000
+
+
+@dataclass(frozen=True)
+class Progress:
+    """An accepted point, after `iterations` line searches with `evaluations` of the loss.
+
+    `gradient` is the largest magnitude in the gradient, `step` how far the line search went along its direction.
+    """
+
+    iterations: int
+    evaluations: int
+    loss: float
+    gradient: float
+    step: float = 0.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """The last accepted point, and why the descent ended there. `converged`: it is a minimum, by the limits."""
+
+    progress: Progress
+    reason: str
+    converged: bool = False
+
+
+class Method(ABC):
+    """A method of descent, which chooses directions. Its other methods are those for a smooth loss.
+
+    `curvature` is Wolfe's c2 for line searches.
+    """
+
+    def __init__(self, curvature: float) -> None:
+        self.curvature = curvature
+
+    @abstractmethod
+    def direct(self, space: Space) -> float:
+        """Make `DIRECTION` from `POINT_GRADIENT` and what is known; the slope along it."""
+
+    @abstractmethod
+    def learn(self, space: Space) -> None:
+        """Learn from the step from `POINT` and `POINT_GRADIENT` to `VARIABLES` and `GRADIENT`."""
+
+    @abstractmethod
+    def forget(self) -> bool:
+        """Forget what was learnt; whether the next direction is another one because of that."""
+
+    @abstractmethod
+    def first_step(self, slope: float, before: tuple[float, float] | None) -> float:
+        """The first step of a line search; `before`: step and slope of the last one that found a step."""
+
+    def evaluate(self, space: Space) -> float:
+        """The loss at `VARIABLES`."""
+        return space.evaluate()
+
+    def accept(self, space: Space) -> float:
+        """Take `VARIABLES` and `GRADIENT` for `POINT` and `POINT_GRADIENT`; the largest magnitude in the latter."""
+        (gradient,) = space.run([Copy(POINT, VARIABLES), Copy(POINT_GRADIENT, GRADIENT), MaxAbs(GRADIENT)])
+        return gradient
+
+    def search(self, space: Space, loss: float, slope: float, first: float, limit: int) -> LineSearch:
+        """Search along `DIRECTION`; if there is no problem, `VARIABLES` and `GRADIENT` are those of the step."""
+
+        def along(step: float) -> tuple[float, float]:
+            space.run([Copy(VARIABLES, POINT), Axpy(VARIABLES, step, DIRECTION)])
+            value = self.evaluate(space)
+            return value, space.run([Dot(GRADIENT, DIRECTION)])[0]
+
+        return line_search(along, loss, slope, first=first, curvature=self.curvature, limit=limit)
+
+
+def descend(
+    method: Method, space: Space, limits: Limits, report: Callable[[Progress], bool] = lambda progress: False
+) -> Result:
+    """Minimize the loss; `report` is called with each accepted point, and stops the descent if it returns True."""
+    loss = method.evaluate(space)
+    progress = Progress(0, 1, loss, method.accept(space))
+    if not (math.isfinite(loss) and math.isfinite(progress.gradient)):
+        return Result(
+            progress, f"the loss at the start is {loss:g}, the gradient there has up to {progress.gradient:g}"
+        )
+    stopped, decrease, before = report(progress), math.inf, None
+    while (end := _end(progress, limits, decrease, stopped)) is None:
+        slope = method.direct(space)
+        found = _search(method, space, progress, slope, before, limits)
+        evaluations = progress.evaluations + found.evaluations
+        if found.problem:
+            progress = replace(progress, evaluations=evaluations, step=0.0)
+            space.run([Copy(VARIABLES, POINT), Copy(GRADIENT, POINT_GRADIENT)])
+            if not method.forget():
+                return Result(progress, f"the line search has failed: {found.problem}")
+            before = None
+            continue
+        method.learn(space)
+        decrease, before = progress.loss - found.value, (found.step, slope)
+        progress = Progress(progress.iterations + 1, evaluations, found.value, method.accept(space), found.step)
+        stopped = report(progress)
+    return end
+
+
+def _search(
+    method: Method, space: Space, progress: Progress, slope: float, before: tuple[float, float] | None, limits: Limits
+) -> LineSearch:
+    if not slope < 0:
+        return LineSearch(0.0, progress.loss, slope, 0, f"the loss does not decrease along its direction: {slope:g}")
+    limit = min(SEARCH_LIMIT, limits.evaluations - progress.evaluations)
+    return method.search(space, progress.loss, slope, method.first_step(slope, before), limit)
+
+
+def _end(progress: Progress, limits: Limits, decrease: float, stopped: bool) -> Result | None:
+    """The end at this point; None: it goes on."""
+    if progress.gradient <= limits.gradient:
+        return Result(progress, f"no element of the gradient is above {limits.gradient:g}", converged=True)
+    if limits.decrease and decrease < limits.decrease * max(abs(progress.loss), 1.0):
+        return Result(
+            progress, f"the loss decreased by {decrease:.3g}, which is less than {limits.decrease:g} of it", True
+        )
+    if stopped:
+        return Result(progress, "it was stopped")
+    if progress.evaluations >= limits.evaluations:
+        return Result(progress, f"the limit of {limits.evaluations:,} evaluations is reached")
+    if progress.iterations >= limits.iterations:
+        return Result(progress, f"the limit of {limits.iterations:,} iterations is reached")
+    return None

@@ -1,0 +1,71 @@
+"""L-BFGS: the direction of a quasi-Newton method, from the last steps and the changes of the gradient along them.
+
+Source: J. Nocedal, S. J. Wright, *Numerical Optimization*, 2nd edition, 2006: algorithms 7.4 (the two-loop recursion)
+and 7.5; equation 7.20 for the scale of the first matrix.
+"""
+
+import math
+from collections import deque
+
+from pswire.specs.vectors import GRADIENT, VARIABLES, Axpy, Copy, Dot, Operation, Scale
+from psworker.minimize.descent import DIRECTION, POINT, POINT_GRADIENT, Method
+from psworker.minimize.space import Space
+
+#: Of the squared length of a change of the gradient: a step along which it changed less than that tells nothing.
+MIN_CURVATURE = 2.2e-16
+
+
+class LBFGS(Method):
+    """The method, with a history of `memory` pairs, which are the vectors `step-N` and `change-N`."""
+
+    def __init__(self, memory: int = 10, curvature: float = 0.9) -> None:
+        super().__init__(curvature)
+        self._memory = memory
+        self._pairs: deque[tuple[int, float]] = deque(maxlen=memory)  # the number of each, and s . y, oldest first
+        self._scale = 1.0
+
+    def direct(self, space: Space) -> float:
+        """As `Method.direct`."""
+        self.multiply(space, POINT_GRADIENT)
+        (slope,) = space.run([Scale(DIRECTION, -1.0), Dot(DIRECTION, POINT_GRADIENT)])
+        return slope
+
+    def multiply(self, space: Space, vector: str) -> None:
+        """Make `DIRECTION` from a vector by the inverse Hessian: two loops over the pairs, with a message for each."""
+        factors: list[float] = []
+        pending: list[Operation] = [Copy(DIRECTION, vector)]
+        for number, product in reversed(self._pairs):
+            (dot,) = space.run([*pending, Dot(f"step-{number}", DIRECTION)])
+            factors.append(dot / product)
+            pending = [Axpy(DIRECTION, -factors[-1], f"change-{number}")]
+        pending.append(Scale(DIRECTION, self._scale))
+        for number, product in self._pairs:
+            (dot,) = space.run([*pending, Dot(f"change-{number}", DIRECTION)])
+            pending = [Axpy(DIRECTION, factors.pop() - dot / product, f"step-{number}")]
+        space.run(pending)
+
+    def learn(self, space: Space) -> None:
+        """As `Method.learn`; a step along which the gradient hardly changed is left out."""
+        number = (self._pairs[-1][0] + 1) % (self._memory + 1) if self._pairs else 0
+        step, change = f"step-{number}", f"change-{number}"
+        product, square = space.run(
+            [
+                *(Copy(step, VARIABLES), Axpy(step, -1.0, POINT)),
+                *(Copy(change, GRADIENT), Axpy(change, -1.0, POINT_GRADIENT)),
+                *(Dot(step, change), Dot(change, change)),
+            ]
+        )
+        if product > MIN_CURVATURE * square:
+            self._pairs.append((number, product))
+            self._scale = product / square
+
+    def forget(self) -> bool:
+        """As `Method.forget`: the next direction is that of steepest descent."""
+        known = bool(self._pairs)
+        self._pairs.clear()
+        self._scale = 1.0
+        return known
+
+    def first_step(self, slope: float, before: tuple[float, float] | None) -> float:
+        """1, which is the step of Newton's method; before anything is known, a step of length 1 at most."""
+        return 1.0 if self._pairs else min(1.0, 1.0 / math.sqrt(-slope))

@@ -1,0 +1,67 @@
+"""OWL-QN: L-BFGS for a loss plus a multiple of the 1-norm of the variables, of which many become exactly 0.
+
+Source: G. Andrew, J. Gao, *Scalable Training of L1-Regularized Log-Linear Models*, ICML 2007. Directions come from the
+pseudo-gradient, and each step stays within the orthant that it begins in.
+"""
+
+from pswire.specs.vectors import (
+    GRADIENT,
+    VARIABLES,
+    Axpy,
+    Copy,
+    Dot,
+    KeepSigns,
+    MaxAbs,
+    Norm1,
+    PseudoGradient,
+    Scale,
+)
+from psworker.minimize.descent import DIRECTION, POINT, POINT_GRADIENT
+from psworker.minimize.lbfgs import LBFGS
+from psworker.minimize.line_search import LineSearch
+from psworker.minimize.space import Space
+
+#: The negative pseudo-gradient, and the difference of a step to its beginning.
+DESCENT, MOVE = "descent", "move"
+
+#: Of the sufficient decrease (c1), and the factor of a step that is too long.
+DECREASE, SHORTER = 1e-4, 0.5
+
+
+class OWLQN(LBFGS):
+    """The method for a loss plus `l1` times the 1-norm of all variables."""
+
+    def __init__(self, l1: float, memory: int = 10) -> None:
+        super().__init__(memory)
+        self._l1 = l1
+
+    def evaluate(self, space: Space) -> float:
+        """The loss with the 1-norm."""
+        loss = space.evaluate()
+        return loss + self._l1 * space.run([Norm1(VARIABLES)])[0]
+
+    def accept(self, space: Space) -> float:
+        """As `Method.accept`, of the pseudo-gradient."""
+        accepted = Copy(POINT, VARIABLES), Copy(POINT_GRADIENT, GRADIENT)
+        descent = PseudoGradient(DESCENT, POINT, POINT_GRADIENT, self._l1), Scale(DESCENT, -1.0)
+        (gradient,) = space.run([*accepted, *descent, MaxAbs(DESCENT)])
+        return gradient
+
+    def direct(self, space: Space) -> float:
+        """As `Method.direct`: no element goes up where the loss with the 1-norm increases."""
+        self.multiply(space, DESCENT)
+        (slope,) = space.run([KeepSigns(DIRECTION, DESCENT), Dot(DIRECTION, DESCENT)])
+        return -slope
+
+    def search(self, space: Space, loss: float, slope: float, first: float, limit: int) -> LineSearch:
+        """Shorten the step until the loss decreases sufficiently; elements that would change their sign become 0."""
+        step = first
+        for evaluations in range(1, limit + 1):
+            to_step = Copy(VARIABLES, POINT), Axpy(VARIABLES, step, DIRECTION), KeepSigns(VARIABLES, POINT, DESCENT)
+            moved = Copy(MOVE, VARIABLES), Axpy(MOVE, -1.0, POINT), Dot(MOVE, DESCENT)
+            (decrease,) = space.run([*to_step, *moved])
+            value = self.evaluate(space)
+            if value <= loss - DECREASE * decrease and decrease > 0:
+                return LineSearch(step, value, slope, evaluations)
+            step *= SHORTER
+        return LineSearch(0.0, loss, slope, limit, f"no step decreases the loss after {limit} evaluations")

@@ -1,0 +1,178 @@
+"""L-BFGS, conjugate gradients and OWL-QN find minima that are known, and say why they stop."""
+
+import math
+
+import numpy as np
+import pytest
+
+from pswire.specs.vectors import VARIABLES, Axpy, Copy
+from psworker.minimize.conjugate_gradient import ConjugateGradient
+from psworker.minimize.descent import DIRECTION, POINT, Limits, descend
+from psworker.minimize.lbfgs import LBFGS
+from psworker.minimize.owlqn import OWLQN
+from tests.unit.psworker.minimize.numpy_space import NumpySpace
+
+METHODS = [LBFGS, lambda: LBFGS(memory=3), ConjugateGradient]
+NAMES = ["L-BFGS", "L-BFGS with 3 pairs", "conjugate gradients"]
+methods = pytest.mark.parametrize("method", METHODS, ids=NAMES)
+
+
+def rosenbrock(x):
+    """The chained function of H. H. Rosenbrock, 1960; its minimum is 0, at ones."""
+    value = np.sum(100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
+    gradient = np.zeros_like(x)
+    gradient[1:] += 200 * (x[1:] - x[:-1] ** 2)
+    gradient[:-1] += -400 * x[:-1] * (x[1:] - x[:-1] ** 2) - 2 * (1 - x[:-1])
+    return value, gradient
+
+
+def quadratic(seed, size):
+    """A quadratic function, and its minimum, by numpy's solver."""
+    generator = np.random.default_rng(seed)
+    root = generator.normal(size=(size, size)) / np.sqrt(size)
+    matrix, vector = root @ root.T + np.eye(size), generator.normal(size=size)
+    return lambda x: (x @ matrix @ x / 2 - vector @ x, matrix @ x - vector), np.linalg.solve(matrix, vector)
+
+
+@methods
+def test_the_minimum_of_a_quadratic_function_is_that_of_a_solver(method):
+    function, minimum = quadratic(1, 30)
+    space = NumpySpace(function, np.zeros(30))
+    result = descend(method(), space, Limits(gradient=1e-9, decrease=0.0))
+    assert (result.converged, result.reason) == (True, "no element of the gradient is above 1e-09")
+    np.testing.assert_allclose(space.point, minimum, atol=1e-8)
+    assert result.progress.evaluations == space.evaluations
+
+
+@methods
+def test_the_minimum_of_rosenbrocks_function_is_found_through_its_valley(method):
+    space = NumpySpace(rosenbrock, [-1.2, 1.0] * 5)
+    result = descend(method(), space, Limits(gradient=1e-8, decrease=0.0))
+    assert result.converged, result
+    np.testing.assert_allclose(space.point, 1.0, atol=1e-7)
+
+
+def test_on_a_quadratic_function_exact_searches_with_all_pairs_end_after_as_many_iterations_as_there_are_variables():
+    """Both methods are conjugate directions then (Nocedal and Wright, theorems 5.1 and 6.4)."""
+    function, _ = quadratic(2, 6)
+    for method in (LBFGS(memory=6, curvature=1e-3), ConjugateGradient(curvature=1e-3)):
+        result = descend(method, NumpySpace(function, np.zeros(6)), Limits(gradient=1e-6, decrease=0.0))
+        assert result.progress.iterations <= 7, type(method)
+
+
+def test_the_direction_of_lbfgs_is_that_of_the_matrix_of_its_pairs():
+    """The matrix of Nocedal and Wright, equations 7.16 to 7.20, with arrays; two of five pairs are forgotten."""
+    function, start = rosenbrock, np.array([-1.2, 1.0, 0.5, 2.0])
+    space, method = NumpySpace(function, start), LBFGS(memory=3)
+    space.evaluate()
+    method.accept(space)
+    points, gradients = [start], [function(start)[1]]
+    for _ in range(5):
+        method.direct(space)
+        space.run([Copy(VARIABLES, POINT), Axpy(VARIABLES, 1e-4, DIRECTION)])
+        space.evaluate()
+        method.learn(space)
+        method.accept(space)
+        points.append(space.point)
+        gradients.append(function(space.point)[1])
+    steps, changes = np.diff(points, axis=0)[-3:], np.diff(gradients, axis=0)[-3:]
+    matrix = np.eye(4) * (steps[-1] @ changes[-1]) / (changes[-1] @ changes[-1])
+    for s, y in zip(steps, changes, strict=True):
+        project = np.eye(4) - np.outer(y, s) / (y @ s)
+        matrix = project.T @ matrix @ project + np.outer(s, s) / (y @ s)
+    slope = method.direct(space)
+    np.testing.assert_allclose(space.vectors[DIRECTION], -matrix @ gradients[-1], rtol=1e-6)
+    assert slope == pytest.approx(-gradients[-1] @ matrix @ gradients[-1], rel=1e-6)
+
+
+def test_owlqn_finds_the_soft_threshold_of_a_problem_whose_solution_is_known():
+    """Least squares with an orthogonal matrix: each element is that without the 1-norm, moved towards 0 by it."""
+    generator = np.random.default_rng(3)
+    matrix = np.linalg.qr(generator.normal(size=(60, 60)))[0]
+    target = 2 * generator.normal(size=60)
+    without = matrix.T @ target
+    solution = np.sign(without) * np.maximum(np.abs(without) - 1.0, 0.0)
+
+    def function(x):
+        rest = matrix @ x - target
+        return rest @ rest / 2, matrix.T @ rest
+
+    space = NumpySpace(function, np.zeros(60))
+    assert descend(OWLQN(1.0), space, Limits(gradient=1e-9, decrease=0.0)).converged
+    np.testing.assert_allclose(space.point, solution, atol=1e-9)
+    assert 10 < np.count_nonzero(solution == 0.0) == np.count_nonzero(space.point == 0.0)
+
+
+def test_owlqn_satisfies_the_conditions_of_a_minimum_and_finds_the_elements_that_are_not_zero():
+    generator = np.random.default_rng(4)
+    matrix, true = generator.normal(size=(120, 50)), np.zeros(50)
+    true[:6] = [3, -4, 5, -3, 4, -5]
+    target, l1 = matrix @ true + 0.05 * generator.normal(size=120), 10.0
+
+    def function(x):
+        rest = matrix @ x - target
+        return rest @ rest / 2, matrix.T @ rest
+
+    space = NumpySpace(function, generator.normal(size=50))
+    result = descend(OWLQN(l1), space, Limits(gradient=1e-7, decrease=0.0))
+    x, gradient = space.point, function(space.point)[1]
+    assert result.progress.loss == pytest.approx(function(x)[0] + l1 * np.abs(x).sum(), rel=1e-12)
+    assert np.flatnonzero(x).tolist() == [0, 1, 2, 3, 4, 5]
+    np.testing.assert_allclose(gradient[:6], -l1 * np.sign(x[:6]), atol=1e-5)
+    assert np.abs(gradient[6:]).max() <= l1
+
+
+def run(function, start, method=LBFGS, **limits):
+    seen = []
+    space = NumpySpace(function, start)
+    result = descend(method(), space, Limits(**limits), lambda progress: seen.append(progress) or limits == {})
+    return result, seen, space
+
+
+def test_each_reason_to_stop_is_said():
+    function, start = quadratic(5, 8)[0], np.zeros(8)
+    results = [
+        run(function, start, gradient=1e-3)[0],
+        run(function, start, gradient=0.0, decrease=1e-2)[0],
+        run(function, start, gradient=0.0, decrease=0.0, evaluations=4)[0],
+        run(function, start, gradient=0.0, decrease=0.0, iterations=2)[0],
+        run(function, start)[0],
+        run(lambda x: (math.nan, x), start)[0],
+    ]
+    expected = [
+        (True, "no element of the gradient is above 0.001"),
+        (True, "less than 0.01 of it"),
+        (False, "the limit of 4 evaluations is reached"),
+        (False, "the limit of 2 iterations is reached"),
+        (False, "it was stopped"),
+        (False, "the loss at the start is nan"),
+    ]
+    for result, (converged, reason) in zip(results, expected, strict=True):
+        assert (result.converged, reason in result.reason) == (converged, True), result
+
+
+def test_a_failed_search_goes_back_to_the_last_point_and_tries_steepest_descent_before_it_gives_up():
+    """The gradient has the wrong sign from the third point on."""
+    calls = []
+
+    def function(x):
+        calls.append(1)
+        value, gradient = rosenbrock(x)
+        return value, gradient if len(calls) < 5 else -gradient
+
+    result, seen, space = run(function, [-1.2, 1.0], gradient=1e-8, decrease=0.0)
+    assert not result.converged
+    assert "the line search has failed: " in result.reason
+    assert result.progress.loss == seen[-1].loss == rosenbrock(space.point)[0]
+    assert result.progress.evaluations == len(calls)
+
+
+def test_a_loss_that_is_no_number_far_away_is_minimized_all_the_same():
+    def function(x):
+        inside = 1 - x @ x  # the logarithm of a barrier
+        return (math.nan, x * math.nan) if inside <= 0 else (-math.log(inside) - 3 * x[0], 2 * x / inside - [3, 0])
+
+    result, _, space = run(function, [0.0, 0.5], gradient=1e-9, decrease=0.0)
+    best = (-1 + math.sqrt(10)) / 3  # 2x / (1 - x^2) = 3
+    assert result.converged
+    np.testing.assert_allclose(space.point, [best, 0.0], atol=1e-8)
