@@ -79,12 +79,14 @@ class Machine:
         return ended.stdout
 
     def processes(self) -> dict[int, str]:
-        """The living processes: command lines by process id outside."""
+        """The living processes but process 1: command lines by process id outside. None of a machine that was killed."""
+        if self._popen.poll() is not None:
+            return {}
         found = {}
         own = os.readlink(f"/proc/{self.pid}/ns/pid")
         for entry in filter(lambda path: path.name.isdigit(), Path("/proc").iterdir()):
             try:
-                if os.readlink(entry / "ns" / "pid") == own:
+                if os.readlink(entry / "ns" / "pid") == own and int(entry.name) != self.pid:
                     found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
             except OSError:
                 continue  # it has ended

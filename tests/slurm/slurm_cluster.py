@@ -93,6 +93,11 @@ class SlurmCluster:
         """Of the nodes, such as idle."""
         return self.command("sinfo", "--noheader", "--Node", "--partition=main", "--format=%T").split()
 
+    def processes(self) -> list[str]:
+        """The command lines of all processes but the daemons of Slurm: those of jobs."""
+        commands = [text for machine in self.machines.values() for text in machine.processes().values()]
+        return [text for text in commands if text.strip(" :") not in ("slurmctld -D -i", "slurmscriptd", "slurmd -D")]
+
     def wait_for(self, what: str, good: Callable[[], bool], bound: float = BOUND) -> None:
         end = time.monotonic() + bound
         while not good():
@@ -145,5 +150,5 @@ class Job:
 
     def wait_for_requeue(self) -> None:
         """Waits until it is pending, and has it begin at once, in place of two minutes later."""
-        self.wait_for(f"requeue of job {self.id}", lambda: self.state == "PENDING")
+        self.wait_for(f"requeue of job {self.id}", lambda: self.state == "PENDING", 90)
         self._cluster.command("scontrol", "update", f"JobId={self.id}", "StartTime=now")

@@ -65,3 +65,48 @@ def test_a_program_trains_to_its_end_while_processes_and_a_node_are_killed_and_t
     starts = [line for shard in (0, 1) for line in job.log(f"server-{shard}").splitlines() if "starts from" in line]
     assert len(starts) == 7
     assert all(line.endswith("nothing is lost") for line in starts)
+
+
+def test_the_exit_code_of_a_program_that_fails_is_that_of_the_job(slurm, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import psworker as ps, sys\nwith ps.session(): sys.exit(37)")
+    job = Job(slurm, "failing", str(script), RESTARTS="1")
+    assert job.wait_until_over() == "FAILED"
+    assert job.field("ExitCode") == "37:0"
+    assert "psworker has ended with exit code 37, and is started again in 1 s" in job.log("worker-0")
+    assert "the workers have ended with exit code 37" in job.output.read_text()
+    assert "psserver: shard 0/1 stopped at global step 0" in job.log("server-0")
+
+
+def test_scancel_ends_all_processes_and_the_same_command_goes_on_where_they_were(slurm):
+    options = ("--nodes=2", "--ntasks=2")
+    job = Job(slurm, "cancelled", SOFTMAX, "--epochs", "4", options=options, SHARDS="2")
+    wait_for_epoch(job, 1)
+    slurm.command("scancel", job.id)
+    assert job.wait_until_over() == "CANCELLED"
+    slurm.wait_for("end of all processes", lambda: slurm.processes() == [])
+    stopped = [re.search(r"stopped at global step ([\d,]+)", job.log(f"server-{shard}"))[1] for shard in (0, 1)]
+    reached = max(epochs(job))
+
+    again = Job(slurm, "cancelled", SOFTMAX, "--epochs", "4", options=options, SHARDS="2")
+    assert again.wait_until_over(60) == "COMPLETED"
+    for shard in (0, 1):
+        assert f"at global step {stopped[shard].replace(',', '')}: nothing is lost" in again.log(f"server-{shard}")
+    assert reached < 4
+    assert list(epochs(again)) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("cause", ["preemption", "time limit"])
+def test_a_preempted_job_and_one_at_its_time_limit_is_requeued_and_goes_on(cause, slurm):
+    job = Job(slurm, cause.replace(" ", "-"), SOFTMAX, "--epochs", "3", options=("--ntasks=4",))
+    wait_for_epoch(job, 1)
+    if cause == "preemption":
+        nodes = sum(state in ("idle", "mixed", "allocated") for state in slurm.states())
+        urgent = ["--partition=urgent", f"--nodes={nodes}", "--exclusive", "--output=/dev/null", "--wrap=true"]
+        slurm.command("sbatch", *urgent)
+    else:  # what Slurm sends, by --signal, before the limit
+        slurm.command("scancel", "--batch", "--signal=USR1", job.id)
+    job.wait_for_requeue()
+    assert job.wait_until_over(60) == "COMPLETED"
+    assert job.field("Restarts") == "1"
+    assert list(epochs(job)) == [1, 2, 3]
