@@ -61,7 +61,9 @@ class SlurmCluster:
         addresses = {f"10.77.0.{number}": name for number, name in enumerate(names, start=1)}
         (folder / "state").mkdir()
         hosts, conf = folder / "hosts", folder / "slurm.conf"
-        hosts.write_text("".join(f"{address} {name}\n" for address, name in {"127.0.0.1": "localhost", **addresses}.items()))
+        hosts.write_text(
+            "".join(f"{address} {name}\n" for address, name in {"127.0.0.1": "localhost", **addresses}.items())
+        )
         conf.write_text(SLURM_CONF.format(folder=folder, nodes=",".join(names[1:])))
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin"
         env = environment(SLURM_CONF=str(conf), PATH=path)
@@ -114,7 +116,9 @@ class SlurmCluster:
 class Job:
     """One batch job of deploy/slurm/train.sbatch in a run folder of its own."""
 
-    def __init__(self, cluster: SlurmCluster, name: str, *arguments: str, options: tuple[str, ...] = (), **settings: str):
+    def __init__(
+        self, cluster: SlurmCluster, name: str, *arguments: str, options: tuple[str, ...] = (), **settings: str
+    ):
         self._cluster, self.folder = cluster, cluster.folder / name
         self.output = cluster.folder / f"{name}.out"
         options = (f"--job-name={name}", f"--output={self.output}", *options)
@@ -149,6 +153,9 @@ class Job:
         return self.state
 
     def wait_for_requeue(self) -> None:
-        """Waits until it is pending, and has it begin at once, in place of two minutes later."""
+        """Waits until it is pending, and has it begin after three seconds, in place of two minutes.
+
+        Nodes refuse a job that begins in the second in which it was requeued: its credential is revoked.
+        """
         self.wait_for(f"requeue of job {self.id}", lambda: self.state == "PENDING", 90)
-        self._cluster.command("scontrol", "update", f"JobId={self.id}", "StartTime=now")
+        self._cluster.command("scontrol", "update", f"JobId={self.id}", "StartTime=now+3")

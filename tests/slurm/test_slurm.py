@@ -3,10 +3,12 @@
 import os
 import re
 import signal
+from datetime import datetime
 
 import pytest
 
 from tests.slurm.slurm_cluster import ROOT, Job
+from tests.slurm.transcript import Event, table
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -36,29 +38,42 @@ def process(slurm, job: Job, word: str) -> tuple[str, int]:
 
 
 def test_a_program_trains_to_its_end_while_processes_and_a_node_are_killed_and_the_job_is_requeued(slurm):
+    done = []
+
+    def note(who, what):
+        done.append(Event(datetime.now(), who, what))
+
+    note("job", "`sbatch`: two shards and three workers on two nodes")
     job = Job(slurm, "softmax", SOFTMAX, options=("--nodes=2", "--ntasks=3"), SHARDS="2")
     wait_for_epoch(job, 1)
     node, pid = process(slurm, job, "--shard 1/2")
     assert node == job.nodes[1]
+    note("server-1", "`kill -9`")
     os.kill(pid, signal.SIGKILL)
     wait_for_epoch(job, 2)
     assert "psserver has ended with exit code 137, and is started again in 1 s" in job.log("server-1")
 
+    note("job", "`scontrol requeue`")
     slurm.command("scontrol", "requeue", job.id)
     job.wait_for_requeue()
     wait_for_epoch(job, 4)
 
-    _, pid = process(slurm, job, "softmax_mnist.py")
+    node, pid = process(slurm, job, "softmax_mnist.py")
+    note(f"a worker on {node}", "`kill -9`")
     os.kill(pid, signal.SIGKILL)
     wait_for_epoch(job, 5)
 
     lost = job.nodes[1]
+    note(lost, "loses its power")
     slurm.machines[lost].kill()
     job.wait_for_requeue()
+    note("job", f"is pending again: Slurm has noticed the loss of {lost}")
     assert job.wait_until_over(120) == "COMPLETED"
+    note("job", f"COMPLETED, exit code {job.field('ExitCode')}, on {', '.join(job.nodes)}")
+    print("", table(done, job.output, job.folder), sep="\n")
+
     assert lost not in job.nodes
-    assert job.field("Restarts") == "2"
-    assert job.field("ExitCode") == "0:0"
+    assert (job.field("Restarts"), job.field("ExitCode")) == ("2", "0:0")
     found = epochs(job)
     assert list(found) == list(range(1, EPOCHS + 1))
     assert found[EPOCHS] == pytest.approx(COST, abs=0.01)
