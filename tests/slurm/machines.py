@@ -1,6 +1,6 @@
-"""Machines of a test: namespaces of this one, each with a network interface, a host name, processes and /dev/shm of its own.
+"""Machines of a test: namespaces of this one, each with its network interface, host name, processes and /dev/shm.
 
-A killed machine is one that has lost its power: no process of it is left, and nobody is told. All have the same files.
+A killed machine has lost its power: no process of it is left, and no connection is closed. All have the same files.
 Needs root. Nothing outlives the process that starts them.
 """
 
@@ -79,7 +79,7 @@ class Machine:
         return ended.stdout
 
     def processes(self) -> dict[int, str]:
-        """The living processes but process 1: command lines by process id outside. None of a machine that was killed."""
+        """The living processes but process 1: command lines by process id outside. A killed machine has none."""
         if self._popen.poll() is not None:
             return {}
         found = {}

@@ -1,8 +1,10 @@
 """Programs that deploy/slurm/train.sbatch trains on a real Slurm cluster, and what Slurm does to them."""
 
+import json
 import os
 import re
 import signal
+import sys
 from datetime import datetime
 
 import pytest
@@ -70,7 +72,7 @@ def test_a_program_trains_to_its_end_while_processes_and_a_node_are_killed_and_t
     note("job", f"is pending again: Slurm has noticed the loss of {lost}")
     assert job.wait_until_over(120) == "COMPLETED"
     note("job", f"COMPLETED, exit code {job.field('ExitCode')}, on {', '.join(job.nodes)}")
-    print("", table(done, job.output, job.folder), sep="\n")
+    sys.stdout.write(f"\n{table(done, job.output, job.folder)}\n")  # for docs/deploy.md: pytest --capture=no
 
     assert lost not in job.nodes
     assert (job.field("Restarts"), job.field("ExitCode")) == ("2", "0:0")
@@ -125,3 +127,22 @@ def test_a_preempted_job_and_one_at_its_time_limit_is_requeued_and_goes_on(cause
     assert job.wait_until_over(60) == "COMPLETED"
     assert job.field("Restarts") == "1"
     assert list(epochs(job)) == [1, 2, 3]
+
+
+def test_a_worker_of_another_slurm_job_takes_part_and_a_login_node_sees_the_status(slurm):
+    job = Job(slurm, "shared", SOFTMAX, "--epochs", "1000", options=("--nodes=2", "--ntasks=2"), SHARDS="2")
+    wait_for_epoch(job, 1)
+    servers, credentials = f"file:{job.folder}/servers", job.folder / "credentials"
+    assert credentials.stat().st_mode & 0o777 == 0o700
+    access = f"--tls-ca {credentials}/ca.crt --token-file {credentials}/worker.token"
+    guest = f"psworker run --servers {servers} {access} --name guest {SOFTMAX} --epochs 1000"
+    number = slurm.command("sbatch", "--parsable", "--output=guest.out", f"--wrap={guest}").strip()
+
+    def workers():
+        status = slurm.command("psserver", "status", servers, "--json", *access.split())
+        return {worker["name"]: worker["steps"] for worker in json.loads(status)["workers"]}
+
+    job.wait_for("steps of the guest", lambda: workers().get("guest", 0) > 0)
+    assert workers().keys() == {"worker-0", "worker-1", "guest"}
+    slurm.command("scancel", number, job.id)
+    assert job.wait_until_over() == "CANCELLED"

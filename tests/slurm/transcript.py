@@ -31,7 +31,7 @@ def events(log: Path, day: datetime, who: str = "") -> Iterable[Event]:
 
 
 def table(done: list[Event], output: Path, run: Path) -> str:
-    """All events in the order of time: of shard 0, of the starts of other processes, and `done`; in seconds from the first."""
+    """Events of shard 0, starts of other processes, and what was done, in order; seconds since the first of `done`."""
     found = [*done, *events(output, done[0].at, "job")]
     for log in sorted((run / "logs").glob("*.log")):
         found += [event for event in events(log, done[0].at) if log.stem == "server-0" or "start" in event.what]
