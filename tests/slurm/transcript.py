@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 #: Of servers, with notes that `psserver.core.events` words; and of deploy/slurm/train.sbatch.
 _SERVER = re.compile(r"(\S+ \S+) \w+ shard \d+ (?:step \d+ )?psserver\.runtime\.(?:event_log|persistence): (.*)")
-_SCRIPT = re.compile(r"(\d\d:\d\d:\d\d) (.*)")
+_SCRIPT = re.compile(r"(\d\d:\d\d:\d\d\.\d+) (.*)")
 
 
 class Event(NamedTuple):
@@ -26,7 +26,7 @@ def events(log: Path, day: datetime, who: str = "") -> Iterable[Event]:
             yield Event(datetime.fromisoformat(found[1]), who or log.stem, found[2])
         elif found := _SCRIPT.match(line):
             yield Event(
-                datetime.combine(day, datetime.strptime(found[1], "%H:%M:%S").time()), who or log.stem, found[2]
+                datetime.combine(day, datetime.strptime(found[1], "%H:%M:%S.%f").time()), who or log.stem, found[2]
             )
 
 
