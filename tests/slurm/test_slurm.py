@@ -139,8 +139,7 @@ def test_a_worker_of_another_slurm_job_takes_part_and_a_login_node_sees_the_stat
     number = slurm.command("sbatch", "--parsable", "--output=guest.out", f"--wrap={guest}").strip()
 
     def workers():
-        addresses = ",".join((job.folder / "servers").read_text().split())
-        status = slurm.command("psserver", "status", addresses, "--json", *access.split())
+        status = slurm.command("psserver", "status", servers, "--json", *access.split())
         return {worker["name"]: worker["steps"] for worker in json.loads(status)["workers"]}
 
     job.wait_for("steps of the guest", lambda: workers().get("guest", 0) > 0)
