@@ -19,6 +19,11 @@ _NOTES = {
 }
 Notes = Mapping[str, list[tuple]]
 
+#: The time, level and origin of a line of a worker, or of one about addresses.
+_PREFIX = re.compile(
+    r"^\d{4}-\S+ \S+ [A-Z]+ (?:worker|shard) \S+ (?:step \d+ )?(?:psworker\.[\w.]+|pswire\.shard_addresses): "
+)
+
 
 class Event(NamedTuple):
     """An event `what` of process `who` at a time, in seconds since 1970."""
@@ -62,16 +67,18 @@ def _value(text: str) -> str | int | float:
 def table(story: Iterable[Event], start: float, shard_0: str) -> str:
     """Events of shard 0, which that process is, and other lines of workers in order, in seconds since `start`.
 
-    Without lines of the training program that repeat events, the name of the only queue, and advice.
+    Without lines that repeat others, the name of the only queue, and advice.
     """
     rows = []
     for at, who, text in sorted(story, key=lambda event: event.at):
         note = re.search(r" psserver\.runtime\.(?:event_log|executor|clock|persistence): (.*)", text)
         if note and (who == shard_0 or " starts from " in text):
             text = note[1]
-        elif re.match(r"epoch +\d+: |psserver: |.* psserver\.", text):
+        elif re.match(
+            r"epoch +\d+: |psserver: |.* psserver\.|.* pswire\.shard_addresses: the servers' addresses stay", text
+        ):
             continue
-        text = re.sub(r"^\d{4}-\S+ \S+ [A-Z]+ worker \S+ (?:step \d+ )?psworker\.[\w.]+: ", "", text)
+        text = _PREFIX.sub("", text)
         text = re.sub(r" of queue '[^']*'|; is it running\?.*|(?:worker )?'(worker-\d+)'", r"\1", text)
         rows.append(f"| {at - start:.1f} | {who} | {text.removeprefix(who).lstrip(': ')} |")
     return "\n".join(["| seconds | process | event |", "| ---: | --- | --- |", *rows])

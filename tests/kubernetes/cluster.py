@@ -39,7 +39,7 @@ TO_TRAIN, TO_COME_BACK, TO_END = 120.0, 90.0, 300.0  # timeouts, seconds
 #: Expected of examples/softmax_mnist.py with default arguments, as in one process.
 EPOCHS, EXAMPLES, COST, ACCURACY = 10, 55_000, 0.3924, 0.873
 
-SERVERS = "ps-0.ps:7070,ps-1.ps:7070"
+SERVERS = "dns:///ps:7070"
 
 #: An overlay as a user has it.
 OVERLAY = f"""

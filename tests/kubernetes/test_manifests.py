@@ -100,13 +100,16 @@ def test_the_program_of_the_workers_is_in_the_folder_in_which_they_start(rendere
         assert pod.container["args"][0] in program.texts
 
 
-def test_shards_are_numbered_by_their_pods_and_everyone_finds_all_of_them_in_order(rendered):
+def test_shards_are_numbered_by_their_pods_and_found_by_the_name_of_the_headless_service(rendered):
     servers = server_pods(rendered)
     found = [environment(pod, rendered) for pod in servers]
     assert [one["PSSERVER_SHARD"] for one in found] == [f"{index}/{len(servers)}" for index in range(len(servers))]
-    addresses = ",".join(f"{pod.hostname}.{pod.subdomain}:7070" for pod in servers)
-    assert {one["PSSERVER_HTTP_SERVERS"] for one in found} == {addresses}
-    assert {environment(pod, rendered)["PSWORKER_SERVERS"] for pod in worker_pods(rendered)} == {addresses}
+    [service] = rendered.all("Service")
+    [port] = [one["port"] for one in service["spec"]["ports"] if one["name"] == "grpc"]
+    name = f"dns:///{service['metadata']['name']}:{port}"
+    assert (service["spec"]["clusterIP"], service["spec"]["publishNotReadyAddresses"]) == ("None", True)
+    assert {one["PSSERVER_HTTP_SERVERS"] for one in found} == {name}
+    assert {environment(pod, rendered)["PSWORKER_SERVERS"] for pod in worker_pods(rendered)} == {name}
 
 
 def test_workers_have_the_name_of_their_index_the_job_of_their_controller_and_as_many_threads_as_cores(rendered):
@@ -247,10 +250,11 @@ def test_every_file_that_an_option_names_is_in_a_secret_of_the_pod(folder):
         assert named <= there
 
 
-def test_the_certificate_is_for_the_names_of_the_servers(folder):
+def test_the_certificate_is_for_the_name_by_which_the_servers_are_found(folder):
     rendered = manifests.render(folder / "tls")
     [certs] = [command for command in manifests.credential_commands() if command[1] == "certs"]
-    assert certs[certs.index("--hosts") + 1] == ",".join(f"{pod.hostname}.ps" for pod in server_pods(rendered))
+    found = environment(worker_pods(rendered)[0], rendered)["PSWORKER_SERVERS"]
+    assert certs[certs.index("--hosts") + 1] == found.removeprefix("dns:///").partition(":")[0] == "ps"
 
 
 # --- the end of workers -----------------------------------------------------------------------------------------------
