@@ -38,6 +38,17 @@ def server_environment(options: Mapping[str, str]) -> dict[str, str]:
     return {f"PSSERVER_{name.upper()}": value for name, value in options.items()}
 
 
+def paramserver_environment() -> dict[str, str]:
+    """The environment variables of paramserver that this process has, for processes on other machines."""
+    ours = ("PSSERVER_", "PSWORKER_", "PARAMSERVER_")
+    return {name: value for name, value in os.environ.items() if name.startswith(ours)}
+
+
+def submitted_to_ray() -> bool:
+    """Whether this process is the entrypoint of `ray job submit`, whose nodes have the folder that was submitted."""
+    return bool(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR"))
+
+
 def data_dir() -> str | None:
     """The user's folder of datasets, `$PARAMSERVER_DATA`; None when it is unset or empty."""
     return os.environ.get("PARAMSERVER_DATA") or None

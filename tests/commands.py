@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 BOUND = 30.0  # seconds that no wait comes near to
@@ -33,12 +34,17 @@ def free_address() -> str:
 
 
 class Command:
-    """`python ARGUMENTS` in a process of its own; its output is in files at `path` with the endings .out and .err."""
+    """`python ARGUMENTS` in a process of its own; its output is in files at `path` with the endings .out and .err.
 
-    def __init__(self, path: Path, *arguments: str, folder: Path | None = None, env: dict[str, str]) -> None:
+    `within` is a command that runs another one, such as `ip netns exec NAMESPACE`, in its own process.
+    """
+
+    def __init__(
+        self, path: Path, *arguments: str, folder: Path | None = None, env: dict[str, str], within: Sequence[str] = ()
+    ) -> None:
         self._out, self._err = path.with_suffix(".out"), path.with_suffix(".err")
         with self._out.open("wb") as out, self._err.open("wb") as err:
-            command = [sys.executable, *arguments]
+            command = [*within, sys.executable, *arguments]
             files = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
             self.popen = subprocess.Popen(command, cwd=folder, env=env, start_new_session=True, **files)
 

@@ -53,11 +53,10 @@ class LocalTokens:
 def local_tokens(server_tokens: bytes = b"") -> Iterator[LocalTokens]:
     """New tokens for the servers and workers of a cluster, which are removed at the end.
 
-    The servers also know those of `server_tokens`, the content of a token file. Raises `ConfigurationError` if the
+    The servers also know those of `server_tokens`, the content of a token file. Raises `ConfigurationError` if their
     folder cannot be used.
     """
-    folder, lock = _new_folder(_user_folder())
-    try:
+    with private_folder() as folder:
         tokens = LocalTokens(folder)
         if server_tokens:
             write_atomically(tokens.servers, server_tokens)
@@ -65,6 +64,17 @@ def local_tokens(server_tokens: bytes = b"") -> Iterator[LocalTokens]:
             token = add_token(tokens.servers, f"{folder.name}-{role}", role)
             write_atomically(tokens.token(role), f"{token}\n".encode())
         yield tokens
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """A new folder of this user alone, which is removed at the end; that of a killed process by the next one.
+
+    Raises `ConfigurationError` if the folder cannot be used.
+    """
+    folder, lock = _new_folder(_user_folder())
+    try:
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)

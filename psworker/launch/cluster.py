@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import partial
 
 from pswire.addresses import local_address, remote_address
@@ -64,7 +64,7 @@ _PAGE = re.compile(r"^psserver: monitor at (\S+)$", re.MULTILINE)
 #: The lines of a server that are not shown.
 _ROUTINE = re.compile(r"^psserver: .*\b(?:listening on|stopped at) ")
 #: The options of processes that are files of this machine.
-_FILES = {one.name for one in fields(Credentials)} | {"client_token_file"}
+_FILES = {"tls_ca", "tls_cert", "tls_key", "token_file"}
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Cluster:
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._processes: dict[str, JobProcess] = {}
         self._addresses: dict[str, str] = {}  # on which the servers that have answered listen, by name
-        self._servers: tuple[str, ...] = ()  # as this process reaches them
+        self._servers: tuple[str, ...] = ()  # as this process reaches them, now and after one has moved
         self._restarts = Restarts(job.restarts)
         self._folder: OpenRunFolder | None = None
         self._recorder: RunRecorder | None = None
@@ -159,7 +159,7 @@ class Cluster:
         job = self._job
         self._servers = self._machines.publish(self._server_addresses())
         if self._tokens is not None:
-            self._tokens.publish(self._servers)
+            self._tokens.publish(self._server_addresses())
         self._guarded(self._display.notice, self._servers_line())
         if job.http is not None:
             self._start(MONITOR)
@@ -205,13 +205,13 @@ class Cluster:
         return self._job.security.credentials(self._tokens, role)
 
     def _server_addresses(self) -> list[str]:
-        """The addresses on which the servers listen, in the order of their shards."""
-        return [self._addresses[name] for name in self._job.server_names]
+        """The addresses of all servers for processes of this machine, in the order of their shards."""
+        return [local_address(self._addresses[name]) for name in self._job.server_names]
 
     def _servers_line(self) -> str:
         """Where the servers are, for other commands; also for those of other machines if the servers listen there."""
-        remote = [remote_address(address) for address in self._server_addresses()]
-        local = [local_address(address) for address in self._server_addresses()]
+        local = self._server_addresses()
+        remote = [remote_address(self._addresses[name]) for name in self._job.server_names]
         others = "" if not all(remote) or remote == local else f"; from other machines: {','.join(remote)}"
         return f"psworker: servers at {','.join(local)} (psserver status, psworker run --servers){others}"
 
@@ -262,7 +262,7 @@ class Cluster:
         options = {**job.worker_options, "checkpoint_dir": folder, "summary_dir": folder, "progress": "off"}
         options |= _placed(asdict(self._credentials(Role.WORKER)), place) | job.log_options
         return Start(
-            job.worker_command(name, place.servers(self._servers), place.program(job.script)),
+            job.worker_command(name, place.servers(self._server_addresses()), place.program(job.script)),
             config.environment({**options, "resume": True, "name_key": self._name_key}),
             threads=job.threads,
             share=max(1, cores() // job.workers),

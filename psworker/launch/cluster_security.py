@@ -20,7 +20,8 @@ class ClusterSecurity:
     """Options of the servers, as `psserver serve` has them; files are "" if they are not given.
 
     The servers want tokens, which are made for the time of the cluster, unless it is `insecure`; those in `token_file`
-    are valid too. Raises `ConfigurationError` for files that do not belong together.
+    are valid too. `tls_name` is the host name in their certificate, "" for that of each address. Raises
+    `ConfigurationError` for files that do not belong together.
     """
 
     tls_cert: str = ""
@@ -29,6 +30,7 @@ class ClusterSecurity:
     client_certificates: str = "off"
     token_file: str = ""
     insecure: bool = False
+    tls_name: str = ""
 
     def __post_init__(self) -> None:
         """Check which files are given."""
@@ -72,4 +74,4 @@ class ClusterSecurity:
         """Credentials for the servers; where they ask for certificates of clients, the servers' own is shown."""
         own = (self.tls_cert, self.tls_key) if self.client_certificates == "required" else ("", "")
         token_file = "" if tokens is None else str(tokens.token(role))
-        return Credentials(self.tls_ca if self.tls_cert else "", *own, token_file)
+        return Credentials(self.tls_ca if self.tls_cert else "", *own, token_file, self.tls_name)

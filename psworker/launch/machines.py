@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, Self, TypeAlias
 
-from pswire.addresses import local_address
 from psworker.launch.job import child_environment
 from psworker.launch.processes import ParentPipe, Process, Stream
 
@@ -95,9 +94,9 @@ class Machines(Protocol):
         """
 
     def publish(self, addresses: Sequence[str]) -> tuple[str, ...]:
-        """Let all processes know on which addresses the servers listen, in the order of their shards.
+        """Let all processes know where the servers are, in the order of their shards: at first, and when one moves.
 
-        Returns the servers as this process reaches them, now and after the next call.
+        Returns the servers for clients in this process: their addresses, or a name by which a moved one is found.
         """
 
 
@@ -121,8 +120,8 @@ class ThisMachine:
         return Process(name, how.command, environment, self._parent, on_lines, on_end, how.held)
 
     def publish(self, addresses: Sequence[str]) -> tuple[str, ...]:
-        """The addresses by which this machine reaches the servers: a server keeps its address for the whole job."""
-        return tuple(map(local_address, addresses))
+        """The addresses: a server keeps its own for the whole job."""
+        return tuple(addresses)
 
 
 class _Here:

@@ -128,9 +128,7 @@ class Process:
 
     def describe_exit(self) -> str:
         """How it ended, as the end of a sentence that begins with its name."""
-        if self.code is not None and self.code < 0:
-            return f"was killed by {_SIGNAL_NAMES.get(-self.code, f'signal {-self.code}')}"
-        return f"ended with exit code {self.code}"
+        return describe_code(self.code)
 
     def _thread(self, target: Callable[..., None], *arguments: object) -> threading.Thread:
         thread = threading.Thread(target=target, args=arguments, name=f"{self.name} {target.__name__}", daemon=True)
@@ -154,6 +152,13 @@ class Process:
         for reader in self._readers:
             reader.join(DRAIN_TIMEOUT)
         self._on_end(self)
+
+
+def describe_code(code: int | None) -> str:
+    """The end of a process with this code, as the end of a sentence that begins with its name."""
+    if code is not None and code < 0:
+        return f"was killed by {_SIGNAL_NAMES.get(-code, f'signal {-code}')}"
+    return f"ended with exit code {code}"
 
 
 def _kill_group(group: int, number: signal.Signals) -> None:

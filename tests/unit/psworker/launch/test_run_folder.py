@@ -134,7 +134,7 @@ def test_options_of_servers_in_the_environment_are_for_the_run_folder_and_left_t
 ):
     (runs / "train.py").touch()
     jobs = []
-    monkeypatch.setattr(cluster, "Cluster", lambda job, display: jobs.append(job) or mock.MagicMock())
+    monkeypatch.setattr(cluster, "Cluster", lambda job, display, _: jobs.append(job) or mock.MagicMock())
     environment = {"PSSERVER_CHECKPOINT_EVERY": "7s", "PSSERVER_KEEP": "2", "PSSERVER_JOURNAL": "1"}
     for options in ([], ["--run-dir", "a"], ["--run-dir", "a", "--keep", "3"]):
         CliRunner().invoke(main, ["local", *options, "train.py"], env=environment)

@@ -1,0 +1,13 @@
+"""A job on a Ray cluster: each process is the child of an actor, which Ray places on a node."""
+
+from importlib.util import find_spec
+
+from pswire.errors import ConfigurationError
+
+
+def require_ray() -> None:
+    """Raise `ConfigurationError` unless Ray is installed."""
+    if find_spec("ray") is None:
+        raise ConfigurationError(
+            "Ray is not installed: python -m pip install 'paramserver[ray]', here and on all nodes of the cluster"
+        )

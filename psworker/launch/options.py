@@ -1,0 +1,234 @@
+"""Options of the commands that run training programs: of one worker, and of a whole cluster. Must not import numpy."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from pswire.errors import ConfigurationError
+from pswire.guard_option import guard_option
+from pswire.log_options import log_options
+from pswire.parsed_option import Parsed
+from pswire.specs.checkpoints import parse_checkpoint_every
+from pswire.specs.consistency import parse_consistency, parse_staleness
+from pswire.specs.encodings import ENCODINGS, parse_compression
+from pswire.system.host import refuse_windows
+from psworker import config
+from psworker.launch.http_option import HTTP_ADDRESS
+from psworker.launch.run_folder import RunFolder
+
+POSITIVE, SECONDS = click.IntRange(min=1), click.FloatRange(min=0, min_open=True)
+_ENCODING = click.Choice(["float32", *ENCODINGS])
+#: Arguments after the script are the script's; the environment variable of an option is `PSWORKER_` and its name.
+COMMAND = {"allow_interspersed_args": False, "auto_envvar_prefix": "PSWORKER"}
+option = partial(click.option, show_default=True, show_envvar=True)
+
+
+def field_option(name: str, text: str, **settings: Any) -> Callable[..., Any]:  # noqa: ANN401 - as `click.option` has them
+    """The option of a field of `StrategyConfig` or `WorkerConfig`, with its default."""
+    default = getattr(config.StrategyConfig if hasattr(config.StrategyConfig, name) else config.WorkerConfig, name)
+    flag = f"--{name.replace('_', '-')}"
+    flags = f"{flag}/--no-{flag[2:]}" if isinstance(default, bool) else flag
+    return option(flags, default=default, help=text, **settings)
+
+
+FILE = click.Path(dir_okay=False)
+
+
+def credential_option(name: str, text: str, default: str) -> Callable[..., Any]:
+    """The option of a file of `Credentials`."""
+    return option(f"--{name.replace('_', '-')}", type=FILE, show_default=default, help=text)
+
+
+_WORKER_OPTIONS = (
+    field_option("push_every", "Steps whose gradients are summed and pushed together.", type=POSITIVE, metavar="N"),
+    field_option("pull_every", "Steps after which fresh weights are pulled.", type=POSITIVE, metavar="M"),
+    field_option("overlap", "Continue computing with the previous weights while a push or pull is in progress."),
+    field_option(
+        "local_steps",
+        "Steps of the program's optimizer in the worker, whose sum is pushed as one gradient; 0: none.",
+        type=click.IntRange(min=0),
+        metavar="H",
+    ),
+    field_option(
+        "encoding", "The encoding of gradients and weights for transfer; servers keep float32.", type=_ENCODING
+    ),
+    option(
+        "--compress",
+        default="none",
+        type=Parsed("COMPRESSION", parse_compression),
+        help="The compression of gradients: none, int8 or topk:FRACTION. The residual is added to the next gradient.",
+    ),
+    field_option(
+        "shared_memory", "Share memory with servers on this host, so that tensors are not sent over the network."
+    ),
+)
+
+
+def server_option(name: str, text: str, **settings: Any) -> Callable[..., Any]:  # noqa: ANN401
+    """An option of `psserver serve`, with its environment variable."""
+    return option(f"--{name}", envvar=f"PSSERVER_{name.replace('-', '_').upper()}", help=text, **settings)
+
+
+def script_command(function: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of strategy and transfer, a script and its arguments; the value of --debug comes first."""
+    function = click.pass_obj(function)
+    arguments = click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+    script = click.argument("script", type=click.Path(exists=True, dir_okay=False))
+    for add in (arguments, script, *reversed(_WORKER_OPTIONS)):
+        function = add(function)
+    return function
+
+
+def worker_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Removes and returns the options of strategy and transfer; refuses strategies that cannot be combined."""
+    strategy = {field.name: options.pop(field.name) for field in fields(config.StrategyConfig)}
+    try:
+        config.StrategyConfig(**strategy)
+    except ConfigurationError as error:
+        raise click.BadParameter(str(error), param_hint="--local-steps") from None
+    return strategy | {name: options.pop(name) for name in ("encoding", "compress", "shared_memory")}
+
+
+def refuse_on_windows(what: str) -> None:
+    """End the command on Windows, with a line that says so."""
+    try:
+        refuse_windows(what)
+    except ConfigurationError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def run_folder(options: dict[str, Any]) -> RunFolder | None:
+    """Removes the options of the folder of a run, and returns it; refuses them without --run-dir.
+
+    Not those from the environment: servers read the same variables, and check them.
+    """
+    path = options.pop("run_dir")
+    values = {name: options.pop(name) for name in ("checkpoint_every", "keep", "journal", "resume")}
+    given = {name: value for name, value in values.items() if value}
+    if path is None:
+        source = click.get_current_context().get_parameter_source
+        for name in given:
+            if source(name) is not ParameterSource.ENVIRONMENT:
+                raise click.UsageError(f"--{name.replace('_', '-')} needs --run-dir, the folder of the run.")
+        return None
+    folder = RunFolder(Path(path), **given)
+    if folder.resume and not folder.has_checkpoints():
+        click.echo(f"psworker: nothing to resume in {folder.path}: the run starts anew", err=True)
+    return folder
+
+
+#: The options of a command that runs a cluster.
+_CLUSTER_OPTIONS = (
+    option("--workers", type=POSITIVE, metavar="N", default=2, help="Number of workers."),
+    option(
+        "--shards",
+        type=POSITIVE,
+        metavar="N",
+        default=1,
+        help="Server processes, among which the variables are divided.",
+    ),
+    option(
+        "--progress",
+        type=click.Choice(config.PROGRESS),
+        default="auto",
+        help="How to show progress on stderr: live tables, plain lines or off; "
+        "auto: live on a terminal, otherwise plain.",
+    ),
+    option("-q", "--quiet", is_flag=True, help="Show only the output of the program, and errors."),
+    log_options(None, "warning; with --quiet: error"),
+    server_option(
+        "tls-cert", "The certificate of the servers and its chain, in PEM.", type=FILE, show_default="no TLS"
+    ),
+    server_option("tls-key", "Its private key.", type=FILE, show_default="no TLS"),
+    server_option(
+        "tls-ca",
+        "The CA by which workers of this machine check the servers, and these the certificates of clients.",
+        type=FILE,
+        show_default="no TLS",
+    ),
+    server_option(
+        "client-certificates",
+        "Whether clients need a certificate; workers of this machine show that of the servers.",
+        type=click.Choice(["off", "required"]),
+        default="off",
+    ),
+    server_option(
+        "token-file",
+        "Tokens for workers of other machines and other users, as `psserver token` writes them; read at the start.",
+        type=FILE,
+        show_default="tokens of this user alone",
+    ),
+    server_option(
+        "insecure", "Servers without tokens; with --bind, also without TLS for other machines.", is_flag=True
+    ),
+    option(
+        "--consistency",
+        default="async",
+        type=Parsed("POLICY", parse_consistency),
+        envvar="PSSERVER_CONSISTENCY",
+        help="The consistency policy: async, bounded:S, or sync:N[,backup=B][,aggregate=A].",
+    ),
+    option(
+        "--staleness",
+        default="none",
+        type=Parsed("HANDLING", parse_staleness),
+        envvar="PSSERVER_STALENESS",
+        help="The handling of stale pushes: none, scale, delay-compensated[:L] or drop:T.",
+    ),
+    option(
+        "--restarts",
+        type=click.IntRange(min=0),
+        default=0,
+        metavar="N",
+        help="How often a process that fails or is killed is started again; a server only with --run-dir.",
+    ),
+    option(
+        "--run-dir",
+        type=click.Path(file_okay=False),
+        metavar="DIR",
+        help="Folder for the checkpoints of the servers, the logs of all processes, and what `psworker runs` and "
+        "`psworker plot` show; new or empty, unless --resume.",
+    ),
+    option(
+        "--checkpoint-every",
+        type=Parsed("INTERVAL", parse_checkpoint_every),
+        show_default="60s",
+        envvar="PSSERVER_CHECKPOINT_EVERY",
+        help="The interval between two checkpoints: 60s, 5m, 1h or 1000steps.",
+    ),
+    option(
+        "--keep",
+        type=POSITIVE,
+        metavar="N",
+        show_default="5",
+        envvar="PSSERVER_KEEP",
+        help="Number of checkpoints that are kept.",
+    ),
+    option(
+        "--journal",
+        is_flag=True,
+        envvar="PSSERVER_JOURNAL",
+        help="Write each push to disk before it is answered, so that none is ever lost.",
+    ),
+    option("--resume", is_flag=True, help="Continue the run in --run-dir where it stopped."),
+    guard_option(),
+    option(
+        "--http",
+        type=HTTP_ADDRESS,
+        show_default="no page; a free port without a value",
+        help="Show the job on a live page at this address (psserver monitor), whose URL is printed.",
+    ),
+)
+
+
+def cluster_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of a cluster, of its workers, a script and its arguments; the value of --debug comes first."""
+    function = script_command(function)
+    for add in reversed(_CLUSTER_OPTIONS):
+        function = add(function)
+    return function
