@@ -46,9 +46,23 @@ class PushRecord:
 
 
 class KillLoop:
-    """Two servers that keep their state in one folder, and workers; all are restarted with the commands they had."""
+    """Two servers that keep their state in one folder, and workers; all are restarted with the commands they had.
 
-    def __init__(self, commands, *, examples, epochs, workers=2, consistency="async", staleness="none", storage=()):
+    If servers are `moving`, each start is at another address, which workers find in a file.
+    """
+
+    def __init__(
+        self,
+        commands,
+        *,
+        examples,
+        epochs,
+        workers=2,
+        consistency="async",
+        staleness="none",
+        storage=(),
+        moving=False,
+    ):
         self.commands, self.folder = commands, commands.folder / "records"
         self.folder.mkdir()
         self.checkpoints = commands.folder / "checkpoints"
@@ -62,12 +76,14 @@ class KillLoop:
         self.settings = {"examples": examples, "batch": self.batch, "epochs": epochs, "first": self.first, "rate": RATE}
         self.settings |= {"processes": PROCESSES, "workers": names, "unit": self.unit, "folder": str(self.folder)}
         self._commands = {}
+        self._file = commands.folder / "servers" if moving else None
+        servers = f"file:{self._file}" if moving else ",".join(self.addresses)
         for shard, address in enumerate(self.addresses):
             serve = ["psserver", "serve", "--bind", address, "--shard", f"{shard}/{SHARDS}", "--lease", str(LEASE)]
             serve += ["--consistency", consistency, "--staleness", staleness, "--log-level", "info"]
             self._commands[f"server-{shard}"] = [*serve, "--checkpoint-dir", str(self.checkpoints), *storage]
         for name in names:
-            run = ["psworker", "run", "--servers", ",".join(self.addresses), "--name", name, "--timeout", str(BOUND)]
+            run = ["psworker", "run", "--servers", servers, "--name", name, "--timeout", str(BOUND)]
             run += ["--job", "kill-loop"]
             self._commands[name] = [*run, "--threads", "1", str(PROGRAM), json.dumps(self.settings)]
         self.servers, self.workers = list(self._commands)[:SHARDS], names
@@ -75,6 +91,13 @@ class KillLoop:
         self.ended: dict[str, list[Command]] = {name: [] for name in self._commands}  # that were killed
 
     def start(self, name: str) -> None:
+        if self._file is not None and name in self.servers:
+            shard = self.servers.index(name)
+            place = self._commands[name].index("--bind") + 1
+            self.addresses[shard] = self._commands[name][place] = free_address()
+            replaced = self._file.with_suffix(".new")
+            replaced.write_text("".join(f"{address}\n" for address in self.addresses))
+            replaced.replace(self._file)
         self.processes[name] = self.commands.start(*self._commands[name], OPENBLAS_NUM_THREADS="1")
 
     def begin(self) -> None:

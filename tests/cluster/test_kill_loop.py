@@ -50,6 +50,16 @@ def test_a_killed_server_and_a_killed_worker_lose_no_acknowledged_push_and_doubl
     assert sorted(job.costs()) == [1]
 
 
+@pytest.mark.slow
+def test_servers_that_are_killed_and_come_back_at_other_addresses_lose_and_double_nothing(commands):
+    job = KillLoop(commands, examples=8000, epochs=1, storage=JOURNAL, moving=True)
+    outcome = run(job, SEED, 6, [*job.servers, *job.servers, *job.workers])
+    outcome.check()
+    outcome.check_examples()
+    assert sorted(job.costs()) == [1]
+    assert sum(len(job.ended[name]) for name in job.servers) >= 3, "otherwise it tests nothing"
+
+
 def undisturbed_costs(job):
     """The costs of the epochs in one process without servers."""
     folder = job.commands.folder / "alone"
