@@ -91,7 +91,8 @@ def main(debug: bool) -> None:
     The status of the job:
       psserver status
 
-    They use 127.0.0.1:7070 by default, and other addresses as --bind, --servers and ADDRESSES.
+    They use 127.0.0.1:7070 by default, and other addresses as --bind, --servers and ADDRESSES; these two take names for
+    all servers as well (file:/path, dns:///name:port, dns+srv://name).
     """  # noqa: D301
 
 
@@ -208,7 +209,7 @@ _MEMORY = "80 % of the memory of the machine or its container"
     "--http-servers",
     type=Parsed("HOST:PORT,...", parse_servers),
     show_default="this one alone",
-    help="All servers of the job, in the order of their shards, for the live page.",
+    help="All servers of the job, in the order of their shards, or a name for them; for the live page.",
 )
 @option(
     "--client-token-file",

@@ -64,8 +64,8 @@ def main(context: click.Context, debug: bool) -> None:
     "--servers",
     default=DEFAULT_ADDRESS,
     metavar="HOST:PORT,...",
-    help="Addresses of all shards, in the order of the shards; unix:/path for a server on this machine; or file:/path, "
-    "a file with an address per line.",
+    help="Addresses of all shards, in the order of the shards; unix:/path for a server on this machine. Or a "
+    "name for all of them: file:/path, dns:///name:port or dns+srv://name.",
 )
 @option(
     "--name",
