@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.commands import BOUND, environment
+from tests.commands import environment
 from tests.slurm.machines import Machine, connect, reason_for_none
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = ROOT / "deploy" / "slurm" / "train.sbatch"
+
+BOUND = 90.0  # seconds that no wait comes near to: Slurm gives the processes of a job 20 s to end, for example
 
 #: `%n` is the name of a node. Jobs of `urgent` preempt those of `main`, which have 2 s to end and are requeued.
 SLURM_CONF = """
@@ -100,8 +102,8 @@ class SlurmCluster:
         commands = [text for machine in self.machines.values() for text in machine.processes().values()]
         return [text for text in commands if text.strip(" :") not in ("slurmctld -D -i", "slurmscriptd", "slurmd -D")]
 
-    def wait_for(self, what: str, good: Callable[[], bool], bound: float = BOUND) -> None:
-        end = time.monotonic() + bound
+    def wait_for(self, what: str, good: Callable[[], bool]) -> None:
+        end = time.monotonic() + BOUND
         while not good():
             assert time.monotonic() < end, f"no {what}: {self.describe()}"
             time.sleep(0.05)
@@ -143,13 +145,13 @@ class Job:
         log = self.folder / "logs" / f"{process}.log"
         return log.read_text() if log.exists() else ""
 
-    def wait_for(self, what: str, good: Callable[[], bool], bound: float = BOUND) -> None:
-        self._cluster.wait_for(what, good, bound)
+    def wait_for(self, what: str, good: Callable[[], bool]) -> None:
+        self._cluster.wait_for(what, good)
 
-    def wait_until_over(self, bound: float = BOUND) -> str:
+    def wait_until_over(self) -> str:
         """Its state when it has ended and its nodes are free."""
         over = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
-        self.wait_for(f"end of job {self.id}", lambda: self.state in over, bound)
+        self.wait_for(f"end of job {self.id}", lambda: self.state in over)
         return self.state
 
     def wait_for_requeue(self) -> None:
@@ -157,5 +159,5 @@ class Job:
 
         Nodes refuse a job that begins in the second in which it was requeued: its credential is revoked.
         """
-        self.wait_for(f"requeue of job {self.id}", lambda: self.state == "PENDING", 90)
+        self.wait_for(f"requeue of job {self.id}", lambda: self.state == "PENDING")
         self._cluster.command("scontrol", "update", f"JobId={self.id}", "StartTime=now+3")
