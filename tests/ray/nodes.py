@@ -135,10 +135,16 @@ class Nodes(ExitStack):
 
     def psworker(self, name: str, *arguments: str, folder: Path, **changes: str) -> Command:
         """`psworker ray ARGUMENTS`, on the head."""
+        return self.python(
+            name, "-P", "-m", "psworker", "ray", "--no-shared-memory", *arguments, folder=folder, **changes
+        )
+
+    def python(self, name: str, *arguments: str, folder: Path, **changes: str) -> Command:
+        """`python ARGUMENTS`, on the head."""
         changes |= {"RAY_ADDRESS": self.head}
         return Command(
             self._logs / name,
-            *("-P", "-m", "psworker", "ray", "--no-shared-memory", *arguments),
+            *arguments,
             folder=folder,
             env=environment(**self._settings, **changes),
             within=["ip", "netns", "exec", self._of(1)],

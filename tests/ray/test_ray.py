@@ -18,6 +18,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TLS = {"cert": "server.crt", "key": "server.key", "ca": "ca.crt"}
 SOFTMAX = str(EXAMPLES / "softmax_mnist.py")
+FROM_PYTHON = """
+import psworker.ray
+from pswire.errors import ConfigurationError
+print(psworker.ray.run("train.py", "a", "--b", workers=1, insecure=True, quiet=True, journal=False), flush=True)
+try:
+    psworker.ray.run("train.py", shard=2)
+except ConfigurationError as error:
+    print(error)
+"""
 #: Seconds that no wait for a line comes near to.
 BOUND = 90.0
 
@@ -114,6 +123,15 @@ def test_the_exit_code_is_that_of_a_program_that_fails(two_nodes, tmp_path):
     job = two_nodes.psworker("failing", "--insecure", "train.py", "7", folder=tmp_path)
     assert ended(job) == 7
     assert re.search(r"^Error: worker-[01] ended with exit code 7; the others were stopped$", "\n".join(job.err), re.M)
+
+
+def test_a_program_runs_from_python_and_wrong_options_are_errors(two_nodes, tmp_path):
+    (tmp_path / "train.py").write_text("import sys; print(sys.argv[1:]); sys.exit(7)")
+    (tmp_path / "start.py").write_text(FROM_PYTHON)
+    job = two_nodes.python("python", "start.py", folder=tmp_path)
+    assert ended(job) == 0, job.err
+    assert job.out[:2] == ["worker-0 | ['a', '--b']", "7"]
+    assert job.out[2].startswith("No such option '--shard'")
 
 
 def test_a_lost_shard_ends_the_job_if_there_is_no_run_folder(two_nodes, tmp_path):
