@@ -88,7 +88,8 @@ class RayProcess:
         except RayActorError as error:
             code = -(self._killed or signal.SIGKILL)
             if not self._killed:
-                self._lost = f"was lost with its actor{f' on node {self._node}' if self._node else ''}: {_line(error)}"
+                reason = str(error).strip().partition("\n")[0]  # then ids of Ray
+                self._lost = f"was lost with its actor{f' on node {self._node}' if self._node else ''}: {reason}"
         except (
             RayError,
             ParamServerError,
@@ -129,7 +130,7 @@ class RayProcess:
         begin, pause, answer = time.monotonic(), FIRST_NOTE, self._actor.arrive.remote()
         while not ray.wait([answer], timeout=pause)[0]:
             since = f"{time.monotonic() - begin:.0f} s"
-            self._write(f"psworker: pending for {since}: needs {self._cpus:g} CPUs of one node, and Ray has {room()}")
+            self._write(f"psworker: pending for {since}: needs {self._cpus:g} CPUs of a node, and Ray has {room()}")
             pause = min(2 * pause, LONGEST_PAUSE)
         arrival: Arrival = ray.get(answer)
         if arrival.version != (own := version("paramserver")):
