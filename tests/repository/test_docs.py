@@ -103,6 +103,7 @@ def test_every_link_on_a_page_leads_to_a_file_and_a_heading(page):
 
 #: The hosts that pages, docstrings and metadata may link to; a new one is added on purpose. yann.lecun.com: no https.
 HOSTS = {
+    "docs.ray.io",
     "creativecommons.org",
     "github.com",
     "keepachangelog.com",
