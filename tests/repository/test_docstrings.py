@@ -11,6 +11,7 @@ import textwrap
 import pytest
 
 import psworker as ps
+import psworker.ray  # pages name it; programs import it as a module
 from tests.repository.test_docs import PAGES
 
 #: What programs in docstrings and pages call these.
