@@ -1,10 +1,10 @@
 """The manifests of deploy/kubernetes as containers, under failures: `make kubernetes-test`.
 
-Runs the pods of the rendered manifests in a Docker engine, as pods.py, containers.py and controllers.py describe: first
-the overlay `small` until its Job is complete, then `tls` on all of MNIST, where a worker is preempted, the node of the
-chief and that of a server are lost, a worker is added and the other server is deleted; and checks that the Job is
-complete with nothing lost. Prints the events, and removes all that it has created, also after Ctrl-C and SIGTERM. The
-exit code is 0 if all checks pass, 1 if not, 2 without a Docker engine or kubectl.
+Runs the pods of the rendered manifests in a Docker engine, as pods.py, containers.py and controllers.py describe.
+First the overlay `small`, whose Job is deleted and made again, until it is complete. Then `tls` on all of MNIST: a
+worker is added, one is preempted, the nodes of the chief and of a server are lost, the other server is deleted, and the
+Job must be complete with nothing lost. Prints the events, and removes all that it has created, also after Ctrl-C and
+SIGTERM. The exit code is 0 if all checks pass, 1 if not, 2 without a Docker engine or kubectl.
 
 Environment variables: DOCKER_HOST; BASE_IMAGE and BUILD_NETWORK as in deploy/compose.yaml. Plain pytest does not run
 this file.
@@ -38,6 +38,8 @@ TO_TRAIN, TO_COME_BACK, TO_END = 120.0, 90.0, 300.0  # timeouts, seconds
 
 #: Expected of examples/softmax_mnist.py with default arguments, as in one process.
 EPOCHS, EXAMPLES, COST, ACCURACY = 10, 55_000, 0.3924, 0.873
+
+SIGNALS = signal.SIGINT, signal.SIGTERM
 
 SERVERS = "dns:///ps:7070"
 
@@ -81,6 +83,7 @@ def built() -> Iterator[Built]:
         images = Images(project, log)
         with ExitStack() as stack:
             stack.callback(images.remove)
+            stack.callback(ignore_signals)
             say("base image:", images.find_base())
             images.build_without_compose()
             images.build_upon(f"{project}:mnist", "deploy/kubernetes/Dockerfile", "datasets")
@@ -90,16 +93,24 @@ def built() -> Iterator[Built]:
         assert images.left() == []
 
 
+def ignore_signals() -> None:
+    """For the clean-up, which is short and must complete."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 @contextmanager
 def namespace(built: Built, overlay: str) -> Iterator[Namespace]:
     """A namespace with what an overlay renders. At the end nothing of it may be left."""
     state = built.folder / "state" / overlay
     found = Namespace(built.project, state, manifests.render(built.folder / overlay), built.images)
     try:
-        with found.network():
+        with ExitStack() as stack:
+            stack.enter_context(found.network())
+            stack.callback(ignore_signals)
             yield found
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in SIGNALS:
             signal.signal(number, signal.default_int_handler)
     assert found.left() == []
 
@@ -123,16 +134,22 @@ class Story:
 # --- small ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_small_overlay_trains_with_grpc_probes_and_its_servers_stay_until_they_are_deleted(built):
+def test_the_small_overlay_goes_on_when_its_job_is_made_again_and_its_servers_stay_until_they_are_deleted(built):
     act = Story()
     act("cluster", "`kubectl apply --kustomize small`")
     with namespace(built, "small") as small:
         servers, job = StatefulSet(small, "ps", act), Job(small, "train", act)
         servers.wait_until_started()
+        wait_for("an epoch", lambda: epochs_done(servers, job), TO_TRAIN, bool)
+        act("cluster", "`kubectl delete job train`, and `apply` again")
+        job.delete()
+        assert {ended.exit_code for _, ended in job.gone} == {143}
+        job = Job(small, "train", act)
         wait_for("the end of the Job", job.sync, TO_END, bool)
         assert (sorted(job.succeeded), job.failed, job.failures) == ([0, 1], False, 0)
-        [*_, (epoch, cost, examples)] = notes(servers.events())["epochs"]
-        assert (epoch, examples, cost) == (EPOCHS, EXAMPLES, pytest.approx(COST, abs=0.01))
+        epochs = notes(servers.events())["epochs"]
+        assert [(epoch, examples) for epoch, _, examples in epochs] == [(n + 1, EXAMPLES) for n in range(EPOCHS)]
+        assert epochs[-1][1] == pytest.approx(COST, abs=0.01)
         assert servers.ready() == [True]
         servers.take_away(0, lost=False)
         assert [(name, ended.exit_code) for name, ended in servers.gone] == [("ps-0", 0)]

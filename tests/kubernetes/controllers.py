@@ -95,6 +95,12 @@ class Job:
         self._end(index, one.lose() if lost else one.delete(), disrupted=True)
         self.sync()
 
+    def delete(self) -> None:
+        """Deletes the Job with its pods, as `kubectl delete job`."""
+        self._completions = 0
+        for index in list(self.pods):
+            self.gone.append((self.pods[index].pod.name, self.pods.pop(index).delete()))
+
     def _end(self, index: int, ended: Ended, *, disrupted: bool) -> None:
         one = self.pods.pop(index)
         self.gone.append((one.pod.name, ended))
