@@ -232,7 +232,8 @@ class Images:
         """Removes all images and containers of the build. Raises `Failed`."""
         _, run_in = made(text_of(self._log))
         if running := run_in & set(docker("ps", "--all", "--quiet").split()):
-            docker("rm", "--force", *running)
+            with suppress(Failed):  # the engine removes that of an interrupted build by itself, perhaps now
+                docker("rm", "--force", *running)
         if left := self.left():
             docker("image", "rm", "--force", *left)
 
