@@ -80,8 +80,11 @@ def commands(block):
 
 
 def ends_by_itself(block):
-    """Whether all commands are ours and work on this machine alone; a server is stopped after the block."""
-    ours = re.compile(r"(psworker|psserver|python examples/\S+)\b")
+    """Whether all commands are ours and work on this machine alone; a server is stopped after the block.
+
+    Those of Ray are run by `tests/ray`.
+    """
+    ours = re.compile(r"(psworker(?! ray)|psserver|python examples/\S+)\b")
     lines = map(shlex.join, commands(block))
     return not re.search(r"\bHOST\b|[|&>$]", block.text) and all(map(ours.match, lines))
 
@@ -126,6 +129,7 @@ def test_the_commands_of_a_page_that_need_no_container_and_no_other_host_succeed
 
 def test_blocks_of_commands_are_valid_for_the_shell_and_begin_with_known_programs():
     known = {"docker", "docker-compose", "make", "psserver", "psworker", "python", "python3"}
+    known |= {"mv", "printf", "ray", "sbatch", "tail"}
     for block in blocks("sh"):
         checked = subprocess.run(["bash", "-n"], input=block.text, capture_output=True, text=True, timeout=20)
         assert (checked.returncode, checked.stderr) == (0, ""), name(block)
