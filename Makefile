@@ -7,7 +7,7 @@ CLUSTER = command -v $(firstword $(COMPOSE)) > /dev/null || { echo "Docker with 
 	$(COMPOSE) --file deploy/compose.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all chaos fuzz mutants lint format docs screenshots protos locks bench clean compose-up compose-logs compose-down compose-test kubernetes-test
+.PHONY: help demo test test-slow test-all chaos fuzz mutants lint format docs screenshots protos locks bench clean compose-up compose-logs compose-down compose-test kubernetes-test slurm-test
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -96,6 +96,9 @@ compose-down: ## Stop it and remove its containers
 
 kubernetes-test: $(BIN)/.installed-dev ## Run the pods of deploy/kubernetes as containers, preempt and lose some; the Job must complete
 	$(BIN)/python -m pytest --capture=no -vv tests/kubernetes/cluster.py
+
+slurm-test: $(BIN)/.installed-dev ## Run jobs of Debian's Slurm on three nodes, kill some; nothing else may run (slurmctld slurmd slurm-client)
+	$(BIN)/python -m pytest --capture=no -vv tests/slurm/jobs.py
 
 compose-test: $(BIN)/.installed-dev ## Kill and disconnect parts of such a cluster, and all of it; the job must complete
 	$(BIN)/python -m pytest --capture=no -vv tests/compose/containers.py
