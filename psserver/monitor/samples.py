@@ -43,13 +43,14 @@ Earlier = Mapping[int, Sequence[Known]]
 
 def with_reports(earlier: Earlier, job: JobStatus, at: float) -> Earlier:
     """The reports of the last seconds, with those of this status; after counters went back only these."""
-    return {**earlier, **{one.shard: _with_report(earlier.get(one.shard, ()), one, at) for one in _reports(job)}}
+    present = [Known(one, at) for one in _reports(job)]
+    return {**earlier, **{one.report.shard: _with_report(earlier.get(one.report.shard, ()), one) for one in present}}
 
 
-def _with_report(earlier: Sequence[Known], report: StatusReport, at: float) -> Sequence[Known]:
-    if earlier and Interval(report, earlier, at).last().went_back():
+def _with_report(earlier: Sequence[Known], now: Known) -> Sequence[Known]:
+    if earlier and Interval(now, earlier[-1:]).went_back():
         earlier = ()
-    return [*[known for known in earlier if at - known.at < WINDOW], Known(report, at)]
+    return [*[known for known in earlier if now.at - known.at < WINDOW], now]
 
 
 def make_sample(job: JobStatus, time: float, at: float, earlier: Earlier) -> Json:
@@ -62,7 +63,7 @@ def make_sample(job: JobStatus, time: float, at: float, earlier: Earlier) -> Jso
         earlier: the reports of the shards before this status.
     """
     intervals = {
-        report.shard: Interval(report, earlier[report.shard], at) for report in _reports(job) if report.shard in earlier
+        one.shard: Interval(Known(one, at), earlier[one.shard]) for one in _reports(job) if one.shard in earlier
     }
     present = job.jobs[-1] if job.jobs else None
     parts = {(report.shard, variable.spec.name): variable for report in _reports(job) for variable in report.variables}
@@ -111,14 +112,13 @@ class Interval:
     What the earliest does not have yet, such as a worker that joined later, is compared with the first that has it.
     """
 
-    def __init__(self, report: StatusReport, earlier: Sequence[Known], at: float) -> None:
-        self._now, self._earlier, self._at = report, earlier, at
-        self._before = earlier[0].report
-        self._workers = {(one.name, one.incarnation): one for one in report.workers}
+    def __init__(self, now: Known, earlier: Sequence[Known]) -> None:
+        self._known, self._earlier = now, earlier
+        self._now, self._before = now.report, earlier[0].report
 
     def last(self) -> "Interval":
         """The time since the report before the present one."""
-        return Interval(self._now, self._earlier[-1:], self._at)
+        return Interval(self._known, self._earlier[-1:])
 
     def went_back(self) -> bool:
         """Whether counters of the shard are lower than they were."""
@@ -126,7 +126,7 @@ class Interval:
 
     def rate(self, difference: int, since: float | None = None) -> float | None:
         """A difference per second, from a moment on: that of the earliest report, if none is given."""
-        seconds = self._at - (self._earlier[0].at if since is None else since)
+        seconds = self._known.at - (self._earlier[0].at if since is None else since)
         return _short(difference / seconds) if seconds > 0 else None
 
     def steps(self) -> float | None:
@@ -147,7 +147,7 @@ class Interval:
     def worker(self, name: str, incarnation: int) -> "WorkerPushes | None":
         """The pushes of a worker; None if it was not there, or its counters went back."""
         key = name, incarnation
-        now, known = self._workers.get(key), next((one for one in self._earlier if key in one.workers), None)
+        now, known = self._known.workers.get(key), next((one for one in self._earlier if key in one.workers), None)
         if now is None or known is None:
             return None
         pushes, sums = now.steps - known.workers[key].steps, now.staleness_sum - known.workers[key].staleness_sum

@@ -95,6 +95,3 @@ class KeepSigns:
 
 
 Operation: TypeAlias = Fill | Copy | Scale | Axpy | Dot | Norm1 | MaxAbs | PseudoGradient | KeepSigns
-
-#: Operations with a result.
-REDUCTIONS = (Dot, Norm1, MaxAbs)

@@ -26,12 +26,15 @@ class LBFGS(Method):
 
     def direct(self, space: Space) -> float:
         """As `Method.direct`."""
-        self.multiply(space, POINT_GRADIENT)
-        (slope,) = space.run([Scale(DIRECTION, -1.0), Dot(DIRECTION, POINT_GRADIENT)])
+        product = self.multiply(space, POINT_GRADIENT)
+        (slope,) = space.run([*product, Scale(DIRECTION, -1.0), Dot(DIRECTION, POINT_GRADIENT)])
         return slope
 
-    def multiply(self, space: Space, vector: str) -> None:
-        """Make `DIRECTION` from a vector by the inverse Hessian: two loops over the pairs, with a message for each."""
+    def multiply(self, space: Space, vector: str) -> list[Operation]:
+        """Make `DIRECTION` from a vector by the inverse Hessian: two loops over the pairs, with a message for each.
+
+        Returns the operations that are left to do, which go with the caller's own.
+        """
         factors: list[float] = []
         pending: list[Operation] = [Copy(DIRECTION, vector)]
         for number, product in reversed(self._pairs):
@@ -42,7 +45,7 @@ class LBFGS(Method):
         for number, product in self._pairs:
             (dot,) = space.run([*pending, Dot(f"change-{number}", DIRECTION)])
             pending = [Axpy(DIRECTION, factors.pop() - dot / product, f"step-{number}")]
-        space.run(pending)
+        return pending
 
     def learn(self, space: Space) -> None:
         """As `Method.learn`; a step along which the gradient hardly changed is left out."""

@@ -49,8 +49,8 @@ class OWLQN(LBFGS):
 
     def direct(self, space: Space) -> float:
         """As `Method.direct`: no element goes up where the loss with the 1-norm increases."""
-        self.multiply(space, DESCENT)
-        (slope,) = space.run([KeepSigns(DIRECTION, DESCENT), Dot(DIRECTION, DESCENT)])
+        product = self.multiply(space, DESCENT)
+        (slope,) = space.run([*product, KeepSigns(DIRECTION, DESCENT), Dot(DIRECTION, DESCENT)])
         return -slope
 
     def search(self, space: Space, loss: float, slope: float, first: float, limit: int) -> LineSearch:
