@@ -223,6 +223,18 @@ class Shard:
         for member in self._members:
             member.must_join = True
 
+    def quarantines_as_in(self, other: "Shard") -> list[ms.Intervene]:
+        """The messages after which those workers are in quarantine that are in the other shard: an older or newer state."""
+        changes = []
+        for member in self._members:
+            known = other._members.get(member.name)
+            if known is not None and known.quarantined != member.quarantined:
+                by, _, reason = (known.quarantined or member.quarantined).partition(": ")
+                names = (member.name,)
+                quarantine, release = (names, ()) if known.quarantined else ((), names)
+                changes.append(ms.Intervene(by, reason, quarantine=quarantine, release=release))
+        return changes
+
     def resume(self, now: float) -> None:
         """Begin all leases anew: the shard's clock has another origin, or it was down."""
         self._members.resume(now)

@@ -374,11 +374,14 @@ class Executor:
         self._converter.shutdown()
 
     async def _restore(self, persistence: Persistence, message: Restore) -> Restored:
-        """Go back to a checkpoint, unless the shard follows this timeline already; waiting calls are to be repeated."""
+        """Go back to a checkpoint, unless the shard follows this timeline already; waiting calls are to be repeated.
+
+        Workers that are in quarantine stay so: their pushes would spoil the state before they are put into it again.
+        """
         if message.timeline > self.shard.timeline:
             async with self._guarded:  # no step is taken meanwhile
                 if message.timeline > self.shard.timeline:
-                    shard = await persistence.go_back(message, self._clock())
+                    before, shard = self.shard, await persistence.go_back(message, self._clock())
                     await self._tasks.wait()
                     for answer in self._waiting.values():
                         if not answer.done():
@@ -386,6 +389,8 @@ class Executor:
                     self._waiting.clear()
                     self.shard = persistence.shard = shard
                     persistence.begin()
+                    for change in shard.quarantines_as_in(before):
+                        self._complete(change, self._step(0, change, self._clock()))
         return await persistence.restored()
 
     def _check_answer_size(self, message: Request, most: int) -> None:

@@ -106,6 +106,38 @@ def test_all_shards_go_back_to_the_newest_checkpoint_from_before_a_step_and_work
         assert values(variables) == [4.0] * 6
 
 
+def checkpoint_of_another(addresses):
+    """The number of a checkpoint that follows a push of another worker."""
+    with worker(addresses, "good") as (session, its):
+        step(its)
+        return session.checkpoint()
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_going_back_leaves_quarantine_as_it_is_now(tmp_path, shards):
+    with job(shards=shards, checkpoint_dir=tmp_path) as (addresses, operator, session, bad):
+        step(bad)
+        before = session.checkpoint()
+        operator.quarantine("w0", "its disk: broken")
+        apart = checkpoint_of_another(addresses)
+        assert operator.roll_back(before) == before < apart
+        assert [step(bad) for _ in range(3)] == ["dropped"] * 3
+        assert values(bad) == [1.0] * 6
+        with StatusClient(addresses) as client:
+            (row,) = [one for one in client.ask(10).workers if one.name == "w0"]
+        assert row.drop_reason == "quarantine: me: its disk: broken"
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_going_back_to_a_time_of_quarantine_does_not_bring_it_back(tmp_path, shards):
+    with job(shards=shards, checkpoint_dir=tmp_path) as (addresses, operator, session, bad):
+        operator.quarantine("w0", "its disk: broken")
+        apart = checkpoint_of_another(addresses)
+        operator.release("w0", "repaired")
+        assert operator.roll_back(apart) == apart
+        assert [step(bad) for _ in range(2)] == ["dropped", "applied"], "the first has values that are given up"
+
+
 def test_the_command_puts_a_worker_into_quarantine_and_releases_it():
     with job() as (addresses, _, _, variables):
         arguments = ["quarantine", ",".join(addresses), "--worker", "w0"]
