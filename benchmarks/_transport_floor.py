@@ -14,7 +14,7 @@ import numpy as np
 from _push_pull import ELEMENTS, RATE, arrays
 
 from pswire import optimizers
-from pswire.channel import SERVER_OPTIONS, open_channel
+from pswire.network.channel import SERVER_OPTIONS, open_channel
 from pswire.optimizers import Step, numba_compiler, rule_for
 from pswire.system.host import keep_memory
 from pswire.tensors.transport import CHUNK

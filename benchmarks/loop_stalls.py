@@ -30,9 +30,9 @@ from psserver.config import ServerConfig
 from psserver.rpc.server import serve
 from psserver.runtime.interpreter import set_up_interpreter
 from pswire import messages as ms
-from pswire.channel import MEMBER_TOKEN, open_channel
 from pswire.codec import decode, encode
 from pswire.codec.messages import REQUESTS
+from pswire.network.channel import MEMBER_TOKEN, open_channel
 from pswire.optimizers import Adam
 from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.tensors.values import TensorSpec

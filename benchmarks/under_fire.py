@@ -30,9 +30,9 @@ import numpy as np
 from _attacks import ATTACKS, LARGE, LARGE_SIZE
 
 from pswire import optimizers
-from pswire.channel import check_health
 from pswire.errors import ParamServerError
 from pswire.messages import Declaration, Join, Status
+from pswire.network.channel import check_health
 from pswire.tensors.values import TensorSpec
 from psworker.client.client import Client
 from psworker.transport.grpc_transport import GrpcTransport

@@ -108,7 +108,8 @@ class StorageConfig(StorageOptions):
 class ServerConfig(StorageOptions):
     """How one server runs its shard: times in seconds, sizes in bytes. `psserver serve --help` explains each field.
 
-    By default it listens on a free port; the command has a default of its own (`pswire.addresses.DEFAULT_ADDRESS`).
+    By default it listens on a free port; the command has a default of its own: DEFAULT_ADDRESS of
+    `pswire.addresses`.
 
     `default_key` is their key without one in a token file (`job_key`), by default the same for servers of one process;
     None: that of this user, or one that everyone knows if they are `insecure`.

@@ -1,7 +1,7 @@
 """The errors of worker and server, as one tree.
 
 A message states what happened, to which variable or address, and what to do. `FAMILY` has each class by its name, which
-travels beside its status. `pswire.channel` converts gRPC errors.
+travels beside its status. `pswire.network.channel` converts gRPC errors.
 """
 
 from typing import ClassVar

@@ -14,8 +14,8 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
-from pswire.discovery import check_servers, parse_servers
 from pswire.errors import ConfigurationError
+from pswire.network.discovery import check_servers, parse_servers
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.specs.checkpoints import CheckpointEvery, EverySeconds, parse_checkpoint_every
 from pswire.specs.encodings import NONE, Compression, parse_compression, parse_encoding

@@ -2,7 +2,6 @@
 
 import re
 
-from pswire.job_status import ShardAnswer
 from pswire.messages import (
     Change,
     EpochReport,
@@ -15,6 +14,7 @@ from pswire.messages import (
     WorkerStatus,
 )
 from pswire.optimizers import Adam, GradientDescent, Momentum
+from pswire.status.job_status import ShardAnswer
 from pswire.tensors.values import Part, TensorSpec
 
 GRPC = {"tensor_transport": "gRPC"}

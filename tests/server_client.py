@@ -4,9 +4,9 @@ import queue
 
 import grpc
 
-from pswire.channel import error_from, member_metadata, open_channel
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.messages import Declaration, Join, Pull, Register, Sender, Status
+from pswire.network.channel import error_from, member_metadata, open_channel
 from pswire.optimizers import GradientDescent
 from pswire.security.credentials import NO_CREDENTIALS
 from pswire.tensors.frames import incoming

@@ -20,11 +20,11 @@ from psserver.storage.checkpoint_folders import found, shard_folder
 from psserver.storage.checkpoint_manifest import Manifest, read_manifest
 from psserver.storage.retention import prune
 from pswire.errors import DamagedFile, StorageError
-from pswire.fitted_table import Column, FittedTable, make_console
-from pswire.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.messages import StatusReport
-from pswire.shard_table import size
+from pswire.status.job_status import JobStatus, ShardAnswer, merge_reports
+from pswire.status.shard_table import size
 from pswire.tensors.values import DTYPES, Array, TensorSpec
+from pswire.terminal.fitted_table import Column, FittedTable, make_console
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

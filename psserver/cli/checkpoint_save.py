@@ -7,8 +7,8 @@ import click
 
 from pswire.errors import StorageError, TimedOut
 from pswire.messages import Cut, CutReport
+from pswire.network.shard_stubs import ShardStubs
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
-from pswire.shard_stubs import ShardStubs
 
 #: Seconds between two questions whether it is written, and between two lines about what it waits for.
 PAUSE, NOTE_EVERY = 0.1, 2.0

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from pswire.guard_actions import GuardActions
-from pswire.interventions import Interventions
+from pswire.guard.actions import GuardActions
 from pswire.security.credentials import Credentials
+from pswire.status.interventions import Interventions
 
 
 @contextmanager

@@ -7,11 +7,11 @@ import click
 
 from psserver.cli.status import plain
 from pswire.errors import ConfigurationError, Unavailable
-from pswire.fitted_table import Column, FittedTable, make_console
-from pswire.job_status import JobStatus
 from pswire.messages import Reset
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
-from pswire.status_client import StatusClient
+from pswire.status.job_status import JobStatus
+from pswire.status.status_client import StatusClient
+from pswire.terminal.fitted_table import Column, FittedTable, make_console
 
 _COLUMNS = (
     Column("job", lambda one: str(one.job.number), number=True),

@@ -35,20 +35,20 @@ from psserver.config import (
     parse_timeout,
 )
 from pswire.addresses import DEFAULT_ADDRESS, check_address, local_address
-from pswire.channel import check_health
-from pswire.command_group import InterruptibleGroup
-from pswire.discovery import parse_servers
 from pswire.errors import ParamServerError
-from pswire.guard_option import ACTING, guard_option
-from pswire.log_options import LogOptions, log_options
-from pswire.logs import identify, writes_json
-from pswire.parsed_option import Parsed
+from pswire.network.channel import check_health
+from pswire.network.discovery import parse_servers
 from pswire.security.credentials import Credentials
 from pswire.specs.checkpoints import JournalSync, parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.gradient_norm import parse_gradient_norm
 from pswire.system.host import refuse_windows
 from pswire.system.signals import end_at_once
+from pswire.terminal.command_group import InterruptibleGroup
+from pswire.terminal.guard_option import ACTING, guard_option
+from pswire.terminal.log_options import LogOptions, log_options
+from pswire.terminal.logs import identify, writes_json
+from pswire.terminal.parsed_option import Parsed
 
 log = logging.getLogger(__name__)
 

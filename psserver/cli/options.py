@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 import click
 
 from pswire.addresses import DEFAULT_ADDRESS, check_http_address
-from pswire.discovery import parse_servers
 from pswire.errors import ConfigurationError
-from pswire.parsed_option import Parsed
+from pswire.network.discovery import parse_servers
 from pswire.security.credentials import Credentials
 from pswire.specs.spec import check_number
+from pswire.terminal.parsed_option import Parsed
 
 #: An option whose help shows its default and its environment variable.
 option = partial(click.option, show_default=True, show_envvar=True)

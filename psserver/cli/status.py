@@ -13,17 +13,17 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.live import Live
 from rich.text import Text
 
-from pswire.bars import bar
 from pswire.errors import Unavailable
-from pswire.fitted_table import Column, FittedTable, make_console, printable
-from pswire.job_status import JobStatus
 from pswire.messages import QueueStatus
 from pswire.optimizers import UpdateSpec
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
-from pswire.shard_table import NONE, STATE_STYLES, shard_table, size
 from pswire.specs.schedules import Schedule
 from pswire.specs.spec import to_plain
-from pswire.status_client import StatusClient
+from pswire.status.job_status import JobStatus
+from pswire.status.shard_table import NONE, STATE_STYLES, shard_table, size
+from pswire.status.status_client import StatusClient
+from pswire.terminal.bars import bar
+from pswire.terminal.fitted_table import Column, FittedTable, make_console, printable
 
 #: Cells of a bar.
 _BAR_WIDTH = 12

@@ -224,7 +224,7 @@ class Shard:
             member.must_join = True
 
     def quarantines_as_in(self, other: "Shard") -> list[ms.Intervene]:
-        """The messages after which those workers are in quarantine that are in the other shard: an older or newer state."""
+        """The messages that put workers into quarantine, or release them, as the other state of this shard has them."""
         changes = []
         for member in self._members:
             known = other._members.get(member.name)

@@ -11,8 +11,8 @@ from psserver.monitor.json_text import array, encode_in_parts, joined
 from psserver.monitor.samples import Earlier, make_sample, with_reports
 from psserver.monitor.stream import SampleStream
 from pswire.guard import Guard
-from pswire.guard_actions import GuardActions
-from pswire.job_status import JobStatus
+from pswire.guard.actions import GuardActions
+from pswire.status.job_status import JobStatus
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import Any
 from psserver.monitor.json_text import encode
 from psserver.monitor.samples import percentiles
 from pswire.messages import EventReport, StatusReport
-from pswire.new_events import NewEvents
+from pswire.status.new_events import NewEvents
 
 #: Points of a history; of very many workers and variables fewer, so that all points have so many numbers at most.
 MAX_POINTS, MAX_NUMBERS = 1_000, 200_000

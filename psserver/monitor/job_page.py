@@ -16,9 +16,9 @@ from psserver.monitor.metrics import Exposition, FreshMetrics, job_metrics
 from pswire.addresses import is_local
 from pswire.errors import Unavailable
 from pswire.guard import Guard
-from pswire.guard_actions import GuardActions
-from pswire.job_status import JobStatus
+from pswire.guard.actions import GuardActions
 from pswire.security.exposure import check_exposure
+from pswire.status.job_status import JobStatus
 
 log = logging.getLogger(__name__)
 

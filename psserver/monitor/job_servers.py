@@ -6,13 +6,13 @@ from typing import Any
 
 import grpc
 
-from pswire.channel import error_from, open_channel
 from pswire.codec import encode
 from pswire.errors import ParamServerError, PermissionDenied, Unauthenticated, Unavailable
-from pswire.job_status import JobStatus
+from pswire.network.channel import error_from, open_channel
+from pswire.network.shard_numbers import BRIEF_STATUS
 from pswire.security.credentials import Credentials
-from pswire.shard_numbers import BRIEF_STATUS
-from pswire.status_client import StatusClient
+from pswire.status.job_status import JobStatus
+from pswire.status.status_client import StatusClient
 from pswire.tensors.transport import InlineSender
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 
@@ -21,7 +21,7 @@ TIMEOUT = 2.0
 
 
 class JobServers:
-    """The `servers` (`pswire.discovery.parse_servers`), and the monitor's own `credentials`.
+    """The `servers` (`pswire.network.discovery.parse_servers`), and the monitor's own `credentials`.
 
     `known_callers`: viewers without a token are refused also if the servers want none. Any thread may call.
     """

@@ -24,8 +24,8 @@ from prometheus_client.utils import floatToGoString
 
 from psserver.measurements import TRANSPORTS, Histogram, Measurements
 from pswire.guard.finding import KINDS
-from pswire.job_status import JobStatus
 from pswire.messages import StatusReport, StorageStatus, VariableStatus, WorkerStatus
+from pswire.status.job_status import JobStatus
 
 #: Values of the labels `worker` and `variable`, at most: live workers with the lowest numbers, the largest variables.
 MAX_LABELLED = 200

@@ -11,8 +11,8 @@ from types import ModuleType
 
 from psserver.measurements import Measurements
 from pswire.errors import ConfigurationError, Unavailable
-from pswire.job_status import JobStatus
 from pswire.messages import StatusReport
+from pswire.status.job_status import JobStatus
 
 #: The text, and its type.
 Exposition = tuple[bytes, str]

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from psserver.core.metrics import percentile
-from pswire.job_status import JobStatus, JobVariable, JobWorker, ShardAnswer
 from pswire.messages import StatusReport, VariableStatus
 from pswire.specs.spec import to_plain
+from pswire.status.job_status import JobStatus, JobVariable, JobWorker, ShardAnswer
 
 #: A matrix has so many cells at most: the workers that are live, and then the first variables.
 MAX_CELLS = 20_000

@@ -15,8 +15,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from pswire.channel import status_of
 from pswire.errors import ConfigurationError, ParamServerError, PermissionDenied, Unauthenticated
+from pswire.network.channel import status_of
 from pswire.security.private_files import stamp
 from pswire.security.token_files import Role, read_tokens
 

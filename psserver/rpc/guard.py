@@ -1,7 +1,7 @@
 """The end of calls: errors become gRPC statuses, and connections whose calls fail again and again are slowed down.
 
 A refusal costs the server about as much as a call. So a refused call of such a connection is answered after a pause,
-and counts meanwhile: gRPC lets a connection have only so many (`pswire.channel`).
+and counts meanwhile: gRPC lets a connection have only so many (`pswire.network.channel`).
 """
 
 import asyncio
@@ -16,8 +16,8 @@ import grpc.aio
 
 from psserver.measurements import Measurements
 from psserver.rpc.connections import disconnect
-from pswire.channel import status_of
 from pswire.errors import InternalError, ParamServerError
+from pswire.network.channel import status_of
 
 #: Refusals of a connection that are answered at once, and seconds by which each further one waits longer, up to a most.
 #: One refusal is forgotten each second.

@@ -16,8 +16,8 @@ from grpc.aio import ServicerContext
 from psserver.core.shard import Shard
 from psserver.rpc import access
 from pswire import messages as ms
-from pswire.channel import CALLED_SHARD, MEMBER_TOKEN
 from pswire.errors import InvalidMessage, Unauthenticated, Unavailable
+from pswire.network.channel import CALLED_SHARD, MEMBER_TOKEN
 from pswire.v1 import paramserver_pb2 as pb
 
 _MAC_BYTES = hashlib.sha256().digest_size

@@ -14,7 +14,7 @@ import grpc.aio
 
 from pswire.errors import Malformed, TimedOut, Unavailable
 
-#: Bytes of the largest message that gRPC accepts (`pswire.channel`): what an unfinished one may take.
+#: Bytes of the largest message that gRPC accepts (`pswire.network.channel`): what an unfinished one may take.
 LARGEST_MESSAGE = (4 << 20) + (64 << 10)
 
 #: Unfinished messages take the traffic's limit divided by this together, beside it; at least, and at most, so many.

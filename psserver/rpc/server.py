@@ -37,10 +37,10 @@ from psserver.runtime.executor import Executor
 from psserver.runtime.persistence import start_shard
 from psserver.storage.checkpoint_folders import lock_shard
 from pswire.addresses import check_address
-from pswire.channel import SERVER_OPTIONS
 from pswire.errors import ConfigurationError
-from pswire.logs import identify
 from pswire.messages import Status, StatusReport
+from pswire.network.channel import SERVER_OPTIONS
+from pswire.terminal.logs import identify
 from pswire.tracing.tracing import open_tracing
 
 log = logging.getLogger(__name__)

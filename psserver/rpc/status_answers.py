@@ -7,10 +7,10 @@ after they have asked, and the next one is made only after a pause in proportion
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from pswire.channel import MAX_MESSAGE
 from pswire.codec import encode
 from pswire.errors import Unavailable
 from pswire.messages import Answer, Status
+from pswire.network.channel import MAX_MESSAGE
 from pswire.tensors.transport import InlineSender
 from pswire.v1 import paramserver_pb2 as pb
 

@@ -20,10 +20,10 @@ import numpy as np
 from psserver.core.shard import Shard
 from psserver.core.state import MembershipState, MemberState, OrderState, ShardState, VariableArrays, VariableState
 from psserver.core.variables.array_tasks import run
-from pswire.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.messages import Place, Tick
 from pswire.placement import Partition, place_again
 from pswire.specs.consistency import parse_consistency, parse_staleness
+from pswire.status.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.tensors.values import Array, TensorSpec, whole_spec
 
 

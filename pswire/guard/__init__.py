@@ -1,7 +1,7 @@
 """The convergence guard: recognises the known failures of asynchronous training in the status of a job over time.
 
 Pure: whoever asks the shards for their status, a launcher or a monitor, passes each one on, with the time.
-docs/guard.md describes each failure; `pswire.guard_actions` acts on findings.
+docs/guard.md describes each failure; `pswire.guard.actions` acts on findings.
 """
 
 from pswire.guard.finding import KINDS, Finding

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pswire.guard.finding import Finding
 from pswire.guard.history import History, Moment, pushed
-from pswire.job_status import JobWorker
+from pswire.status.job_status import JobWorker
 
 #: Pushes that each of the others, or this worker, has made in the meantime at least; a part of the usual number.
 PUSHES, PART = 20, 0.05

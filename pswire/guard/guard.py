@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pswire.guard import data, momentum, rounding, staleness, worker
 from pswire.guard.finding import Finding
 from pswire.guard.history import History
-from pswire.job_status import JobStatus
+from pswire.status.job_status import JobStatus
 
 #: Seconds for which a finding must have lasted, by kind, and without evidence before it closes.
 OPENS_AFTER = {"staleness": 3.0, "momentum": 3.0, "worker": 0.0, "data": 0.0, "rounding": 5.0}

@@ -1,6 +1,6 @@
 """How a client proves who it is and checks who answers: the files of a CA, of its own certificate, and of a token.
 
-Standard library only; `pswire.channel` makes channels from them.
+Standard library only; `pswire.network.channel` makes channels from them.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from pswire import messages as ms
 from pswire.errors import ConfigurationError, ParamServerError, StateLost
-from pswire.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.limits import MAX_TEXT_LENGTH
 from pswire.optimizers import MovingAverage, UpdateSpec
 from pswire.specs.consistency import (
@@ -23,6 +22,7 @@ from pswire.specs.consistency import (
     parse_consistency,
     parse_staleness,
 )
+from pswire.status.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.tensors.values import Array
 from pswire.tracing.tracing import Tracing, current
 from psworker.client.error_feedback import GradientEncoder

@@ -19,13 +19,13 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from pswire.addresses import local_address, remote_address
-from pswire.channel import check_health
 from pswire.errors import ParamServerError
-from pswire.job_status import JobStatus
+from pswire.network.channel import check_health
 from pswire.security.credentials import Credentials
 from pswire.security.local_tokens import LocalTokens
 from pswire.security.token_files import Role
-from pswire.status_client import StatusClient
+from pswire.status.job_status import JobStatus
+from pswire.status.status_client import StatusClient
 from pswire.system.host import cores
 from psworker import config
 from psworker.launch.display.plain import Display

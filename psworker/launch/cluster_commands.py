@@ -14,7 +14,7 @@ import click
 
 from pswire.addresses import shard_addresses
 from pswire.errors import ConfigurationError, ParamServerError
-from pswire.log_options import LogOptions
+from pswire.terminal.log_options import LogOptions
 from psworker import config
 from psworker.launch.http_option import LocalCommand
 from psworker.launch.options import (

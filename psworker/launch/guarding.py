@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from pswire.guard import Finding
-from pswire.guard_actions import GuardActions
-from pswire.guard_option import ACTING
-from pswire.interventions import Interventions
-from pswire.job_status import JobStatus
+from pswire.guard.actions import GuardActions
 from pswire.security.credentials import Credentials
+from pswire.status.interventions import Interventions
+from pswire.status.job_status import JobStatus
+from pswire.terminal.guard_option import ACTING
 from psworker.launch.display.dashboard import Note
 
 #: The exit code of a job that the guard has stopped; seconds that its workers have then for their end.

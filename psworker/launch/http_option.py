@@ -4,7 +4,7 @@ import click
 
 from pswire.addresses import check_http_address
 from pswire.errors import ConfigurationError
-from pswire.parsed_option import Parsed
+from pswire.terminal.parsed_option import Parsed
 
 HTTP_ADDRESS = Parsed("[HOST:PORT]", check_http_address)
 

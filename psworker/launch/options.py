@@ -10,13 +10,13 @@ import click
 from click.core import ParameterSource
 
 from pswire.errors import ConfigurationError
-from pswire.guard_option import guard_option
-from pswire.log_options import log_options
-from pswire.parsed_option import Parsed
 from pswire.specs.checkpoints import parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.encodings import ENCODINGS, parse_compression
 from pswire.system.host import refuse_windows
+from pswire.terminal.guard_option import guard_option
+from pswire.terminal.log_options import log_options
+from pswire.terminal.parsed_option import Parsed
 from psworker import config
 from psworker.launch.http_option import HTTP_ADDRESS
 from psworker.launch.run_folder import RunFolder

@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Self
 
 from pswire.errors import ConfigurationError, DamagedFile
-from pswire.job_status import mean_staleness
+from pswire.status.job_status import mean_staleness
 from pswire.system.host import cores
 from pswire.v1.paramserver_pb2 import DESCRIPTOR
 from psworker.launch.job import Job

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pswire.job_status import JobStatus, JobWorker
 from pswire.messages import EventReport, QueueStatus
+from pswire.status.job_status import JobStatus, JobWorker
 
 #: Time constants, in seconds, of the moving averages of rates and of costs, which are of single batches.
 RATE_SMOOTHING, COST_SMOOTHING = 1.0, 0.5

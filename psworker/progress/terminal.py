@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TextIO
 
-from pswire.job_status import JobStatus
+from pswire.status.job_status import JobStatus
 from psworker import config
 from psworker.progress.progress import Progress
 from psworker.progress.text import step_line, summary_line

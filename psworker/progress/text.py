@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from pswire.job_status import mean_staleness
+from pswire.status.job_status import mean_staleness
 from psworker.progress.progress import Progress
 
 _SEPARATOR = " · "

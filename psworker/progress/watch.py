@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pswire.job_status import JobStatus
+from pswire.status.job_status import JobStatus
 from psworker.progress.progress import Progress, follow, starting
 
 #: Seconds that a request may take.

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pswire.errors import ConfigurationError
-from pswire.new_events import NewEvents
 from pswire.security.private_files import write_atomically
+from pswire.status.new_events import NewEvents
 from psworker.runs.json_lines import JsonLines
 
 if TYPE_CHECKING:  # numpy is not loaded for a list of runs
-    from pswire.job_status import JobStatus
     from pswire.messages import EventReport
+    from pswire.status.job_status import JobStatus
 
 NAME = "events.jsonl"
 #: Bytes of a file, above which its older half is left out; and characters of an event's text.

@@ -18,10 +18,10 @@ import numpy as np
 
 from pswire import optimizers
 from pswire.errors import ConfigurationError, DtypeMismatch, ShapeMismatch
-from pswire.logs import identify
 from pswire.messages import Assignment, EpochReport, QueueStatus, WorkerStatus
 from pswire.system.host import keep_memory, process_program
 from pswire.tensors.values import Array, IndexedSlices
+from pswire.terminal.logs import identify
 from pswire.tracing.tracing import open_tracing
 from psworker.autodiff import Tensor, no_grad
 from psworker.autodiff.ops.selection.indexing import checked_ids

@@ -4,9 +4,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from pswire.job_status import JobStatus, mean_staleness
 from pswire.optimizers import OptimizerSpec
 from pswire.specs.schedules import rate
+from pswire.status.job_status import JobStatus, mean_staleness
 from psworker.summaries.recorder import SHARE_OF_AGE, TRAINING
 
 #: Seconds between two requests for the status at least, over which a rate is shown at least, and for one request.

@@ -24,8 +24,8 @@ from urllib.parse import quote
 import numpy as np
 
 from pswire.errors import ConfigurationError
-from pswire.job_status import JobStatus
 from pswire.optimizers import UpdateSpec
+from pswire.status.job_status import JobStatus
 from psworker.autodiff.tensor import Tensor
 from psworker.client.client import Client
 from psworker.model.base_variable import BaseVariable

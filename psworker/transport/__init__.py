@@ -72,7 +72,7 @@ def open_transport(
     checkpoints: CheckpointConfig | None = None,
     worker: WorkerPart | None = None,
 ) -> Transport:
-    """A transport to these servers (`pswire.discovery.parse_servers`); without any, to a shard in this process.
+    """A transport to these servers (`pswire.network.discovery.parse_servers`); without any, to a shard in this process.
 
     Servers that are given by a name are found within `timeout` seconds, or `Unavailable` is raised. `credentials` are
     for connections to servers. With `shared_memory`, tensors go through shared memory where a server is on this host. A

@@ -20,12 +20,12 @@ import grpc
 import numpy as np
 
 from pswire import messages as ms
-from pswire.channel import error_from, member_metadata, open_channel, timeout_message
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import InternalError, Malformed, TimedOut, TooLarge, Unavailable
 from pswire.messages import Answer, Request
+from pswire.network.channel import error_from, member_metadata, open_channel, timeout_message
+from pswire.network.shard_addresses import ShardAddresses
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
-from pswire.shard_addresses import ShardAddresses
 from pswire.system.signals import add_cancel, deferred_signals, deferred_to_next_block, remove_cancel
 from pswire.tensors.frames import incoming
 from pswire.tensors.shared_memory import Region, bytes_needed
@@ -67,7 +67,7 @@ class GrpcTransport:
     its connection is replaced, and no other one.
 
     Args:
-        servers: as `pswire.discovery.parse_servers` returns them.
+        servers: as `pswire.network.discovery.parse_servers` returns them.
         credentials: of each connection.
         shared_memory: whether tensors go through shared memory where a server is on this host.
         timeout: seconds to find the servers' addresses, if they are given by a name.

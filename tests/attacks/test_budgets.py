@@ -11,8 +11,8 @@ from psserver.rpc.reception import LARGEST_MESSAGE, MIN_UNFINISHED
 from psserver.rpc.server import ServerThread
 from pswire import errors
 from pswire import messages as ms
-from pswire.channel import MEMBER_TOKEN
 from pswire.codec import encode
+from pswire.network.channel import MEMBER_TOKEN
 from pswire.specs.consistency import Synchronous
 from pswire.tensors.transport import InlineSender
 from tests.server_client import Client, Stream, frame_of, frames_of

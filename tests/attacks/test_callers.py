@@ -11,9 +11,9 @@ from psserver.config import ServerConfig
 from psserver.rpc import access
 from psserver.rpc.access import ROLES
 from psserver.rpc.server import ServerThread
-from pswire.channel import check_health
 from pswire.errors import Malformed, PermissionDenied, Unauthenticated
 from pswire.messages import Cut, Join, Pull, Reset, Status
+from pswire.network.channel import check_health
 from pswire.optimizers import GradientDescent
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.security.token_files import Role, add_token, remove_token

@@ -12,7 +12,7 @@ from psserver.rpc.deadline import Deadline
 from psserver.rpc.server import ServerThread
 from pswire import errors
 from pswire import messages as ms
-from pswire.channel import SERVER_OPTIONS, check_health
+from pswire.network.channel import SERVER_OPTIONS, check_health
 from pswire.v1 import paramserver_pb2 as pb
 from tests.server_client import Client, Stream, frame_of, frames_of
 

@@ -17,13 +17,13 @@ import psworker as ps
 from psserver.certificates import renew_certificates
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
-from pswire.channel import check_health
 from pswire.errors import ConfigurationError, Unauthenticated, Unavailable
 from pswire.messages import Status
+from pswire.network.channel import check_health
 from pswire.security.connection_check import handshake_problem
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.security.token_files import Role
-from pswire.status_client import StatusClient
+from pswire.status.status_client import StatusClient
 from psworker.client.client import Client as WorkerClient
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.server_client import TIMEOUT, Client

@@ -16,9 +16,9 @@ from psserver.cli import main as main_module
 from psserver.cli import status
 from psserver.cli.main import main
 from pswire.addresses import DEFAULT_ADDRESS
-from pswire.channel import member_metadata, open_channel
 from pswire.codec import encode
 from pswire.messages import Declaration, Gradient, Join, Pull, Push, Register, Sender
+from pswire.network.channel import member_metadata, open_channel
 from pswire.optimizers import GradientDescent
 from pswire.tensors.transport import InlineSender
 from pswire.tensors.values import TensorSpec

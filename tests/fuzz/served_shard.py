@@ -16,8 +16,8 @@ from psserver.rpc.identity import Identity
 from psserver.rpc.service import SERVICE_NAME, Service
 from psserver.rpc.transfer_memory import SharedMemory
 from psserver.runtime.executor import Executor
-from pswire.channel import MEMBER_TOKEN
 from pswire.errors import ParamServerError
+from pswire.network.channel import MEMBER_TOKEN
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.tensors.frames import incoming
 from pswire.v1 import paramserver_pb2 as pb

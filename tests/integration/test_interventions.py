@@ -11,8 +11,8 @@ import psworker as ps
 from psserver.cli.main import main
 from psserver.testing import serve
 from pswire.errors import InvalidMessage, StorageError
-from pswire.interventions import Interventions
-from pswire.status_client import StatusClient
+from pswire.status.interventions import Interventions
+from pswire.status.status_client import StatusClient
 
 SGD = ps.GradientDescent(1.0)
 
@@ -130,7 +130,7 @@ def test_going_back_leaves_quarantine_as_it_is_now(tmp_path, shards):
 
 @pytest.mark.parametrize("shards", [1, 2])
 def test_going_back_to_a_time_of_quarantine_does_not_bring_it_back(tmp_path, shards):
-    with job(shards=shards, checkpoint_dir=tmp_path) as (addresses, operator, session, bad):
+    with job(shards=shards, checkpoint_dir=tmp_path) as (addresses, operator, _, bad):
         operator.quarantine("w0", "its disk: broken")
         apart = checkpoint_of_another(addresses)
         operator.release("w0", "repaired")

@@ -14,7 +14,7 @@ from psserver.storage.checkpoint_folders import available
 from psserver.testing import serve
 from pswire.errors import InvalidMessage, TimedOut, Unavailable, Zombie
 from pswire.messages import Declaration, Leave, Push
-from pswire.status_client import StatusClient
+from pswire.status.status_client import StatusClient
 from pswire.tensors.values import TensorSpec
 from psworker import ops
 from psworker.client.retrying_calls import JobChoice

@@ -25,8 +25,8 @@ from psserver.core.shard import Shard
 from psserver.rpc.server import ServerThread
 from pswire import errors
 from pswire import messages as ms
-from pswire.channel import check_health
 from pswire.codec import encode, to_frame
+from pswire.network.channel import check_health
 from pswire.specs.consistency import Synchronous
 from pswire.tensors.shared_memory import Region
 from pswire.tensors.transport import CHUNK, InlineSender

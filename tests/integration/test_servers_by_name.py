@@ -10,11 +10,11 @@ from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from pswire import errors
 from pswire import messages as ms
-from pswire.discovery import look_up
-from pswire.interventions import Interventions
-from pswire.shard_addresses import ShardAddresses
-from pswire.shard_numbers import by_shard
-from pswire.status_client import StatusClient
+from pswire.network.discovery import look_up
+from pswire.network.shard_addresses import ShardAddresses
+from pswire.network.shard_numbers import by_shard
+from pswire.status.interventions import Interventions
+from pswire.status.status_client import StatusClient
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.commands import BOUND, free_address
 from tests.name_server import NameServer, Records

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from pswire.security.token_files import Role
-from pswire.status_client import StatusClient
+from pswire.status.status_client import StatusClient
 from tests.commands import BOUND, Command, environment, free_address
 from tests.observability.test_files import ALERTS, expressions
 from tests.tokens import token_credentials

@@ -18,8 +18,8 @@ import pytest
 
 import psworker
 from pswire import optimizers
-from pswire.channel import error_from, status_of
 from pswire.errors import FAMILY
+from pswire.network.channel import error_from, status_of
 from pswire.optimizers.adam import MomentsSpec
 from pswire.optimizers.element_wise import ElementWise
 from psworker.autodiff import ops

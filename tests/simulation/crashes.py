@@ -31,10 +31,10 @@ from psserver.storage.start import own_start, start_at
 from pswire import messages as ms
 from pswire import placement
 from pswire.errors import ParamServerError, TimedOut, Unavailable, WrongShard, Zombie
-from pswire.job_status import ShardAnswer, merge_reports
 from pswire.optimizers import GradientDescent, numba_compiler, rule_for
 from pswire.specs.checkpoints import EverySeconds, JournalSync
 from pswire.specs.consistency import parse_consistency, parse_staleness
+from pswire.status.job_status import ShardAnswer, merge_reports
 from psworker.client.client import Client
 from psworker.client.retrying_calls import JobChoice
 from psworker.transport import Future

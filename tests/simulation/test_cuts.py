@@ -2,8 +2,8 @@
 
 import pytest
 
-from pswire.job_status import ShardAnswer, merge_reports
 from pswire.messages import Tick
+from pswire.status.job_status import ShardAnswer, merge_reports
 from tests.shard_state import run_step
 from tests.simulation.cuts import elements, run, status
 from tests.simulation.test_unreliable_transport import seeds

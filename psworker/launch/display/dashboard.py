@@ -7,10 +7,10 @@ from typing import NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pswire.bars import bar, sparkline
-from pswire.fitted_table import Column, FittedTable, printable
 from pswire.messages import EventReport
-from pswire.shard_table import NONE, shard_table
+from pswire.status.shard_table import NONE, shard_table
+from pswire.terminal.bars import bar, sparkline
+from pswire.terminal.fitted_table import Column, FittedTable, printable
 from psworker.launch.display.colors import name_style, state_style
 from psworker.launch.display.rows import chosen, fitted_rows
 from psworker.progress.progress import Progress, WorkerProgress

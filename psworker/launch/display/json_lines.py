@@ -1,11 +1,11 @@
-"""The output of the launcher for programs: every line of stderr is a JSON object, as those of `pswire.logs`."""
+"""The output of the launcher for programs: every line of stderr is a JSON object, as in `pswire.terminal.logs`."""
 
 import json
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from pswire.logs import utc
+from pswire.terminal.logs import utc
 from psworker.launch.display.dashboard import Note
 from psworker.launch.display.plain import PLAIN_INTERVAL, Display
 from psworker.launch.processes import Stream

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from pswire.logs import shortened
+from pswire.terminal.logs import shortened
 from psworker.launch.display.dashboard import MOST_NOTES, Note, dashboard
 from psworker.launch.display.plain import Display
 from psworker.launch.processes import Stream

@@ -5,7 +5,7 @@ from typing import Any
 
 from psserver.config import parse_shard, parse_size
 from pswire.addresses import check_address, local_address
-from pswire.discovery import parse_servers
+from pswire.network.discovery import parse_servers
 from pswire.specs.checkpoints import parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.encodings import parse_compression, parse_encoding

@@ -13,12 +13,12 @@ from psserver.config import ServerConfig, StorageConfig, parse_shard, parse_size
 from psserver.rpc import server
 from psserver.rpc.server import ServerThread
 from pswire.errors import ConfigurationError
-from pswire.log_options import LogOptions
 from pswire.security.token_files import Role, add_token, read_tokens
 from pswire.specs.checkpoints import EverySteps, JournalSync
 from pswire.specs.consistency import Asynchronous, DropStalePushes, IgnoreStaleness, Synchronous
 from pswire.specs.gradient_norm import GradientNormLimit
 from pswire.system import host
+from pswire.terminal.log_options import LogOptions
 
 SIZES = {"0": 0, "512": 512, "1K": 1024, "8G": 8 * 1024**3, "1.5m": 1536 * 1024, " 2T ": 2 * 1024**4}
 TIMEOUTS = {"45": 45.0, " 0.5": 0.5, "off": None, "off ": None, "1e9": 1e9}

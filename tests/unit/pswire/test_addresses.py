@@ -6,7 +6,7 @@ import pytest
 
 from pswire import errors
 from pswire.addresses import check_address, local_address, remote_address, shard_addresses
-from pswire.channel import open_channel
+from pswire.network.channel import open_channel
 
 VALID = "127.0.0.1:0 0.0.0.0:65535 ps-0.svc.cluster.local:5000 my_host:1 [2001:db8::7:1]:80 [::]:0 unix:/run/ps/0.sock"
 UNFIT = """localhost :5000 localhost: localhost:http localhost:-1 localhost:65536 localhost:5000:5001 localhost:٣

@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from pswire.errors import ConfigurationError
-from pswire.log_options import LogOptions
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.specs.checkpoints import EverySeconds, EverySteps
 from pswire.specs.encodings import NONE, Int8, TopK, parse_compression
+from pswire.terminal.log_options import LogOptions
 from psworker.config import CheckpointConfig, StrategyConfig, WorkerConfig, environment, worker_config
 from psworker.launch import cli
 from psworker.launch.cli import main

@@ -10,10 +10,10 @@ import pytest
 
 from psserver.cli.status import job_line
 from pswire.errors import InvalidMessage
-from pswire.job_status import ShardAnswer, merge_reports
 from pswire.messages import LastPush, Push, Renew, StatusReport, WorkerStatus
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import DropStalePushes, IgnoreStaleness
+from pswire.status.job_status import ShardAnswer, merge_reports
 from psworker.client.client import Client
 from tests.shard_driver import declared
 from tests.shards_in_process import ShardsInProcess

@@ -10,10 +10,10 @@ import pytest
 from psserver.core import status
 from psserver.core.members import push_counts
 from psserver.core.status import ranges, upper_bound
-from pswire.job_status import ShardAnswer, merge_reports
 from pswire.messages import Gradient, Join, Pull, Push, Renew, Sender, Status
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency, parse_staleness
+from pswire.status.job_status import ShardAnswer, merge_reports
 from pswire.tensors.compression import to_16_bits
 from pswire.tensors.values import IndexedSlices
 from tests.shard_driver import A, B, ShardDriver, declared

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from psserver.measurements import Measurements
 from psserver.monitor.metrics import job_metrics, shard_metrics
 from pswire import messages as ms
-from pswire.job_status import ShardAnswer, merge_reports
+from pswire.status.job_status import ShardAnswer, merge_reports
 from pswire.tensors.values import TensorSpec
 
 WORKER = ms.WorkerStatus("w0", 1, 0, "live", 8, 2, 12, 0.5, 1, 9.0, dropped=3, cost=0.75, waited=1.5)

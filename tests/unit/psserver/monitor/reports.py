@@ -1,6 +1,5 @@
 """Reports of shards for tests of the monitor, with the fields that a test names."""
 
-from pswire.job_status import ShardAnswer, merge_reports
 from pswire.messages import (
     EventReport,
     Job,
@@ -15,6 +14,7 @@ from pswire.messages import (
     WorkerStatus,
 )
 from pswire.optimizers import GradientDescent
+from pswire.status.job_status import ShardAnswer, merge_reports
 from pswire.tensors.values import TensorSpec
 
 

@@ -13,9 +13,9 @@ from psserver.replay.pushes import Fate, Happening, PushObserver, PushReport
 from psserver.replay.summary import StopRule, Summary
 from psserver.replay.verification import verify
 from psserver.rpc.server import ServerThread
-from pswire.channel import member_metadata
 from pswire.codec import encode
 from pswire.messages import Assign, Assignment, Cut, Gradient, Outcome, Push, Renew, Sender, Tune
+from pswire.network.channel import member_metadata
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency
 from pswire.tensors.transport import InlineSender

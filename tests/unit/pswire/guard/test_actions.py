@@ -1,9 +1,9 @@
 """What is done about findings: nothing but a line, an end of the job, or going back and the remedy."""
 
-from pswire import guard_actions
 from pswire.errors import StorageError
 from pswire.guard import Finding
-from pswire.guard_actions import GuardActions
+from pswire.guard import actions as guard_actions
+from pswire.guard.actions import GuardActions
 from tests.unit.pswire.guard.jobs import job
 
 RATE = Finding("staleness", "error", "", "it rises", "try less", step=40, scale_learning_rate=0.25, harmed=True)

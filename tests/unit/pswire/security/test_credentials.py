@@ -2,8 +2,8 @@
 
 import pytest
 
-from pswire.channel import open_channel
 from pswire.errors import ConfigurationError
+from pswire.network.channel import open_channel
 from pswire.security.credentials import Credentials
 from pswire.security.exposure import check_exposure
 

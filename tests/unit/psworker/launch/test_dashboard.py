@@ -10,7 +10,6 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from pswire.job_status import ShardAnswer, merge_reports
 from pswire.messages import (
     EventReport,
     QueueSpec,
@@ -21,6 +20,7 @@ from pswire.messages import (
     Traffic,
     WorkerStatus,
 )
+from pswire.status.job_status import ShardAnswer, merge_reports
 from psworker.launch.display import colors
 from psworker.launch.display.choice import make_display
 from psworker.launch.display.dashboard import Note, dashboard

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from pswire.errors import ConfigurationError
-from pswire.job_status import JobStatus, JobWorker, merge_reports
 from pswire.messages import StatusReport, WorkerStatus
 from pswire.specs.checkpoints import EverySteps
 from pswire.specs.consistency import Synchronous
+from pswire.status.job_status import JobStatus, JobWorker, merge_reports
 from psworker.launch import run_recorder
 from psworker.launch.job import Job
 from psworker.launch.run_folder import RunFolder

@@ -12,8 +12,8 @@ from unittest import mock
 import pytest
 from rich.console import Console
 
-from pswire.job_status import JobWorker, ShardAnswer, merge_reports
 from pswire.messages import QueueSpec, QueueStatus, StatusReport, WorkerStatus
+from pswire.status.job_status import JobWorker, ShardAnswer, merge_reports
 from psworker.launch.display.choice import make_display
 from psworker.launch.display.dashboard import table
 from psworker.launch.display.plain import Display

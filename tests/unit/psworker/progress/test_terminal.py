@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="opens a termina
 LINE = """
 import logging, os, sys
 logging.basicConfig(format="log: %(message)s")
-from pswire.job_status import JobWorker
+from pswire.status.job_status import JobWorker
 from psworker.progress.progress import Progress, WorkerProgress
 from psworker.progress.terminal import StatusLine
 worker = WorkerProgress(JobWorker("worker-0", state="live", epoch=3), 1234.0, 0.4567)

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from pswire.job_status import JobVariable, JobWorker, ShardAnswer, merge_reports
 from pswire.optimizers import GradientDescent, Momentum, MovingAverage
 from pswire.specs.schedules import CosineDecay
+from pswire.status.job_status import JobVariable, JobWorker, ShardAnswer, merge_reports
 from pswire.tensors.values import TensorSpec
 from psworker.summaries import cluster
 from psworker.summaries.cluster import ClusterWatch, cluster_values

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from pswire.channel import error_from, open_channel
 from pswire.codec import decode, encode
 from pswire.errors import ParamServerError, WrongShard
 from pswire.messages import Status, StatusReport
+from pswire.network.channel import error_from, open_channel
 from pswire.security.credentials import Credentials
 from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from pswire import errors, shard_addresses
-from pswire.shard_addresses import ShardAddresses
+from pswire import errors
+from pswire.network import shard_addresses
+from pswire.network.shard_addresses import ShardAddresses
 
 BOUND = 30.0  # seconds that no look comes near to
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pswire.discovery import check_servers, in_order, is_name, look_up, tls_name
 from pswire.errors import ConfigurationError, ParamServerError, Unavailable
+from pswire.network.discovery import check_servers, in_order, is_name, look_up, tls_name
+from pswire.network.shard_numbers import ask_for_shards
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
-from pswire.shard_numbers import ask_for_shards
 
 logger = logging.getLogger(__name__)
 
@@ -24,9 +24,9 @@ class ShardAddresses:
     """The addresses of the shards, in their order. Any thread may call.
 
     Args:
-        servers: as `pswire.discovery.parse_servers` returns them. Addresses stay as they are; those behind a name are
-            found by `find`, and again after `look_again`. Behind a name without an order, each server is asked which
-            shard it has.
+        servers: as `pswire.network.discovery.parse_servers` returns them. Addresses stay as they are; those behind a
+            name are found by `find`, and again after `look_again`. Behind a name without an order, each server is
+            asked which shard it has.
         credentials: for connections to the servers.
         changed: called after an address that was known has changed, in another thread.
 

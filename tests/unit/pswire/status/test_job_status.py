@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from pswire.job_status import JobVariable, JobWorker, ShardAnswer, merge_reports
 from pswire.messages import Change, StatusReport, Totals, VariableStatus
 from pswire.optimizers import GradientDescent
+from pswire.status.job_status import JobVariable, JobWorker, ShardAnswer, merge_reports
 from pswire.tensors.values import Part, TensorSpec
 from tests.job_reports import two_shards, worker
 

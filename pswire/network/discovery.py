@@ -1,6 +1,6 @@
 """Names in place of the addresses of a job's servers: a file, a name in the DNS, or a service in the DNS.
 
-Each look is made once, here; `pswire.shard_addresses` repeats it. Makes no connections to servers.
+Each look is made once, here; `pswire.network.shard_addresses` repeats it. Makes no connections to servers.
 """
 
 import os

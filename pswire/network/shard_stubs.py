@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from pswire.channel import open_channel
 from pswire.errors import TimedOut, Unavailable
 from pswire.messages import Answer, Request
+from pswire.network.channel import open_channel
+from pswire.network.shard_addresses import ShardAddresses
+from pswire.network.unary_call import call
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
-from pswire.shard_addresses import ShardAddresses
-from pswire.unary_call import call
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 
 
@@ -16,7 +16,7 @@ class ShardStubs(ExitStack):
     """Connections to the servers of a job. A context manager, whose end cancels calls under way.
 
     Args:
-        servers: as `pswire.discovery.parse_servers` returns them.
+        servers: as `pswire.network.discovery.parse_servers` returns them.
         credentials: for the connections.
 
     Attributes:

@@ -3,7 +3,7 @@
 import pytest
 
 from pswire import errors
-from pswire.discovery import check_servers, is_name, look_up, parse_servers, tls_name
+from pswire.network.discovery import check_servers, is_name, look_up, parse_servers, tls_name
 
 INVALID = ["", " , ", "file:", "file://host/servers", "file:/run/\0", "a:1,file:/b", "a:1,b", "a:1, a:1"]
 INVALID += [

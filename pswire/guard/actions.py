@@ -9,7 +9,7 @@ from typing import Protocol
 
 from pswire.errors import ParamServerError
 from pswire.guard import Finding, Guard
-from pswire.job_status import JobStatus
+from pswire.status.job_status import JobStatus
 
 #: How often a job goes back, at most; then it is stopped.
 MAX_ROLLBACKS = 3
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Interventions(Protocol):
-    """`pswire.interventions.Interventions`."""
+    """`pswire.status.interventions.Interventions`."""
 
     def stop(self, reason: str) -> None:
         """End the training of all workers."""
@@ -46,7 +46,7 @@ class GuardActions:
     learning rate, or quarantine of the worker. Where that fails, and after `MAX_ROLLBACKS` times, the job is stopped.
 
     Args:
-        mode: one of `pswire.guard_option.MODES`, but "off".
+        mode: one of `pswire.terminal.guard_option.MODES`, but "off".
         interventions: for "stop" and "rollback".
         report: is called with each finding once, when it opens.
         note: is called with a line about each action.

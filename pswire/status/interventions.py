@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from pswire.errors import StorageError
 from pswire.messages import Intervene, Intervened, Restore, Restored
+from pswire.network.shard_stubs import ShardStubs
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
-from pswire.shard_stubs import ShardStubs
 
 #: Seconds for one call: a shard that goes back reads a checkpoint.
 TIMEOUT = 60.0

@@ -5,9 +5,9 @@ from typing import Any
 
 import grpc
 
-from pswire.channel import error_from
 from pswire.codec import decode, encode
 from pswire.messages import Answer, Request
+from pswire.network.channel import error_from
 from pswire.security.credentials import Credentials
 from pswire.tensors.transport import InlineReceiver, InlineSender
 

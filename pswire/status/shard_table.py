@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from pswire.fitted_table import Column, FittedTable
-from pswire.job_status import ShardAnswer
 from pswire.messages import StatusReport, StorageStatus
+from pswire.status.job_status import ShardAnswer
+from pswire.terminal.fitted_table import Column, FittedTable
 
 #: In place of what there is none of.
 NONE = "–"

@@ -9,8 +9,9 @@ import pytest
 from grpc._cython import cygrpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from pswire import channel, errors
-from pswire.channel import check_health, error_from, open_channel
+from pswire import errors
+from pswire.network import channel
+from pswire.network.channel import check_health, error_from, open_channel
 
 HEALTH = health_pb2.HealthCheckResponse
 
