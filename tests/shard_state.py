@@ -82,7 +82,7 @@ def slots_of(shard: Shard, name: str) -> dict[str, Array]:
 def restored(shard: Shard, new: Shard, now: float) -> list[Reply]:
     """Gives a new shard the state of another, by way of the text of a manifest; the replies to calls that waited."""
     state = shard.state()
-    copies = {one.spec.name: VariableArrays(one.value.copy(), _copies(one.slots)) for one in shard._store}
+    copies = {one.spec.name: VariableArrays(one.value.copy(), _copies(one.arrays.slots)) for one in shard._store}
     text = json.dumps(manifest.to_json(state))
     new.restore(manifest.from_json(json.loads(text), _copies(manifest.served_arrays(state))), copies, now)
     return [reply for ticket, message in shard.waiting() for reply in run_step(new, ticket, message, now)]

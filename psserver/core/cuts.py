@@ -27,7 +27,7 @@ from pswire.tensors.compression import Packed
 from pswire.tensors.values import DTYPES, Array, IndexedSlices
 
 #: A change that belongs to a cut, although it arrived after the snapshot.
-Late: TypeAlias = ms.Push | ms.Assign | ms.Tune | ms.Register
+Late: TypeAlias = ms.Push | ms.Assign | ms.Tune | ms.Register | ms.Compute
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +36,7 @@ class VariableCopy:
 
     source: Variable
     variable: Variable
+    vectors: dict[str, Array]  # of the source at the cut: they may be dropped before the copy is made
     copied: bool = False
 
     @classmethod
@@ -43,7 +44,9 @@ class VariableCopy:
         """A copy to be made."""
         value = np.empty(source.value.shape, source.value.dtype)
         slots = {name: np.empty(spec.shape, DTYPES[spec.dtype]) for name, spec in source.slot_specs.items()}
-        return cls(source, dataclasses.replace(source, value=value, slots=slots, copy=None))
+        vectors = {name: np.empty(value.shape, value.dtype) for name in source.vectors}
+        copy = dataclasses.replace(source, value=value, slots=slots, vectors=vectors, copy=None)
+        return cls(source, copy, source.vectors.copy())
 
     def start(self, result: StepResult) -> None:
         """Add the task that makes it, unless it was added before."""
@@ -54,13 +57,15 @@ class VariableCopy:
 
     @property
     def arrays(self) -> VariableArrays:
-        """Value and slots, once they are `copied`."""
-        return VariableArrays(self.variable.value, self.variable.slots)
+        """Value, slots and vectors, once they are `copied`."""
+        return self.variable.arrays
 
     def _run(self) -> None:
         np.copyto(self.variable.value, self.source.value)
         for name, slot in self.variable.slots.items():
             np.copyto(slot, self.source.slots[name])
+        for name, vector in self.variable.vectors.items():
+            np.copyto(vector, self.vectors[name])
         self.copied = True
 
 

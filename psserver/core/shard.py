@@ -29,7 +29,7 @@ from psserver.core.policies import policy_for
 from psserver.core.policies.gradient_norm import RejectLargeGradients
 from psserver.core.policies.policy import Policy, join_names
 from psserver.core.policies.update_order import UpdateOrder
-from psserver.core.state import ShardState, VariableArrays
+from psserver.core.state import Note, ShardState, VariableArrays
 from psserver.core.status import detail, worker_status
 from psserver.core.variables.array_tasks import StepResult, TasksPending
 from psserver.core.variables.element_checks import Inspection, Magnitudes, inspect, is_gradient
@@ -38,6 +38,7 @@ from psserver.core.variables.store import Store
 from psserver.core.variables.variable import Variable
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, StateLost, Unavailable, UnknownVariable, WrongShard
+from pswire.limits import MAX_NOTES
 from pswire.optimizers import UpdateSpec
 from pswire.specs.consistency import (
     Asynchronous,
@@ -115,6 +116,7 @@ class Shard:
         self._repeated = self._lost_pushes = 0
         self._next_samples = -math.inf  # a time; no part of the state, and decides nothing
         self._changes: list[ms.Change] = []
+        self._notes: dict[str, str] = {}
         self._explanations: tuple[Callable[[str], str], Callable[[str], str]] | None = None  # until the next change
         self._invariants = JobInvariants(shard, shards, identity)
         self._members = Membership(
@@ -183,6 +185,7 @@ class Shard:
             stopped=self._queues.stopped,
             max_gradient_norm=self._limit_text,
             clipped=pending.clipped,
+            notes=tuple([Note(*one) for one in self._notes.items()]),
         )
 
     @property
@@ -212,6 +215,7 @@ class Shard:
         self._queues.stopped = state.stopped
         self._jobs.restore(state.job, state.jobs)
         self._repeated, self._changes = state.repeated, list(state.changes)
+        self._notes = {one.task: one.text for one in state.notes}
         self.timeline, self._lost_pushes = state.timeline, state.lost_pushes
         self.cuts.number = self.cuts.completed = state.cut
         if self._update_order is not None and state.order is not None:
@@ -241,7 +245,7 @@ class Shard:
 
     def arrays(self) -> dict[str, VariableArrays]:
         """The arrays of all variables, in order; still this shard's."""
-        return {variable.spec.name: VariableArrays(variable.value, variable.slots) for variable in self._store}
+        return {variable.spec.name: variable.arrays for variable in self._store}
 
     @property
     def variables(self) -> Mapping[str, Variable]:
@@ -405,13 +409,17 @@ class Shard:
                 self._pending.add(PendingCall(ticket, message, member, allocator), result)
             case ms.Take():
                 self._take(ticket, message, member, now, result)
-            case ms.Assign() | ms.Tune() if repeated:
+            case ms.Assign() | ms.Tune() | ms.Compute() if repeated:
                 self._repeated += 1
+                if isinstance(message, ms.Compute):
+                    self._store.wait_for(message.names, result)  # its results may not be there yet
                 result.replies.append(ms.Reply(ticket, dataclasses.replace(member.answer, outcome=ms.Outcome.REPEATED)))
             case ms.Assign():
                 self._assign(PendingCall(ticket, message, member, allocator, None, magnitudes), result)
             case ms.Tune():
                 self._tune(ticket, message, member, result)
+            case ms.Compute():
+                self._compute(ticket, message, member, result)
             case ms.Register():
                 self._register(ticket, message, magnitudes, allocator, result)
             case ms.Renew():
@@ -474,6 +482,11 @@ class Shard:
             case ms.Tune():
                 repeated = is_repeated(member, message)
                 self._store.check_tune(message)
+            case ms.Compute():
+                repeated = is_repeated(member, message)
+                if not repeated:
+                    self._store.check_compute(message)
+                    self._check_note(message)
             case ms.Join():
                 self._invariants.check_join(message)
                 self._check_timeline(message)
@@ -806,6 +819,23 @@ class Shard:
         tuned = ms.Tuned(ms.Outcome.APPLIED, self.global_step)
         self._members.record(member, message.sequence, tuned)
         result.replies.append(ms.Reply(ticket, tuned))
+
+    def _check_note(self, message: ms.Compute) -> None:
+        if message.note and not message.task:
+            raise InvalidMessage("a note is kept for a task: name one")
+        if message.note and message.task not in self._notes and len(self._notes) >= MAX_NOTES:
+            raise InvalidMessage(f"task {message.task!r} is one too many: a shard keeps notes of {MAX_NOTES:,}")
+
+    def _compute(self, ticket: int, message: ms.Compute, member: Member, result: StepResult) -> None:
+        results = self._store.compute(message, result)
+        if message.note:
+            self._notes[message.task] = message.note
+        self._pending.abandon(member, result)  # a held push would settle an older number later
+        if message.cut < self.cuts.late_below:
+            self.cuts.keep_late(message)
+        computed = ms.Computed(ms.Outcome.APPLIED, results, self.global_step, self._notes.get(message.task, ""))
+        self._members.record(member, message.sequence, computed)
+        result.replies.append(ms.Reply(ticket, computed))
 
     def _note_change(self, by: str, names: Sequence[str], optimizer: UpdateSpec) -> None:
         named = tuple(names[:MAX_NAMED])

@@ -12,6 +12,7 @@ from pswire.messages import (
     Assigned,
     Change,
     ChangeId,
+    Computed,
     EpochReport,
     Job,
     JobReport,
@@ -41,6 +42,7 @@ class VariableState:
     optimizer: UpdateSpec | None = None
     initial: RowInitializer | None = None
     part: Part | None = None
+    vectors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,6 +87,7 @@ class MemberState:
     pushed: Pushed | None = None
     assigned: Assigned | None = None
     tuned: Tuned | None = None
+    computed: Computed | None = None
     last_push: LastPush | None = None
     barriers: int = 0
     clipped: int = 0
@@ -186,6 +189,14 @@ class VariableGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """A text that a task keeps on the shard (`pswire.messages.Compute`)."""
+
+    task: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class ShardState:
     """Everything that later answers of a shard depend on, besides arrays and pending calls.
 
@@ -223,3 +234,4 @@ class ShardState:
     stopped: str = ""
     max_gradient_norm: str = ""
     clipped: int = 0
+    notes: tuple[Note, ...] = ()

@@ -263,6 +263,9 @@ def _text(message: ms.Message, known: Collection[tuple[str, bool]], result: Step
             verb = "added to" if message.add else "set"
             refused = f": refused: {refusals[-1]}" if refusals else ""
             return f"worker {message.sender.worker!r} {verb} {names}{refused}"
+        case ms.Compute():
+            what = ", ".join(map(str, message.operations))
+            return f"worker {message.sender.worker!r} computed {what}" if message.names else ""
         case ms.Tune():
             what = ", ".join([f"{name}={getattr(message.optimizer, name)}" for name in message.fields])
             return f"worker {message.sender.worker!r} set {what} for {', '.join(message.names)}"

@@ -32,7 +32,7 @@ _ALL, _WORKERS, _ADMINS = frozenset(Role), frozenset({Role.WORKER, Role.ADMIN}),
 ROLES: dict[str, frozenset[Role]] = {
     "Status": _ALL,
     **dict.fromkeys(("Join", "Renew", "Leave", "Register", "Pull", "Push", "Transfer", "Assign", "Tune"), _WORKERS),
-    **dict.fromkeys(("Take", "Barrier", "Stop", "Cut", "Restore"), _WORKERS),
+    **dict.fromkeys(("Compute", "Take", "Barrier", "Stop", "Cut", "Restore"), _WORKERS),
     **dict.fromkeys(("Reset", "Intervene"), _ADMINS),
 }
 

@@ -20,6 +20,7 @@ from pswire.codec.fields import (
     INITIAL,
     KINDS,
     NAME,
+    NOTE,
     OPTIMIZER_OR_NONE,
     POSITIVE,
     Field,
@@ -71,6 +72,7 @@ _MEMBER = _Row(
     pushed=_answer(ms.Pushed, pb.PushReply),
     assigned=_answer(ms.Assigned, pb.AssignReply),
     tuned=_answer(ms.Tuned, pb.TuneReply),
+    computed=_answer(ms.Computed, pb.ComputeReply),
     last_push=one(_LAST_PUSH, optional=True),
 )
 # In this order: the kinds of a part's own parts come first.
@@ -96,6 +98,7 @@ KINDS[spb.QueueState] = many(_Row(st.QueueState, spb.QueueState), attrgetter("sp
 KINDS[spb.LastEpoch] = many(_Row(st.LastEpoch, spb.LastEpoch, worker=NAME), attrgetter("worker"))
 KINDS[spb.VariableChanges] = many(_Row(st.VariableChanges, spb.VariableChanges, name=NAME), attrgetter("name"))
 KINDS[spb.OrderState] = one(_Row(st.OrderState, spb.OrderState), optional=True)
+KINDS[spb.Note] = many(_Row(st.Note, spb.Note, task=NAME, text=NOTE), attrgetter("task"))
 KINDS[spb.VariableGroup] = many(_Row(st.VariableGroup, spb.VariableGroup))
 _SHARD = _Row(
     st.ShardState,

@@ -39,7 +39,7 @@ from psserver.storage.run_file import Run, read_run, run_path, write_run
 from psserver.storage.segment_file import SegmentFile
 from psserver.storage.segments import SegmentHeader, list_segments, read_segments
 from pswire.errors import DamagedFile, Malformed, NotJoined, ParamServerError, StorageError
-from pswire.messages import Assign, Join, Message, Push, Register, Tune
+from pswire.messages import Assign, Compute, Join, Message, Push, Register, Tune
 
 #: The timeline of a job that has given up nothing; 0 means none in messages.
 FIRST_TIMELINE = 1
@@ -225,7 +225,7 @@ def step_late(shard: Shard, changes: Iterable[Message], tickets: Iterator[int], 
     """Step the late changes of a cut, by workers that may have joined after the snapshot; returns what was refused."""
     refused = []
     for change in changes:
-        assert isinstance(change, Push | Assign | Tune | Register), "other messages are not kept with a cut"
+        assert isinstance(change, Push | Assign | Tune | Register | Compute), "other messages are not kept with a cut"
         try:
             try:
                 shard.check(change)

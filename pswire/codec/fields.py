@@ -22,6 +22,8 @@ from pswire.limits import (
     MAX_ENTRIES,
     MAX_LABEL_LENGTH,
     MAX_LISTED,
+    MAX_NOTE_LENGTH,
+    MAX_OPERATIONS,
     MAX_SECRET_BYTES,
     MAX_SHARDS,
     MAX_SPEC_BYTES,
@@ -247,11 +249,15 @@ NAME, NAMES = _checked(check_name), _list(_extend, _checked(_check_names).get, M
 #: A name that may be left out; a word for displays; a sentence for people, and one in an answer.
 NAME_OR_NONE, LABEL = _checked(_check_name_or_none), text(MAX_LABEL_LENGTH, printable=True)
 TEXT, ANSWER_TEXT = text(MAX_TEXT_LENGTH, printable=True), text(MAX_ANSWER_TEXT_LENGTH)
+#: A text for programs, which shards keep.
+NOTE = text(MAX_NOTE_LENGTH, printable=True)
 #: A token, a key or a proof; proofs, one for each shard.
 SECRET, PROOFS = _checked(_check_secret), _list(_extend, _checked(_check_secrets).get, MAX_SHARDS)
 #: Numbers, one for each shard unless a row says otherwise; versions, of which -1 is none.
 NUMBERS, KNOWN_VERSIONS = numbers(0, MAX_SHARDS), numbers(-1, MAX_ENTRIES)
 COUNT, POSITIVE = number(0), number(1)
+#: Results of operations, two numbers for each; infinite ones and NaN are allowed.
+RESULTS = _list(_extend, lambda proto, name, receiver: tuple(getattr(proto, name)), 2 * MAX_OPERATIONS)
 
 
 def one(part: Part, *, optional: bool = False) -> Field:

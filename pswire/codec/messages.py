@@ -4,8 +4,9 @@ Everything from the network that can be checked without the shard is checked her
 (`pswire.codec.fields`), tensors by their description (`pswire.codec.tensors`); a tensor transport moves the elements.
 """
 
+import dataclasses
 from operator import attrgetter
-from typing import Any
+from typing import Any, get_args
 
 from google.protobuf.message import Message as Proto
 
@@ -17,7 +18,9 @@ from pswire.codec.fields import (
     LABEL,
     NAME,
     NAME_OR_NONE,
+    NOTE,
     POSITIVE,
+    RESULTS,
     SENDER,
     TEXT,
     Field,
@@ -31,8 +34,9 @@ from pswire.codec.fields import (
 )
 from pswire.codec.tensors import VALUES_AND_CHOICES
 from pswire.errors import InvalidMessage, Malformed, TooLarge
-from pswire.limits import MAX_ENTRIES, MAX_SMALL_REQUEST
+from pswire.limits import MAX_ENTRIES, MAX_OPERATIONS, MAX_SMALL_REQUEST
 from pswire.specs.encodings import ENCODINGS
+from pswire.specs.vectors import Operation, check_operation
 from pswire.tensors import wire
 from pswire.tensors.frames import Incoming
 from pswire.tensors.stream import StreamReceiver
@@ -157,6 +161,33 @@ def _changes() -> Field:
     return kind._replace(get=get)
 
 
+class _Operation:
+    """An operation with vectors: its texts and numbers in their order, those that its kind has."""
+
+    def put(self, message: Operation, proto: pb.Operation, sender: TensorSender) -> None:
+        proto.kind = type(message).__name__
+        texts = iter(("vector", "source", "other"))
+        for field in dataclasses.fields(message):
+            value = getattr(message, field.name)
+            setattr(proto, "number" if isinstance(value, float | int) else next(texts), value)
+
+    def get(self, proto: pb.Operation, receiver: TensorReceiver) -> Operation:
+        kind = _OPERATIONS.get(proto.kind)
+        if kind is None:
+            raise Malformed(f"Operation.kind cannot be {proto.kind!r:.50}")
+        texts = iter([LABEL.get(proto, name, receiver) for name in ("vector", "source", "other")])
+        try:
+            fields = [proto.number if field.type is float else next(texts) for field in dataclasses.fields(kind)]
+            operation: Operation = kind(*fields)
+            check_operation(operation)
+        except ValueError as error:
+            raise Malformed(str(error)) from error
+        return operation
+
+
+_OPERATIONS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Operation)}
+KINDS[pb.Operation] = many(_Operation(), limit=MAX_OPERATIONS)
+
 KINDS[pb.ChangeId] = _changes()
 KINDS[pb.Job] = one(Row(ms.Job, pb.Job, name=NAME_OR_NONE))
 KINDS |= {
@@ -220,6 +251,8 @@ _MESSAGES = (
     Row(ms.Assigned, pb.AssignReply, outcome=OUTCOME, versions=numbers(0, MAX_ENTRIES)),
     Row(ms.Tune, pb.TuneRequest, sequence=POSITIVE),
     Row(ms.Tuned, pb.TuneReply, outcome=OUTCOME),
+    Row(ms.Compute, pb.ComputeRequest, sequence=POSITIVE, task=NAME_OR_NONE, note=NOTE),
+    Row(ms.Computed, pb.ComputeReply, outcome=OUTCOME, results=RESULTS, note=NOTE),
     Row(ms.Take, pb.TakeRequest),
     Row(ms.Taken, pb.TakeReply),
     Row(ms.Cut, pb.CutRequest, holder=one(SENDER, optional=True)),

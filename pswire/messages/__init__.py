@@ -69,6 +69,7 @@ from pswire.messages.variables import (
     UpdateGroup,
     Value,
 )
+from pswire.messages.vectors import Compute, Computed
 
 __all__ = [
     "ANSWERS",
@@ -82,6 +83,8 @@ __all__ = [
     "Change",
     "ChangeId",
     "Choice",
+    "Compute",
+    "Computed",
     "Cut",
     "CutReport",
     "Declaration",

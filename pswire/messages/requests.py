@@ -26,6 +26,7 @@ from pswire.messages.membership import (
 )
 from pswire.messages.status import Status, StatusReport
 from pswire.messages.variables import Assign, Assigned, Pull, Pulled, Push, Pushed, Register, Registered, Tune, Tuned
+from pswire.messages.vectors import Compute, Computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ Request: TypeAlias = (
     | Push
     | Assign
     | Tune
+    | Compute
     | Take
     | Cut
     | Restore
@@ -74,6 +76,7 @@ Answer: TypeAlias = (
     | Pushed
     | Assigned
     | Tuned
+    | Computed
     | Taken
     | CutReport
     | Restored

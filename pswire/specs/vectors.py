@@ -6,11 +6,15 @@ A vector has a part for each trainable variable, of its shape and dtype. `VARIAB
 for rounding.
 """
 
-from dataclasses import dataclass
+import math
+import re
+from dataclasses import dataclass, fields
 from typing import TypeAlias
 
 #: The vector of the variables' values, and that of the gradient at these.
 VARIABLES, GRADIENT = "variables", "gradient"
+
+_NAME = re.compile("[a-z0-9-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,4 +98,32 @@ class KeepSigns:
     otherwise: str = ""
 
 
-Operation: TypeAlias = Fill | Copy | Scale | Axpy | Dot | Norm1 | MaxAbs | PseudoGradient | KeepSigns
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """All vectors but the variables' values are dropped. It has no vector."""
+
+    vector: str = VARIABLES
+
+
+Operation: TypeAlias = Fill | Copy | Scale | Axpy | Dot | Norm1 | MaxAbs | PseudoGradient | KeepSigns | Drop
+
+#: Operations with a result, which change nothing.
+MEASURES = (Dot, Norm1, MaxAbs)
+
+
+def vectors_read(operation: Operation) -> list[str]:
+    """The vectors that must be there before an operation."""
+    found = [getattr(operation, one.name) for one in fields(operation) if one.type is str or one.type == "str"]
+    if isinstance(operation, Fill | Copy | PseudoGradient | Drop):
+        found = found[1:]
+    return [name for name in found if name]
+
+
+def check_operation(operation: Operation) -> None:
+    """Raise `ValueError` for a name that is none, or a number that is not finite."""
+    for one in fields(operation):
+        value = getattr(operation, one.name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{type(operation).__name__} needs a finite {one.name}, got {value}")
+        if isinstance(value, str) and not _NAME.fullmatch(value) and (value or one.name != "otherwise"):
+            raise ValueError(f"a vector has a name of small letters, digits and hyphens, got {value!r:.80}")

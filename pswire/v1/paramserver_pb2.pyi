@@ -565,6 +565,50 @@ class TuneReply(_message.Message):
     global_step: int
     def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., global_step: _Optional[int] = ...) -> None: ...
 
+class Operation(_message.Message):
+    __slots__ = ("kind", "vector", "source", "other", "number")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    OTHER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    vector: str
+    source: str
+    other: str
+    number: float
+    def __init__(self, kind: _Optional[str] = ..., vector: _Optional[str] = ..., source: _Optional[str] = ..., other: _Optional[str] = ..., number: _Optional[float] = ...) -> None: ...
+
+class ComputeRequest(_message.Message):
+    __slots__ = ("sender", "sequence", "names", "operations", "task", "note", "cut")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    sender: Sender
+    sequence: int
+    names: _containers.RepeatedScalarFieldContainer[str]
+    operations: _containers.RepeatedCompositeFieldContainer[Operation]
+    task: str
+    note: str
+    cut: int
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., task: _Optional[str] = ..., note: _Optional[str] = ..., cut: _Optional[int] = ...) -> None: ...
+
+class ComputeReply(_message.Message):
+    __slots__ = ("outcome", "results", "global_step", "note")
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    outcome: Outcome
+    results: _containers.RepeatedScalarFieldContainer[float]
+    global_step: int
+    note: str
+    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., results: _Optional[_Iterable[float]] = ..., global_step: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
+
 class Queue(_message.Message):
     __slots__ = ("name", "size", "block", "epochs", "seed", "limit", "in_order")
     NAME_FIELD_NUMBER: _ClassVar[int]

@@ -74,6 +74,11 @@ class ParameterServerStub:
                 request_serializer=pswire_dot_v1_dot_paramserver__pb2.TuneRequest.SerializeToString,
                 response_deserializer=pswire_dot_v1_dot_paramserver__pb2.TuneReply.FromString,
                 _registered_method=True)
+        self.Compute = channel.unary_unary(
+                '/paramserver.v1.ParameterServer/Compute',
+                request_serializer=pswire_dot_v1_dot_paramserver__pb2.ComputeRequest.SerializeToString,
+                response_deserializer=pswire_dot_v1_dot_paramserver__pb2.ComputeReply.FromString,
+                _registered_method=True)
         self.Transfer = channel.stream_stream(
                 '/paramserver.v1.ParameterServer/Transfer',
                 request_serializer=pswire_dot_v1_dot_paramserver__pb2.Frame.SerializeToString,
@@ -169,6 +174,12 @@ class ParameterServerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Tune(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Compute(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -281,6 +292,11 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.Tune,
                     request_deserializer=pswire_dot_v1_dot_paramserver__pb2.TuneRequest.FromString,
                     response_serializer=pswire_dot_v1_dot_paramserver__pb2.TuneReply.SerializeToString,
+            ),
+            'Compute': grpc.unary_unary_rpc_method_handler(
+                    servicer.Compute,
+                    request_deserializer=pswire_dot_v1_dot_paramserver__pb2.ComputeRequest.FromString,
+                    response_serializer=pswire_dot_v1_dot_paramserver__pb2.ComputeReply.SerializeToString,
             ),
             'Transfer': grpc.stream_stream_rpc_method_handler(
                     servicer.Transfer,
@@ -544,6 +560,33 @@ class ParameterServer:
             '/paramserver.v1.ParameterServer/Tune',
             pswire_dot_v1_dot_paramserver__pb2.TuneRequest.SerializeToString,
             pswire_dot_v1_dot_paramserver__pb2.TuneReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Compute(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/paramserver.v1.ParameterServer/Compute',
+            pswire_dot_v1_dot_paramserver__pb2.ComputeRequest.SerializeToString,
+            pswire_dot_v1_dot_paramserver__pb2.ComputeReply.FromString,
             options,
             channel_credentials,
             insecure,

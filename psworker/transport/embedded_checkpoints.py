@@ -20,7 +20,7 @@ from psserver.storage.checkpoint_folders import lock_shard, step_folder
 from psserver.storage.recovery import find_start
 from psserver.storage.start import Start
 from pswire.errors import AlreadyRegistered, ConfigurationError, ParamServerError, ShapeMismatch, StorageError
-from pswire.messages import Assign, Cut, CutReport, Push, Register, Request, Tick, Tune
+from pswire.messages import Assign, Compute, Cut, CutReport, Push, Register, Request, Tick, Tune
 from psworker.config import CheckpointConfig
 from psworker.transport import WorkerPart
 
@@ -134,7 +134,7 @@ class EmbeddedCheckpoints:
 
     def before(self, message: Request) -> None:
         """To be called before each message: the run begins with its first change, or later if the disk is full."""
-        if not self._begun and not self._problem and isinstance(message, Push | Assign | Tune):
+        if not self._begun and not self._problem and isinstance(message, Push | Assign | Tune | Compute):
             self._try(self._begin)
 
     def after_push(self) -> None:

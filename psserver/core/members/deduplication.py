@@ -1,4 +1,4 @@
-"""Deduplication: each push, assign and tune of a worker is applied once; half-applied pushes are counted.
+"""Deduplication: each push, assign, tune and compute of a worker is applied once; half-applied pushes are counted.
 
 A worker has one of them open at a time, so the table has one entry per member: the sequence number of its last settled
 message, and the answer (`Member.settled`, `Member.answer`).
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from psserver.core.members.member import Member
 from pswire.errors import InvalidMessage, OutOfOrder
-from pswire.messages import ANSWERS, Assign, LastPush, Push, Tune
+from pswire.messages import ANSWERS, Assign, Compute, LastPush, Push, Tune
 
 #: How far a sequence number may be above the last one that the shard knows: more than a worker sends to other shards
 #: only, and far below the largest that the protocol can carry.
@@ -19,7 +19,7 @@ MAX_SEQUENCE_GAP = 1 << 32
 MAX_EARLIER_INCARNATIONS = 1000
 
 
-def is_repeated(member: Member, message: Push | Assign | Tune) -> bool:
+def is_repeated(member: Member, message: Push | Assign | Tune | Compute) -> bool:
     """Whether this message of a live member is its last settled one; False if it is new.
 
     Raises `OutOfOrder` if a later message of the worker was settled since, or this one was abandoned, unless it is a

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from psserver.core.members.push_counts import PushCounts
-from pswire.messages import Assigned, Join, LastPush, Pushed, Tuned
+from pswire.messages import Assigned, Computed, Join, LastPush, Pushed, Tuned
 
 
 @dataclass(slots=True)
@@ -34,8 +34,8 @@ class Member:
     dropped: int = 0  # pushes that the policy dropped
     clipped: int = 0  # pushes whose gradients were scaled down
     tensor_transport: str = ""
-    settled: int = 0  # sequence number of the last settled push, assign or tune; 0 before the first
-    answer: Pushed | Assigned | Tuned | None = None  # to it, without values; None: abandoned, or others went on
+    settled: int = 0  # sequence number of the last settled push, assign, tune or compute; 0 before the first
+    answer: Pushed | Assigned | Tuned | Computed | None = None  # without values; None: abandoned, or others went on
     half_pushes: int = 0  # see `psserver.core.members.deduplication.HalfPushes`
     last_push: LastPush | None = None
     barriers: int = 0  # that it has passed

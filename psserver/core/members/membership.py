@@ -15,7 +15,7 @@ from psserver.core.members.deduplication import HalfPushes, check_gap
 from psserver.core.members.member import Member, Progress
 from psserver.core.state import MembershipState, MemberState
 from pswire.errors import InvalidMessage, NotJoined, ParamServerError, Unavailable, Zombie
-from pswire.messages import Assigned, Join, Pushed, Sender, Tuned
+from pswire.messages import Assigned, Computed, Join, Pushed, Sender, Tuned
 
 #: Far above the incarnations that a worker can reach, and far below the largest that the protocol can carry.
 MAX_INCARNATION = 1 << 48
@@ -255,7 +255,7 @@ class Membership:
             raise NotJoined(f"worker {sender.worker!r} has to join again: this shard went back to an older state")
         raise self.refusal(sender)
 
-    def record(self, member: Member, sequence: int, answer: Pushed | Assigned | Tuned) -> None:
+    def record(self, member: Member, sequence: int, answer: Pushed | Assigned | Tuned | Computed) -> None:
         """Settle a message with an answer, which has no values: a retry gets fresh ones."""
         member.settled, member.answer = sequence, answer
 
@@ -339,7 +339,8 @@ class Membership:
 
 
 #: The fields that a member and its state have in common.
-_COMMON = tuple([one.name for one in fields(MemberState) if one.name not in ("pushed", "assigned", "tuned")])
+_ANSWERS = ("pushed", "assigned", "tuned", "computed")
+_COMMON = tuple([one.name for one in fields(MemberState) if one.name not in _ANSWERS])
 
 
 def _member_state(member: Member) -> MemberState:
@@ -349,11 +350,12 @@ def _member_state(member: Member) -> MemberState:
         pushed=answer if isinstance(answer, Pushed) else None,
         assigned=answer if isinstance(answer, Assigned) else None,
         tuned=answer if isinstance(answer, Tuned) else None,
+        computed=answer if isinstance(answer, Computed) else None,
     )
 
 
 def _member(state: MemberState) -> Member:
-    answer = state.pushed or state.assigned or state.tuned
+    answer = state.pushed or state.assigned or state.tuned or state.computed
     return Member(**{name: getattr(state, name) for name in _COMMON}, answer=answer)
 
 

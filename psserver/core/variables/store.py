@@ -14,6 +14,7 @@ from itertools import repeat
 import numpy as np
 
 from psserver.core.policies.policy import join_names
+from psserver.core.variables import vectors
 from psserver.core.variables.array_tasks import (
     ArrayTask,
     Contribution,
@@ -29,14 +30,15 @@ from psserver.core.variables.element_checks import Magnitudes, check_finite, che
 from psserver.core.variables.variable import Variable, agreed_bytes, declared_bytes, initialize, slot_specs, tuned
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, Unavailable, UnknownVariable
-from pswire.limits import MAX_CHOICES
+from pswire.limits import MAX_CHOICES, MAX_VECTORS
 from pswire.optimizers import OptimizerSpec, Step, UpdateSpec
 from pswire.optimizers.optimizer import GUARDED
 from pswire.specs.consistency import Aggregate, Mean
 from pswire.specs.encodings import ENCODINGS
 from pswire.specs.schedules import largest_rate, scaled_rate
+from pswire.specs.vectors import MEASURES, VARIABLES, Drop, Operation, vectors_read
 from pswire.tensors.compression import INT16, Packed
-from pswire.tensors.values import DTYPES, TensorSpec
+from pswire.tensors.values import DTYPES, Array, TensorSpec
 
 #: An upper bound of the growth of a variable to which an ordinary array is added.
 ADDITION_GROWTH = 1e-20
@@ -443,6 +445,70 @@ class Store:
             variable.version += 1
             versions.append(variable.version)
         return tuple(versions)
+
+    # --- vectors --------------------------------------------------------------------------------------------------
+
+    def check_compute(self, message: ms.Compute) -> None:
+        """Raise if an operation reads a vector that is not there, or there is no memory for the new ones."""
+        needed = 0
+        for name in message.names:
+            variable = self[name]
+            spec, there = variable.spec, {VARIABLES, *variable.vectors}
+            if variable.initial is not None or DTYPES[spec.dtype].kind != "f":
+                raise InvalidMessage(f"variable {spec} has no vectors: only plain ones of floating point have")
+            for operation in message.operations:
+                for vector in vectors_read(operation):
+                    if vector not in there:
+                        raise InvalidMessage(
+                            f"{operation} needs the vector {vector!r} of variable {name!r}; there are: "
+                            + join_names(sorted(there))
+                        )
+                there.add(operation.vector)
+            if len(there) > MAX_VECTORS:
+                raise TooLarge(f"variable {name!r} would have {len(there)} vectors: {MAX_VECTORS} at most")
+            needed += spec.nbytes * (len(there) - 1 - len(variable.vectors))
+        if needed > self.free_bytes:
+            raise TooLarge(
+                f"vectors of {join_names(message.names)} need {needed:,} bytes more; this shard holds {self.nbytes:,} "
+                f"and may hold {self._memory_limit:,}: use more shards, a smaller memory of the method, or raise "
+                "--memory-limit"
+            )
+
+    def compute(self, message: ms.Compute, result: StepResult) -> Sequence[float]:
+        """Apply operations with vectors; the results, which are there when the tasks have run."""
+        operations = message.operations
+        written = {one.vector for one in operations if not isinstance(one, MEASURES)}
+        results = vectors.Results.of(operations, len(message.names))
+        for part, name in enumerate(message.names):
+            variable = self.variables[name]
+            if written and variable.copy is not None:
+                variable.copy.start(result)
+            nbytes, before = variable.spec.nbytes, len(variable.vectors)
+            for vector in sorted(written - {VARIABLES, *variable.vectors}):
+                variable.vectors[vector] = np.empty(variable.spec.shape, variable.value.dtype)
+            arrays = {VARIABLES: variable.value} | variable.vectors
+            work = partial(_compute, operations, arrays, results, part)
+            result.tasks.append(ArrayTask(name, nbytes * max(1, len(operations)), work))
+            if Drop() in operations:
+                variable.vectors = {}
+            self.nbytes += nbytes * (len(variable.vectors) - before)
+            if any(one.vector == VARIABLES for one in operations if not isinstance(one, (*MEASURES, Drop))):
+                variable.version += 1
+                variable.growth = math.inf  # elements may be as large as they like
+        return results.pairs
+
+    def wait_for(self, names: Iterable[str], result: StepResult) -> None:
+        """Have the reply wait for all tasks of these variables so far."""
+        result.tasks += [ArrayTask(name, 0, _nothing) for name in names]
+
+
+def _compute(operations: Sequence[Operation], arrays: Mapping[str, Array], results: vectors.Results, part: int) -> None:
+    flat = {name: array.reshape(-1) for name, array in arrays.items()}
+    results.put(part, vectors.run([one for one in operations if not isinstance(one, Drop)], flat))
+
+
+def _nothing() -> None:
+    """The work of a task that others wait for."""
 
 
 def object_bytes(variables: int, places: int) -> int:

@@ -21,6 +21,9 @@ from pswire.specs.schedules import Schedule
 from pswire.specs.spec import to_plain
 from pswire.tensors.values import DTYPES, Array, Part, TensorSpec, whole_spec
 
+#: What the name of a vector follows among the slots in a checkpoint; no optimizer has such a slot.
+VECTOR = "vector/"
+
 #: The number of updates of a guarded table between two checks of the whole table instead of the changed rows only.
 UPDATES_BETWEEN_FULL_CHECKS = 1000
 
@@ -47,6 +50,7 @@ class Variable:
     rule: Rule | None = None
     slot_specs: dict[str, TensorSpec] = field(default_factory=dict)
     slots: dict[str, Array] = field(default_factory=dict)
+    vectors: dict[str, Array] = field(default_factory=dict)  # of its shape, of batch optimization (`ms.Compute`)
     schedule: Schedule | None = None
     learning_rate: float = 1.0  # if there is no schedule; 1 for a rule without a learning rate
     limits: Limits | None = None  # magnitudes of an ordinary update; None: no update is ordinary
@@ -63,20 +67,30 @@ class Variable:
     def state(self) -> VariableState:
         """All but its arrays."""
         return VariableState(
-            self.spec, self.version, self.updates, self.growth, self.declared, self.optimizer, self.initial, self.part
+            *(self.spec, self.version, self.updates, self.growth, self.declared, self.optimizer, self.initial),
+            *(self.part, tuple(self.vectors)),
         )
+
+    @property
+    def arrays(self) -> VariableArrays:
+        """Its arrays, which stay its own; vectors are among the slots, under longer names."""
+        vectors = {VECTOR + name: vector for name, vector in self.vectors.items()}
+        return VariableArrays(self.value, self.slots | vectors if vectors else self.slots)
 
     @classmethod
     def restored(cls, state: VariableState, arrays: VariableArrays) -> "Variable":
         """A variable that continues from a `state`, and owns the arrays. Raises `ValueError` unless these fit."""
-        spec, slots = state.spec, arrays.slots
+        spec = state.spec
+        vectors = {name: arrays.slots[VECTOR + name] for name in state.vectors if VECTOR + name in arrays.slots}
+        slots = {name: slot for name, slot in arrays.slots.items() if name.removeprefix(VECTOR) not in vectors}
         variable = cls(spec, arrays.value, state.initial, state.part, state.version, state.updates, state.declared)
         if state.optimizer is not None:
-            variable.slot_specs = stored_slot_specs(state)
+            variable.slot_specs = slot_specs(spec, state.declared or state.optimizer)
             variable.follow(state.optimizer)
-        variable.slots, variable.growth = slots, state.growth
+        variable.slots, variable.vectors, variable.growth = slots, vectors, state.growth
         found = {name: TensorSpec.of(spec.name, slot) for name, slot in slots.items()}
-        if not spec.matches(arrays.value) or found != variable.slot_specs:
+        fit = all(spec.matches(vector) for vector in vectors.values()) and len(vectors) == len(state.vectors)
+        if not spec.matches(arrays.value) or found != variable.slot_specs or not fit:
             raise ValueError(f"the arrays are not those of variable {spec} with {state.optimizer}")
         return variable
 
@@ -119,8 +133,9 @@ class Variable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the value and its slots."""
-        return self.spec.nbytes + sum([spec.nbytes for spec in self.slot_specs.values()])
+        """Bytes of the value, its slots and vectors."""
+        slots = sum([spec.nbytes for spec in self.slot_specs.values()])
+        return self.spec.nbytes * (1 + len(self.vectors)) + slots
 
     def status(self) -> VariableStatus:
         """Its row in a shard's status."""
@@ -221,8 +236,9 @@ def slot_specs(spec: TensorSpec, optimizer: UpdateSpec) -> dict[str, TensorSpec]
 
 
 def stored_slot_specs(state: VariableState) -> dict[str, TensorSpec]:
-    """The slots of a variable of this state: those of the optimizer that it was registered with."""
-    return {} if state.optimizer is None else slot_specs(state.spec, state.declared or state.optimizer)
+    """The slots of a variable of this state, of the optimizer that it was registered with, and its vectors."""
+    slots = {} if state.optimizer is None else slot_specs(state.spec, state.declared or state.optimizer)
+    return slots | {VECTOR + name: state.spec for name in state.vectors}
 
 
 def initialize(value: Array, declaration: Declaration, start: int, stop: int) -> None:

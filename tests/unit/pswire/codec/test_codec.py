@@ -17,7 +17,7 @@ from pswire import messages as ms
 from pswire import optimizers
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.errors import InvalidMessage, Malformed
-from pswire.specs import schedules
+from pswire.specs import schedules, vectors
 from pswire.specs.encodings import ENCODINGS
 from pswire.specs.initializers import RowConstant, RowNormal, RowUniform
 from pswire.tensors.compression import FORMS, quantize_int8, to_16_bits, top_k
@@ -74,6 +74,12 @@ SAMPLES = {
     "tuple[Value, ...]": [ms.Value(f"name-{n}", 7 + n, one) for n, one in enumerate((*ARRAYS, *PACKED, None))],
     "tuple[Gradient, ...]": [ms.Gradient(f"name-{n}", 7 + n, one) for n, one in enumerate(GRADIENTS)],
     "tuple[Assignment, ...]": [ms.Assignment(f"n{n}", one, first) for n, (one, first) in enumerate(ASSIGNED)],
+    "tuple[Operation, ...]": [
+        *(vectors.Fill("a", 0.5), vectors.Copy("a", "b-1"), vectors.Scale("a", -2.0), vectors.Axpy("a", 3.0, "b-1")),
+        *(vectors.Dot("a", "b-1"), vectors.Norm1("a"), vectors.MaxAbs("a"), vectors.Drop()),
+        *(vectors.PseudoGradient("a", "b", "c", 0.1), vectors.KeepSigns("a", "b", "c"), vectors.KeepSigns("a", "b")),
+    ],
+    "Sequence[float]": itertools.repeat([0.5, 1e-20, math.inf, math.nan]),
     "tuple[Choice, ...]": [ms.Choice("E", ROWS.indices), ms.Choice("E", None, "m"), ms.Choice("v", NO_ROWS.indices)],
     "tuple[Declaration, ...]": [
         ms.Declaration(TensorSpec.of("W", W), W, SGD, None, Part(3, 6)),
@@ -171,6 +177,10 @@ def declaration(optimizer=None, first=0, of=5, **fields):
     return pb.RegisterRequest(sender=SENDER, declarations=[proto])
 
 
+def compute(*others, **fields):
+    return pb.ComputeRequest(sender=SENDER, sequence=1, operations=[*others, pb.Operation(**fields)])
+
+
 INT8 = pb.Packing(form="int8", parts=[tensor(), tensor(shape=())])
 BAD = [
     (pb.Queue(), "Queue is neither a request nor an answer"),
@@ -210,6 +220,11 @@ BAD = [
     (declaration(DESCENT), r"variable 'W': .*missing \['learning_rate'\]"),
     (declaration(DESCENT | {"learning_rate": None}), "variable .W.: .*learning_rate must be .*, got None"),
     (declaration(DESCENT | {"learning_rate": {"x": 1}}), "variable 'W': unknown schedule None; known kinds: "),
+    (compute(kind="Solve"), "Operation.kind cannot be 'Solve'"),
+    (compute(kind="Copy", vector="a"), "a vector has a name of small letters, digits and hyphens, got ''"),
+    (compute(kind="Fill", vector="A b"), "a vector has a name of small letters, digits and hyphens, got 'A b'"),
+    (compute(kind="Axpy", vector="a", source="b", number=math.nan), "Axpy needs a finite factor, got nan"),
+    (compute(*[pb.Operation()] * 256), "ComputeRequest.operations has 256 entries at most, got 257"),
     (pb.TakeRequest(sender=SENDER, queue=pb.Queue(name="q", size=1, block=0, epochs=1)), "Queue.block must be"),
     (pb.TakeRequest(sender=SENDER, queue=pb.Queue(name="q", block=1, epochs=1)), "without a size has no epochs"),
     (pb.TakeRequest(sender=SENDER, queue=pb.Queue(name="q", size=1, block=1, limit=-1)), "Queue.limit must be"),
