@@ -42,3 +42,9 @@ MAX_TEXT_LENGTH = 1000
 
 #: Characters of a sentence or path in an answer.
 MAX_ANSWER_TEXT_LENGTH = 16_000
+
+#: Portions of an evaluation that a worker holds: one in work, and those that it has taken in advance.
+MAX_HELD_PORTIONS = 16
+
+#: Characters of the result of a minimization.
+MAX_RESULT_LENGTH = 4096

@@ -3,6 +3,7 @@
 A job of several hours has a few hundred events: none for single pushes or blocks.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psserver.core.members.member import Member
@@ -14,7 +15,7 @@ class Event:
     """One line of a kind, about a `worker` if there is one; a `warning` if something went wrong, if only for a while.
 
     Kinds are "joined", "resumed", "left", "lost", "chief", "stalled", "job", "stopped", "checkpoint", "restored",
-    "lost_pushes", "block", "epoch" and "guard".
+    "lost_pushes", "block", "epoch", "portion", "minimization" and "guard".
     """
 
     kind: str
@@ -146,6 +147,28 @@ def epoch_done(report: EpochReport) -> Event:
     examples = pluralize(report.examples, "example")
     seen = examples if report.cost is None else f"mean cost {report.cost:.4f} over {examples}"
     return Event("epoch", f"epoch {report.epoch} of queue {report.queue!r} is done: {seen}")
+
+
+def portions_returned(
+    name: str, evaluation: int, worker: str, returned: Sequence[int], claimed: Sequence[int]
+) -> Event:
+    """A worker is gone with portions in hand, or its gradients of portions that it has claimed are."""
+    count, lost = len(returned) + len(claimed), ""
+    if claimed:
+        lost = f", with gradients of {len(claimed):,} that it had not pushed to all shards"
+    text = (
+        f"{pluralize(count, 'portion')} of evaluation {evaluation:,} of {name!r} will be handed out again: "
+        f"worker {worker!r} had {'it' if count == 1 else 'them'}{lost}"
+    )
+    return Event("portion", text, warning=True, worker=worker)
+
+
+def minimization_over(name: str, evaluations: int, backups: int, backups_won: int) -> Event:
+    """The chief has ended a minimization."""
+    text = f"{name!r} is over after {pluralize(evaluations, 'evaluation')}"
+    if backups:
+        text += f": {pluralize(backups, 'portion')} had a backup, which was first {pluralize(backups_won, 'time')}"
+    return Event("minimization", text)
 
 
 def _block(queue: str, block: Block) -> str:

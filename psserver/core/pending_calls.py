@@ -12,6 +12,7 @@ from psserver.core.data_queues import DataQueues
 from psserver.core.members.member import Member
 from psserver.core.members.membership import Membership
 from psserver.core.metrics import EXACT, rounded
+from psserver.core.minimization.minimizations import Minimizations
 from psserver.core.policies.asynchronous import Asynchronous
 from psserver.core.policies.policy import Apply, Drop, Policy, PushView, ShardView, join_names
 from psserver.core.policies.update_order import UpdateOrder
@@ -62,10 +63,11 @@ class PendingCalls:
         members: Membership,
         cuts: Cuts,
         queues: DataQueues,
+        minimizations: Minimizations,
         order: UpdateOrder | None = None,
     ) -> None:
         self._policy, self._store, self._members, self._update_order = policy, store, members, order
-        self._cuts, self._queues = cuts, queues
+        self._cuts, self._queues, self._minimizations = cuts, queues, minimizations
         self.asynchronous = type(policy) is Asynchronous  # no push is held, and no other call waits for one
         self._calls: dict[int, PendingCall] = {}
         self._changes = 0  # of variables since this object was made
@@ -396,6 +398,12 @@ class PendingCalls:
         message = call.message
         assert isinstance(message, ms.Assign)
         del self._calls[call.ticket]
+        worker, portions = message.sender.worker, message.portions
+        if portions is not None and (reason := self._minimizations.refusal(worker, portions)):
+            dropped = ms.Assigned(ms.Outcome.DROPPED, (), self.global_step, self.frontier, reason)
+            self._members.record(call.member, message.sequence, dropped)
+            result.replies.append(ms.Reply(call.ticket, dropped))
+            return
         try:
             versions = self._store.assign(message, call.magnitudes, result)
         except NotFinite as error:
@@ -411,6 +419,8 @@ class PendingCalls:
         answer = ms.Assigned(ms.Outcome.APPLIED, versions, self.global_step, frontier)
         self._members.record(call.member, message.sequence, answer)
         result.replies.append(ms.Reply(call.ticket, answer))
+        if portions is not None:
+            self._minimizations.count(worker, portions, result)
 
     def _serve(self, call: PendingCall, result: StepResult) -> None:
         message, settled = call.message, call.answer

@@ -24,6 +24,7 @@ from psserver.core.members.member import Member
 from psserver.core.members.membership import JobEnd, Membership
 from psserver.core.members.progress_timeout import ProgressTimeout
 from psserver.core.metrics import TrafficMeter, percentile
+from psserver.core.minimization.minimizations import Minimizations
 from psserver.core.pending_calls import PendingCall, PendingCalls
 from psserver.core.policies import policy_for
 from psserver.core.policies.gradient_norm import RejectLargeGradients
@@ -59,11 +60,18 @@ MAX_CUT_GAP = 1 << 32
 #: Workers, epochs and changes that a status lists, live workers and the newest first, so that it fits into a message.
 MAX_LISTED = 1000
 
+#: Minimizations that a status lists: each may have a result of some kilobytes.
+MAX_MINIMIZATIONS = 20
+
 #: Variables that a change of hyperparameters names.
 MAX_NAMED = 100
 
 #: What a stalled worker and its row of the status are told.
 _STALLED = "nobody: it has held others up for longer than --progress-timeout, and they go on without it until it pushes"
+
+
+#: Messages that are refused when they come from before the shards went back.
+_OF_TIMELINES = ms.Renew, ms.Take, ms.Evaluate, ms.TakePortion, ms.ClaimPortion
 
 
 class Shard:
@@ -137,7 +145,8 @@ class Shard:
         ordered = not shard and shards > 1 and (self._consistency.orders or staleness.orders)
         self._update_order = UpdateOrder() if ordered else None
         self._queues = DataQueues(self._members, self.cuts)
-        parts = self._store, self._members, self.cuts, self._queues, self._update_order
+        self._minimizations = Minimizations(self._members, hands_out=not shard)
+        parts = self._store, self._members, self.cuts, self._queues, self._minimizations, self._update_order
         self._pending = PendingCalls(self._policy, *parts)
         self._traffic = TrafficMeter()
 
@@ -186,6 +195,7 @@ class Shard:
             max_gradient_norm=self._limit_text,
             clipped=pending.clipped,
             notes=tuple([Note(*one) for one in self._notes.items()]),
+            minimizations=self._minimizations.state(),
         )
 
     @property
@@ -212,7 +222,8 @@ class Shard:
         self._store.served.restore(state.served)
         self._pending.restore(state)
         self._queues.restore(state.queues, state.epochs)
-        self._queues.stopped = state.stopped
+        self._queues.stopped = self._minimizations.stopped = state.stopped
+        self._minimizations.restore(state.minimizations)
         self._jobs.restore(state.job, state.jobs)
         self._repeated, self._changes = state.repeated, list(state.changes)
         self._notes = {one.task: one.text for one in state.notes}
@@ -254,7 +265,8 @@ class Shard:
 
     def waiting(self) -> list[tuple[int, ms.Message]]:
         """The tickets and messages of all calls without an answer: steps of these complete a restored state."""
-        return [*self._pending.waiting(), *self._queues.waiting(), *self._barrier.waiting()]
+        parts = self._pending, self._queues, self._barrier, self._minimizations
+        return [call for part in parts for call in part.waiting()]
 
     @property
     def global_step(self) -> int:
@@ -298,7 +310,8 @@ class Shard:
         """The tick of this moment: the only place where time decides anything."""
         awaited = {} if self._progress_timeout.seconds is None else self._pending.awaited()
         stalled = self._progress_timeout.stalled(awaited, now)
-        return ms.Tick(self._members.expired(now), self._queues.overdue(now), stalled)
+        overdue, (takers, evaluators) = self._queues.overdue(now), self._minimizations.overdue(now)
+        return ms.Tick(self._members.expired(now), overdue, stalled, takers, evaluators)
 
     # --- check and step -------------------------------------------------------------------------------------------
 
@@ -413,7 +426,16 @@ class Shard:
                 self._repeated += 1
                 if isinstance(message, ms.Compute):
                     self._store.wait_for(message.names, result)  # its results may not be there yet
-                result.replies.append(ms.Reply(ticket, dataclasses.replace(member.answer, outcome=ms.Outcome.REPEATED)))
+                answer = member.answer
+                if answer.outcome is ms.Outcome.APPLIED:
+                    answer = dataclasses.replace(answer, outcome=ms.Outcome.REPEATED)
+                result.replies.append(ms.Reply(ticket, answer))
+            case ms.Evaluate():
+                self._evaluate(ticket, message, now, result)
+            case ms.TakePortion():
+                self._take_portion(ticket, message, member, now, result)
+            case ms.ClaimPortion():
+                self._minimizations.claim(ticket, message, result)
             case ms.Assign():
                 self._assign(PendingCall(ticket, message, member, allocator, None, magnitudes), result)
             case ms.Tune():
@@ -502,10 +524,16 @@ class Shard:
                 if message.remote:
                     self._check_remote((), message.remote)
                 repeated = is_repeated(member, message)
+                if message.portions is not None and not repeated:
+                    self._minimizations.check_sum(message.portions)
                 self._store.check_assignments(message.assignments)
             case ms.Take():
                 self._check_has_queues()
                 self._queues.check(message)
+            case ms.Evaluate():
+                self._minimizations.check_evaluate(message)
+            case ms.TakePortion() | ms.ClaimPortion() if self.shard:
+                raise WrongShard(f"this is shard {self.shard}: portions are taken and claimed on shard 0")
             case ms.Barrier() | ms.Stop() if self.shard:
                 raise WrongShard(f"this is shard {self.shard}: workers wait for each other, and stop, on shard 0")
             case ms.Reset():
@@ -517,7 +545,7 @@ class Shard:
         shown: int = getattr(message, "cut", 0)
         if shown > self.cuts.number + MAX_CUT_GAP:
             raise InvalidMessage(f"cut {shown}, but the last one here is {self.cuts.number}: no shard has begun that")
-        if isinstance(message, ms.Take | ms.Renew) and message.timeline not in (0, self.timeline):
+        if isinstance(message, _OF_TIMELINES) and message.timeline not in (0, self.timeline):
             self._refuse_timeline(message.sender.worker, message.timeline)
         return member, repeated
 
@@ -573,7 +601,7 @@ class Shard:
         if begun is not None:
             self._begin_job(begun, now, result)
         elif before.state not in ("running", "empty") and self._queues.stopped:
-            self._queues.stopped = ""  # the job goes on
+            self._queues.stopped = self._minimizations.stopped = ""  # the job goes on
         known = self._members.get(message.worker)
         was_live, goes_back = (known.state == "live", known.must_join) if known is not None else (False, False)
         member, new_incarnation = self._members.join(message, now, self.timeline)
@@ -603,6 +631,7 @@ class Shard:
             self._forget([member], result)
         elif goes_back:  # it does not know of the block that it had at the cut
             self._queues.forget([member.name], result)
+            self._minimizations.forget([member.name], result)
 
     def _renew(self, ticket: int, message: ms.Renew, member: Member, now: float, result: StepResult) -> None:
         self._members.renew(member, now, message.tensor_transport)
@@ -651,6 +680,7 @@ class Shard:
         if tick.stalled:
             result.events.extend([events.stalled(member) for member in self._pending.stall(tick.stalled, result)])
         self._queues.explain(tick.overdue, result)
+        self._minimizations.explain(tick.takers, tick.evaluators, result)
 
     def _note_chief(self, before: ms.Sender | None, result: StepResult) -> None:
         """Say so if another worker is the chief now."""
@@ -665,6 +695,7 @@ class Shard:
         self.cuts.release(names)
         self._pending.forget(names, result)
         self._queues.forget(names, result)
+        self._minimizations.forget(names, result)
         self._barrier.forget(names, result)
         self._pending.decide(result)
         self._barrier.release(result)
@@ -712,9 +743,14 @@ class Shard:
     def _stop(self, ticket: int, message: ms.Stop, member: Member, result: StepResult) -> None:
         if not self._queues.stopped:
             reason = message.reason or "no reason given"
-            self._queues.stop(f"{member.name}: {reason}", result)
+            self._stop_all(f"{member.name}: {reason}", result)
             result.events.append(events.job_stopped(member, reason))
         result.replies.append(ms.Reply(ticket, ms.Stopped(self._queues.stopped)))
+
+    def _stop_all(self, reason: str, result: StepResult) -> None:
+        """Hand out neither blocks nor portions any more."""
+        self._queues.stop(reason, result)
+        self._minimizations.stop(reason, result)
 
     def _check_reset(self, message: ms.Reset) -> None:
         live = [member.name for member in self._members.live]
@@ -737,7 +773,7 @@ class Shard:
     def _intervene(self, ticket: int, message: ms.Intervene, result: StepResult) -> None:
         reason = f"{message.by}: {message.reason}"
         if message.stop and not self.shard and not self._queues.stopped:
-            self._queues.stop(reason, result)
+            self._stop_all(reason, result)
             result.events.append(events.job_stopped_by(message.by, message.reason))
         for name in message.release:
             self._members[name].quarantined = ""
@@ -747,6 +783,7 @@ class Shard:
             result.events.append(events.quarantined(name, reason))
             if not self._follows:
                 self._pending.quarantine(self._members[name], result)
+        self._minimizations.release(message.quarantine, result)  # also serves those that are in quarantine no more
         if message.scale_learning_rate != 1.0:
             for optimizer, names in self._store.scale_learning_rates(message.scale_learning_rate):
                 self._note_change(message.by, names, optimizer)
@@ -959,6 +996,17 @@ class Shard:
         timeline, lost = self.timeline, self._lost_pushes
         return ms.StorageStatus(writing=writing, waiting_for=missing, timeline=timeline, lost_pushes=lost)
 
+    # --- minimizations --------------------------------------------------------------------------------------------
+
+    def _evaluate(self, ticket: int, message: ms.Evaluate, now: float, result: StepResult) -> None:
+        self._minimizations.evaluate(ticket, message, now, result)
+
+    def _take_portion(
+        self, ticket: int, message: ms.TakePortion, member: Member, now: float, result: StepResult
+    ) -> None:
+        if not self._minimizations.take(ticket, message, now, result) and member.training:
+            self._wait_without_pushes(member, result)
+
     # --- data queues and status -----------------------------------------------------------------------------------
 
     def _take(self, ticket: int, message: ms.Take, member: Member, now: float, result: StepResult) -> None:
@@ -1002,6 +1050,7 @@ class Shard:
             held=len(held),
             clipped=pending.clipped,
             detail=detail(newest, list(self._store.variables), pending.stalenesses) if with_detail else None,
+            minimizations=() if self.shard else tuple(self._minimizations.status(MAX_MINIMIZATIONS)),
         )
 
     def _worker_status(self, one: Member, now: float, held_since: float | None) -> ms.WorkerStatus:

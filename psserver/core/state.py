@@ -14,6 +14,7 @@ from pswire.messages import (
     ChangeId,
     Computed,
     EpochReport,
+    Evaluation,
     Job,
     JobReport,
     LastPush,
@@ -165,6 +166,55 @@ class LastEpoch:
 
 
 @dataclass(frozen=True, slots=True)
+class OutPortion:
+    """A portion that workers have in hand: the first of them, then the one that has it as a backup."""
+
+    number: int
+    holders: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPortions:
+    """Portions of a worker; "": of nobody.
+
+    `left` are to be handed out, to this worker first, in order. `claimed` are those whose gradients it has not pushed
+    yet, and `had` those that it has claimed last, in this evaluation or before.
+    """
+
+    worker: str
+    left: tuple[int, ...] = ()
+    claimed: tuple[int, ...] = ()
+    had: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PortionsState:
+    """The portions of an evaluation on shard 0 (`psserver.core.minimization.portions.Portions`).
+
+    `out` in the order in which they were handed out; `losses` of those that are claimed or counted, in the order of
+    their numbers; `alone`: those that are pushed by themselves.
+    """
+
+    out: tuple[OutPortion, ...] = ()
+    workers: tuple[WorkerPortions, ...] = ()
+    losses: tuple[float, ...] = ()
+    alone: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MinimizationState:
+    """A minimization (`psserver.core.minimization.minimizations`); `portions` are those of shard 0."""
+
+    name: str
+    evaluation: Evaluation | None = None
+    counted: tuple[int, ...] = ()
+    portions: PortionsState | None = None
+    backups: int = 0
+    backups_won: int = 0
+    end: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class VariableChanges:
     """The numbers of the changes that a variable on another shard had (`UpdateOrder`)."""
 
@@ -235,3 +285,4 @@ class ShardState:
     max_gradient_norm: str = ""
     clipped: int = 0
     notes: tuple[Note, ...] = ()
+    minimizations: tuple[MinimizationState, ...] = ()

@@ -33,6 +33,7 @@ ROLES: dict[str, frozenset[Role]] = {
     "Status": _ALL,
     **dict.fromkeys(("Join", "Renew", "Leave", "Register", "Pull", "Push", "Transfer", "Assign", "Tune"), _WORKERS),
     **dict.fromkeys(("Compute", "Take", "Barrier", "Stop", "Cut", "Restore"), _WORKERS),
+    **dict.fromkeys(("Evaluate", "TakePortion", "ClaimPortion"), _WORKERS),
     **dict.fromkeys(("Reset", "Intervene"), _ADMINS),
 }
 

@@ -33,7 +33,7 @@ from pswire.errors import InvalidMessage, ParamServerError, StorageError, Unavai
 #: Messages that change a shard, besides pulls where served weights are kept, and heartbeats that settle something.
 _CHANGES = (
     *(ms.Push, ms.Take, ms.Assign, ms.Tune, ms.Register, ms.Join, ms.Leave, ms.Barrier, ms.Stop, ms.Reset),
-    *(ms.Intervene, ms.Compute),
+    *(ms.Intervene, ms.Compute, ms.Evaluate, ms.TakePortion, ms.ClaimPortion),
 )
 
 Record: TypeAlias = list[bytes | memoryview]

@@ -19,7 +19,9 @@ from pswire.codec.fields import (
     ANY,
     INITIAL,
     KINDS,
+    LOSSES,
     NAME,
+    NAME_OR_NONE,
     NOTE,
     OPTIMIZER_OR_NONE,
     POSITIVE,
@@ -30,7 +32,7 @@ from pswire.codec.fields import (
     number,
     one,
 )
-from pswire.codec.messages import OUTCOME, STATE
+from pswire.codec.messages import OUTCOME, RESULT, STATE
 from pswire.codec.tensors import SPEC
 from pswire.errors import Malformed
 from pswire.tensors.compression import Packed
@@ -95,6 +97,12 @@ KINDS[spb.MembershipState] = one(_Row(st.MembershipState, spb.MembershipState, c
 KINDS[spb.Holding] = many(_Row(st.Holding, spb.Holding))
 KINDS[spb.OpenEpoch] = many(_Row(st.OpenEpoch, spb.OpenEpoch, epoch=POSITIVE, cost_sum=ANY))
 KINDS[spb.QueueState] = many(_Row(st.QueueState, spb.QueueState), attrgetter("spec.name"))
+KINDS[spb.OutPortion] = many(_Row(st.OutPortion, spb.OutPortion))
+KINDS[spb.WorkerPortions] = many(_Row(st.WorkerPortions, spb.WorkerPortions, worker=NAME_OR_NONE), attrgetter("worker"))
+KINDS[spb.PortionsState] = one(_Row(st.PortionsState, spb.PortionsState, losses=LOSSES), optional=True)
+KINDS[spb.MinimizationState] = many(
+    _Row(st.MinimizationState, spb.MinimizationState, name=NAME, end=RESULT), attrgetter("name")
+)
 KINDS[spb.LastEpoch] = many(_Row(st.LastEpoch, spb.LastEpoch, worker=NAME), attrgetter("worker"))
 KINDS[spb.VariableChanges] = many(_Row(st.VariableChanges, spb.VariableChanges, name=NAME), attrgetter("name"))
 KINDS[spb.OrderState] = one(_Row(st.OrderState, spb.OrderState), optional=True)

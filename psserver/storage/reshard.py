@@ -149,6 +149,7 @@ def _shard_state(states: Sequence[ShardState], job: JobStatus, shard: int, shard
         served=(),
         order=None,
         groups=(),
+        minimizations=tuple([replace(one, counted=(), portions=None) for one in first.minimizations]),
     )
     if shard:
         return state

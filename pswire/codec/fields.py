@@ -164,6 +164,11 @@ def numbers(low: int, limit: int) -> Field:
     return _list(_extend, _checked(check).get, limit)
 
 
+def _any_numbers(limit: int) -> Field:
+    """Numbers, also infinite ones and NaN, `limit` of them at most."""
+    return _list(_extend, lambda proto, name, receiver: tuple(getattr(proto, name)), limit)
+
+
 def below(other: str) -> Field:
     """An integer of at least 0 that is less than the field `other` of the same protobuf."""
 
@@ -256,8 +261,8 @@ SECRET, PROOFS = _checked(_check_secret), _list(_extend, _checked(_check_secrets
 #: Numbers, one for each shard unless a row says otherwise; versions, of which -1 is none.
 NUMBERS, KNOWN_VERSIONS = numbers(0, MAX_SHARDS), numbers(-1, MAX_ENTRIES)
 COUNT, POSITIVE = number(0), number(1)
-#: Results of operations, two numbers for each; infinite ones and NaN are allowed.
-RESULTS = _list(_extend, lambda proto, name, receiver: tuple(getattr(proto, name)), 2 * MAX_OPERATIONS)
+#: Results of operations, two numbers for each, and losses of portions; infinite ones and NaN are allowed.
+RESULTS, LOSSES = _any_numbers(2 * MAX_OPERATIONS), _any_numbers(MAX_ENTRIES)
 
 
 def one(part: Part, *, optional: bool = False) -> Field:

@@ -31,10 +31,11 @@ from pswire.codec.fields import (
     number,
     numbers,
     one,
+    text,
 )
 from pswire.codec.tensors import VALUES_AND_CHOICES
 from pswire.errors import InvalidMessage, Malformed, TooLarge
-from pswire.limits import MAX_ENTRIES, MAX_OPERATIONS, MAX_SMALL_REQUEST
+from pswire.limits import MAX_ENTRIES, MAX_HELD_PORTIONS, MAX_OPERATIONS, MAX_RESULT_LENGTH, MAX_SMALL_REQUEST
 from pswire.specs.encodings import ENCODINGS
 from pswire.specs.vectors import Operation, check_operation
 from pswire.tensors import wire
@@ -146,6 +147,9 @@ OUTCOME = choice({outcome: pb.Outcome.Value(f"OUTCOME_{outcome.name}") for outco
 _ENCODING = choice({form: form for form in ("", *ENCODINGS)})
 STATE = choice({state: state for state in ("live", "left", "lost")})
 _JOB_STATE = choice({state: state for state in ("running", "done", "ended", "interrupted", "empty")})
+#: Numbers of portions, and those of the few that a worker holds; the result of a minimization.
+_PORTIONS, _HELD = numbers(0, MAX_ENTRIES), numbers(0, MAX_HELD_PORTIONS)
+RESULT = text(MAX_RESULT_LENGTH)
 
 
 def _changes() -> Field:
@@ -199,6 +203,13 @@ KINDS |= {
     pb.Block: one(Row(ms.Block, pb.Block, epoch=POSITIVE, start=below("stop"), stop=POSITIVE), optional=True),
     pb.Finished: one(Row(ms.Finished, pb.Finished), optional=True),
     pb.Progress: many(Row(ms.Progress, pb.Progress, queue=NAME, position=POSITIVE), attrgetter("queue")),
+    pb.Evaluation: one(
+        Row(ms.Evaluation, pb.Evaluation, number=POSITIVE, examples=POSITIVE, portion=POSITIVE), optional=True
+    ),
+    pb.Portion: one(Row(ms.Portion, pb.Portion, start=below("stop"), stop=POSITIVE), optional=True),
+    pb.CountedPortions: one(
+        Row(ms.CountedPortions, pb.CountedPortions, name=NAME, evaluation=POSITIVE, numbers=_PORTIONS), optional=True
+    ),
     pb.EpochReport: many(Row(ms.EpochReport, pb.EpochReport, queue=NAME, epoch=POSITIVE)),
     pb.WorkerStatus: many(
         Row(ms.WorkerStatus, pb.WorkerStatus, name=NAME, state=STATE, lease_left=ANY, gradient=ANY, gradient_mean=ANY)
@@ -216,6 +227,9 @@ KINDS |= {
 }
 KINDS[pb.StalenessMatrix] = one(Row(ms.StalenessMatrix, pb.StalenessMatrix))
 KINDS[pb.StatusDetail] = one(Row(ms.StatusDetail, pb.StatusDetail), optional=True)
+KINDS[pb.MinimizationStatus] = many(
+    Row(ms.MinimizationStatus, pb.MinimizationStatus, name=NAME, end=RESULT), attrgetter("name")
+)
 KINDS[pb.QueueStatus] = many(Row(ms.QueueStatus, pb.QueueStatus, epoch=POSITIVE), attrgetter("spec.name"))
 
 _MESSAGES = (
@@ -255,6 +269,12 @@ _MESSAGES = (
     Row(ms.Computed, pb.ComputeReply, outcome=OUTCOME, results=RESULTS, note=NOTE),
     Row(ms.Take, pb.TakeRequest),
     Row(ms.Taken, pb.TakeReply),
+    Row(ms.Evaluate, pb.EvaluateRequest, name=NAME, end=RESULT),
+    Row(ms.Evaluated, pb.EvaluateReply, end=RESULT),
+    Row(ms.TakePortion, pb.TakePortionRequest, name=NAME, holding=_HELD, withdrawn=_PORTIONS),
+    Row(ms.PortionTaken, pb.TakePortionReply, stop=_HELD, end=RESULT),
+    Row(ms.ClaimPortion, pb.ClaimPortionRequest, name=NAME, evaluation=POSITIVE, loss=ANY),
+    Row(ms.PortionClaimed, pb.ClaimPortionReply),
     Row(ms.Cut, pb.CutRequest, holder=one(SENDER, optional=True)),
     Row(ms.CutReport, pb.CutReply),
     Row(ms.Restore, pb.RestoreRequest),

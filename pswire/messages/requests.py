@@ -24,6 +24,14 @@ from pswire.messages.membership import (
     Stop,
     Stopped,
 )
+from pswire.messages.minimization import (
+    ClaimPortion,
+    Evaluate,
+    Evaluated,
+    PortionClaimed,
+    PortionTaken,
+    TakePortion,
+)
 from pswire.messages.status import Status, StatusReport
 from pswire.messages.variables import Assign, Assigned, Pull, Pulled, Push, Pushed, Register, Registered, Tune, Tuned
 from pswire.messages.vectors import Compute, Computed
@@ -34,13 +42,16 @@ class Tick:
     """What time has brought about, as data (`Shard.due`): a server's message to its own shard, never sent to another.
 
     `lost` are the workers whose lease has expired, `overdue` the requests for blocks, by worker and data queue, that
-    have waited for long, and `stalled` the workers that have held others up for too long. So a shard that is given the
-    same messages again needs no clock.
+    have waited for long, and `stalled` the workers that have held others up for too long. `takers` and `evaluators` are
+    the workers whose TakePortion and whose Evaluate have waited for long. So a shard that is given the same messages
+    again needs no clock.
     """
 
     lost: tuple[str, ...] = ()
     overdue: tuple[tuple[str, str], ...] = ()
     stalled: tuple[str, ...] = ()
+    takers: tuple[str, ...] = ()
+    evaluators: tuple[str, ...] = ()
 
 
 Request: TypeAlias = (
@@ -58,6 +69,9 @@ Request: TypeAlias = (
     | Tune
     | Compute
     | Take
+    | Evaluate
+    | TakePortion
+    | ClaimPortion
     | Cut
     | Restore
     | Status
@@ -78,6 +92,9 @@ Answer: TypeAlias = (
     | Tuned
     | Computed
     | Taken
+    | Evaluated
+    | PortionTaken
+    | PortionClaimed
     | CutReport
     | Restored
     | StatusReport

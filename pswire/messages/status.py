@@ -131,6 +131,30 @@ class QueueStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class MinimizationStatus:
+    """How far a minimization is (`pswire.messages.minimization`).
+
+    Attributes:
+        evaluation: the number of the present one, 0 before the first.
+        portions: of it; `counted`: those whose gradients are in the sum of shard 0.
+        out, claimed: portions that workers have in hand, and those that they have computed and not pushed yet.
+        backups: portions of all evaluations that were given to a second worker, because the first one was not done when
+            no others were left; `backups_won`: those of which the second one was first.
+        end: the result as JSON, if it is over.
+    """
+
+    name: str
+    evaluation: int = 0
+    portions: int = 0
+    counted: int = 0
+    out: int = 0
+    claimed: int = 0
+    backups: int = 0
+    backups_won: int = 0
+    end: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """Applied pushes, and bytes of tensors in and out, per second over the last seconds."""
 
@@ -294,6 +318,7 @@ class StatusReport:
         half_pushes: pushes that other shards have applied and this one has not, abandoned or late.
         last_pushes: for finding pushes left incomplete by a worker's death: compare the lists of all shards.
         queues: those of shard 0, in the order in which they began.
+        minimizations: the newest 20, of shard 0, in that order too.
         jobs: of this server, at most the newest 100, the present one last.
         stopped: as in `Joined`.
         exposure: the warning about a server that is open to other machines without TLS or without knowing who calls.
@@ -326,3 +351,4 @@ class StatusReport:
     held: int = 0
     clipped: int = 0
     detail: StatusDetail | None = None
+    minimizations: tuple[MinimizationStatus, ...] = ()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from pswire.messages.membership import Sender
+from pswire.messages.minimization import CountedPortions
 from pswire.optimizers import UpdateSpec
 from pswire.specs.initializers import RowInitializer
 from pswire.tensors.compression import Packed
@@ -239,7 +240,7 @@ class Outcome(Enum):
 
     APPLIED = "applied"
     REPEATED = "repeated"  #: it had been applied before
-    DROPPED = "dropped"  #: the policy refused it, for `Pushed.reason`
+    DROPPED = "dropped"  #: it was refused, for `Pushed.reason`
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +281,9 @@ class Assign:
     Attributes:
         sequence, shards, after, after_proof, cut: as in `Push`.
         remote: to shard 0, where it decides for all by staleness: names of variables with a part on another shard.
+        portions: with `add`: the portions of an evaluation whose gradients the assignments are the sum of. They are
+            added to the shard's sum if none of these is in it, and on shard 0 also if they are claims of this worker;
+            otherwise the shard drops them.
     """
 
     sender: Sender
@@ -291,16 +295,21 @@ class Assign:
     after: tuple[ChangeId, ...] = ()
     cut: int = 0
     after_proof: bytes = b""
+    portions: CountedPortions | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The new versions, in order of the assignments. `frontier` is as in `Pushed`."""
+    """The new versions, in order of the assignments. `frontier` is as in `Pushed`.
+
+    `reason`: why the sum of an evaluation was dropped (`Assign.portions`), which has no versions.
+    """
 
     outcome: Outcome
     versions: tuple[int, ...]
     global_step: int
     frontier: Frontier | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -508,7 +508,7 @@ class Assignment(_message.Message):
     def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., first_row: _Optional[int] = ...) -> None: ...
 
 class AssignRequest(_message.Message):
-    __slots__ = ("sender", "sequence", "assignments", "add", "shards", "remote", "after", "cut", "after_proof")
+    __slots__ = ("sender", "sequence", "assignments", "add", "shards", "remote", "after", "cut", "after_proof", "portions")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -518,6 +518,7 @@ class AssignRequest(_message.Message):
     AFTER_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
     AFTER_PROOF_FIELD_NUMBER: _ClassVar[int]
+    PORTIONS_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     sequence: int
     assignments: _containers.RepeatedCompositeFieldContainer[Assignment]
@@ -527,19 +528,22 @@ class AssignRequest(_message.Message):
     after: _containers.RepeatedCompositeFieldContainer[ChangeId]
     cut: int
     after_proof: bytes
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., add: _Optional[bool] = ..., shards: _Optional[_Iterable[int]] = ..., remote: _Optional[_Iterable[str]] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., cut: _Optional[int] = ..., after_proof: _Optional[bytes] = ...) -> None: ...
+    portions: CountedPortions
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., add: _Optional[bool] = ..., shards: _Optional[_Iterable[int]] = ..., remote: _Optional[_Iterable[str]] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., cut: _Optional[int] = ..., after_proof: _Optional[bytes] = ..., portions: _Optional[_Union[CountedPortions, _Mapping]] = ...) -> None: ...
 
 class AssignReply(_message.Message):
-    __slots__ = ("outcome", "versions", "global_step", "frontier")
+    __slots__ = ("outcome", "versions", "global_step", "frontier", "reason")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     FRONTIER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     outcome: Outcome
     versions: _containers.RepeatedScalarFieldContainer[int]
     global_step: int
     frontier: Frontier
-    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., versions: _Optional[_Iterable[int]] = ..., global_step: _Optional[int] = ..., frontier: _Optional[_Union[Frontier, _Mapping]] = ...) -> None: ...
+    reason: str
+    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., versions: _Optional[_Iterable[int]] = ..., global_step: _Optional[int] = ..., frontier: _Optional[_Union[Frontier, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class TuneRequest(_message.Message):
     __slots__ = ("sender", "sequence", "names", "optimizer", "fields", "cut")
@@ -692,6 +696,126 @@ class TakeReply(_message.Message):
     cut: int
     stopped: str
     def __init__(self, block: _Optional[_Union[Block, _Mapping]] = ..., done: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., reports: _Optional[_Iterable[_Union[EpochReport, _Mapping]]] = ..., chief: _Optional[bool] = ..., cut: _Optional[int] = ..., stopped: _Optional[str] = ...) -> None: ...
+
+class Evaluation(_message.Message):
+    __slots__ = ("number", "examples", "portion")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    PORTION_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    examples: int
+    portion: int
+    def __init__(self, number: _Optional[int] = ..., examples: _Optional[int] = ..., portion: _Optional[int] = ...) -> None: ...
+
+class Portion(_message.Message):
+    __slots__ = ("number", "start", "stop", "alone")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    start: int
+    stop: int
+    alone: bool
+    def __init__(self, number: _Optional[int] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., alone: _Optional[bool] = ...) -> None: ...
+
+class CountedPortions(_message.Message):
+    __slots__ = ("name", "evaluation", "numbers")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    evaluation: int
+    numbers: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., evaluation: _Optional[int] = ..., numbers: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class EvaluateRequest(_message.Message):
+    __slots__ = ("sender", "name", "evaluation", "end", "timeline")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
+    sender: Sender
+    name: str
+    evaluation: Evaluation
+    end: str
+    timeline: int
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., name: _Optional[str] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., end: _Optional[str] = ..., timeline: _Optional[int] = ...) -> None: ...
+
+class EvaluateReply(_message.Message):
+    __slots__ = ("number", "counted", "loss", "waiting_for", "end", "stopped")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    COUNTED_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    counted: int
+    loss: float
+    waiting_for: str
+    end: str
+    stopped: str
+    def __init__(self, number: _Optional[int] = ..., counted: _Optional[int] = ..., loss: _Optional[float] = ..., waiting_for: _Optional[str] = ..., end: _Optional[str] = ..., stopped: _Optional[str] = ...) -> None: ...
+
+class TakePortionRequest(_message.Message):
+    __slots__ = ("sender", "name", "evaluation", "holding", "withdrawn", "timeline")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    HOLDING_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAWN_FIELD_NUMBER: _ClassVar[int]
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
+    sender: Sender
+    name: str
+    evaluation: int
+    holding: _containers.RepeatedScalarFieldContainer[int]
+    withdrawn: _containers.RepeatedScalarFieldContainer[int]
+    timeline: int
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., name: _Optional[str] = ..., evaluation: _Optional[int] = ..., holding: _Optional[_Iterable[int]] = ..., withdrawn: _Optional[_Iterable[int]] = ..., timeline: _Optional[int] = ...) -> None: ...
+
+class TakePortionReply(_message.Message):
+    __slots__ = ("evaluation", "portion", "push", "stop", "end", "waiting_for", "chief", "stopped")
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    PORTION_FIELD_NUMBER: _ClassVar[int]
+    PUSH_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
+    CHIEF_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    evaluation: int
+    portion: Portion
+    push: bool
+    stop: _containers.RepeatedScalarFieldContainer[int]
+    end: str
+    waiting_for: str
+    chief: bool
+    stopped: str
+    def __init__(self, evaluation: _Optional[int] = ..., portion: _Optional[_Union[Portion, _Mapping]] = ..., push: _Optional[bool] = ..., stop: _Optional[_Iterable[int]] = ..., end: _Optional[str] = ..., waiting_for: _Optional[str] = ..., chief: _Optional[bool] = ..., stopped: _Optional[str] = ...) -> None: ...
+
+class ClaimPortionRequest(_message.Message):
+    __slots__ = ("sender", "name", "evaluation", "portion", "loss", "timeline")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    PORTION_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
+    sender: Sender
+    name: str
+    evaluation: int
+    portion: int
+    loss: float
+    timeline: int
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., name: _Optional[str] = ..., evaluation: _Optional[int] = ..., portion: _Optional[int] = ..., loss: _Optional[float] = ..., timeline: _Optional[int] = ...) -> None: ...
+
+class ClaimPortionReply(_message.Message):
+    __slots__ = ("counted",)
+    COUNTED_FIELD_NUMBER: _ClassVar[int]
+    counted: bool
+    def __init__(self, counted: _Optional[bool] = ...) -> None: ...
 
 class CutRequest(_message.Message):
     __slots__ = ("number", "holder", "release")
@@ -923,6 +1047,28 @@ class QueueStatus(_message.Message):
     blocks_out: int
     def __init__(self, spec: _Optional[_Union[Queue, _Mapping]] = ..., epoch: _Optional[int] = ..., done: _Optional[int] = ..., blocks_out: _Optional[int] = ...) -> None: ...
 
+class MinimizationStatus(_message.Message):
+    __slots__ = ("name", "evaluation", "portions", "counted", "out", "claimed", "backups", "backups_won", "end")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    PORTIONS_FIELD_NUMBER: _ClassVar[int]
+    COUNTED_FIELD_NUMBER: _ClassVar[int]
+    OUT_FIELD_NUMBER: _ClassVar[int]
+    CLAIMED_FIELD_NUMBER: _ClassVar[int]
+    BACKUPS_FIELD_NUMBER: _ClassVar[int]
+    BACKUPS_WON_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    evaluation: int
+    portions: int
+    counted: int
+    out: int
+    claimed: int
+    backups: int
+    backups_won: int
+    end: str
+    def __init__(self, name: _Optional[str] = ..., evaluation: _Optional[int] = ..., portions: _Optional[int] = ..., counted: _Optional[int] = ..., out: _Optional[int] = ..., claimed: _Optional[int] = ..., backups: _Optional[int] = ..., backups_won: _Optional[int] = ..., end: _Optional[str] = ...) -> None: ...
+
 class Totals(_message.Message):
     __slots__ = ("variables", "workers", "live", "queues")
     VARIABLES_FIELD_NUMBER: _ClassVar[int]
@@ -992,7 +1138,7 @@ class StatusDetail(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[EventReport, _Mapping]]] = ..., stalenesses: _Optional[_Iterable[_Union[StalenessCount, _Mapping]]] = ..., matrix: _Optional[_Union[StalenessMatrix, _Mapping]] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("shard", "shards", "global_step", "repeated", "variables", "workers", "epochs", "dropped", "nbytes", "consistency", "handling", "traffic", "staleness", "changes", "half_pushes", "last_pushes", "storage", "queues", "jobs", "stopped", "exposure", "totals", "held", "clipped", "detail")
+    __slots__ = ("shard", "shards", "global_step", "repeated", "variables", "workers", "epochs", "dropped", "nbytes", "consistency", "handling", "traffic", "staleness", "changes", "half_pushes", "last_pushes", "storage", "queues", "jobs", "stopped", "exposure", "totals", "held", "clipped", "detail", "minimizations")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -1018,6 +1164,7 @@ class StatusReply(_message.Message):
     HELD_FIELD_NUMBER: _ClassVar[int]
     CLIPPED_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
+    MINIMIZATIONS_FIELD_NUMBER: _ClassVar[int]
     shard: int
     shards: int
     global_step: int
@@ -1043,7 +1190,8 @@ class StatusReply(_message.Message):
     held: int
     clipped: int
     detail: StatusDetail
-    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., repeated: _Optional[int] = ..., variables: _Optional[_Iterable[_Union[VariableStatus, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[EpochReport, _Mapping]]] = ..., dropped: _Optional[int] = ..., nbytes: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., half_pushes: _Optional[int] = ..., last_pushes: _Optional[_Iterable[_Union[LastPush, _Mapping]]] = ..., storage: _Optional[_Union[StorageStatus, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[QueueStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobReport, _Mapping]]] = ..., stopped: _Optional[str] = ..., exposure: _Optional[str] = ..., totals: _Optional[_Union[Totals, _Mapping]] = ..., held: _Optional[int] = ..., clipped: _Optional[int] = ..., detail: _Optional[_Union[StatusDetail, _Mapping]] = ...) -> None: ...
+    minimizations: _containers.RepeatedCompositeFieldContainer[MinimizationStatus]
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., repeated: _Optional[int] = ..., variables: _Optional[_Iterable[_Union[VariableStatus, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[EpochReport, _Mapping]]] = ..., dropped: _Optional[int] = ..., nbytes: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., half_pushes: _Optional[int] = ..., last_pushes: _Optional[_Iterable[_Union[LastPush, _Mapping]]] = ..., storage: _Optional[_Union[StorageStatus, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[QueueStatus, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobReport, _Mapping]]] = ..., stopped: _Optional[str] = ..., exposure: _Optional[str] = ..., totals: _Optional[_Union[Totals, _Mapping]] = ..., held: _Optional[int] = ..., clipped: _Optional[int] = ..., detail: _Optional[_Union[StatusDetail, _Mapping]] = ..., minimizations: _Optional[_Iterable[_Union[MinimizationStatus, _Mapping]]] = ...) -> None: ...
 
 class JobReport(_message.Message):
     __slots__ = ("job", "state", "global_step", "workers", "epochs", "cost")

@@ -89,6 +89,21 @@ class ParameterServerStub:
                 request_serializer=pswire_dot_v1_dot_paramserver__pb2.TakeRequest.SerializeToString,
                 response_deserializer=pswire_dot_v1_dot_paramserver__pb2.TakeReply.FromString,
                 _registered_method=True)
+        self.Evaluate = channel.unary_unary(
+                '/paramserver.v1.ParameterServer/Evaluate',
+                request_serializer=pswire_dot_v1_dot_paramserver__pb2.EvaluateRequest.SerializeToString,
+                response_deserializer=pswire_dot_v1_dot_paramserver__pb2.EvaluateReply.FromString,
+                _registered_method=True)
+        self.TakePortion = channel.unary_unary(
+                '/paramserver.v1.ParameterServer/TakePortion',
+                request_serializer=pswire_dot_v1_dot_paramserver__pb2.TakePortionRequest.SerializeToString,
+                response_deserializer=pswire_dot_v1_dot_paramserver__pb2.TakePortionReply.FromString,
+                _registered_method=True)
+        self.ClaimPortion = channel.unary_unary(
+                '/paramserver.v1.ParameterServer/ClaimPortion',
+                request_serializer=pswire_dot_v1_dot_paramserver__pb2.ClaimPortionRequest.SerializeToString,
+                response_deserializer=pswire_dot_v1_dot_paramserver__pb2.ClaimPortionReply.FromString,
+                _registered_method=True)
         self.Cut = channel.unary_unary(
                 '/paramserver.v1.ParameterServer/Cut',
                 request_serializer=pswire_dot_v1_dot_paramserver__pb2.CutRequest.SerializeToString,
@@ -204,6 +219,26 @@ class ParameterServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Evaluate(self, request, context):
+        """Minimizations: an evaluation of loss and gradient over a whole data set is begun on every shard; its portions are
+        taken and claimed on shard 0 only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TakePortion(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ClaimPortion(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Cut(self, request, context):
         """A cut over all shards, for checkpoints and for values of one moment; and going back to one.
         """
@@ -307,6 +342,21 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.Take,
                     request_deserializer=pswire_dot_v1_dot_paramserver__pb2.TakeRequest.FromString,
                     response_serializer=pswire_dot_v1_dot_paramserver__pb2.TakeReply.SerializeToString,
+            ),
+            'Evaluate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Evaluate,
+                    request_deserializer=pswire_dot_v1_dot_paramserver__pb2.EvaluateRequest.FromString,
+                    response_serializer=pswire_dot_v1_dot_paramserver__pb2.EvaluateReply.SerializeToString,
+            ),
+            'TakePortion': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakePortion,
+                    request_deserializer=pswire_dot_v1_dot_paramserver__pb2.TakePortionRequest.FromString,
+                    response_serializer=pswire_dot_v1_dot_paramserver__pb2.TakePortionReply.SerializeToString,
+            ),
+            'ClaimPortion': grpc.unary_unary_rpc_method_handler(
+                    servicer.ClaimPortion,
+                    request_deserializer=pswire_dot_v1_dot_paramserver__pb2.ClaimPortionRequest.FromString,
+                    response_serializer=pswire_dot_v1_dot_paramserver__pb2.ClaimPortionReply.SerializeToString,
             ),
             'Cut': grpc.unary_unary_rpc_method_handler(
                     servicer.Cut,
@@ -641,6 +691,87 @@ class ParameterServer:
             '/paramserver.v1.ParameterServer/Take',
             pswire_dot_v1_dot_paramserver__pb2.TakeRequest.SerializeToString,
             pswire_dot_v1_dot_paramserver__pb2.TakeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Evaluate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/paramserver.v1.ParameterServer/Evaluate',
+            pswire_dot_v1_dot_paramserver__pb2.EvaluateRequest.SerializeToString,
+            pswire_dot_v1_dot_paramserver__pb2.EvaluateReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TakePortion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/paramserver.v1.ParameterServer/TakePortion',
+            pswire_dot_v1_dot_paramserver__pb2.TakePortionRequest.SerializeToString,
+            pswire_dot_v1_dot_paramserver__pb2.TakePortionReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ClaimPortion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/paramserver.v1.ParameterServer/ClaimPortion',
+            pswire_dot_v1_dot_paramserver__pb2.ClaimPortionRequest.SerializeToString,
+            pswire_dot_v1_dot_paramserver__pb2.ClaimPortionReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -203,8 +203,58 @@ class VariableGroup(_message.Message):
     names: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class OutPortion(_message.Message):
+    __slots__ = ("number", "holders")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    holders: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, number: _Optional[int] = ..., holders: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class WorkerPortions(_message.Message):
+    __slots__ = ("worker", "left", "claimed", "had")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    CLAIMED_FIELD_NUMBER: _ClassVar[int]
+    HAD_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    left: _containers.RepeatedScalarFieldContainer[int]
+    claimed: _containers.RepeatedScalarFieldContainer[int]
+    had: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, worker: _Optional[str] = ..., left: _Optional[_Iterable[int]] = ..., claimed: _Optional[_Iterable[int]] = ..., had: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PortionsState(_message.Message):
+    __slots__ = ("out", "workers", "losses", "alone")
+    OUT_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    LOSSES_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
+    out: _containers.RepeatedCompositeFieldContainer[OutPortion]
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerPortions]
+    losses: _containers.RepeatedScalarFieldContainer[float]
+    alone: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, out: _Optional[_Iterable[_Union[OutPortion, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerPortions, _Mapping]]] = ..., losses: _Optional[_Iterable[float]] = ..., alone: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class MinimizationState(_message.Message):
+    __slots__ = ("name", "evaluation", "counted", "portions", "backups", "backups_won", "end")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    COUNTED_FIELD_NUMBER: _ClassVar[int]
+    PORTIONS_FIELD_NUMBER: _ClassVar[int]
+    BACKUPS_FIELD_NUMBER: _ClassVar[int]
+    BACKUPS_WON_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    evaluation: _paramserver_pb2.Evaluation
+    counted: _containers.RepeatedScalarFieldContainer[int]
+    portions: PortionsState
+    backups: int
+    backups_won: int
+    end: str
+    def __init__(self, name: _Optional[str] = ..., evaluation: _Optional[_Union[_paramserver_pb2.Evaluation, _Mapping]] = ..., counted: _Optional[_Iterable[int]] = ..., portions: _Optional[_Union[PortionsState, _Mapping]] = ..., backups: _Optional[int] = ..., backups_won: _Optional[int] = ..., end: _Optional[str] = ...) -> None: ...
+
 class ShardState(_message.Message):
-    __slots__ = ("shard", "shards", "identity", "consistency", "handling", "cut", "timeline", "global_step", "last_step", "applied", "dropped", "repeated", "lost_pushes", "members", "variables", "queues", "epochs", "stalenesses", "changes", "places", "states", "served", "order", "groups", "job", "jobs", "stopped", "max_gradient_norm", "clipped", "notes")
+    __slots__ = ("shard", "shards", "identity", "consistency", "handling", "cut", "timeline", "global_step", "last_step", "applied", "dropped", "repeated", "lost_pushes", "members", "variables", "queues", "epochs", "stalenesses", "changes", "places", "states", "served", "order", "groups", "job", "jobs", "stopped", "max_gradient_norm", "clipped", "notes", "minimizations")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
@@ -235,6 +285,7 @@ class ShardState(_message.Message):
     MAX_GRADIENT_NORM_FIELD_NUMBER: _ClassVar[int]
     CLIPPED_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
+    MINIMIZATIONS_FIELD_NUMBER: _ClassVar[int]
     shard: int
     shards: int
     identity: int
@@ -265,7 +316,8 @@ class ShardState(_message.Message):
     max_gradient_norm: str
     clipped: int
     notes: _containers.RepeatedCompositeFieldContainer[Note]
-    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., identity: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., cut: _Optional[int] = ..., timeline: _Optional[int] = ..., global_step: _Optional[int] = ..., last_step: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[int] = ..., repeated: _Optional[int] = ..., lost_pushes: _Optional[int] = ..., members: _Optional[_Union[MembershipState, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableState, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[LastEpoch, _Mapping]]] = ..., stalenesses: _Optional[_Iterable[_Union[_paramserver_pb2.StalenessCount, _Mapping]]] = ..., changes: _Optional[_Iterable[_Union[_paramserver_pb2.Change, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[_paramserver_pb2.Place, _Mapping]]] = ..., states: _Optional[_Iterable[int]] = ..., served: _Optional[_Iterable[_Union[ServedState, _Mapping]]] = ..., order: _Optional[_Union[OrderState, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[VariableGroup, _Mapping]]] = ..., job: _Optional[_Union[_paramserver_pb2.Job, _Mapping]] = ..., jobs: _Optional[_Iterable[_Union[_paramserver_pb2.JobReport, _Mapping]]] = ..., stopped: _Optional[str] = ..., max_gradient_norm: _Optional[str] = ..., clipped: _Optional[int] = ..., notes: _Optional[_Iterable[_Union[Note, _Mapping]]] = ...) -> None: ...
+    minimizations: _containers.RepeatedCompositeFieldContainer[MinimizationState]
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., identity: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., cut: _Optional[int] = ..., timeline: _Optional[int] = ..., global_step: _Optional[int] = ..., last_step: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[int] = ..., repeated: _Optional[int] = ..., lost_pushes: _Optional[int] = ..., members: _Optional[_Union[MembershipState, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableState, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[LastEpoch, _Mapping]]] = ..., stalenesses: _Optional[_Iterable[_Union[_paramserver_pb2.StalenessCount, _Mapping]]] = ..., changes: _Optional[_Iterable[_Union[_paramserver_pb2.Change, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[_paramserver_pb2.Place, _Mapping]]] = ..., states: _Optional[_Iterable[int]] = ..., served: _Optional[_Iterable[_Union[ServedState, _Mapping]]] = ..., order: _Optional[_Union[OrderState, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[VariableGroup, _Mapping]]] = ..., job: _Optional[_Union[_paramserver_pb2.Job, _Mapping]] = ..., jobs: _Optional[_Iterable[_Union[_paramserver_pb2.JobReport, _Mapping]]] = ..., stopped: _Optional[str] = ..., max_gradient_norm: _Optional[str] = ..., clipped: _Optional[int] = ..., notes: _Optional[_Iterable[_Union[Note, _Mapping]]] = ..., minimizations: _Optional[_Iterable[_Union[MinimizationState, _Mapping]]] = ...) -> None: ...
 
 class Note(_message.Message):
     __slots__ = ("task", "text")
@@ -284,17 +336,21 @@ class Overdue(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., queue: _Optional[str] = ...) -> None: ...
 
 class Tick(_message.Message):
-    __slots__ = ("lost", "overdue", "stalled")
+    __slots__ = ("lost", "overdue", "stalled", "takers", "evaluators")
     LOST_FIELD_NUMBER: _ClassVar[int]
     OVERDUE_FIELD_NUMBER: _ClassVar[int]
     STALLED_FIELD_NUMBER: _ClassVar[int]
+    TAKERS_FIELD_NUMBER: _ClassVar[int]
+    EVALUATORS_FIELD_NUMBER: _ClassVar[int]
     lost: _containers.RepeatedScalarFieldContainer[str]
     overdue: _containers.RepeatedCompositeFieldContainer[Overdue]
     stalled: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, lost: _Optional[_Iterable[str]] = ..., overdue: _Optional[_Iterable[_Union[Overdue, _Mapping]]] = ..., stalled: _Optional[_Iterable[str]] = ...) -> None: ...
+    takers: _containers.RepeatedScalarFieldContainer[str]
+    evaluators: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, lost: _Optional[_Iterable[str]] = ..., overdue: _Optional[_Iterable[_Union[Overdue, _Mapping]]] = ..., stalled: _Optional[_Iterable[str]] = ..., takers: _Optional[_Iterable[str]] = ..., evaluators: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Record(_message.Message):
-    __slots__ = ("join", "renew", "leave", "register", "pull", "push", "assign", "tune", "take", "cut", "restore", "tick", "barrier", "stop", "reset", "intervene", "compute")
+    __slots__ = ("join", "renew", "leave", "register", "pull", "push", "assign", "tune", "take", "cut", "restore", "tick", "barrier", "stop", "reset", "intervene", "compute", "evaluate", "takeportion", "claimportion")
     JOIN_FIELD_NUMBER: _ClassVar[int]
     RENEW_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
@@ -312,6 +368,9 @@ class Record(_message.Message):
     RESET_FIELD_NUMBER: _ClassVar[int]
     INTERVENE_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_FIELD_NUMBER: _ClassVar[int]
+    EVALUATE_FIELD_NUMBER: _ClassVar[int]
+    TAKEPORTION_FIELD_NUMBER: _ClassVar[int]
+    CLAIMPORTION_FIELD_NUMBER: _ClassVar[int]
     join: _paramserver_pb2.JoinRequest
     renew: _paramserver_pb2.RenewRequest
     leave: _paramserver_pb2.LeaveRequest
@@ -329,4 +388,7 @@ class Record(_message.Message):
     reset: _paramserver_pb2.ResetRequest
     intervene: _paramserver_pb2.InterveneRequest
     compute: _paramserver_pb2.ComputeRequest
-    def __init__(self, join: _Optional[_Union[_paramserver_pb2.JoinRequest, _Mapping]] = ..., renew: _Optional[_Union[_paramserver_pb2.RenewRequest, _Mapping]] = ..., leave: _Optional[_Union[_paramserver_pb2.LeaveRequest, _Mapping]] = ..., register: _Optional[_Union[_paramserver_pb2.RegisterRequest, _Mapping]] = ..., pull: _Optional[_Union[_paramserver_pb2.PullRequest, _Mapping]] = ..., push: _Optional[_Union[_paramserver_pb2.PushRequest, _Mapping]] = ..., assign: _Optional[_Union[_paramserver_pb2.AssignRequest, _Mapping]] = ..., tune: _Optional[_Union[_paramserver_pb2.TuneRequest, _Mapping]] = ..., take: _Optional[_Union[_paramserver_pb2.TakeRequest, _Mapping]] = ..., cut: _Optional[_Union[_paramserver_pb2.CutRequest, _Mapping]] = ..., restore: _Optional[_Union[_paramserver_pb2.RestoreRequest, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., barrier: _Optional[_Union[_paramserver_pb2.BarrierRequest, _Mapping]] = ..., stop: _Optional[_Union[_paramserver_pb2.StopRequest, _Mapping]] = ..., reset: _Optional[_Union[_paramserver_pb2.ResetRequest, _Mapping]] = ..., intervene: _Optional[_Union[_paramserver_pb2.InterveneRequest, _Mapping]] = ..., compute: _Optional[_Union[_paramserver_pb2.ComputeRequest, _Mapping]] = ...) -> None: ...
+    evaluate: _paramserver_pb2.EvaluateRequest
+    takeportion: _paramserver_pb2.TakePortionRequest
+    claimportion: _paramserver_pb2.ClaimPortionRequest
+    def __init__(self, join: _Optional[_Union[_paramserver_pb2.JoinRequest, _Mapping]] = ..., renew: _Optional[_Union[_paramserver_pb2.RenewRequest, _Mapping]] = ..., leave: _Optional[_Union[_paramserver_pb2.LeaveRequest, _Mapping]] = ..., register: _Optional[_Union[_paramserver_pb2.RegisterRequest, _Mapping]] = ..., pull: _Optional[_Union[_paramserver_pb2.PullRequest, _Mapping]] = ..., push: _Optional[_Union[_paramserver_pb2.PushRequest, _Mapping]] = ..., assign: _Optional[_Union[_paramserver_pb2.AssignRequest, _Mapping]] = ..., tune: _Optional[_Union[_paramserver_pb2.TuneRequest, _Mapping]] = ..., take: _Optional[_Union[_paramserver_pb2.TakeRequest, _Mapping]] = ..., cut: _Optional[_Union[_paramserver_pb2.CutRequest, _Mapping]] = ..., restore: _Optional[_Union[_paramserver_pb2.RestoreRequest, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., barrier: _Optional[_Union[_paramserver_pb2.BarrierRequest, _Mapping]] = ..., stop: _Optional[_Union[_paramserver_pb2.StopRequest, _Mapping]] = ..., reset: _Optional[_Union[_paramserver_pb2.ResetRequest, _Mapping]] = ..., intervene: _Optional[_Union[_paramserver_pb2.InterveneRequest, _Mapping]] = ..., compute: _Optional[_Union[_paramserver_pb2.ComputeRequest, _Mapping]] = ..., evaluate: _Optional[_Union[_paramserver_pb2.EvaluateRequest, _Mapping]] = ..., takeportion: _Optional[_Union[_paramserver_pb2.TakePortionRequest, _Mapping]] = ..., claimportion: _Optional[_Union[_paramserver_pb2.ClaimPortionRequest, _Mapping]] = ...) -> None: ...

@@ -1,0 +1,389 @@
+"""The minimizations of a job: evaluations in progress, and the calls that wait for portions, or for all to be counted.
+
+Shard 0 hands the portions out (`Portions`); every shard counts those whose gradients are in its sum, each once.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+
+from psserver.core import events
+from psserver.core.members.membership import Membership
+from psserver.core.minimization.portions import Portions
+from psserver.core.policies.policy import join_names
+from psserver.core.state import MinimizationState
+from psserver.core.variables.array_tasks import StepResult
+from pswire.errors import InvalidMessage, TooLarge, Unavailable
+from pswire.messages import (
+    ClaimPortion,
+    CountedPortions,
+    Evaluate,
+    Evaluated,
+    Evaluation,
+    MinimizationStatus,
+    PortionClaimed,
+    PortionTaken,
+    Reply,
+    TakePortion,
+)
+
+#: Seconds after which a call that waits is answered with what it waits for, so that its worker can report that.
+MAX_WAIT_SECONDS = 2.0
+
+#: Minimizations of a job, with those that are over; of these only the result is kept.
+MAX_MINIMIZATIONS = 10_000
+
+_REPLACED = "another call of this worker has replaced this one"
+
+
+@dataclass(slots=True)
+class Minimization:
+    """A minimization: its present evaluation, and which portions of that are counted here.
+
+    `portions` are those of shard 0. `backups` and `backups_won` are of earlier evaluations. `end` is the result.
+    """
+
+    name: str
+    evaluation: Evaluation | None = None
+    counted: set[int] = field(default_factory=set)
+    portions: Portions | None = None
+    backups: int = 0
+    backups_won: int = 0
+    end: str = ""
+
+    @property
+    def number(self) -> int:
+        """The number of the present evaluation; 0: none has begun."""
+        return 0 if self.evaluation is None else self.evaluation.number
+
+    @property
+    def complete(self) -> bool:
+        """Whether all portions of the present evaluation are counted here."""
+        return self.evaluation is not None and len(self.counted) == self.evaluation.portions
+
+    def status(self) -> MinimizationStatus:
+        """How far it is."""
+        portions, backups, won = self.portions, self.backups, self.backups_won
+        out, claimed = (0, 0) if portions is None else (portions.out, portions.claimed)
+        if portions is not None:
+            backups, won = backups + portions.backups, won + portions.backups_won
+        every = 0 if self.evaluation is None else self.evaluation.portions
+        return MinimizationStatus(
+            self.name, self.number, every, len(self.counted), out, claimed, backups, won, self.end
+        )
+
+    def state(self) -> MinimizationState:
+        """All of it."""
+        status, portions = self.status(), None if self.portions is None else self.portions.state()
+        counted = tuple(sorted(self.counted))
+        counts = status.backups, status.backups_won
+        return MinimizationState(self.name, self.evaluation, counted, portions, *counts, end=self.end)
+
+    @classmethod
+    def restored(cls, state: MinimizationState) -> "Minimization":
+        """One that continues from a `state`."""
+        portions = None
+        if state.portions is not None and state.evaluation is not None:
+            portions = Portions.restored(state.evaluation, state.portions, state.counted)
+        counts = state.backups, state.backups_won
+        return cls(state.name, state.evaluation, set(state.counted), portions, *counts, end=state.end)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taker:
+    ticket: int
+    message: TakePortion
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluator:
+    ticket: int
+    message: Evaluate
+    since: float
+
+
+class Minimizations:
+    """The minimizations by name; the calls of each worker that wait: one TakePortion, and one Evaluate.
+
+    With `hands_out`, as shard 0 has it, workers take portions here. `stopped` says why the job was stopped.
+    """
+
+    def __init__(self, members: Membership, *, hands_out: bool) -> None:
+        self._members, self._hands_out = members, hands_out
+        self._all: dict[str, Minimization] = {}
+        self._takers: dict[str, _Taker] = {}
+        self._evaluators: dict[str, _Evaluator] = {}
+        self.stopped = ""
+
+    def state(self) -> tuple[MinimizationState, ...]:
+        """All minimizations, without calls that wait."""
+        return tuple([one.state() for one in self._all.values()])
+
+    def restore(self, states: Iterable[MinimizationState]) -> None:
+        """Continue from a `state`."""
+        for state in states:
+            one = self._all[state.name] = Minimization.restored(state)
+            if self._hands_out and one.portions is None and one.evaluation is not None and not one.end:
+                one.portions = Portions(one.evaluation, {}, ())  # it begins again: the number of shards is another one
+
+    def waiting(self) -> list[tuple[int, TakePortion | Evaluate]]:
+        """The tickets and messages of calls that wait."""
+        evaluators = [(call.ticket, call.message) for call in self._evaluators.values()]
+        return [*evaluators, *[(call.ticket, call.message) for call in self._takers.values()]]
+
+    def status(self, most: int) -> list[MinimizationStatus]:
+        """How far the newest minimizations are, in the order in which they began."""
+        newest = list(islice(reversed(self._all.values()), most))
+        return [one.status() for one in reversed(newest)]
+
+    # --- evaluations ----------------------------------------------------------------------------------------------
+
+    def check_evaluate(self, message: Evaluate) -> None:
+        """Raise `InvalidMessage` for an evaluation before the present one, or another one of its number.
+
+        On shard 0 also if the sender is not the chief, which begins evaluations. Raise `TooLarge` for one too many.
+        """
+        evaluation, known, worker = message.evaluation, self._all.get(message.name), message.sender.worker
+        if (evaluation is None and not message.end) or (known is not None and known.end):
+            return
+        if self._hands_out and not self._members.chief.is_chief(worker):
+            raise InvalidMessage(f"worker {worker!r} is not the chief, which evaluates {message.name!r}")
+        if known is None and len(self._all) >= MAX_MINIMIZATIONS:
+            raise TooLarge(
+                f"minimization {message.name!r} would be one more than the {MAX_MINIMIZATIONS:,} that a job may have: "
+                "begin another job"
+            )
+        if evaluation is None or message.end or known is None or known.evaluation is None:
+            return
+        if evaluation.number < known.number:
+            raise InvalidMessage(f"evaluation {evaluation.number} of {message.name!r}, which is at {known.number} here")
+        if evaluation.number == known.number and evaluation != known.evaluation:
+            raise InvalidMessage(
+                f"evaluation {evaluation.number} of {message.name!r} has {_sizes(known.evaluation)} here, and this "
+                f"worker has {_sizes(evaluation)}"
+            )
+
+    def evaluate(self, ticket: int, message: Evaluate, now: float, result: StepResult) -> bool:
+        """Begin an evaluation, or end the minimization, and let the call wait; whether an evaluation has begun."""
+        worker, known, begun = message.sender.worker, self._all.get(message.name), False
+        if (replaced := self._evaluators.pop(worker, None)) is not None:
+            result.replies.append(Reply(replaced.ticket, Unavailable(_REPLACED)))
+        one = known or Minimization(message.name)
+        if not one.end and (message.end or (message.evaluation and message.evaluation.number > one.number)):
+            self._all[message.name] = one
+            if message.end:
+                self._end(one, message.end, result)
+            elif message.evaluation is not None:
+                begun = True
+                self._begin(one, message.evaluation)
+            self._answer_evaluators(one, result)
+            self._serve(one, result)
+        call = _Evaluator(ticket, message, now)
+        if self._may_answer(one, message):
+            result.replies.append(Reply(ticket, self._evaluated(one)))
+        else:
+            self._evaluators[worker] = call
+        return begun
+
+    def _begin(self, one: Minimization, evaluation: Evaluation) -> None:
+        before, had = one.portions, {}
+        if before is not None:
+            one.backups, one.backups_won = one.backups + before.backups, one.backups_won + before.backups_won
+            same = (evaluation.examples, evaluation.portion) == (before.evaluation.examples, before.evaluation.portion)
+            had = before.had if same else {}
+        one.evaluation, one.counted = evaluation, set()
+        if self._hands_out:
+            one.portions = Portions(evaluation, had, {member.name for member in self._members.live})
+
+    def _end(self, one: Minimization, end: str, result: StepResult) -> None:
+        status = one.status()
+        one.backups, one.backups_won = status.backups, status.backups_won
+        one.end, one.portions, one.counted = end, None, set()
+        if self._hands_out:
+            result.events.append(events.minimization_over(one.name, one.number, one.backups, one.backups_won))
+
+    def _may_answer(self, one: Minimization, message: Evaluate) -> bool:
+        asked = message.evaluation
+        return asked is None or one.complete or asked.number != one.number or bool(one.end or self.stopped)
+
+    def _answer_evaluators(self, one: Minimization, result: StepResult) -> None:
+        """Answer those that wait for this minimization, if there is an answer for them."""
+        for worker, call in list(self._evaluators.items()):
+            if call.message.name == one.name and self._may_answer(one, call.message):
+                del self._evaluators[worker]
+                result.replies.append(Reply(call.ticket, self._evaluated(one)))
+
+    def _evaluated(self, one: Minimization, waiting_for: str = "") -> Evaluated:
+        loss = one.portions.loss() if one.complete and one.portions is not None else None
+        return Evaluated(one.number, len(one.counted), loss, waiting_for, one.end, self.stopped)
+
+    # --- portions -------------------------------------------------------------------------------------------------
+
+    def take(self, ticket: int, message: TakePortion, now: float, result: StepResult) -> bool:
+        """Answer a worker with a portion, or with what else it is to do; False if it must wait."""
+        worker = message.sender.worker
+        if (replaced := self._takers.pop(worker, None)) is not None:
+            result.replies.append(Reply(replaced.ticket, Unavailable(_REPLACED)))
+        one = self._all.get(message.name) or Minimization(message.name)
+        if one.portions is not None and message.withdrawn and message.evaluation == one.number:
+            numbers = one.portions.withdraw(worker, message.withdrawn)
+            if numbers:
+                result.events.append(events.portions_returned(one.name, one.number, worker, [], numbers))
+                self._serve(one, result)
+        self._takers[worker] = _Taker(ticket, message, now)
+        self._serve_workers(one, [worker], result)
+        return worker not in self._takers
+
+    def claim(self, ticket: int, message: ClaimPortion, result: StepResult) -> None:
+        """Take the first claim of a portion of the present evaluation; tell others that have it in hand to stop."""
+        one, worker = self._all.get(message.name), message.sender.worker
+        if one is None or one.portions is None or one.number != message.evaluation:
+            result.replies.append(Reply(ticket, PortionClaimed(counted=False)))
+            return
+        counted, others = one.portions.claim(worker, message.portion, message.loss)
+        result.replies.append(Reply(ticket, PortionClaimed(counted)))
+        self._serve_workers(one, [worker, *others], result)
+
+    def _serve(self, one: Minimization, result: StepResult) -> None:
+        """Answer all that wait for portions of this minimization, as far as there is an answer for them."""
+        self._serve_workers(one, list(self._takers), result)
+
+    def _serve_workers(self, one: Minimization, workers: Iterable[str], result: StepResult) -> None:
+        for worker in workers:
+            call = self._takers.get(worker)
+            if call is None or call.message.name != one.name:
+                continue
+            answer = self._taken(one, call.message)
+            if answer is not None:
+                del self._takers[worker]
+                result.replies.append(Reply(call.ticket, answer))
+
+    def _taken(self, one: Minimization, message: TakePortion) -> PortionTaken | None:
+        """The answer to a worker; None: it waits."""
+        worker, portions = message.sender.worker, one.portions
+        chief = self._members.chief.is_chief(worker)
+        if one.end or self.stopped:
+            return PortionTaken(one.number, stop=message.holding, end=one.end, chief=chief, stopped=self.stopped)
+        if portions is None or self._members[worker].quarantined:
+            return None
+        present = message.evaluation == one.number
+        stop = portions.to_stop(worker, message.holding) if present else message.holding
+        portion = portions.take(worker, message.holding if present else ())
+        push = portion is None and portions.push_is_due(worker)
+        if portion is None and not push and not stop:
+            return None
+        return PortionTaken(one.number, portion, push, stop, chief=chief)
+
+    def forget(self, workers: Collection[str], result: StepResult) -> None:
+        """Hand out again the portions of workers that are gone, and end their calls."""
+        for worker in workers:
+            for call in (self._takers.pop(worker, None), self._evaluators.pop(worker, None)):
+                if call is not None:
+                    result.replies.append(Reply(call.ticket, self._members.refusal(call.message.sender)))
+        self.release(workers, result)
+
+    def release(self, workers: Collection[str], result: StepResult) -> None:
+        """Hand out again the portions of workers that are gone, or whose sums are dropped from now on."""
+        for one in self._all.values():
+            if one.portions is None:
+                continue
+            for worker in workers:
+                returned, claimed = one.portions.release(worker)
+                if returned or claimed:
+                    result.events.append(events.portions_returned(one.name, one.number, worker, returned, claimed))
+            self._serve(one, result)
+
+    def stop(self, reason: str, result: StepResult) -> None:
+        """Hand out no more portions: tell all that wait."""
+        self.stopped = reason
+        for one in self._all.values():
+            self._answer_evaluators(one, result)
+        for worker, call in list(self._takers.items()):
+            one = self._all.get(call.message.name) or Minimization(call.message.name)
+            self._serve_workers(one, [worker], result)
+
+    # --- sums -----------------------------------------------------------------------------------------------------
+
+    def check_sum(self, portions: CountedPortions) -> None:
+        """Check the portions of a sum.
+
+        Raises:
+            InvalidMessage: numbers that the evaluation does not have, or one of them twice.
+            Unavailable: the evaluation has not begun here yet.
+        """
+        one, numbers = self._all.get(portions.name), portions.numbers
+        if one is None or portions.evaluation > one.number:
+            raise Unavailable(
+                f"evaluation {portions.evaluation} of {portions.name!r} has not begun here: the chief begins it on all "
+                "shards; repeat this then"
+            )
+        if not numbers or len(set(numbers)) < len(numbers):
+            raise InvalidMessage(f"a sum of portions {numbers[:10]}: one or more, each once")
+        if one.evaluation is not None and one.number == portions.evaluation and max(numbers) >= one.evaluation.portions:
+            raise InvalidMessage(
+                f"there is no portion {max(numbers)} in evaluation {one.number} of {one.name!r}: it has "
+                f"{one.evaluation.portions}"
+            )
+
+    def refusal(self, worker: str, portions: CountedPortions) -> str:
+        """Why the sum of a worker cannot be added to that of this shard; "": it can."""
+        one = self._all[portions.name]
+        if one.end:
+            return f"{one.name!r} is over"
+        if portions.evaluation != one.number:
+            return f"evaluation {portions.evaluation} of {one.name!r} is over: it is at {one.number}"
+        if quarantined := self._members[worker].quarantined:
+            return f"quarantine: {quarantined}"
+        if (known := next((number for number in portions.numbers if number in one.counted), None)) is not None:
+            return f"portion {known} is counted here already"
+        return one.portions.refusal(worker, portions.numbers) if one.portions is not None else ""
+
+    def count(self, worker: str, portions: CountedPortions, result: StepResult) -> None:
+        """Count the portions of a sum that has no `refusal`; if all are now, answer those that wait for that."""
+        one = self._all[portions.name]
+        one.counted.update(portions.numbers)
+        if one.portions is not None:
+            one.portions.count(worker, portions.numbers)
+            self._serve_workers(one, [worker], result)
+        if one.complete:
+            self._answer_evaluators(one, result)
+
+    # --- calls that have waited for long --------------------------------------------------------------------------
+
+    def overdue(self, now: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The workers whose TakePortion and whose Evaluate have waited for long."""
+        takers = [worker for worker, call in self._takers.items() if now - call.since >= MAX_WAIT_SECONDS]
+        evaluators = [worker for worker, call in self._evaluators.items() if now - call.since >= MAX_WAIT_SECONDS]
+        return tuple(takers), tuple(evaluators)
+
+    def explain(self, takers: Iterable[str], evaluators: Iterable[str], result: StepResult) -> None:
+        """Answer these workers with what they wait for; they ask again."""
+        for worker in takers:
+            if (call := self._takers.pop(worker, None)) is not None:
+                one = self._all.get(call.message.name) or Minimization(call.message.name)
+                chief, why = self._members.chief.is_chief(worker), self._why_no_portion(one, worker)
+                result.replies.append(Reply(call.ticket, PortionTaken(one.number, waiting_for=why, chief=chief)))
+        for worker in evaluators:
+            if (waiting := self._evaluators.pop(worker, None)) is not None:
+                one = self._all[waiting.message.name]
+                result.replies.append(Reply(waiting.ticket, self._evaluated(one, self._missing(one))))
+
+    def _why_no_portion(self, one: Minimization, worker: str) -> str:
+        if quarantined := self._members[worker].quarantined:
+            return f"nobody: its gradients are dropped, {quarantined}"
+        if one.portions is None or one.complete:
+            chief = self._members.chief.state()
+            who = "a chief" if chief is None else f"the chief, {chief.worker},"
+            return f"{who} to begin evaluation {one.number + 1} of {one.name!r}"
+        return self._missing(one)
+
+    def _missing(self, one: Minimization) -> str:
+        if one.portions is not None:
+            return join_names(one.portions.missing())
+        every = 0 if one.evaluation is None else one.evaluation.portions
+        return f"the gradients of {every - len(one.counted):,} of {every:,} portions"
+
+
+def _sizes(evaluation: Evaluation) -> str:
+    return f"{evaluation.examples:,} examples in portions of {evaluation.portion:,}"
