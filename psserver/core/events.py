@@ -153,13 +153,13 @@ def portions_returned(
     name: str, evaluation: int, worker: str, returned: Sequence[int], claimed: Sequence[int]
 ) -> Event:
     """A worker is gone with portions in hand, or its gradients of portions that it has claimed are."""
-    count, lost = len(returned) + len(claimed), ""
-    if claimed:
-        lost = f", with gradients of {len(claimed):,} that it had not pushed to all shards"
+    count = len(returned) + len(claimed)
     text = (
         f"{pluralize(count, 'portion')} of evaluation {evaluation:,} of {name!r} will be handed out again: "
-        f"worker {worker!r} had {'it' if count == 1 else 'them'}{lost}"
+        f"worker {worker!r} had {'it' if count == 1 else 'them'}"
     )
+    if claimed:
+        text += f", and had computed {len(claimed):,} without pushing the gradients to all shards"
     return Event("portion", text, warning=True, worker=worker)
 
 

@@ -46,6 +46,9 @@ OPTIONS = {
     **dict.fromkeys(["known_versions", "shards", "states"], lambda text: _numbers(text)),
     **dict.fromkeys(["pull", "fields", "quarantine", "release"], lambda text: tuple(text.split(","))),
     "places": lambda text: tuple(messages.Place(*one) for one in _pairs(text)),
+    **dict.fromkeys(["holding", "withdrawn"], lambda text: _numbers(text)),
+    "evaluation": int,
+    "portions": lambda text: _counted(*text.split("/")),
     "progress": lambda text: tuple(_progress(*one.split("/")) for one in text.split(",")),
     "remote": lambda text: tuple(messages.RemoteWeights(*one) if len(one) > 1 else one[0] for one in _pairs(text)),
 }
@@ -83,6 +86,8 @@ class Scenario:
         self._versions: dict[tuple[str, str], int] = {}  # what each worker was served last
         self._specs: dict[str, TensorSpec] = {}
         self._queues: dict[str, messages.QueueSpec] = {}
+        self._asked_about: dict[str, str] = {}  # the minimization of which each worker takes portions
+        self._evaluations: dict[tuple[str, str], int] = {}  # the last one of each minimization that each worker saw
         self._reports: dict[tuple[str, str], int] = {}  # epochs of each queue reported to each worker in this life
 
     def run(self, line: str) -> list[str]:
@@ -232,6 +237,40 @@ class Scenario:
             assignments.append(messages.Assignment(spec.name, _array(text, spec), int(first) if first else None))
         return self._send(who, messages.Assign(self._sender(who), assignments=tuple(assignments), add=add, **options))
 
+    def do_evaluate(self, who: str, name: str, number: str = "", *, options, pairs) -> list[str]:
+        """`evaluate w0 fit 1 examples=10 portion=4`; without a number it only asks."""
+        sizes = {key: int(text) for key, text in pairs}
+        evaluation = messages.Evaluation(int(number), **sizes) if number else None
+        return self._send(who, messages.Evaluate(self._sender(who), name, evaluation, **options))
+
+    def do_end(self, who: str, name: str, result: str, **_) -> list[str]:
+        """`end w0 fit converged`."""
+        return self._send(who, messages.Evaluate(self._sender(who), name, end=result))
+
+    def do_take_portion(self, who: str, name: str, *, options, **_) -> list[str]:
+        """`take_portion w0 fit [evaluation=1 holding=3,4 withdrawn=5]`: by default of the last evaluation it saw."""
+        options.setdefault("evaluation", self._evaluations.get((who, name), 0))
+        return self._send(who, messages.TakePortion(self._sender(who), name, **options))
+
+    def do_claim(self, who: str, name: str, portion: str, *, options, **_) -> list[str]:
+        """`claim w0 fit 3 loss=0.5 [evaluation=1]`: by default of the last evaluation it saw."""
+        options.setdefault("evaluation", self._evaluations.get((who, name), 0))
+        return self._send(who, messages.ClaimPortion(self._sender(who), name, portion=int(portion), **options))
+
+    def do_sum(self, who: str, *, options, pairs) -> list[str]:
+        """`sum w0 seq=1 portions=fit/1/3,4`: of portions 3 and 4 in evaluation 1, without gradients."""
+        return self.do_assign(who, options=options, pairs=pairs, add=True)
+
+    def do_minimizations(self, **_) -> list[str]:
+        """`minimizations`: how far each of them is."""
+        (reply,) = self.shard.step(0, messages.Status(), self.now).replies
+        return [
+            f"{one.name}: evaluation {one.evaluation}, {one.counted} of {one.portions} counted, {one.claimed} claimed, "
+            f"{one.out} out, backups: {one.backups}, first: {one.backups_won}"
+            + f", over: {one.end}" * bool(one.end)
+            for one in reply.answer.minimizations
+        ]
+
     def do_assign_add(self, who: str, **given) -> list[str]:
         """`assign_add w0 seq=1 W=5`."""
         return self.do_assign(who, **given, add=True)
@@ -311,6 +350,8 @@ class Scenario:
     def _send(self, who: str, message: messages.Message, nothing: str = "no answer yet") -> list[str]:
         ticket = next(self._tickets)
         self._asked[ticket] = who
+        if isinstance(message, messages.TakePortion):
+            self._asked_about[who] = message.name
         before = state_of(self.shard)
         try:
             result = self.shard.step(ticket, message, self.now, settled=self._settled)
@@ -330,6 +371,8 @@ class Scenario:
             self._reports = {key: count for key, count in self._reports.items() if key[0] != who}
         for report in getattr(answer, "reports", ()):
             self._reports[who, report.queue] = report.epoch
+        if isinstance(answer, messages.PortionTaken):
+            self._evaluations[who, self._asked_about[who]] = answer.evaluation
         for value in getattr(answer, "values", ()):
             self._versions[who, value.name] = value.version
         chief = "chief" in self._shows and getattr(answer, "chief", False)
@@ -366,6 +409,10 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def _progress(queue: str, block: str, position: str, cost: str | None = None) -> messages.Progress:
     return messages.Progress(queue, int(block), int(position), None if cost is None else float(cost))
+
+
+def _counted(name: str, evaluation: str, numbers: str) -> messages.CountedPortions:
+    return messages.CountedPortions(name, int(evaluation), _numbers(numbers))
 
 
 def _job(*words: str) -> messages.Job:
@@ -427,6 +474,10 @@ def _describe(answer: messages.Answer) -> str:
             because = f" ({reason})" if reason else f" in group {group.number}" if group else ""
             fresh = f", {_values(values)}" if values else ""
             return f"{outcome.value}{because}, staleness {staleness}, step {step}{fresh}{_frontier(frontier)}"
+        case messages.Assigned(messages.Outcome.DROPPED, reason=reason):
+            return f"dropped ({reason})"
+        case messages.Assigned(outcome, ()):
+            return f"{outcome.value}, no variables"
         case messages.Assigned(outcome, versions, step, frontier):
             return f"{outcome.value}, versions {', '.join(map(str, versions))}, step {step}{_frontier(frontier)}"
         case messages.Tuned(outcome, step):
@@ -436,9 +487,34 @@ def _describe(answer: messages.Answer) -> str:
         case messages.Taken(block, done, waiting_for, reports):
             what = _block(block) if block else "all done" if done else f"waiting for {waiting_for}"
             return "; ".join([what, *map(_report, reports)])
+        case messages.Evaluated():
+            return _evaluated(answer)
+        case messages.PortionTaken():
+            return _portion_taken(answer)
+        case messages.PortionClaimed(counted):
+            return "its claim counts" if counted else "its claim does not count"
         case messages.StatusReport():
             return _status(answer)
     raise AssertionError(f"no text for {answer}")
+
+
+def _evaluated(answer: messages.Evaluated) -> str:
+    text = f"evaluation {answer.number}: {answer.counted} counted"
+    text += "" if answer.loss is None else f", loss {answer.loss:.17g}"
+    text += f"; waiting for {answer.waiting_for}" if answer.waiting_for else ""
+    text += f"; over: {answer.end}" if answer.end else ""
+    return text + (f"; stopped by {answer.stopped}" if answer.stopped else "")
+
+
+def _portion_taken(answer: messages.PortionTaken) -> str:
+    parts = [f"evaluation {answer.evaluation}"]
+    if (one := answer.portion) is not None:
+        parts.append(f"portion {one.number}: {one.start} to {one.stop}{', alone' * one.alone}")
+    parts += ["push"] * answer.push
+    parts += [f"stop {','.join(map(str, answer.stop))}"] * bool(answer.stop)
+    parts += [f"over: {answer.end}"] * bool(answer.end)
+    parts += [f"waiting for {answer.waiting_for}"] * bool(answer.waiting_for)
+    return ", ".join(parts + [f"stopped by {answer.stopped}"] * bool(answer.stopped))
 
 
 def _frontier(frontier: messages.Frontier | None) -> str:

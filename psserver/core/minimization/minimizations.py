@@ -167,8 +167,6 @@ class Minimizations:
     def evaluate(self, ticket: int, message: Evaluate, now: float, result: StepResult) -> bool:
         """Begin an evaluation, or end the minimization, and let the call wait; whether an evaluation has begun."""
         worker, known, begun = message.sender.worker, self._all.get(message.name), False
-        if (replaced := self._evaluators.pop(worker, None)) is not None:
-            result.replies.append(Reply(replaced.ticket, Unavailable(_REPLACED)))
         one = known or Minimization(message.name)
         if not one.end and (message.end or (message.evaluation and message.evaluation.number > one.number)):
             self._all[message.name] = one
@@ -179,11 +177,12 @@ class Minimizations:
                 self._begin(one, message.evaluation)
             self._answer_evaluators(one, result)
             self._serve(one, result)
-        call = _Evaluator(ticket, message, now)
         if self._may_answer(one, message):
             result.replies.append(Reply(ticket, self._evaluated(one)))
-        else:
-            self._evaluators[worker] = call
+            return begun
+        if (replaced := self._evaluators.pop(worker, None)) is not None:
+            result.replies.append(Reply(replaced.ticket, Unavailable(_REPLACED)))
+        self._evaluators[worker] = _Evaluator(ticket, message, now)
         return begun
 
     def _begin(self, one: Minimization, evaluation: Evaluation) -> None:

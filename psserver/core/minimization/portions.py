@@ -242,7 +242,7 @@ class Portions:
             for worker in sorted({*held, *claimed})
         ]
         left = sum(map(len, self._left.values()))
-        return [*texts, *[f"someone to take what is left ({left:,})"] * bool(left)]
+        return [*texts, *[f"workers that take the {left:,} portions left"] * bool(left)]
 
 
 def _named(thing: str, numbers: list[int]) -> str:
