@@ -398,11 +398,8 @@ class PendingCalls:
         message = call.message
         assert isinstance(message, ms.Assign)
         del self._calls[call.ticket]
-        worker, portions = message.sender.worker, message.portions
-        if portions is not None and (reason := self._minimizations.refusal(worker, portions)):
-            dropped = ms.Assigned(ms.Outcome.DROPPED, (), self.global_step, self.frontier, reason)
-            self._members.record(call.member, message.sequence, dropped)
-            result.replies.append(ms.Reply(call.ticket, dropped))
+        if message.portions is not None:
+            self._add_to_sum(call, message, message.portions, result)
             return
         try:
             versions = self._store.assign(message, call.magnitudes, result)
@@ -419,7 +416,22 @@ class PendingCalls:
         answer = ms.Assigned(ms.Outcome.APPLIED, versions, self.global_step, frontier)
         self._members.record(call.member, message.sequence, answer)
         result.replies.append(ms.Reply(call.ticket, answer))
-        if portions is not None:
+
+    def _add_to_sum(
+        self, call: PendingCall, message: ms.Assign, portions: ms.CountedPortions, result: StepResult
+    ) -> None:
+        """Add gradients to the sum of an evaluation, and count their portions; or drop them."""
+        worker = message.sender.worker
+        reason = self._minimizations.refusal(worker, portions)
+        outcome = ms.Outcome.DROPPED if reason else ms.Outcome.APPLIED
+        if not reason:
+            self._store.add_to_sum(message.assignments, result)
+            if message.cut < self._cuts.late_below:
+                self._cuts.keep_late(message)
+        answer = ms.Assigned(outcome, (), self.global_step, self.frontier, reason)
+        self._members.record(call.member, message.sequence, answer)
+        result.replies.append(ms.Reply(call.ticket, answer))
+        if not reason:
             self._minimizations.count(worker, portions, result)
 
     def _serve(self, call: PendingCall, result: StepResult) -> None:

@@ -526,6 +526,7 @@ class Shard:
                 repeated = is_repeated(member, message)
                 if message.portions is not None and not repeated:
                     self._minimizations.check_sum(message.portions)
+                    self._store.check_gradients_of_sum(message.assignments)
                 self._store.check_assignments(message.assignments)
             case ms.Take():
                 self._check_has_queues()
@@ -999,7 +1000,8 @@ class Shard:
     # --- minimizations --------------------------------------------------------------------------------------------
 
     def _evaluate(self, ticket: int, message: ms.Evaluate, now: float, result: StepResult) -> None:
-        self._minimizations.evaluate(ticket, message, now, result)
+        if self._minimizations.evaluate(ticket, message, now, result):
+            self._store.clear_gradient(result)
 
     def _take_portion(
         self, ticket: int, message: ms.TakePortion, member: Member, now: float, result: StepResult

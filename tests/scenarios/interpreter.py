@@ -258,7 +258,7 @@ class Scenario:
         return self._send(who, messages.ClaimPortion(self._sender(who), name, portion=int(portion), **options))
 
     def do_sum(self, who: str, *, options, pairs) -> list[str]:
-        """`sum w0 seq=1 portions=fit/1/3,4`: of portions 3 and 4 in evaluation 1, without gradients."""
+        """`sum w0 seq=1 portions=fit/1/3,4 W=5`: the sum of the gradients of portions 3 and 4."""
         return self.do_assign(who, options=options, pairs=pairs, add=True)
 
     def do_minimizations(self, **_) -> list[str]:
@@ -266,8 +266,7 @@ class Scenario:
         (reply,) = self.shard.step(0, messages.Status(), self.now).replies
         return [
             f"{one.name}: evaluation {one.evaluation}, {one.counted} of {one.portions} counted, {one.claimed} claimed, "
-            f"{one.out} out, backups: {one.backups}, first: {one.backups_won}"
-            + f", over: {one.end}" * bool(one.end)
+            f"{one.out} out, backups: {one.backups}, first: {one.backups_won}" + f", over: {one.end}" * bool(one.end)
             for one in reply.answer.minimizations
         ]
 
@@ -344,6 +343,11 @@ class Scenario:
         return [
             f"{name}.{slot} = {_text(value)}" for name in names for slot, value in slots_of(self.shard, name).items()
         ]
+
+    def do_vectors(self, *names: str, **_) -> list[str]:
+        """`vectors W`."""
+        found = [(name, self.shard.variables[name].vectors) for name in names]
+        return [f"{name}.{vector} = {_text(value)}" for name, vectors in found for vector, value in vectors.items()]
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -476,10 +480,9 @@ def _describe(answer: messages.Answer) -> str:
             return f"{outcome.value}{because}, staleness {staleness}, step {step}{fresh}{_frontier(frontier)}"
         case messages.Assigned(messages.Outcome.DROPPED, reason=reason):
             return f"dropped ({reason})"
-        case messages.Assigned(outcome, ()):
-            return f"{outcome.value}, no variables"
         case messages.Assigned(outcome, versions, step, frontier):
-            return f"{outcome.value}, versions {', '.join(map(str, versions))}, step {step}{_frontier(frontier)}"
+            named = f", versions {', '.join(map(str, versions))}" if versions else ""
+            return f"{outcome.value}{named}, step {step}{_frontier(frontier)}"
         case messages.Tuned(outcome, step):
             return f"{outcome.value}, step {step}"
         case messages.Taken(block, done, waiting_for, reports, stopped=stopped) if stopped and done:

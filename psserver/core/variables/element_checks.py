@@ -65,7 +65,8 @@ def inspect(variables: Mapping[str, Variable], message: Message, *, norm: bool =
                     nbytes += rows.nbytes
         case Assign():
             for one in message.assignments:
-                magnitudes[one.name] = check_finite(one.name, one.array, "assigned value")
+                if message.portions is None:  # the gradient at a point may be infinite, or no number, as its loss
+                    magnitudes[one.name] = check_finite(one.name, one.array, "assigned value")
                 nbytes += one.array.nbytes
         case Register():
             for declared in message.declarations:

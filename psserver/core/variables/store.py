@@ -36,7 +36,7 @@ from pswire.optimizers.optimizer import GUARDED
 from pswire.specs.consistency import Aggregate, Mean
 from pswire.specs.encodings import ENCODINGS
 from pswire.specs.schedules import largest_rate, scaled_rate
-from pswire.specs.vectors import MEASURES, VARIABLES, Drop, Operation, vectors_read
+from pswire.specs.vectors import GRADIENT, MEASURES, VARIABLES, Drop, Operation, vectors_read
 from pswire.tensors.compression import INT16, Packed
 from pswire.tensors.values import DTYPES, Array, TensorSpec
 
@@ -497,6 +497,44 @@ class Store:
                 variable.growth = math.inf  # elements may be as large as they like
         return results.pairs
 
+    def clear_gradient(self, result: StepResult) -> None:
+        """Make the sum of gradients 0, of all variables that have one: an evaluation begins."""
+        for variable in self:
+            if GRADIENT in variable.vectors:
+                self._change_gradient(variable, _clear, variable.spec.nbytes, result)
+
+    def check_gradients_of_sum(self, assignments: Iterable[ms.Assignment]) -> None:
+        """Check gradients for the sum of an evaluation, and that there is memory for it."""
+        needed = 0
+        for one in assignments:
+            variable = self[one.name]
+            spec = variable.spec
+            if variable.initial is not None or DTYPES[spec.dtype].kind != "f" or one.first_row is not None:
+                raise InvalidMessage(f"variable {spec} has no sum of gradients, or not of rows alone")
+            needed += 0 if GRADIENT in variable.vectors else spec.nbytes
+        if needed > self.free_bytes:
+            raise TooLarge(
+                f"the sum of gradients needs {needed:,} bytes more; this shard holds {self.nbytes:,} and may hold "
+                f"{self._memory_limit:,}: use more shards, or raise --memory-limit"
+            )
+
+    def add_to_sum(self, assignments: Iterable[ms.Assignment], result: StepResult) -> None:
+        """Add gradients to the sum of the present evaluation."""
+        for one in assignments:
+            variable = self.variables[one.name]
+            if GRADIENT not in variable.vectors:
+                variable.vectors[GRADIENT] = np.zeros(variable.spec.shape, variable.value.dtype)
+                self.nbytes += variable.spec.nbytes
+            self._change_gradient(variable, partial(add_to, delta=one.array), one.array.nbytes, result)
+
+    def _change_gradient(
+        self, variable: Variable, change: Callable[[Array], None], nbytes: int, result: StepResult
+    ) -> None:
+        if variable.copy is not None:
+            variable.copy.start(result)
+        work = partial(change, variable.vectors[GRADIENT])
+        result.tasks.append(ArrayTask(variable.spec.name, nbytes, work))
+
     def wait_for(self, names: Iterable[str], result: StepResult) -> None:
         """Have the reply wait for all tasks of these variables so far."""
         result.tasks += [ArrayTask(name, 0, _nothing) for name in names]
@@ -505,6 +543,10 @@ class Store:
 def _compute(operations: Sequence[Operation], arrays: Mapping[str, Array], results: vectors.Results, part: int) -> None:
     flat = {name: array.reshape(-1) for name, array in arrays.items()}
     results.put(part, vectors.run([one for one in operations if not isinstance(one, Drop)], flat))
+
+
+def _clear(sums: Array) -> None:
+    sums[...] = 0
 
 
 def _nothing() -> None:
