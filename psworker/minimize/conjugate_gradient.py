@@ -7,8 +7,8 @@ begins again where its factor would be negative (PR+, equations 5.44 and 5.45), 
 import math
 
 from pswire.specs.vectors import GRADIENT, Axpy, Copy, Dot, Operation, Scale
-from psworker.minimize.descent import DIRECTION, POINT_GRADIENT, Method
-from psworker.minimize.space import Space
+from psworker.minimize.descent import DIRECTION, Method
+from psworker.minimize.space import POINT_GRADIENT, Space
 
 #: The change of the gradient.
 CHANGE = "change"

@@ -2,15 +2,16 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from pswire.specs.vectors import GRADIENT, VARIABLES, Axpy, Copy, Dot, MaxAbs
+from pswire.specs.vectors import GRADIENT, VARIABLES, Axpy, Copy, Dot, MaxAbs, Operation
 from psworker.minimize.line_search import LineSearch, line_search
-from psworker.minimize.space import Space
+from psworker.minimize.space import POINT, POINT_GRADIENT, Space
 
-#: The last accepted point, the gradient there, and the direction of the present search.
-POINT, POINT_GRADIENT, DIRECTION = "point", "point-gradient", "direction"
+#: The direction of the present search.
+DIRECTION = "direction"
 
 #: Evaluations of one line search, at most.
 SEARCH_LIMIT = 20
@@ -82,14 +83,20 @@ class Method(ABC):
     def first_step(self, slope: float, before: tuple[float, float] | None) -> float:
         """The first step of a line search; `before`: step and slope of the last one that found a step."""
 
+    def state(self) -> dict[str, Any]:
+        """What was learnt, but for vectors, as plain data."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any], space: Space) -> None:  # noqa: B027 - most learn nothing
+        """Go on from a `state`, of which the vectors are those of the space."""
+
     def evaluate(self, space: Space) -> float:
         """The loss at `VARIABLES`."""
         return space.evaluate()
 
-    def accept(self, space: Space) -> float:
-        """Take `VARIABLES` and `GRADIENT` for `POINT` and `POINT_GRADIENT`; the largest magnitude in the latter."""
-        (gradient,) = space.run([Copy(POINT, VARIABLES), Copy(POINT_GRADIENT, GRADIENT), MaxAbs(GRADIENT)])
-        return gradient
+    def measure(self) -> Sequence[Operation]:
+        """Operations at an accepted point, of which the last one has the largest magnitude in the gradient."""
+        return [MaxAbs(POINT_GRADIENT)]
 
     def search(self, space: Space, loss: float, slope: float, first: float, limit: int) -> LineSearch:
         """Search along `DIRECTION`; if there is no problem, `VARIABLES` and `GRADIENT` are those of the step."""
@@ -103,16 +110,30 @@ class Method(ABC):
 
 
 def descend(
-    method: Method, space: Space, limits: Limits, report: Callable[[Progress], bool] = lambda progress: False
+    method: Method,
+    space: Space,
+    limits: Limits,
+    report: Callable[[Progress], bool] = lambda progress: False,
+    saved: Mapping[str, Any] | None = None,
 ) -> Result:
-    """Minimize the loss; `report` is called with each accepted point, and stops the descent if it returns True."""
-    loss = method.evaluate(space)
-    progress = Progress(0, 1, loss, method.accept(space))
-    if not (math.isfinite(loss) and math.isfinite(progress.gradient)):
-        return Result(
-            progress, f"the loss at the start is {loss:g}, the gradient there has up to {progress.gradient:g}"
-        )
-    stopped, decrease, before = report(progress), math.inf, None
+    """Minimize the loss; `report` is called with each accepted point, and stops the descent if it returns True.
+
+    With what a descent in this space has `saved`, go on from its last accepted point.
+    """
+    before: tuple[float, float] | None
+    if saved is None:
+        loss, decrease, before = method.evaluate(space), math.inf, None
+        progress = Progress(0, 1, loss, _accept(method, space))
+        if not (math.isfinite(loss) and math.isfinite(progress.gradient)):
+            at_start = f"the loss at the start is {loss:g}, the gradient there has up to {progress.gradient:g}"
+            return Result(progress, at_start)
+        _save(space, progress, decrease, before, method)
+    else:
+        progress, decrease = Progress(**saved["progress"]), saved["decrease"]
+        before = None if saved["before"] is None else tuple(saved["before"])
+        space.run([Copy(VARIABLES, POINT), Copy(GRADIENT, POINT_GRADIENT), *method.measure()])
+        method.restore(saved["method"], space)
+    stopped = report(progress)
     while (end := _end(progress, limits, decrease, stopped)) is None:
         slope = method.direct(space)
         found = _search(method, space, progress, slope, before, limits)
@@ -126,9 +147,21 @@ def descend(
             continue
         method.learn(space)
         decrease, before = progress.loss - found.value, (found.step, slope)
-        progress = Progress(progress.iterations + 1, evaluations, found.value, method.accept(space), found.step)
+        progress = Progress(progress.iterations + 1, evaluations, found.value, _accept(method, space), found.step)
+        _save(space, progress, decrease, before, method)
         stopped = report(progress)
     return end
+
+
+def _accept(method: Method, space: Space) -> float:
+    return space.accept(method.measure())[-1]
+
+
+def _save(
+    space: Space, progress: Progress, decrease: float, before: tuple[float, float] | None, method: Method
+) -> None:
+    state = {"progress": asdict(progress), "decrease": decrease, "before": before, "method": method.state()}
+    space.save(state)
 
 
 def _search(

@@ -6,10 +6,12 @@ and 7.5; equation 7.20 for the scale of the first matrix.
 
 import math
 from collections import deque
+from collections.abc import Mapping
+from typing import Any
 
 from pswire.specs.vectors import GRADIENT, VARIABLES, Axpy, Copy, Dot, Operation, Scale
-from psworker.minimize.descent import DIRECTION, POINT, POINT_GRADIENT, Method
-from psworker.minimize.space import Space
+from psworker.minimize.descent import DIRECTION, Method
+from psworker.minimize.space import POINT, POINT_GRADIENT, Space
 
 #: Of the squared length of a change of the gradient: a step along which it changed less than that tells nothing.
 MIN_CURVATURE = 2.2e-16
@@ -59,8 +61,23 @@ class LBFGS(Method):
             ]
         )
         if product > MIN_CURVATURE * square:
-            self._pairs.append((number, product))
-            self._scale = product / square
+            self._add(number, product, square)
+
+    def _add(self, number: int, product: float, square: float) -> None:
+        """Add a pair, by its number, the product of step and change, and the square of the latter."""
+        self._pairs.append((number, product))
+        self._scale = product / square
+
+    def state(self) -> dict[str, Any]:
+        """The numbers of the pairs, oldest first."""
+        return {"pairs": [number for number, _ in self._pairs]}
+
+    def restore(self, state: Mapping[str, Any], space: Space) -> None:
+        """As `Method.restore`: the products are computed again."""
+        for number in state["pairs"]:
+            step, change = f"step-{number}", f"change-{number}"
+            product, square = space.run([Dot(step, change), Dot(change, change)])
+            self._add(number, product, square)
 
     def forget(self) -> bool:
         """As `Method.forget`: the next direction is that of steepest descent."""

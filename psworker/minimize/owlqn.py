@@ -4,8 +4,9 @@ Source: G. Andrew, J. Gao, *Scalable Training of L1-Regularized Log-Linear Model
 pseudo-gradient, and each step stays within the orthant that it begins in.
 """
 
+from collections.abc import Sequence
+
 from pswire.specs.vectors import (
-    GRADIENT,
     VARIABLES,
     Axpy,
     Copy,
@@ -13,13 +14,14 @@ from pswire.specs.vectors import (
     KeepSigns,
     MaxAbs,
     Norm1,
+    Operation,
     PseudoGradient,
     Scale,
 )
-from psworker.minimize.descent import DIRECTION, POINT, POINT_GRADIENT
+from psworker.minimize.descent import DIRECTION
 from psworker.minimize.lbfgs import LBFGS
 from psworker.minimize.line_search import LineSearch
-from psworker.minimize.space import Space
+from psworker.minimize.space import POINT, POINT_GRADIENT, Space
 
 #: The negative pseudo-gradient, and the difference of a step to its beginning.
 DESCENT, MOVE = "descent", "move"
@@ -40,12 +42,9 @@ class OWLQN(LBFGS):
         loss = space.evaluate()
         return loss + self._l1 * space.run([Norm1(VARIABLES)])[0]
 
-    def accept(self, space: Space) -> float:
-        """As `Method.accept`, of the pseudo-gradient."""
-        accepted = Copy(POINT, VARIABLES), Copy(POINT_GRADIENT, GRADIENT)
-        descent = PseudoGradient(DESCENT, POINT, POINT_GRADIENT, self._l1), Scale(DESCENT, -1.0)
-        (gradient,) = space.run([*accepted, *descent, MaxAbs(DESCENT)])
-        return gradient
+    def measure(self) -> Sequence[Operation]:
+        """As `Method.measure`, of the pseudo-gradient."""
+        return [PseudoGradient(DESCENT, POINT, POINT_GRADIENT, self._l1), Scale(DESCENT, -1.0), MaxAbs(DESCENT)]
 
     def direct(self, space: Space) -> float:
         """As `Method.direct`: no element goes up where the loss with the 1-norm increases."""

@@ -1,9 +1,12 @@
 """What a method of batch optimization works on: vectors that lie elsewhere, and the loss at the variables' values."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from pswire.specs.vectors import Operation
+
+#: The last accepted point, and the gradient there.
+POINT, POINT_GRADIENT = "point", "point-gradient"
 
 
 class Space(Protocol):
@@ -14,3 +17,12 @@ class Space(Protocol):
 
     def evaluate(self) -> float:
         """The loss at `VARIABLES`, whose gradient becomes `GRADIENT`. May be infinite or not a number."""
+
+    def accept(self, operations: Sequence[Operation]) -> list[float]:
+        """Copy `VARIABLES` and `GRADIENT` to `POINT` and `POINT_GRADIENT`, and run operations; their results.
+
+        The point of before can still be found until `save`.
+        """
+
+    def save(self, data: Mapping[str, Any]) -> None:
+        """Keep plain data with the accepted point: what a descent that goes on from there has to know."""

@@ -1,5 +1,7 @@
 """Vectors as arrays in this process, with the operations as formulas: what the shards must agree with."""
 
+import json
+
 import numpy as np
 
 from pswire.specs.vectors import (
@@ -15,6 +17,7 @@ from pswire.specs.vectors import (
     PseudoGradient,
     Scale,
 )
+from psworker.minimize.space import POINT, POINT_GRADIENT
 
 
 class NumpySpace:
@@ -34,6 +37,12 @@ class NumpySpace:
         value, gradient = self._function(self.point)
         self.vectors[GRADIENT] = np.array(gradient, float)
         return float(value)
+
+    def accept(self, operations):
+        return self.run([Copy(POINT, VARIABLES), Copy(POINT_GRADIENT, GRADIENT), *operations])
+
+    def save(self, data):
+        self.saved = json.dumps(data)
 
     def run(self, operations):
         return [float(found) for one in operations if (found := self._apply(one)) is not None]

@@ -1,5 +1,6 @@
 """L-BFGS, conjugate gradients and OWL-QN find minima that are known, and say why they stop."""
 
+import json
 import math
 
 import numpy as np
@@ -7,9 +8,10 @@ import pytest
 
 from pswire.specs.vectors import VARIABLES, Axpy, Copy
 from psworker.minimize.conjugate_gradient import ConjugateGradient
-from psworker.minimize.descent import DIRECTION, POINT, Limits, descend
+from psworker.minimize.descent import DIRECTION, Limits, descend
 from psworker.minimize.lbfgs import LBFGS
 from psworker.minimize.owlqn import OWLQN
+from psworker.minimize.space import POINT
 from tests.unit.psworker.minimize.numpy_space import NumpySpace
 
 METHODS = [LBFGS, lambda: LBFGS(memory=3), ConjugateGradient]
@@ -65,14 +67,14 @@ def test_the_direction_of_lbfgs_is_that_of_the_matrix_of_its_pairs():
     function, start = rosenbrock, np.array([-1.2, 1.0, 0.5, 2.0])
     space, method = NumpySpace(function, start), LBFGS(memory=3)
     space.evaluate()
-    method.accept(space)
+    space.accept(method.measure())
     points, gradients = [start], [function(start)[1]]
     for _ in range(5):
         method.direct(space)
         space.run([Copy(VARIABLES, POINT), Axpy(VARIABLES, 1e-4, DIRECTION)])
         space.evaluate()
         method.learn(space)
-        method.accept(space)
+        space.accept(method.measure())
         points.append(space.point)
         gradients.append(function(space.point)[1])
     steps, changes = np.diff(points, axis=0)[-3:], np.diff(gradients, axis=0)[-3:]
@@ -176,3 +178,30 @@ def test_a_loss_that_is_no_number_far_away_is_minimized_all_the_same():
     best = (-1 + math.sqrt(10)) / 3  # 2x / (1 - x^2) = 3
     assert result.converged
     np.testing.assert_allclose(space.point, [best, 0.0], atol=1e-8)
+
+
+@pytest.mark.parametrize("after", [0, 1, 7, 23])
+@pytest.mark.parametrize("method", [LBFGS, lambda: OWLQN(1e-3)], ids=["L-BFGS", "OWL-QN"])
+def test_a_descent_that_goes_on_from_what_was_saved_ends_as_if_it_had_not_been_interrupted(method, after):
+    start = np.linspace(-1.5, 1.5, 12)
+    whole = NumpySpace(rosenbrock, start)
+    expected = descend(method(), whole, Limits(gradient=1e-6, decrease=0.0))
+    space = NumpySpace(rosenbrock, start)
+
+    class Died(Exception):
+        pass
+
+    def evaluate():
+        if json.loads(space.saved)["progress"]["iterations"] == after:
+            raise Died  # in a line search
+        return NumpySpace.evaluate(space)
+
+    space.saved = json.dumps({"progress": {"iterations": -1}})
+    space.evaluate = evaluate
+    with pytest.raises(Died):
+        descend(method(), space, Limits(gradient=1e-6, decrease=0.0))
+    space.vectors[VARIABLES] = np.full(12, np.nan)
+    del space.evaluate
+    result = descend(method(), space, Limits(gradient=1e-6, decrease=0.0), saved=json.loads(space.saved))
+    assert result == expected
+    assert space.point.tobytes() == whole.point.tobytes()
