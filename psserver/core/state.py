@@ -239,11 +239,13 @@ class VariableGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """A text that a task keeps on the shard (`pswire.messages.Compute`)."""
+class TaskState:
+    """A task with a coordinator (`pswire.messages.Compute`)."""
 
     task: str
-    text: str
+    coordinator: Sender
+    term: int
+    note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,5 +286,5 @@ class ShardState:
     stopped: str = ""
     max_gradient_norm: str = ""
     clipped: int = 0
-    notes: tuple[Note, ...] = ()
+    tasks: tuple[TaskState, ...] = ()
     minimizations: tuple[MinimizationState, ...] = ()

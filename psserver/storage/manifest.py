@@ -106,7 +106,7 @@ KINDS[spb.MinimizationState] = many(
 KINDS[spb.LastEpoch] = many(_Row(st.LastEpoch, spb.LastEpoch, worker=NAME), attrgetter("worker"))
 KINDS[spb.VariableChanges] = many(_Row(st.VariableChanges, spb.VariableChanges, name=NAME), attrgetter("name"))
 KINDS[spb.OrderState] = one(_Row(st.OrderState, spb.OrderState), optional=True)
-KINDS[spb.Note] = many(_Row(st.Note, spb.Note, task=NAME, text=NOTE), attrgetter("task"))
+KINDS[spb.TaskState] = many(_Row(st.TaskState, spb.TaskState, task=NAME, note=NOTE), attrgetter("task"))
 KINDS[spb.VariableGroup] = many(_Row(st.VariableGroup, spb.VariableGroup))
 _SHARD = _Row(
     st.ShardState,

@@ -18,7 +18,9 @@ class Compute:
         sequence, cut: as in `Push`.
         names: the variables that the vectors are made of, those with a part on this shard.
         operations: a vector that is written for the first time is made; one that is read must be there.
-        task, note: with a `note`, keep it as that of this task from now on, in the place of an earlier one.
+        task: for which the operations are, by one coordinator at a time: the sender with the highest term. "": none.
+        term: counts the coordinators of the task, from 1; a lower one than the shard knows is refused. 0: only asks.
+        note: is kept as that of the task from now on, in the place of an earlier one; "": that stays.
     """
 
     sender: Sender
@@ -26,6 +28,7 @@ class Compute:
     names: tuple[str, ...] = ()
     operations: tuple[Operation, ...] = ()
     task: str = ""
+    term: int = 0
     note: str = ""
     cut: int = 0
 
@@ -36,10 +39,11 @@ class Computed:
 
     Attributes:
         results: of each operation with a result, in order, two numbers whose sum it is, for this shard's part.
-        note: of the task; "": none.
+        term, note: of the task; 0 and "": the shard does not know it.
     """
 
     outcome: Outcome
     results: Sequence[float]
     global_step: int
+    term: int = 0
     note: str = ""

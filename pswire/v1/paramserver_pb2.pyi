@@ -584,7 +584,7 @@ class Operation(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., vector: _Optional[str] = ..., source: _Optional[str] = ..., other: _Optional[str] = ..., number: _Optional[float] = ...) -> None: ...
 
 class ComputeRequest(_message.Message):
-    __slots__ = ("sender", "sequence", "names", "operations", "task", "note", "cut")
+    __slots__ = ("sender", "sequence", "names", "operations", "task", "note", "cut", "term")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
@@ -592,6 +592,7 @@ class ComputeRequest(_message.Message):
     TASK_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     sequence: int
     names: _containers.RepeatedScalarFieldContainer[str]
@@ -599,19 +600,22 @@ class ComputeRequest(_message.Message):
     task: str
     note: str
     cut: int
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., task: _Optional[str] = ..., note: _Optional[str] = ..., cut: _Optional[int] = ...) -> None: ...
+    term: int
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., task: _Optional[str] = ..., note: _Optional[str] = ..., cut: _Optional[int] = ..., term: _Optional[int] = ...) -> None: ...
 
 class ComputeReply(_message.Message):
-    __slots__ = ("outcome", "results", "global_step", "note")
+    __slots__ = ("outcome", "results", "global_step", "note", "term")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     outcome: Outcome
     results: _containers.RepeatedScalarFieldContainer[float]
     global_step: int
     note: str
-    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., results: _Optional[_Iterable[float]] = ..., global_step: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
+    term: int
+    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., results: _Optional[_Iterable[float]] = ..., global_step: _Optional[int] = ..., note: _Optional[str] = ..., term: _Optional[int] = ...) -> None: ...
 
 class Queue(_message.Message):
     __slots__ = ("name", "size", "block", "epochs", "seed", "limit", "in_order")

@@ -145,7 +145,7 @@ def test_operations_of_one_message_are_done_in_order_over_all_variables():
 
 def test_a_message_that_comes_again_changes_nothing_and_has_the_same_answer():
     driver = shard()
-    compute(driver, Copy("d", VARIABLES), task="minimize-1", note='{"step": 3}')
+    compute(driver, Copy("d", VARIABLES), task="minimize-1", term=1, note='{"step": 3}')
     first = compute(driver, Axpy("d", 1.0, VARIABLES), Dot("d", "d"))
     again = compute(driver, Axpy("d", 1.0, VARIABLES), Dot("d", "d"), sequence=2)
     assert (first.outcome, again.outcome) == (Outcome.APPLIED, Outcome.REPEATED)
@@ -153,6 +153,18 @@ def test_a_message_that_comes_again_changes_nothing_and_has_the_same_answer():
     assert vectors_of(driver) == {"W": {"d": [2.0, -4.0, 6.0, 1.0]}, "v": {"d": [8.0]}}
     assert compute(driver, names=(), task="minimize-1").note == '{"step": 3}'
     driver.refuse(Compute(A, 2, ("W",), (Fill("d", 0.0),)), OutOfOrder, "came after its message 3")
+
+
+def test_a_task_has_one_coordinator_the_one_of_the_highest_term():
+    driver = shard()
+    compute(driver, Fill("d", 1.0), task="t", term=3, note="by a")
+    driver.refuse(Compute(B, 1, ("W",), (Fill("d", 2.0),), "t", 3), OutOfOrder, "but worker 'a' does so in term 3")
+    asked = driver.answer(Compute(B, 1, task="t"))
+    assert (asked.term, asked.note) == (3, "by a")
+    driver.answer(Compute(B, 2, ("W",), (Fill("d", 2.0),), "t", asked.term + 1))
+    driver.refuse(Compute(A, 2, ("W",), (Fill("d", 3.0),), "t", 3), OutOfOrder, "but worker 'b' does so in term 4")
+    assert driver.answer(Compute(B, 3, (), (), "t", 4)).note == "by a"
+    assert vectors_of(driver)["W"] == {"d": [2.0] * 4}
 
 
 def test_results_of_a_repeated_message_wait_for_the_tasks_of_the_first():
@@ -170,7 +182,8 @@ def test_what_cannot_be_computed_is_refused_and_changes_nothing():
     missing = Compute(A, 1, ("W",), (Fill("x", 0.0), Dot("x", "y")))
     driver.refuse(missing, InvalidMessage, "needs the vector 'y' of .*'W'")
     driver.refuse(Compute(A, 1, ("u",), ()), UnknownVariable, "no variable 'u'")
-    driver.refuse(Compute(A, 1, ("W",), (), note="a"), InvalidMessage, "name one")
+    driver.refuse(Compute(A, 1, ("W",), (), note="a"), InvalidMessage, "need its name")
+    driver.refuse(Compute(A, 1, ("W",), (Drop(),), "task"), InvalidMessage, "need its name, and the term")
     many = tuple([Fill(f"x-{number}", 0.0) for number in range(10)])
     driver.refuse(Compute(A, 1, ("W", "v"), many), TooLarge, "vectors of W and v need 360 bytes more")
     whole = tuple([Fill(f"x-{number}", 0.0) for number in range(200)])
@@ -191,7 +204,7 @@ def test_dropped_vectors_give_their_memory_back():
 
 def test_vectors_notes_and_the_last_answer_survive_in_the_state_of_the_shard():
     driver = shard()
-    compute(driver, Copy("d", VARIABLES), Fill("e", 3.0), task="minimize-1", note="second")
+    compute(driver, Copy("d", VARIABLES), Fill("e", 3.0), task="minimize-1", term=2, note="second")
     compute(driver, Dot("d", "e"), Dot("d", "d"))
     again = ShardDriver(workers="")
     restored(driver.shard, again.shard, 0.0)
@@ -199,7 +212,8 @@ def test_vectors_notes_and_the_last_answer_survive_in_the_state_of_the_shard():
     assert vectors_of(again) == vectors_of(driver)
     operations = Dot("d", "e"), Dot("d", "d")
     assert state_of(compute(again, *operations)) == state_of(compute(driver, *operations, sequence=2))
-    assert compute(again, names=(), task="minimize-1").note == "second"
+    asked = compute(again, names=(), task="minimize-1")
+    assert (asked.term, asked.note) == (2, "second")
 
 
 def test_a_cut_has_the_vectors_of_its_moment():
