@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pswire.specs.initializers import RowNormal as RowNormal
     from pswire.specs.initializers import RowUniform as RowUniform
     from pswire.tensors.values import IndexedSlices as IndexedSlices
+    from psworker import data as data
     from psworker.autodiff import *
     from psworker.data import datasets as datasets
     from psworker.data.batch import *
@@ -73,6 +74,7 @@ _HOMES = {
     for name in names.split()
 }
 _MODULES = {
+    "data": "psworker.data",
     "datasets": "psworker.data.datasets",
     "errors": "pswire.errors",
     "initializers": "pswire.specs.initializers",

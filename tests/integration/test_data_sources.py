@@ -338,3 +338,23 @@ def test_workers_that_do_not_agree_on_the_order_or_the_end_are_refused(open_sess
             next(session.batches(DATA, 10, shuffle=False, name="q"))
         with pytest.raises(AlreadyRegistered, match="has limit=0, but this worker requests limit=10"):
             next(session.batches(DATA, 10, steps=1, name="q"))
+
+
+def test_batches_of_a_queue_are_trained_in_their_order_and_its_errors_end_the_loop():
+    def parts():
+        for number in range(6):
+            yield {"x": np.arange(number + 1)}
+        raise OSError("part 6 is missing")
+
+    seen = []
+    with ps.session() as session, ps.data.Queue(parts()) as queue:
+        variable = count()
+        batches = session.batches(queue, batch_size=None)
+        for batch in itertools.islice(batches, 6):
+            train(variable, batch)
+            seen.append(len(batch))
+        with pytest.raises(OSError, match="part 6 is missing"):
+            next(batches)
+        assert seen == [1, 2, 3, 4, 5, 6]
+        session.pull()
+        assert variable.value.item() == 21
