@@ -40,10 +40,10 @@ demo: $(BIN)/.installed ## Train softmax regression on MNIST with a server and t
 	$(BIN)/psworker local --workers 2 --shards 1 examples/softmax_mnist.py
 
 test: $(BIN)/.installed-dev ## Run the fast tests
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 test-slow: $(BIN)/.installed-dev ## Run the tests marked slow
-	$(BIN)/python -m pytest -n 2 -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 test-all: test test-slow ## Run all tests
 

@@ -10,8 +10,8 @@ import pytest
 import psworker as ps
 from psworker.launch.processes import blas_threads
 
-# Before numpy is loaded. Threads of numpy in more processes than there are cores wait for each other busily: with them a
-# test of three seconds takes thirty. Commands of tests get their threads as users do (tests/commands.py).
+# Before numpy is loaded. Its threads, in more processes than there are cores, wait for each other busily: with them a
+# test of three seconds takes thirty. Processes that tests start have threads as those of users (tests/commands.py).
 os.environ.update(blas_threads(1))
 
 

@@ -15,6 +15,7 @@ from pswire.specs.consistency import DropStalePushes
 from psworker import ops
 from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.session import Session
+from tests.combinations import combinations
 from tests.shards_in_process import ShardsInProcess
 
 EXAMPLES, BATCH = 100, 3
@@ -61,10 +62,15 @@ def the_rest(transport, epochs=1, **strategy):
         return seen.value.tolist(), reports
 
 
-@pytest.mark.parametrize("shards", [1, 2])
-@pytest.mark.parametrize("how", ["fail", "leave", "stay"])
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-@pytest.mark.parametrize("steps", [1, 4, 16, 30])
+@pytest.mark.parametrize(
+    ("how", "strategy", "steps", "shards"),
+    combinations(
+        [(how, strategy) for how in ("fail", "leave", "stay") for strategy in STRATEGIES],
+        [(1,), (4,), (16,), (30,)],
+        [(1,), (2,)],
+    ),
+    ids=str,
+)
 def test_of_a_block_that_a_worker_leaves_the_others_train_the_rest_once(steps, strategy, how, shards):
     """The cost of an epoch is the mean over all examples. A worker that stays is still there, and pulls."""
     transport = ShardsInProcess(shards)

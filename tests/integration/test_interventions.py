@@ -14,6 +14,7 @@ from pswire.errors import InvalidMessage, StorageError
 from pswire.status.interventions import Interventions
 from pswire.status.status_client import StatusClient
 
+LEASE = 3.0  # seconds: of a worker that does not push, a heartbeat each second takes part in a cut
 SGD = ps.GradientDescent(1.0)
 
 
@@ -115,7 +116,7 @@ def checkpoint_of_another(addresses):
 
 @pytest.mark.parametrize("shards", [1, 2])
 def test_going_back_leaves_quarantine_as_it_is_now(tmp_path, shards):
-    with job(shards=shards, checkpoint_dir=tmp_path) as (addresses, operator, session, bad):
+    with job(shards=shards, checkpoint_dir=tmp_path, lease=LEASE) as (addresses, operator, session, bad):
         step(bad)
         before = session.checkpoint()
         operator.quarantine("w0", "its disk: broken")
@@ -130,7 +131,7 @@ def test_going_back_leaves_quarantine_as_it_is_now(tmp_path, shards):
 
 @pytest.mark.parametrize("shards", [1, 2])
 def test_going_back_to_a_time_of_quarantine_does_not_bring_it_back(tmp_path, shards):
-    with job(shards=shards, checkpoint_dir=tmp_path) as (addresses, operator, _, bad):
+    with job(shards=shards, checkpoint_dir=tmp_path, lease=LEASE) as (addresses, operator, _, bad):
         operator.quarantine("w0", "its disk: broken")
         apart = checkpoint_of_another(addresses)
         operator.release("w0", "repaired")

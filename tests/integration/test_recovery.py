@@ -9,6 +9,7 @@ import logging
 import pytest
 
 import psworker as ps
+from tests.combinations import combinations
 from tests.integration.test_examples_once import BATCH, DATA, EXAMPLES, SGD, STRATEGIES, ledger, ones, session_over
 from tests.shards_in_process import ShardsInProcess
 
@@ -16,10 +17,15 @@ EPOCHS = 3
 BATCHES = 3 * -(-EXAMPLES // BATCH)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-@pytest.mark.parametrize(("shards", "lost"), [(1, (0,)), (2, (0,)), (2, (1,)), (2, (0, 1))])
-@pytest.mark.parametrize("begun", [2, 17, 40, 65])
-@pytest.mark.parametrize("later", [6, 20])
+LOST = [(1, (0,)), (2, (0,)), (2, (1,)), (2, (0, 1))]
+EACH = [(*lost, strategy) for strategy in STRATEGIES for lost in LOST]
+
+
+@pytest.mark.parametrize(
+    ("shards", "lost", "strategy", "begun", "later"),
+    combinations(EACH, [(2,), (17,), (40,), (65,)], [(6,), (20,)]),
+    ids=str,
+)
 def test_each_example_is_trained_once_an_epoch_although_the_shards_went_back(
     begun, later, shards, lost, strategy, caplog
 ):

@@ -21,6 +21,11 @@ from tests.name_server import NameServer, Records
 from tests.tokens import Certificates
 
 
+@pytest.fixture(autouse=True)
+def names_are_looked_up_often(monkeypatch):
+    monkeypatch.setattr("pswire.network.shard_addresses.LOOK_EVERY", 0.05)
+
+
 @pytest.fixture
 def names(monkeypatch):
     """The records of a name server that this process asks."""

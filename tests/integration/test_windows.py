@@ -29,6 +29,17 @@ TRAINS = """
 """
 
 
+#: Runs commands one after the other, with their exit codes on stdout.
+COMMANDS = """
+    import importlib
+    for package, *sys.argv[1:] in {}:
+        try:
+            importlib.import_module(package + ".__main__").main()
+        except SystemExit as end:
+            print(package, *sys.argv[1:], "->", end.code or 0)
+"""
+
+
 def run(program, folder):
     command, options = like_windows(textwrap.dedent(program)), {"capture_output": True, "text": True, "timeout": 60}
     done = subprocess.run(command, cwd=folder, env=environment(), **options)
@@ -50,32 +61,26 @@ def test_checkpoints_and_servers_are_refused(tmp_path, option, what):
     assert last.startswith(f"pswire.errors.ConfigurationError: {what} does not run on Windows: use WSL 2")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "psserver serve",
-        "psworker run train.py",
-        "psworker local train.py",
-        "psserver checkpoint list .",
-        "psserver replay .",
-    ],
-)
-def test_a_command_that_needs_posix_ends_with_one_line(tmp_path, command):
+NEED_POSIX = ["psserver serve", "psworker run train.py", "psworker local train.py", "psserver checkpoint list ."]
+NEED_POSIX += ["psserver replay ."]
+
+
+def test_a_command_that_needs_posix_ends_with_one_line(tmp_path):
     (tmp_path / "train.py").touch()
-    package, *arguments = command.split()
-    code, out, err = run(f"sys.argv[1:] = {arguments}; from {package}.__main__ import main; main()", tmp_path)
-    first, second = command.split()[:2]
-    assert (code, out, err.count("\n")) == (1, "", 1), err
+    code, out, err = run(COMMANDS.format([command.split() for command in NEED_POSIX]), tmp_path)
+    assert (code, out.splitlines()) == (0, [f"{command} -> 1" for command in NEED_POSIX])
+    names = [" ".join(command.split()[:2]) for command in NEED_POSIX]
     advice = "use WSL 2 or a container; a program in one process, `python train.py`, runs on Windows too"
-    assert err == f"Error: {first} {second} does not run on Windows: {advice}\n"
+    assert err.splitlines() == [f"Error: {name} does not run on Windows: {advice}" for name in names]
 
 
 def test_help_and_commands_that_ask_servers_elsewhere_work(tmp_path):
-    for arguments in (["--help"], ["serve", "--help"]):
-        code, out, err = run(f"sys.argv[1:] = {arguments}; from psserver.__main__ import main; main()", tmp_path)
-        assert (code, out[:6], err) == (0, "Usage:", "")
-    code, out, err = run("sys.argv[1:] = ['run', '--help']; from psworker.__main__ import main; main()", tmp_path)
-    assert (code, out[:6], err) == (0, "Usage:", "")
-    program = "sys.argv[1:] = ['status', '127.0.0.1:1']; from psserver.__main__ import main; main()"
-    code, out, err = run(program, tmp_path)
-    assert (code, err.startswith("Error: no server answers at 127.0.0.1:1: ")) == (1, True)
+    helped = ["psserver --help", "psserver serve --help", "psworker run --help"]
+    asks = "psserver status 127.0.0.1:1"
+    code, out, err = run(COMMANDS.format([command.split() for command in [*helped, asks]]), tmp_path)
+    lines = out.splitlines()
+    assert (code, [line for line in lines if "->" in line]) == (0, [*(f"{one} -> 0" for one in helped), f"{asks} -> 1"])
+    assert [line.split()[:2] for line in lines if line.startswith("Usage:")] == [
+        ["Usage:", one.split()[0]] for one in helped
+    ]
+    assert err.startswith("Error: no server answers at 127.0.0.1:1: ")

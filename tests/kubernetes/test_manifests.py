@@ -12,7 +12,7 @@ from tests.kubernetes import manifests
 from tests.kubernetes.manifests import ROOT, Manifests, selects
 from tests.kubernetes.pods import Pod, action, environment, expand, mounts, of_job, of_stateful_set, quantity
 
-VERSIONS = ["1.32", "1.33", "1.34", "1.35", "1.36", "1.37"]
+VERSIONS = ["1.32", *(pytest.param(f"1.{minor}", marks=pytest.mark.slow) for minor in range(33, 37)), "1.37"]
 
 #: Of the pages, as of the folder: an overlay of a user is the example in docs/deploy.md.
 OVERLAYS = ["small", "tls", "mine"]

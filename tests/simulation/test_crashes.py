@@ -11,20 +11,20 @@ import pytest
 from tests.simulation.crashes import simulate
 
 #: Shards, consistency, staleness.
-JOBS = [
-    (2, "async", "none"),
-    (1, "sync:2", "none"),
-    (3, "async", "none"),
-    (2, "sync:2", "none"),
-    (2, "bounded:1", "drop:2"),
-]
-JOBS += [(2, "async", "delay-compensated"), (1, "async", "none")]
+JOBS = [(2, "async", "none"), (1, "sync:2", "none"), (2, "bounded:1", "drop:2")]
+MORE = [(3, "async", "none"), (2, "sync:2", "none"), (2, "async", "delay-compensated"), (1, "async", "none")]
+
+
+def few_fast(cases, slow):
+    """Parameters, of which the second ones are slow."""
+    return [*cases, *(pytest.param(*case, marks=pytest.mark.slow) for case in slow)]
+
 
 SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else [1]
 MANY = [] if "SEED" in os.environ else [pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 100)]
 
 
-@pytest.mark.parametrize(("shards", "consistency", "staleness"), JOBS)
+@pytest.mark.parametrize(("shards", "consistency", "staleness"), few_fast(JOBS, MORE))
 @pytest.mark.parametrize("seed", [*SEEDS, *MANY])
 def test_with_a_journal_no_acknowledged_push_is_lost_or_doubled(seed, shards, consistency, staleness, tmp_path):
     simulate(seed, tmp_path, shards, consistency, staleness, "journal")
@@ -34,20 +34,21 @@ def test_with_a_journal_no_acknowledged_push_is_lost_or_doubled(seed, shards, co
 KINDS = ["none", "mixed", "fail"]
 OTHERS = [
     (17, 2, "sync:2", "none", "none"),
-    (25, 1, "async", "none", "none"),
-    (10, 2, "sync:2", "none", "mixed"),
     (21, 2, "async", "delay-compensated", "mixed"),
-    (14, 2, "sync:2", "none", "fail"),
     (4, 3, "async", "none", "fail"),
 ]
-MANY_OTHERS = [(seed, *job, kind) for kind in KINDS for job in JOBS for seed in (9, 14, 25)]
+MANY_OTHERS = [
+    (25, 1, "async", "none", "none"),
+    (10, 2, "sync:2", "none", "mixed"),
+    *((seed, *job, kind) for kind in KINDS for job in [*JOBS, *MORE] for seed in (9, 14, 25)),
+]
 if "SEED" in os.environ:
-    OTHERS, MANY_OTHERS = [(SEEDS[0], *job, kind) for kind in KINDS for job in JOBS], []
+    OTHERS, MANY_OTHERS = [(SEEDS[0], *job, kind) for kind in KINDS for job in [*JOBS, *MORE]], []
 
 
 @pytest.mark.parametrize(
     ("seed", "shards", "consistency", "staleness", "kind"),
-    [*OTHERS, *(pytest.param(*job, marks=pytest.mark.slow) for job in MANY_OTHERS if job not in OTHERS)],
+    few_fast(OTHERS, dict.fromkeys(MANY_OTHERS)),
 )
 def test_what_is_lost_without_a_journal_is_reported_and_trained_again_or_refused(
     seed, shards, consistency, staleness, kind, tmp_path
@@ -58,7 +59,7 @@ def test_what_is_lost_without_a_journal_is_reported_and_trained_again_or_refused
 def test_some_jobs_without_a_journal_report_lost_pushes_and_some_end_as_a_shard_with_one_refuses_to_go_back(tmp_path):
     back = (simulate(seed, tmp_path / f"none-{seed}", 1, "async", "none", "none") for seed in range(1, 9))
     assert any(job.status[0].storage.lost_pushes for job in back)
-    refused = (simulate(seed, tmp_path / f"fail-{seed}", 3, "async", "none", "fail") for seed in range(4, 12))
+    refused = (simulate(seed, tmp_path / f"fail-{seed}", 3, "async", "none", "fail") for seed in range(5, 12))
     assert any(job.seen["journal of a refusing shard read"] for job in refused)
 
 
