@@ -122,6 +122,7 @@ def tables(job: JobStatus, *, servers: bool = True) -> RenderableType:
         shard_table(job.answers if servers else (), "Shards"),
         _table("Workers", _WORKERS, job.workers),
         _table("Data queues", _QUEUES, job.queues),
+        _table("Minimizations", _MINIMIZATIONS, job.minimizations),
         _Variables(job),
         _table("Changes of hyperparameters", _CHANGES, job.changes),
     ):
@@ -251,6 +252,17 @@ _QUEUES = (
     Column("done", _done, number=True),
     Column("blocks\nout", lambda queue: f"{queue.blocks_out:,}", 2, number=True),
     Column("progress", _progress, 3),
+)
+
+_MINIMIZATIONS = (
+    Column("minimization", lambda one: one.name, shortest=14),
+    Column("state", lambda one: "over" if one.end else "running"),
+    Column("evaluation", lambda one: f"{one.evaluation:,}", number=True),
+    Column("portions", lambda one: f"{one.counted:,} of {one.portions:,}", number=True),
+    Column("out", lambda one: f"{one.out:,}", number=True),
+    Column("claimed", lambda one: f"{one.claimed:,}", number=True),
+    Column("backups", lambda one: f"{one.backups:,}", 2, number=True),
+    Column("backups\nfirst", lambda one: f"{one.backups_won:,}", 2, number=True),
 )
 
 _VARIABLES = (

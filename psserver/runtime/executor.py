@@ -36,6 +36,7 @@ from pswire.messages import (
     Barrier,
     Cut,
     CutReport,
+    Evaluate,
     Intervene,
     Push,
     Register,
@@ -47,6 +48,7 @@ from pswire.messages import (
     Status,
     StatusReport,
     Take,
+    TakePortion,
     Tick,
     Tune,
     entries,
@@ -75,7 +77,7 @@ _REPORTS = (Renewed, CutReport, StatusReport)
 
 
 #: The reason of a wait by the class of its message.
-_REASONS: dict[type, str] = {Push: POLICY, Take: DATA, Barrier: BARRIER}
+_REASONS: dict[type, str] = {Push: POLICY, **dict.fromkeys((Take, TakePortion, Evaluate), DATA), Barrier: BARRIER}
 
 
 class AnswerTooLarge(TooLarge):

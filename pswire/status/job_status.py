@@ -10,6 +10,7 @@ from pswire.messages import (
     EpochReport,
     JobReport,
     LastPush,
+    MinimizationStatus,
     QueueStatus,
     StatusReport,
     VariableStatus,
@@ -126,6 +127,7 @@ class JobStatus:
     stopped: str
     problems: tuple[str, ...]
     omitted: tuple[str, ...] = ()
+    minimizations: tuple[MinimizationStatus, ...] = ()
 
 
 def merge_reports(answers: Sequence[ShardAnswer]) -> JobStatus:
@@ -152,6 +154,7 @@ def merge_reports(answers: Sequence[ShardAnswer]) -> JobStatus:
         stopped=reports[0].stopped if reports else "",
         problems=tuple(_problems(answers)),
         omitted=tuple(_omitted(reports)),
+        minimizations=tuple(one for report in reports for one in report.minimizations),
     )
 
 

@@ -89,9 +89,8 @@ class Portions:
         nothing to push gets a backup when no portion is left: the one that is out for longest, with one other worker.
         """
         held = self._held.get(worker, {})
-        for number in held:
-            if number not in holding:
-                return self._portion(number)
+        if lost := [number for number in held if number not in holding]:
+            return self._portion(min(lost))
         if (new := self._next(worker)) is not None:
             self._out[new], self._single[new] = [worker], None
         elif not (held or worker in self._claimed) and (new := self._backup(worker)) is not None:

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from psserver.cli.status import tables, to_json
-from pswire.messages import StatusReport, VariableStatus
+from pswire.messages import MinimizationStatus, StatusReport, VariableStatus
 from pswire.optimizers import Adam, Momentum
 from pswire.specs.schedules import CosineDecay, WarmUp
 from pswire.status.job_status import ShardAnswer, merge_reports
@@ -46,6 +46,16 @@ def test_a_data_queue_is_shown_with_its_epoch_and_how_far_it_is():
     sizes = {"name": "mnist", "size": 60_000, "block": 1600, "epochs": 10, "seed": 1, "limit": 0, "in_order": False}
     for data in (to_json(merge_reports(two_shards()), 1.5), to_json(merge_reports(two_shards()), 1.5)["shards"][0]):
         assert data["queues"][0] == sizes | {"epoch": 2, "done": 66_400, "blocks_out": 2}
+
+
+def test_a_minimization_is_shown_with_its_evaluation_and_how_many_portions_of_that_are_counted():
+    running = MinimizationStatus("minimize-2", 57, 1200, 900, 12, 40, 5, 3)
+    answer = ShardAnswer("a:1", StatusReport(0, 1, 0, 0, minimizations=(replace(running, end="{}"),)))
+    counts = ["57", "900 of 1,200", "12", "40", "5", "3"]
+    assert row(shown(answer), "minimize-2") == ["minimize-2", "over", *counts]
+    answer = replace(answer, report=replace(answer.report, minimizations=(running,)))
+    assert row(shown(answer), "minimize-2") == ["minimize-2", "running", *counts]
+    assert to_json(merge_reports([answer]), 1.5)["minimizations"] == [asdict(running)]
 
 
 def test_names_are_shown_as_they_are_and_infinity_too():

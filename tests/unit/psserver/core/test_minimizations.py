@@ -1,0 +1,187 @@
+"""Minimizations of a shard: limits, memory, memory of the sum, and states that go on after a restart."""
+
+import numpy as np
+import pytest
+
+from psserver.core.minimization import minimizations
+from psserver.core.shard import Shard
+from pswire import messages as ms
+from pswire.errors import InvalidMessage, ShapeMismatch, StateLost, TooLarge, UnknownVariable
+from pswire.optimizers import GradientDescent
+from pswire.specs.consistency import parse_consistency
+from pswire.specs.initializers import RowConstant
+from pswire.specs.vectors import GRADIENT
+from pswire.tensors.values import TensorSpec
+from tests.shard_driver import A, B, ShardDriver, declared
+from tests.shard_state import restored, state_of
+
+
+def evaluate(number=1, examples=4, portion=1, name="fit", sender=A):
+    return ms.Evaluate(sender, name, ms.Evaluation(number, examples, portion))
+
+
+def take(sender=A, holding=(), evaluation=1, **fields):
+    return ms.TakePortion(sender, "fit", evaluation, holding, **fields)
+
+
+def claim(number, sender=A, loss=1.0):
+    return ms.ClaimPortion(sender, "fit", 1, number, loss)
+
+
+def gradients(numbers, sequence=1, sender=A, **arrays):
+    assignments = tuple(ms.Assignment(name, np.asarray(array)) for name, array in arrays.items())
+    return ms.Assign(sender, sequence, assignments, add=True, portions=ms.CountedPortions("fit", 1, numbers))
+
+
+def test_a_restored_shard_goes_on_with_every_portion_where_it_was():
+    job = ShardDriver(workers="abc")
+    c = ms.Sender("c", 1)
+    job.step(evaluate(examples=9), 1)
+    for number in (0, 1, 2):
+        job.answer(take(B))
+        job.answer(claim(number, B, loss=np.nan if number else -np.inf))
+    assert job.answer(gradients((0,), sender=B)).outcome is ms.Outcome.APPLIED
+    job.answer(take(B, withdrawn=(1,)))
+    for _ in range(6):
+        held = tuple(job.shard.state().minimizations[0].portions.out)
+        job.answer(take(c, tuple(one.number for one in held if "c" in one.holders)))
+    job.answer(take(A))
+    state = job.shard.state().minimizations[0]
+    assert state.counted == (0,)
+    assert state.portions.alone == (1,)
+    assert len(state.portions.losses) == 2, "of the counted one, and of the claim"
+    new = Shard()
+    restored(job.shard, new, job.now)
+    assert state_of(new.state()) == state_of(job.shard.state())
+    ends = ms.Leave(c)
+    for message in (ends, take(B), take(B, (2,)), take(A, (2,)), take(B), claim(3, B)):
+        answers = [state_of(shard.step(9, message, 0.0).replies) for shard in (job.shard, new)]
+        assert answers[0] == answers[1]
+    assert state_of(new.state()) == state_of(job.shard.state())
+
+
+def test_a_sum_needs_memory_and_a_plain_variable_of_floating_point():
+    table = ms.Declaration(TensorSpec("T", (8, 2)), None, GradientDescent(0.5), RowConstant(0.0))
+    whole, number = declared("W", np.zeros(4)), declared("n", np.zeros(4, np.int64))
+    job = ShardDriver(whole, number, table, memory_limit=500)
+    job.step(evaluate(), 1)
+    for number in range(2):
+        job.answer(take())
+        job.answer(claim(number))
+    job.refuse(gradients((0, 1), n=np.zeros(4, np.int64)), InvalidMessage, "has no sum of gradients")
+    job.refuse(gradients((0, 1), T=np.zeros((8, 2), np.float32)), InvalidMessage, "has no sum of gradients")
+    job.refuse(gradients((0, 1), W=np.zeros(3)), ShapeMismatch, "W")
+    job.refuse(gradients((0, 1), V=np.zeros(3)), UnknownVariable, "V")
+    before = job.shard._store.nbytes
+    assert job.answer(gradients((0,), W=np.ones(4))).outcome is ms.Outcome.APPLIED
+    assert job.shard._store.nbytes == before + 32 == sum(one.nbytes for one in job.shard._store)
+    assert job.answer(gradients((1,), 2, W=np.full(4, np.nan))).outcome is ms.Outcome.APPLIED
+    assert np.isnan(job.shard.variables["W"].vectors[GRADIENT]).all(), "as the loss: the line search sees it"
+    small = ShardDriver(whole, memory_limit=40)
+    small.step(evaluate(), 1)
+    small.answer(take())
+    small.answer(claim(0))
+    small.refuse(gradients((0,), W=np.ones(4)), TooLarge, "needs 32 bytes more")
+
+
+def test_a_job_has_a_limit_of_minimizations_and_keeps_only_the_result_of_those_that_are_over(monkeypatch):
+    monkeypatch.setattr(minimizations, "MAX_MINIMIZATIONS", 3)
+    job = ShardDriver()
+    for number in range(3):
+        job.step(evaluate(name=f"fit-{number}"), 1 + number)
+        assert job.answer(ms.Evaluate(A, f"fit-{number}", end="{}"), 9).end == "{}"
+    job.refuse(evaluate(name="fit-3"), TooLarge, "one more than the 3")
+    job.refuse(ms.Evaluate(A, "fit-3", end="{}"), TooLarge, "one more than the 3")
+    assert job.answer(ms.Evaluate(A, "fit-3")).number == 0, "it only asks"
+    assert job.answer(evaluate(2, name="fit-0")).end == "{}", "it is over"
+    assert all(one.portions is None and not one.counted for one in job.shard.state().minimizations)
+    assert [one.name for one in job.answer(ms.Status()).minimizations] == ["fit-0", "fit-1", "fit-2"]
+
+
+def test_portions_and_claims_from_before_the_shards_went_back_are_refused():
+    job = ShardDriver()
+    job.shard.timeline = 2
+    old = {"timeline": 1}
+    for message in (take(**old), ms.ClaimPortion(A, "fit", 1, 0, 1.0, **old), ms.Evaluate(A, "fit", None, **old)):
+        job.refuse(message, StateLost, "follows timeline 2 of the job, and worker 'a' timeline 1")
+
+
+def test_a_worker_that_went_back_with_its_shard_gives_up_its_portions():
+    job = ShardDriver()
+    job.step(evaluate(), 1)
+    job.answer(take(B))
+    job.answer(claim(0, B))
+    job.answer(take(B))
+    job.shard.go_back(3)
+    joined = job.answer(ms.Join("b", 1, timeline=3, job=job.shard.job))
+    assert joined.incarnation == 1
+    assert job.shard.state().minimizations[0].portions.alone == (0,)
+    assert not job.shard.state().minimizations[0].portions.out
+
+
+def test_who_waits_for_a_portion_is_not_waited_for_by_those_that_push():
+    job = ShardDriver(declared("W", np.zeros(2), GradientDescent(1.0)), consistency=parse_consistency("sync:2"))
+    job.push("a", 1, W=np.ones(2))
+    job.push("b", 2, W=np.ones(2))
+    assert not job.push("a", 3, version=1, W=np.ones(2)), "it waits for b"
+    answers = job.step(take(B), 4)
+    assert answers[3].outcome is ms.Outcome.APPLIED
+
+
+def test_handing_out_all_portions_takes_a_time_for_each_that_does_not_grow(monkeypatch):
+    """In the middle of an evaluation, whoever takes or claims looks at nothing of the others."""
+    job = ShardDriver()
+    job.step(evaluate(examples=1 << 15), 1)
+    asked = []
+    original = minimizations.Minimizations._taken
+    monkeypatch.setattr(
+        minimizations.Minimizations,
+        "_taken",
+        lambda self, one, message: asked.append(message.sender) or original(self, one, message),
+    )
+    numbers = []
+    for sender in (A, B, A, B):
+        numbers.append(job.answer(take(sender)).portion.number)
+        assert job.answer(claim(numbers[-1], sender)).counted
+    assert numbers == [0, 1, 2, 3]
+    assert asked == [A, B, A, B]
+
+
+def test_work_is_taken_from_the_worker_with_most_of_it_left_from_its_end():
+    job = ShardDriver(workers="abc")
+    c = ms.Sender("c", 1)
+    job.step(evaluate(examples=6), 1)
+    for number, sender in enumerate((A, B, B, B, B, A)):
+        job.answer(take(sender))
+        job.answer(claim(number, sender))
+    job.answer(gradients((0, 5), 1))
+    job.answer(gradients((1, 2, 3, 4), 1, sender=B))
+    job.step(evaluate(2, examples=6), 2)
+    ask = {"evaluation": 2}
+    assert job.answer(take(c, **ask)).portion.number == 4, "of b, which has 1 to 4"
+    assert job.answer(take(A, **ask)).portion.number == 0
+    assert job.answer(take(B, **ask)).portion.number == 1
+    assert job.answer(take(A, (0,), **ask)).portion.number == 5
+    assert job.answer(take(A, (0, 5), **ask)).portion.number == 3
+    assert job.answer(take(B, (1,), **ask)).portion.number == 2
+    job.step(evaluate(3, examples=5), 3)
+    assert job.answer(take(c, evaluation=3)).portion.number == 0, "another data set: nobody has had anything of it"
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        ((1e308, 1e308, -1e308), np.inf),
+        ((np.inf, -np.inf, 0.0), np.nan),
+        ((np.nan, 0.0, 0.0), np.nan),
+        ((1e16, 1.0, -1e16), 1.0),
+    ],
+    ids=["overflow", "both infinities", "nan", "cancellation"],
+)
+def test_the_loss_is_exactly_rounded_or_what_it_is_if_it_is_no_number(losses, expected):
+    job = ShardDriver()
+    job.step(evaluate(examples=3), 1)
+    for number, loss in enumerate(losses):
+        job.answer(take())
+        job.answer(claim(number, loss=loss))
+    np.testing.assert_equal(job.step(gradients((0, 1, 2)))[1].loss, expected)
