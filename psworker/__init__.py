@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from psworker.data.ragged import *
     from psworker.data.sources import *
     from psworker.minimize.line_search import *
+    from psworker.minimize.minimizers import *
     from psworker.model import layers as nn
     from psworker.model.collection import *
     from psworker.model.gradient_transforms import *
@@ -57,6 +58,7 @@ _HOMES = {
         "psworker.data.ragged": "Ragged",
         "psworker.data.sources": "FunctionDataset",
         "psworker.minimize.line_search": "LineSearch line_search",
+        "psworker.minimize.minimizers": "LBFGS OWLQN ConjugateGradient Minimum",
         "psworker.model.gradient_transforms": "accumulate add_decayed_weights add_noise chain "
         "clip_by_global_norm clip_by_norm clip_by_value global_norm multiply per_variable scale",
         "psworker.model.model_files": "Loaded load save",

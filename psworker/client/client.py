@@ -22,6 +22,7 @@ from pswire.specs.consistency import (
     parse_consistency,
     parse_staleness,
 )
+from pswire.specs.vectors import Operation
 from pswire.status.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.tensors.values import Array
 from pswire.tracing.tracing import Tracing, current
@@ -31,7 +32,7 @@ from psworker.client.job_cuts import JobCuts
 from psworker.client.placement import PlacedVariable, Placement
 from psworker.client.push_pull import PushResult, ShardedPull, ShardedPush, join_rows
 from psworker.client.push_spans import traced_push
-from psworker.client.recovery import Recovery
+from psworker.client.recovery import Recovery, WentBack
 from psworker.client.registration import Registration
 from psworker.client.retrying_calls import JobChoice, RetryingCalls
 from psworker.transport import Future, Transport
@@ -60,6 +61,9 @@ class Client:
     When shards have lost acknowledged state, all go back to a cut (`psworker.client.recovery`) within the call that
     learns of it. Then a push is dropped, and what else was called is repeated. `value_of` gives the worker's present
     value of a variable, for one that was registered after the cut; `on_recovery` is called afterwards, to pull values.
+
+    The calls of a minimization may be made by several threads. `_changing` lets a worker have one change open at a time
+    then, and one recovery of all shards.
 
     `generation` is the number of the cut that is held (`hold_cut`); 0: none. All values that are read are of this cut,
     and nothing can be changed. With `tracing` each push is a trace.
@@ -90,6 +94,7 @@ class Client:
         self._process = os.getpid()
         self._timeout = timeout
         self._sequence = self._barriers = 0
+        self._changing = threading.RLock()
         self._taken: dict[str, int] = {}  # by data queue, the recoveries when a block was taken
         self.value_of: Callable[[str], Array | None] = lambda name: None
         self.on_recovery: Callable[[], None] = lambda: None
@@ -414,6 +419,117 @@ class Client:
         self._taken[queue.name] = self.recoveries
         return taken
 
+    # --- minimization ---------------------------------------------------------------------------------------------
+
+    def compute(
+        self, names: Sequence[str], operations: Sequence[Operation], task: str, term: int, note: str = ""
+    ) -> list[ms.Computed]:
+        """Applies operations to vectors of these variables on all shards, once; the answers, in the order of shards.
+
+        With a `note`, only shard 0 gets the message. Raises `WentBack` if all shards went back to a cut: vectors and
+        notes are those of the cut then; `OutOfOrder` if another worker coordinates the task.
+        """
+        parts: Mapping[int, Sequence[str]] = {} if note else ShardedPull(self._placement, names).names
+        shards = [0] if note else range(self.shards)
+        with self._changing:
+            recoveries, calls = self.recoveries, self._calls
+            self._sequence += 1
+            try:
+                with calls.cuts as cut:
+                    fields = tuple(operations), task, term, note, cut
+                    messages = {
+                        shard: ms.Compute(calls.sender, self._sequence, tuple(parts.get(shard, ())), *fields)
+                        for shard in shards
+                    }
+                    return calls.results(calls.send(messages), ms.Computed)
+            except StateLost as error:
+                self._recover(recoveries, error, "the minimization goes on from its last point there")
+                raise WentBack(self._recovery.reason) from None
+
+    def evaluate(
+        self, names: Sequence[str], minimization: str, evaluation: ms.Evaluation | None, end: str = ""
+    ) -> list[ms.Evaluated]:
+        """Begins an evaluation, asks about it, or ends the minimization; the answers of the shards with variables.
+
+        Those of shard 0 and of the shards with a part of a variable, in order; at latest after some seconds. Raises
+        `WentBack` as `compute` does.
+        """
+        calls, recoveries = self._calls, self.recoveries
+        message = ms.Evaluate(calls.sender, minimization, evaluation, end, calls.timeline)
+        shards = self.shards_of(names)
+        try:
+            answers = calls.results(calls.send(dict.fromkeys([*shards[1:], 0], message)), ms.Evaluated)
+        except StateLost as error:
+            self._recover(recoveries, error, "the evaluation begins again")
+            raise WentBack(self._recovery.reason) from None
+        return [answers[-1], *answers[:-1]]
+
+    def shards_of(self, names: Sequence[str]) -> list[int]:
+        """Shard 0, and the shards that have a part of one of these variables, in order."""
+        return sorted({0, *ShardedPull(self._placement, names).names})
+
+    def take_portion(
+        self, minimization: str, evaluation: int, holding: Sequence[int], withdrawn: Sequence[int]
+    ) -> ms.PortionTaken:
+        """The next portion of the present evaluation, or within seconds what else there is to do."""
+        calls = self._calls
+
+        def attempt() -> ms.PortionTaken:
+            fields = evaluation, tuple(holding), tuple(withdrawn), calls.timeline
+            return calls.call(0, ms.TakePortion(calls.sender, minimization, *fields), ms.PortionTaken)
+
+        return self._repeated(attempt, "it takes another portion of the data")
+
+    def claim_portion(self, minimization: str, evaluation: int, portion: int, loss: float) -> bool:
+        """Claims a portion, with the sum of its losses; whether the claim counts. Not after the shards went back."""
+        calls, recoveries = self._calls, self.recoveries
+        message = ms.ClaimPortion(calls.sender, minimization, evaluation, portion, loss, calls.timeline)
+        try:
+            return calls.call(0, message, ms.PortionClaimed).counted
+        except StateLost as error:
+            self._recover(recoveries, error, "what it has computed of a portion is discarded")
+            return False
+
+    def push_sum(self, gradients: Mapping[str, Array], portions: ms.CountedPortions) -> str:
+        """Adds gradients to the sum of an evaluation, on each shard once, on shard 0 at last; why not, "" if all have.
+
+        A shard that drops it keeps shard 0 from counting its portions. A single portion that a shard has counted before
+        is added on the others.
+        """
+        parts: dict[int, list[ms.Assignment]] = {shard: [] for shard in self.shards_of(list(gradients))}
+        for name, gradient in gradients.items():
+            variable = self._placement[name]
+            variable.check(gradient, "gradient")
+            for partition, array in zip(variable.partitions, variable.split(gradient), strict=True):
+                parts[partition.shard].append(ms.Assignment(name, array))
+        with self._changing:
+            recoveries = self.recoveries
+            try:
+                return self._push_sum(parts, portions)
+            except StateLost as error:
+                self._recover(recoveries, error, "its gradients of portions are discarded")
+                return self._recovery.reason
+
+    def _push_sum(self, parts: Mapping[int, list[ms.Assignment]], portions: ms.CountedPortions) -> str:
+        calls, alone = self._calls, len(portions.numbers) == 1
+        calls.report_abandoned()
+        self._sequence += 1
+        others = tuple([shard for shard in parts if shard])
+        with calls.cuts as cut:
+            messages = {
+                shard: ms.Assign(
+                    calls.sender, self._sequence, tuple(mine), add=True, shards=others, cut=cut, portions=portions
+                )
+                for shard, mine in parts.items()
+            }
+            for some in ({shard: messages[shard] for shard in others}, {0: messages[0]}):
+                for answer in calls.results(calls.send(some), ms.Assigned):
+                    if answer.outcome is ms.Outcome.DROPPED and not (alone and some.get(0) is None):
+                        return answer.reason
+        return ""
+
+    # --- the job --------------------------------------------------------------------------------------------------
+
     def has_block(self, queue: ms.QueueSpec) -> bool:
         """Whether the last `take` is still valid: False after the shards went back, when another may have the block."""
         return self._taken.get(queue.name) == self.recoveries
@@ -453,11 +569,18 @@ class Client:
     def _repeated(self, attempt: Callable[[], T], consequence: str) -> T:
         """The result of an attempt, which is made again when all shards went back to a cut during it."""
         for _ in range(MAX_RECOVERIES):
+            recoveries = self.recoveries
             try:
                 return attempt()
             except StateLost as error:
-                self._go_back(error, consequence)
+                self._recover(recoveries, error, consequence)
         return attempt()
+
+    def _recover(self, recoveries: int, error: StateLost, consequence: str) -> None:
+        """Goes back to a cut, unless another thread has done that since there were as many `recoveries`."""
+        with self._changing:
+            if self.recoveries == recoveries:
+                self._go_back(error, consequence)
 
     def _go_back(self, error: StateLost, consequence: str) -> list[ms.Joined]:
         generation, self.generation = self.generation, 0

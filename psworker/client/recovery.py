@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from pswire import messages as ms
-from pswire.errors import InvalidMessage, StateLost, WrongShard
+from pswire.errors import InvalidMessage, ParamServerError, StateLost, WrongShard
 from psworker.client import retrying_calls
 from psworker.client.registration import Registration
 from psworker.client.retrying_calls import RetryingCalls
@@ -39,6 +39,10 @@ def common_cut(answers: Sequence[ms.Restored]) -> tuple[int, int]:
             "This job cannot go on: start all servers again, from one checkpoint that all have or from none"
         )
     return timeline + 1, max(common)
+
+
+class WentBack(ParamServerError):
+    """All shards went back to a cut during a call that cannot be repeated after that. Raised by the client alone."""
 
 
 class Recovery:

@@ -265,7 +265,7 @@ class RetryingCalls:
 
         Heartbeats give the number of `chief_reports` from before their request: a report since then may be newer.
         """
-        if shard or not isinstance(answer, ms.Joined | ms.Renewed | ms.Taken):
+        if shard or not isinstance(answer, ms.Joined | ms.Renewed | ms.Taken | ms.PortionTaken):
             return
         with self._chief_lock:
             if reports_before is not None and reports_before != self.chief_reports:

@@ -17,7 +17,7 @@ from typing import Any, Self, SupportsFloat
 import numpy as np
 
 from pswire import optimizers
-from pswire.errors import ConfigurationError, DtypeMismatch, ShapeMismatch
+from pswire.errors import ConfigurationError, DatasetError, DtypeMismatch, ShapeMismatch
 from pswire.messages import Assignment, EpochReport, QueueStatus, WorkerStatus
 from pswire.system.host import keep_memory, process_program
 from pswire.tensors.values import Array, IndexedSlices
@@ -32,6 +32,8 @@ from psworker.client.retrying_calls import JobChoice
 from psworker.config import StrategyConfig, WorkerConfig, worker_config
 from psworker.data.batch import Batch
 from psworker.data.sources import Collate, Source, Stream, open_source
+from psworker.minimize.descent import Progress
+from psworker.minimize.minimizers import LBFGS, Minimizer, Minimum
 from psworker.model import model_files
 from psworker.model.base_variable import BaseVariable, as_assigned, check_variable
 from psworker.model.collection import Collection, context
@@ -44,6 +46,7 @@ from psworker.progress.terminal import ProgressDisplay
 from psworker.sessions.best_model import save_best
 from psworker.sessions.block_batches import Reading
 from psworker.sessions.data_loop import DataLoop, batches_per_block
+from psworker.sessions.minimization import PORTIONS, Minimization
 from psworker.sessions.replica import Replica, Step, Target
 from psworker.sessions.strategies.downpour import Downpour
 from psworker.sessions.strategies.local_steps import OUTER, LocalSteps
@@ -217,7 +220,7 @@ class Session:
         self._entered = False
         #: By variable: the loss whose gradient it gets next, and the version of the weights.
         self._computed: dict[str, tuple[float, ReadVersion]] = {}
-        self._queues = 0
+        self._queues = self._minimizations = 0
         self._without_gradient: set[str] = set()  # variables that were logged for it
 
     @property
@@ -652,6 +655,75 @@ class Session:
                 pairs = [(one.array, known[one.name]) for one in entries[: len(names)]]
                 summaries.write_point(optimizer, replica.learning_rate(names[0]), pairs)
         return PushReport(replica.outcome, staleness, replica.global_step)
+
+    def minimize(
+        self,
+        loss: Callable[[Batch], Tensor],
+        source: Source,
+        method: Minimizer | None = None,
+        variables: Sequence[BaseVariable] | None = None,
+        *,
+        portion: int | None = None,
+        collate: Collate | None = None,
+        on_iteration: Callable[[Progress], object] | None = None,
+        name: str | None = None,
+    ) -> Minimum:
+        """Minimizes the mean loss over all examples: batch optimization with a line search, by all workers together.
+
+            def loss(batch):
+                return ops.softmax_cross_entropy(model(batch.image), batch.label).mean() + 1e-4 * (W * W).sum()
+
+            result = session.minimize(loss, dataset, ps.LBFGS())
+
+        Each evaluation of the loss goes over the whole source, in portions that workers take as they come; near its end
+        a portion that is late is computed by a second worker, and the first one counts. The vectors of the method are
+        on the shards, and the chief, which coordinates, sees sums alone. When it dies, the next chief goes on from the
+        last accepted point. The variables have the minimum's values afterwards, in every worker. All workers call it.
+
+        Args:
+            loss: of a batch: the mean over its examples, and any term that does not depend on examples, such as a
+                penalty. It must be the same function in all workers, without randomness such as dropout.
+            source: the examples, the same in every worker: a dataset, columns by name, or a sequence; no iterable.
+            method: `ps.LBFGS`, `ps.OWLQN` or `ps.ConjugateGradient` with limits [LBFGS()].
+            variables: those to minimize over; no tables [all trainable ones].
+            portion: examples in a portion, the same in all workers [a 64th of the source].
+            collate: makes the columns of a batch of a list of examples, of a sequence.
+            on_iteration: called in the chief with each accepted point: iterations, evaluations, loss, gradient, step.
+            name: the minimization's name. By default the first call in all workers is one, the second another.
+
+        Raises:
+            DatasetError: the source is an iterable, or none.
+            ValueError: a portion below 1, or no variables; TypeError for tables and variables of integers.
+            ParamServerError: servers cannot be reached in time.
+        """
+        reading = open_source(source, collate)
+        if isinstance(reading, Stream):
+            raise DatasetError("minimize goes over the same examples again and again: give a dataset or a sequence")
+        if portion is not None and portion < 1:
+            raise ValueError(f"a portion has 1 example or more, got {portion}")
+        known = self._known()
+        chosen = [one for one in known.values() if one.trainable and not isinstance(one, Table)]
+        if variables is not None:
+            chosen = [known[one] for one in self._names(variables)]
+        check_no_table(chosen, "minimized over")
+        if not chosen or any(one.dtype.kind != "f" for one in chosen):
+            raise ValueError("minimize needs variables of floating point: make them before, or pass them")
+        self._client.check_changeable()
+        self._replica.flush()
+        self._client.report_deferred_idle()
+        self._minimizations += 1
+        minimization = Minimization(
+            self._client,
+            lambda: self._replica.pull([one.name for one in chosen]),
+            chosen,
+            loss,
+            reading,
+            portion or -(-len(reading) // PORTIONS),
+            LBFGS() if method is None else method,
+            name or f"minimize-{self._minimizations}",
+            on_iteration,
+        )
+        return minimization.run()
 
     def evaluate(
         self,

@@ -1,0 +1,108 @@
+"""The coordinator of a minimization: a thread of the chief, which sees sums alone.
+
+When the chief dies, the next one's coordinator goes on from the last accepted point.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from pswire.errors import OutOfOrder
+from pswire.specs.vectors import VARIABLES, Copy
+from psworker.client.recovery import WentBack
+from psworker.minimize.descent import Progress, Result, descend
+from psworker.minimize.minimizers import Minimizer, Minimum
+from psworker.minimize.shard_space import AlreadyOver, JobStopped, ShardSpace
+from psworker.minimize.space import POINT
+
+logger = logging.getLogger(__name__)
+
+
+class Coordinator:
+    """Minimizes in a thread, from `start` until the minimization is over, another worker coordinates it, or `stop`.
+
+    Attributes:
+        superseded: whether another worker coordinates it by now.
+
+    Args:
+        minimizer: the method and its limits.
+        space: begins a term as coordinator, in the thread, with whether it is to stop as `stopping`.
+        report: is called with each accepted point, in the thread.
+    """
+
+    def __init__(
+        self,
+        minimizer: Minimizer,
+        space: Callable[..., ShardSpace],
+        report: Callable[[Progress], None],
+    ) -> None:
+        self._minimizer, self._space, self._report = minimizer, space, report
+        self._stopping = threading.Event()
+        self._error: BaseException | None = None
+        self.superseded = False
+        self._thread = threading.Thread(target=self._run, name="psworker-coordinator", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise the error that has ended the thread, if there was one."""
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """End the thread after its present call."""
+        self._stopping.set()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until the thread has ended."""
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        try:
+            while not self._minimize():
+                pass
+        except OutOfOrder as error:
+            logger.warning("it does not coordinate any more: %s", error)
+            self.superseded = True
+        except AlreadyOver:
+            pass
+        except BaseException as error:  # noqa: BLE001 - raised by `check`, in the worker's own thread
+            self._error = error
+
+    def _minimize(self) -> bool:
+        """Whether it is over; False: the shards went back, and it goes on from what was saved there."""
+        try:
+            space = self._space(stopping=self._stopping.is_set)
+            try:
+                result = descend(self._minimizer.method(), space, self._minimizer.limits, self._accepted, space.saved)
+            except JobStopped as error:
+                result = _last(space, f"the job was stopped: {error}")
+            if not self._stopping.is_set():
+                space.end(asdict(minimum(result)))
+        except WentBack as error:
+            logger.warning("the minimization goes on from an earlier point: %s", error)
+            return False
+        return True
+
+    def _accepted(self, progress: Progress) -> bool:
+        self._report(progress)
+        return self._stopping.is_set()
+
+
+def _last(space: ShardSpace, reason: str) -> Result:
+    """The end at the last accepted point, if there is one."""
+    saved: dict[str, Any] | None = space.saved
+    if saved is None:
+        return Result(Progress(0, 0, float("nan"), float("nan")), reason)
+    space.run([Copy(VARIABLES, POINT)])
+    return Result(Progress(**saved["progress"]), reason)
+
+
+def minimum(result: Result) -> Minimum:
+    """What the program gets."""
+    last = result.progress
+    return Minimum(last.loss, last.gradient, last.iterations, last.evaluations, result.reason, result.converged)

@@ -1,0 +1,120 @@
+"""What a program gives to `Session.minimize`: the method and its limits; and what it gets."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from psworker.minimize import conjugate_gradient, lbfgs, owlqn
+from psworker.minimize.descent import Limits, Method
+
+__all__ = ["LBFGS", "OWLQN", "ConjugateGradient", "Minimum"]
+
+
+@dataclass(frozen=True)
+class Minimizer(ABC):
+    """A method of batch optimization, and when it stops: whichever comes first.
+
+    Attributes:
+        gradient: it has converged if no element of the gradient is larger.
+        decrease: it has converged if a step decreases the loss by less than this share of it (of 1, if the loss is
+            less); 0: that is no reason.
+        evaluations: of the loss, at most; those of a line search count one by one.
+        iterations: accepted points, at most.
+    """
+
+    gradient: float = 1e-5
+    decrease: float = 1e-9
+    evaluations: int = 15_000
+    iterations: int = 15_000
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for limits that are not positive."""
+        if not (self.gradient >= 0 and self.decrease >= 0 and self.evaluations >= 1 and self.iterations >= 1):
+            raise ValueError(f"limits are 0 or more, and those of evaluations and iterations 1 or more: {self}")
+
+    @property
+    def limits(self) -> Limits:
+        """When it stops."""
+        return Limits(self.gradient, self.decrease, self.evaluations, self.iterations)
+
+    @abstractmethod
+    def method(self) -> Method:
+        """A method at its beginning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LBFGS(Minimizer):
+    """L-BFGS, for smooth losses: quasi-Newton directions from the last `memory` steps, and a line search.
+
+        result = session.minimize(loss, dataset, ps.LBFGS(memory=10))
+
+    The shards hold 2 `memory` + 7 vectors of the model's shape meanwhile. Source: D. Liu, J. Nocedal, *On the Limited
+    Memory BFGS Method for Large Scale Optimization*, Mathematical Programming 45, 1989; with the formulas of
+    J. Nocedal, S. J. Wright, *Numerical Optimization*, 2nd edition, 2006, algorithm 7.4; conditions 3.7 for steps.
+    """
+
+    memory: int = 10
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a memory below 1 or above 50."""
+        super().__post_init__()
+        if not 1 <= self.memory <= 50:
+            raise ValueError(f"L-BFGS remembers 1 to 50 steps, got memory={self.memory}")
+
+    def method(self) -> Method:
+        """As `Minimizer.method`."""
+        return lbfgs.LBFGS(self.memory)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OWLQN(LBFGS):
+    """OWL-QN, for a smooth loss plus `l1` times the sum of the magnitudes of all variables, which makes many of them 0.
+
+    Leave the sum out of the loss function: the method adds it. Source: G. Andrew, J. Gao, *Scalable Training of
+    L1-Regularized Log-Linear Models*, ICML 2007.
+    """
+
+    l1: float
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for an `l1` that is not positive."""
+        super().__post_init__()
+        if not 0 < self.l1 < float("inf"):
+            raise ValueError(f"l1 is a positive number, got {self.l1}")
+
+    def method(self) -> Method:
+        """As `Minimizer.method`."""
+        return owlqn.OWLQN(self.l1, self.memory)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConjugateGradient(Minimizer):
+    """Nonlinear conjugate gradients, for smooth losses: less memory than `LBFGS`, and as a rule more evaluations.
+
+    The method of Polak and Ribiere that begins again where its factor would be negative: J. Nocedal, S. J. Wright,
+    *Numerical Optimization*, 2nd edition, 2006, equation 5.45.
+    """
+
+    def method(self) -> Method:
+        """As `Minimizer.method`."""
+        return conjugate_gradient.ConjugateGradient()
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """Where a minimization ended: the variables have these values in all workers.
+
+    Attributes:
+        loss: the mean over all examples, with what the method has added.
+        gradient: the largest magnitude in the gradient there.
+        iterations: accepted points.
+        evaluations: of the loss over all examples.
+        reason: why it ended.
+        converged: whether the limits say that it is a minimum.
+    """
+
+    loss: float
+    gradient: float
+    iterations: int
+    evaluations: int
+    reason: str
+    converged: bool

@@ -1,0 +1,134 @@
+"""The vectors of a model on the shards, as a space for methods of batch optimization. Of the coordinator alone.
+
+Nothing of the size of the model comes here: operations go to the shards, and sums come back.
+"""
+
+import json
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from pswire.errors import ParamServerError
+from pswire.messages import Computed, Evaluated, Evaluation
+from pswire.specs.vectors import GRADIENT, MEASURES, VARIABLES, Copy, Drop, Fill, MaxAbs, Operation, Scale
+from psworker.client.client import Client
+from psworker.minimize.space import POINT, POINT_GRADIENT
+
+logger = logging.getLogger(__name__)
+
+
+class JobStopped(ParamServerError):
+    """The job was stopped, and with it the minimization."""
+
+
+class AlreadyOver(ParamServerError):
+    """Another worker has ended the minimization."""
+
+
+class ShardSpace:
+    """The vectors of the variables with these `names`, for the minimization `task`; begins a term as its coordinator.
+
+    The loss is the mean over `examples`, computed in portions of `portion` of them. The last accepted point is in one
+    of two vectors, and the next one goes to the other, so that there is one until `save` has told shard 0, whatever
+    ends this process. While an evaluation waits, `stopping` is asked every few seconds.
+
+    Attributes:
+        saved: what was saved last, by this coordinator or the one before; None: there was none, or not so far.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        names: Sequence[str],
+        task: str,
+        examples: int,
+        portion: int,
+        stopping: Callable[[], bool] = bool,
+    ) -> None:
+        self._client, self._names, self._task, self._stopping = client, list(names), task, stopping
+        self._examples, self._portion = examples, portion
+        evaluations = client.evaluate(self._names, task, None)
+        if evaluations[0].end:
+            raise AlreadyOver(evaluations[0].end)
+        self._number = max([one.number for one in evaluations])
+        answers = client.compute([], [], task, 0)
+        self._term = max([one.term for one in answers]) + 1
+        note = answers[0].note
+        self.saved: dict[str, Any] | None = json.loads(note) if note else None
+        self._buffer: int = self.saved["buffer"] if self.saved else 0
+        self._pending: list[Operation] = []  # to go with the next message
+        self.run([Fill(GRADIENT, 0.0)] if self.saved else [Drop(), Fill(GRADIENT, 0.0)])
+
+    def run(self, operations: Sequence[Operation]) -> list[float]:
+        """As `Space.run`."""
+        return self._run(operations, self._buffer)
+
+    def _run(self, operations: Sequence[Operation], buffer: int) -> list[float]:
+        every = [*self._pending, *[_in_buffer(one, buffer) for one in operations]]
+        answers = self._client.compute(self._names, every, self._task, self._term)
+        self._pending = []
+        return totals(every, answers)
+
+    def evaluate(self) -> float:
+        """As `Space.evaluate`; waits for the workers. Raises `JobStopped`."""
+        if self._pending:
+            self.run([])
+        self._number += 1
+        evaluation = Evaluation(self._number, self._examples, self._portion)
+        while True:
+            answers = self._client.evaluate(self._names, self._task, evaluation)
+            first = answers[0]
+            if first.stopped or self._stopping():
+                raise JobStopped(first.stopped or "this worker has failed")
+            if all(_is_complete(one, evaluation) for one in answers):
+                break
+            waiting = next((one.waiting_for for one in answers if one.waiting_for), "")
+            logger.info("%s: evaluation %d waits for %s", self._task, self._number, waiting)
+        assert first.loss is not None, "shard 0 has it"
+        self._pending = [Scale(GRADIENT, 1.0 / self._examples)]
+        return first.loss / self._examples
+
+    def accept(self, operations: Sequence[Operation]) -> list[float]:
+        """As `Space.accept`."""
+        return self._run([Copy(POINT, VARIABLES), Copy(POINT_GRADIENT, GRADIENT), *operations], 1 - self._buffer)
+
+    def save(self, data: Mapping[str, Any]) -> None:
+        """As `Space.save`: from now on the point is the one that was accepted last."""
+        self._buffer = 1 - self._buffer
+        self.saved = {**data, "buffer": self._buffer}
+        self._client.compute([], [], self._task, self._term, json.dumps(self.saved))
+
+    def end(self, result: Mapping[str, Any]) -> None:
+        """End the minimization at the variables' values, with a result for all workers; drop the vectors."""
+        self._client.evaluate(self._names, self._task, None, json.dumps(result))
+        self.run([Drop()])
+
+
+def _is_complete(answer: Evaluated, evaluation: Evaluation) -> bool:
+    return answer.number == evaluation.number and answer.counted == evaluation.portions
+
+
+def _in_buffer(operation: Operation, buffer: int) -> Operation:
+    """The operation on that one of the two points."""
+    there = {POINT: f"{POINT}-{buffer}", POINT_GRADIENT: f"{POINT_GRADIENT}-{buffer}"}
+    changed: dict[str, Any] = {}
+    for one in fields(operation):
+        name = getattr(operation, one.name)
+        if name in there:
+            changed[one.name] = there[name]
+    return replace(operation, **changed) if changed else operation
+
+
+def totals(operations: Sequence[Operation], answers: Sequence[Computed]) -> list[float]:
+    """The results of operations over all shards."""
+    found = []
+    measures = [one for one in operations if isinstance(one, MEASURES)]
+    for place, operation in enumerate(measures):
+        parts = [number for one in answers for number in one.results[2 * place : 2 * place + 2]]
+        if isinstance(operation, MaxAbs):
+            found.append(math.nan if any(map(math.isnan, parts)) else max(parts))
+        else:
+            found.append(math.fsum(parts) if all(map(math.isfinite, parts)) else sum(parts))
+    return found
