@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.commands import environment
-from tests.slurm.machines import Machine, connect, reason_for_none
+from tests.machines import Machine, connect, reason_for_none
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = ROOT / "deploy" / "slurm" / "train.sbatch"

@@ -71,9 +71,13 @@ class Machine:
         with self._popen.stdin as stdin:
             stdin.write(b"\n")
 
+    def within(self, *namespaces: str) -> list[str]:
+        """The beginning of a command in namespaces of this machine; without --pid it is the process itself."""
+        return ["nsenter", "--target", str(self.pid), *namespaces, "--"]
+
     def run(self, *command: str, namespaces: tuple[str, ...] = ("--all",), **changes: str) -> str:
         """The output of a command in namespaces of this machine."""
-        nsenter = ["nsenter", "--target", str(self.pid), *namespaces, *command]
+        nsenter = [*self.within(*namespaces), *command]
         ended = subprocess.run(nsenter, env={**self._env, **changes}, capture_output=True, text=True, timeout=BOUND)
         assert ended.returncode == 0, (command, ended.stdout, ended.stderr)
         return ended.stdout
@@ -100,17 +104,28 @@ class Machine:
         self._popen.wait(BOUND)
 
 
-def connect(machines: Mapping[str, Machine]) -> None:
-    """Gives the machines their addresses, in one network, whose switch is on the first of them."""
-    switch, *_ = machines.values()
-    _ip(switch, "link", "add", "switch", "type", "bridge")
-    _ip(switch, "link", "set", "switch", "up")
-    for number, (address, machine) in enumerate(machines.items()):
-        port = f"port{number}"
-        _ip(switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(machine.pid))
-        _ip(switch, "link", "set", port, "master", "switch", "up")
+class Network:
+    """The network of some machines, whose switch is on one of them: without it nobody is reached."""
+
+    def __init__(self, switch: Machine) -> None:
+        self._switch, self._ports = switch, 0
+        _ip(switch, "link", "add", "switch", "type", "bridge")
+        _ip(switch, "link", "set", "switch", "up")
+
+    def add(self, machine: Machine, address: str) -> None:
+        """Gives a machine its address."""
+        port, self._ports = f"port{self._ports}", self._ports + 1
+        _ip(self._switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(machine.pid))
+        _ip(self._switch, "link", "set", port, "master", "switch", "up")
         _ip(machine, "address", "add", f"{address}/24", "dev", "eth0")
         _ip(machine, "link", "set", "eth0", "up")
+
+
+def connect(machines: Mapping[str, Machine]) -> None:
+    """Gives the machines their addresses, in one network, whose switch is on the first of them."""
+    network = Network(next(iter(machines.values())))
+    for address, machine in machines.items():
+        network.add(machine, address)
 
 
 def _ip(machine: Machine, *arguments: str) -> None:
