@@ -294,6 +294,11 @@ class Shard:
         return self._store.strength > 0
 
     @property
+    def live_workers(self) -> int:
+        """The number of workers that take part now."""
+        return self._members.live_count
+
+    @property
     def job_end(self) -> JobEnd | None:
         """When the last worker left, and how the job ended; None while a worker is live (`Membership.job_end`)."""
         return self._members.job_end

@@ -45,6 +45,11 @@ from pswire.tracing.tracing import open_tracing
 
 log = logging.getLogger(__name__)
 
+#: Seconds that workers have to leave a server that stops: those that are stopped with it need less than one.
+LEAVE_TIMEOUT = 2.0
+
+#: Seconds between two looks whether they have.
+_LEAVE_PAUSE = 0.02
 
 #: What else a process serves while its server runs, such as the live page.
 Beside = Callable[[RunningServer], AbstractContextManager[object]]
@@ -54,6 +59,8 @@ async def serve(
     config: ServerConfig, on_ready: Callable[[str], None], stop: asyncio.Event, beside: Beside | None = None
 ) -> StatusReport:
     """Serve one shard until `stop` is set, then let calls in progress finish; returns the shard's last report.
+
+    A server of several that keeps its state first waits until all workers have left, for `LEAVE_TIMEOUT` at most.
 
     With `config.linger` it sets `stop` itself when the job is over (`Linger`). `on_ready` is called once with the
     address, port included, as soon as calls are answered. The block that `beside` makes of the running server is
@@ -140,9 +147,11 @@ async def _serve(
             others.enter_context(beside(running))
         await stop.wait()
     finally:
-        log.info("stopping: calls in progress get %g s", config.grace)
         running.draining = True
         health.drain()
+        if stop.is_set() and config.shards > 1 and config.storage is not None:
+            await _workers_left(executor)
+        log.info("stopping: calls in progress get %g s", config.grace)
         service.close()
         guard.close()
         executor.close()
@@ -161,6 +170,21 @@ async def _serve(
             await asyncio.wait(unfinished, timeout=1.0)
     assert isinstance(report, StatusReport)
     return report
+
+
+async def _workers_left(executor: Executor) -> None:
+    """Serve on until no worker is live, for `LEAVE_TIMEOUT` at most.
+
+    Workers that are stopped at the same time end their pushes on all shards, and leave. Refused at once, the part of a
+    push would be missing in what this shard keeps, and another shard would have the other part.
+    """
+    if not executor.shard.live_workers:
+        return
+    log.info("stopping: workers get %g s to leave", LEAVE_TIMEOUT)
+    loop = asyncio.get_running_loop()
+    end = loop.time() + LEAVE_TIMEOUT
+    while executor.shard.live_workers and loop.time() < end:
+        await asyncio.sleep(_LEAVE_PAUSE)
 
 
 def _start_executor(config: ServerConfig, clock: Clock, measurements: Measurements) -> Executor:

@@ -154,6 +154,11 @@ def raise_deferred() -> None:
         raise error
 
 
+def cut_short() -> bool:
+    """Whether an exception is deferred, for which calls of this thread end early."""
+    return _deferred is not None and threading.current_thread() is threading.main_thread()
+
+
 def add_cancel(cancel: Callable[[], None]) -> None:
     """Have `cancel`, which ends all waits of a transport, called in a thread `GRACE` seconds after a deferral."""
     global _alarm

@@ -24,6 +24,7 @@ from pswire.specs.consistency import (
 )
 from pswire.specs.vectors import Operation
 from pswire.status.job_status import JobStatus, ShardAnswer, merge_reports
+from pswire.system.signals import deferred_signals
 from pswire.tensors.values import Array
 from pswire.tracing.tracing import Tracing, current
 from psworker.client.error_feedback import GradientEncoder
@@ -369,7 +370,7 @@ class Client:
             shard: ms.Assign(calls.sender, sequence, tuple(parts[shard]), add, shards) for shard in sorted(parts)
         }
         remote = tuple([one.name for one in assignments if self._placement[one.name].partitions[-1].shard])
-        with calls.cuts as cut:
+        with deferred_signals, calls.cuts as cut:
             messages = {shard: replace(message, cut=cut) for shard, message in messages.items()}
             if not self._pushing.orders:
                 calls.results(calls.send(messages), ms.Assigned)

@@ -6,6 +6,7 @@ Joined arrays are new; a variable with one partition is not copied.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, Malformed, NotFinite, ParamServerError, StateLost
+from pswire.system.signals import cut_short, deferred_signals
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, not_finite
 from psworker.client.error_feedback import GradientEncoder
@@ -20,6 +22,9 @@ from psworker.client.placement import PlacedVariable, Placement
 from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Future
 from psworker.versions import ReadVersion, VersionedArray
+
+#: Seconds for the parts of a push that other shards have, when a signal has cut them short.
+FINISH_TIMEOUT = 2.0
 
 _version = attrgetter("version")
 _ANSWERS: tuple[type[ms.Pushed | ms.Pulled], ...] = (ms.Pushed, ms.Pulled)
@@ -170,8 +175,13 @@ class ShardedPush:
         self, sent: Mapping[int, Future[ms.Answer]], messages: Mapping[int, ms.Push | ms.Pull], pull: ShardedPull
     ) -> PushResult:
         """The result of a push that was sent; where shard 0 decides, only to it: the others are sent its decision."""
-        if self.decides:
-            return self._decided(sent, messages, pull)
+        with deferred_signals:  # raised when all shards have their parts
+            return self._decided(sent, messages, pull) if self.decides else self._answered(sent, messages, pull)
+
+    def _answered(
+        self, sent: Mapping[int, Future[ms.Answer]], messages: Mapping[int, ms.Push | ms.Pull], pull: ShardedPull
+    ) -> PushResult:
+        """The result of a push whose parts were all sent."""
         failed: list[int] = []
         try:
             answers = self._calls.results(sent, _ANSWERS, failed)
@@ -181,7 +191,7 @@ class ShardedPush:
             pushes = {shard: message for shard, message in messages.items() if isinstance(message, ms.Push)}
             missing = [shard for shard in pushes if shard in failed]
             if 0 < len(missing) < len(pushes):
-                self._calls.report_half_push(missing, pushes[missing[0]].sequence)
+                self._end_half({shard: pushes[shard] for shard in missing}, pushes[0].sequence)
             raise
         return _result(answers, pull)
 
@@ -196,10 +206,11 @@ class ShardedPush:
         except StateLost:
             raise
         except ParamServerError:
-            if self.orders:
+            if self.orders and not cut_short():
                 calls.abandon(push.shards, push.sequence)  # it may have been decided all the same
             raise
         failed: list[int] = []
+        following: Mapping[int, ms.Push | ms.Pull] = {}
         try:
             following = self._following(messages, decision, pull)
             others = calls.results(calls.send(following, pull.rejoins), _ANSWERS, failed)
@@ -208,13 +219,24 @@ class ShardedPush:
         except ParamServerError:
             missing = [shard for shard in push.shards if shard in failed]
             if missing and decision.outcome is not ms.Outcome.DROPPED:
-                calls.report_half_push(missing, push.sequence)
+                self._end_half({shard: following[shard] for shard in missing}, push.sequence)
             raise
         parts = [answer for answer in others if isinstance(answer, ms.Pushed)]
         late = [shard for shard, part in zip(push.shards, parts, strict=False) if part.outcome is ms.Outcome.DROPPED]
         if late:
             calls.report_half_push(late)  # these shards count it
         return _result([decision, *others], pull)
+
+    def _end_half(self, parts: Mapping[int, ms.Push | ms.Pull], sequence: int) -> None:
+        """Report a push whose `parts` other shards have; if a signal has cut these short, send them once more.
+
+        The worker leaves in that case, and shards recognize parts that they have.
+        """
+        if not cut_short():
+            self._calls.report_half_push(list(parts), sequence)
+            return
+        with suppress(ParamServerError):
+            self._calls.results(self._calls.send(parts, timeout=FINISH_TIMEOUT), _ANSWERS)
 
     def _following(
         self, messages: Mapping[int, ms.Push | ms.Pull], decision: ms.Pushed, pull: ShardedPull

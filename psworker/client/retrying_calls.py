@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from pswire import messages as ms
 from pswire.errors import NotJoined, ParamServerError, StateLost, TimedOut, Unavailable, Zombie
-from pswire.system.signals import deferred_signals, deferred_to_next_block, raise_deferred
+from pswire.system.signals import cut_short, deferred_signals, deferred_to_next_block
 from psworker.client.cut_numbers import CutNumbers
 from psworker.transport import Future, Transport
 
@@ -330,7 +330,8 @@ class RetryingCalls:
                     logger.warning("%s waits for shard %d, for %.0f s: %s", worker, shard, waited, error)
                     logged = waited
                 self.closing.wait(min(pause, timeout - waited))
-                raise_deferred()
+                if cut_short():
+                    raise  # the exception of the signal comes when the calls to other shards have ended
                 pause = min(2 * pause, MAX_BACKOFF)
                 left = began + timeout - time.monotonic()
                 future = self.transport.call(shard, self._current(message, rejoins), max(left, MIN_TRY_SECONDS))

@@ -562,6 +562,43 @@ def test_a_transfer_that_outlasts_the_grace_is_cut_off_and_nothing_of_it_applied
     assert server.report.global_step == 0
 
 
+@pytest.fixture
+def one_of_two(connect, tmp_path):
+    """A server of two that keeps its state, with a client, and a worker that takes part."""
+    with ServerThread(ServerConfig(shards=2, checkpoint_dir=tmp_path / "kept", lease=60.0)) as server:
+        client = connect(server)
+        joined = client.unary(ms.Join("w0", shards=2))
+        sender = ms.Sender("w0", joined.incarnation)
+        client.register(sender, w=np.zeros(2, np.float32))
+        yield server, client, sender
+
+
+def test_a_server_of_several_serves_workers_that_are_stopped_with_it_until_they_have_left(one_of_two, monkeypatch):
+    monkeypatch.setattr("psserver.rpc.server.LEAVE_TIMEOUT", 1000.0)
+    server, client, sender = one_of_two
+    watched = HealthStub(client.channel).Watch(ALL, timeout=30)
+    assert next(watched).status == SERVING
+    stopper = threading.Thread(target=server.__exit__, args=(None, None, None))
+    stopper.start()
+    assert next(watched).status == NOT_SERVING
+    watched.cancel()
+    assert client.unary(push(sender, "w", np.ones(2, np.float32), shards=(1,))).outcome is ms.Outcome.APPLIED
+    client.unary(ms.Leave(sender))
+    stopper.join()
+    assert [(worker.state, worker.steps) for worker in server.report.workers] == [("left", 1)]
+
+
+def test_a_server_of_several_does_not_wait_longer_for_workers_than_it_says(one_of_two, monkeypatch, caplog):
+    monkeypatch.setattr("psserver.rpc.server.LEAVE_TIMEOUT", 0.01)
+    server, _, _ = one_of_two
+    server.__exit__(None, None, None)
+    assert [worker.state for worker in server.report.workers] == ["live"]
+    assert caplog.messages[-3:-1] == [
+        "stopping: workers get 0.01 s to leave",
+        "stopping: calls in progress get 5 s",
+    ]
+
+
 @pytest.mark.usefixtures("short_ticks")
 def test_a_tick_that_fails_is_logged_and_the_next_one_works(connect, monkeypatch, caplog):
     failures, expire = [ZeroDivisionError("once")], Membership.expire

@@ -16,7 +16,9 @@ from pswire.optimizers import GradientDescent, Momentum
 from pswire.specs.consistency import Asynchronous, Bounded, DropStalePushes, IgnoreStaleness, Synchronous
 from pswire.specs.initializers import RowUniform, rows_of
 from pswire.specs.schedules import PiecewiseConstant
+from pswire.system.signals import raise_or_defer
 from pswire.tensors.values import IndexedSlices, TensorSpec
+from psworker.transport import Future
 from psworker.versions import ReadVersion, VersionedArray
 from tests.shard_state import state_of
 from tests.shards_in_process import ShardsInProcess
@@ -333,6 +335,42 @@ def test_a_part_of_a_push_that_failed_on_a_shard_is_not_waited_for():
         assert waits[0].result().values[0].array[0] == 2
     assert [(shard, message.settled) for shard, message in transport.messages(ms.Renew) if message.settled] == [(1, 2)]
     assert [transport.status(shard).global_step for shard in range(2)] == [2, 2], "all count the same steps"
+
+
+class CutShort(ShardsInProcess):
+    """The first push to the shard `slow` is cut short by SIGTERM before the shard has it."""
+
+    slow = -1
+
+    def call(self, shard, message, timeout):
+        if shard == self.slow and isinstance(message, ms.Push):
+            self.slow = -1
+            raise_or_defer(SystemExit(143))
+            return Future(partial(self._result, shard, 0, 0.0))
+        return super().call(shard, message, timeout)
+
+
+@pytest.mark.parametrize("policy", [(), (Bounded(3),), (Asynchronous(), ORDERED)])
+@pytest.mark.parametrize("slow", [0, 1, 2])
+def test_a_push_that_is_cut_short_on_one_shard_when_the_process_ends_is_on_all_shards_or_none(slow, policy):
+    transport = CutShort(3, *policy)
+    client, _ = transport.client("w0", *declarations())
+    transport.slow = slow
+    with pytest.raises(SystemExit):
+        client.push([gradient(name) for name in NAMES]).result()
+    found = {machine.global_step for machine in transport.machines}
+    assert found == ({0} if policy and not slow else {1}), "where shard 0 decides, it has not"
+    assert transport.machines[0].status(0).half_pushes == 0
+
+
+@pytest.mark.parametrize("policy", [(), (Bounded(3),), (Asynchronous(), ORDERED)])
+def test_a_signal_during_a_push_is_raised_when_all_shards_have_it(policy):
+    transport = ShardsInProcess(3, *policy)
+    client, _ = transport.client("w0", *declarations())
+    transport.lose = lambda shard, message: isinstance(message, ms.Push) and raise_or_defer(SystemExit(143))
+    with pytest.raises(SystemExit):
+        client.push([gradient(name) for name in NAMES]).result()
+    assert [machine.global_step for machine in transport.machines] == [1, 1, 1]
 
 
 def test_a_push_abandoned_at_shard_0_is_reported_to_the_shards_of_its_parts():
