@@ -258,6 +258,10 @@ def _text(message: ms.Message, known: Collection[tuple[str, bool]], result: Step
             ]
             what = ", ".join([_declared(one) for one in new])
             return f"worker {message.sender.worker!r} registered {what}" if new else ""
+        case ms.Assign(portions=ms.CountedPortions(name, evaluation, numbers)):
+            dropped = [one.answer.reason for one in result.replies if isinstance(one.answer, ms.Assigned)]
+            text = f"worker {message.sender.worker!r} pushed {len(numbers):,} portions of evaluation {evaluation:,}"
+            return f"{text} of {name!r}" + "".join([f": dropped: {reason}" for reason in dropped if reason])
         case ms.Assign():
             names = ", ".join([one.name for one in message.assignments])
             verb = "added to" if message.add else "set"

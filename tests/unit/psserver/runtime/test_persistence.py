@@ -194,6 +194,36 @@ async def test_a_cut_whose_checkpoint_was_not_written_before_a_kill_does_not_end
 
 
 @run
+async def test_an_evaluation_goes_on_after_a_kill_from_a_checkpoint_and_the_journal(tmp_path):
+    def gradients(sequence, number):
+        values = ms.Assignment("W", np.full(2, 1.0 + number)), ms.Assignment("V", np.ones((3, 2), np.float32))
+        return ms.Assign(A, sequence, values, add=True, portions=ms.CountedPortions("fit", 1, (number,)))
+
+    async with Server(tmp_path / "one", journal=True) as server:
+        await server.join()
+        await server.declare()
+        waiting = asyncio.create_task(server.ask(ms.Evaluate(A, "fit", ms.Evaluation(1, 3, 1))))
+        for number in range(3):
+            assert (await server.ask(ms.TakePortion(A, "fit", 1))).portion.number == number
+            assert (await server.ask(ms.ClaimPortion(A, "fit", 1, number, 0.5))).counted
+            if number == 0:
+                assert (await server.ask(gradients(1, 0))).outcome is ms.Outcome.APPLIED
+                await server.checkpoint()
+            if number == 1:
+                assert (await server.ask(gradients(2, 1))).outcome is ms.Outcome.APPLIED
+        state, killed = server.shard.state(), server.killed("two")
+        waiting.cancel()
+    async with Server(killed, journal=True) as again:
+        assert again.shard.state().minimizations == state.minimizations
+        assert (await again.ask(gradients(2, 1))).outcome is ms.Outcome.REPEATED
+        assert (await again.ask(ms.ClaimPortion(A, "fit", 1, 2, 0.5))).counted, "a retry"
+        assert (await again.ask(ms.TakePortion(A, "fit", 1))).push
+        assert (await again.ask(gradients(3, 2))).outcome is ms.Outcome.APPLIED
+        assert await again.ask(ms.Evaluate(A, "fit", ms.Evaluation(1, 3, 1))) == ms.Evaluated(1, 3, 1.5)
+        assert again.shard.variables["W"].vectors["gradient"].tolist() == [6.0, 6.0]
+
+
+@run
 async def test_a_pull_of_a_cut_is_not_replayed(tmp_path):
     async with Server(tmp_path / "one", staleness="delay-compensated", journal=True) as server:
         await server.join()

@@ -191,6 +191,26 @@ def test_members_are_lost_their_blocks_are_returned_and_their_names_begin_new_in
     assert again.call(0, ms.Take(again.sender, QUEUE)).block.number == 1
 
 
+def test_an_evaluation_begins_again_on_other_shards_and_results_of_minimizations_are_kept():
+    job = Job(new_shards(2))
+    for shard in range(2):
+        job.call(shard, ms.Evaluate(job.sender, "before", end="{}"))
+        job.shards[shard].step(7, ms.Evaluate(job.sender, "fit", ms.Evaluation(3, 10, 4)), 0.0)
+    assert job.call(0, ms.TakePortion(job.sender, "fit")).portion.number == 0
+    assert job.call(0, ms.ClaimPortion(job.sender, "fit", 3, 0, 1.0)).counted
+    portions = ms.CountedPortions("fit", 3, (0,))
+    for shard in (1, 0):
+        job.call(shard, ms.Assign(job.sender, 1, (), add=True, portions=portions))
+    new = resharded(job.shards, 3)
+    for shard in new:
+        over, running = shard.state().minimizations
+        assert (over.name, over.end) == ("before", "{}")
+        assert (running.name, running.evaluation, running.counted) == ("fit", ms.Evaluation(3, 10, 4), ())
+    again = Job(new)
+    assert again.call(0, ms.TakePortion(again.sender, "fit")).portion == ms.Portion(0, 0, 4)
+    assert again.call(2, ms.Evaluate(again.sender, "fit")).counted == 0
+
+
 def test_half_pushes_changes_and_counts_are_those_of_the_job_and_are_kept_once():
     job = Job(new_shards(3))
     job.push(0)
