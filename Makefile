@@ -97,8 +97,8 @@ compose-down: ## Stop it and remove its containers
 kubernetes-test: $(BIN)/.installed-dev ## Run the pods of deploy/kubernetes as containers, preempt and lose some; the Job must complete
 	$(BIN)/python -m pytest --capture=no -vv tests/kubernetes/cluster.py
 
-slurm-test: $(BIN)/.installed-dev ## Run jobs of Debian's Slurm on three nodes, kill some; nothing else may run (slurmctld slurmd slurm-client)
-	$(BIN)/python -m pytest --capture=no -vv tests/slurm/jobs.py
+slurm-test: $(BIN)/.installed-dev ## Run jobs of Debian's Slurm on three nodes, kill some; they must complete (slurmctld slurmd slurm-client)
+	$(BIN)/python -m pytest --capture=no -vv -rs tests/slurm/jobs.py
 
 compose-test: $(BIN)/.installed-dev ## Kill and disconnect parts of such a cluster, and all of it; the job must complete
 	$(BIN)/python -m pytest --capture=no -vv tests/compose/containers.py

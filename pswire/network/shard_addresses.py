@@ -16,8 +16,9 @@ from pswire.security.credentials import NO_CREDENTIALS, Credentials
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks, at least; between two log lines of a wait; for an answer of the DNS, and of a server.
-LOOK_EVERY, LOG_EVERY, ANSWER = 1.0, 5.0, 2.0
+#: Seconds between two looks, at least; before the first log line of a wait; for an answer of the DNS, and of a server;
+#: between two log lines of one wait, or of one reason why addresses stay as they are, at most.
+LOOK_EVERY, LOG_EVERY, ANSWER, REPEAT_EVERY = 1.0, 5.0, 2.0, 60.0
 
 
 class ShardAddresses:
@@ -54,6 +55,7 @@ class ShardAddresses:
         self._next_look = 0.0
         self._doubted: set[int] = set()
         self._error: ParamServerError | None = None
+        self._logged: tuple[object, float] | None = None  # why addresses stay, and when that was logged last
 
     @property
     def complete(self) -> bool:
@@ -71,8 +73,7 @@ class ShardAddresses:
         Raises `Unavailable` if they are not within `timeout` seconds, and at once what waiting does not mend:
         `ConfigurationError`, `WrongShard`, `Unauthenticated`, and the like. Logs every few seconds whom it waits for.
         """
-        began = time.monotonic()
-        logged = 0.0
+        began, next_line = time.monotonic(), LOG_EVERY
         while not self.complete:
             self.look(min(LOG_EVERY, began + timeout - time.monotonic()))
             waited = time.monotonic() - began
@@ -82,9 +83,9 @@ class ShardAddresses:
                 raise self._error
             if waited >= timeout:
                 raise Unavailable(f"gave up after {waited:.1f} s: {self.problem}")
-            if waited - logged >= LOG_EVERY:
+            if waited >= next_line:
                 logger.warning("waits for the servers, for %.0f s: %s", waited, self.problem)
-                logged = waited
+                next_line = waited + min(waited, REPEAT_EVERY)
             time.sleep(max(0.0, min(self._next_look, began + timeout) - time.monotonic()))
         return self.current
 
@@ -125,14 +126,24 @@ class ShardAddresses:
         except ParamServerError as caught:
             error = caught
         with self._state:
-            if error is not None and before and all(before) and str(error) != str(self._error):
-                logger.warning("the servers' addresses stay as they are: %s", error)
+            if before and all(before):
+                self._log_problem(error)
             self._error, self.current, self._looking = error, found, False
             self._state.notify_all()
             if not before or found == before or self._closed:
                 return
         logger.info("%s: the servers are at %s now", self.name, ", ".join(found))
         self._changed()
+
+    def _log_problem(self, error: ParamServerError | None) -> None:
+        """Log why known addresses stay as they are: when it is another error or of other shards, and each minute."""
+        if error is None:
+            self._logged = None
+            return
+        reason, now = (type(error), frozenset(self._doubted)), time.monotonic()
+        if self._logged is None or self._logged[0] != reason or now - self._logged[1] >= REPEAT_EVERY:
+            logger.warning("the servers' addresses stay as they are: %s", error)
+            self._logged = reason, now
 
     def _found(self) -> tuple[tuple[str, ...], ParamServerError | None]:
         """The addresses, in order, and why some are missing."""

@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 #: Seconds between two tries, doubled each time. A server that was killed is back in a second: the longest is shorter.
 INITIAL_BACKOFF, MAX_BACKOFF = 0.05, 0.5
 MIN_TRY_SECONDS = 0.5  # seconds that each try has at least: enough to learn why there is no connection
-LOG_EVERY = 5.0  # seconds between two log lines of a call that waits
+#: Seconds between two log lines of a call that waits: the first and shortest, doubled each time, and the longest.
+LOG_EVERY, MAX_LOG_EVERY = 5.0, 60.0
 BEST_EFFORT_SECONDS = 2.0  # for messages the worker does not depend on: that it leaves, is idle, abandons a push
 
 #: The answers that have the number of the shard's last cut.
@@ -312,7 +313,7 @@ class RetryingCalls:
 
         Every request may be repeated: those that must not be applied twice carry a sequence number.
         """
-        pause, logged = INITIAL_BACKOFF, 0.0
+        pause, next_line = INITIAL_BACKOFF, LOG_EVERY
         while True:
             try:
                 answer = future.result()
@@ -325,10 +326,10 @@ class RetryingCalls:
                     waits = "held the push" if isinstance(message, ms.Push) else "waits"
                     held = f": shard {shard} {waits}: {reason}" if reason and answered >= began else ""
                     raise type(error)(f"gave up after {waited:.1f} s: {error}{held}") from None
-                if waited - logged >= LOG_EVERY:
+                if waited >= next_line:
                     worker = self.sender.worker
                     logger.warning("%s waits for shard %d, for %.0f s: %s", worker, shard, waited, error)
-                    logged = waited
+                    next_line = waited + min(waited, MAX_LOG_EVERY)
                 self.closing.wait(min(pause, timeout - waited))
                 if cut_short():
                     raise  # the exception of the signal comes when the calls to other shards have ended

@@ -135,8 +135,9 @@ def run(
 ) -> None:
     """Run SCRIPT as one worker that joins the servers.
 
-    Arguments after SCRIPT are passed to it. The exit code is the script's; 1 after an error, 130 after Ctrl-C and
-    --sigterm-code after SIGTERM; the script leaves its session in both cases.
+    Arguments after SCRIPT are passed to it. The exit code is the script's; 1 after an error, 69 if no server could be
+    reached for --timeout, 130 after Ctrl-C and --sigterm-code after SIGTERM; the script leaves its session in both
+    cases.
 
     \b
       psserver serve &

@@ -127,12 +127,6 @@ def local_command(
     default=300.0,
     help="Time for Ray to find room for all shards, and for them to answer.",
 )
-@option(
-    "--tls-name",
-    metavar="HOST",
-    show_default="the address of each node",
-    help="The host name in the certificate of the servers, which may start on any node.",
-)
 @cluster_options
 def ray_command(
     debug: bool,

@@ -151,6 +151,12 @@ _CLUSTER_OPTIONS = (
         type=FILE,
         show_default="no TLS",
     ),
+    option(
+        "--tls-name",
+        metavar="HOST",
+        show_default="the address of each server",
+        help="The host name in the certificate of the servers.",
+    ),
     server_option(
         "client-certificates",
         "Whether clients need a certificate; workers of this machine show that of the servers.",

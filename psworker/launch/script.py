@@ -18,6 +18,9 @@ from psworker.launch.reports import error_line, report_no_session, reported
 
 #: The exit code after SIGTERM, as in shells.
 SIGTERM_CODE = 128 + signal.SIGTERM
+#: That of a worker that has waited for --timeout in vain: for a server to answer, or for a server that waits for other
+#: workers. It is EX_UNAVAILABLE of sysexits.h.
+UNAVAILABLE_CODE = 69
 
 
 def run_script(
@@ -35,7 +38,8 @@ def run_script(
     SIGTERM ends the process, which may wait for the script's threads, with the script's exit code. A script may handle
     SIGTERM itself.
 
-    An error of ours is one line, unless `debug`. With `launched`, reports for the launcher are written to stderr.
+    An error of ours is one line, unless `debug`; the code is `UNAVAILABLE_CODE` for one of the network. With
+    `launched`, reports for the launcher are written to stderr.
     """
     sys.argv[:] = [script, *arguments]
     directory = str(Path(script).resolve().parent)
@@ -79,7 +83,7 @@ def _run(script: str, debug: bool, launched: bool) -> int | str | None:
                 sys.stderr.write(f"Error: {error}\n")
             else:
                 _show_traceback(error)
-        return 1
+        return UNAVAILABLE_CODE if isinstance(error, ParamServerError) and error.retry else 1
     if not _has_opened_a_session():
         if launched:
             report_no_session()

@@ -253,11 +253,13 @@ def test_without_servers_a_worker_looks_for_one_at_the_default_address_of_server
 def test_a_server_that_is_not_there_is_given_up_with_its_address(commands):
     servers = "--servers", "127.0.0.1:1", "--timeout", "0.3"
     code, out, (err,) = commands.run("psworker", "run", *servers, commands.script(IN_SESSION))
-    assert (code, out, err[:7], "127.0.0.1:1" in err) == (1, [], "Error: ", True)
+    assert (code, out, err[:7], "127.0.0.1:1" in err) == (69, [], "Error: ", True)
+    code, out, err = commands.run("psworker", "--debug", "run", *servers, commands.script(IN_SESSION))
+    assert (code, out, err[0][:9], "127.0.0.1:1" in err[-1]) == (69, [], "Traceback", True)
 
 
 def test_help_shows_examples_and_the_environment_variable_of_every_option_and_version_is_the_packages(commands):
-    for command, count in (("run", 24), ("local", 31), ("ray", 35)):
+    for command, count in (("run", 24), ("local", 32), ("ray", 35)):
         text = " ".join(CliRunner().invoke(main, [command, "--help"], prog_name="psworker").output.split())
         assert text.startswith(f"Usage: psworker {command} [OPTIONS] SCRIPT [ARGS]...")
         assert f" psworker {command} --" in text

@@ -122,6 +122,21 @@ def test_a_cluster_for_other_machines_with_tls_takes_workers_with_a_token_and_a_
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("how", ["option", "variable"])
+def test_the_workers_of_a_local_cluster_check_its_servers_by_the_name_in_their_certificate(commands, how):
+    assert commands.run("psserver", "certs", "certs", "--hosts", "ps.internal")[0] == 0
+    files = {"cert": "server.crt", "key": "server.key", "ca": "ca.crt"}
+    options = [f"--tls-{name}=certs/{file}" for name, file in files.items()]
+    local = ["psworker", "local", "--workers", "1", "--bind", "127.0.9.1", *options]  # which is not in the certificate
+    script = commands.script(STEP.format(workers=1))
+    if how == "option":
+        code, out, err = commands.run(*local, "--tls-name", "ps.internal", script)
+    else:
+        code, out, err = commands.run(*local, script, PSWORKER_TLS_NAME="ps.internal")
+    assert (code, out) == (0, ["worker-0 | joined as 0"]), err
+
+
+@pytest.mark.slow
 def test_servers_and_workers_with_tokens_and_tls_train_and_each_command_uses_them(commands, tmp_path):
     assert commands.run("psserver", "certs", "certs")[0] == 0
     for role in ("worker", "observer", "admin"):

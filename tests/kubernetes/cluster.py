@@ -12,7 +12,6 @@ this file.
 
 import json
 import secrets
-import shutil
 import signal
 import tempfile
 import time
@@ -75,8 +74,8 @@ def built() -> Iterator[Built]:
         say(f"\nDocker engine {docker('version', '--format', '{{.Server.Version}}').strip()}")
     except Failed as error:
         pytest.exit(f"kubernetes-test: no Docker engine: {error}", returncode=2)
-    if shutil.which("kubectl") is None:
-        pytest.exit(f"kubernetes-test: {manifests.MISSING}", returncode=2)
+    if reason := manifests.reason_for_none():
+        pytest.exit(f"kubernetes-test: {reason}", returncode=2)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     project = f"paramserver-test-{secrets.token_hex(3)}"
     with tempfile.TemporaryFile("a+", errors="replace") as log, tempfile.TemporaryDirectory() as folder:

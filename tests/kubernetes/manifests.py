@@ -1,5 +1,7 @@
 """The manifests of deploy/kubernetes, rendered by `kubectl kustomize`, and the objects in them."""
 
+import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,9 +12,23 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-MISSING = "kubectl is not installed: https://kubernetes.io/docs/tasks/tools"
+
+#: The oldest kubectl that may be used with the versions of Kubernetes that the manifests are for.
+OLDEST = 1, 31
 
 Object = Mapping[str, Any]
+
+
+def reason_for_none() -> str:
+    """The reason why manifests cannot be rendered here; empty if they can."""
+    need = f"install {'.'.join(map(str, OLDEST))} or newer: https://kubernetes.io/docs/tasks/tools"
+    if shutil.which("kubectl") is None:
+        return f"kubectl is not installed: {need}"
+    command = ["kubectl", "version", "--client", "--output=json"]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    version = json.loads(output)["clientVersion"]["gitVersion"]  # such as v1.32.4
+    major, minor = re.match(r"v(\d+)\.(\d+)", version).groups()
+    return "" if (int(major), int(minor)) >= OLDEST else f"kubectl {version} is too old: {need}"
 
 
 def copy(folder: Path) -> Path:

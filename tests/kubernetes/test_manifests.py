@@ -1,7 +1,6 @@
 """deploy/kubernetes: valid for current versions of Kubernetes, and its parts fit together. Rendered by kubectl."""
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,9 @@ VERSIONS = ["1.32", *(pytest.param(f"1.{minor}", marks=pytest.mark.slow) for min
 #: Of the pages, as of the folder: an overlay of a user is the example in docs/deploy.md.
 OVERLAYS = ["small", "tls", "mine"]
 
-pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason=manifests.MISSING)
+REASON = manifests.reason_for_none()
+
+pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
 
 
 @pytest.fixture(scope="session")
@@ -266,14 +267,15 @@ def test_the_certificate_is_for_the_name_by_which_the_servers_are_found(folder):
         (143, True, "Ignore"),  # preempted, and stopped in time
         (137, True, "Ignore"),  # its node was lost
         (143, False, "Ignore"),  # kubectl delete pod
-        (1, False, "Count"),  # an exception of the program, no server for PSWORKER_TIMEOUT
+        (69, False, "Ignore"),  # no server for PSWORKER_TIMEOUT
+        (1, False, "Count"),  # an exception of the program
         (137, False, "Count"),  # out of memory
         (139, False, "Count"),
         (2, False, "FailJob"),  # a wrong option
         (2, True, "Ignore"),
     ],
 )
-def test_a_preempted_worker_is_no_failure_and_a_wrong_option_fails_the_job_at_once(
+def test_a_preempted_worker_and_one_without_servers_is_no_failure_and_a_wrong_option_fails_the_job_at_once(
     exit_code, disrupted, expected, rendered
 ):
     job = rendered("Job", "train")

@@ -12,7 +12,7 @@ import pytest
 from tests.slurm.slurm_cluster import ROOT, Job
 from tests.slurm.transcript import Event, table
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SOFTMAX = str(ROOT / "examples" / "softmax_mnist.py")
 #: Of examples/softmax_mnist.py in one process.
@@ -72,9 +72,9 @@ def test_a_program_trains_to_its_end_while_processes_and_a_node_are_killed_and_t
 
     lost = job.nodes[1]
     note(lost, "loses its power")
-    slurm.machines[lost].kill()
+    slurm.lose(lost)
     job.wait_for_requeue()
-    note("job", f"is pending again: Slurm has noticed the loss of {lost}")
+    note("job", f"is pending again: Slurm knows of the loss of {lost}")
     assert job.wait_until_over() == "COMPLETED"
     note("job", f"COMPLETED, exit code {job.field('ExitCode')}, on {', '.join(job.nodes)}")
     sys.stdout.write(f"\n{table(done, job.output, job.folder)}\n")  # for docs/deploy.md: pytest --capture=no
@@ -96,8 +96,30 @@ def test_the_exit_code_of_a_program_that_fails_is_that_of_the_job(slurm, tmp_pat
     assert job.wait_until_over() == "FAILED"
     assert job.field("ExitCode") == "37:0"
     assert "psworker has ended with exit code 37, and is started again in 1 s" in job.log("worker-0")
-    assert "the workers have ended with exit code 37" in job.output.read_text()
+    assert "the job ends with exit code 37" in job.output.read_text()
     assert "psserver: shard 0/1 stopped at global step 0" in job.log("server-0")
+
+
+@pytest.mark.parametrize(("code", "starts"), [(1, 2), (2, 1)], ids=["an error", "a wrong option"])
+def test_a_server_that_fails_for_good_ends_the_job_with_its_exit_code(code, starts, slurm):
+    fault = {"PORT": "6818"} if code == 1 else {"PSSERVER_CONSISTENCY": "none"}  # the port of slurmd is taken
+    job = Job(slurm, f"server-{code}", SOFTMAX, options=("--nodes=2",), SHARDS="2", RESTARTS="1", **fault)
+    assert job.wait_until_over() == "FAILED"
+    assert job.field("ExitCode") == f"{code}:0"
+    assert f" has ended with exit code {code}, and the workers are ended" in job.output.read_text()
+    assert job.log("server-0").count("Error: ") == starts
+    assert "gave up" not in job.log("worker-0")
+    slurm.wait_for("end of all processes", lambda: slurm.processes() == [])
+
+
+def test_a_worker_that_has_waited_for_servers_in_vain_is_not_started_again(slurm, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import psworker as ps\nwith ps.session(servers=['node1:9'], timeout=0.3): pass")
+    job = Job(slurm, "unavailable", str(script), options=("--ntasks=1",))
+    assert job.wait_until_over() == "FAILED"
+    assert job.field("ExitCode") == "69:0"
+    assert job.log("worker-0").count("Error: gave up after 0.") == 1
+    assert "is started again" not in job.log("worker-0")
 
 
 def test_scancel_ends_all_processes_and_the_same_command_goes_on_where_they_were(slurm):

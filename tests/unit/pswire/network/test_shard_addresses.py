@@ -91,6 +91,29 @@ def test_addresses_that_do_not_fit_the_job_leave_those_of_before_and_are_logged_
     assert settled(addresses) == ("d:4", "b:2")
 
 
+def test_another_wording_of_a_reason_is_logged_once_a_minute_and_another_reason_at_once(file, caplog, monkeypatch):
+    file.write_text("a:1\nb:2\n")
+    addresses = ShardAddresses([f"file:{file}"])
+    addresses.find(BOUND)
+
+    def lines(content):
+        """The number of lines that a look at the file with this content logs, or without it."""
+        before = len(caplog.records)
+        if content is None:
+            file.unlink()
+        else:
+            file.write_text(content)
+        settled(addresses)
+        return len(caplog.records) - before
+
+    assert [lines(""), lines(None), lines("")] == [1, 0, 0]  # not readable, for a reason or another
+    assert [lines("a:1\n"), lines("a:1\nb:2\nc:3\n"), lines("")] == [1, 0, 1]  # another number of shards
+    monkeypatch.setattr(shard_addresses, "REPEAT_EVERY", 0.0)
+    assert lines(None) == 1
+    monkeypatch.undo()
+    assert [lines("a:1\nb:2\n"), lines("")] == [0, 1]  # readable meanwhile
+
+
 def test_looks_are_made_about_once_a_second_at_most(file):
     file.write_text("a:1\n")
     addresses = ShardAddresses([f"file:{file}"])
