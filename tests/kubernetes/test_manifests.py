@@ -81,7 +81,8 @@ def test_all_that_a_pod_names_exists_and_every_volume_is_mounted_once(rendered):
 def test_environment_variables_are_those_of_options_with_values_that_they_take(rendered, monkeypatch):
     for pod in (server_pods(rendered)[0], worker_pods(rendered)[0]):
         program, name = pod.container["command"]
-        command = {"psserver": psserver, "psworker": psworker}[program].commands[name]
+        group = {"psserver": psserver, "psworker": psworker}[program]
+        command = group.commands[name]
         prefix = command.context_settings["auto_envvar_prefix"]
         known = {option.envvar or f"{prefix}_{option.name}".upper() for option in command.params}
         found = {key: value for key, value in environment(pod, rendered).items() if key.startswith("PS")}
@@ -89,7 +90,8 @@ def test_environment_variables_are_those_of_options_with_values_that_they_take(r
         with monkeypatch.context() as patch:
             for key, value in found.items():
                 patch.setenv(key, value)
-            context = command.make_context(name, [__file__] if name == "run" else [])
+            parent = group.make_context(program, [name])
+            context = command.make_context(name, [__file__] if name == "run" else [], parent)
         if name == "serve":
             assert context.params["shard"] == (0, len(server_pods(rendered)))
             assert (context.params["journal"], context.params["shared_memory"]) == (True, False)
