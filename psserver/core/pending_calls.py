@@ -422,16 +422,17 @@ class PendingCalls:
     ) -> None:
         """Add gradients to the sum of an evaluation, and count their portions; or drop them."""
         worker = message.sender.worker
-        reason = self._minimizations.refusal(worker, portions)
-        outcome = ms.Outcome.DROPPED if reason else ms.Outcome.APPLIED
-        if not reason:
+        counted = self._minimizations.has_all(worker, portions)
+        reason = "" if counted else self._minimizations.refusal(worker, portions)
+        outcome = ms.Outcome.DROPPED if reason else ms.Outcome.REPEATED if counted else ms.Outcome.APPLIED
+        if outcome is ms.Outcome.APPLIED:
             self._store.add_to_sum(message.assignments, result)
             if message.cut < self._cuts.late_below:
                 self._cuts.keep_late(message)
         answer = ms.Assigned(outcome, (), self.global_step, self.frontier, reason)
         self._members.record(call.member, message.sequence, answer)
         result.replies.append(ms.Reply(call.ticket, answer))
-        if not reason:
+        if outcome is ms.Outcome.APPLIED:
             self._minimizations.count(worker, portions, result)
 
     def _serve(self, call: PendingCall, result: StepResult) -> None:

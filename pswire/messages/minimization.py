@@ -12,7 +12,7 @@ A worker does this, until the minimization is over:
 3. Push the sum when a PortionTaken asks for it, one of a portion `alone` at once: to the other shards first, and to
    shard 0 when all of these have answered. So a portion that is counted on shard 0 is counted on every shard.
 4. If a shard drops the sum, name its portions as `withdrawn` in the next TakePortion: they are handed out again, to be
-   pushed alone. A shard that drops a portion alone has counted it before; the others get it as well.
+   pushed alone. A shard that has counted all portions of a sum before answers that it is repeated, and adds nothing.
 """
 
 from __future__ import annotations

@@ -494,8 +494,7 @@ class Client:
     def push_sum(self, gradients: Mapping[str, Array], portions: ms.CountedPortions) -> str:
         """Adds gradients to the sum of an evaluation, on each shard once, on shard 0 at last; why not, "" if all have.
 
-        A shard that drops it keeps shard 0 from counting its portions. A single portion that a shard has counted before
-        is added on the others.
+        A shard that drops it keeps shard 0 from counting its portions. One that has counted all of them adds nothing.
         """
         parts: dict[int, list[ms.Assignment]] = {shard: [] for shard in self.shards_of(list(gradients))}
         for name, gradient in gradients.items():
@@ -512,7 +511,7 @@ class Client:
                 return self._recovery.reason
 
     def _push_sum(self, parts: Mapping[int, list[ms.Assignment]], portions: ms.CountedPortions) -> str:
-        calls, alone = self._calls, len(portions.numbers) == 1
+        calls = self._calls
         calls.report_abandoned()
         self._sequence += 1
         others = tuple([shard for shard in parts if shard])
@@ -525,7 +524,7 @@ class Client:
             }
             for some in ({shard: messages[shard] for shard in others}, {0: messages[0]}):
                 for answer in calls.results(calls.send(some), ms.Assigned):
-                    if answer.outcome is ms.Outcome.DROPPED and not (alone and some.get(0) is None):
+                    if answer.outcome is ms.Outcome.DROPPED:
                         return answer.reason
         return ""
 

@@ -70,11 +70,11 @@ class Worker:
                 number, portion = holding.popitem()
                 claimed = yield 0, ms.ClaimPortion(self.me, "fit", evaluation, number, LOSSES[number])
                 if claimed.counted and portion.alone:
-                    withdrawn = yield from self.push(evaluation, [number], alone=True)
+                    withdrawn = yield from self.push(evaluation, [number])
                 elif claimed.counted:
                     total.append(number)
 
-    def push(self, evaluation: int, numbers: list[int], *, alone: bool = False) -> Generator[Any, Any, tuple[int, ...]]:
+    def push(self, evaluation: int, numbers: list[int]) -> Generator[Any, Any, tuple[int, ...]]:
         """Push to the other shards first; returns the portions of a sum that one has dropped."""
         self.sequence += 1
         portions = ms.CountedPortions("fit", evaluation, tuple(numbers))
@@ -83,7 +83,7 @@ class Worker:
         for shard in (*range(1, SHARDS), 0):
             value = (ms.Assignment(f"V{shard}", gradient.copy()),)
             answer = yield shard, ms.Assign(self.me, self.sequence, value, add=True, portions=portions)
-            if answer.outcome is ms.Outcome.DROPPED and (not alone or not shard):
+            if answer.outcome is ms.Outcome.DROPPED:
                 return portions.numbers
         return ()
 

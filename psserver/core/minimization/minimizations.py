@@ -338,6 +338,12 @@ class Minimizations:
             return f"portion {known} is counted here already"
         return one.portions.refusal(worker, portions.numbers) if one.portions is not None else ""
 
+    def has_all(self, worker: str, portions: CountedPortions) -> bool:
+        """Whether all portions of a sum are counted here already, so that there is nothing to add."""
+        one = self._all[portions.name]
+        present = portions.evaluation == one.number and not one.end and not self._members[worker].quarantined
+        return present and one.counted.issuperset(portions.numbers)
+
     def count(self, worker: str, portions: CountedPortions, result: StepResult) -> None:
         """Count the portions of a sum that has no `refusal`; if all are now, answer those that wait for that."""
         one = self._all[portions.name]
