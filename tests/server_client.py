@@ -17,9 +17,7 @@ from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 from psworker.transport.grpc_transport import MemberTokens
-
-TIMEOUT = 30
-
+from tests.commands import BOUND
 
 #: Workers may take the place of others of their name.
 NAME_KEY = b"0123456789abcdef"
@@ -58,13 +56,13 @@ class Client:
         """Sends a protobuf, also one that no codec would make, with the token of the last worker or another one."""
         metadata = member_metadata(self.tokens.of() if token is None else token)
         try:
-            return decode(getattr(self.stub, method)(proto, timeout=TIMEOUT, metadata=metadata), InlineReceiver())
+            return decode(getattr(self.stub, method)(proto, timeout=BOUND, metadata=metadata), InlineReceiver())
         except grpc.RpcError as error:
             raise error_from(error, self.address, self.credentials) from None
 
     def send_bytes(self, method, data):
         try:
-            return self.channel.unary_unary(f"/paramserver.v1.ParameterServer/{method}")(data, timeout=TIMEOUT)
+            return self.channel.unary_unary(f"/paramserver.v1.ParameterServer/{method}")(data, timeout=BOUND)
         except grpc.RpcError as error:
             raise error_from(error, self.address, self.credentials) from None
 
@@ -103,7 +101,7 @@ class Stream:
         self._client, self._frames, self.memories = client, queue.SimpleQueue(), {}
         transfer = client.channel.stream_stream("/paramserver.v1.ParameterServer/Transfer", pb.Frame.SerializeToString)
         metadata = member_metadata(client.tokens.of() if token is None else token)
-        self._received = transfer(iter(self._frames.get, None), timeout=TIMEOUT, metadata=metadata)
+        self._received = transfer(iter(self._frames.get, None), timeout=BOUND, metadata=metadata)
 
     def send(self, *frames):
         """Sends frames; None ends the stream."""

@@ -20,7 +20,8 @@ from pswire.security.token_files import Role, add_token, remove_token
 from pswire.v1 import paramserver_pb2 as pb
 from psworker.client.client import Client as WorkerClient
 from psworker.transport.grpc_transport import GrpcTransport
-from tests.server_client import TIMEOUT, Client, Stream, frame_of
+from tests.commands import BOUND
+from tests.server_client import Client, Stream, frame_of
 from tests.tokens import token_credentials
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
@@ -72,7 +73,7 @@ def test_a_header_that_is_no_bearer_token_is_refused(guarded, value):
     with grpc.insecure_channel(server.address) as channel:
         call = channel.unary_unary("/paramserver.v1.ParameterServer/Status")
         with pytest.raises(grpc.RpcError) as caught:
-            call(b"", metadata=(("authorization", value),), timeout=TIMEOUT)
+            call(b"", metadata=(("authorization", value),), timeout=BOUND)
     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -110,7 +111,7 @@ def test_the_table_of_roles_has_all_methods_and_a_transfer_carries_calls_of_work
 
 def test_a_worker_trains_and_a_health_check_needs_no_token(guarded):
     server, credentials = guarded
-    assert check_health(server.address, TIMEOUT)
+    assert check_health(server.address, BOUND)
     client = Client(server.address, credentials[Role.WORKER])
     with client.channel:
         sender = client.join("honest")
@@ -124,7 +125,7 @@ def test_a_call_is_refused_while_its_request_never_comes(guarded, method):
     requests = queue.SimpleQueue()
     with grpc.insecure_channel(guarded[0].address) as channel:
         stream = channel.stream_stream(f"/paramserver.v1.ParameterServer/{method}")
-        call = stream(iter(requests.get, None), timeout=TIMEOUT)
+        call = stream(iter(requests.get, None), timeout=BOUND)
         with pytest.raises(grpc.RpcError) as caught:
             next(call)
         requests.put(None)
@@ -195,4 +196,4 @@ def test_a_worker_with_a_wrong_token_ends_at_once_with_the_reason_and_does_not_t
         closing(GrpcTransport([guarded[0].address], other[Role.WORKER])) as transport,
         pytest.raises(Unauthenticated, match="that of another job"),
     ):
-        WorkerClient(transport, "w0", TIMEOUT).join()
+        WorkerClient(transport, "w0", BOUND).join()

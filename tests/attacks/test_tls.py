@@ -26,7 +26,8 @@ from pswire.security.token_files import Role
 from pswire.status.status_client import StatusClient
 from psworker.client.client import Client as WorkerClient
 from psworker.transport.grpc_transport import GrpcTransport
-from tests.server_client import TIMEOUT, Client
+from tests.commands import BOUND
+from tests.server_client import Client
 from tests.tokens import Certificates, token_credentials
 
 LONG_AGO = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
@@ -74,19 +75,19 @@ def problem(address, credentials):
         closing(GrpcTransport([address], credentials)) as transport,
         pytest.raises(Unauthenticated) as caught,
     ):
-        WorkerClient(transport, "w0", TIMEOUT).join()
+        WorkerClient(transport, "w0", BOUND).join()
     return str(caught.value).replace(address, "ADDRESS")
 
 
 def test_a_worker_and_a_status_go_through_tls_and_tensors_through_shared_memory(secure, certificates):
     credentials = certificates.client()
-    assert check_health(secure.address, TIMEOUT, credentials)
+    assert check_health(secure.address, BOUND, credentials)
     with ps.session([secure.address], tls_ca=credentials.tls_ca) as session:
         w = ps.Variable(np.ones((100, 100), np.float32), name="w")
         ps.GradientDescent(1.0).apply_gradients([(np.ones((100, 100), np.float32), w)])
         assert w.value.sum() == 0
         with StatusClient([secure.address], credentials) as client:
-            while not (status := client.ask(TIMEOUT)).workers[0].tensor_transport:
+            while not (status := client.ask(BOUND)).workers[0].tensor_transport:
                 pass  # until its first heartbeat
         assert [one.tensor_transport for one in status.workers] == ["shared memory"]
         assert session.worker == status.workers[0].name
@@ -134,7 +135,7 @@ def test_a_client_without_a_certificate_is_told_that_the_server_wants_one(mutual
     assert problem(mutual.address, certificates.client()) == (
         "the server at ADDRESS wants a certificate of this side: give it and its key (--tls-cert and --tls-key)"
     )
-    assert check_health(mutual.address, TIMEOUT, certificates.client(certificate=True))
+    assert check_health(mutual.address, BOUND, certificates.client(certificate=True))
 
 
 def test_a_client_with_a_certificate_of_another_ca_is_told_that_it_is_not_accepted(mutual, certificates, other):
@@ -148,12 +149,12 @@ def test_a_client_with_a_certificate_of_another_ca_is_told_that_it_is_not_accept
 
 def test_a_server_may_show_its_own_certificate_to_another_server(mutual, certificates):
     own = Credentials(certificates.client().tls_ca, *map(str, certificates.server.values()))
-    assert check_health(mutual.address, TIMEOUT, own)
+    assert check_health(mutual.address, BOUND, own)
 
 
 def test_a_unix_socket_has_tls_as_well(tmp_path, certificates, other):
     with ServerThread(ServerConfig(f"unix:{tmp_path}/s", **certificates.server)) as server:
-        assert check_health(server.address, TIMEOUT, certificates.client())
+        assert check_health(server.address, BOUND, certificates.client())
         assert "is not signed by the CA" in problem(server.address, other.client())
         assert "uses TLS, and this side does not" in problem(server.address, NO_CREDENTIALS)
 
@@ -191,7 +192,7 @@ def test_a_renewed_certificate_is_shown_to_new_connections_while_open_ones_go_on
             assert after != before
             assert after == ssl.PEM_cert_to_DER_cert((tmp_path / "c/server.crt").read_text())
             client.unary(Status())
-        assert check_health(server.address, TIMEOUT, certificates.client())
+        assert check_health(server.address, BOUND, certificates.client())
     assert [text for text in caplog.messages if "again" in text] == [
         f"read the certificate {tmp_path}/c/server.crt again"
     ]
@@ -200,12 +201,12 @@ def test_a_renewed_certificate_is_shown_to_new_connections_while_open_ones_go_on
 def test_a_changed_ca_of_clients_is_used_for_new_connections(tmp_path, other):
     certificates = Certificates(tmp_path / "c")
     with ServerThread(ServerConfig(**certificates.mutual)) as server:
-        assert check_health(server.address, TIMEOUT, certificates.client(certificate=True))
+        assert check_health(server.address, BOUND, certificates.client(certificate=True))
         stranger = other.client(certificate=True)
         credentials = Credentials(str(tmp_path / "server-ca.crt"), stranger.tls_cert, stranger.tls_key)
         shutil.copy(tmp_path / "c/ca.crt", tmp_path / "server-ca.crt")
         os.replace(shutil.copy(stranger.tls_ca, tmp_path / "new"), tmp_path / "c/ca.crt")
-        assert check_health(server.address, TIMEOUT, credentials)
+        assert check_health(server.address, BOUND, credentials)
 
 
 def test_a_changed_certificate_that_cannot_be_used_is_logged_once_and_the_one_before_stays(tmp_path, caplog):
@@ -244,7 +245,7 @@ def test_an_insecure_server_for_other_machines_says_so_when_it_starts_and_in_the
         )
         assert [text for text in caplog.messages if text.startswith(warning)]
         with StatusClient([address]) as client:
-            (found,) = client.ask(TIMEOUT).problems
+            (found,) = client.ask(BOUND).problems
         assert found.startswith(f"shard 0 at {address}: {warning}")
 
 
@@ -283,4 +284,4 @@ def test_a_server_that_is_not_there_is_unavailable_with_tls_too(certificates):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = "{}:{}".format(*listener.getsockname())
     with pytest.raises(Unavailable, match=re.escape(f"no server answers at {address}")):
-        check_health(address, TIMEOUT, certificates.client())
+        check_health(address, BOUND, certificates.client())

@@ -24,10 +24,10 @@ from pswire.tensors.transport import InlineSender
 from pswire.tensors.values import TensorSpec
 from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 from psworker.transport.grpc_transport import GrpcTransport
+from tests.commands import BOUND
 from tests.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import
 from tests.server_client import frame_of
 
-BOUND = 30  # seconds that any of these processes may take
 READY = re.compile(r"psserver: shard 0/1 listening on 127\.0\.0\.1:\d+")
 
 

@@ -15,8 +15,8 @@ from pswire.messages import Declaration, Gradient, Join, Leave, Pull, Push, Regi
 from pswire.optimizers import Momentum
 from pswire.tensors.values import TensorSpec
 from psworker.transport.grpc_transport import GrpcTransport
+from tests.commands import BOUND
 
-BOUND = 30  # seconds that any call may take
 ME = Sender("me", 1)
 LOSSES = [2.0, 1.0, 4.0, 8.0, 16.0]
 AFTER = [1.0, 2.5, 4.25, 6.125, 8.0625]  # momentum of 0.5

@@ -16,9 +16,8 @@ from pswire.messages import Declaration, Gradient, Job, Join, Leave, Push, Regis
 from pswire.optimizers import Momentum
 from pswire.tensors.values import Part, TensorSpec
 from psworker.transport.grpc_transport import GrpcTransport
+from tests.commands import BOUND
 from tests.job_reports import row
-
-BOUND = 30  # seconds that no wait comes near to
 
 
 @pytest.fixture

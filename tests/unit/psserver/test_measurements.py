@@ -17,8 +17,7 @@ from pswire.optimizers import GradientDescent
 from pswire.specs.checkpoints import JournalSync
 from pswire.specs.consistency import parse_consistency
 from pswire.tensors.values import TensorSpec
-
-TIMEOUT = 30
+from tests.commands import BOUND
 
 
 def test_a_value_at_a_bound_counts_under_it_and_one_above_all_bounds_in_the_last_count():
@@ -89,7 +88,7 @@ def test_a_push_that_the_policy_holds_waits_until_it_is_decided_and_one_that_is_
         assert executor.measurements.waits["barrier"].now == 0
         await executor.shutdown()
 
-    asyncio.run(asyncio.wait_for(scenario(), TIMEOUT))
+    asyncio.run(asyncio.wait_for(scenario(), BOUND))
 
 
 def test_a_transfer_that_finds_no_room_waits_also_if_it_is_refused_in_the_end():
@@ -120,4 +119,4 @@ def test_a_journal_counts_the_bytes_of_its_records_and_its_syncs(tmp_path, sync,
         assert measured.appended == segment_path(tmp_path, 1).stat().st_size - SEGMENT_HEADER
         assert sum(measured.sync_seconds.counts) >= least
 
-    asyncio.run(asyncio.wait_for(scenario(), TIMEOUT))
+    asyncio.run(asyncio.wait_for(scenario(), BOUND))

@@ -19,17 +19,16 @@ from psserver.monitor.job_servers import JobServers
 from psserver.rpc.server import ServerThread, serve
 from pswire.security.credentials import NO_CREDENTIALS
 from psworker import ops
-from tests.commands import free_address
+from tests.commands import BOUND, free_address
 from tests.unit.psserver.monitor.full_report import samples
 
-TIMEOUT = 30
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
 def get(url, accept=""):
     """The body of an answer, and its type; for an error the status, and the body."""
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers={"Accept": accept}), timeout=TIMEOUT) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, headers={"Accept": accept}), timeout=BOUND) as answer:
             return answer.read(), answer.headers["Content-Type"]
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -55,11 +54,11 @@ def server_with_page():
     thread = Thread(target=lambda: asyncio.run(main()))
     thread.start()
     try:
-        assert ready.wait(TIMEOUT)
+        assert ready.wait(BOUND)
         yield there["address"], f"http://{http}"
     finally:
         there["stop"]()
-        thread.join(TIMEOUT)
+        thread.join(BOUND)
 
 
 def test_a_server_has_the_metrics_of_its_pushes_at_the_address_of_its_page():
@@ -92,7 +91,7 @@ def test_a_monitor_has_the_metrics_of_the_job_and_says_what_to_install_if_their_
     with ServerThread() as server, ps.session(server.address, "w0"):
         servers = JobServers([server.address], NO_CREDENTIALS)
         with job_page(http, servers.ask, servers.check, servers.close):
-            deadline = time.monotonic() + TIMEOUT
+            deadline = time.monotonic() + BOUND
             while (text := get(f"{http.url}metrics"))[0] == 503 and time.monotonic() < deadline:
                 assert text[1] == "the monitor has no status of the job yet\n"
             monkeypatch.delattr("psserver.monitor.metric_families")

@@ -32,10 +32,10 @@ from pswire.specs.encodings import ENCODINGS
 from pswire.specs.initializers import RowNormal
 from pswire.tensors.compression import FORMS, quantize_int8, to_16_bits, top_k
 from pswire.tensors.values import IndexedSlices, TensorSpec
+from tests.commands import BOUND
 from tests.shard_state import run_step, state_of
 
 LARGE = MAX_BYTES_INSPECTED_IN_LOOP // 8 + 1  # float64 elements: too many for the event loop
-TIMEOUT = 30  # seconds after which a test has failed; none comes near it
 QUEUE = ms.QueueSpec("train", size=10, block=10, epochs=1)
 
 
@@ -53,7 +53,7 @@ class Gate:
 
     def go_through(self):
         self.reached.set()
-        assert self._open.wait(TIMEOUT), "the test has not opened the gate"
+        assert self._open.wait(BOUND), "the test has not opened the gate"
 
 
 class GatedShard(Shard):
@@ -97,7 +97,7 @@ def executor_test(**options):
                 shard = GatedShard(**options)
                 executor = Executor(shard, clock=lambda: 0.0)
                 try:
-                    await asyncio.wait_for(scenario(executor, shard, **parameters), TIMEOUT)
+                    await asyncio.wait_for(scenario(executor, shard, **parameters), BOUND)
                 finally:
                     for gate in shard.gates.values():
                         gate.open()
@@ -501,7 +501,7 @@ def test_an_update_runs_after_some_initial_tasks_however_many_there_are_and_howe
         short = [initial(f"short {one}", partial(done.append, one), MAX_INLINE_BYTES + 1) for one in range(100)]
         ends += [order.add([task]) for task in short]
         update = ArrayTask("W", MAX_INLINE_BYTES + 1, partial(done.append, "update"))
-        await asyncio.wait_for(order.add([update]), TIMEOUT)
+        await asyncio.wait_for(order.add([update]), BOUND)
         assert done.index("update") <= 2 * THREADS
         gate.open()
         await asyncio.gather(*ends)

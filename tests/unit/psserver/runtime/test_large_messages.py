@@ -15,9 +15,9 @@ from pswire import errors
 from pswire import messages as ms
 from pswire.optimizers import Momentum
 from pswire.tensors.values import TensorSpec
+from tests.commands import BOUND
 from tests.shard_state import run_step
 
-TIMEOUT = 30
 MANY = 600
 NAMES = tuple(f"v{number}" for number in range(MANY))
 ONE = np.ones(1, np.float32)
@@ -36,7 +36,7 @@ class SlowShard(Shard):
         self.steps.append((threading.current_thread().name.partition("_")[0], type(message)))
         if isinstance(message, ms.Push) and is_large(message):
             self.reached.set()
-            assert self.gate.wait(TIMEOUT)
+            assert self.gate.wait(BOUND)
         return super().step(ticket, message, now, **options)
 
 
@@ -48,7 +48,7 @@ def executor_test(scenario):
             shard = SlowShard()
             executor = Executor(shard, clock=lambda: 0.0)
             try:
-                await asyncio.wait_for(scenario(executor, shard), TIMEOUT)
+                await asyncio.wait_for(scenario(executor, shard), BOUND)
             finally:
                 shard.gate.set()
                 await executor.shutdown()
@@ -172,7 +172,7 @@ def small_tasks(count, run=lambda: None):
 def test_many_small_tasks_are_few_bundles_and_those_that_wait_for_the_same_tasks_are_together():
     async def main():
         order, gate, count = TaskOrder(), threading.Event(), 40_000
-        first = order.bundles(small_tasks(count, lambda: gate.wait(TIMEOUT)))
+        first = order.bundles(small_tasks(count, lambda: gate.wait(BOUND)))
         assert len(first) <= MAX_SMALL_BUNDLES + 2
         assert len(first[0].tasks) * TASK_OVERHEAD <= MAX_INLINE_BYTES
         assert sorted(task.variable for bundle in first for task in bundle.tasks) == sorted(

@@ -31,9 +31,9 @@ from pswire.optimizers import Adam, GradientDescent
 from pswire.specs.checkpoints import EverySeconds, EverySteps
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.tensors.values import TensorSpec
+from tests.commands import BOUND
 from tests.shard_state import state_of
 
-TIMEOUT = 30  # seconds after which a test has failed; none comes near it
 A = ms.Sender("a", 1)
 
 
@@ -41,7 +41,7 @@ def run(test):
     """A test in an event loop of its own."""
 
     def in_loop(tmp_path):
-        asyncio.run(asyncio.wait_for(test(tmp_path), TIMEOUT))
+        asyncio.run(asyncio.wait_for(test(tmp_path), BOUND))
 
     in_loop.__name__, in_loop.__doc__ = test.__name__, test.__doc__
     return in_loop
@@ -81,7 +81,7 @@ class Server:
         return self.shard._store["W"].value.tolist()
 
     async def ask(self, message):
-        return await asyncio.wait_for(self.executor.step(message), TIMEOUT)
+        return await asyncio.wait_for(self.executor.step(message), BOUND)
 
     async def join(self, worker="a", incarnation=1, **fields):
         return await self.ask(ms.Join(worker, incarnation, *self.at, **fields))
@@ -166,7 +166,7 @@ async def test_pushes_that_a_policy_holds_at_a_checkpoint_are_in_the_journal_aft
 async def test_a_push_that_the_journal_has_as_held_is_not_replaced_by_a_later_call(tmp_path):
     async with Server(tmp_path / "one", consistency="sync:2", journal=True) as server:
         held = await server.hold_first_push()
-        await asyncio.wait_for(server.executor.persistence.written(), TIMEOUT)
+        await asyncio.wait_for(server.executor.persistence.written(), BOUND)
         killed = server.killed("two")
         held.cancel()
     async with Server(killed, consistency="sync:2", journal=True) as again:
@@ -478,7 +478,7 @@ class SlowDisk:
         def write(file, array, spec):
             write_array(file, array, spec)
             self.reached.set()
-            assert self.go_on.wait(TIMEOUT)
+            assert self.go_on.wait(BOUND)
 
         patch.setattr(NewFile, "write_array", write)
 
@@ -508,7 +508,7 @@ async def test_a_cut_that_ends_while_its_checkpoint_is_written_leaves_nothing_an
         with pytest.MonkeyPatch.context() as patch:
             disk, endless = SlowDisk(patch), EndlessWait(patch)
             number = (await server.ask(ms.Cut())).number
-            assert await asyncio.to_thread(disk.reached.wait, TIMEOUT)
+            assert await asyncio.to_thread(disk.reached.wait, BOUND)
             server.shard.cuts.end()
             disk.go_on.set()
             while server.executor.persistence._writing is not None:
@@ -536,7 +536,7 @@ async def test_a_server_that_stops_while_a_checkpoint_takes_too_long_ends_its_cu
             await server.push()
             disk, endless = SlowDisk(patch), EndlessWait(patch)
             number = (await server.ask(ms.Cut())).number
-            assert await asyncio.to_thread(disk.reached.wait, TIMEOUT)
+            assert await asyncio.to_thread(disk.reached.wait, BOUND)
             asyncio.get_running_loop().call_later(0.2, disk.go_on.set)
     assert not endless.found
     assert available(server.folder, 0, 1) == [0, number + 1]

@@ -9,8 +9,7 @@ import pytest
 from pswire import errors
 from pswire.network import shard_addresses
 from pswire.network.shard_addresses import ShardAddresses
-
-BOUND = 30.0  # seconds that no look comes near to
+from tests.commands import BOUND
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ from psworker.client.retrying_calls import RetryingCalls
 from psworker.transport import Future
 from psworker.transport.deadlines import Deadlines
 from psworker.transport.grpc_transport import GrpcTransport
-
-BOUND = 30.0  # seconds: far above what anything takes
+from tests.commands import BOUND
 
 
 class Interrupted(BaseException):

@@ -21,8 +21,7 @@ from psworker.launch.processes import (
     read_lines,
     signals_handled,
 )
-
-BOUND = 20.0  # seconds that no test comes near to
+from tests.commands import BOUND
 
 
 class Child(Process):
