@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from psserver.config import ServerConfig
+from psserver.rpc.server import ServerThread
 from psserver.storage import checkpoints
 from psserver.storage.checkpoint_folders import available
 from pswire.messages import Declaration, Gradient, Join, Leave, Pull, Push, Register, Sender
 from pswire.optimizers import Momentum
+from pswire.specs.checkpoints import parse_checkpoint_every
 from pswire.tensors.values import TensorSpec
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.commands import BOUND
@@ -41,11 +44,11 @@ def train(address):
 
 
 @pytest.fixture
-def journal(commands, serve):
+def journal(commands):
     """The folder of a server that has stopped."""
-    server = serve("run", "--keep-journal", "--checkpoint-every", "2steps")
-    train(server.address)
-    assert server.end()[0] == 0
+    kept = {"checkpoint_dir": commands.folder / "run", "checkpoint_every": parse_checkpoint_every("2steps")}
+    with ServerThread(ServerConfig(journal=True, keep_journal=True, **kept)) as server:
+        train(server.address)
     return "run"
 
 

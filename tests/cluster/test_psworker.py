@@ -1,6 +1,5 @@
 """`psworker run` and `psworker local` as processes: options, output, exit codes, signals, and nothing left behind."""
 
-import json
 import os
 import re
 import signal
@@ -12,12 +11,16 @@ from importlib.metadata import version
 import pytest
 from click.testing import CliRunner
 
+from psserver.config import ServerConfig
+from psserver.rpc.server import ServerThread
 from pswire.addresses import DEFAULT_ADDRESS
+from pswire.specs.consistency import Synchronous
+from pswire.status.status_client import StatusClient
 from psworker.launch import cluster
 from psworker.launch.cli import main
 from psworker.launch.display.plain import Display
 from psworker.launch.job import Job
-from tests.commands import free_address
+from tests.commands import BOUND, free_address
 from tests.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import
 from tests.terminals import run_on_terminal
 
@@ -151,14 +154,13 @@ IN_SESSION = """
     [(1, "in", 0, {"PSWORKER_SIGTERM_CODE": "0"}), *slow((2, "waits, shard 0", 143, {}))],  # training, and held
 )
 def test_a_worker_leaves_at_sigterm_and_ends_with_the_code_it_was_given(commands, workers, until, code, options):
-    server = commands.serve("--consistency", f"sync:{workers}", "--lease", "0.9")
-    servers = "--servers", server.address, "--name", "w0"
-    command = commands.start("psworker", "run", *servers, commands.script(IN_SESSION), **options)
-    command.wait_for(until)
-    assert command.end()[0] == code
-    _, out, _ = commands.run("psserver", "status", server.address, "--json")
-    server.end()
-    assert [(worker["name"], worker["state"]) for worker in json.loads("".join(out))["workers"]] == [("w0", "left")]
+    with ServerThread(ServerConfig(consistency=Synchronous(workers), lease=0.9)) as server:
+        servers = "--servers", server.address, "--name", "w0"
+        command = commands.start("psworker", "run", *servers, commands.script(IN_SESSION), **options)
+        command.wait_for(until)
+        assert command.end()[0] == code
+        with StatusClient([server.address]) as client:
+            assert [(worker.name, worker.state) for worker in client.ask(BOUND).workers] == [("w0", "left")]
 
 
 HELD_BEFORE_THE_SCRIPT = """

@@ -10,10 +10,13 @@ import shlex
 import subprocess
 import sys
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from psworker.data import datasets
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -58,6 +61,14 @@ def name(block):
 
 
 README = [block for block in blocks("python") if block.page.name == "README.md"]
+
+
+READ_ONCE = cache(datasets._read_idx)
+
+
+@pytest.fixture(autouse=True)
+def files_of_mnist_are_read_once(monkeypatch):
+    monkeypatch.setattr(datasets, "_read_idx", READ_ONCE)
 
 
 def run_python(block):

@@ -171,7 +171,7 @@ def small_tasks(count, run=lambda: None):
 
 def test_many_small_tasks_are_few_bundles_and_those_that_wait_for_the_same_tasks_are_together():
     async def main():
-        order, gate, count = TaskOrder(), threading.Event(), 40_000
+        order, gate, count = TaskOrder(), threading.Event(), 10_000
         first = order.bundles(small_tasks(count, lambda: gate.wait(BOUND)))
         assert len(first) <= MAX_SMALL_BUNDLES + 2
         assert len(first[0].tasks) * TASK_OVERHEAD <= MAX_INLINE_BYTES
