@@ -180,12 +180,15 @@ def test_a_loss_that_is_no_number_far_away_is_minimized_all_the_same():
     np.testing.assert_allclose(space.point, [best, 0.0], atol=1e-8)
 
 
+LIMITS = Limits(gradient=1e-6, decrease=0.0, iterations=100)
+
+
 @pytest.mark.parametrize("after", [0, 1, 7, 23])
 @pytest.mark.parametrize("method", [LBFGS, lambda: OWLQN(1e-3)], ids=["L-BFGS", "OWL-QN"])
 def test_a_descent_that_goes_on_from_what_was_saved_ends_as_if_it_had_not_been_interrupted(method, after):
     start = np.linspace(-1.5, 1.5, 12)
     whole = NumpySpace(rosenbrock, start)
-    expected = descend(method(), whole, Limits(gradient=1e-6, decrease=0.0))
+    expected = descend(method(), whole, LIMITS)
     space = NumpySpace(rosenbrock, start)
 
     class Died(Exception):
@@ -199,9 +202,9 @@ def test_a_descent_that_goes_on_from_what_was_saved_ends_as_if_it_had_not_been_i
     space.saved = json.dumps({"progress": {"iterations": -1}})
     space.evaluate = evaluate
     with pytest.raises(Died):
-        descend(method(), space, Limits(gradient=1e-6, decrease=0.0))
+        descend(method(), space, LIMITS)
     space.vectors[VARIABLES] = np.full(12, np.nan)
     del space.evaluate
-    result = descend(method(), space, Limits(gradient=1e-6, decrease=0.0), saved=json.loads(space.saved))
+    result = descend(method(), space, LIMITS, saved=json.loads(space.saved))
     assert result == expected
     assert space.point.tobytes() == whole.point.tobytes()
