@@ -23,6 +23,8 @@ ONE_GOES_WRONG = """
     w = ps.Variable(np.ones(4), name="w")
     wrong = config.worker_name() == "worker-1"
     with ps.session() as session:
+        while len(session.workers) < 3:  # a barrier is for those that have joined
+            time.sleep(0.02)
         session.barrier()
         for number in range(1, int(sys.argv[1]) + 1):
             if session.stopped:

@@ -28,7 +28,7 @@ from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.commands import BOUND
 from tests.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import
-from tests.server_client import frame_of
+from tests.server_client import frame_of, frames_of
 
 READY = re.compile(r"psserver: shard 0/1 listening on 127\.0\.0\.1:\d+")
 
@@ -77,6 +77,8 @@ def test_a_second_ctrl_c_ends_it_at_once(commands):
         call = stub.Transfer(iter(frames.get, None), timeout=BOUND, metadata=metadata)  # until there is a None
         frames.put(frame_of(Pull(Sender("w0", joined.incarnation), ())))
         assert next(call), "the server serves it"
+        large = Push(Sender("w0", joined.incarnation), 1, (Gradient("w", 0, np.zeros(1 << 20, np.float32)),))
+        frames.put(frames_of(large)[0])  # a call in progress, as the others do not come
         health = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=BOUND)
         assert next(health).status == health_pb2.HealthCheckResponse.SERVING
         server.signal(signal.SIGINT)
