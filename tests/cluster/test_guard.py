@@ -72,7 +72,7 @@ def test_a_job_goes_back_to_before_puts_the_worker_into_quarantine_and_trains(co
 def test_a_warning_leaves_the_job_as_it_is_and_off_is_silent(commands):
     script = commands.script(ONE_GOES_WRONG)
     for mode, told in (("warn", 1), ("off", 0)):
-        _, _, err = commands.run(*LOCAL, "--guard", mode, script, "500")
+        _, _, err = commands.run(*LOCAL, "--guard", mode, script, "200")
         assert len([line for line in err if line.startswith("psworker: guard: gradients of worker")]) == told
 
 

@@ -86,7 +86,7 @@ class Job:
 
 
 @pytest.mark.parametrize("consistency", ["bounded:0", "bounded:2", "sync:3", "sync:4", "sync:3,backup=1"])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30, deadline=None, derandomize=True, database=None)
 @given(acts=acts)
 def test_no_push_is_held_for_longer_than_the_progress_timeout_and_two_ticks(consistency, acts):
     job = Job(consistency)

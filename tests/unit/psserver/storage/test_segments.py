@@ -291,7 +291,7 @@ def check_altered_journal(records, where, length, change, sync):
         shutil.rmtree(folder)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(derandomize=True, database=None, deadline=None, max_examples=25)
 @altered_journals
 def test_whatever_region_is_altered_or_cut_a_prefix_is_read_or_there_is_a_clear_error(
     records, where, length, change, sync
@@ -300,13 +300,13 @@ def test_whatever_region_is_altered_or_cut_a_prefix_is_read_or_there_is_a_clear_
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=500)
+@settings(derandomize=True, database=None, deadline=None, max_examples=500)
 @altered_journals
 def test_whatever_region_of_many_journals_is_altered_or_cut(records, where, length, change, sync):
     check_altered_journal(records, where, length, change, sync)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(derandomize=True, database=None, deadline=None, max_examples=40)
 @given(groups=st.lists(RECORDS, min_size=1, max_size=4), data=st.data())
 def test_after_a_loss_of_power_all_synced_records_are_read_and_the_rest_is_a_torn_tail(groups, data):
     """The last group is being synced: of its part of the file, any pages may be on the disk, and any length."""
