@@ -207,10 +207,9 @@ class Connection:
 
     def call(self, message: Request, timeout: float) -> Future[Answer]:
         """As `Transport.call`."""
-        if not isinstance(message, _ON_STREAMS):
-            return Future(lambda: self._unary_call(message, timeout))
+        kind = TransferCall if isinstance(message, _ON_STREAMS) else UnaryCall
         try:
-            return Future(TransferCall(self, message, timeout).result)
+            return Future(kind(self, message, timeout).result)
         except Exception as error:  # noqa: BLE001 - raised by the future
             failed: ThreadFuture[Answer] = ThreadFuture()
             failed.set_exception(self.error_of(error).with_traceback(None))  # breaks a reference cycle
@@ -245,26 +244,19 @@ class Connection:
         self.keep(stream)
         return self._tensor_transport
 
-    def _unary_call(self, message: Request, timeout: float) -> Answer:
-        deadline = None
-        try:
-            metadata = member_metadata(self._tokens.of(message), self.shard if self._joined else None)
-            if (span := current.get()) is not None:
-                metadata += (("traceparent", span.traceparent),)
-            call = self._unary[type(message)].future(encode(message, InlineSender()), metadata=metadata)
-            deadline = self.deadlines.set(timeout, call.cancel)
-            answer = _checked(message, decode(call.result(), InlineReceiver()))
-            if isinstance(message, ms.Join) and isinstance(answer, ms.Joined):
-                self._tokens.note(message, answer)
-                self._joined = True
-            return answer
-        except (grpc.RpcError, grpc.FutureCancelledError, ValueError) as error:
-            raise self.error_of(error, deadline) from error
-        finally:
-            if deadline is not None:
-                self.deadlines.drop(deadline)
-
     # --- for its calls --------------------------------------------------------------------------------------------
+
+    def unary(self, message: Request) -> Any:  # noqa: ANN401 - gRPC's future, which has no type
+        """Sends a message on its own; gRPC's future of the answer."""
+        metadata = member_metadata(self._tokens.of(message), self.shard if self._joined else None)
+        if (span := current.get()) is not None:
+            metadata += (("traceparent", span.traceparent),)
+        return self._unary[type(message)].future(encode(message, InlineSender()), metadata=metadata)
+
+    def note_joined(self, message: ms.Join, answer: ms.Joined) -> None:
+        """Keeps the token of a worker that has joined."""
+        self._tokens.note(message, answer)
+        self._joined = True
 
     def stream(self, message: Request | None = None) -> "TransferStream":
         """An idle stream of the sender of a message, or a new one; a server may have ended an idle one."""
@@ -359,6 +351,27 @@ class TransferStream:
         if header is None or header.WhichOneof("piece") != "attached":
             raise Malformed("the server did not answer the request for shared memory")
         return fetch_segment(header.attached, number, nbytes)
+
+
+class UnaryCall:
+    """One call without a stream: sent when it is made, answered by `result`."""
+
+    def __init__(self, connection: Connection, message: Request, timeout: float) -> None:
+        self._connection, self._message = connection, message
+        self._call = connection.unary(message)
+        self._deadline = connection.deadlines.set(timeout, self._call.cancel)
+
+    def result(self) -> Answer:
+        """The answer; see `GrpcTransport.call` for its errors."""
+        try:
+            answer = _checked(self._message, decode(self._call.result(), InlineReceiver()))
+            if isinstance(self._message, ms.Join) and isinstance(answer, ms.Joined):
+                self._connection.note_joined(self._message, answer)
+            return answer
+        except (grpc.RpcError, grpc.FutureCancelledError, ValueError) as error:
+            raise self._connection.error_of(error, self._deadline) from error
+        finally:
+            self._connection.deadlines.drop(self._deadline)
 
 
 class TransferCall:

@@ -127,6 +127,14 @@ def test_calls_with_tensors_share_a_stream_inline_up_to_two_mebibytes_and_others
     assert len(streams) == 1
 
 
+def test_a_call_without_tensors_is_sent_before_its_result_is_asked_for(transport):
+    joining = transport.call(0, ms.Join("w0", name_key=b"key"), BOUND)
+    end = time.monotonic() + BOUND
+    while not transport.call(0, ms.Status(), BOUND).result().workers:
+        assert time.monotonic() < end, "the shard has not received it"
+    assert joining.result().incarnation == 1
+
+
 # --- wrong answers and none -------------------------------------------------------------------------------------------
 
 PULL = ms.Pull(ms.Sender("w0", 1), ("v",))
