@@ -52,9 +52,13 @@ PartitionName=urgent Nodes=ALL PriorityTier=2 PreemptMode=OFF
 """
 
 
+#: With the daemons, and with our commands.
+PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin"
+
+
 def reason_for_none_of_slurm() -> str:
     """The reason why there can be no cluster here; empty if there can."""
-    if any(shutil.which(program) is None for program in ("slurmctld", "slurmd", "sbatch")):
+    if any(shutil.which(program, path=PATH) is None for program in ("slurmctld", "slurmd", "sbatch")):
         return "no Slurm: install the Debian packages slurmctld, slurmd and slurm-client"
     return reason_for_none()
 
@@ -72,8 +76,7 @@ class SlurmCluster:
             "".join(f"{address} {name}\n" for address, name in {"127.0.0.1": "localhost", **addresses}.items())
         )
         conf.write_text(SLURM_CONF.format(folder=folder, nodes=",".join(names[1:])))
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin"
-        env = environment(SLURM_CONF=str(conf), PATH=path)
+        env = environment(SLURM_CONF=str(conf), PATH=PATH)
         self.machines: dict[str, Machine] = {}
         try:
             for name in names:
