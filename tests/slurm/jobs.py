@@ -103,7 +103,8 @@ def test_the_exit_code_of_a_program_that_fails_is_that_of_the_job(slurm, tmp_pat
 @pytest.mark.parametrize(("code", "starts"), [(1, 2), (2, 1)], ids=["an error", "a wrong option"])
 def test_a_server_that_fails_for_good_ends_the_job_with_its_exit_code(code, starts, slurm):
     fault = {"PORT": "6818"} if code == 1 else {"PSSERVER_CONSISTENCY": "none"}  # the port of slurmd is taken
-    job = Job(slurm, f"server-{code}", SOFTMAX, options=("--nodes=2",), SHARDS="2", RESTARTS="1", **fault)
+    settings = {"SHARDS": "2", "RESTARTS": "1", "PSWORKER_TIMEOUT": "60", **fault}
+    job = Job(slurm, f"server-{code}", SOFTMAX, options=("--nodes=2",), **settings)
     assert job.wait_until_over() == "FAILED"
     assert job.field("ExitCode") == f"{code}:0"
     assert f" has ended with exit code {code}, and the workers are ended" in job.output.read_text()
