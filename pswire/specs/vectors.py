@@ -100,7 +100,7 @@ class KeepSigns:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """All vectors but the variables' values are dropped. It has no vector."""
+    """All vectors but the variables' values are dropped: the first of its operations. It has no vector."""
 
     vector: str = VARIABLES
 

@@ -450,10 +450,12 @@ class Store:
 
     def check_compute(self, message: ms.Compute) -> None:
         """Raise if an operation reads a vector that is not there, or there is no memory for the new ones."""
-        needed = 0
+        needed, drops = 0, Drop() in message.operations[:1]
+        if Drop() in message.operations[1:]:
+            raise InvalidMessage("vectors are dropped before other operations, not after them")
         for name in message.names:
             variable = self[name]
-            spec, there = variable.spec, {VARIABLES, *variable.vectors}
+            spec, there = variable.spec, {VARIABLES, *(() if drops else variable.vectors)}
             if variable.initial is not None or DTYPES[spec.dtype].kind != "f":
                 raise InvalidMessage(f"variable {spec} has no vectors: only plain ones of floating point have")
             for operation in message.operations:
@@ -477,22 +479,22 @@ class Store:
     def compute(self, message: ms.Compute, result: StepResult) -> Sequence[float]:
         """Apply operations with vectors; the results, which are there when the tasks have run."""
         operations = message.operations
-        written = {one.vector for one in operations if not isinstance(one, MEASURES)}
+        written = {one.vector for one in operations if not isinstance(one, (*MEASURES, Drop))}
         results = vectors.Results.of(operations, len(message.names))
         for part, name in enumerate(message.names):
             variable = self.variables[name]
-            if written and variable.copy is not None:
+            if (written or Drop() in operations) and variable.copy is not None:
                 variable.copy.start(result)
             nbytes, before = variable.spec.nbytes, len(variable.vectors)
+            if Drop() in operations:
+                variable.vectors = {}
             for vector in sorted(written - {VARIABLES, *variable.vectors}):
                 variable.vectors[vector] = np.empty(variable.spec.shape, variable.value.dtype)
             arrays = {VARIABLES: variable.value} | variable.vectors
             work = partial(_compute, operations, arrays, results, part)
             result.tasks.append(ArrayTask(name, nbytes * max(1, len(operations)), work))
-            if Drop() in operations:
-                variable.vectors = {}
             self.nbytes += nbytes * (len(variable.vectors) - before)
-            if any(one.vector == VARIABLES for one in operations if not isinstance(one, (*MEASURES, Drop))):
+            if VARIABLES in written:
                 variable.version += 1
                 variable.growth = math.inf  # elements may be as large as they like
         return results.pairs

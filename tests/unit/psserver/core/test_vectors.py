@@ -197,9 +197,13 @@ def test_dropped_vectors_give_their_memory_back():
     before = driver.shard.status(0.0).nbytes
     compute(driver, Copy("d", VARIABLES), Copy("e", "d"))
     assert driver.shard.status(0.0).nbytes == before + 2 * (W.nbytes + V.nbytes)
+    compute(driver, Drop(), Fill("g", 1.0))
+    assert vectors_of(driver) == {"W": {"g": [1.0] * 4}, "v": {"g": [1.0]}}
     compute(driver, Drop())
     assert driver.shard.status(0.0).nbytes == before
     assert vectors_of(driver) == {"W": {}, "v": {}}
+    driver.refuse(Compute(A, 4, ("W",), (Fill("d", 0.0), Drop())), InvalidMessage, "before other operations")
+    driver.refuse(Compute(A, 4, ("W",), (Drop(), Copy("d", "g"))), InvalidMessage, "needs the vector 'g'")
 
 
 def test_vectors_notes_and_the_last_answer_survive_in_the_state_of_the_shard():
@@ -220,7 +224,7 @@ def test_a_cut_has_the_vectors_of_its_moment():
     driver = shard(shards=1)
     compute(driver, Fill("d", 1.0))
     cut = driver.shard.begin_final_cut()
-    step = driver.shard.step(9, Compute(A, 7, ("W", "v"), (Fill("d", 2.0), Fill("late", 0.0), Drop())), 0.0)
+    step = driver.shard.step(9, Compute(A, 7, ("W", "v"), (Drop(), Fill("d", 2.0), Fill("late", 0.0))), 0.0)
     run_all(step.tasks)
     assert {name: one.slots["vector/d"].tolist() for name, one in ((n, c.arrays) for n, c in cut.copies.items())} == {
         "W": [[1.0, 1.0], [1.0, 1.0]],
