@@ -262,9 +262,9 @@ class Minimizations:
         """The answer to a worker; None: it waits."""
         worker, portions = message.sender.worker, one.portions
         chief = self._members.chief.is_chief(worker)
-        if one.end or self.stopped:
+        if one.end:
             return PortionTaken(one.number, stop=message.holding, end=one.end, chief=chief, stopped=self.stopped)
-        if portions is None or self._members[worker].quarantined:
+        if portions is None or self.stopped or self._members[worker].quarantined:
             return None
         present = message.evaluation == one.number
         stop = portions.to_stop(worker, message.holding) if present else message.holding
@@ -294,13 +294,10 @@ class Minimizations:
             self._serve(one, result)
 
     def stop(self, reason: str, result: StepResult) -> None:
-        """Hand out no more portions: tell all that wait."""
+        """Hand out no more portions: tell the chief, which ends the minimization."""
         self.stopped = reason
         for one in self._all.values():
             self._answer_evaluators(one, result)
-        for worker, call in list(self._takers.items()):
-            one = self._all.get(call.message.name) or Minimization(call.message.name)
-            self._serve_workers(one, [worker], result)
 
     # --- sums -----------------------------------------------------------------------------------------------------
 
@@ -368,7 +365,8 @@ class Minimizations:
             if (call := self._takers.pop(worker, None)) is not None:
                 one = self._all.get(call.message.name) or Minimization(call.message.name)
                 chief, why = self._members.chief.is_chief(worker), self._why_no_portion(one, worker)
-                result.replies.append(Reply(call.ticket, PortionTaken(one.number, waiting_for=why, chief=chief)))
+                taken = PortionTaken(one.number, waiting_for=why, chief=chief, stopped=self.stopped)
+                result.replies.append(Reply(call.ticket, taken))
         for worker in evaluators:
             if (waiting := self._evaluators.pop(worker, None)) is not None:
                 one = self._all[waiting.message.name]
@@ -377,9 +375,11 @@ class Minimizations:
     def _why_no_portion(self, one: Minimization, worker: str) -> str:
         if quarantined := self._members[worker].quarantined:
             return f"nobody: its gradients are dropped, {quarantined}"
+        chief = self._members.chief.state()
+        who = "a chief" if chief is None else f"the chief, {chief.worker},"
+        if self.stopped:
+            return f"{who} to end {one.name!r}, since the job was stopped: {self.stopped}"
         if one.portions is None or one.complete:
-            chief = self._members.chief.state()
-            who = "a chief" if chief is None else f"the chief, {chief.worker},"
             return f"{who} to begin evaluation {one.number + 1} of {one.name!r}"
         return self._missing(one)
 
