@@ -23,8 +23,8 @@ class Credentials:
         tls_ca: certificates of the authorities that may have signed the server's; if it is given, TLS is used.
         tls_cert: the client's own certificate, with its chain, for servers that ask for one.
         tls_key: its private key.
-        token_file: a file with one token alone. Without one, the token of a `psworker local` of this user is taken for
-            its own servers.
+        token_file: a file with one token alone. Without one, the token of a `psworker local` or `psworker ray` of this
+            user is taken for its own servers.
         tls_name: the host name that the certificates of all servers must have, in place of those in their addresses.
 
     Raises `ConfigurationError` for a certificate without its key, or without a CA.
@@ -65,7 +65,9 @@ class Credentials:
         machine.
         """
         if not self.token_file:
-            return local_token(address)
+            if token := local_token(address):
+                self.check_encrypted(address, "the token of this user's cluster")
+            return token
         self.check_encrypted(address, f"the token in {self.token_file}")
         return check_token(read_secret(self.token_file, "the token file").decode(errors="replace"), self.token_file)
 

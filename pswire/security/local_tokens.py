@@ -1,4 +1,4 @@
-"""Tokens of a cluster on one machine: made by `psworker local`, found by the other commands of the same user.
+"""Tokens of a cluster: made by `psworker local` and `psworker ray`, found by the same user's commands on this machine.
 
 They are in a folder of the user's alone, `paramserver-UID` in the folder for temporary files, with one folder for each
 cluster, which holds a lock on it. What a killed one has left is removed by the next. Standard library only.
@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pswire.addresses import is_local
 from pswire.errors import ConfigurationError
 from pswire.security.private_files import read_secret, write_atomically
 from pswire.security.token_files import Role, add_token
@@ -120,8 +119,8 @@ def _opened(home: Path) -> Iterator[int]:
 
 
 def local_token(address: str) -> str:
-    """The admin's token of this user's local cluster that has a server at `address`; "" if there is none."""
-    if WINDOWS or not is_local(address) or not _is_private(home := _user_folder()):
+    """The admin's token of this user's cluster that has a server at `address`; "" if there is none."""
+    if WINDOWS or not _is_private(home := _user_folder()):
         return ""
     for folder in sorted(home.glob(f"{_PREFIX}*")):
         with suppress(ConfigurationError, UnicodeDecodeError):  # it ends, or was begun, at this moment

@@ -157,9 +157,7 @@ class Cluster:
 
     def _train(self) -> None:
         job = self._job
-        self._servers = self._machines.publish(self._server_addresses())
-        if self._tokens is not None:
-            self._tokens.publish(self._server_addresses())
+        self._servers = self._publish()
         self._guarded(self._display.notice, self._servers_line())
         if job.http is not None:
             self._start(MONITOR)
@@ -393,10 +391,17 @@ class Cluster:
         if not self._stopping:
             raise error
 
-    def _publish(self, name: str, address: str) -> None:
+    def _publish(self) -> tuple[str, ...]:
+        """Tell the workers, and other commands of this user, where the servers are; as this process reaches them."""
+        addresses = self._server_addresses()
+        if self._tokens is not None:
+            self._tokens.publish(addresses)
+        return self._machines.publish(addresses)
+
+    def _on_moved(self, name: str, address: str) -> None:
         """A server listens again, perhaps elsewhere."""
         self._addresses[name] = address
-        self._machines.publish(self._server_addresses())
+        self._publish()
 
     # --- the record of the run ------------------------------------------------------------------------------------
 
@@ -445,7 +450,7 @@ class Cluster:
         for address in _LISTENING.findall("\n".join(lines)):
             if server.name in self._addresses:
                 self._say(server.name, f"listens again on {address}")
-                self._post(self._publish, server.name, address)
+                self._post(self._on_moved, server.name, address)
                 continue
             try:
                 credentials = self._credentials(Role.ADMIN)

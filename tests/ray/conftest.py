@@ -26,6 +26,5 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
 def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     """A cluster of two nodes with two CPUs each, which no test changes."""
     for nodes in _cluster(tmp_path_factory.mktemp("nodes")):
-        nodes.add(cpus=2)
-        nodes.add(cpus=2)
+        nodes.add(cpus=2, count=2)
         yield nodes

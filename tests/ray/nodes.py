@@ -44,8 +44,13 @@ class Nodes(ExitStack):
         self._hosts = self.folder / "hosts"
         self._hosts.write_text("127.0.0.1 localhost\n")
 
-    def add(self, cpus: int) -> int:
-        """Start the next node; its number."""
+    def add(self, cpus: int, count: int = 1) -> int:
+        """Start the next nodes, one after the other; the number of the last one."""
+        for _ in range(count):
+            self._add(cpus)
+        return len(self._machines)
+
+    def _add(self, cpus: int) -> None:
         number = len(self._machines) + 1
         name, env = f"node{number}", environment(**self._settings)
         console = self._logs / f"{name}.console"
@@ -60,7 +65,6 @@ class Nodes(ExitStack):
             where = ["--head", "--port", "6379", "--include-dashboard=false", "--temp-dir", str(self.folder)]
         resources = ["--num-cpus", str(cpus), "--object-store-memory", "80000000"]
         machine.run(RAY, "start", *where, "--node-ip-address", self.address(number), *resources)
-        return number
 
     def address(self, number: int) -> str:
         return f"10.78.0.{number}"
@@ -89,12 +93,14 @@ class Nodes(ExitStack):
 
     def psworker(self, name: str, *arguments: str, folder: Path, **changes: str) -> Command:
         """`psworker ray ARGUMENTS`, on the head."""
-        return self.python(
-            name, "-P", "-m", "psworker", "ray", "--no-shared-memory", *arguments, folder=folder, **changes
-        )
+        words = ("-P", "-m", "psworker", "ray", "--no-shared-memory", *arguments)
+        return self.python(name, *words, folder=folder, **changes)
 
     def python(self, name: str, *arguments: str, folder: Path, **changes: str) -> Command:
         """`python ARGUMENTS`, on the head; a process of this machine, which gets signals itself."""
         env = environment(**self._settings, RAY_ADDRESS=self.head, **changes)
         within = self._machines[1].within("--net", "--uts", "--ipc")
-        return Command(self._logs / name, *arguments, folder=folder, env=env, within=within)
+        command = Command(self._logs / name, *arguments, folder=folder, env=env, within=within)
+        self.callback(command.popen.wait)
+        self.callback(command.popen.kill)
+        return command

@@ -63,8 +63,7 @@ def ended(job: Command) -> int:
 
 
 def test_a_program_trains_unchanged_on_three_nodes_over_tls_with_secrets_in_no_arguments(nodes, tmp_path):
-    for _ in range(3):
-        nodes.add(cpus=2)
+    nodes.add(cpus=2, count=3)
     certs = [sys.executable, "-m", "psserver", "certs", "certs", "--hosts", "ps.internal"]
     subprocess.run(certs, cwd=tmp_path, check=True, capture_output=True)
     tls = ["--tls-name=ps.internal", *(f"--tls-{name}={tmp_path}/certs/{file}" for name, file in TLS.items())]
@@ -74,6 +73,17 @@ def test_a_program_trains_unchanged_on_three_nodes_over_tls_with_secrets_in_no_a
     assert commands.count("psserver serve") == commands.count("psworker run") == 2
     assert "token" not in commands
     assert "PRIVATE" not in commands
+    servers = re.search(r"servers at (\S+) ", "\n".join(job.err))[1]
+    ask = ["-m", "psserver", "status", servers, "--json", f"--tls-ca={tmp_path}/certs/ca.crt", "--tls-name=ps.internal"]
+    status = nodes.python("status", *ask, folder=tmp_path)
+    assert ended(status) == 0, status.err
+    assert '"worker-1"' in "\n".join(status.out)
+    subprocess.run([*certs, "--renew"], cwd=tmp_path, check=True, capture_output=True)
+    renewed = (tmp_path / "certs" / "server.crt").read_bytes()
+    end = time.monotonic() + BOUND
+    while [file.read_bytes() for file in nodes.folder.glob("paramserver-*/*/*-server.crt")] != [renewed] * 2:
+        assert time.monotonic() < end, "the servers have no renewed certificates"
+        time.sleep(0.05)
     assert ended(job) == 0, job.err
     assert "--insecure" not in "\n".join(job.err)
     assert last_cost(job) == pytest.approx(0.3924, abs=0.01)
@@ -83,8 +93,7 @@ def test_a_program_trains_unchanged_on_three_nodes_over_tls_with_secrets_in_no_a
 
 
 def test_a_shard_and_a_worker_whose_nodes_die_go_on_elsewhere_and_the_job_ends_as_without(nodes, tmp_path):
-    for _ in range(5):  # the driver is on the first, which is not killed
-        nodes.add(cpus=1)
+    nodes.add(cpus=1, count=5)  # the driver is on the first, which is not killed
     run = ["--insecure", "--workers", "2", "--shards", "2", "--restarts", "3", "--run-dir", str(tmp_path / "run")]
     job = nodes.psworker("job", *run, "--journal", SOFTMAX, folder=tmp_path)
     wait_for(job, r"epoch  2: mean cost")
@@ -106,8 +115,7 @@ def test_a_shard_and_a_worker_whose_nodes_die_go_on_elsewhere_and_the_job_ends_a
 def test_workers_without_a_place_are_pending_and_join_on_a_node_that_is_added_and_the_job_ends_without_the_last(
     nodes, tmp_path
 ):
-    nodes.add(cpus=1)
-    nodes.add(cpus=1)
+    nodes.add(cpus=1, count=2)
     job = nodes.psworker("job", "--insecure", "--workers", "3", SOFTMAX, folder=tmp_path)
     wait_for(job, r"worker-\d \| psworker: pending for 3 s: needs 1 CPUs of a node, and Ray has 0 of 2", "epoch  1")
     added = nodes.address(nodes.add(cpus=1))

@@ -71,18 +71,17 @@ class ProcessActor:
     ) -> None:
         """Write the process's files, by their names, and start it; `environment` is added to the node's."""
         if self._process is None and not self._ended:
-            for file, content in files.items():
-                write_atomically(self._folder / file, content)
-            self._write_servers(servers)
+            self._write(servers, files)
             environment = how.environment_in({**os.environ, **environment})
             self._process = Process(name, how.command, environment, self._parent, self._on_lines, self._on_end)
 
-    def read(self, taken: int, servers: str) -> Output:
+    def read(self, taken: int, servers: str, changed: Mapping[str, bytes]) -> Output:
         """The lines after those that the driver has `taken`, within about `POLL` seconds.
 
-        `servers` are the present addresses, as lines, for the process.
+        `servers` are the present addresses, as lines, for the process, and `changed` those of its files that are new,
+        such as renewed certificates.
         """
-        self._write_servers(servers)
+        self._write(servers, changed)
         with self._changed:
             while self._taken < taken and self._batches:
                 self._batches.popleft()
@@ -102,8 +101,10 @@ class ProcessActor:
         """Remove what the process needed; after its end."""
         self._stack.close()
 
-    def _write_servers(self, servers: str) -> None:
+    def _write(self, servers: str, files: Mapping[str, bytes]) -> None:
         with self._changed:
+            for file, content in files.items():
+                write_atomically(self._folder / file, content)
             if servers != self._servers:
                 write_atomically(Path(self._folder, SERVERS), servers.encode())
                 self._servers = servers

@@ -112,11 +112,10 @@ class RayProcess:
         place = _Node(arrival, self._shared.working_dir)
         how = self._start(place)
         self.pending = False
-        files = {name: read_file(path, "the file") for name, path in place.files.items()}
-        self._call(self._actor.start, self.name, how, files, self._shared.servers, self._shared.settings)
+        self._call(self._actor.start, self.name, how, place.changed(), self._shared.servers, self._shared.settings)
         taken = 0
         while True:
-            output: Output = self._call(self._actor.read, taken, self._shared.servers)
+            output: Output = self._call(self._actor.read, taken, self._shared.servers, place.changed())
             for stream, lines in output.batches:
                 self.last_lines.extend(lines)
                 self._on_lines(self, stream, lines)
@@ -157,19 +156,37 @@ class RayProcess:
 
 
 class _Node:
-    """A node, as a process sees it (`psworker.launch.machines.Place`). `files` are to be copied to its folder there."""
+    """A node, as a process sees it (`psworker.launch.machines.Place`), whose files are copied to its folder there."""
 
     def __init__(self, arrival: Arrival, working_dir: Path | None) -> None:
-        self.files: dict[str, str] = {}
+        self._files: dict[str, str] = {}  # paths here, by the names there
+        self._copied: dict[str, bytes] = {}
         self._address, self._folder, self._working_dir = arrival.address, arrival.folder, working_dir
 
     def bind(self, _: str) -> str:
         return f"{f'[{self._address}]' if ':' in self._address else self._address}:0"
 
     def file(self, path: str) -> str:
-        name = f"{len(self.files)}-{Path(path).name}"  # that of two files may be the same
-        self.files[name] = path
+        name = f"{len(self._files)}-{Path(path).name}"  # that of two files may be the same
+        self._files[name] = path
         return f"{self._folder}/{name}"
+
+    def changed(self) -> dict[str, bytes]:
+        """The files by name that differ from those before: all at first, later renewed certificates.
+
+        Raises `ConfigurationError` if one cannot be read that was not copied before.
+        """
+        found = {}
+        for name, path in self._files.items():
+            try:
+                content = read_file(path, "the file")
+            except ConfigurationError:
+                if name not in self._copied:
+                    raise
+                continue  # it is being renewed, or was removed: the process has it
+            if content != self._copied.get(name):
+                found[name] = self._copied[name] = content
+        return found
 
     def program(self, script: str) -> str:
         return script if self._working_dir is None else os.path.relpath(Path(script).resolve(), self._working_dir)

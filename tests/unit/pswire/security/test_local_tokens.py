@@ -29,11 +29,20 @@ def test_a_command_of_this_user_finds_the_admin_s_token_by_the_address_while_the
         for address in ("localhost:7070", "unix:/run/ps"):
             assert NO_CREDENTIALS.token(address) == token
         assert NO_CREDENTIALS.token("127.0.0.1:707") == ""
-        assert NO_CREDENTIALS.token("ps-0:7070") == "", "it goes to this machine only"
+        assert NO_CREDENTIALS.token("ps-0:7070") == "", "it goes to the servers of the cluster only"
         worker = Credentials(token_file=str(first.token(Role.WORKER))).token("127.0.0.1:7070")
         assert read_tokens(first.servers).find(worker).role is Role.WORKER
     assert NO_CREDENTIALS.token("127.0.0.1:7070") == ""
     assert not home.exists()
+
+
+def test_the_token_of_a_cluster_on_other_machines_goes_there_by_tls_only(home):
+    with local_tokens() as tokens:
+        tokens.publish(["10.1.2.3:7070"])
+        token = Credentials(tls_ca="ca.crt").token("10.1.2.3:7070")
+        assert read_tokens(tokens.servers).find(token).role is Role.ADMIN
+        with pytest.raises(ConfigurationError, match=r"the token of this user's cluster would be sent .* without encr"):
+            NO_CREDENTIALS.token("10.1.2.3:7070")
 
 
 def test_the_tokens_and_the_key_of_a_file_are_valid_too(home, tmp_path):
