@@ -1,21 +1,26 @@
 """A real Ray cluster on this machine: each node is a machine of tests with a raylet."""
 
+import os
+import signal
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 from tests.commands import Command, environment
 from tests.machines import Machine, Network, reason_for_none
 
-#: Ray notices within about two seconds that a node has died, in place of thirty.
+#: Ray notices within about two seconds that the processes of a node have died, in place of thirty; a busy machine is
+#: not taken for a dead one.
 HEALTH = {
     "RAY_health_check_initial_delay_ms": "500",
     "RAY_health_check_period_ms": "500",
-    "RAY_health_check_timeout_ms": "1000",
+    "RAY_health_check_timeout_ms": "10000",
     "RAY_health_check_failure_threshold": "3",
 }
+#: The command of a machine, which keeps it.
+KEEP = ["sleep", "infinity"]
 RAY = str(Path(sys.executable).with_name("ray"))
 
 
@@ -54,7 +59,7 @@ class Nodes(ExitStack):
         number = len(self._machines) + 1
         name, env = f"node{number}", environment(**self._settings)
         console = self._logs / f"{name}.console"
-        machine = Machine(name, "sleep", "infinity", hosts=self._hosts, console=console, env=env)
+        machine = Machine(name, *KEEP, hosts=self._hosts, console=console, env=env)
         self.callback(machine.kill)
         self._machines[number] = machine
         self._network = self._network or Network(machine)
@@ -79,8 +84,11 @@ class Nodes(ExitStack):
         return int(address.rpartition(".")[2])
 
     def kill(self, number: int) -> None:
-        """End a node at once, as a loss of power does."""
-        self._machines[number].kill()
+        """Kill all processes of a node at once. Its network stays: the others learn it from their connections."""
+        for pid, command in self._machines[number].processes().items():
+            if command.split() != KEEP:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def processes(self, number: int, *words: str) -> list[int]:
         """The processes of a node whose command lines have all these words."""
