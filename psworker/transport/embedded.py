@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run
 from pswire.errors import ParamServerError, TimedOut
-from pswire.messages import Answer, Cut, CutReport, Join, Push, Register, Request, Tick
+from pswire.messages import Answer, Compute, Cut, CutReport, Join, Push, Register, Request, Tick
 from pswire.system.signals import deferred_signals, raise_deferred
 from psworker.transport import Future
 
@@ -89,8 +89,8 @@ class EmbeddedTransport:
             self._step(ticket, message)
         except ParamServerError as error:
             raise checkpoints.explained(error) from None
-        if isinstance(message, Push):
-            checkpoints.after_push()
+        if isinstance(message, Push) or (isinstance(message, Compute) and message.note):
+            checkpoints.after_update()
         elif isinstance(message, Cut):
             report = self._answers[ticket]
             assert isinstance(report, CutReport)

@@ -137,8 +137,8 @@ class EmbeddedCheckpoints:
         if not self._begun and not self._problem and isinstance(message, Push | Assign | Tune | Compute):
             self._try(self._begin)
 
-    def after_push(self) -> None:
-        """To be called after each push: writes a checkpoint if one is due. Raises nothing: training goes on."""
+    def after_update(self) -> None:
+        """To be called after each push, and each accepted point of a minimization: writes a checkpoint if one is due. Raises nothing: training goes on."""
         self._worker.note_push()
         if self._every.due(time.monotonic() - self._tried_at, self._open.global_step - self._tried_step):
             self._begin_cut()

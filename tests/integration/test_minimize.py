@@ -260,6 +260,33 @@ def test_stopping_the_job_ends_it_in_all_workers_at_the_last_point():
         assert found.loss == pytest.approx(loss_at(W.value), rel=1e-12)
 
 
+class Killed(Exception):
+    """Of a program in the middle of a minimization."""
+
+
+def test_a_program_that_is_started_again_goes_on_from_its_last_accepted_point(tmp_path):
+    def program(until):
+        seen = []
+
+        def note(point):
+            seen.append(point)
+            if point.iterations == until:
+                raise Killed
+
+        with ps.collection(), ps.session(checkpoint_dir=tmp_path) as session:
+            W = ps.Variable(np.zeros((12, 2)), name="W")
+            return session.minimize(ridge(W), DATA, exactly, on_iteration=note), seen, W.value
+
+    with pytest.raises(Killed):
+        program(4)
+    found, seen, weights = program(None)
+    assert seen[0].iterations >= 4
+    np.testing.assert_allclose(weights, SOLUTION, atol=1e-9)
+    with EMBEDDED.sessions() as open_session:
+        _, whole = minimize(open_session, method=exactly)
+    assert (found.iterations, found.loss) == (whole.iterations, pytest.approx(whole.loss, rel=1e-14))
+
+
 def test_what_cannot_be_minimized_is_refused():
     with ps.collection(), EMBEDDED.sessions() as open_session:
         W = ps.Variable(np.zeros((12, 2)), name="W")
