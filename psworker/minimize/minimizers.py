@@ -47,9 +47,9 @@ class LBFGS(Minimizer):
 
         result = session.minimize(loss, dataset, ps.LBFGS(memory=10))
 
-    The shards hold 2 `memory` + 7 vectors of the model's shape meanwhile. Source: D. Liu, J. Nocedal, *On the Limited
-    Memory BFGS Method for Large Scale Optimization*, Mathematical Programming 45, 1989; with the formulas of
-    J. Nocedal, S. J. Wright, *Numerical Optimization*, 2nd edition, 2006, algorithm 7.4; conditions 3.7 for steps.
+    The shards hold 2 `memory` + 7 vectors of the model's shape meanwhile. Source: D. Liu, J. Nocedal, "On the Limited
+    Memory BFGS Method for Large Scale Optimization", Mathematical Programming 45, 1989; with the formulas of
+    J. Nocedal, S. J. Wright, "Numerical Optimization", 2nd edition, 2006, algorithm 7.4; conditions 3.7 for steps.
     """
 
     memory: int = 10
@@ -69,8 +69,8 @@ class LBFGS(Minimizer):
 class OWLQN(LBFGS):
     """OWL-QN, for a smooth loss plus `l1` times the sum of the magnitudes of all variables, which makes many of them 0.
 
-    Leave the sum out of the loss function: the method adds it. Source: G. Andrew, J. Gao, *Scalable Training of
-    L1-Regularized Log-Linear Models*, ICML 2007.
+    Leave the sum out of the loss function: the method adds it. Source: G. Andrew, J. Gao, "Scalable Training of
+    L1-Regularized Log-Linear Models", ICML 2007.
     """
 
     l1: float
@@ -91,7 +91,7 @@ class ConjugateGradient(Minimizer):
     """Nonlinear conjugate gradients, for smooth losses: less memory than `LBFGS`, and as a rule more evaluations.
 
     The method of Polak and Ribiere that begins again where its factor would be negative: J. Nocedal, S. J. Wright,
-    *Numerical Optimization*, 2nd edition, 2006, equation 5.45.
+    "Numerical Optimization", 2nd edition, 2006, equation 5.45.
     """
 
     def method(self) -> Method:

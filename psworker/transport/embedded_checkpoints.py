@@ -138,7 +138,7 @@ class EmbeddedCheckpoints:
             self._try(self._begin)
 
     def after_update(self) -> None:
-        """To be called after each push, and each accepted point of a minimization: writes a checkpoint if one is due. Raises nothing: training goes on."""
+        """To be called after each push and each accepted point: writes a checkpoint if one is due. Raises nothing."""
         self._worker.note_push()
         if self._every.due(time.monotonic() - self._tried_at, self._open.global_step - self._tried_step):
             self._begin_cut()
