@@ -1,12 +1,17 @@
-"""Sessions for integration tests: with an embedded shard, and in the slow tests over every other transport."""
+"""Sessions with an embedded shard, and in the slow tests over every other transport; examples run in the process."""
 
+import importlib.util
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from pswire.messages import Status, StatusReport
 from psworker.sessions.session import Session
 from tests.transports import EMBEDDED, GRPC, SHARED, SHARED_OF_TWO, parameters
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(params=parameters(EMBEDDED, slow=(GRPC, SHARED, SHARED_OF_TWO)))
@@ -24,3 +29,18 @@ def open_session(request) -> Iterator[Callable[..., Session]]:
 def status() -> Callable[[Session], StatusReport]:
     """A function that gives the status of the first shard of a session."""
     return lambda session: session._client._calls.transport.call(0, Status(), 10).result()
+
+
+@pytest.fixture
+def run_example(monkeypatch):
+    """A function that runs an example in this process with these arguments and gives its module."""
+
+    def run(name, *arguments):
+        path = ROOT / "examples" / f"{name}.py"
+        monkeypatch.setattr(sys, "argv", [str(path), *arguments])
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return run

@@ -2,10 +2,7 @@
 
 import csv
 import hashlib
-import importlib.util
 import re
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,23 +14,6 @@ from psworker.data.dataset import permutation
 from psworker.sessions.session import Session
 from psworker.transport.embedded import EmbeddedTransport
 from tests.shard_state import slots_of
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def run_example(monkeypatch):
-    """A function that runs an example in this process with these arguments and gives its module."""
-
-    def run(name, *arguments):
-        path = ROOT / "examples" / f"{name}.py"
-        monkeypatch.setattr(sys, "argv", [str(path), *arguments])
-        spec = importlib.util.spec_from_file_location(name, path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-    return run
 
 
 def values(network):
