@@ -29,10 +29,9 @@ except ImportError:
     sys.exit("this example needs ase: pip install 'paramserver[molecules]'")
 
 parser = argparse.ArgumentParser(description="Atomization energies of molecules by a network for each element.")
-parser.add_argument("--epochs", type=int, default=1500, help="evaluations of all molecules of the training part")
-parser.add_argument("--learning-rate", type=float, default=0.01, help="at the beginning")
+parser.add_argument("--iterations", type=int, default=250, help="line searches of L-BFGS at most")
 parser.add_argument("--units", type=int, default=4, help="hidden units of a network")
-parser.add_argument("--decay", type=float, default=1.0, help="of the squares of the weights, beside the sum of errors")
+parser.add_argument("--decay", type=float, default=1.0, help="factor of the weights' squares, beside those of errors")
 parser.add_argument("--seed", type=int, default=0, help="seed of the split and the initial weights")
 options = parser.parse_args()
 
@@ -122,23 +121,27 @@ def predict(batch):
 
 
 def loss(batch):
-    """The sum over the molecules of a batch: squares of the errors, and of the weights, of which each has its share."""
+    """The mean over the molecules of the squared error, and what does not depend on them: the weight decay."""
     weights = sum(ops.sum(ops.square(variable)) for network in networks for variable in network[:-1])
-    return ops.sum(ops.square(predict(batch) - batch.energy)) + options.decay * len(batch) / len(train) * weights
+    return ops.mean(ops.square(predict(batch) - batch.energy)) + options.decay / len(train) * weights
 
 
 def absolute_error(batch):
     return ops.mean(ops.abs(predict(batch) - batch.energy))
 
 
-optimizer = ps.Adam(ps.schedules.CosineDecay(options.learning_rate, options.epochs))
+def report(point):
+    if point.iterations % 50 == 0:
+        print(f"iteration {point.iterations:3}: loss {point.loss:.4f}, gradient {point.gradient:.1e}", flush=True)
+
 
 with ps.session() as session:
-    for batch in session.batches(train, len(train), options.epochs):
-        optimizer.minimize(loss(batch) / len(batch))
+    method = ps.LBFGS(iterations=options.iterations, gradient=1e-4, decrease=1e-6)
+    found = session.minimize(loss, train, method, portion=25, on_iteration=report)
     if session.is_chief:
         of_mean = np.abs(test.energy - train.energy.mean()).mean()
         of_formula = np.abs(test.energy - formulas(test) @ constants).mean()
+        print(f"{found.iterations} iterations, {found.evaluations} evaluations: {found.reason}")
         print(f"{len(molecules)} of {len(g2.molecule_names)} molecules, {len(train)} of them for training")
         print(f"mean absolute error over {len(test)} others: {session.evaluate(absolute_error, test):.2f} eV")
         print(
