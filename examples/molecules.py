@@ -29,7 +29,7 @@ except ImportError:
     sys.exit("this example needs ase: pip install 'paramserver[molecules]'")
 
 parser = argparse.ArgumentParser(description="Atomization energies of molecules by a network for each element.")
-parser.add_argument("--iterations", type=int, default=250, help="line searches of L-BFGS at most")
+parser.add_argument("--iterations", type=int, default=150, help="line searches of L-BFGS at most")
 parser.add_argument("--units", type=int, default=4, help="hidden units of a network")
 parser.add_argument("--decay", type=float, default=1.0, help="factor of the weights' squares, beside those of errors")
 parser.add_argument("--seed", type=int, default=0, help="seed of the split and the initial weights")
@@ -137,7 +137,7 @@ def report(point):
 
 with ps.session() as session:
     method = ps.LBFGS(iterations=options.iterations, gradient=1e-4, decrease=1e-6)
-    found = session.minimize(loss, train, method, portion=25, on_iteration=report)
+    found = session.minimize(loss, train, method, portion=33, on_iteration=report)
     if session.is_chief:
         of_mean = np.abs(test.energy - train.energy.mean()).mean()
         of_formula = np.abs(test.energy - formulas(test) @ constants).mean()
