@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from pswire.errors import Unavailable
-from pswire.messages import QueueStatus
+from pswire.messages import AcceptedPoint, MinimizationStatus, QueueStatus
 from pswire.optimizers import UpdateSpec
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.specs.schedules import Schedule
@@ -232,6 +232,11 @@ def _names(names: Sequence[str], others: int = 0) -> str:
     return f"{listed} and {others:,} others" if others else listed
 
 
+def _of_point(one: MinimizationStatus, text: Callable[[AcceptedPoint], str]) -> str:
+    """A text about the last accepted point, if there is one."""
+    return NONE if one.point is None else text(one.point)
+
+
 _WORKERS = (
     Column("worker", lambda worker: f"{worker.name}{' (chief)' * worker.chief}", shortest=16),
     Column("state", lambda worker: worker.state),
@@ -257,6 +262,10 @@ _QUEUES = (
 _MINIMIZATIONS = (
     Column("minimization", lambda one: one.name, shortest=14),
     Column("state", lambda one: "over" if one.end else "running"),
+    Column("iteration", lambda one: _of_point(one, lambda point: f"{point.iterations:,}"), 2, number=True),
+    Column("loss", lambda one: _of_point(one, lambda point: f"{point.loss:.6g}"), number=True),
+    Column("gradient", lambda one: _of_point(one, lambda point: f"{point.gradient:.1e}"), 3, number=True),
+    Column("step", lambda one: _of_point(one, lambda point: f"{point.step:.3g}"), 4, number=True),
     Column("evaluation", lambda one: f"{one.evaluation:,}", number=True),
     Column("portions", lambda one: f"{one.counted:,} of {one.portions:,}", number=True),
     Column("out", lambda one: f"{one.out:,}", number=True),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pswire.messages import (
+    AcceptedPoint,
     Assigned,
     Change,
     ChangeId,
@@ -212,6 +213,7 @@ class MinimizationState:
     backups: int = 0
     backups_won: int = 0
     end: str = ""
+    point: AcceptedPoint | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from prometheus_client.utils import floatToGoString
 
 from psserver.measurements import TRANSPORTS, Histogram, Measurements
 from pswire.guard.finding import KINDS
-from pswire.messages import StatusReport, StorageStatus, VariableStatus, WorkerStatus
+from pswire.messages import MinimizationStatus, StatusReport, StorageStatus, VariableStatus, WorkerStatus
 from pswire.status.job_status import JobStatus
 
 #: Values of the labels `worker` and `variable`, at most: live workers with the lowest numbers, the largest variables.
@@ -36,6 +36,19 @@ MAX_QUEUES = 20
 #: States of workers, and kinds of events that are counted from the start, so that the first one is an increase.
 STATES = ("live", "left", "lost")
 EVENTS = ("joined", "left", "lost", "stalled", "resumed", "lost_pushes")
+
+#: By attribute of `MinimizationStatus`.
+_BACKUPS = {
+    "backups": "Portions that were given to a second worker.",
+    "backups_won": "Portions of which the second worker was first.",
+}
+#: By attribute of `AcceptedPoint`.
+_POINT = {
+    "iterations": "Points that a minimization has accepted.",
+    "loss": "The loss at the last accepted point.",
+    "gradient": "The largest magnitude in the gradient at the last accepted point.",
+    "step": "The length of the last accepted step along its direction.",
+}
 
 Values = Mapping[str, float]
 
@@ -149,6 +162,21 @@ def _progress(report: StatusReport, events: Mapping[str, int]) -> Iterator[Metri
     if report.queues:
         epochs = {one.spec.name: one.epoch for one in report.queues[-MAX_QUEUES:]}
         yield _gauges("epoch", "The first epoch of a data queue that is not complete.", "queue", epochs)
+    if report.minimizations:
+        yield from _minimizations(report.minimizations)
+
+
+def _minimizations(minimizations: Sequence[MinimizationStatus]) -> Iterator[Metric]:
+    """Of those that a status lists; the last accepted point of each that has one."""
+    label, points = "minimization", {one.name: one.point for one in minimizations if one.point is not None}
+    evaluations = {one.name: one.evaluation for one in minimizations}
+    yield _counters("minimization_evaluations", "Evaluations of a loss that have begun.", label, evaluations)
+    for name in ("backups", "backups_won"):
+        counts = {one.name: getattr(one, name) for one in minimizations}
+        yield _counters(f"minimization_{name}", _BACKUPS[name], label, counts)
+    for name, text in _POINT.items():
+        values = {key: getattr(point, name) for key, point in points.items()}
+        yield _gauges(f"minimization_{name}", text, label, values)
 
 
 def _variables(variables: Sequence[VariableStatus], total: int) -> Iterator[Metric]:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from psserver.core.metrics import percentile
-from pswire.messages import StatusReport, VariableStatus
+from pswire.messages import MinimizationStatus, StatusReport, VariableStatus
 from pswire.specs.spec import to_plain
 from pswire.status.job_status import JobStatus, JobVariable, JobWorker, ShardAnswer
 
@@ -97,6 +97,7 @@ def make_sample(job: JobStatus, time: float, at: float, earlier: Earlier) -> Jso
             {**asdict(queue.spec), "epoch": queue.epoch, "done": queue.done, "blocks_out": queue.blocks_out}
             for queue in job.queues
         ],
+        "minimizations": [_minimization(one) for one in job.minimizations],
         "events": [],
         "findings": [],
     }
@@ -273,6 +274,23 @@ def _worker(worker: JobWorker, intervals: Iterable[Interval]) -> Json:
         "error": worker.error,
         "error_time": _finite(worker.error_time),
         "drop_reason": worker.drop_reason,
+    }
+
+
+def _minimization(one: MinimizationStatus) -> Json:
+    """A minimization; null for its last accepted point before there is one."""
+    point = None if one.point is None else asdict(one.point)
+    if point is not None:
+        point |= {name: _finite(point[name]) for name in ("loss", "gradient", "step")}
+    return {
+        "name": one.name,
+        "over": bool(one.end),
+        "evaluation": one.evaluation,
+        "portions": one.portions,
+        "counted": one.counted,
+        "backups": one.backups,
+        "backups_won": one.backups_won,
+        "point": point,
     }
 
 

@@ -206,6 +206,7 @@ KINDS |= {
     pb.Evaluation: one(
         Row(ms.Evaluation, pb.Evaluation, number=POSITIVE, examples=POSITIVE, portion=POSITIVE), optional=True
     ),
+    pb.AcceptedPoint: one(Row(ms.AcceptedPoint, pb.AcceptedPoint, loss=ANY, gradient=ANY, step=ANY), optional=True),
     pb.Portion: one(Row(ms.Portion, pb.Portion, start=below("stop"), stop=POSITIVE), optional=True),
     pb.CountedPortions: one(
         Row(ms.CountedPortions, pb.CountedPortions, name=NAME, evaluation=POSITIVE, numbers=_PORTIONS), optional=True

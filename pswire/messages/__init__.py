@@ -25,6 +25,7 @@ from pswire.messages.membership import (
     Stopped,
 )
 from pswire.messages.minimization import (
+    AcceptedPoint,
     ClaimPortion,
     CountedPortions,
     Evaluate,
@@ -85,6 +86,7 @@ from pswire.messages.vectors import Compute, Computed
 
 __all__ = [
     "ANSWERS",
+    "AcceptedPoint",
     "Allocator",
     "Answer",
     "Assign",

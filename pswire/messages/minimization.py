@@ -64,6 +64,24 @@ class Portion:
 
 
 @dataclass(frozen=True, slots=True)
+class AcceptedPoint:
+    """Where a line search of a minimization ended, or where the minimization began.
+
+    Attributes:
+        iterations, evaluations: line searches that found a step, and evaluations of the loss, until then.
+        loss: the mean over all examples, with what the method has added.
+        gradient: the largest magnitude in the gradient.
+        step: how far the line search went along its direction; 0 at the beginning.
+    """
+
+    iterations: int
+    evaluations: int
+    loss: float
+    gradient: float
+    step: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluate:
     """Begins an evaluation, and waits for it; from the chief, to every shard.
 
@@ -74,6 +92,7 @@ class Evaluate:
         evaluation: begins if its number is above that of the present one, which is given up then. None: only asks.
         end: the result as JSON, in place of an evaluation: the minimization is over, and all workers are told.
         timeline: as in `Take`.
+        point: the last accepted point, for people; None before the first.
     """
 
     sender: Sender
@@ -81,6 +100,7 @@ class Evaluate:
     evaluation: Evaluation | None = None
     end: str = ""
     timeline: int = 0
+    point: AcceptedPoint | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pswire.messages.data_queue import EpochReport, QueueSpec
 from pswire.messages.membership import Job
+from pswire.messages.minimization import AcceptedPoint
 from pswire.optimizers import UpdateSpec
 from pswire.tensors.values import Part, TensorSpec
 
@@ -141,6 +142,7 @@ class MinimizationStatus:
         backups: portions of all evaluations that were given to a second worker, because the first one was not done when
             no others were left; `backups_won`: those of which the second one was first.
         end: the result as JSON, if it is over.
+        point: the last accepted point; None before the first.
     """
 
     name: str
@@ -152,6 +154,7 @@ class MinimizationStatus:
     backups: int = 0
     backups_won: int = 0
     end: str = ""
+    point: AcceptedPoint | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -733,19 +733,35 @@ class CountedPortions(_message.Message):
     numbers: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, name: _Optional[str] = ..., evaluation: _Optional[int] = ..., numbers: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class AcceptedPoint(_message.Message):
+    __slots__ = ("iterations", "evaluations", "loss", "gradient", "step")
+    ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    iterations: int
+    evaluations: int
+    loss: float
+    gradient: float
+    step: float
+    def __init__(self, iterations: _Optional[int] = ..., evaluations: _Optional[int] = ..., loss: _Optional[float] = ..., gradient: _Optional[float] = ..., step: _Optional[float] = ...) -> None: ...
+
 class EvaluateRequest(_message.Message):
-    __slots__ = ("sender", "name", "evaluation", "end", "timeline")
+    __slots__ = ("sender", "name", "evaluation", "end", "timeline", "point")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     TIMELINE_FIELD_NUMBER: _ClassVar[int]
+    POINT_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     name: str
     evaluation: Evaluation
     end: str
     timeline: int
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., name: _Optional[str] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., end: _Optional[str] = ..., timeline: _Optional[int] = ...) -> None: ...
+    point: AcceptedPoint
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., name: _Optional[str] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., end: _Optional[str] = ..., timeline: _Optional[int] = ..., point: _Optional[_Union[AcceptedPoint, _Mapping]] = ...) -> None: ...
 
 class EvaluateReply(_message.Message):
     __slots__ = ("number", "counted", "loss", "waiting_for", "end", "stopped")
@@ -1052,7 +1068,7 @@ class QueueStatus(_message.Message):
     def __init__(self, spec: _Optional[_Union[Queue, _Mapping]] = ..., epoch: _Optional[int] = ..., done: _Optional[int] = ..., blocks_out: _Optional[int] = ...) -> None: ...
 
 class MinimizationStatus(_message.Message):
-    __slots__ = ("name", "evaluation", "portions", "counted", "out", "claimed", "backups", "backups_won", "end")
+    __slots__ = ("name", "evaluation", "portions", "counted", "out", "claimed", "backups", "backups_won", "end", "point")
     NAME_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
     PORTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -1062,6 +1078,7 @@ class MinimizationStatus(_message.Message):
     BACKUPS_FIELD_NUMBER: _ClassVar[int]
     BACKUPS_WON_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    POINT_FIELD_NUMBER: _ClassVar[int]
     name: str
     evaluation: int
     portions: int
@@ -1071,7 +1088,8 @@ class MinimizationStatus(_message.Message):
     backups: int
     backups_won: int
     end: str
-    def __init__(self, name: _Optional[str] = ..., evaluation: _Optional[int] = ..., portions: _Optional[int] = ..., counted: _Optional[int] = ..., out: _Optional[int] = ..., claimed: _Optional[int] = ..., backups: _Optional[int] = ..., backups_won: _Optional[int] = ..., end: _Optional[str] = ...) -> None: ...
+    point: AcceptedPoint
+    def __init__(self, name: _Optional[str] = ..., evaluation: _Optional[int] = ..., portions: _Optional[int] = ..., counted: _Optional[int] = ..., out: _Optional[int] = ..., claimed: _Optional[int] = ..., backups: _Optional[int] = ..., backups_won: _Optional[int] = ..., end: _Optional[str] = ..., point: _Optional[_Union[AcceptedPoint, _Mapping]] = ...) -> None: ...
 
 class Totals(_message.Message):
     __slots__ = ("variables", "workers", "live", "queues")

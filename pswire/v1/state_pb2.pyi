@@ -236,7 +236,7 @@ class PortionsState(_message.Message):
     def __init__(self, out: _Optional[_Iterable[_Union[OutPortion, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerPortions, _Mapping]]] = ..., losses: _Optional[_Iterable[float]] = ..., alone: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class MinimizationState(_message.Message):
-    __slots__ = ("name", "evaluation", "counted", "portions", "backups", "backups_won", "end")
+    __slots__ = ("name", "evaluation", "counted", "portions", "backups", "backups_won", "end", "point")
     NAME_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
     COUNTED_FIELD_NUMBER: _ClassVar[int]
@@ -244,6 +244,7 @@ class MinimizationState(_message.Message):
     BACKUPS_FIELD_NUMBER: _ClassVar[int]
     BACKUPS_WON_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    POINT_FIELD_NUMBER: _ClassVar[int]
     name: str
     evaluation: _paramserver_pb2.Evaluation
     counted: _containers.RepeatedScalarFieldContainer[int]
@@ -251,7 +252,8 @@ class MinimizationState(_message.Message):
     backups: int
     backups_won: int
     end: str
-    def __init__(self, name: _Optional[str] = ..., evaluation: _Optional[_Union[_paramserver_pb2.Evaluation, _Mapping]] = ..., counted: _Optional[_Iterable[int]] = ..., portions: _Optional[_Union[PortionsState, _Mapping]] = ..., backups: _Optional[int] = ..., backups_won: _Optional[int] = ..., end: _Optional[str] = ...) -> None: ...
+    point: _paramserver_pb2.AcceptedPoint
+    def __init__(self, name: _Optional[str] = ..., evaluation: _Optional[_Union[_paramserver_pb2.Evaluation, _Mapping]] = ..., counted: _Optional[_Iterable[int]] = ..., portions: _Optional[_Union[PortionsState, _Mapping]] = ..., backups: _Optional[int] = ..., backups_won: _Optional[int] = ..., end: _Optional[str] = ..., point: _Optional[_Union[_paramserver_pb2.AcceptedPoint, _Mapping]] = ...) -> None: ...
 
 class ShardState(_message.Message):
     __slots__ = ("shard", "shards", "identity", "consistency", "handling", "cut", "timeline", "global_step", "last_step", "applied", "dropped", "repeated", "lost_pushes", "members", "variables", "queues", "epochs", "stalenesses", "changes", "places", "states", "served", "order", "groups", "job", "jobs", "stopped", "max_gradient_norm", "clipped", "tasks", "minimizations")

@@ -448,15 +448,20 @@ class Client:
                 raise WentBack(self._recovery.reason) from None
 
     def evaluate(
-        self, names: Sequence[str], minimization: str, evaluation: ms.Evaluation | None, end: str = ""
+        self,
+        names: Sequence[str],
+        minimization: str,
+        evaluation: ms.Evaluation | None,
+        end: str = "",
+        point: ms.AcceptedPoint | None = None,
     ) -> list[ms.Evaluated]:
         """Begins an evaluation, asks about it, or ends the minimization; the answers of the shards with variables.
 
-        Those of shard 0 and of the shards with a part of a variable, in order; at latest after some seconds. Raises
-        `WentBack` as `compute` does.
+        Those of shard 0 and of the shards with a part of a variable, in order; at latest after some seconds. `point` is
+        the last accepted one, for status and displays. Raises `WentBack` as `compute` does.
         """
         calls, recoveries = self._calls, self.recoveries
-        message = ms.Evaluate(calls.sender, minimization, evaluation, end, calls.timeline)
+        message = ms.Evaluate(calls.sender, minimization, evaluation, end, calls.timeline, point)
         shards = self.shards_of(names)
         try:
             answers = calls.results(calls.send(dict.fromkeys([*shards[1:], 0], message)), ms.Evaluated)

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from pswire.errors import ParamServerError
-from pswire.messages import Computed, Evaluated, Evaluation
+from pswire.messages import AcceptedPoint, Computed, Evaluated, Evaluation
 from pswire.specs.vectors import GRADIENT, MEASURES, VARIABLES, Copy, Drop, Fill, MaxAbs, Operation, Scale
 from psworker.client.client import Client
 from psworker.minimize.space import POINT, POINT_GRADIENT
@@ -78,7 +78,7 @@ class ShardSpace:
         self._number += 1
         evaluation = Evaluation(self._number, self._examples, self._portion)
         while True:
-            answers = self._client.evaluate(self._names, self._task, evaluation)
+            answers = self._client.evaluate(self._names, self._task, evaluation, point=self._point)
             first = answers[0]
             if first.stopped or self._stopping():
                 raise JobStopped(first.stopped or "this worker has failed")
@@ -100,9 +100,13 @@ class ShardSpace:
         self.saved = {**data, "buffer": self._buffer}
         self._client.compute([], [], self._task, self._term, json.dumps(self.saved))
 
+    @property
+    def _point(self) -> AcceptedPoint | None:
+        return None if self.saved is None else AcceptedPoint(**self.saved["progress"])
+
     def end(self, result: Mapping[str, Any]) -> None:
         """End the minimization at the variables' values, with a result for all workers; drop the vectors."""
-        self._client.evaluate(self._names, self._task, None, json.dumps(result))
+        self._client.evaluate(self._names, self._task, None, json.dumps(result), self._point)
         self.run([Drop()])
 
 

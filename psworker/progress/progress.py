@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pswire.messages import EventReport, QueueStatus
+from pswire.messages import EventReport, MinimizationStatus, QueueStatus
 from pswire.status.job_status import JobStatus, JobWorker
 
 #: Time constants, in seconds, of the moving averages of rates and of costs, which are of single batches.
@@ -74,6 +74,12 @@ class Progress:
         """The data queue that is read: of those that are not at their end the least advanced one; else the last one."""
         open_ones = [queue for queue in self.queues if queue.done != queue.spec.total]
         return min(open_ones, key=_fraction, default=self.queues[-1] if self.queues else None)
+
+    @property
+    def minimization(self) -> MinimizationStatus | None:
+        """The newest minimization, while it runs."""
+        newest = self.job.minimizations[-1:] if self.job is not None else ()
+        return next((one for one in newest if not one.end), None)
 
     @property
     def fraction(self) -> float | None:

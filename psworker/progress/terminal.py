@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TextIO
 
+from pswire.messages import MinimizationStatus
 from pswire.status.job_status import JobStatus
 from psworker import config
 from psworker.progress.progress import Progress
@@ -84,7 +85,7 @@ class StatusLine:
         self._hooks = ExitStack()
         self._visible = False
         self._at_start = True  # of a line: the program has ended its last one
-        self._shown: tuple[int, str] | None = None
+        self._shown: tuple[int, MinimizationStatus | None, str] | None = None
         self._write: Callable[[str], int] = terminal.write
         for stream in {id(one): one for one in (sys.stdout, self._terminal) if is_capable(one)}.values():
             self._hook(stream)
@@ -100,7 +101,7 @@ class StatusLine:
 
         Only if something has advanced: a program may be waiting for input in its debugger.
         """
-        now = job.step, job.problem
+        now = job.step, job.minimization, job.problem
         with self._lock, suppress(OSError, ValueError):  # closed
             if now != self._shown and self._at_start and self._is_in_foreground():
                 self._write(f"{_ERASE}{step_line(job, self.width)}")

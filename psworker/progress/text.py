@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from statistics import fmean
 
+from pswire.messages import MinimizationStatus
 from pswire.status.job_status import mean_staleness
 from psworker.progress.progress import Progress
 
@@ -16,8 +17,10 @@ def step_line(job: Progress, width: int | None = None) -> str:
 
     epoch 5 of 10 · step 4,000 of ~8,200 · 0:03 left · 1,290 steps/s · cost 0.4750 · staleness 0.9
 
-    At most `width` columns wide: what matters less is left out.
+    At most `width` columns wide: what matters less is left out. While a minimization runs, the line is about that.
     """
+    if job.minimization is not None:
+        return fit([*minimization_parts(job.minimization), (job.problem, 1)], width)
     missing = [worker.status.name for worker in job.workers if worker.status.state == "starting"]
     if missing and not job.step:
         line = f"waiting for {_listed(missing)} to join"
@@ -41,15 +44,36 @@ def step_line(job: Progress, width: int | None = None) -> str:
     return line if width is None or len(line) <= width else fit(parts, width)
 
 
+def minimization_parts(one: MinimizationStatus) -> list[tuple[str, int]]:
+    """A minimization at its last accepted point, and its present evaluation, as parts of a line for `fit`.
+
+    minimize-1 · iteration 12 · loss 0.2694 · gradient 6.9e-03 · step 1 · evaluation 14: 37/64 portions · 3 backups
+    """
+    point, evaluation = one.point, f"evaluation {one.evaluation:,}"
+    if point is not None:
+        parts = [
+            (f"iteration {point.iterations:,}", 2),
+            (f"loss {point.loss:.4g}", 0),
+            (f"gradient {point.gradient:.1e}", 3),
+            (f"step {point.step:.3g}" if point.iterations else "", 6),
+        ]
+    else:
+        parts = []
+    portions = f"{evaluation}: {one.counted:,}/{one.portions:,} portions" if one.portions else ""
+    backups = f"{one.backups:,} backup{'s' * (one.backups != 1)}" if one.backups else ""
+    return [(one.name, 4), *parts, (portions, 5), (backups, 7)]
+
+
 def summary_line(job: Progress, width: int | None = None) -> str:
     """The whole job in one line, when it is over: steps, seconds, steps per second, mean staleness, workers.
 
-    At most `width` columns wide.
+    Of a job without a step its last minimization, in place of steps. At most `width` columns wide.
     """
     seconds = max(0.0, job.advanced - job.began)
+    minimized = "" if job.steps else _minimized_text(job)
     return fit(
         [
-            (f"{job.steps:,} steps in {seconds:.1f} s", 0),
+            (minimized or f"{job.steps:,} steps in {seconds:.1f} s", 0),
             (f"{rate_text(job.steps / seconds)} steps/s" if seconds > 0 else "", 2),
             (staleness_text(job), 4),
             (_dropped_text(job), 3),
@@ -57,6 +81,14 @@ def summary_line(job: Progress, width: int | None = None) -> str:
         ],
         width,
     )
+
+
+def _minimized_text(job: Progress) -> str:
+    """How far the newest minimization came."""
+    newest = None if job.job is None else next(iter(job.job.minimizations[-1:]), None)
+    if newest is None or newest.point is None:
+        return ""
+    return f"{newest.name}: {newest.point.iterations:,} iterations, {newest.evaluation:,} evaluations"
 
 
 def fit(parts: Sequence[tuple[str, int]], width: int | None) -> str:

@@ -689,6 +689,7 @@ class Session:
             portion: examples in a portion, the same in all workers [a 64th of the source].
             collate: makes the columns of a batch of a list of examples, of a sequence.
             on_iteration: called in the chief with each accepted point: iterations, evaluations, loss, gradient, step.
+                These are also written for TensorBoard, by iteration, if the session has a `summary_dir`.
             name: the minimization's name. By default the first call in all workers is one, the second another.
 
         Raises:
@@ -712,6 +713,14 @@ class Session:
         self._replica.flush()
         self._client.report_deferred_idle()
         self._minimizations += 1
+        label = name or f"minimize-{self._minimizations}"
+
+        def report(point: Progress) -> None:
+            for what in ("loss", "gradient", "step"):
+                self.summary.scalar(f"{label}/{what}", getattr(point, what), point.iterations)
+            if on_iteration is not None:
+                on_iteration(point)
+
         minimization = Minimization(
             self._client,
             lambda: self._replica.pull([one.name for one in chosen]),
@@ -720,8 +729,8 @@ class Session:
             reading,
             portion or -(-len(reading) // PORTIONS),
             LBFGS() if method is None else method,
-            name or f"minimize-{self._minimizations}",
-            on_iteration,
+            label,
+            report,
         )
         return minimization.run()
 

@@ -1,5 +1,7 @@
 """`session.minimize`: minima against solvers of numpy, over workers and shards; reasons to stop; programs that fail."""
 
+import dataclasses
+import json
 import math
 import threading
 
@@ -11,6 +13,7 @@ from pswire.errors import ConfigurationError, DatasetError, OutOfOrder
 from psworker import ops
 from psworker.minimize.shard_space import ShardSpace
 from psworker.sessions import minimization
+from tests import event_files
 from tests.transports import EMBEDDED, GRPC, SHARED_OF_TWO, TransportCase, parameters
 
 SEED = 20261123
@@ -205,6 +208,31 @@ def test_a_loss_that_is_nan_at_the_start_ends_it_at_once():
         _, found = minimize(open_session, loss=lambda W: lambda batch: ops.sum(W) * math.nan)
     assert (found.iterations, found.evaluations) == (0, 1)
     assert found.reason.startswith("the loss at the start is nan")
+
+
+def test_the_status_and_the_summaries_have_the_points_that_the_program_gets(tmp_path):
+    seen, shown = [], []
+    with ps.collection():
+        W = ps.Variable(np.zeros((12, 2)), name="W")
+        with ps.session(summary_dir=tmp_path) as session:
+
+            def loss(batch):
+                (one,) = session._client._status().minimizations
+                shown.append(one.point)
+                return ridge(W)(batch)
+
+            found = session.minimize(loss, DATA, exactly, on_iteration=seen.append, name="fit")
+            (last,) = session._client._status().minimizations
+    asdict = dataclasses.asdict
+    points = [asdict(one) for one in seen]
+    assert asdict(last.point) == points[-1]
+    assert json.loads(last.end) == asdict(found)
+    assert shown[0] is None
+    assert {asdict(one)["iterations"]: asdict(one) for one in shown if one} == dict(enumerate(points[:-1]))
+    scalars = event_files.shown_scalars(tmp_path / "tensorboard" / "cluster")
+    for name in ("loss", "gradient", "step"):
+        expected = [(point["iterations"], pytest.approx(point[name], rel=1e-6)) for point in points]
+        assert scalars[f"fit/{name}"] == expected
 
 
 def test_a_second_minimization_goes_on_from_the_first_and_training_after_it_is_as_ever():

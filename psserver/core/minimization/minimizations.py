@@ -15,6 +15,7 @@ from psserver.core.state import MinimizationState
 from psserver.core.variables.array_tasks import StepResult
 from pswire.errors import InvalidMessage, TooLarge, Unavailable
 from pswire.messages import (
+    AcceptedPoint,
     ClaimPortion,
     CountedPortions,
     Evaluate,
@@ -40,7 +41,8 @@ _REPLACED = "another call of this worker has replaced this one"
 class Minimization:
     """A minimization: its present evaluation, and which portions of that are counted here.
 
-    `portions` are those of shard 0. `backups` and `backups_won` are of earlier evaluations. `end` is the result.
+    `portions` are those of shard 0. `backups` and `backups_won` are of earlier evaluations. `end` is the result,
+    `point` the last accepted point.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Minimization:
     backups: int = 0
     backups_won: int = 0
     end: str = ""
+    point: AcceptedPoint | None = None
 
     @property
     def number(self) -> int:
@@ -69,7 +72,7 @@ class Minimization:
             backups, won = backups + portions.backups, won + portions.backups_won
         every = 0 if self.evaluation is None else self.evaluation.portions
         return MinimizationStatus(
-            self.name, self.number, every, len(self.counted), out, claimed, backups, won, self.end
+            self.name, self.number, every, len(self.counted), out, claimed, backups, won, self.end, self.point
         )
 
     def state(self) -> MinimizationState:
@@ -77,7 +80,7 @@ class Minimization:
         status, portions = self.status(), None if self.portions is None else self.portions.state()
         counted = tuple(sorted(self.counted))
         counts = status.backups, status.backups_won
-        return MinimizationState(self.name, self.evaluation, counted, portions, *counts, end=self.end)
+        return MinimizationState(self.name, self.evaluation, counted, portions, *counts, self.end, self.point)
 
     @classmethod
     def restored(cls, state: MinimizationState) -> "Minimization":
@@ -86,7 +89,7 @@ class Minimization:
         if state.portions is not None and state.evaluation is not None:
             portions = Portions.restored(state.evaluation, state.portions, state.counted)
         counts = state.backups, state.backups_won
-        return cls(state.name, state.evaluation, set(state.counted), portions, *counts, end=state.end)
+        return cls(state.name, state.evaluation, set(state.counted), portions, *counts, state.end, state.point)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +172,7 @@ class Minimizations:
         worker, known, begun = message.sender.worker, self._all.get(message.name), False
         one = known or Minimization(message.name)
         if not one.end and (message.end or (message.evaluation and message.evaluation.number > one.number)):
-            self._all[message.name] = one
+            self._all[message.name], one.point = one, message.point
             if message.end:
                 self._end(one, message.end, result)
             elif message.evaluation is not None:

@@ -10,7 +10,7 @@ import { Header, SilentNotice } from "./views/header.js";
 import { Panel } from "./views/panel.js";
 import { PlacementCard } from "./views/placement.js";
 import { DistributionCard, HeatMapCard } from "./views/staleness.js";
-import { QueuesCard, StorageCard } from "./views/storage.js";
+import { MinimizationsCard, QueuesCard, StorageCard } from "./views/storage.js";
 import { TimelineCard } from "./views/timeline.js";
 import { PushesCard, WorkersCard } from "./views/workers.js";
 
@@ -19,7 +19,7 @@ const job = new Job();
 const header = new Header(byId("banner"), byId("figures"), () => update());
 const silent = new SilentNotice(byId("notices"));
 const findings = new Findings(byId("notices"));
-const cards = [CostCard, RateCard, HeatMapCard, DistributionCard, PlacementCard, WorkersCard, PushesCard, QueuesCard, StorageCard, TimelineCard];
+const cards = [CostCard, RateCard, HeatMapCard, DistributionCard, PlacementCard, WorkersCard, PushesCard, MinimizationsCard, QueuesCard, StorageCard, TimelineCard];
 const parts = cards.map((Part) => new Part(job));
 byId("parts").append(...parts.map((part) => part.node));
 const panel = new Panel(document.body, job);

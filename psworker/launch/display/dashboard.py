@@ -116,8 +116,8 @@ def _header(job: Progress, width: int, title: str) -> Text:
 
 
 def _bar_line(job: Progress, width: int, *, unicode: bool) -> Text:
-    """The bar with its percentage, if the end is known, and the line of `step_line`."""
-    if (fraction := job.fraction) is None or not job.step:
+    """The bar with its percentage, if the end of a data queue is known, and the line of `step_line`."""
+    if (fraction := job.fraction) is None or not job.step or job.minimization is not None:
         return Text(step_line(job, width))
     done, left = bar(fraction, min(_MOST_BAR, width // 4), unicode=unicode)
     percentage = f" {int(100 * fraction)} % · "

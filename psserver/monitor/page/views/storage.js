@@ -1,8 +1,8 @@
-/** Epochs and blocks of the data queues; checkpoints, journal and timeline of the shards. */
+/** Epochs and blocks of the data queues; minimizations; checkpoints, journal and timeline of the shards. */
 
 import { bytes, count, duration, number } from "../data/format.js";
 import { Card } from "./card.js";
-import { element, setAttribute, setText } from "../dom.js";
+import { element, setAttribute, setHidden, setText } from "../dom.js";
 import { numberColumn, Table, textColumn } from "./table.js";
 
 /** Positions of all epochs up to the end of a queue; 0: it has no end. */
@@ -45,6 +45,31 @@ export class QueuesCard extends Card {
 
   update() {
     this._table.update(this._job.latest.queues, ({ name }) => name);
+  }
+}
+
+export class MinimizationsCard extends Card {
+  constructor(job) {
+    super("Minimizations", "full");
+    this._job = job;
+    const columns = [
+      textColumn("Minimization", ({ name, over }) => (over ? `${name} (over)` : name), "name"),
+      numberColumn("Iteration", ({ point }) => count(point?.iterations)),
+      numberColumn("Loss", ({ point }) => number(point?.loss, 6)),
+      numberColumn("Gradient", ({ point }) => number(point?.gradient)),
+      numberColumn("Step", ({ point }) => number(point?.step)),
+      numberColumn("Evaluation", ({ evaluation }) => count(evaluation)),
+      numberColumn("Portions", ({ over, counted, portions }) => (over ? "–" : `${count(counted)} of ${count(portions)}`)),
+      numberColumn("Backups", ({ backups, backups_won: won }) => (backups ? `${count(backups)}, ${count(won)} first` : "0")),
+    ];
+    this._table = new Table("Minimizations", columns);
+    this.body.append(this._table.node);
+  }
+
+  update() {
+    const all = this._job.latest.minimizations;
+    setHidden(this.node, all.length === 0);
+    this._table.update(all, ({ name }) => name);
   }
 }
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from psserver.cli.status import tables, to_json
-from pswire.messages import MinimizationStatus, StatusReport, VariableStatus
+from pswire.messages import AcceptedPoint, MinimizationStatus, StatusReport, VariableStatus
 from pswire.optimizers import Adam, Momentum
 from pswire.specs.schedules import CosineDecay, WarmUp
 from pswire.status.job_status import ShardAnswer, merge_reports
@@ -52,9 +52,11 @@ def test_a_minimization_is_shown_with_its_evaluation_and_how_many_portions_of_th
     running = MinimizationStatus("minimize-2", 57, 1200, 900, 12, 40, 5, 3)
     answer = ShardAnswer("a:1", StatusReport(0, 1, 0, 0, minimizations=(replace(running, end="{}"),)))
     counts = ["57", "900 of 1,200", "12", "40", "5", "3"]
-    assert row(shown(answer), "minimize-2") == ["minimize-2", "over", *counts]
+    assert row(shown(answer), "minimize-2") == ["minimize-2", "over", *"––––", *counts]
+    running = replace(running, point=AcceptedPoint(1012, 1056, 0.26939, 0.0069, 0.5))
     answer = replace(answer, report=replace(answer.report, minimizations=(running,)))
-    assert row(shown(answer), "minimize-2") == ["minimize-2", "running", *counts]
+    point = ["1,012", "0.26939", "6.9e-03", "0.5"]
+    assert row(shown(answer), "minimize-2") == ["minimize-2", "running", *point, *counts]
     assert to_json(merge_reports([answer]), 1.5)["minimizations"] == [asdict(running)]
 
 

@@ -1,5 +1,7 @@
 """Minimizations of a shard: limits, memory, memory of the sum, and states that go on after a restart."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -82,6 +84,25 @@ def test_a_sum_needs_memory_and_a_plain_variable_of_floating_point():
     small.answer(take())
     small.answer(claim(0))
     small.refuse(gradients((0,), W=np.ones(4)), TooLarge, "needs 32 bytes more")
+
+
+def test_the_status_has_the_point_that_came_with_the_last_evaluation_or_the_end_also_after_a_restart():
+    job, point = ShardDriver(workers="a"), ms.AcceptedPoint(1, 3, 0.5, 1e-3, 0.25)
+
+    def shown(shard):
+        (reply,) = shard.step(9, ms.Status(), 0.0).replies
+        return [one.point for one in reply.answer.minimizations]
+
+    job.step(evaluate(1), 1)
+    assert shown(job.shard) == [None], "none is accepted before the first evaluation is complete"
+    job.step(replace(evaluate(2), point=point), 2)
+    job.step(replace(evaluate(2), point=replace(point, loss=0.1)), 3)
+    assert shown(job.shard) == [point], "a repeated call begins nothing"
+    new = Shard()
+    restored(job.shard, new, job.now)
+    assert shown(new) == [point]
+    job.step(ms.Evaluate(A, "fit", end="{}", point=replace(point, iterations=2)), 4)
+    assert shown(job.shard) == [replace(point, iterations=2)]
 
 
 def test_a_job_has_a_limit_of_minimizations_and_keeps_only_the_result_of_those_that_are_over(monkeypatch):

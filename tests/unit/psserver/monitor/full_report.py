@@ -13,6 +13,7 @@ from pswire.tensors.values import TensorSpec
 WORKER = ms.WorkerStatus("w0", 1, 0, "live", 8, 2, 12, 0.5, 1, 9.0, dropped=3, cost=0.75, waited=1.5)
 VARIABLE = ms.VariableStatus(TensorSpec("W", (2, 3), "float32"), 9, 8, None, nbytes=48, bytes_in=96, bytes_out=120)
 QUEUE = ms.QueueStatus(ms.QueueSpec("train", size=10, block=10, epochs=5), 2, 15, 1)
+MINIMIZATION = ms.MinimizationStatus("fit", 14, 64, 37, 2, 5, 3, 1, "", ms.AcceptedPoint(12, 13, 0.25, 0.5, 1.0))
 REPORT = ms.StatusReport(
     1,
     2,
@@ -26,6 +27,7 @@ REPORT = ms.StatusReport(
     storage=ms.StorageStatus("run", 7, 30.0, journal=True, journal_bytes=99, lost_pushes=4, problem="disk full"),
     queues=(QUEUE,),
     totals=ms.Totals(1, 3, 1, 1),
+    minimizations=(MINIMIZATION,),
 )
 
 

@@ -98,6 +98,17 @@ def test_labels_of_workers_variables_and_queues_are_bounded_and_those_of_live_wo
     assert labelled["epoch"] == [f"q{n}" for n in range(100 - MAX_QUEUES, 100)]
 
 
+def test_a_minimization_has_metrics_of_its_last_accepted_point_when_there_is_one():
+    def found(report):
+        every = samples(shard(report))
+        return {name[0].removeprefix("minimization_"): value for name, value in every.items() if name[1:] == ("fit",)}
+
+    counts = {"evaluations_total": 14, "backups_total": 3, "backups_won_total": 1}
+    point = {"iterations": 12, "loss": 0.25, "gradient": 0.5, "step": 1}
+    assert found(REPORT) == counts | point
+    assert found(replace(REPORT, minimizations=(replace(REPORT.minimizations[0], point=None),))) == counts
+
+
 def test_names_with_quotes_and_newlines_stay_one_label():
     name = 'w"0\\\n} 1'
     assert samples(shard(replace(REPORT, workers=(replace(WORKER, name=name),))))["worker_steps_total", name] == 8

@@ -1,13 +1,14 @@
 """Samples: rates and means of the time between two statuses."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
 
 from psserver.monitor.json_text import encode_in_parts
 from psserver.monitor.samples import MAX_CELLS, WINDOW, Known, make_sample, with_reports
-from pswire.messages import Totals, Traffic
+from pswire.messages import AcceptedPoint, MinimizationStatus, Totals, Traffic
 from tests.unit.psserver.monitor.reports import job, report, variable, worker
 
 
@@ -175,3 +176,16 @@ def test_the_matrix_goes_on_when_a_variable_is_registered_or_leaves_the_list():
     after = status(["new", "b"], {"new": (5, 5), "b": (12, 50)})
     _, sample = samples(before, after)
     assert sample["matrix"] == {"workers": ["w0"], "variables": ["new", "b"], "cells": [[1.0, 5.0]]}
+
+
+def test_a_sample_has_the_last_accepted_point_of_each_minimization_without_numbers_that_json_does_not_have():
+    point = AcceptedPoint(3, 5, 0.25, math.inf, 1.0)
+    one = MinimizationStatus("fit", 6, 64, 37, 2, 5, 3, 1, "", point)
+    over = replace(one, name="before", end="{}", point=None)
+    (found,) = samples(job(replace(report(1), minimizations=(over, one))))
+    counts = {"evaluation": 6, "portions": 64, "counted": 37, "backups": 3, "backups_won": 1}
+    at = {"iterations": 3, "evaluations": 5, "loss": 0.25, "gradient": None, "step": 1.0}
+    assert found["minimizations"] == [
+        {"name": "before", "over": True, **counts, "point": None},
+        {"name": "fit", "over": False, **counts, "point": at},
+    ]

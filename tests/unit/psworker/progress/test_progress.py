@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 from rich.console import Console
 
-from pswire.messages import QueueSpec, QueueStatus, StatusReport, WorkerStatus
+from pswire.messages import AcceptedPoint, MinimizationStatus, QueueSpec, QueueStatus, StatusReport, WorkerStatus
 from pswire.status.job_status import JobWorker, ShardAnswer, merge_reports
 from psworker.launch.display.choice import make_display
 from psworker.launch.display.dashboard import table
@@ -291,6 +291,30 @@ def test_a_line_leaves_out_what_matters_less_in_a_narrow_terminal_and_never_the_
     assert step_line(waiting, 61) == "waiting for worker-0, worker-1, worker-2 and 9 others to join"
     assert step_line(waiting, 60) == "waiting for 12 workers to join"
     assert summary_line(TRAINING, 60) == "4,000 steps in 2.5 s · 1,600 steps/s · staleness 0.9"
+
+
+def test_a_running_minimization_has_the_line_with_its_last_accepted_point_and_what_matters_less_is_left_out():
+    one = MinimizationStatus("minimize-1", 14, 64, 37, backups=3, point=AcceptedPoint(12, 13, 0.26941, 0.0069, 1.0))
+
+    def line(status, width=None, before=TRAINING):
+        return step_line(replace(before, job=replace(job(50), minimizations=(status,))), width)
+
+    point = "minimize-1 · iteration 12 · loss 0.2694 · gradient 6.9e-03"
+    whole = f"{point} · step 1 · evaluation 14: 37/64 portions · 3 backups"
+    assert line(one) == whole
+    assert line(one, 100) == whole.removesuffix(" · 3 backups")
+    assert line(one, 61) == point
+    assert line(one, 40) == "iteration 12 · loss 0.2694"
+    assert line(replace(one, point=None, backups=0), 80) == "minimize-1 · evaluation 14: 37/64 portions"
+    assert line(replace(one, backups=1, evaluation=1014)).endswith(" · evaluation 1,014: 37/64 portions · 1 backup")
+    at_start = replace(one, point=AcceptedPoint(0, 1, 2.3026, 0.5))
+    assert line(at_start, 58) == "minimize-1 · iteration 0 · loss 2.303 · gradient 5.0e-01"
+    assert line(at_start).startswith("minimize-1 · iteration 0 · loss 2.303 · gradient 5.0e-01 · evaluation 14: ")
+    over = replace(one, end="{}")
+    assert line(over) == step_line(TRAINING)
+    view = replace(followed((1.0, 0)), job=replace(job(0), minimizations=(over,)))
+    assert summary_line(view) == "minimize-1: 12 iterations, 14 evaluations · 0 workers"
+    assert summary_line(replace(TRAINING, job=view.job)) == summary_line(TRAINING), "its steps"
 
 
 def test_a_time_is_short():
