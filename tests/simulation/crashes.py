@@ -665,6 +665,7 @@ def _simulated(job):
         Event=lambda: Event(simulation),
         Condition=lambda lock: Waitable(simulation),
         Lock=nullcontext,
+        RLock=nullcontext,
         Thread=thread,
         TIMEOUT_MAX=no_timeout,
     )
