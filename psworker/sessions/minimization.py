@@ -29,8 +29,9 @@ from psworker.model.base_variable import BaseVariable
 
 logger = logging.getLogger(__name__)
 
-#: Portions of a data set, unless the program says otherwise: the work of one is lost when its worker is late.
-PORTIONS = 64
+#: Portions of a data set, and the least examples of one, unless the program says otherwise: the work of one is lost
+#: when its worker is late, and each takes two messages.
+PORTIONS, LEAST_PORTION = 64, 32
 
 #: Seconds after which a worker pushes what it has claimed, also if it has more to compute: others wait for that if it
 #: becomes slow.

@@ -46,7 +46,7 @@ from psworker.progress.terminal import ProgressDisplay
 from psworker.sessions.best_model import save_best
 from psworker.sessions.block_batches import Reading
 from psworker.sessions.data_loop import DataLoop, batches_per_block
-from psworker.sessions.minimization import PORTIONS, Minimization
+from psworker.sessions.minimization import LEAST_PORTION, PORTIONS, Minimization
 from psworker.sessions.replica import Replica, Step, Target
 from psworker.sessions.strategies.downpour import Downpour
 from psworker.sessions.strategies.local_steps import OUTER, LocalSteps
@@ -686,7 +686,7 @@ class Session:
             source: the examples, the same in every worker: a dataset, columns by name, or a sequence; no iterable.
             method: `ps.LBFGS`, `ps.OWLQN` or `ps.ConjugateGradient` with limits [LBFGS()].
             variables: those to minimize over; no tables [all trainable ones].
-            portion: examples in a portion, the same in all workers [a 64th of the source].
+            portion: examples in a portion, the same in all workers [a 64th of the source, and 32 or more].
             collate: makes the columns of a batch of a list of examples, of a sequence.
             on_iteration: called in the chief with each accepted point: iterations, evaluations, loss, gradient, step.
                 These are also written for TensorBoard, by iteration, if the session has a `summary_dir`.
@@ -727,7 +727,7 @@ class Session:
             chosen,
             loss,
             reading,
-            portion or -(-len(reading) // PORTIONS),
+            portion or max(-(-len(reading) // PORTIONS), LEAST_PORTION),
             LBFGS() if method is None else method,
             label,
             report,

@@ -110,7 +110,7 @@ def ends_by_itself(block):
     """
     ours = re.compile(r"(psworker(?! ray)|psserver|python examples/\S+)\b")
     lines = map(shlex.join, commands(block))
-    return not re.search(r"\bHOST\b|[|&>$]", block.text) and all(map(ours.match, lines))
+    return not re.search(r"\bHOST\b|\b10\.0\.0\.|[|&>$]", block.text) and all(map(ours.match, lines))
 
 
 def run(words, folder, servers):
