@@ -288,6 +288,27 @@ def test_stopping_the_job_ends_it_in_all_workers_at_the_last_point():
         assert found.loss == pytest.approx(loss_at(W.value), rel=1e-12)
 
 
+def test_a_batch_of_a_queue_stays_the_same_for_a_whole_line_search():
+    """Each batch is looked at several times, and is made once; its loss is lower after its steps than before."""
+    made = []
+
+    def batches():
+        for start in range(0, 200, 50):
+            made.append(start)
+            yield ps.Batch({"x": X[start : start + 50], "y": TARGETS[start : start + 50]})
+
+    with ps.collection(), EMBEDDED.sessions() as open_session:
+        W = ps.Variable(np.zeros((12, 2)), name="W")
+        with open_session("w0") as session, ps.data.Queue(batches(), capacity=2) as queue:
+            for batch in queue:
+                before = ridge(W)(batch).item()
+                found = session.minimize(ridge(W), batch, ps.LBFGS(iterations=2, decrease=0.0))
+                assert found.evaluations >= 3
+                assert found.loss == pytest.approx(ridge(W)(batch).item(), rel=1e-12)
+                assert found.loss < before
+    assert made == [0, 50, 100, 150]
+
+
 class Killed(Exception):
     """Of a program in the middle of a minimization."""
 
