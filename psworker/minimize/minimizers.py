@@ -47,7 +47,7 @@ class LBFGS(Minimizer):
 
         result = session.minimize(loss, dataset, ps.LBFGS(memory=10))
 
-    The shards hold 2 `memory` + 7 vectors of the model's shape meanwhile. Source: D. Liu, J. Nocedal, "On the Limited
+    The shards hold 2 `memory` + 8 vectors of the model's shape meanwhile. Source: D. Liu, J. Nocedal, "On the Limited
     Memory BFGS Method for Large Scale Optimization", Mathematical Programming 45, 1989; with the formulas of
     J. Nocedal, S. J. Wright, "Numerical Optimization", 2nd edition, 2006, algorithm 7.4; conditions 3.7 for steps.
     """

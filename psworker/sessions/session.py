@@ -671,7 +671,7 @@ class Session:
         """Minimizes the mean loss over all examples: batch optimization with a line search, by all workers together.
 
             def loss(batch):
-                return ops.softmax_cross_entropy(model(batch.image), batch.label).mean() + 1e-4 * (W * W).sum()
+                return ops.softmax_cross_entropy(model(batch.image), batch.label) + 1e-4 * ops.sum(W * W)
 
             result = session.minimize(loss, dataset, ps.LBFGS())
 

@@ -183,6 +183,33 @@ def test_two_workers_fit_a_csv_file_as_well_as_least_squares(commands):
     assert costs[-1] == pytest.approx(277, abs=10)
 
 
+def test_two_workers_and_two_shards_find_the_minimum_that_one_process_finds_by_batch_optimization(commands):
+    options = "--examples", "2000", "--l2", "0.1", "--gradient", "1e-4"
+    out, _ = local(commands, "softmax_lbfgs.py", *options, flags=("--shards", "2", "--progress", "off"))
+    found = [
+        search(r"loss ([0-9.]+), test accuracy ([0-9.]+)$", lines)
+        for lines in (out, alone(commands, "softmax_lbfgs.py", *options))
+    ]
+    (loss, accuracy), (expected, _) = [map(float, one) for [one] in found]
+    assert loss == pytest.approx(expected, rel=1e-7)
+    assert 0.8 < accuracy < 0.9
+    assert search(r"(\d+) evaluations, no element of the gradient is above 0.0001$", out)
+
+
+def test_three_methods_are_compared_over_time_in_a_table_and_a_picture(commands, tmp_path):
+    options = "--seconds", "2", "--workers", "2", "--examples", "2000", "--hidden", "16", "--accuracy", "0.6"
+    lines = alone(commands, "downpour_or_sandblaster.py", *options, "--plot", str(tmp_path / "plot.png"))
+    rows = search(r"^(SGD|Downpour|Sandblaster).* +([12]) +(\d+) +([0-9.]+) +([0-9.]+) +([0-9.]+)$", lines)
+    assert [row[:2] for row in rows] == [("SGD", "1"), ("Downpour", "2"), ("Sandblaster", "2")]
+    for _, _, moments, cost, accuracy, seconds in rows:
+        assert int(moments) > 2
+        assert float(cost) < 1.5, "of 2.3 at the start"
+        assert float(accuracy) > 0.6
+        assert float(seconds) < 30
+    with Image.open(tmp_path / "plot.png") as picture:
+        assert picture.size == (1300, 400)
+
+
 def test_two_workers_predict_votes_far_better_than_the_means_do_and_senators_are_near_those_who_vote_alike(commands):
     flags = "--shards", "2", "--threads", "1", "--progress", "off"
     out, _ = local(commands, "recommender.py", "--epochs", "4", flags=flags)

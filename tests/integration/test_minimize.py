@@ -30,6 +30,7 @@ def loss_at(weights):
 
 
 SMALLEST = loss_at(SOLUTION)
+LONG = {"gradient": 1e-12, "decrease": 0.0, "iterations": 12}
 exactly = ps.LBFGS(gradient=1e-10, decrease=0.0)
 
 
@@ -233,6 +234,28 @@ def test_the_status_and_the_summaries_have_the_points_that_the_program_gets(tmp_
     for name in ("loss", "gradient", "step"):
         expected = [(point["iterations"], pytest.approx(point[name], rel=1e-6)) for point in points]
         assert scalars[f"fit/{name}"] == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "vectors"),
+    [(ps.LBFGS(memory=2, **LONG), 12), (ps.OWLQN(memory=2, l1=0.01, **LONG), 14), (ps.ConjugateGradient(**LONG), 7)],
+    ids=["L-BFGS", "OWL-QN", "CG"],
+)
+def test_the_shards_hold_as_many_vectors_as_the_pages_say(method, vectors):
+    most = [0]
+
+    def quartic(W):
+        def loss(batch):
+            most.append(session._client._status().nbytes)
+            return ridge(W)(batch) + ops.sum(ops.square(ops.square(W)))
+
+        return loss
+
+    with ps.collection():
+        W = ps.Variable(np.zeros((12, 2)), name="W")
+        with ps.session() as session:
+            session.minimize(quartic(W), DATA, method)
+    assert max(most) == (1 + vectors) * W.value.nbytes
 
 
 def test_a_second_minimization_goes_on_from_the_first_and_training_after_it_is_as_ever():
