@@ -130,7 +130,7 @@ class TakePortion:
 
     Attributes:
         evaluation: the number of the evaluation of which `holding` are portions; 0: none.
-        holding: portions that the worker has taken and not claimed, at most a few.
+        holding: portions that the worker has taken and not claimed; it gets no third one while it has two.
         withdrawn: claimed portions whose sum a shard has dropped, so that the worker has discarded it.
         timeline: as in `Take`.
     """

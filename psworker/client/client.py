@@ -496,10 +496,11 @@ class Client:
             self._recover(recoveries, error, "what it has computed of a portion is discarded")
             return False
 
-    def push_sum(self, gradients: Mapping[str, Array], portions: ms.CountedPortions) -> str:
+    def push_sum(self, gradients: Mapping[str, Array], portions: ms.CountedPortions, recoveries: int) -> str:
         """Adds gradients to the sum of an evaluation, on each shard once, on shard 0 at last; why not, "" if all have.
 
         A shard that drops it keeps shard 0 from counting its portions. One that has counted all of them adds nothing.
+        Nothing is pushed if the shards went back since the gradients were computed, as of so many `recoveries`.
         """
         parts: dict[int, list[ms.Assignment]] = {shard: [] for shard in self.shards_of(list(gradients))}
         for name, gradient in gradients.items():
@@ -508,7 +509,8 @@ class Client:
             for partition, array in zip(variable.partitions, variable.split(gradient), strict=True):
                 parts[partition.shard].append(ms.Assignment(name, array))
         with self._changing:
-            recoveries = self.recoveries
+            if self.recoveries != recoveries:
+                return self._recovery.reason
             try:
                 return self._push_sum(parts, portions)
             except StateLost as error:

@@ -1,12 +1,13 @@
 """A worker's part of a minimization: it computes loss and gradient of portions of the data, until it is over.
 
-In the chief a coordinator runs beside it (`psworker.minimize.coordinator`). One more thread takes the next portion, and
-reads its data, while one is computed; all else is done in the thread of the program.
+In the chief a coordinator runs beside it (`psworker.minimize.coordinator`). One more thread takes the next portion and
+reads its data while one is computed, and pushes the gradients of those before when others wait for them; all else is
+done in the thread of the program.
 """
 
 import json
 import logging
-import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -14,8 +15,7 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from pswire.messages import CountedPortions, Portion, PortionTaken
-from pswire.tensors.values import Array, IndexedSlices
+from pswire.messages import Portion, PortionTaken
 from psworker.autodiff import Tensor, gradients
 from psworker.client.client import Client
 from psworker.data.batch import Batch
@@ -26,6 +26,7 @@ from psworker.minimize.descent import Progress
 from psworker.minimize.minimizers import Minimizer, Minimum
 from psworker.minimize.shard_space import ShardSpace
 from psworker.model.base_variable import BaseVariable
+from psworker.sessions.claimed_portions import ClaimedPortions
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +34,9 @@ logger = logging.getLogger(__name__)
 #: when its worker is late, and each takes two messages.
 PORTIONS, LEAST_PORTION = 64, 32
 
-#: Seconds after which a worker pushes what it has claimed, also if it has more to compute: others wait for that if it
-#: becomes slow.
-PUSH_SECONDS = 0.25
+#: Requests for portions that are made ahead: one for the next portion, and one by which this worker is told, while it
+#: computes, to push what it has claimed or to stop.
+AHEAD = 2
 
 #: Seconds to wait for the coordinator when this worker has failed.
 STOP_SECONDS = 5.0
@@ -76,9 +77,9 @@ class Minimization:
         self._coordinator: Coordinator | None = None
         self._batches = PortionBatches(source)
         self._thread = ThreadPoolExecutor(1, "psworker-portions")
-        self._sum = GradientSum(self._variables)
-        self._evaluation, self._recoveries = 0, -1
-        self._withdrawn: tuple[int, ...] = ()
+        self._claimed = ClaimedPortions(client, name, self._variables)
+        self._taken = 0  # the evaluation of the last answer
+        self._holding: dict[tuple[int, int], None] = {}  # evaluation and number of portions to compute
         self._waits_for = ""
 
     def run(self) -> Minimum:
@@ -94,6 +95,7 @@ class Minimization:
                 self._coordinator.join(STOP_SECONDS)
             raise
         finally:
+            self._holding.clear()
             self._thread.shutdown(wait=False, cancel_futures=True)
         self._pull()
         self._tell()
@@ -101,34 +103,47 @@ class Minimization:
 
     def _work(self) -> str:
         """The result, as text."""
-        next_one = self._take(())
+        coming = deque([self._take()])
         while True:
             self._coordinate()
-            taken, batch = next_one.result()
+            taken, batch = coming.popleft().result()
             self._tell()
             if taken.end:
                 return taken.end
-            self._begin(taken.evaluation)
-            if taken.push:
-                self._push()
+            if self._claimed.begin(taken.evaluation) and taken.evaluation:
+                self._pull()
+            while len(coming) < AHEAD:
+                coming.append(self._take())
             portion = taken.portion
             if portion is None or batch is None:
                 self._note_waiting(taken)
-                next_one = self._take(())
-                continue
-            next_one = self._take((portion.number,))
-            self._compute(portion, batch)
+            elif (taken.evaluation, portion.number) in self._holding:  # it was not told to stop it
+                self._compute(portion, batch)
+                self._holding.pop((taken.evaluation, portion.number), None)
 
-    def _take(self, holding: tuple[int, ...]) -> "Future[tuple[PortionTaken, Batch | None]]":
-        """Ask for a portion, and read its data, in the other thread."""
-        withdrawn, self._withdrawn = self._withdrawn, ()
-        return self._thread.submit(self._fetch, self._evaluation, holding, withdrawn)
+    def _take(self) -> "Future[tuple[PortionTaken, Batch | None]]":
+        """Ask for a portion, and read its data, in the other thread, after those that were asked for before."""
+        return self._thread.submit(self._fetch)
 
-    def _fetch(
-        self, evaluation: int, holding: tuple[int, ...], withdrawn: tuple[int, ...]
-    ) -> tuple[PortionTaken, Batch | None]:
-        taken = self._client.take_portion(self._name, evaluation, holding, withdrawn)
-        return taken, None if taken.portion is None else self._batches.read(taken.portion)
+    def _fetch(self) -> tuple[PortionTaken, Batch | None]:
+        while True:
+            taken = self._ask()
+            if taken.portion is not None:
+                return taken, self._batches.read(taken.portion)
+            if taken.push or taken.end or taken.stopped or not self._holding:
+                return taken, None
+
+    def _ask(self) -> PortionTaken:
+        holding = [number for _, number in list(self._holding)]
+        taken = self._client.take_portion(self._name, self._taken, holding, self._claimed.withdrawn(self._taken))
+        for number in holding if taken.evaluation != self._taken else taken.stop:
+            self._holding.pop((self._taken, number), None)
+        self._taken = taken.evaluation
+        if taken.push:  # at once: others wait for it, and the portion in hand may take long
+            self._claimed.push(taken.evaluation)
+        if taken.portion is not None:
+            self._holding[taken.evaluation, taken.portion.number] = None
+        return taken
 
     def _coordinate(self) -> None:
         """Have a coordinator while this worker is chief."""
@@ -138,44 +153,13 @@ class Minimization:
             self._coordinator = Coordinator(self._minimizer, self._space, self._accepted.put)
             self._coordinator.start()
 
-    def _begin(self, evaluation: int) -> None:
-        """Discard what belongs to another evaluation, and take the values of this one."""
-        at = evaluation, self._client.recoveries
-        if at != (self._evaluation, self._recoveries):
-            self._evaluation, self._recoveries = at
-            self._sum.clear()
-            if evaluation:
-                self._pull()
-
     def _compute(self, portion: Portion, batch: Batch) -> None:
         loss = self._loss(batch)
-        found = gradients(loss, self._variables)
-        if self._client.recoveries != self._recoveries:
-            return
-        if not self._client.claim_portion(self._name, self._evaluation, portion.number, loss.item() * len(batch)):
-            return
-        if portion.alone:
-            alone = GradientSum(self._variables)
-            alone.add(portion.number, found, len(batch))
-            self._push_sum(alone)
-            return
-        self._sum.add(portion.number, found, len(batch))
-        if time.monotonic() - self._sum.since >= PUSH_SECONDS:
-            self._push()
-
-    def _push(self) -> None:
-        if self._sum.numbers:
-            self._push_sum(self._sum)
-            self._sum.clear()
-
-    def _push_sum(self, total: "GradientSum") -> None:
-        portions = CountedPortions(self._name, self._evaluation, tuple(total.numbers))
-        reason = self._client.push_sum(total.arrays(), portions)
-        if reason:
-            logger.info("a sum of gradients is discarded: %s", reason)
-            self._withdrawn += portions.numbers
+        self._claimed.add(portion, loss.item(), gradients(loss, self._variables), len(batch))
 
     def _note_waiting(self, taken: PortionTaken) -> None:
+        if self._holding:
+            return
         if taken.waiting_for and taken.waiting_for != self._waits_for:
             logger.info("%s waits for %s", self._name, taken.waiting_for)
         self._waits_for = taken.waiting_for
@@ -206,39 +190,3 @@ class PortionBatches:
         if at not in self._kept:
             self._kept[at] = source.take(np.arange(*at))
         return self._kept[at]
-
-
-class GradientSum:
-    """The sum of the gradients of claimed portions, in float64; `since` the first one was added (monotonic)."""
-
-    def __init__(self, variables: Sequence[BaseVariable]) -> None:
-        self._variables = variables
-        self._totals = [np.zeros(variable.shape) for variable in variables]
-        self.numbers: list[int] = []
-        self.since = 0.0
-
-    def clear(self) -> None:
-        """Begin again."""
-        if self.numbers:
-            self.numbers = []
-            for total in self._totals:
-                total[...] = 0.0
-
-    @np.errstate(all="ignore")
-    def add(self, number: int, found: Sequence[Array | IndexedSlices | None], examples: int) -> None:
-        """Add the mean gradients of a portion with so many examples; None is 0."""
-        if not self.numbers:
-            self.since = time.monotonic()
-        self.numbers.append(number)
-        for total, gradient in zip(self._totals, found, strict=True):
-            if isinstance(gradient, IndexedSlices):
-                rows = gradient.summed()
-                total[rows.indices] += rows.values.astype(np.float64) * examples
-            elif gradient is not None:
-                total += np.asarray(gradient, np.float64) * examples
-
-    @np.errstate(all="ignore")
-    def arrays(self) -> dict[str, Array]:
-        """By variable, in its dtype."""
-        pairs = zip(self._variables, self._totals, strict=True)
-        return {variable.name: total.astype(variable.dtype) for variable, total in pairs}

@@ -12,7 +12,7 @@ import psworker as ps
 from pswire.errors import ConfigurationError, DatasetError, OutOfOrder
 from psworker import ops
 from psworker.minimize.shard_space import ShardSpace
-from psworker.sessions import minimization
+from psworker.sessions import claimed_portions
 from tests import event_files
 from tests.transports import EMBEDDED, GRPC, SHARED_OF_TWO, TransportCase, parameters
 
@@ -94,7 +94,7 @@ def test_the_minimum_is_that_of_the_linear_system(open_session, method):
 
 @pytest.mark.slow
 def test_one_worker_has_the_same_bits_whatever_the_number_of_shards(monkeypatch):
-    monkeypatch.setattr(minimization, "PUSH_SECONDS", math.inf)  # a push an evaluation, however busy the machine is
+    monkeypatch.setattr(claimed_portions, "PUSH_SECONDS", math.inf)  # a push an evaluation, however busy the machine is
     found = []
     for case in (EMBEDDED, GRPC, SHARED_OF_TWO, THREE):
         with case.sessions() as open_session:

@@ -16,6 +16,9 @@ from pswire.messages import Evaluation, Portion
 #: In place of a worker: portions that are left, and are no one's.
 NOBODY = ""
 
+#: Portions that a worker has in hand at most: one to compute, and the next.
+MOST_HELD = 2
+
 
 class Portions:
     """Hands out the portions of an evaluation.
@@ -83,7 +86,7 @@ class Portions:
     # --- handing out ----------------------------------------------------------------------------------------------
 
     def take(self, worker: str, holding: Collection[int]) -> Portion | None:
-        """A portion for a worker that says what it has in hand; None: there is none for it now.
+        """A portion for a worker that says what it has in hand; None: there is none for it now, or it has enough.
 
         One that it was given and does not name is given again: the answer was lost. A worker with nothing in hand and
         nothing to push gets a backup when no portion is left: the one that is out for longest, with one other worker.
@@ -91,6 +94,8 @@ class Portions:
         held = self._held.get(worker, {})
         if lost := [number for number in held if number not in holding]:
             return self._portion(min(lost))
+        if len(held) >= MOST_HELD:
+            return None
         if (new := self._next(worker)) is not None:
             self._out[new], self._single[new] = [worker], None
         elif not (held or worker in self._claimed) and (new := self._backup(worker)) is not None:

@@ -183,7 +183,8 @@ def test_work_is_taken_from_the_worker_with_most_of_it_left_from_its_end():
     assert job.answer(take(A, **ask)).portion.number == 0
     assert job.answer(take(B, **ask)).portion.number == 1
     assert job.answer(take(A, (0,), **ask)).portion.number == 5
-    assert job.answer(take(A, (0, 5), **ask)).portion.number == 3
+    job.answer(ms.ClaimPortion(A, "fit", 2, 0, 1.0))
+    assert job.answer(take(A, (5,), **ask)).portion.number == 3
     assert job.answer(take(B, (1,), **ask)).portion.number == 2
     job.step(evaluate(3, examples=5), 3)
     assert job.answer(take(c, evaluation=3)).portion.number == 0, "another data set: nobody has had anything of it"
