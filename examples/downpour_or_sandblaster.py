@@ -34,7 +34,7 @@ parser.add_argument("--examples", type=int, default=55_000, help="the first ones
 parser.add_argument("--batch-size", type=int, default=100, help="of SGD and Downpour SGD")
 parser.add_argument("--learning-rate", type=float, default=0.2, help="of SGD")
 parser.add_argument("--adagrad-rate", type=float, default=0.05, help="of Downpour SGD")
-parser.add_argument("--accuracy", type=float, default=0.91, help="of the test set; the time until then is compared")
+parser.add_argument("--accuracy", type=float, default=0.9, help="of the test set; the time until then is compared")
 parser.add_argument("--plot", metavar="PNG", help="draw a picture")
 parser.add_argument("--method", choices=METHODS, help=argparse.SUPPRESS)  # of a worker, in a job of this program
 parser.add_argument("--points", type=Path, help=argparse.SUPPRESS)  # the file for its chief
@@ -145,7 +145,7 @@ def draw(options, found):
     """Cost and accuracy over time, and the time to an accuracy by the number of workers."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(13, 4), layout="constrained")
+    figure = Figure(figsize=(13, 4.5), layout="constrained")
     cost, accuracy, scaling = figure.subplots(1, 3)
     colors = dict(zip(METHODS, ("#000000", "#E69F00", "#0072B2"), strict=True))
     for (method, workers), points in found.items():
@@ -167,7 +167,7 @@ def draw(options, found):
     scaling.set_xticks(sorted({workers for _, workers in found}))
     for axes in (cost, accuracy, scaling):
         axes.grid(alpha=0.3)
-    cost.legend(fontsize="small")
+    figure.legend(*cost.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     figure.savefig(options.plot, dpi=100)
 
 

@@ -207,7 +207,7 @@ def test_three_methods_are_compared_over_time_in_a_table_and_a_picture(commands,
         assert float(accuracy) > 0.6
         assert float(seconds) < 30
     with Image.open(tmp_path / "plot.png") as picture:
-        assert picture.size == (1300, 400)
+        assert picture.size == (1300, 450)
 
 
 def test_two_workers_predict_votes_far_better_than_the_means_do_and_senators_are_near_those_who_vote_alike(commands):

@@ -19,7 +19,7 @@ const job = new Job();
 const header = new Header(byId("banner"), byId("figures"), () => update());
 const silent = new SilentNotice(byId("notices"));
 const findings = new Findings(byId("notices"));
-const cards = [CostCard, RateCard, HeatMapCard, DistributionCard, PlacementCard, WorkersCard, PushesCard, MinimizationsCard, QueuesCard, StorageCard, TimelineCard];
+const cards = [CostCard, RateCard, HeatMapCard, DistributionCard, PlacementCard, WorkersCard, MinimizationsCard, PushesCard, QueuesCard, StorageCard, TimelineCard];
 const parts = cards.map((Part) => new Part(job));
 byId("parts").append(...parts.map((part) => part.node));
 const panel = new Panel(document.body, job);
