@@ -99,7 +99,8 @@ def train(options):
         session.barrier()
         points = Points(session, variables, options.seconds)
         if options.method == "sandblaster":
-            session.minimize(loss, data, ps.LBFGS(), on_iteration=lambda point: points.add())
+            portion = -(-len(data) // 16)  # of some milliseconds: this model is small
+            session.minimize(loss, data, ps.LBFGS(), portion=portion, on_iteration=lambda point: points.add())
         else:
             points.add()
             for batch in session.batches(data, options.batch_size, epochs=1_000_000):
