@@ -29,7 +29,7 @@ def undisturbed(tmp_path_factory):
 
 def check(job, found, undisturbed, *workers):
     """The minimum and the points on the way."""
-    assert found["loss"] == pytest.approx(undisturbed["loss"], rel=1e-10)
+    assert found["loss"] == pytest.approx(undisturbed["loss"], rel=1e-10), (found, job.lines())
     job.check(found, *workers)
 
 
@@ -85,6 +85,17 @@ def test_a_shard_that_comes_back_with_its_journal_loses_no_portion_and_doubles_n
     job.go("w0")
     check(job, job.finish("w0", "w1"), undisturbed, "w0")
     assert [point["iterations"] for point in job.points("w0")] == list(range(len(job.points("w0"))))
+
+
+@pytest.mark.slow
+def test_a_shard_that_comes_back_from_a_checkpoint_takes_all_back_to_its_point(commands, undisturbed):
+    job = MinimizeJob(commands, holds={"w0": MIDDLE}, serve=["--checkpoint-dir", "run", "--checkpoint-every", "1s"])
+    job.begin("w0", "w1")
+    job.held("w0")
+    job.restart(1, signal.SIGKILL)
+    job.go("w0")
+    check(job, job.finish("w0", "w1"), undisturbed, "w0", "w1")  # either of them may be the chief then
+    assert any("went back to checkpoint" in line for line in job.workers["w0"].err)
 
 
 @pytest.mark.slow

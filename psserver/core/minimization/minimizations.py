@@ -13,7 +13,7 @@ from psserver.core.minimization.portions import Portions
 from psserver.core.policies.policy import join_names
 from psserver.core.state import MinimizationState
 from psserver.core.variables.array_tasks import StepResult
-from pswire.errors import InvalidMessage, TooLarge, Unavailable
+from pswire.errors import InvalidMessage, OutOfOrder, TooLarge, Unavailable
 from pswire.messages import (
     AcceptedPoint,
     ClaimPortion,
@@ -145,13 +145,14 @@ class Minimizations:
     def check_evaluate(self, message: Evaluate) -> None:
         """Raise `InvalidMessage` for an evaluation before the present one, or another one of its number.
 
-        On shard 0 also if the sender is not the chief, which begins evaluations. Raise `TooLarge` for one too many.
+        Raise `OutOfOrder` on shard 0 if the sender is not the chief, which begins evaluations, and `TooLarge`
+        for one too many.
         """
         evaluation, known, worker = message.evaluation, self._all.get(message.name), message.sender.worker
         if (evaluation is None and not message.end) or (known is not None and known.end):
             return
         if self._hands_out and not self._members.chief.is_chief(worker):
-            raise InvalidMessage(f"worker {worker!r} is not the chief, which evaluates {message.name!r}")
+            raise OutOfOrder(f"worker {worker!r} is not the chief, which evaluates {message.name!r}")
         if known is None and len(self._all) >= MAX_MINIMIZATIONS:
             raise TooLarge(
                 f"minimization {message.name!r} would be one more than the {MAX_MINIMIZATIONS:,} that a job may have: "
