@@ -27,7 +27,7 @@ from pswire.tensors.compression import Packed
 from pswire.tensors.values import DTYPES, Array, IndexedSlices
 
 #: A change that belongs to a cut, although it arrived after the snapshot.
-Late: TypeAlias = ms.Push | ms.Assign | ms.Tune | ms.Register | ms.Compute
+Late: TypeAlias = ms.Push | ms.Assign | ms.Tune | ms.Register | ms.Compute | ms.Evaluate
 
 
 @dataclass(slots=True, eq=False)

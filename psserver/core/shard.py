@@ -145,7 +145,7 @@ class Shard:
         ordered = not shard and shards > 1 and (self._consistency.orders or staleness.orders)
         self._update_order = UpdateOrder() if ordered else None
         self._queues = DataQueues(self._members, self.cuts)
-        self._minimizations = Minimizations(self._members, hands_out=not shard)
+        self._minimizations = Minimizations(self._members, self.cuts, hands_out=not shard)
         parts = self._store, self._members, self.cuts, self._queues, self._minimizations, self._update_order
         self._pending = PendingCalls(self._policy, *parts)
         self._traffic = TrafficMeter()
@@ -947,16 +947,22 @@ class Shard:
         """Make the late changes in the copies: as after a restore of the cut, by the same rules, to the same bits."""
         shard = Shard.for_state(cut.state)
         shard.restore(cut.state, {name: copy.arrays for name, copy in cut.copies.items()}, 0.0)
+        shard.begin_late()
         for ticket, change in enumerate(cut.late):
             result.tasks += shard.step(ticket, change, 0.0).tasks
         result.tasks += shard.end_late(0.0).tasks
         cut.applied = shard._store.variables
+
+    def begin_late(self) -> None:
+        """The late changes of a cut come next, until `end_late`."""
+        self._minimizations.begin_late()
 
     def end_late(self, now: float) -> StepResult:
         """Make the updates of late pushes that wait for others: whose part is missing was gone when the cut completed.
 
         For a shard that was restored from a cut, after its late changes.
         """
+        self._minimizations.end_late()
         held = {message.sender.worker for _, message in self.waiting() if isinstance(message, ms.Push)}
         gone = [member.name for member in self._members.live if member.name not in held]
         return self.step(0, ms.Tick(lost=tuple(gone)), now) if held else StepResult()
@@ -1020,6 +1026,8 @@ class Shard:
     def _evaluate(self, ticket: int, message: ms.Evaluate, now: float, result: StepResult) -> None:
         if self._minimizations.evaluate(ticket, message, now, result):
             self._store.clear_gradient(result)
+            if message.cut < self.cuts.late_below:
+                self.cuts.keep_late(message)
 
     def _take_portion(
         self, ticket: int, message: ms.TakePortion, member: Member, now: float, result: StepResult

@@ -24,8 +24,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from psserver.core.cuts import Late
 from psserver.core.shard import Shard
 from psserver.core.state import ShardState, VariableArrays
 from psserver.core.variables.array_tasks import run
@@ -39,7 +40,7 @@ from psserver.storage.run_file import Run, read_run, run_path, write_run
 from psserver.storage.segment_file import SegmentFile
 from psserver.storage.segments import SegmentHeader, list_segments, read_segments
 from pswire.errors import DamagedFile, Malformed, NotJoined, ParamServerError, StorageError
-from pswire.messages import Assign, Compute, Join, Message, Push, Register, Tune
+from pswire.messages import Join, Message
 
 #: The timeline of a job that has given up nothing; 0 means none in messages.
 FIRST_TIMELINE = 1
@@ -224,8 +225,9 @@ def _continue_journal(path: Path, number: int, identity: int) -> None:
 def step_late(shard: Shard, changes: Iterable[Message], tickets: Iterator[int], now: float) -> list[str]:
     """Step the late changes of a cut, by workers that may have joined after the snapshot; returns what was refused."""
     refused = []
+    shard.begin_late()
     for change in changes:
-        assert isinstance(change, Push | Assign | Tune | Register | Compute), "other messages are not kept with a cut"
+        assert isinstance(change, get_args(Late)), "other messages are not kept with a cut"
         try:
             try:
                 shard.check(change)

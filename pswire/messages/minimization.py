@@ -93,6 +93,8 @@ class Evaluate:
         end: the result as JSON, in place of an evaluation: the minimization is over, and all workers are told.
         timeline: as in `Take`.
         point: the last accepted point, for people; None before the first.
+        wait: for all portions of the evaluation; otherwise the answer comes at once.
+        cut: as in `Push`.
     """
 
     sender: Sender
@@ -101,6 +103,8 @@ class Evaluate:
     end: str = ""
     timeline: int = 0
     point: AcceptedPoint | None = None
+    wait: bool = True
+    cut: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,7 @@ class Evaluated:
         waiting_for: what is missing, and which workers have it.
         end: the result, if the minimization is over.
         stopped: as in `Joined`.
+        cut: as in `Pushed`.
     """
 
     number: int
@@ -122,6 +127,7 @@ class Evaluated:
     waiting_for: str = ""
     end: str = ""
     stopped: str = ""
+    cut: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +160,7 @@ class PortionTaken:
         end: the result, if the minimization is over.
         waiting_for: what this worker waits for.
         chief, stopped: as in `Joined`.
+        cut: as in `Pushed`.
     """
 
     evaluation: int
@@ -164,6 +171,7 @@ class PortionTaken:
     waiting_for: str = ""
     chief: bool = False
     stopped: str = ""
+    cut: int = 0
 
 
 @dataclass(frozen=True, slots=True)

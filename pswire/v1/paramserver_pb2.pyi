@@ -748,36 +748,42 @@ class AcceptedPoint(_message.Message):
     def __init__(self, iterations: _Optional[int] = ..., evaluations: _Optional[int] = ..., loss: _Optional[float] = ..., gradient: _Optional[float] = ..., step: _Optional[float] = ...) -> None: ...
 
 class EvaluateRequest(_message.Message):
-    __slots__ = ("sender", "name", "evaluation", "end", "timeline", "point")
+    __slots__ = ("sender", "name", "evaluation", "end", "timeline", "point", "wait", "cut")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     TIMELINE_FIELD_NUMBER: _ClassVar[int]
     POINT_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     name: str
     evaluation: Evaluation
     end: str
     timeline: int
     point: AcceptedPoint
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., name: _Optional[str] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., end: _Optional[str] = ..., timeline: _Optional[int] = ..., point: _Optional[_Union[AcceptedPoint, _Mapping]] = ...) -> None: ...
+    wait: bool
+    cut: int
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., name: _Optional[str] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., end: _Optional[str] = ..., timeline: _Optional[int] = ..., point: _Optional[_Union[AcceptedPoint, _Mapping]] = ..., wait: _Optional[bool] = ..., cut: _Optional[int] = ...) -> None: ...
 
 class EvaluateReply(_message.Message):
-    __slots__ = ("number", "counted", "loss", "waiting_for", "end", "stopped")
+    __slots__ = ("number", "counted", "loss", "waiting_for", "end", "stopped", "cut")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     COUNTED_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
     number: int
     counted: int
     loss: float
     waiting_for: str
     end: str
     stopped: str
-    def __init__(self, number: _Optional[int] = ..., counted: _Optional[int] = ..., loss: _Optional[float] = ..., waiting_for: _Optional[str] = ..., end: _Optional[str] = ..., stopped: _Optional[str] = ...) -> None: ...
+    cut: int
+    def __init__(self, number: _Optional[int] = ..., counted: _Optional[int] = ..., loss: _Optional[float] = ..., waiting_for: _Optional[str] = ..., end: _Optional[str] = ..., stopped: _Optional[str] = ..., cut: _Optional[int] = ...) -> None: ...
 
 class TakePortionRequest(_message.Message):
     __slots__ = ("sender", "name", "evaluation", "holding", "withdrawn", "timeline")
@@ -796,7 +802,7 @@ class TakePortionRequest(_message.Message):
     def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., name: _Optional[str] = ..., evaluation: _Optional[int] = ..., holding: _Optional[_Iterable[int]] = ..., withdrawn: _Optional[_Iterable[int]] = ..., timeline: _Optional[int] = ...) -> None: ...
 
 class TakePortionReply(_message.Message):
-    __slots__ = ("evaluation", "portion", "push", "stop", "end", "waiting_for", "chief", "stopped")
+    __slots__ = ("evaluation", "portion", "push", "stop", "end", "waiting_for", "chief", "stopped", "cut")
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
     PORTION_FIELD_NUMBER: _ClassVar[int]
     PUSH_FIELD_NUMBER: _ClassVar[int]
@@ -805,6 +811,7 @@ class TakePortionReply(_message.Message):
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     CHIEF_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
     evaluation: int
     portion: Portion
     push: bool
@@ -813,7 +820,8 @@ class TakePortionReply(_message.Message):
     waiting_for: str
     chief: bool
     stopped: str
-    def __init__(self, evaluation: _Optional[int] = ..., portion: _Optional[_Union[Portion, _Mapping]] = ..., push: _Optional[bool] = ..., stop: _Optional[_Iterable[int]] = ..., end: _Optional[str] = ..., waiting_for: _Optional[str] = ..., chief: _Optional[bool] = ..., stopped: _Optional[str] = ...) -> None: ...
+    cut: int
+    def __init__(self, evaluation: _Optional[int] = ..., portion: _Optional[_Union[Portion, _Mapping]] = ..., push: _Optional[bool] = ..., stop: _Optional[_Iterable[int]] = ..., end: _Optional[str] = ..., waiting_for: _Optional[str] = ..., chief: _Optional[bool] = ..., stopped: _Optional[str] = ..., cut: _Optional[int] = ...) -> None: ...
 
 class ClaimPortionRequest(_message.Message):
     __slots__ = ("sender", "name", "evaluation", "portion", "loss", "timeline")

@@ -121,6 +121,11 @@ class Client:
         return self._calls.global_step
 
     @property
+    def timeline(self) -> int:
+        """Of the shards when the worker joined them: it counts how often a job went back, from 1 with storage."""
+        return self._calls.timeline
+
+    @property
     def recoveries(self) -> int:
         """How often all shards went back to a cut."""
         return self._recovery.count
@@ -447,22 +452,36 @@ class Client:
                 self._recover(recoveries, error, "the minimization goes on from its last point there")
                 raise WentBack(self._recovery.reason) from None
 
-    def evaluate(
+    def begin_evaluation(
         self,
         names: Sequence[str],
         minimization: str,
         evaluation: ms.Evaluation | None,
         end: str = "",
         point: ms.AcceptedPoint | None = None,
-    ) -> list[ms.Evaluated]:
-        """Begins an evaluation, asks about it, or ends the minimization; the answers of the shards with variables.
+    ) -> None:
+        """Begins an evaluation on the shards with variables, or ends the minimization.
 
-        Those of shard 0 and of the shards with a part of a variable, in order; at latest after some seconds. `point` is
-        the last accepted one, for status and displays. Raises `WentBack` as `compute` does.
+        `point` is the last accepted one, for status and displays. Raises `WentBack` as `compute` does.
         """
-        calls, recoveries = self._calls, self.recoveries
-        message = ms.Evaluate(calls.sender, minimization, evaluation, end, calls.timeline, point)
-        shards = self.shards_of(names)
+        calls = self._calls
+        with self._changing, calls.cuts as cut:
+            fields = minimization, evaluation, end, calls.timeline, point
+            self._evaluate(names, ms.Evaluate(calls.sender, *fields, wait=False, cut=cut))
+
+    def evaluated(
+        self, names: Sequence[str], minimization: str, evaluation: ms.Evaluation | None = None
+    ) -> list[ms.Evaluated]:
+        """How far an evaluation is on shard 0, and on the shards with a part of a variable, in order.
+
+        When it is complete, at latest after some seconds; without an evaluation at once. Raises `WentBack` as `compute`
+        does.
+        """
+        calls = self._calls
+        return self._evaluate(names, ms.Evaluate(calls.sender, minimization, evaluation, timeline=calls.timeline))
+
+    def _evaluate(self, names: Sequence[str], message: ms.Evaluate) -> list[ms.Evaluated]:
+        calls, recoveries, shards = self._calls, self.recoveries, self.shards_of(names)
         try:
             answers = calls.results(calls.send(dict.fromkeys([*shards[1:], 0], message)), ms.Evaluated)
         except StateLost as error:

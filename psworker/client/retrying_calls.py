@@ -29,7 +29,7 @@ LOG_EVERY, MAX_LOG_EVERY = 5.0, 60.0
 BEST_EFFORT_SECONDS = 2.0  # for messages the worker does not depend on: that it leaves, is idle, abandons a push
 
 #: The answers that have the number of the shard's last cut.
-WITH_CUT = (ms.Pushed, ms.Taken, ms.Renewed, ms.Joined)
+WITH_CUT = (ms.Pushed, ms.Taken, ms.Renewed, ms.Joined, ms.Evaluated, ms.PortionTaken)
 
 #: `Join.name_key` of workers without one: their name is taken over at once by this process only.
 PROCESS_KEY = secrets.token_bytes(32)

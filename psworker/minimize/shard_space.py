@@ -18,6 +18,10 @@ from psworker.minimize.space import POINT, POINT_GRADIENT
 
 logger = logging.getLogger(__name__)
 
+#: Numbers of evaluations in one timeline: after the shards went back, a worker may still have a portion of one
+#: of before, whose number no later one must have.
+EVALUATIONS = 1_000_000_000
+
 
 class JobStopped(ParamServerError):
     """The job was stopped, and with it the minimization."""
@@ -49,10 +53,10 @@ class ShardSpace:
     ) -> None:
         self._client, self._names, self._task, self._stopping = client, list(names), task, stopping
         self._examples, self._portion = examples, portion
-        evaluations = client.evaluate(self._names, task, None)
+        evaluations = client.evaluated(self._names, task)
         if evaluations[0].end:
             raise AlreadyOver(evaluations[0].end)
-        self._number = max([one.number for one in evaluations])
+        self._number = max([(client.timeline - 1) * EVALUATIONS, *[one.number for one in evaluations]])
         answers = client.compute([], [], task, 0)
         self._term = max([one.term for one in answers]) + 1
         note = answers[0].note
@@ -77,8 +81,9 @@ class ShardSpace:
             self.run([])
         self._number += 1
         evaluation = Evaluation(self._number, self._examples, self._portion)
+        self._client.begin_evaluation(self._names, self._task, evaluation, point=self._point)
         while True:
-            answers = self._client.evaluate(self._names, self._task, evaluation, point=self._point)
+            answers = self._client.evaluated(self._names, self._task, evaluation)
             first = answers[0]
             if first.stopped or self._stopping():
                 raise JobStopped(first.stopped or "this worker has failed")
@@ -106,7 +111,7 @@ class ShardSpace:
 
     def end(self, result: Mapping[str, Any]) -> None:
         """End the minimization at the variables' values, with a result for all workers; drop the vectors."""
-        self._client.evaluate(self._names, self._task, None, json.dumps(result), self._point)
+        self._client.begin_evaluation(self._names, self._task, None, json.dumps(result), self._point)
         self.run([Drop()])
 
 

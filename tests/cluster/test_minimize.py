@@ -88,11 +88,12 @@ def test_a_shard_that_comes_back_with_its_journal_loses_no_portion_and_doubles_n
 
 
 @pytest.mark.slow
-def test_a_shard_that_comes_back_from_a_checkpoint_takes_all_back_to_its_point(commands, undisturbed):
+@pytest.mark.parametrize("shard", [0, 1])
+def test_a_shard_that_comes_back_from_a_checkpoint_takes_all_back_to_its_point(commands, undisturbed, shard):
     job = MinimizeJob(commands, holds={"w0": MIDDLE}, serve=["--checkpoint-dir", "run", "--checkpoint-every", "1s"])
     job.begin("w0", "w1")
     job.held("w0")
-    job.restart(1, signal.SIGKILL)
+    job.restart(shard, signal.SIGKILL)
     job.go("w0")
     check(job, job.finish("w0", "w1"), undisturbed, "w0", "w1")  # either of them may be the chief then
     assert any("went back to checkpoint" in line for line in job.workers["w0"].err)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from psserver.core import events
+from psserver.core.cuts import Cuts
 from psserver.core.members.membership import Membership
 from psserver.core.minimization.portions import Portions
 from psserver.core.policies.policy import join_names
@@ -112,8 +113,9 @@ class Minimizations:
     With `hands_out`, as shard 0 has it, workers take portions here. `stopped` says why the job was stopped.
     """
 
-    def __init__(self, members: Membership, *, hands_out: bool) -> None:
-        self._members, self._hands_out = members, hands_out
+    def __init__(self, members: Membership, cuts: Cuts, *, hands_out: bool) -> None:
+        self._members, self._cuts, self._hands_out = members, cuts, hands_out
+        self._late = False  # whether changes are made again that were checked before
         self._all: dict[str, Minimization] = {}
         self._takers: dict[str, _Taker] = {}
         self._evaluators: dict[str, _Evaluator] = {}
@@ -129,6 +131,17 @@ class Minimizations:
             one = self._all[state.name] = Minimization.restored(state)
             if self._hands_out and one.portions is None and one.evaluation is not None and not one.end:
                 one.portions = Portions(one.evaluation, {}, ())  # it begins again: the number of shards is another one
+
+    def begin_late(self) -> None:
+        """From now on evaluations and sums come again that belong to a cut: claims of before are not known here."""
+        self._late = True
+
+    def end_late(self) -> None:
+        """Give up the evaluations in progress, as the chief does: some of their sums are in the cut, others are not."""
+        self._late = False
+        self._evaluators.clear()
+        for one in self._all.values():
+            one.evaluation, one.portions, one.counted = None, None, set()
 
     def waiting(self) -> list[tuple[int, TakePortion | Evaluate]]:
         """The tickets and messages of calls that wait."""
@@ -151,7 +164,7 @@ class Minimizations:
         evaluation, known, worker = message.evaluation, self._all.get(message.name), message.sender.worker
         if (evaluation is None and not message.end) or (known is not None and known.end):
             return
-        if self._hands_out and not self._members.chief.is_chief(worker):
+        if self._hands_out and not self._late and not self._members.chief.is_chief(worker):
             raise OutOfOrder(f"worker {worker!r} is not the chief, which evaluates {message.name!r}")
         if known is None and len(self._all) >= MAX_MINIMIZATIONS:
             raise TooLarge(
@@ -208,7 +221,9 @@ class Minimizations:
 
     def _may_answer(self, one: Minimization, message: Evaluate) -> bool:
         asked = message.evaluation
-        return asked is None or one.complete or asked.number != one.number or bool(one.end or self.stopped)
+        if asked is None or not message.wait or one.complete:
+            return True
+        return asked.number != one.number or bool(one.end or self.stopped)
 
     def _answer_evaluators(self, one: Minimization, result: StepResult) -> None:
         """Answer those that wait for this minimization, if there is an answer for them."""
@@ -219,7 +234,7 @@ class Minimizations:
 
     def _evaluated(self, one: Minimization, waiting_for: str = "") -> Evaluated:
         loss = one.portions.loss() if one.complete and one.portions is not None else None
-        return Evaluated(one.number, len(one.counted), loss, waiting_for, one.end, self.stopped)
+        return Evaluated(one.number, len(one.counted), loss, waiting_for, one.end, self.stopped, self._cuts.number)
 
     # --- portions -------------------------------------------------------------------------------------------------
 
@@ -267,7 +282,8 @@ class Minimizations:
         worker, portions = message.sender.worker, one.portions
         chief = self._members.chief.is_chief(worker)
         if one.end:
-            return PortionTaken(one.number, stop=message.holding, end=one.end, chief=chief, stopped=self.stopped)
+            stop, cut = message.holding, self._cuts.number
+            return PortionTaken(one.number, stop=stop, end=one.end, chief=chief, stopped=self.stopped, cut=cut)
         if portions is None or self.stopped or self._members[worker].quarantined:
             return None
         present = message.evaluation == one.number
@@ -276,7 +292,7 @@ class Minimizations:
         push = portion is None and portions.push_is_due(worker)
         if portion is None and not push and not stop:
             return None
-        return PortionTaken(one.number, portion, push, stop, chief=chief)
+        return PortionTaken(one.number, portion, push, stop, chief=chief, cut=self._cuts.number)
 
     def forget(self, workers: Collection[str], result: StepResult) -> None:
         """Hand out again the portions of workers that are gone, and end their calls."""
@@ -337,7 +353,7 @@ class Minimizations:
             return f"quarantine: {quarantined}"
         if (known := next((number for number in portions.numbers if number in one.counted), None)) is not None:
             return f"portion {known} is counted here already"
-        return one.portions.refusal(worker, portions.numbers) if one.portions is not None else ""
+        return "" if one.portions is None or self._late else one.portions.refusal(worker, portions.numbers)
 
     def has_all(self, worker: str, portions: CountedPortions) -> bool:
         """Whether all portions of a sum are counted here already, so that there is nothing to add."""
@@ -349,7 +365,7 @@ class Minimizations:
         """Count the portions of a sum that has no `refusal`; if all are now, answer those that wait for that."""
         one = self._all[portions.name]
         one.counted.update(portions.numbers)
-        if one.portions is not None:
+        if one.portions is not None and not self._late:
             one.portions.count(worker, portions.numbers)
             self._serve_workers(one, [worker], result)
         if one.complete:
@@ -369,7 +385,8 @@ class Minimizations:
             if (call := self._takers.pop(worker, None)) is not None:
                 one = self._all.get(call.message.name) or Minimization(call.message.name)
                 chief, why = self._members.chief.is_chief(worker), self._why_no_portion(one, worker)
-                taken = PortionTaken(one.number, waiting_for=why, chief=chief, stopped=self.stopped)
+                number, cut = one.number, self._cuts.number
+                taken = PortionTaken(number, waiting_for=why, chief=chief, stopped=self.stopped, cut=cut)
                 result.replies.append(Reply(call.ticket, taken))
         for worker in evaluators:
             if (waiting := self._evaluators.pop(worker, None)) is not None:

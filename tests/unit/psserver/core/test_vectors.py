@@ -1,15 +1,30 @@
 """Vectors beside variables: arithmetic against exact sums and formulas, one message at a time, once, and kept."""
 
+import itertools
 import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
+from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run as run_all
 from psserver.core.variables.vectors import STRETCH, combined, run
+from psserver.storage.start import step_late
 from pswire.errors import InvalidMessage, OutOfOrder, TooLarge, UnknownVariable
-from pswire.messages import Assign, Assignment, Compute, Declaration, Outcome, Pull, Register
+from pswire.messages import (
+    Assign,
+    Assignment,
+    Compute,
+    CountedPortions,
+    Declaration,
+    Evaluate,
+    Evaluation,
+    Outcome,
+    Pull,
+    Register,
+    Renew,
+)
 from pswire.optimizers import Adagrad, GradientDescent
 from pswire.specs.initializers import RowConstant
 from pswire.specs.vectors import (
@@ -28,7 +43,7 @@ from pswire.specs.vectors import (
 )
 from pswire.tensors.values import TensorSpec
 from tests.shard_driver import A, B, ShardDriver, declared
-from tests.shard_state import restored, state_of
+from tests.shard_state import finish_copies, restored, state_of
 from tests.unit.psworker.minimize.numpy_space import NumpySpace
 
 SEED = 20261123
@@ -247,3 +262,26 @@ def test_a_table_has_no_vectors():
     driver = ShardDriver()
     driver.answer(Register(A, (Declaration(TensorSpec("E", (3, 2), "float32"), None, None, RowConstant(1.0)),)))
     driver.refuse(Compute(A, 1, ("E",), (Copy("d", GRADIENT),)), InvalidMessage, "plain ones of floating point")
+
+
+def test_a_cut_in_the_middle_of_an_evaluation_has_its_sums_and_what_was_made_of_them():
+    """The evaluation, a sum and the point all come after the snapshot, and belong to the cut: A had not seen it."""
+    driver = ShardDriver(declared("W", W), shard=1, shards=2)
+    compute(driver, Fill(GRADIENT, 7.0), names=("W",), task="t", term=1)
+    driver.answer(Renew(B, cut=5))
+    driver.answer(Evaluate(A, "t", Evaluation(1, 4, 2), wait=False))
+    for number in (0, 1):
+        sums = Assign(A, 2 + number, (Assignment("W", W),), add=True, portions=CountedPortions("t", 1, (number,)))
+        assert driver.answer(sums).outcome is Outcome.APPLIED
+    compute(driver, Copy("point", GRADIENT), Scale("point", 0.5), sequence=4, names=("W",), task="t", term=1)
+    cut = driver.shard.cuts.current
+    driver.answer(Renew(A, cut=5))
+    finish_copies(driver.shard)
+    assert cut.complete
+    assert len(cut.late) == 4
+    again = Shard(shard=1, shards=2)
+    again.restore(cut.state, {name: copy.arrays for name, copy in cut.copies.items()}, 0.0)
+    assert step_late(again, cut.late, itertools.count(-1, -1), 0.0) == []
+    assert again.variables["W"].vectors["point"].tolist() == W.tolist()
+    (left,) = [one.evaluation for one in again.state().minimizations]
+    assert left is None, "claims are not in the cut: the evaluation is given up"
