@@ -116,7 +116,8 @@ def test_workers_without_a_place_are_pending_and_join_on_a_node_that_is_added_an
     nodes, tmp_path
 ):
     nodes.add(cpus=1, count=2)
-    job = nodes.psworker("job", "--insecure", "--workers", "3", SOFTMAX, folder=tmp_path)
+    program = SOFTMAX, "--epochs", "40"  # which takes longer than to add a node
+    job = nodes.psworker("job", "--insecure", "--workers", "3", *program, folder=tmp_path)
     wait_for(job, r"worker-\d \| psworker: pending for 3 s: needs 1 CPUs of a node, and Ray has 0 of 2", "epoch  1")
     added = nodes.address(nodes.add(cpus=1))
     assert ended(job) == 0, job.err
