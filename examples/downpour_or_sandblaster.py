@@ -36,7 +36,7 @@ parser.add_argument("--learning-rate", type=float, default=0.2, help="of SGD")
 parser.add_argument("--adagrad-rate", type=float, default=0.05, help="of Downpour SGD")
 parser.add_argument("--accuracy", type=float, default=0.9, help="of the test set; the time until then is compared")
 parser.add_argument("--plot", metavar="PNG", help="draw a picture")
-parser.add_argument("--method", choices=METHODS, help=argparse.SUPPRESS)  # of a worker, in a job of this program
+parser.add_argument("--method", choices=METHODS, help=argparse.SUPPRESS)  # of a worker, in a job
 parser.add_argument("--points", type=Path, help=argparse.SUPPRESS)  # the file for its chief
 
 
@@ -71,14 +71,11 @@ class Points:
 
     def measured(self, train, test):
         """By moment: seconds, the mean cost of the training set, the accuracy on the test set."""
+        accuracy = lambda weights: ops.accuracy(logits(test.image, weights), test.label)
         return [
             (at, ops.softmax_cross_entropy(logits(train.image, weights), train.label).item(), accuracy(weights, test))
             for at, weights in self._kept
         ]
-
-
-def accuracy(weights, test):
-    return ops.accuracy(logits(test.image, weights), test.label)
 
 
 def train(options):
@@ -122,13 +119,12 @@ def run(options, method, workers):
         return json.loads(points.read_text())
 
 
-def seconds_to(points, accuracy):
-    """When the test accuracy was reached first; None: never."""
+def seconds_to(points, accuracy):  # None: never
     return next((at for at, _, found in points if found >= accuracy), None)
 
 
 def compare(options):
-    """All jobs, one after the other; by method and number of workers, their points."""
+    """The points of all jobs, by method and number of workers."""
     print(f"{'':22} workers  moments  training cost  test accuracy  seconds to {100 * options.accuracy:g} %")
     found = {}
     for method, label in METHODS.items():
@@ -136,40 +132,9 @@ def compare(options):
             points = found[method, workers] = run(options, method, workers)
             _, cost, accuracy = points[-1]
             reached = seconds_to(points, options.accuracy)
-            time_text = "-" if reached is None else f"{reached:.1f}"
-            row = f"{label:22} {workers:7} {len(points):8} {cost:14.4f} {accuracy:14.4f} {time_text:>15}"
-            print(row, flush=True)
+            row = f"{label:22} {workers:7} {len(points):8} {cost:14.4f} {accuracy:14.4f}"
+            print(row, f"{'-' if reached is None else f'{reached:.1f}':>15}", flush=True)
     return found
-
-
-def draw(options, found):
-    """Cost and accuracy over time, and the time to an accuracy by the number of workers."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13, 4.5), layout="constrained")
-    cost, accuracy, scaling = figure.subplots(1, 3)
-    colors = dict(zip(METHODS, ("#000000", "#E69F00", "#0072B2"), strict=True))
-    for (method, workers), points in found.items():
-        style = {"color": colors[method], "linestyle": {1: ":", 2: "--"}.get(workers, "-")}
-        label = f"{METHODS[method]}, {workers} worker{'s' * (workers > 1)}"
-        seconds, costs, accuracies = zip(*points, strict=True)
-        cost.plot(seconds, costs, label=label, **style)
-        accuracy.plot(seconds, accuracies, **style)
-    for method, label in METHODS.items():
-        times = {
-            workers: seconds_to(points, options.accuracy) for (one, workers), points in found.items() if one == method
-        }
-        reached = [(workers, at) for workers, at in times.items() if at is not None]
-        if reached:
-            scaling.plot(*zip(*reached, strict=True), marker="o", color=colors[method], label=label)
-    cost.set(xlabel="seconds", ylabel="training cost", yscale="log")
-    accuracy.set(xlabel="seconds", ylabel="test accuracy", ylim=(0.8, None))
-    scaling.set(xlabel="workers", ylabel=f"seconds to {100 * options.accuracy:g} % test accuracy", ylim=(0, None))
-    scaling.set_xticks(sorted({workers for _, workers in found}))
-    for axes in (cost, accuracy, scaling):
-        axes.grid(alpha=0.3)
-    figure.legend(*cost.get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    figure.savefig(options.plot, dpi=100)
 
 
 if __name__ == "__main__":
@@ -177,6 +142,9 @@ if __name__ == "__main__":
     if arguments.method:
         train(arguments)
     else:
-        compared = compare(arguments)
+        found = compare(arguments)
         if arguments.plot:
-            draw(arguments, compared)
+            from _draw_methods import draw
+
+            reached = {one: seconds_to(points, arguments.accuracy) for one, points in found.items()}
+            draw(arguments, METHODS, found, reached)
