@@ -73,7 +73,7 @@ class Points:
         """By moment: seconds, the mean cost of the training set, the accuracy on the test set."""
         accuracy = lambda weights: ops.accuracy(logits(test.image, weights), test.label)
         return [
-            (at, ops.softmax_cross_entropy(logits(train.image, weights), train.label).item(), accuracy(weights, test))
+            (at, ops.softmax_cross_entropy(logits(train.image, weights), train.label).item(), accuracy(weights))
             for at, weights in self._kept
         ]
 
