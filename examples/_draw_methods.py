@@ -3,8 +3,8 @@
 from matplotlib.figure import Figure
 
 
-def draw(options, methods, found, seconds):
-    """Cost and accuracy over time, and the `seconds` to an accuracy by the number of workers."""
+def draw(options, methods, found, times):
+    """Cost and accuracy over time, and the `times` to an accuracy by the number of workers."""
     figure = Figure(figsize=(13, 4.5), layout="constrained")
     cost, accuracy, scaling = figure.subplots(1, 3)
     colors = dict(zip(methods, ("#000000", "#E69F00", "#0072B2"), strict=True))
@@ -15,7 +15,7 @@ def draw(options, methods, found, seconds):
         cost.plot(seconds, costs, label=label, **style)
         accuracy.plot(seconds, accuracies, **style)
     for method, label in methods.items():
-        reached = [(workers, at) for (one, workers), at in seconds.items() if one == method and at is not None]
+        reached = [(workers, at) for (one, workers), at in times.items() if one == method and at is not None]
         if reached:
             scaling.plot(*zip(*reached, strict=True), marker="o", color=colors[method], label=label)
     cost.set(xlabel="seconds", ylabel="training cost", yscale="log")
