@@ -8,8 +8,13 @@ for rounding.
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TypeAlias
+
+import numpy as np
+
+from pswire.tensors.sums import exact_sum
 
 #: The vector of the variables' values, and that of the gradient at these.
 VARIABLES, GRADIENT = "variables", "gradient"
@@ -127,3 +132,19 @@ def check_operation(operation: Operation) -> None:
             raise ValueError(f"{type(operation).__name__} needs a finite {one.name}, got {value}")
         if isinstance(value, str) and not _NAME.fullmatch(value) and (value or one.name != "otherwise"):
             raise ValueError(f"a vector has a name of small letters, digits and hyphens, got {value!r:.80}")
+
+
+def combined(operation: Operation, parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The result of an operation on several parts of vectors, each as two numbers: the largest, or the sum.
+
+    The sum is rounded, and the rest is beside it; that is 0 if the sum is infinite or not a number.
+    """
+    if isinstance(operation, MaxAbs):
+        return float(np.max([largest for largest, _ in parts])), 0.0
+    return rounded([number for pair in parts for number in pair])
+
+
+def rounded(terms: Sequence[float]) -> tuple[float, float]:
+    """The rounded sum of numbers and the rest, itself rounded; the rest is 0 if the sum is infinite or not a number."""
+    total = exact_sum(terms)
+    return total, exact_sum([*terms, -total]) if math.isfinite(total) else 0.0

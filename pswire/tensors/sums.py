@@ -7,6 +7,7 @@ J. Sci. Comput. 14, 1993).
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,6 +23,14 @@ SMALL = 1024  # below this size, blocks are not worthwhile
 HALF = np.dtype(np.float16)
 
 _ONES = {np.dtype(kind): np.ones(BLOCK, kind) for kind in (np.float32, np.float64)}
+
+
+def exact_sum(terms: Sequence[float]) -> float:
+    """The exactly rounded sum of numbers, of which some may be infinite, or too large together."""
+    try:
+        return math.fsum(terms)
+    except (OverflowError, ValueError):  # a partial sum is too large, or there are infinities of both signs
+        return sum(terms)
 
 
 def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from time import time_ns
@@ -425,6 +426,14 @@ class Client:
         self._taken[queue.name] = self.recoveries
         return taken
 
+    def has_block(self, queue: ms.QueueSpec) -> bool:
+        """Whether the last `take` is still valid: False after the shards went back, when another may have the block."""
+        return self._taken.get(queue.name) == self.recoveries
+
+    def queues(self) -> tuple[ms.QueueStatus, ...]:
+        """How far the data queues of the job are."""
+        return self._status().queues
+
     # --- minimization ---------------------------------------------------------------------------------------------
 
     def compute(
@@ -437,20 +446,16 @@ class Client:
         """
         parts: Mapping[int, Sequence[str]] = {} if note else ShardedPull(self._placement, names).names
         shards = [0] if note else range(self.shards)
-        with self._changing:
-            recoveries, calls = self.recoveries, self._calls
+        calls = self._calls
+        with self._changing, self._recovering("the minimization goes on from its last point there"):
             self._sequence += 1
-            try:
-                with calls.cuts as cut:
-                    fields = tuple(operations), task, term, note, cut
-                    messages = {
-                        shard: ms.Compute(calls.sender, self._sequence, tuple(parts.get(shard, ())), *fields)
-                        for shard in shards
-                    }
-                    return calls.results(calls.send(messages), ms.Computed)
-            except StateLost as error:
-                self._recover(recoveries, error, "the minimization goes on from its last point there")
-                raise WentBack(self._recovery.reason) from None
+            with calls.cuts as cut:
+                fields = tuple(operations), task, term, note, cut
+                messages = {
+                    shard: ms.Compute(calls.sender, self._sequence, tuple(parts.get(shard, ())), *fields)
+                    for shard in shards
+                }
+                return calls.results(calls.send(messages), ms.Computed)
 
     def begin_evaluation(
         self,
@@ -481,12 +486,9 @@ class Client:
         return self._evaluate(names, ms.Evaluate(calls.sender, minimization, evaluation, timeline=calls.timeline))
 
     def _evaluate(self, names: Sequence[str], message: ms.Evaluate) -> list[ms.Evaluated]:
-        calls, recoveries, shards = self._calls, self.recoveries, self.shards_of(names)
-        try:
+        calls, shards = self._calls, self.shards_of(names)
+        with self._recovering("the evaluation begins again"):
             answers = calls.results(calls.send(dict.fromkeys([*shards[1:], 0], message)), ms.Evaluated)
-        except StateLost as error:
-            self._recover(recoveries, error, "the evaluation begins again")
-            raise WentBack(self._recovery.reason) from None
         return [answers[-1], *answers[:-1]]
 
     def shards_of(self, names: Sequence[str]) -> list[int]:
@@ -507,12 +509,12 @@ class Client:
 
     def claim_portion(self, minimization: str, evaluation: int, portion: int, loss: float) -> bool:
         """Claims a portion, with the sum of its losses; whether the claim counts. Not after the shards went back."""
-        calls, recoveries = self._calls, self.recoveries
+        calls = self._calls
         message = ms.ClaimPortion(calls.sender, minimization, evaluation, portion, loss, calls.timeline)
         try:
-            return calls.call(0, message, ms.PortionClaimed).counted
-        except StateLost as error:
-            self._recover(recoveries, error, "what it has computed of a portion is discarded")
+            with self._recovering("what it has computed of a portion is discarded"):
+                return calls.call(0, message, ms.PortionClaimed).counted
+        except WentBack:
             return False
 
     def push_sum(self, gradients: Mapping[str, Array], portions: ms.CountedPortions, recoveries: int) -> str:
@@ -531,10 +533,10 @@ class Client:
             if self.recoveries != recoveries:
                 return self._recovery.reason
             try:
-                return self._push_sum(parts, portions)
-            except StateLost as error:
-                self._recover(recoveries, error, "its gradients of portions are discarded")
-                return self._recovery.reason
+                with self._recovering("its gradients of portions are discarded"):
+                    return self._push_sum(parts, portions)
+            except WentBack as error:
+                return str(error)
 
     def _push_sum(self, parts: Mapping[int, list[ms.Assignment]], portions: ms.CountedPortions) -> str:
         calls = self._calls
@@ -555,14 +557,6 @@ class Client:
         return ""
 
     # --- the job --------------------------------------------------------------------------------------------------
-
-    def has_block(self, queue: ms.QueueSpec) -> bool:
-        """Whether the last `take` is still valid: False after the shards went back, when another may have the block."""
-        return self._taken.get(queue.name) == self.recoveries
-
-    def queues(self) -> tuple[ms.QueueStatus, ...]:
-        """How far the data queues of the job are."""
-        return self._status().queues
 
     def hold_cut(self, timeout: float | None = None) -> int:
         """Begins a generation, and waits until all workers have shown its number to all shards; its number.
@@ -601,6 +595,16 @@ class Client:
             except StateLost as error:
                 self._recover(recoveries, error, consequence)
         return attempt()
+
+    @contextmanager
+    def _recovering(self, consequence: str) -> Iterator[None]:
+        """Raises `WentBack` when all shards went back to a cut during calls that are not repeated after that."""
+        recoveries = self.recoveries
+        try:
+            yield
+        except StateLost as error:
+            self._recover(recoveries, error, consequence)
+            raise WentBack(self._recovery.reason) from None
 
     def _recover(self, recoveries: int, error: StateLost, consequence: str) -> None:
         """Goes back to a cut, unless another thread has done that since there were as many `recoveries`."""

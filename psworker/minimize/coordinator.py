@@ -10,9 +10,10 @@ from dataclasses import asdict
 from typing import Any
 
 from pswire.errors import OutOfOrder
+from pswire.messages import AcceptedPoint
 from pswire.specs.vectors import VARIABLES, Copy
 from psworker.client.recovery import WentBack
-from psworker.minimize.descent import Progress, Result, descend
+from psworker.minimize.descent import Result, descend
 from psworker.minimize.minimizers import Minimizer, Minimum
 from psworker.minimize.shard_space import AlreadyOver, JobStopped, ShardSpace
 from psworker.minimize.space import POINT
@@ -36,7 +37,7 @@ class Coordinator:
         self,
         minimizer: Minimizer,
         space: Callable[..., ShardSpace],
-        report: Callable[[Progress], None],
+        report: Callable[[AcceptedPoint], None],
     ) -> None:
         self._minimizer, self._space, self._report = minimizer, space, report
         self._stopping = threading.Event()
@@ -78,7 +79,7 @@ class Coordinator:
         try:
             space = self._space(stopping=self._stopping.is_set)
             try:
-                result = descend(self._minimizer.method(), space, self._minimizer.limits, self._accepted, space.saved)
+                result = descend(self._minimizer.method(), space, self._minimizer, self._accepted, space.saved)
             except JobStopped as error:
                 result = _last(space, f"the job was stopped: {error}")
             if not self._stopping.is_set():
@@ -88,7 +89,7 @@ class Coordinator:
             return False
         return True
 
-    def _accepted(self, progress: Progress) -> bool:
+    def _accepted(self, progress: AcceptedPoint) -> bool:
         self._report(progress)
         return self._stopping.is_set()
 
@@ -97,9 +98,9 @@ def _last(space: ShardSpace, reason: str) -> Result:
     """The end at the last accepted point, if there is one."""
     saved: dict[str, Any] | None = space.saved
     if saved is None:
-        return Result(Progress(0, 0, float("nan"), float("nan")), reason)
+        return Result(AcceptedPoint(0, 0, float("nan"), float("nan")), reason)
     space.run([Copy(VARIABLES, POINT)])
-    return Result(Progress(**saved["progress"]), reason)
+    return Result(AcceptedPoint(**saved["progress"]), reason)
 
 
 def minimum(result: Result) -> Minimum:

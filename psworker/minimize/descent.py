@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from pswire.messages import AcceptedPoint
 from pswire.specs.vectors import GRADIENT, VARIABLES, Axpy, Copy, Dot, MaxAbs, Operation
 from psworker.minimize.line_search import LineSearch, line_search
 from psworker.minimize.space import POINT, POINT_GRADIENT, Space
@@ -36,24 +37,10 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """An accepted point, after `iterations` line searches with `evaluations` of the loss.
-
-    `gradient` is the largest magnitude in the gradient, `step` how far the line search went along its direction.
-    """
-
-    iterations: int
-    evaluations: int
-    loss: float
-    gradient: float
-    step: float = 0.0
-
-
-@dataclass(frozen=True)
 class Result:
     """The last accepted point, and why the descent ended there. `converged`: it is a minimum, by the limits."""
 
-    progress: Progress
+    progress: AcceptedPoint
     reason: str
     converged: bool = False
 
@@ -113,7 +100,7 @@ def descend(
     method: Method,
     space: Space,
     limits: Limits,
-    report: Callable[[Progress], bool] = lambda progress: False,
+    report: Callable[[AcceptedPoint], bool] = lambda progress: False,
     saved: Mapping[str, Any] | None = None,
 ) -> Result:
     """Minimize the loss; `report` is called with each accepted point, and stops the descent if it returns True.
@@ -123,13 +110,13 @@ def descend(
     before: tuple[float, float] | None
     if saved is None:
         loss, decrease, before = method.evaluate(space), math.inf, None
-        progress = Progress(0, 1, loss, _accept(method, space))
+        progress = AcceptedPoint(0, 1, loss, _accept(method, space))
         if not (math.isfinite(loss) and math.isfinite(progress.gradient)):
             at_start = f"the loss at the start is {loss:g}, the gradient there has up to {progress.gradient:g}"
             return Result(progress, at_start)
         _save(space, progress, decrease, before, method)
     else:
-        progress, decrease = Progress(**saved["progress"]), saved["decrease"]
+        progress, decrease = AcceptedPoint(**saved["progress"]), saved["decrease"]
         before = None if saved["before"] is None else tuple(saved["before"])
         space.run([Copy(VARIABLES, POINT), Copy(GRADIENT, POINT_GRADIENT), *method.measure()])
         method.restore(saved["method"], space)
@@ -147,7 +134,7 @@ def descend(
             continue
         method.learn(space)
         decrease, before = progress.loss - found.value, (found.step, slope)
-        progress = Progress(progress.iterations + 1, evaluations, found.value, _accept(method, space), found.step)
+        progress = AcceptedPoint(progress.iterations + 1, evaluations, found.value, _accept(method, space), found.step)
         _save(space, progress, decrease, before, method)
         stopped = report(progress)
     return end
@@ -158,14 +145,19 @@ def _accept(method: Method, space: Space) -> float:
 
 
 def _save(
-    space: Space, progress: Progress, decrease: float, before: tuple[float, float] | None, method: Method
+    space: Space, progress: AcceptedPoint, decrease: float, before: tuple[float, float] | None, method: Method
 ) -> None:
     state = {"progress": asdict(progress), "decrease": decrease, "before": before, "method": method.state()}
     space.save(state)
 
 
 def _search(
-    method: Method, space: Space, progress: Progress, slope: float, before: tuple[float, float] | None, limits: Limits
+    method: Method,
+    space: Space,
+    progress: AcceptedPoint,
+    slope: float,
+    before: tuple[float, float] | None,
+    limits: Limits,
 ) -> LineSearch:
     if not slope < 0:
         return LineSearch(0.0, progress.loss, slope, 0, f"the loss does not decrease along its direction: {slope:g}")
@@ -173,7 +165,7 @@ def _search(
     return method.search(space, progress.loss, slope, method.first_step(slope, before), limit)
 
 
-def _end(progress: Progress, limits: Limits, decrease: float, stopped: bool) -> Result | None:
+def _end(progress: AcceptedPoint, limits: Limits, decrease: float, stopped: bool) -> Result | None:
     """The end at this point; None: it goes on."""
     if progress.gradient <= limits.gradient:
         return Result(progress, f"no element of the gradient is above {limits.gradient:g}", converged=True)

@@ -10,31 +10,13 @@ __all__ = ["LBFGS", "OWLQN", "ConjugateGradient", "Minimum"]
 
 
 @dataclass(frozen=True)
-class Minimizer(ABC):
-    """A method of batch optimization, and when it stops: whichever comes first.
-
-    Attributes:
-        gradient: it has converged if no element of the gradient is larger.
-        decrease: it has converged if a step decreases the loss by less than this share of it (of 1, if the loss is
-            less); 0: that is no reason.
-        evaluations: of the loss, at most; those of a line search count one by one.
-        iterations: accepted points, at most.
-    """
-
-    gradient: float = 1e-5
-    decrease: float = 1e-9
-    evaluations: int = 15_000
-    iterations: int = 15_000
+class Minimizer(Limits, ABC):
+    """A method of batch optimization, with the limits at which it stops: whichever comes first."""
 
     def __post_init__(self) -> None:
         """Raises ValueError for limits that are not positive."""
         if not (self.gradient >= 0 and self.decrease >= 0 and self.evaluations >= 1 and self.iterations >= 1):
             raise ValueError(f"limits are 0 or more, and those of evaluations and iterations 1 or more: {self}")
-
-    @property
-    def limits(self) -> Limits:
-        """When it stops."""
-        return Limits(self.gradient, self.decrease, self.evaluations, self.iterations)
 
     @abstractmethod
     def method(self) -> Method:

@@ -5,14 +5,13 @@ Nothing of the size of the model comes here: operations go to the shards, and su
 
 import json
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from pswire.errors import ParamServerError
 from pswire.messages import AcceptedPoint, Computed, Evaluated, Evaluation
-from pswire.specs.vectors import GRADIENT, MEASURES, VARIABLES, Copy, Drop, Fill, MaxAbs, Operation, Scale
+from pswire.specs.vectors import GRADIENT, MEASURES, VARIABLES, Copy, Drop, Fill, Operation, Scale, combined
 from psworker.client.client import Client
 from psworker.minimize.space import POINT, POINT_GRADIENT
 
@@ -132,12 +131,6 @@ def _in_buffer(operation: Operation, buffer: int) -> Operation:
 
 def totals(operations: Sequence[Operation], answers: Sequence[Computed]) -> list[float]:
     """The results of operations over all shards."""
-    found = []
     measures = [one for one in operations if isinstance(one, MEASURES)]
-    for place, operation in enumerate(measures):
-        parts = [number for one in answers for number in one.results[2 * place : 2 * place + 2]]
-        if isinstance(operation, MaxAbs):
-            found.append(math.nan if any(map(math.isnan, parts)) else max(parts))
-        else:
-            found.append(math.fsum(parts) if all(map(math.isfinite, parts)) else sum(parts))
-    return found
+    parts = [list(zip(one.results[::2], one.results[1::2], strict=True)) for one in answers]
+    return [sum(combined(one, [mine[place] for mine in parts])) for place, one in enumerate(measures)]

@@ -15,14 +15,13 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from pswire.messages import Portion, PortionTaken
+from pswire.messages import AcceptedPoint, Portion, PortionTaken
 from psworker.autodiff import Tensor, gradients
 from psworker.client.client import Client
 from psworker.data.batch import Batch
 from psworker.data.dataset import Dataset
 from psworker.data.sources import FunctionDataset
 from psworker.minimize.coordinator import Coordinator
-from psworker.minimize.descent import Progress
 from psworker.minimize.minimizers import Minimizer, Minimum
 from psworker.minimize.shard_space import ShardSpace
 from psworker.model.base_variable import BaseVariable
@@ -67,11 +66,11 @@ class Minimization:
         portion: int,
         minimizer: Minimizer,
         name: str,
-        report: Callable[[Progress], object] | None,
+        report: Callable[[AcceptedPoint], object] | None,
     ) -> None:
         self._client, self._pull, self._variables, self._loss = client, pull, list(variables), loss
         self._name, self._report = name, report
-        self._accepted: SimpleQueue[Progress] = SimpleQueue()
+        self._accepted: SimpleQueue[AcceptedPoint] = SimpleQueue()
         names = [variable.name for variable in variables]
         self._minimizer, self._space = minimizer, partial(ShardSpace, client, names, name, len(source), portion)
         self._coordinator: Coordinator | None = None

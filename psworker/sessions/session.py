@@ -18,7 +18,7 @@ import numpy as np
 
 from pswire import optimizers
 from pswire.errors import ConfigurationError, DatasetError, DtypeMismatch, ShapeMismatch
-from pswire.messages import Assignment, EpochReport, QueueStatus, WorkerStatus
+from pswire.messages import AcceptedPoint, Assignment, EpochReport, QueueStatus, WorkerStatus
 from pswire.system.host import keep_memory, process_program
 from pswire.tensors.values import Array, IndexedSlices
 from pswire.terminal.logs import identify
@@ -32,7 +32,6 @@ from psworker.client.retrying_calls import JobChoice
 from psworker.config import StrategyConfig, WorkerConfig, worker_config
 from psworker.data.batch import Batch
 from psworker.data.sources import Collate, Source, Stream, open_source
-from psworker.minimize.descent import Progress
 from psworker.minimize.minimizers import LBFGS, Minimizer, Minimum
 from psworker.model import model_files
 from psworker.model.base_variable import BaseVariable, as_assigned, check_variable
@@ -665,7 +664,7 @@ class Session:
         *,
         portion: int | None = None,
         collate: Collate | None = None,
-        on_iteration: Callable[[Progress], object] | None = None,
+        on_iteration: Callable[[AcceptedPoint], object] | None = None,
         name: str | None = None,
     ) -> Minimum:
         """Minimizes the mean loss over all examples: batch optimization with a line search, by all workers together.
@@ -715,7 +714,7 @@ class Session:
         self._minimizations += 1
         label = name or f"minimize-{self._minimizations}"
 
-        def report(point: Progress) -> None:
+        def report(point: AcceptedPoint) -> None:
             for what in ("loss", "gradient", "step"):
                 self.summary.scalar(f"{label}/{what}", getattr(point, what), point.iterations)
             if on_iteration is not None:

@@ -6,6 +6,7 @@ Shard 0 hands the portions out (`Portions`); every shard counts those whose grad
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Generic, TypeVar
 
 from psserver.core import events
 from psserver.core.cuts import Cuts
@@ -34,6 +35,8 @@ MAX_WAIT_SECONDS = 2.0
 
 #: Minimizations of a job, with those that are over; of these only the result is kept.
 MAX_MINIMIZATIONS = 10_000
+
+M = TypeVar("M", TakePortion, Evaluate)
 
 _REPLACED = "another call of this worker has replaced this one"
 
@@ -65,6 +68,12 @@ class Minimization:
         """Whether all portions of the present evaluation are counted here."""
         return self.evaluation is not None and len(self.counted) == self.evaluation.portions
 
+    def keep_backups(self) -> None:
+        """Count those of the present evaluation, which ends, with those of earlier ones."""
+        if self.portions is not None:
+            self.backups += self.portions.backups
+            self.backups_won += self.portions.backups_won
+
     def status(self) -> MinimizationStatus:
         """How far it is."""
         portions, backups, won = self.portions, self.backups, self.backups_won
@@ -94,16 +103,11 @@ class Minimization:
 
 
 @dataclass(frozen=True, slots=True)
-class _Taker:
-    ticket: int
-    message: TakePortion
-    since: float
+class _Waiting(Generic[M]):
+    """A call that waits since this time."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Evaluator:
     ticket: int
-    message: Evaluate
+    message: M
     since: float
 
 
@@ -117,8 +121,8 @@ class Minimizations:
         self._members, self._cuts, self._hands_out = members, cuts, hands_out
         self._late = False  # whether changes are made again that were checked before
         self._all: dict[str, Minimization] = {}
-        self._takers: dict[str, _Taker] = {}
-        self._evaluators: dict[str, _Evaluator] = {}
+        self._takers: dict[str, _Waiting[TakePortion]] = {}
+        self._evaluators: dict[str, _Waiting[Evaluate]] = {}
         self.stopped = ""
 
     def state(self) -> tuple[MinimizationState, ...]:
@@ -197,15 +201,14 @@ class Minimizations:
         if self._may_answer(one, message):
             result.replies.append(Reply(ticket, self._evaluated(one)))
             return begun
-        if (replaced := self._evaluators.pop(worker, None)) is not None:
-            result.replies.append(Reply(replaced.ticket, Unavailable(_REPLACED)))
-        self._evaluators[worker] = _Evaluator(ticket, message, now)
+        _end_replaced(self._evaluators.pop(worker, None), result)
+        self._evaluators[worker] = _Waiting(ticket, message, now)
         return begun
 
     def _begin(self, one: Minimization, evaluation: Evaluation) -> None:
         before, had = one.portions, {}
         if before is not None:
-            one.backups, one.backups_won = one.backups + before.backups, one.backups_won + before.backups_won
+            one.keep_backups()
             same = (evaluation.examples, evaluation.portion) == (before.evaluation.examples, before.evaluation.portion)
             had = before.had if same else {}
         one.evaluation, one.counted = evaluation, set()
@@ -213,8 +216,7 @@ class Minimizations:
             one.portions = Portions(evaluation, had, {member.name for member in self._members.live})
 
     def _end(self, one: Minimization, end: str, result: StepResult) -> None:
-        status = one.status()
-        one.backups, one.backups_won = status.backups, status.backups_won
+        one.keep_backups()
         one.end, one.portions, one.counted = end, None, set()
         if self._hands_out:
             result.events.append(events.minimization_over(one.name, one.number, one.backups, one.backups_won))
@@ -241,15 +243,14 @@ class Minimizations:
     def take(self, ticket: int, message: TakePortion, now: float, result: StepResult) -> bool:
         """Answer a worker with a portion, or with what else it is to do; False if it must wait."""
         worker = message.sender.worker
-        if (replaced := self._takers.pop(worker, None)) is not None:
-            result.replies.append(Reply(replaced.ticket, Unavailable(_REPLACED)))
+        _end_replaced(self._takers.pop(worker, None), result)
         one = self._all.get(message.name) or Minimization(message.name)
         if one.portions is not None and message.withdrawn and message.evaluation == one.number:
             numbers = one.portions.withdraw(worker, message.withdrawn)
             if numbers:
                 result.events.append(events.portions_returned(one.name, one.number, worker, [], numbers))
                 self._serve(one, result)
-        self._takers[worker] = _Taker(ticket, message, now)
+        self._takers[worker] = _Waiting(ticket, message, now)
         self._serve_workers(one, [worker], result)
         return worker not in self._takers
 
@@ -409,6 +410,11 @@ class Minimizations:
             return join_names(one.portions.missing())
         every = 0 if one.evaluation is None else one.evaluation.portions
         return f"the gradients of {every - len(one.counted):,} of {every:,} portions"
+
+
+def _end_replaced(call: _Waiting[TakePortion] | _Waiting[Evaluate] | None, result: StepResult) -> None:
+    if call is not None:
+        result.replies.append(Reply(call.ticket, Unavailable(_REPLACED)))
 
 
 def _sizes(evaluation: Evaluation) -> str:

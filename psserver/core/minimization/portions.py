@@ -6,12 +6,12 @@ A worker that is gone gives back what it had in hand. What it had claimed is to 
 since its sum may have reached some of the other shards.
 """
 
-import math
 from collections import deque
 from collections.abc import Collection, Container, Iterable, Mapping
 
 from psserver.core.state import OutPortion, PortionsState, WorkerPortions
 from pswire.messages import Evaluation, Portion
+from pswire.tensors.sums import exact_sum
 
 #: In place of a worker: portions that are left, and are no one's.
 NOBODY = ""
@@ -231,11 +231,7 @@ class Portions:
 
     def loss(self) -> float:
         """The sum of the losses of all claimed and counted portions, exactly rounded."""
-        losses = [self._losses[number] for number in sorted(self._losses)]
-        try:
-            return math.fsum(losses)
-        except (OverflowError, ValueError):  # of infinities of both signs, or of what is larger than any number
-            return sum(losses)
+        return exact_sum([self._losses[number] for number in sorted(self._losses)])
 
     def missing(self) -> list[str]:
         """The workers that others wait for, each with what it has: texts for people."""

@@ -6,7 +6,6 @@ stay in the processor's cache. Elements are computed in float64 and rounded to t
 so that the result does not depend on how a model is distributed, but in the rarest cases in the last bit.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -26,6 +25,8 @@ from pswire.specs.vectors import (
     Operation,
     PseudoGradient,
     Scale,
+    combined,
+    rounded,
 )
 from pswire.tensors.values import Array
 
@@ -68,15 +69,6 @@ def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     return total, (a - (total - part)) + (b - part)
 
 
-def rounded(terms: Sequence[float]) -> tuple[float, float]:
-    """The rounded sum of numbers and the rest, itself rounded; the rest is 0 if the sum is infinite or not a number."""
-    try:
-        total = math.fsum(terms)
-        return total, math.fsum([*terms, -total]) if math.isfinite(total) else 0.0
-    except (OverflowError, ValueError):  # a partial sum is too large, or there are infinities of both signs
-        return float(np.sum(terms)), 0.0
-
-
 @dataclass(slots=True)
 class Results:
     """The results of a message, for all its variables on this shard: two numbers for each in `pairs`, in the end.
@@ -103,13 +95,6 @@ class Results:
             for place, operation in enumerate(self.operations):
                 pairs = [mine[place] for mine in self._found]
                 self.pairs[2 * place : 2 * place + 2] = combined(operation, pairs)
-
-
-def combined(operation: Operation, pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The result of all parts: the largest, or the sum."""
-    if isinstance(operation, MaxAbs):
-        return float(np.max([largest for largest, _ in pairs])), 0.0
-    return rounded([number for pair in pairs for number in pair])
 
 
 @np.errstate(all="ignore")

@@ -9,7 +9,7 @@ import pytest
 
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run as run_all
-from psserver.core.variables.vectors import STRETCH, combined, run
+from psserver.core.variables.vectors import STRETCH, run
 from psserver.storage.start import step_late
 from pswire.errors import InvalidMessage, OutOfOrder, TooLarge, UnknownVariable
 from pswire.messages import (
@@ -40,6 +40,7 @@ from pswire.specs.vectors import (
     Norm1,
     PseudoGradient,
     Scale,
+    combined,
 )
 from pswire.tensors.values import TensorSpec
 from tests.shard_driver import A, B, ShardDriver, declared
