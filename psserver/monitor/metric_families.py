@@ -45,6 +45,7 @@ _BACKUPS = {
 #: By attribute of `AcceptedPoint`.
 _POINT = {
     "iterations": "Points that a minimization has accepted.",
+    "evaluations": "Evaluations of the loss until the last accepted point.",
     "loss": "The loss at the last accepted point.",
     "gradient": "The largest magnitude in the gradient at the last accepted point.",
     "step": "The length of the last accepted step along its direction.",
@@ -169,8 +170,6 @@ def _progress(report: StatusReport, events: Mapping[str, int]) -> Iterator[Metri
 def _minimizations(minimizations: Sequence[MinimizationStatus]) -> Iterator[Metric]:
     """Of those that a status lists; the last accepted point of each that has one."""
     label, points = "minimization", {one.name: one.point for one in minimizations if one.point is not None}
-    evaluations = {one.name: one.evaluation for one in minimizations}
-    yield _counters("minimization_evaluations", "Evaluations of a loss that have begun.", label, evaluations)
     for name in ("backups", "backups_won"):
         counts = {one.name: getattr(one, name) for one in minimizations}
         yield _counters(f"minimization_{name}", _BACKUPS[name], label, counts)

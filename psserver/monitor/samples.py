@@ -285,7 +285,6 @@ def _minimization(one: MinimizationStatus) -> Json:
     return {
         "name": one.name,
         "over": bool(one.end),
-        "evaluation": one.evaluation,
         "portions": one.portions,
         "counted": one.counted,
         "backups": one.backups,

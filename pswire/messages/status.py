@@ -136,7 +136,7 @@ class MinimizationStatus:
     """How far a minimization is (`pswire.messages.minimization`).
 
     Attributes:
-        evaluation: the number of the present one, 0 before the first.
+        evaluation: the number of the present one, 0 before the first; no count, which `point` has.
         portions: of it; `counted`: those whose gradients are in the sum of shard 0.
         out, claimed: portions that workers have in hand, and those that they have computed and not pushed yet.
         backups: portions of all evaluations that were given to a second worker, because the first one was not done when

@@ -45,23 +45,28 @@ def step_line(job: Progress, width: int | None = None) -> str:
 
 
 def minimization_parts(one: MinimizationStatus) -> list[tuple[str, int]]:
-    """A minimization at its last accepted point, and its present evaluation, as parts of a line for `fit`.
+    """A minimization at its last accepted point, and portions of its present evaluation, as parts of a line for `fit`.
 
-    minimize-1 · iteration 12 · loss 0.2694 · gradient 6.9e-03 · step 1 · evaluation 14: 37/64 portions · 3 backups
+    minimize-1 · iteration 12 · loss 0.2694 · gradient 6.9e-03 · step 1 · 13 evaluations · 37/64 portions · 3 backups
     """
-    point, evaluation = one.point, f"evaluation {one.evaluation:,}"
+    point = one.point
     if point is not None:
         parts = [
             (f"iteration {point.iterations:,}", 2),
             (f"loss {point.loss:.4g}", 0),
             (f"gradient {point.gradient:.1e}", 3),
             (f"step {point.step:.3g}" if point.iterations else "", 6),
+            (_counted(point.evaluations, "evaluation"), 8),
         ]
     else:
         parts = []
-    portions = f"{evaluation}: {one.counted:,}/{one.portions:,} portions" if one.portions else ""
-    backups = f"{one.backups:,} backup{'s' * (one.backups != 1)}" if one.backups else ""
+    portions = f"{one.counted:,}/{one.portions:,} portions" if one.portions else ""
+    backups = _counted(one.backups, "backup") if one.backups else ""
     return [(one.name, 4), *parts, (portions, 5), (backups, 7)]
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"{count:,} {thing}{'s' * (count != 1)}"
 
 
 def summary_line(job: Progress, width: int | None = None) -> str:
@@ -77,18 +82,19 @@ def summary_line(job: Progress, width: int | None = None) -> str:
             (f"{rate_text(job.steps / seconds)} steps/s" if seconds > 0 else "", 2),
             (staleness_text(job), 4),
             (_dropped_text(job), 3),
-            (f"{len(job.workers)} worker{'s' * (len(job.workers) != 1)}", 5),
+            (_counted(len(job.workers), "worker"), 5),
         ],
         width,
     )
 
 
 def _minimized_text(job: Progress) -> str:
-    """How far the newest minimization came."""
+    """How far the newest minimization came, at its last accepted point."""
     newest = None if job.job is None else next(iter(job.job.minimizations[-1:]), None)
     if newest is None or newest.point is None:
         return ""
-    return f"{newest.name}: {newest.point.iterations:,} iterations, {newest.evaluation:,} evaluations"
+    point = newest.point
+    return f"{newest.name}: {_counted(point.iterations, 'iteration')}, {_counted(point.evaluations, 'evaluation')}"
 
 
 def fit(parts: Sequence[tuple[str, int]], width: int | None) -> str:

@@ -203,6 +203,26 @@ def test_64_workers_and_200_variables_are_shown_sample_by_sample_with_constant_m
     server.end()
 
 
+def test_a_minimization_is_shown_with_the_evaluations_of_its_last_accepted_point(commands, browser):
+    server, url = serve(commands)
+    point = {"iterations": 12, "evaluations": 1013, "loss": 0.26939, "gradient": 0.0069, "step": 0.5}
+    counts = {"portions": 64, "counted": 37, "backups": 3, "backups_won": 1}
+    all_of_it = [{"name": name, "over": False, **counts, "point": at} for name, at in (("first", None), ("fit", point))]
+    browser.open(url)
+    script = """
+        const { MinimizationsCard } = await import("/views/storage.js");
+        const card = new MinimizationsCard({ latest: { minimizations: arguments[0] } });
+        card.update();
+        return [...card.node.querySelectorAll("tr")].map((row) => [...row.cells].map((cell) => cell.textContent));
+    """
+    header, *rows = browser.run(script, all_of_it)
+    assert header == ["Minimization", "Iteration", "Loss", "Gradient", "Step", "Evaluations", "Portions", "Backups"]
+    shown, portions = ["12", "0.26939", "0.0069", "0.5", "1,013"], ["37 of 64", "3, 1 first"]
+    assert rows == [["first", *"–––––", *portions], ["fit", *shown, *portions]]
+    assert browser.problems() == []
+    server.end()
+
+
 def test_a_refused_push_is_an_error_of_its_worker_and_a_banner_with_cause_and_remedy(commands, browser):
     server, url = serve(commands)
     with RawWorkers(server.address, ["w0", "w1"], {"W": (3, 4)}):

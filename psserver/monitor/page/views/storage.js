@@ -58,7 +58,7 @@ export class MinimizationsCard extends Card {
       numberColumn("Loss", ({ point }) => number(point?.loss, 6)),
       numberColumn("Gradient", ({ point }) => number(point?.gradient)),
       numberColumn("Step", ({ point }) => number(point?.step)),
-      numberColumn("Evaluation", ({ evaluation }) => count(evaluation)),
+      numberColumn("Evaluations", ({ point }) => count(point?.evaluations)),
       numberColumn("Portions", ({ over, counted, portions }) => (over ? "–" : `${count(counted)} of ${count(portions)}`)),
       numberColumn("Backups", ({ backups, backups_won: won }) => (backups ? `${count(backups)}, ${count(won)} first` : "0")),
     ];

@@ -48,14 +48,15 @@ def test_a_data_queue_is_shown_with_its_epoch_and_how_far_it_is():
         assert data["queues"][0] == sizes | {"epoch": 2, "done": 66_400, "blocks_out": 2}
 
 
-def test_a_minimization_is_shown_with_its_evaluation_and_how_many_portions_of_that_are_counted():
-    running = MinimizationStatus("minimize-2", 57, 1200, 900, 12, 40, 5, 3)
+def test_a_minimization_is_shown_with_its_last_accepted_point_and_how_many_portions_of_its_evaluation_are_counted():
+    number = 1_000_000_002  # the second one after all shards went back to a checkpoint
+    running = MinimizationStatus("minimize-2", number, 1200, 900, 12, 40, 5, 3)
     answer = ShardAnswer("a:1", StatusReport(0, 1, 0, 0, minimizations=(replace(running, end="{}"),)))
-    counts = ["57", "900 of 1,200", "12", "40", "5", "3"]
-    assert row(shown(answer), "minimize-2") == ["minimize-2", "over", *"––––", *counts]
+    counts = ["900 of 1,200", "12", "40", "5", "3"]
+    assert row(shown(answer), "minimize-2") == ["minimize-2", "over", *"–––––", *counts]
     running = replace(running, point=AcceptedPoint(1012, 1056, 0.26939, 0.0069, 0.5))
     answer = replace(answer, report=replace(answer.report, minimizations=(running,)))
-    point = ["1,012", "0.26939", "6.9e-03", "0.5"]
+    point = ["1,012", "0.26939", "6.9e-03", "0.5", "1,056"]
     assert row(shown(answer), "minimize-2") == ["minimize-2", "running", *point, *counts]
     assert to_json(merge_reports([answer]), 1.5)["minimizations"] == [asdict(running)]
 
