@@ -25,8 +25,8 @@ MAX_PACKED_PARTS = 2
 #: Operations with vectors in a message, and vectors of a variable: those of a history of 50 pairs.
 MAX_OPERATIONS, MAX_VECTORS = 256, 128
 
-#: Characters of a note that a task keeps on a shard, and tasks that a shard knows.
-MAX_NOTE_LENGTH, MAX_TASKS = 4096, 1000
+#: Characters of a note that a minimization keeps on a shard.
+MAX_NOTE_LENGTH = 4096
 
 #: Bytes of an optimizer or a row initializer: those of a schedule of some hundred steps.
 MAX_SPEC_BYTES = 8 << 10

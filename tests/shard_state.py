@@ -25,7 +25,7 @@ def state_of(thing: Any) -> Any:
 #: Counts for displays, which begin anew with each process.
 _COUNTS = {("Member", "counts"), ("Variable", "bytes_in"), ("Variable", "bytes_out"), ("PendingCall", "since")}
 _COUNTS |= {("Variable", "rounding"), ("Shard", "_next_samples")}
-_PLAIN = frozenset({type(None), bool, int, str})  # most of all there is
+_PLAIN = frozenset({type(None), bool, int, str, bytes})  # most of all there is
 
 
 def _state(thing: Any, seen: dict[int, int]) -> Any:

@@ -30,7 +30,7 @@ from psserver.core.policies import policy_for
 from psserver.core.policies.gradient_norm import RejectLargeGradients
 from psserver.core.policies.policy import Policy, join_names
 from psserver.core.policies.update_order import UpdateOrder
-from psserver.core.state import ShardState, TaskState, VariableArrays
+from psserver.core.state import ShardState, VariableArrays
 from psserver.core.status import detail, worker_status
 from psserver.core.variables.array_tasks import StepResult, TasksPending
 from psserver.core.variables.element_checks import Inspection, Magnitudes, inspect, is_gradient
@@ -38,8 +38,7 @@ from psserver.core.variables.rounding import MAX_SAMPLED, SECONDS_BETWEEN_SAMPLE
 from psserver.core.variables.store import Store
 from psserver.core.variables.variable import Variable
 from pswire import messages as ms
-from pswire.errors import InvalidMessage, OutOfOrder, StateLost, Unavailable, UnknownVariable, WrongShard
-from pswire.limits import MAX_TASKS
+from pswire.errors import InvalidMessage, StateLost, Unavailable, UnknownVariable, WrongShard
 from pswire.optimizers import UpdateSpec
 from pswire.specs.consistency import (
     Asynchronous,
@@ -124,7 +123,6 @@ class Shard:
         self._repeated = self._lost_pushes = 0
         self._next_samples = -math.inf  # a time; no part of the state, and decides nothing
         self._changes: list[ms.Change] = []
-        self._tasks: dict[str, TaskState] = {}
         self._explanations: tuple[Callable[[str], str], Callable[[str], str]] | None = None  # until the next change
         self._invariants = JobInvariants(shard, shards, identity)
         self._members = Membership(
@@ -194,7 +192,6 @@ class Shard:
             stopped=self._queues.stopped,
             max_gradient_norm=self._limit_text,
             clipped=pending.clipped,
-            tasks=tuple(self._tasks.values()),
             minimizations=self._minimizations.state(),
         )
 
@@ -226,7 +223,6 @@ class Shard:
         self._minimizations.restore(state.minimizations)
         self._jobs.restore(state.job, state.jobs)
         self._repeated, self._changes = state.repeated, list(state.changes)
-        self._tasks = {one.task: one for one in state.tasks}
         self.timeline, self._lost_pushes = state.timeline, state.lost_pushes
         self.cuts.number = self.cuts.completed = state.cut
         if self._update_order is not None and state.order is not None:
@@ -513,7 +509,7 @@ class Shard:
                 repeated = is_repeated(member, message)
                 if not repeated:
                     self._store.check_compute(message)
-                    self._check_task(message)
+                    self._minimizations.check_compute(message)
             case ms.Join():
                 self._invariants.check_join(message)
                 self._check_timeline(message)
@@ -863,33 +859,13 @@ class Shard:
         self._members.record(member, message.sequence, tuned)
         result.replies.append(ms.Reply(ticket, tuned))
 
-    def _check_task(self, message: ms.Compute) -> None:
-        """Raise unless the sender is the coordinator of its task, or may become it."""
-        if not message.task or not message.term:
-            if message.note or (message.task and message.operations):
-                raise InvalidMessage("operations and notes of a task need its name, and the term of its coordinator")
-            return
-        known = self._tasks.get(message.task)
-        if known is None:
-            if len(self._tasks) >= MAX_TASKS:
-                raise InvalidMessage(f"task {message.task!r} is one too many: a shard knows {MAX_TASKS:,}")
-        elif (message.term, message.sender) != (known.term, known.coordinator) and message.term <= known.term:
-            raise OutOfOrder(
-                f"worker {message.sender.worker!r} coordinates task {message.task!r} in term {message.term}, but "
-                f"worker {known.coordinator.worker!r} does so in term {known.term}"
-            )
-
     def _compute(self, ticket: int, message: ms.Compute, member: Member, result: StepResult) -> None:
         results = self._store.compute(message, result)
-        task = self._tasks.get(message.task)
-        if message.term:
-            note = message.note or ("" if task is None else task.note)
-            task = self._tasks[message.task] = TaskState(message.task, message.sender, message.term, note)
+        term, note = self._minimizations.compute(message)
         self._pending.abandon(member, result)  # a held push would settle an older number later
         if message.cut < self.cuts.late_below:
             self.cuts.keep_late(message)
-        of_task = (0, "") if task is None else (task.term, task.note)
-        computed = ms.Computed(ms.Outcome.APPLIED, results, self.global_step, *of_task)
+        computed = ms.Computed(ms.Outcome.APPLIED, results, self.global_step, term, note)
         self._members.record(member, message.sequence, computed)
         result.replies.append(ms.Reply(ticket, computed))
 

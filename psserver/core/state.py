@@ -204,7 +204,7 @@ class PortionsState:
 
 @dataclass(frozen=True, slots=True)
 class MinimizationState:
-    """A minimization (`psserver.core.minimization.minimizations`); `portions` are those of shard 0."""
+    """A minimization (`psserver.core.minimization.minimizations`); `portions` and `note` are those of shard 0."""
 
     name: str
     evaluation: Evaluation | None = None
@@ -214,6 +214,9 @@ class MinimizationState:
     backups_won: int = 0
     end: str = ""
     point: AcceptedPoint | None = None
+    coordinator: Sender | None = None
+    term: int = 0
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,16 +241,6 @@ class VariableGroup:
     """The variables that one registration has brought to the job: see `pswire.placement`."""
 
     names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TaskState:
-    """A task with a coordinator (`pswire.messages.Compute`)."""
-
-    task: str
-    coordinator: Sender
-    term: int
-    note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,5 +281,4 @@ class ShardState:
     stopped: str = ""
     max_gradient_norm: str = ""
     clipped: int = 0
-    tasks: tuple[TaskState, ...] = ()
     minimizations: tuple[MinimizationState, ...] = ()

@@ -92,8 +92,8 @@ KINDS[spb.VariableState] = many(
 )
 KINDS[spb.ServedState] = many(_Served())
 KINDS[spb.MemberState] = many(_MEMBER, attrgetter("name"))
-_CHIEF = one(_Row(ms.Sender, pb.Sender, worker=NAME), optional=True)
-KINDS[spb.MembershipState] = one(_Row(st.MembershipState, spb.MembershipState, chief=_CHIEF))
+_SENDER = one(_Row(ms.Sender, pb.Sender, worker=NAME), optional=True)
+KINDS[spb.MembershipState] = one(_Row(st.MembershipState, spb.MembershipState, chief=_SENDER))
 KINDS[spb.Holding] = many(_Row(st.Holding, spb.Holding))
 KINDS[spb.OpenEpoch] = many(_Row(st.OpenEpoch, spb.OpenEpoch, epoch=POSITIVE, cost_sum=ANY))
 KINDS[spb.QueueState] = many(_Row(st.QueueState, spb.QueueState), attrgetter("spec.name"))
@@ -101,12 +101,12 @@ KINDS[spb.OutPortion] = many(_Row(st.OutPortion, spb.OutPortion))
 KINDS[spb.WorkerPortions] = many(_Row(st.WorkerPortions, spb.WorkerPortions, worker=NAME_OR_NONE), attrgetter("worker"))
 KINDS[spb.PortionsState] = one(_Row(st.PortionsState, spb.PortionsState, losses=LOSSES), optional=True)
 KINDS[spb.MinimizationState] = many(
-    _Row(st.MinimizationState, spb.MinimizationState, name=NAME, end=RESULT), attrgetter("name")
+    _Row(st.MinimizationState, spb.MinimizationState, name=NAME, end=RESULT, coordinator=_SENDER, note=NOTE),
+    attrgetter("name"),
 )
 KINDS[spb.LastEpoch] = many(_Row(st.LastEpoch, spb.LastEpoch, worker=NAME), attrgetter("worker"))
 KINDS[spb.VariableChanges] = many(_Row(st.VariableChanges, spb.VariableChanges, name=NAME), attrgetter("name"))
 KINDS[spb.OrderState] = one(_Row(st.OrderState, spb.OrderState), optional=True)
-KINDS[spb.TaskState] = many(_Row(st.TaskState, spb.TaskState, task=NAME, note=NOTE), attrgetter("task"))
 KINDS[spb.VariableGroup] = many(_Row(st.VariableGroup, spb.VariableGroup))
 _SHARD = _Row(
     st.ShardState,

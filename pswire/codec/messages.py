@@ -266,7 +266,7 @@ _MESSAGES = (
     Row(ms.Assigned, pb.AssignReply, outcome=OUTCOME, versions=numbers(0, MAX_ENTRIES)),
     Row(ms.Tune, pb.TuneRequest, sequence=POSITIVE),
     Row(ms.Tuned, pb.TuneReply, outcome=OUTCOME),
-    Row(ms.Compute, pb.ComputeRequest, sequence=POSITIVE, task=NAME_OR_NONE, note=NOTE),
+    Row(ms.Compute, pb.ComputeRequest, sequence=POSITIVE, minimization=NAME_OR_NONE, note=NOTE),
     Row(ms.Computed, pb.ComputeReply, outcome=OUTCOME, results=RESULTS, note=NOTE),
     Row(ms.Take, pb.TakeRequest),
     Row(ms.Taken, pb.TakeReply),

@@ -1,8 +1,9 @@
 """Minimizations: evaluations of loss and gradient over a whole data set, in portions that workers compute.
 
 An evaluation is the sum of the losses of all examples, and of their gradients, at the present values of the variables.
-The chief begins it on every shard. Workers take portions of the data set from shard 0, and claim there what they have
-computed. Each shard adds the gradient sums that workers push (`Assign.portions`), with every portion once.
+The coordinator, a worker, begins it on every shard, on shard 0 at last, so that no portion is handed out of one that
+some shard does not know. Workers take portions of the data set from shard 0, and claim there what they have computed.
+Each shard adds the gradient sums that workers push (`Assign.portions`), with every portion once.
 
 A worker does this, until the minimization is over:
 
@@ -83,7 +84,7 @@ class AcceptedPoint:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Begins an evaluation, and waits for it; from the chief, to every shard.
+    """Begins an evaluation, and waits for it; from the coordinator, to every shard.
 
     The answer comes when all portions are counted on the shard. One that waits for long is answered with how far it is.
 
@@ -95,6 +96,7 @@ class Evaluate:
         point: the last accepted point, for people; None before the first.
         wait: for all portions of the evaluation; otherwise the answer comes at once.
         cut: as in `Push`.
+        term: as in `Compute`; not 0, unless the message only asks.
     """
 
     sender: Sender
@@ -105,6 +107,7 @@ class Evaluate:
     point: AcceptedPoint | None = None
     wait: bool = True
     cut: int = 0
+    term: int = 0
 
 
 @dataclass(frozen=True, slots=True)

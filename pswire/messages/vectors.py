@@ -18,16 +18,17 @@ class Compute:
         sequence, cut: as in `Push`.
         names: the variables that the vectors are made of, those with a part on this shard.
         operations: a vector that is written for the first time is made; one that is read must be there.
-        task: for which the operations are, by one coordinator at a time: the sender with the highest term. "": none.
-        term: counts the coordinators of the task, from 1; a lower one than the shard knows is refused. 0: only asks.
-        note: is kept as that of the task from now on, in the place of an earlier one; "": that stays.
+        minimization: for which the operations are, by its coordinator. "": none.
+        term: counts the coordinators of the minimization, from 1: it has one at a time, the sender with the highest
+            term. A sender with a lower one than the shard knows is refused. 0: only asks.
+        note: is kept as that of the minimization from now on, in the place of an earlier one; "": that stays.
     """
 
     sender: Sender
     sequence: int
     names: tuple[str, ...] = ()
     operations: tuple[Operation, ...] = ()
-    task: str = ""
+    minimization: str = ""
     term: int = 0
     note: str = ""
     cut: int = 0
@@ -39,7 +40,7 @@ class Computed:
 
     Attributes:
         results: of each operation with a result, in order, two numbers whose sum it is, for this shard's part.
-        term, note: of the task; 0 and "": the shard does not know it.
+        term, note: of the minimization; 0 and "": the shard does not know it.
     """
 
     outcome: Outcome

@@ -584,12 +584,12 @@ class Operation(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., vector: _Optional[str] = ..., source: _Optional[str] = ..., other: _Optional[str] = ..., number: _Optional[float] = ...) -> None: ...
 
 class ComputeRequest(_message.Message):
-    __slots__ = ("sender", "sequence", "names", "operations", "task", "note", "cut", "term")
+    __slots__ = ("sender", "sequence", "names", "operations", "minimization", "note", "cut", "term")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
-    TASK_FIELD_NUMBER: _ClassVar[int]
+    MINIMIZATION_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -597,11 +597,11 @@ class ComputeRequest(_message.Message):
     sequence: int
     names: _containers.RepeatedScalarFieldContainer[str]
     operations: _containers.RepeatedCompositeFieldContainer[Operation]
-    task: str
+    minimization: str
     note: str
     cut: int
     term: int
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., task: _Optional[str] = ..., note: _Optional[str] = ..., cut: _Optional[int] = ..., term: _Optional[int] = ...) -> None: ...
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., minimization: _Optional[str] = ..., note: _Optional[str] = ..., cut: _Optional[int] = ..., term: _Optional[int] = ...) -> None: ...
 
 class ComputeReply(_message.Message):
     __slots__ = ("outcome", "results", "global_step", "note", "term")
@@ -748,7 +748,7 @@ class AcceptedPoint(_message.Message):
     def __init__(self, iterations: _Optional[int] = ..., evaluations: _Optional[int] = ..., loss: _Optional[float] = ..., gradient: _Optional[float] = ..., step: _Optional[float] = ...) -> None: ...
 
 class EvaluateRequest(_message.Message):
-    __slots__ = ("sender", "name", "evaluation", "end", "timeline", "point", "wait", "cut")
+    __slots__ = ("sender", "name", "evaluation", "end", "timeline", "point", "wait", "cut", "term")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
@@ -757,6 +757,7 @@ class EvaluateRequest(_message.Message):
     POINT_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     name: str
     evaluation: Evaluation
@@ -765,7 +766,8 @@ class EvaluateRequest(_message.Message):
     point: AcceptedPoint
     wait: bool
     cut: int
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., name: _Optional[str] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., end: _Optional[str] = ..., timeline: _Optional[int] = ..., point: _Optional[_Union[AcceptedPoint, _Mapping]] = ..., wait: _Optional[bool] = ..., cut: _Optional[int] = ...) -> None: ...
+    term: int
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., name: _Optional[str] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., end: _Optional[str] = ..., timeline: _Optional[int] = ..., point: _Optional[_Union[AcceptedPoint, _Mapping]] = ..., wait: _Optional[bool] = ..., cut: _Optional[int] = ..., term: _Optional[int] = ...) -> None: ...
 
 class EvaluateReply(_message.Message):
     __slots__ = ("number", "counted", "loss", "waiting_for", "end", "stopped", "cut")

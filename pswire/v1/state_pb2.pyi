@@ -236,7 +236,7 @@ class PortionsState(_message.Message):
     def __init__(self, out: _Optional[_Iterable[_Union[OutPortion, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerPortions, _Mapping]]] = ..., losses: _Optional[_Iterable[float]] = ..., alone: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class MinimizationState(_message.Message):
-    __slots__ = ("name", "evaluation", "counted", "portions", "backups", "backups_won", "end", "point")
+    __slots__ = ("name", "evaluation", "counted", "portions", "backups", "backups_won", "end", "point", "coordinator", "term", "note")
     NAME_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
     COUNTED_FIELD_NUMBER: _ClassVar[int]
@@ -245,6 +245,9 @@ class MinimizationState(_message.Message):
     BACKUPS_WON_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     POINT_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     name: str
     evaluation: _paramserver_pb2.Evaluation
     counted: _containers.RepeatedScalarFieldContainer[int]
@@ -253,10 +256,13 @@ class MinimizationState(_message.Message):
     backups_won: int
     end: str
     point: _paramserver_pb2.AcceptedPoint
-    def __init__(self, name: _Optional[str] = ..., evaluation: _Optional[_Union[_paramserver_pb2.Evaluation, _Mapping]] = ..., counted: _Optional[_Iterable[int]] = ..., portions: _Optional[_Union[PortionsState, _Mapping]] = ..., backups: _Optional[int] = ..., backups_won: _Optional[int] = ..., end: _Optional[str] = ..., point: _Optional[_Union[_paramserver_pb2.AcceptedPoint, _Mapping]] = ...) -> None: ...
+    coordinator: _paramserver_pb2.Sender
+    term: int
+    note: str
+    def __init__(self, name: _Optional[str] = ..., evaluation: _Optional[_Union[_paramserver_pb2.Evaluation, _Mapping]] = ..., counted: _Optional[_Iterable[int]] = ..., portions: _Optional[_Union[PortionsState, _Mapping]] = ..., backups: _Optional[int] = ..., backups_won: _Optional[int] = ..., end: _Optional[str] = ..., point: _Optional[_Union[_paramserver_pb2.AcceptedPoint, _Mapping]] = ..., coordinator: _Optional[_Union[_paramserver_pb2.Sender, _Mapping]] = ..., term: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
 
 class ShardState(_message.Message):
-    __slots__ = ("shard", "shards", "identity", "consistency", "handling", "cut", "timeline", "global_step", "last_step", "applied", "dropped", "repeated", "lost_pushes", "members", "variables", "queues", "epochs", "stalenesses", "changes", "places", "states", "served", "order", "groups", "job", "jobs", "stopped", "max_gradient_norm", "clipped", "tasks", "minimizations")
+    __slots__ = ("shard", "shards", "identity", "consistency", "handling", "cut", "timeline", "global_step", "last_step", "applied", "dropped", "repeated", "lost_pushes", "members", "variables", "queues", "epochs", "stalenesses", "changes", "places", "states", "served", "order", "groups", "job", "jobs", "stopped", "max_gradient_norm", "clipped", "minimizations")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
@@ -286,7 +292,6 @@ class ShardState(_message.Message):
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     MAX_GRADIENT_NORM_FIELD_NUMBER: _ClassVar[int]
     CLIPPED_FIELD_NUMBER: _ClassVar[int]
-    TASKS_FIELD_NUMBER: _ClassVar[int]
     MINIMIZATIONS_FIELD_NUMBER: _ClassVar[int]
     shard: int
     shards: int
@@ -317,21 +322,8 @@ class ShardState(_message.Message):
     stopped: str
     max_gradient_norm: str
     clipped: int
-    tasks: _containers.RepeatedCompositeFieldContainer[TaskState]
     minimizations: _containers.RepeatedCompositeFieldContainer[MinimizationState]
-    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., identity: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., cut: _Optional[int] = ..., timeline: _Optional[int] = ..., global_step: _Optional[int] = ..., last_step: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[int] = ..., repeated: _Optional[int] = ..., lost_pushes: _Optional[int] = ..., members: _Optional[_Union[MembershipState, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableState, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[LastEpoch, _Mapping]]] = ..., stalenesses: _Optional[_Iterable[_Union[_paramserver_pb2.StalenessCount, _Mapping]]] = ..., changes: _Optional[_Iterable[_Union[_paramserver_pb2.Change, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[_paramserver_pb2.Place, _Mapping]]] = ..., states: _Optional[_Iterable[int]] = ..., served: _Optional[_Iterable[_Union[ServedState, _Mapping]]] = ..., order: _Optional[_Union[OrderState, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[VariableGroup, _Mapping]]] = ..., job: _Optional[_Union[_paramserver_pb2.Job, _Mapping]] = ..., jobs: _Optional[_Iterable[_Union[_paramserver_pb2.JobReport, _Mapping]]] = ..., stopped: _Optional[str] = ..., max_gradient_norm: _Optional[str] = ..., clipped: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[TaskState, _Mapping]]] = ..., minimizations: _Optional[_Iterable[_Union[MinimizationState, _Mapping]]] = ...) -> None: ...
-
-class TaskState(_message.Message):
-    __slots__ = ("task", "coordinator", "term", "note")
-    TASK_FIELD_NUMBER: _ClassVar[int]
-    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
-    TERM_FIELD_NUMBER: _ClassVar[int]
-    NOTE_FIELD_NUMBER: _ClassVar[int]
-    task: str
-    coordinator: _paramserver_pb2.Sender
-    term: int
-    note: str
-    def __init__(self, task: _Optional[str] = ..., coordinator: _Optional[_Union[_paramserver_pb2.Sender, _Mapping]] = ..., term: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., identity: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., cut: _Optional[int] = ..., timeline: _Optional[int] = ..., global_step: _Optional[int] = ..., last_step: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[int] = ..., repeated: _Optional[int] = ..., lost_pushes: _Optional[int] = ..., members: _Optional[_Union[MembershipState, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableState, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[LastEpoch, _Mapping]]] = ..., stalenesses: _Optional[_Iterable[_Union[_paramserver_pb2.StalenessCount, _Mapping]]] = ..., changes: _Optional[_Iterable[_Union[_paramserver_pb2.Change, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[_paramserver_pb2.Place, _Mapping]]] = ..., states: _Optional[_Iterable[int]] = ..., served: _Optional[_Iterable[_Union[ServedState, _Mapping]]] = ..., order: _Optional[_Union[OrderState, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[VariableGroup, _Mapping]]] = ..., job: _Optional[_Union[_paramserver_pb2.Job, _Mapping]] = ..., jobs: _Optional[_Iterable[_Union[_paramserver_pb2.JobReport, _Mapping]]] = ..., stopped: _Optional[str] = ..., max_gradient_norm: _Optional[str] = ..., clipped: _Optional[int] = ..., minimizations: _Optional[_Iterable[_Union[MinimizationState, _Mapping]]] = ...) -> None: ...
 
 class Overdue(_message.Message):
     __slots__ = ("worker", "queue")

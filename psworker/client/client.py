@@ -437,12 +437,12 @@ class Client:
     # --- minimization ---------------------------------------------------------------------------------------------
 
     def compute(
-        self, names: Sequence[str], operations: Sequence[Operation], task: str, term: int, note: str = ""
+        self, names: Sequence[str], operations: Sequence[Operation], minimization: str, term: int, note: str = ""
     ) -> list[ms.Computed]:
         """Applies operations to vectors of these variables on all shards, once; the answers, in the order of shards.
 
         With a `note`, only shard 0 gets the message. Raises `WentBack` if all shards went back to a cut: vectors and
-        notes are those of the cut then; `OutOfOrder` if another worker coordinates the task.
+        notes are those of the cut then; `OutOfOrder` if another worker coordinates the minimization.
         """
         parts: Mapping[int, Sequence[str]] = {} if note else ShardedPull(self._placement, names).names
         shards = [0] if note else range(self.shards)
@@ -450,7 +450,7 @@ class Client:
         with self._changing, self._recovering("the minimization goes on from its last point there"):
             self._sequence += 1
             with calls.cuts as cut:
-                fields = tuple(operations), task, term, note, cut
+                fields = tuple(operations), minimization, term, note, cut
                 messages = {
                     shard: ms.Compute(calls.sender, self._sequence, tuple(parts.get(shard, ())), *fields)
                     for shard in shards
@@ -461,35 +461,40 @@ class Client:
         self,
         names: Sequence[str],
         minimization: str,
+        term: int,
         evaluation: ms.Evaluation | None,
         end: str = "",
         point: ms.AcceptedPoint | None = None,
     ) -> None:
-        """Begins an evaluation on the shards with variables, or ends the minimization.
+        """Begins an evaluation on the shards with variables, on shard 0 at last, or ends the minimization.
 
-        `point` is the last accepted one, for status and displays. Raises `WentBack` as `compute` does.
+        `point` is the last accepted one, for status and displays. Raises `WentBack` and `OutOfOrder` as `compute` does.
         """
         calls = self._calls
+        shards = self.shards_of(names)
         with self._changing, calls.cuts as cut:
             fields = minimization, evaluation, end, calls.timeline, point
-            self._evaluate(names, ms.Evaluate(calls.sender, *fields, wait=False, cut=cut))
+            message = ms.Evaluate(calls.sender, *fields, wait=False, cut=cut, term=term)
+            for some in (shards[1:], shards[:1]):
+                self._evaluate(some, message)
 
     def evaluated(
-        self, names: Sequence[str], minimization: str, evaluation: ms.Evaluation | None = None
+        self, names: Sequence[str], minimization: str, term: int = 0, evaluation: ms.Evaluation | None = None
     ) -> list[ms.Evaluated]:
         """How far an evaluation is on shard 0, and on the shards with a part of a variable, in order.
 
-        When it is complete, at latest after some seconds; without an evaluation at once. Raises `WentBack` as `compute`
-        does.
+        When it is complete, at latest after some seconds; without an evaluation at once. Raises `WentBack` and
+        `OutOfOrder` as `compute` does.
         """
         calls = self._calls
-        return self._evaluate(names, ms.Evaluate(calls.sender, minimization, evaluation, timeline=calls.timeline))
+        fields = minimization, evaluation
+        message = ms.Evaluate(calls.sender, *fields, timeline=calls.timeline, term=term)
+        return self._evaluate(self.shards_of(names), message)
 
-    def _evaluate(self, names: Sequence[str], message: ms.Evaluate) -> list[ms.Evaluated]:
-        calls, shards = self._calls, self.shards_of(names)
+    def _evaluate(self, shards: Sequence[int], message: ms.Evaluate) -> list[ms.Evaluated]:
+        calls = self._calls
         with self._recovering("the evaluation begins again"):
-            answers = calls.results(calls.send(dict.fromkeys([*shards[1:], 0], message)), ms.Evaluated)
-        return [answers[-1], *answers[:-1]]
+            return calls.results(calls.send(dict.fromkeys(shards, message)), ms.Evaluated)
 
     def shards_of(self, names: Sequence[str]) -> list[int]:
         """Shard 0, and the shards that have a part of one of these variables, in order."""

@@ -31,7 +31,7 @@ class AlreadyOver(ParamServerError):
 
 
 class ShardSpace:
-    """The vectors of the variables with these `names`, for the minimization `task`; begins a term as its coordinator.
+    """The vectors of the variables with these `names`, for a `minimization`; begins a term as its coordinator.
 
     The loss is the mean over `examples`, computed in portions of `portion` of them. The last accepted point is in one
     of two vectors, and the next one goes to the other, so that there is one until `save` has told shard 0, whatever
@@ -45,23 +45,23 @@ class ShardSpace:
         self,
         client: Client,
         names: Sequence[str],
-        task: str,
+        minimization: str,
         examples: int,
         portion: int,
         stopping: Callable[[], bool] = bool,
     ) -> None:
-        self._client, self._names, self._task, self._stopping = client, list(names), task, stopping
+        self._client, self._names, self._minimization, self._stopping = client, list(names), minimization, stopping
         self._examples, self._portion = examples, portion
-        evaluations = client.evaluated(self._names, task)
-        if evaluations[0].end:
-            raise AlreadyOver(evaluations[0].end)
-        self._number = max([(client.timeline - 1) * EVALUATIONS, *[one.number for one in evaluations]])
-        answers = client.compute([], [], task, 0)
-        self._term = max([one.term for one in answers]) + 1
-        note = answers[0].note
+        self._term = max([one.term for one in client.compute([], [], minimization, 0)]) + 1
+        note = client.compute([], [], minimization, self._term)[0].note  # from now on nobody else coordinates it
         self.saved: dict[str, Any] | None = json.loads(note) if note else None
         self._buffer: int = self.saved["buffer"] if self.saved else 0
         self._pending: list[Operation] = []  # to go with the next message
+        evaluations = client.evaluated(self._names, minimization)
+        self._number = max([(client.timeline - 1) * EVALUATIONS, *[one.number for one in evaluations]])
+        if end := next((one.end for one in evaluations if one.end), ""):
+            self._end(end)  # some shards may not know it
+            raise AlreadyOver(end)
         self.run([Fill(GRADIENT, 0.0)] if self.saved else [Drop(), Fill(GRADIENT, 0.0)])
 
     def run(self, operations: Sequence[Operation]) -> list[float]:
@@ -70,7 +70,7 @@ class ShardSpace:
 
     def _run(self, operations: Sequence[Operation], buffer: int) -> list[float]:
         every = [*self._pending, *[_in_buffer(one, buffer) for one in operations]]
-        answers = self._client.compute(self._names, every, self._task, self._term)
+        answers = self._client.compute(self._names, every, self._minimization, self._term)
         self._pending = []
         return totals(every, answers)
 
@@ -80,16 +80,16 @@ class ShardSpace:
             self.run([])
         self._number += 1
         evaluation = Evaluation(self._number, self._examples, self._portion)
-        self._client.begin_evaluation(self._names, self._task, evaluation, point=self._point)
+        self._client.begin_evaluation(self._names, self._minimization, self._term, evaluation, point=self._point)
         while True:
-            answers = self._client.evaluated(self._names, self._task, evaluation)
+            answers = self._client.evaluated(self._names, self._minimization, self._term, evaluation)
             first = answers[0]
             if first.stopped or self._stopping():
                 raise JobStopped(first.stopped or "this worker has failed")
             if all(_is_complete(one, evaluation) for one in answers):
                 break
             waiting = next((one.waiting_for for one in answers if one.waiting_for), "")
-            logger.info("%s: evaluation %d waits for %s", self._task, self._number, waiting)
+            logger.info("%s: evaluation %d waits for %s", self._minimization, self._number, waiting)
         assert first.loss is not None, "shard 0 has it"
         self._pending = [Scale(GRADIENT, 1.0 / self._examples)]
         return first.loss / self._examples
@@ -102,7 +102,7 @@ class ShardSpace:
         """As `Space.save`: from now on the point is the one that was accepted last."""
         self._buffer = 1 - self._buffer
         self.saved = {**data, "buffer": self._buffer}
-        self._client.compute([], [], self._task, self._term, json.dumps(self.saved))
+        self._client.compute([], [], self._minimization, self._term, json.dumps(self.saved))
 
     @property
     def _point(self) -> AcceptedPoint | None:
@@ -110,7 +110,10 @@ class ShardSpace:
 
     def end(self, result: Mapping[str, Any]) -> None:
         """End the minimization at the variables' values, with a result for all workers; drop the vectors."""
-        self._client.begin_evaluation(self._names, self._task, None, json.dumps(result), self._point)
+        self._end(json.dumps(result))
+
+    def _end(self, result: str) -> None:
+        self._client.begin_evaluation(self._names, self._minimization, self._term, None, result, self._point)
         self.run([Drop()])
 
 

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import psworker as ps
+from pswire import messages as ms
 from pswire.errors import ConfigurationError, DatasetError, OutOfOrder
 from psworker import ops
-from psworker.minimize.shard_space import ShardSpace
+from psworker.client.retrying_calls import RetryingCalls
+from psworker.minimize.shard_space import AlreadyOver, JobStopped, ShardSpace
 from psworker.sessions import claimed_portions
 from tests import event_files
 from tests.transports import EMBEDDED, GRPC, SHARED_OF_TWO, TransportCase, parameters
@@ -394,5 +396,46 @@ def test_a_coordinator_of_an_earlier_term_is_refused():
             second.run([])
             second.accept([])
             second.save({"x": 1})
+            for call in (first.evaluate, lambda: first.end({"by": "first"})):
+                with pytest.raises(OutOfOrder, match=r"in term 1, but .* in term 2"):
+                    call()
             third = ShardSpace(session._client, ["W"], "task", 10, 2)
             assert third.saved == {"x": 1, "buffer": 1}
+
+
+def test_an_evaluation_begins_on_shard_0_when_it_has_begun_on_all_others(monkeypatch):
+    names = ["U", "V", "W"]
+    with ps.collection(), THREE.sessions() as open_session:
+        for name in names:
+            ps.Variable(np.ones(4), name=name)
+        with open_session("w0") as session:
+            client, seen, send = session._client, [], RetryingCalls.send
+            assert client.shards_of(names) == [0, 1, 2]
+
+            def sends(calls, messages, *arguments):
+                message = messages.get(0)
+                if isinstance(message, ms.Evaluate) and message.evaluation and not message.wait:
+                    seen.append([one.number for one in client.evaluated(names, "fit")])
+                return send(calls, messages, *arguments)
+
+            space = ShardSpace(client, names, "fit", 10, 2, stopping=lambda: True)
+            monkeypatch.setattr(RetryingCalls, "send", sends)
+            for _ in range(2):
+                with pytest.raises(JobStopped):
+                    space.evaluate()
+    assert seen == [[0, 1, 1], [1, 2, 2]], "a worker that has a portion can push its sum to every shard"
+
+
+def test_the_next_coordinator_tells_all_shards_that_a_minimization_is_over_if_the_one_before_told_some():
+    names = ["U", "V", "W"]
+    with ps.collection(), THREE.sessions() as open_session:
+        for name in names:
+            ps.Variable(np.ones(4), name=name)
+        with open_session("w0") as session:
+            client = session._client
+            ShardSpace(client, names, "fit", 10, 2)
+            client._evaluate([1], ms.Evaluate(client._calls.sender, "fit", end='{"by": "w0"}', term=1))
+            assert [one.end for one in client.evaluated(names, "fit")] == ["", '{"by": "w0"}', ""]
+            with pytest.raises(AlreadyOver):
+                ShardSpace(client, names, "fit", 10, 2)
+            assert [one.end for one in client.evaluated(names, "fit")] == ['{"by": "w0"}'] * 3

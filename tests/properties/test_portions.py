@@ -19,7 +19,7 @@ from pswire import messages as ms
 from pswire.errors import InvalidMessage, NotJoined, OutOfOrder, ParamServerError, Unavailable, Zombie
 from pswire.specs.vectors import GRADIENT
 from pswire.tensors.values import TensorSpec
-from tests.shard_state import restored, run_step
+from tests.shard_state import restored, run_step, state_of
 
 SHARDS, PORTIONS, LEASE = 3, 7, 8.0
 LOSSES = [1e16, 0.1, -1e16, 0.2, 1.0, 1e-20, 3.0]
@@ -34,6 +34,7 @@ class Worker:
 
     def __init__(self, job: "Job", name: str, nonce: int) -> None:
         self.job, self.nonce, self.sequence, self.number = job, nonce, 0, ms.Job()
+        self.changing = ""  # the thread that sends a change
         self.me = ms.Sender(name, 0)
         joined = job.deliver(0, self.joining(0))
         self.me, self.number = ms.Sender(name, joined.incarnation), joined.job
@@ -76,7 +77,7 @@ class Worker:
 
     def push(self, evaluation: int, numbers: list[int]) -> Generator[Any, Any, tuple[int, ...]]:
         """Push to the other shards first; returns the portions of a sum that one has dropped."""
-        self.sequence += 1
+        yield from self.begin_change("compute")
         portions = ms.CountedPortions("fit", evaluation, tuple(numbers))
         gradient = np.zeros(PORTIONS)
         gradient[numbers] = 1
@@ -84,20 +85,41 @@ class Worker:
             value = (ms.Assignment(f"V{shard}", gradient.copy()),)
             answer = yield shard, ms.Assign(self.me, self.sequence, value, add=True, portions=portions)
             if answer.outcome is ms.Outcome.DROPPED:
-                return portions.numbers
-        return ()
+                break
+        self.changing = ""
+        return portions.numbers if answer.outcome is ms.Outcome.DROPPED else ()
+
+    def begin_change(self, thread: str) -> Calls:
+        """Wait for the change of the other thread; the next sequence number."""
+        while self.changing:
+            yield 0, ms.Renew(self.me)
+        self.changing = thread
+        self.sequence += 1
+
+    def compute_on_all(self, term: int) -> Generator[Any, Any, int]:
+        """Begin a term, or ask with 0; the highest one that a shard knows."""
+        highest = 0
+        yield from self.begin_change("evaluate")
+        for shard in range(SHARDS):
+            answer = yield shard, ms.Compute(self.me, self.sequence, minimization="fit", term=term)
+            highest = max(highest, answer.term)
+        self.changing = ""
+        return highest
 
     def evaluate(self) -> Calls:
         """As the chief: one evaluation after the other, each until all shards have all portions."""
-        number = 0
+        number, term = 0, 1 + (yield from self.compute_on_all(0))
+        yield from self.compute_on_all(term)
         for shard in range(SHARDS):
             number = max(number, (yield shard, ms.Evaluate(self.me, "fit")).number)
         while True:
             number += 1
             evaluation, loss, complete = ms.Evaluation(number, PORTIONS, 1), None, set()
+            for shard in (*range(1, SHARDS), 0):
+                yield shard, ms.Evaluate(self.me, "fit", evaluation, wait=False, term=term)
             while len(complete) < SHARDS:
                 for shard in range(SHARDS):
-                    answer = yield shard, ms.Evaluate(self.me, "fit", evaluation)
+                    answer = yield shard, ms.Evaluate(self.me, "fit", evaluation, term=term)
                     assert answer.number == number, "nobody else evaluates"
                     loss = loss if shard else answer.loss
                     complete |= {shard} if answer.counted == PORTIONS else set()
@@ -167,10 +189,11 @@ class Job:
     def threads(self) -> Iterator[tuple[Worker, Thread]]:
         """Those of all workers, and of the present chief one more."""
         for worker in self.workers.values():
-            if self.shards[0]._members.chief.is_chief(worker.me.worker):
-                worker.threads.setdefault("evaluate", Thread(worker.evaluate()))
-            else:
-                worker.threads.pop("evaluate", None)
+            is_chief = self.shards[0]._members.chief.is_chief(worker.me.worker)
+            if is_chief and "evaluate" not in worker.threads:
+                worker.threads["evaluate"] = Thread(worker.evaluate())
+            elif not is_chief and worker.threads.pop("evaluate", None) is not None and worker.changing == "evaluate":
+                worker.changing = ""
             for thread in worker.threads.values():
                 yield worker, thread
 
@@ -223,7 +246,7 @@ class Job:
         """A shard goes on from its state as a checkpoint has it; calls that waited are sent again."""
         new = self.new_shard(shard)
         restored(self.shards[shard], new, self.now)
-        assert new.state() == self.shards[shard].state()
+        assert state_of(new.state()) == state_of(self.shards[shard].state())
         self.shards[shard] = new
         for _, thread in self.threads():
             if thread.open[0] == shard:

@@ -47,7 +47,7 @@ OPTIONS = {
     **dict.fromkeys(["pull", "fields", "quarantine", "release"], lambda text: tuple(text.split(","))),
     "places": lambda text: tuple(messages.Place(*one) for one in _pairs(text)),
     **dict.fromkeys(["holding", "withdrawn"], lambda text: _numbers(text)),
-    "evaluation": int,
+    **dict.fromkeys(["evaluation", "term"], int),
     "portions": lambda text: _counted(*text.split("/")),
     "progress": lambda text: tuple(_progress(*one.split("/")) for one in text.split(",")),
     "remote": lambda text: tuple(messages.RemoteWeights(*one) if len(one) > 1 else one[0] for one in _pairs(text)),
@@ -238,14 +238,16 @@ class Scenario:
         return self._send(who, messages.Assign(self._sender(who), assignments=tuple(assignments), add=add, **options))
 
     def do_evaluate(self, who: str, name: str, number: str = "", *, options, pairs) -> list[str]:
-        """`evaluate w0 fit 1 examples=10 portion=4`; without a number it only asks."""
+        """`evaluate w0 fit 1 examples=10 portion=4 [term=1]`; without a number it only asks."""
         sizes = {key: int(text) for key, text in pairs}
+        options.setdefault("term", 1 if number else 0)
         evaluation = messages.Evaluation(int(number), **sizes) if number else None
         return self._send(who, messages.Evaluate(self._sender(who), name, evaluation, **options))
 
-    def do_end(self, who: str, name: str, result: str, **_) -> list[str]:
-        """`end w0 fit converged`."""
-        return self._send(who, messages.Evaluate(self._sender(who), name, end=result))
+    def do_end(self, who: str, name: str, result: str, *, options, **_) -> list[str]:
+        """`end w0 fit converged [term=1]`."""
+        options.setdefault("term", 1)
+        return self._send(who, messages.Evaluate(self._sender(who), name, end=result, **options))
 
     def do_take_portion(self, who: str, name: str, *, options, **_) -> list[str]:
         """`take_portion w0 fit [evaluation=1 holding=3,4 withdrawn=5]`: by default of the last evaluation it saw."""

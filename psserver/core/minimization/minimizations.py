@@ -19,6 +19,7 @@ from pswire.errors import InvalidMessage, OutOfOrder, TooLarge, Unavailable
 from pswire.messages import (
     AcceptedPoint,
     ClaimPortion,
+    Compute,
     CountedPortions,
     Evaluate,
     Evaluated,
@@ -27,6 +28,7 @@ from pswire.messages import (
     PortionClaimed,
     PortionTaken,
     Reply,
+    Sender,
     TakePortion,
 )
 
@@ -45,8 +47,8 @@ _REPLACED = "another call of this worker has replaced this one"
 class Minimization:
     """A minimization: its present evaluation, and which portions of that are counted here.
 
-    `portions` are those of shard 0. `backups` and `backups_won` are of earlier evaluations. `end` is the result,
-    `point` the last accepted point.
+    `portions` and `note` are those of shard 0. `backups` and `backups_won` are of earlier evaluations. `end` is the
+    result, `point` the last accepted point. `coordinator` is the sender with the highest `term`.
     """
 
     name: str
@@ -57,6 +59,9 @@ class Minimization:
     backups_won: int = 0
     end: str = ""
     point: AcceptedPoint | None = None
+    coordinator: Sender | None = None
+    term: int = 0
+    note: str = ""
 
     @property
     def number(self) -> int:
@@ -89,8 +94,8 @@ class Minimization:
         """All of it."""
         status, portions = self.status(), None if self.portions is None else self.portions.state()
         counted = tuple(sorted(self.counted))
-        counts = status.backups, status.backups_won
-        return MinimizationState(self.name, self.evaluation, counted, portions, *counts, self.end, self.point)
+        fields = status.backups, status.backups_won, self.end, self.point, self.coordinator, self.term, self.note
+        return MinimizationState(self.name, self.evaluation, counted, portions, *fields)
 
     @classmethod
     def restored(cls, state: MinimizationState) -> "Minimization":
@@ -98,8 +103,8 @@ class Minimization:
         portions = None
         if state.portions is not None and state.evaluation is not None:
             portions = Portions.restored(state.evaluation, state.portions, state.counted)
-        counts = state.backups, state.backups_won
-        return cls(state.name, state.evaluation, set(state.counted), portions, *counts, state.end, state.point)
+        fields = state.backups, state.backups_won, state.end, state.point, state.coordinator, state.term, state.note
+        return cls(state.name, state.evaluation, set(state.counted), portions, *fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,25 +162,69 @@ class Minimizations:
         newest = list(islice(reversed(self._all.values()), most))
         return [one.status() for one in reversed(newest)]
 
+    # --- coordinators ---------------------------------------------------------------------------------------------
+
+    def check_compute(self, message: Compute) -> None:
+        """As `_check_coordinator`, also for operations and notes without a minimization or a term."""
+        if message.minimization and message.term:
+            self._check_coordinator(message.minimization, message.sender, message.term)
+        elif message.note or (message.minimization and message.operations):
+            raise InvalidMessage(
+                "operations and notes of a minimization need its name, and the term of its coordinator"
+            )
+
+    def compute(self, message: Compute) -> tuple[int, str]:
+        """Take the term and the note of a message; those of the minimization."""
+        one = self._all.get(message.minimization)
+        if message.term:
+            one = self._coordinated(message.minimization, message.sender, message.term)
+            one.note = message.note or one.note
+        return (0, "") if one is None else (one.term, one.note)
+
+    def _check_coordinator(self, name: str, sender: Sender, term: int) -> None:
+        """Check that a worker is the coordinator of a minimization, or may become it.
+
+        Raises:
+            OutOfOrder: another worker has that term or a higher one; or, on shard 0, the worker is not the chief, and
+                the term is new.
+            TooLarge: the minimization is one too many.
+        """
+        known, worker = self._all.get(name), sender.worker
+        if known is not None and (term, sender) == (known.term, known.coordinator):
+            return
+        if known is not None and known.coordinator is not None and term <= known.term:
+            raise OutOfOrder(
+                f"worker {worker!r} coordinates {name!r} in term {term}, but worker {known.coordinator.worker!r} does "
+                f"so in term {known.term}"
+            )
+        if self._hands_out and not self._late and not self._members.chief.is_chief(worker):
+            raise OutOfOrder(f"worker {worker!r} is not the chief, which coordinates {name!r}")
+        if known is None and len(self._all) >= MAX_MINIMIZATIONS:
+            raise TooLarge(
+                f"minimization {name!r} would be one more than the {MAX_MINIMIZATIONS:,} that a job may have: begin "
+                "another job"
+            )
+
+    def _coordinated(self, name: str, sender: Sender, term: int) -> Minimization:
+        """The minimization, with its coordinator."""
+        one = self._all.setdefault(name, Minimization(name))
+        one.coordinator, one.term = sender, term
+        return one
+
     # --- evaluations ----------------------------------------------------------------------------------------------
 
     def check_evaluate(self, message: Evaluate) -> None:
-        """Raise `InvalidMessage` for an evaluation before the present one, or another one of its number.
+        """As `_check_coordinator`, unless the message only asks.
 
-        Raise `OutOfOrder` on shard 0 if the sender is not the chief, which begins evaluations, and `TooLarge`
-        for one too many.
+        Raise `InvalidMessage` also for an evaluation before the present one, or another one of its number.
         """
-        evaluation, known, worker = message.evaluation, self._all.get(message.name), message.sender.worker
-        if (evaluation is None and not message.end) or (known is not None and known.end):
+        evaluation, known = message.evaluation, self._all.get(message.name)
+        if evaluation is None and not message.end:
             return
-        if self._hands_out and not self._late and not self._members.chief.is_chief(worker):
-            raise OutOfOrder(f"worker {worker!r} is not the chief, which evaluates {message.name!r}")
-        if known is None and len(self._all) >= MAX_MINIMIZATIONS:
-            raise TooLarge(
-                f"minimization {message.name!r} would be one more than the {MAX_MINIMIZATIONS:,} that a job may have: "
-                "begin another job"
-            )
-        if evaluation is None or message.end or known is None or known.evaluation is None:
+        if not message.term:
+            raise InvalidMessage(f"an evaluation or the end of {message.name!r} needs the term of its coordinator")
+        self._check_coordinator(message.name, message.sender, message.term)
+        if evaluation is None or message.end or known is None or known.end or known.evaluation is None:
             return
         if evaluation.number < known.number:
             raise InvalidMessage(f"evaluation {evaluation.number} of {message.name!r}, which is at {known.number} here")
@@ -187,10 +236,13 @@ class Minimizations:
 
     def evaluate(self, ticket: int, message: Evaluate, now: float, result: StepResult) -> bool:
         """Begin an evaluation, or end the minimization, and let the call wait; whether an evaluation has begun."""
-        worker, known, begun = message.sender.worker, self._all.get(message.name), False
-        one = known or Minimization(message.name)
+        worker, begun = message.sender.worker, False
+        if message.term:
+            one = self._coordinated(message.name, message.sender, message.term)
+        else:
+            one = self._all.get(message.name) or Minimization(message.name)
         if not one.end and (message.end or (message.evaluation and message.evaluation.number > one.number)):
-            self._all[message.name], one.point = one, message.point
+            one.point = message.point
             if message.end:
                 self._end(one, message.end, result)
             elif message.evaluation is not None:

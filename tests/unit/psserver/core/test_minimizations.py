@@ -8,7 +8,7 @@ import pytest
 from psserver.core.minimization import minimizations
 from psserver.core.shard import Shard
 from pswire import messages as ms
-from pswire.errors import InvalidMessage, ShapeMismatch, StateLost, TooLarge, UnknownVariable
+from pswire.errors import InvalidMessage, OutOfOrder, ShapeMismatch, StateLost, TooLarge, UnknownVariable
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency
 from pswire.specs.initializers import RowConstant
@@ -18,8 +18,12 @@ from tests.shard_driver import A, B, ShardDriver, declared
 from tests.shard_state import restored, state_of
 
 
-def evaluate(number=1, examples=4, portion=1, name="fit", sender=A):
-    return ms.Evaluate(sender, name, ms.Evaluation(number, examples, portion))
+def evaluate(number=1, examples=4, portion=1, name="fit", sender=A, term=1):
+    return ms.Evaluate(sender, name, ms.Evaluation(number, examples, portion), term=term)
+
+
+def end(name="fit", sender=A, term=1, **fields):
+    return ms.Evaluate(sender, name, end="{}", term=term, **fields)
 
 
 def take(sender=A, holding=(), evaluation=1, **fields):
@@ -101,7 +105,7 @@ def test_the_status_has_the_point_that_came_with_the_last_evaluation_or_the_end_
     new = Shard()
     restored(job.shard, new, job.now)
     assert shown(new) == [point]
-    job.step(ms.Evaluate(A, "fit", end="{}", point=replace(point, iterations=2)), 4)
+    job.step(end(point=replace(point, iterations=2)), 4)
     assert shown(job.shard) == [replace(point, iterations=2)]
 
 
@@ -110,13 +114,40 @@ def test_a_job_has_a_limit_of_minimizations_and_keeps_only_the_result_of_those_t
     job = ShardDriver()
     for number in range(3):
         job.step(evaluate(name=f"fit-{number}"), 1 + number)
-        assert job.answer(ms.Evaluate(A, f"fit-{number}", end="{}"), 9).end == "{}"
+        assert job.answer(end(f"fit-{number}"), 9).end == "{}"
     job.refuse(evaluate(name="fit-3"), TooLarge, "one more than the 3")
-    job.refuse(ms.Evaluate(A, "fit-3", end="{}"), TooLarge, "one more than the 3")
+    job.refuse(end("fit-3"), TooLarge, "one more than the 3")
+    job.refuse(ms.Compute(A, 1, minimization="fit-3", term=1), TooLarge, "one more than the 3")
     assert job.answer(ms.Evaluate(A, "fit-3")).number == 0, "it only asks"
     assert job.answer(evaluate(2, name="fit-0")).end == "{}", "it is over"
     assert all(one.portions is None and not one.counted for one in job.shard.state().minimizations)
     assert [one.name for one in job.answer(ms.Status()).minimizations] == ["fit-0", "fit-1", "fit-2"]
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+def test_a_coordinator_of_before_is_refused_whatever_it_asks_and_disturbs_nothing(shard):
+    job = ShardDriver(shard=shard, shards=2)
+    job.answer(replace(evaluate(5), wait=False))
+    job.answer(ms.Leave(A, failed=True))
+    assert job.answer(replace(evaluate(6, sender=B, term=2), wait=False)).number == 6
+    job.answer(ms.Join("a", 0, shard, 2, 7))
+    a, before = ms.Sender("a", 2), job.shard.state().minimizations
+    refused = "coordinates 'fit' in term 1, but worker 'b' does so in term 2"
+    compute = ms.Compute(a, 1, minimization="fit", term=1, note="mine")
+    for message in (evaluate(5, sender=a), evaluate(7, sender=a), end(sender=a), compute):
+        job.refuse(message, OutOfOrder, refused)
+    job.refuse(evaluate(7, sender=a, term=2), OutOfOrder, "in term 2, but worker 'b' does so in term 2")
+    job.refuse(evaluate(7, sender=a, term=0), InvalidMessage, "needs the term of its coordinator")
+    assert job.shard.state().minimizations == before
+
+
+def test_on_shard_0_only_the_chief_becomes_a_coordinator():
+    job = ShardDriver()
+    for message in (evaluate(sender=B), end(sender=B), ms.Compute(B, 1, minimization="fit", term=1)):
+        job.refuse(message, OutOfOrder, "worker 'b' is not the chief, which coordinates 'fit'")
+    assert job.answer(ms.Compute(B, 1, minimization="fit")).term == 0, "it only asks"
+    job.answer(replace(evaluate(1), wait=False))
+    job.refuse(evaluate(2, sender=B, term=2), OutOfOrder, "is not the chief")
 
 
 def test_portions_and_claims_from_before_the_shards_went_back_are_refused():

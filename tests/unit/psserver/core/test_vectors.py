@@ -161,21 +161,21 @@ def test_operations_of_one_message_are_done_in_order_over_all_variables():
 
 def test_a_message_that_comes_again_changes_nothing_and_has_the_same_answer():
     driver = shard()
-    compute(driver, Copy("d", VARIABLES), task="minimize-1", term=1, note='{"step": 3}')
+    compute(driver, Copy("d", VARIABLES), minimization="minimize-1", term=1, note='{"step": 3}')
     first = compute(driver, Axpy("d", 1.0, VARIABLES), Dot("d", "d"))
     again = compute(driver, Axpy("d", 1.0, VARIABLES), Dot("d", "d"), sequence=2)
     assert (first.outcome, again.outcome) == (Outcome.APPLIED, Outcome.REPEATED)
     assert totals(again) == totals(first) == [121.0]
     assert vectors_of(driver) == {"W": {"d": [2.0, -4.0, 6.0, 1.0]}, "v": {"d": [8.0]}}
-    assert compute(driver, names=(), task="minimize-1").note == '{"step": 3}'
+    assert compute(driver, names=(), minimization="minimize-1").note == '{"step": 3}'
     driver.refuse(Compute(A, 2, ("W",), (Fill("d", 0.0),)), OutOfOrder, "came after its message 3")
 
 
-def test_a_task_has_one_coordinator_the_one_of_the_highest_term():
-    driver = shard()
-    compute(driver, Fill("d", 1.0), task="t", term=3, note="by a")
+def test_a_minimization_has_one_coordinator_the_one_of_the_highest_term():
+    driver = shard(shard=1, shards=2)
+    compute(driver, Fill("d", 1.0), minimization="t", term=3, note="by a")
     driver.refuse(Compute(B, 1, ("W",), (Fill("d", 2.0),), "t", 3), OutOfOrder, "but worker 'a' does so in term 3")
-    asked = driver.answer(Compute(B, 1, task="t"))
+    asked = driver.answer(Compute(B, 1, minimization="t"))
     assert (asked.term, asked.note) == (3, "by a")
     driver.answer(Compute(B, 2, ("W",), (Fill("d", 2.0),), "t", asked.term + 1))
     driver.refuse(Compute(A, 2, ("W",), (Fill("d", 3.0),), "t", 3), OutOfOrder, "but worker 'b' does so in term 4")
@@ -224,7 +224,7 @@ def test_dropped_vectors_give_their_memory_back():
 
 def test_vectors_notes_and_the_last_answer_survive_in_the_state_of_the_shard():
     driver = shard()
-    compute(driver, Copy("d", VARIABLES), Fill("e", 3.0), task="minimize-1", term=2, note="second")
+    compute(driver, Copy("d", VARIABLES), Fill("e", 3.0), minimization="minimize-1", term=2, note="second")
     compute(driver, Dot("d", "e"), Dot("d", "d"))
     again = ShardDriver(workers="")
     restored(driver.shard, again.shard, 0.0)
@@ -232,7 +232,7 @@ def test_vectors_notes_and_the_last_answer_survive_in_the_state_of_the_shard():
     assert vectors_of(again) == vectors_of(driver)
     operations = Dot("d", "e"), Dot("d", "d")
     assert state_of(compute(again, *operations)) == state_of(compute(driver, *operations, sequence=2))
-    asked = compute(again, names=(), task="minimize-1")
+    asked = compute(again, names=(), minimization="minimize-1")
     assert (asked.term, asked.note) == (2, "second")
 
 
@@ -268,13 +268,13 @@ def test_a_table_has_no_vectors():
 def test_a_cut_in_the_middle_of_an_evaluation_has_its_sums_and_what_was_made_of_them():
     """The evaluation, a sum and the point all come after the snapshot, and belong to the cut: A had not seen it."""
     driver = ShardDriver(declared("W", W), shard=1, shards=2)
-    compute(driver, Fill(GRADIENT, 7.0), names=("W",), task="t", term=1)
+    compute(driver, Fill(GRADIENT, 7.0), names=("W",), minimization="t", term=1)
     driver.answer(Renew(B, cut=5))
-    driver.answer(Evaluate(A, "t", Evaluation(1, 4, 2), wait=False))
+    driver.answer(Evaluate(A, "t", Evaluation(1, 4, 2), wait=False, term=1))
     for number in (0, 1):
         sums = Assign(A, 2 + number, (Assignment("W", W),), add=True, portions=CountedPortions("t", 1, (number,)))
         assert driver.answer(sums).outcome is Outcome.APPLIED
-    compute(driver, Copy("point", GRADIENT), Scale("point", 0.5), sequence=4, names=("W",), task="t", term=1)
+    compute(driver, Copy("point", GRADIENT), Scale("point", 0.5), sequence=4, names=("W",), minimization="t", term=1)
     cut = driver.shard.cuts.current
     driver.answer(Renew(A, cut=5))
     finish_copies(driver.shard)

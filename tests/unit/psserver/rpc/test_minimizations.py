@@ -21,7 +21,7 @@ def test_an_evaluation_over_grpc_waits_for_its_last_portion_and_has_the_sum_of_a
         a, b = chief.join("a"), other.join("b")
         chief.register(a, W=np.zeros(3))
         evaluation = ms.Evaluation(1, 5, 2)
-        waiting = threads.submit(chief.unary, ms.Evaluate(a, "fit", evaluation))
+        waiting = threads.submit(chief.unary, ms.Evaluate(a, "fit", evaluation, term=1))
         losses, sequence = {0: 0.25, 1: 0.5, 2: np.inf}, {a: 0, b: 0}
         for sender, client in ((a, chief), (b, other), (a, chief)):
             while (portion := client.unary(ms.TakePortion(sender, "fit", 1)).portion) is None:
@@ -39,7 +39,7 @@ def test_an_evaluation_over_grpc_waits_for_its_last_portion_and_has_the_sum_of_a
         (status,) = other.status().minimizations
         assert (status.counted, status.portions, status.out, status.claimed) == (3, 3, 0, 0)
         waiting = threads.submit(other.unary, ms.TakePortion(b, "fit", 1))
-        assert chief.unary(ms.Evaluate(a, "fit", end='{"reason": "done"}')).end == '{"reason": "done"}'
+        assert chief.unary(ms.Evaluate(a, "fit", end='{"reason": "done"}', term=1)).end == '{"reason": "done"}'
         assert waiting.result(30).end == '{"reason": "done"}'
         for message in (ms.TakePortion(a, "fit"), ms.ClaimPortion(a, "fit", 1, 0, 0.0), ms.Evaluate(a, "fit")):
             with pytest.raises(errors.ParamServerError, match="with the token of"):

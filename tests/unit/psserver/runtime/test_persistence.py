@@ -202,7 +202,7 @@ async def test_an_evaluation_goes_on_after_a_kill_from_a_checkpoint_and_the_jour
     async with Server(tmp_path / "one", journal=True) as server:
         await server.join()
         await server.declare()
-        waiting = asyncio.create_task(server.ask(ms.Evaluate(A, "fit", ms.Evaluation(1, 3, 1))))
+        waiting = asyncio.create_task(server.ask(ms.Evaluate(A, "fit", ms.Evaluation(1, 3, 1), term=1)))
         for number in range(3):
             assert (await server.ask(ms.TakePortion(A, "fit", 1))).portion.number == number
             assert (await server.ask(ms.ClaimPortion(A, "fit", 1, number, 0.5))).counted
@@ -219,7 +219,7 @@ async def test_an_evaluation_goes_on_after_a_kill_from_a_checkpoint_and_the_jour
         assert (await again.ask(ms.ClaimPortion(A, "fit", 1, 2, 0.5))).counted, "a retry"
         assert (await again.ask(ms.TakePortion(A, "fit", 1))).push
         assert (await again.ask(gradients(3, 2))).outcome is ms.Outcome.APPLIED
-        assert await again.ask(ms.Evaluate(A, "fit", ms.Evaluation(1, 3, 1))) == ms.Evaluated(1, 3, 1.5, cut=1)
+        assert await again.ask(ms.Evaluate(A, "fit", ms.Evaluation(1, 3, 1), term=1)) == ms.Evaluated(1, 3, 1.5, cut=1)
         assert again.shard.variables["W"].vectors["gradient"].tolist() == [6.0, 6.0]
 
 

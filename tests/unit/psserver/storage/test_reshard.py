@@ -194,8 +194,8 @@ def test_members_are_lost_their_blocks_are_returned_and_their_names_begin_new_in
 def test_an_evaluation_begins_again_on_other_shards_and_results_of_minimizations_are_kept():
     job = Job(new_shards(2))
     for shard in range(2):
-        job.call(shard, ms.Evaluate(job.sender, "before", end="{}"))
-        job.shards[shard].step(7, ms.Evaluate(job.sender, "fit", ms.Evaluation(3, 10, 4)), 0.0)
+        job.call(shard, ms.Evaluate(job.sender, "before", end="{}", term=1))
+        job.shards[shard].step(7, ms.Evaluate(job.sender, "fit", ms.Evaluation(3, 10, 4), term=1), 0.0)
     assert job.call(0, ms.TakePortion(job.sender, "fit")).portion.number == 0
     assert job.call(0, ms.ClaimPortion(job.sender, "fit", 3, 0, 1.0)).counted
     portions = ms.CountedPortions("fit", 3, (0,))
