@@ -1,5 +1,7 @@
 """The problem of minimized jobs, and its loss and gradient by numpy alone."""
 
+from functools import cache
+
 import numpy as np
 
 from psworker import datasets
@@ -7,6 +9,7 @@ from psworker import datasets
 EXAMPLES, FEATURES, CLASSES, L2 = 1500, 49, 10, 1e-2
 
 
+@cache
 def examples():
     """Images of MNIST in 7 by 7 pixels, float64, and their labels."""
     train = datasets.mnist().train[:EXAMPLES]
