@@ -18,6 +18,7 @@ parser.add_argument("--l2", type=float, default=1e-2)
 parser.add_argument("--gradient", type=float, default=1e-7)
 parser.add_argument("--iterations", type=int, default=1000)
 parser.add_argument("--slow", default="", help="the worker that takes ten times as long")
+parser.add_argument("--wait", type=float, default=0.0, help="seconds that a portion waits, as for a device of its worker")
 parser.add_argument("--save", help="file of the weights")
 parser.add_argument("--begin", help="file that appears when all workers are ready")
 options = parser.parse_args()
@@ -32,7 +33,9 @@ last = time.thread_time()
 def loss(batch):
     """In the slow worker, with nine times the processor time of the portion before as a pause."""
     global last
-    if session.worker == options.slow:
+    is_slow = session.worker == options.slow
+    time.sleep(options.wait * (10 if is_slow else 1))
+    if is_slow:
         time.sleep(9 * (time.thread_time() - last))
         last = time.thread_time()
     scores = ops.matmul(batch.image, W) + b

@@ -196,16 +196,18 @@ def test_an_evaluation_begins_again_on_other_shards_and_results_of_minimizations
     for shard in range(2):
         job.call(shard, ms.Evaluate(job.sender, "before", end="{}", term=1))
         job.shards[shard].step(7, ms.Evaluate(job.sender, "fit", ms.Evaluation(3, 10, 4), term=1), 0.0)
+    job.call(0, ms.Compute(job.sender, 1, minimization="fit", term=1, note="the last point"))
     assert job.call(0, ms.TakePortion(job.sender, "fit")).portion.number == 0
     assert job.call(0, ms.ClaimPortion(job.sender, "fit", 3, 0, 1.0)).counted
     portions = ms.CountedPortions("fit", 3, (0,))
     for shard in (1, 0):
-        job.call(shard, ms.Assign(job.sender, 1, (), add=True, portions=portions))
+        job.call(shard, ms.Assign(job.sender, 2, (), add=True, portions=portions))
     new = resharded(job.shards, 3)
     for shard in new:
         over, running = shard.state().minimizations
         assert (over.name, over.end) == ("before", "{}")
         assert (running.name, running.evaluation, running.counted) == ("fit", ms.Evaluation(3, 10, 4), ())
+        assert (running.term, running.note) == (1, "the last point"), "the next coordinator goes on from it"
     again = Job(new)
     assert again.call(0, ms.TakePortion(again.sender, "fit")).portion == ms.Portion(0, 0, 4)
     assert again.call(2, ms.Evaluate(again.sender, "fit")).counted == 0
