@@ -6,11 +6,11 @@
 `same`: loss, weights and evaluations for several numbers of workers and shards, and of scipy's L-BFGS-B. `bytes`: what
 goes through the coordinator in a step, and the time of a direction.
 
-`backups`: seconds with four workers, of which none, the chief or another one takes ten times as long for a portion, with
-backups and without: these are switched off in the server's process, by `_without_backups.py`. Once with portions that
-compute: the slow worker sleeps nine times the processor time of each, and where four workers have two cores, the others
-have more of them meanwhile. Once with small portions that wait for 20 ms, or 200 in the slow worker: so nobody waits for
-a processor, as if each worker had a machine. Then 3.1 workers are left of four: 1.29 is the least that is possible.
+`backups`: seconds with four workers, of which none, the chief or another one takes ten times as long for a portion,
+with backups and without: these are switched off in the server's process, by `_without_backups.py`. Once with portions
+that compute: the slow worker sleeps nine times the processor time of each, and where four workers have two cores, the
+others have more of them meanwhile. Once with small portions that wait for 20 ms, or 200 in the slow worker: no worker
+waits for a processor, as if each had a machine. Then 3.1 workers are left of four: 1.29 is the least that is possible.
 """
 
 import contextlib

@@ -4,26 +4,24 @@ Shard 0 hands the portions out (`Portions`); every shard counts those whose grad
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, TypeVar
 
 from psserver.core import events
 from psserver.core.cuts import Cuts
 from psserver.core.members.membership import Membership
+from psserver.core.minimization.minimization import Minimization
 from psserver.core.minimization.portions import Portions
-from psserver.core.policies.policy import join_names
 from psserver.core.state import MinimizationState
 from psserver.core.variables.array_tasks import StepResult
 from pswire.errors import InvalidMessage, OutOfOrder, TooLarge, Unavailable
 from pswire.messages import (
-    AcceptedPoint,
     ClaimPortion,
     Compute,
     CountedPortions,
     Evaluate,
     Evaluated,
-    Evaluation,
     MinimizationStatus,
     PortionClaimed,
     PortionTaken,
@@ -41,70 +39,6 @@ MAX_MINIMIZATIONS = 10_000
 M = TypeVar("M", TakePortion, Evaluate)
 
 _REPLACED = "another call of this worker has replaced this one"
-
-
-@dataclass(slots=True)
-class Minimization:
-    """A minimization: its present evaluation, and which portions of that are counted here.
-
-    `portions` and `note` are those of shard 0. `backups` and `backups_won` are of earlier evaluations. `end` is the
-    result, `point` the last accepted point. `coordinator` is the sender with the highest `term`.
-    """
-
-    name: str
-    evaluation: Evaluation | None = None
-    counted: set[int] = field(default_factory=set)
-    portions: Portions | None = None
-    backups: int = 0
-    backups_won: int = 0
-    end: str = ""
-    point: AcceptedPoint | None = None
-    coordinator: Sender | None = None
-    term: int = 0
-    note: str = ""
-
-    @property
-    def number(self) -> int:
-        """The number of the present evaluation; 0: none has begun."""
-        return 0 if self.evaluation is None else self.evaluation.number
-
-    @property
-    def complete(self) -> bool:
-        """Whether all portions of the present evaluation are counted here."""
-        return self.evaluation is not None and len(self.counted) == self.evaluation.portions
-
-    def keep_backups(self) -> None:
-        """Count those of the present evaluation, which ends, with those of earlier ones."""
-        if self.portions is not None:
-            self.backups += self.portions.backups
-            self.backups_won += self.portions.backups_won
-
-    def status(self) -> MinimizationStatus:
-        """How far it is."""
-        portions, backups, won = self.portions, self.backups, self.backups_won
-        out, claimed = (0, 0) if portions is None else (portions.out, portions.claimed)
-        if portions is not None:
-            backups, won = backups + portions.backups, won + portions.backups_won
-        every = 0 if self.evaluation is None else self.evaluation.portions
-        return MinimizationStatus(
-            self.name, self.number, every, len(self.counted), out, claimed, backups, won, self.end, self.point
-        )
-
-    def state(self) -> MinimizationState:
-        """All of it."""
-        status, portions = self.status(), None if self.portions is None else self.portions.state()
-        counted = tuple(sorted(self.counted))
-        fields = status.backups, status.backups_won, self.end, self.point, self.coordinator, self.term, self.note
-        return MinimizationState(self.name, self.evaluation, counted, portions, *fields)
-
-    @classmethod
-    def restored(cls, state: MinimizationState) -> "Minimization":
-        """One that continues from a `state`."""
-        portions = None
-        if state.portions is not None and state.evaluation is not None:
-            portions = Portions.restored(state.evaluation, state.portions, state.counted)
-        fields = state.backups, state.backups_won, state.end, state.point, state.coordinator, state.term, state.note
-        return cls(state.name, state.evaluation, set(state.counted), portions, *fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,16 +123,13 @@ class Minimizations:
                 the term is new.
             TooLarge: the minimization is one too many.
         """
-        known, worker = self._all.get(name), sender.worker
-        if known is not None and (term, sender) == (known.term, known.coordinator):
-            return
-        if known is not None and known.coordinator is not None and term <= known.term:
-            raise OutOfOrder(
-                f"worker {worker!r} coordinates {name!r} in term {term}, but worker {known.coordinator.worker!r} does "
-                f"so in term {known.term}"
-            )
-        if self._hands_out and not self._late and not self._members.chief.is_chief(worker):
-            raise OutOfOrder(f"worker {worker!r} is not the chief, which coordinates {name!r}")
+        known = self._all.get(name)
+        if known is not None:
+            known.check_coordinator(sender, term)
+            if term == known.term:
+                return
+        if self._hands_out and not self._late and not self._members.chief.is_chief(sender.worker):
+            raise OutOfOrder(f"worker {sender.worker!r} is not the chief, which coordinates {name!r}")
         if known is None and len(self._all) >= MAX_MINIMIZATIONS:
             raise TooLarge(
                 f"minimization {name!r} would be one more than the {MAX_MINIMIZATIONS:,} that a job may have: begin "
@@ -219,20 +150,12 @@ class Minimizations:
         Raise `InvalidMessage` also for an evaluation before the present one, or another one of its number.
         """
         evaluation, known = message.evaluation, self._all.get(message.name)
-        if evaluation is None and not message.end:
-            return
-        if not message.term:
+        if message.term:
+            self._check_coordinator(message.name, message.sender, message.term)
+        elif evaluation is not None or message.end:
             raise InvalidMessage(f"an evaluation or the end of {message.name!r} needs the term of its coordinator")
-        self._check_coordinator(message.name, message.sender, message.term)
-        if evaluation is None or message.end or known is None or known.end or known.evaluation is None:
-            return
-        if evaluation.number < known.number:
-            raise InvalidMessage(f"evaluation {evaluation.number} of {message.name!r}, which is at {known.number} here")
-        if evaluation.number == known.number and evaluation != known.evaluation:
-            raise InvalidMessage(
-                f"evaluation {evaluation.number} of {message.name!r} has {_sizes(known.evaluation)} here, and this "
-                f"worker has {_sizes(evaluation)}"
-            )
+        if known is not None and evaluation is not None and not message.end:
+            known.check_evaluation(evaluation)
 
     def evaluate(self, ticket: int, message: Evaluate, now: float, result: StepResult) -> bool:
         """Begin an evaluation, or end the minimization, and let the call wait; whether an evaluation has begun."""
@@ -244,10 +167,13 @@ class Minimizations:
         if not one.end and (message.end or (message.evaluation and message.evaluation.number > one.number)):
             one.point = message.point
             if message.end:
-                self._end(one, message.end, result)
+                one.finish(message.end)
+                if self._hands_out:
+                    result.events.append(events.minimization_over(one.name, one.number, one.backups, one.backups_won))
             elif message.evaluation is not None:
                 begun = True
-                self._begin(one, message.evaluation)
+                live = {member.name for member in self._members.live}
+                one.begin(message.evaluation, live if self._hands_out else None)
             self._answer_evaluators(one, result)
             self._serve(one, result)
         if self._may_answer(one, message):
@@ -256,22 +182,6 @@ class Minimizations:
         _end_replaced(self._evaluators.pop(worker, None), result)
         self._evaluators[worker] = _Waiting(ticket, message, now)
         return begun
-
-    def _begin(self, one: Minimization, evaluation: Evaluation) -> None:
-        before, had = one.portions, {}
-        if before is not None:
-            one.keep_backups()
-            same = (evaluation.examples, evaluation.portion) == (before.evaluation.examples, before.evaluation.portion)
-            had = before.had if same else {}
-        one.evaluation, one.counted = evaluation, set()
-        if self._hands_out:
-            one.portions = Portions(evaluation, had, {member.name for member in self._members.live})
-
-    def _end(self, one: Minimization, end: str, result: StepResult) -> None:
-        one.keep_backups()
-        one.end, one.portions, one.counted = end, None, set()
-        if self._hands_out:
-            result.events.append(events.minimization_over(one.name, one.number, one.backups, one.backups_won))
 
     def _may_answer(self, one: Minimization, message: Evaluate) -> bool:
         asked = message.evaluation
@@ -444,7 +354,7 @@ class Minimizations:
         for worker in evaluators:
             if (waiting := self._evaluators.pop(worker, None)) is not None:
                 one = self._all[waiting.message.name]
-                result.replies.append(Reply(waiting.ticket, self._evaluated(one, self._missing(one))))
+                result.replies.append(Reply(waiting.ticket, self._evaluated(one, one.missing())))
 
     def _why_no_portion(self, one: Minimization, worker: str) -> str:
         if quarantined := self._members[worker].quarantined:
@@ -455,19 +365,9 @@ class Minimizations:
             return f"{who} to end {one.name!r}, since the job was stopped: {self.stopped}"
         if one.portions is None or one.complete:
             return f"{who} to begin evaluation {one.number + 1} of {one.name!r}"
-        return self._missing(one)
-
-    def _missing(self, one: Minimization) -> str:
-        if one.portions is not None:
-            return join_names(one.portions.missing())
-        every = 0 if one.evaluation is None else one.evaluation.portions
-        return f"the gradients of {every - len(one.counted):,} of {every:,} portions"
+        return one.missing()
 
 
 def _end_replaced(call: _Waiting[TakePortion] | _Waiting[Evaluate] | None, result: StepResult) -> None:
     if call is not None:
         result.replies.append(Reply(call.ticket, Unavailable(_REPLACED)))
-
-
-def _sizes(evaluation: Evaluation) -> str:
-    return f"{evaluation.examples:,} examples in portions of {evaluation.portion:,}"
