@@ -2,13 +2,15 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Self
+
+import numpy as np
 
 from pswire.messages import AcceptedPoint
 from pswire.specs.vectors import GRADIENT, VARIABLES, Axpy, Copy, Dot, MaxAbs, Operation
-from psworker.minimize.line_search import LineSearch, line_search
+from psworker.minimize.line_search import ROUNDING, LineSearch, line_search
 from psworker.minimize.space import POINT, POINT_GRADIENT, Space
 
 #: The direction of the present search.
@@ -16,6 +18,9 @@ DIRECTION = "direction"
 
 #: Evaluations of one line search, at most.
 SEARCH_LIMIT = 20
+
+#: The share of the loss by which it decreases at least, unless the program says otherwise, or rounding is more.
+DECREASE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -25,15 +30,27 @@ class Limits:
     Attributes:
         gradient: a point is a minimum if no element of the gradient is larger.
         decrease: a point is a minimum if the loss decreased by less than this share of it (of 1, if that is more); 0:
-            that is no reason.
+            that is no reason. None: 1e-9, or `rounding` if that is more.
         evaluations: of the loss, at most; those of a line search count one by one.
         iterations: accepted points, at most.
+        rounding: the share of the loss by which two values of it may differ by rounding; at least that of the coarsest
+            dtype of the variables, 1.2e-7 for float32. Line searches compare slopes then.
     """
 
     gradient: float = 1e-5
-    decrease: float = 1e-9
+    decrease: float | None = None
     evaluations: int = 15_000
     iterations: int = 15_000
+    rounding: float = ROUNDING
+
+    @property
+    def least_decrease(self) -> float:
+        """The limit `decrease` as a number."""
+        return max(DECREASE, self.rounding) if self.decrease is None else self.decrease
+
+    def for_dtypes(self, dtypes: Iterable[np.dtype[Any]]) -> Self:
+        """With the `rounding` of a loss that is computed in these dtypes of floating point."""
+        return replace(self, rounding=max([self.rounding, *[float(np.finfo(one).eps) for one in dtypes]]))
 
 
 @dataclass(frozen=True)
@@ -85,7 +102,7 @@ class Method(ABC):
         """Operations at an accepted point, of which the last one has the largest magnitude in the gradient."""
         return [MaxAbs(POINT_GRADIENT)]
 
-    def search(self, space: Space, loss: float, slope: float, first: float, limit: int) -> LineSearch:
+    def search(self, space: Space, loss: float, slope: float, first: float, limit: int, rounding: float) -> LineSearch:
         """Search along `DIRECTION`; if there is no problem, `VARIABLES` and `GRADIENT` are those of the step."""
 
         def along(step: float) -> tuple[float, float]:
@@ -93,7 +110,7 @@ class Method(ABC):
             value = self.evaluate(space)
             return value, space.run([Dot(GRADIENT, DIRECTION)])[0]
 
-        return line_search(along, loss, slope, first=first, curvature=self.curvature, limit=limit)
+        return line_search(along, loss, slope, first=first, curvature=self.curvature, limit=limit, rounding=rounding)
 
 
 def descend(
@@ -128,7 +145,7 @@ def descend(
         if found.problem:
             progress = replace(progress, evaluations=evaluations, step=0.0)
             space.run([Copy(VARIABLES, POINT), Copy(GRADIENT, POINT_GRADIENT)])
-            if not method.forget():
+            if not method.forget() and evaluations < limits.evaluations:
                 return Result(progress, f"the line search has failed: {found.problem}")
             before = None
             continue
@@ -162,17 +179,18 @@ def _search(
     if not slope < 0:
         return LineSearch(0.0, progress.loss, slope, 0, f"the loss does not decrease along its direction: {slope:g}")
     limit = min(SEARCH_LIMIT, limits.evaluations - progress.evaluations)
-    return method.search(space, progress.loss, slope, method.first_step(slope, before), limit)
+    return method.search(space, progress.loss, slope, method.first_step(slope, before), limit, limits.rounding)
 
 
 def _end(progress: AcceptedPoint, limits: Limits, decrease: float, stopped: bool) -> Result | None:
     """The end at this point; None: it goes on."""
     if progress.gradient <= limits.gradient:
         return Result(progress, f"no element of the gradient is above {limits.gradient:g}", converged=True)
-    if limits.decrease and decrease < limits.decrease * max(abs(progress.loss), 1.0):
-        return Result(
-            progress, f"the loss decreased by {decrease:.3g}, which is less than {limits.decrease:g} of it", True
-        )
+    least = limits.least_decrease
+    if least and decrease < least * max(abs(progress.loss), 1.0):
+        how = f"decreased by {decrease:.3g}, which is less than {least:.3g} of it"
+        rounded = f"increased by {-decrease:.3g}, which is rounding"
+        return Result(progress, f"the loss {how if decrease >= 0 else rounded}", converged=True)
     if stopped:
         return Result(progress, "it was stopped")
     if progress.evaluations >= limits.evaluations:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 __all__ = ["LineSearch", "line_search"]
 
-#: Relative difference of two values that may be rounding.
+#: Relative difference of two values in float64 that may be rounding.
 ROUNDING = 1e-12
 
 #: The share of an interval at each of its ends in which no step is tried, and the factor of two steps in a row.
@@ -53,6 +53,7 @@ def line_search(
     curvature: float = 0.9,
     longest: float = 1e10,
     limit: int = 20,
+    rounding: float = ROUNDING,
 ) -> LineSearch:
     """Find a step along a direction with which a function decreases sufficiently, and its slope becomes flat.
 
@@ -74,6 +75,8 @@ def line_search(
         curvature: c2 of the conditions, between c1 and 1: 0.9 for quasi-Newton methods, 0.1 for conjugate gradients.
         longest: the longest step.
         limit: calls of the function at most.
+        rounding: the relative difference of two values that may be rounding: some 1e-7 for values of float32. Slopes
+            are compared then.
 
     Raises:
         ValueError: a slope that is not negative, a value that is not finite, or impossible settings.
@@ -86,7 +89,8 @@ def line_search(
         raise ValueError(f"needs 0 < decrease < curvature < 1, not {decrease:g} and {curvature:g}")
     if not 0 < first <= longest:
         raise ValueError(f"needs a first step above 0 and up to the longest, {longest:g}, not {first:g}")
-    return _Search(function, _Point(0.0, value, slope), decrease, curvature, longest, limit).run(first)
+    start = _Point(0.0, value, slope)
+    return _Search(function, start, decrease, curvature, longest, limit, rounding).run(first)
 
 
 class _Search:
@@ -100,17 +104,18 @@ class _Search:
         curvature: float,
         longest: float,
         limit: int,
+        rounding: float,
     ) -> None:
         self._function, self._start, self._best = function, start, start
         self._decrease, self._curvature, self._longest = decrease, curvature, longest
-        self._limit, self._evaluations = limit, 0
+        self._limit, self._rounding, self._evaluations = limit, rounding, 0
 
     def run(self, first: float) -> LineSearch:
         """Lengthen the step until an interval contains a good one (algorithm 3.5)."""
         before, step = self._start, first
         while self._evaluations < self._limit:
             point = self._evaluate(step)
-            if not self._decreases(point) or (before.step and _is_above(point, before)):
+            if not self._decreases(point) or (before.step and self._is_above(point, before)):
                 return self._zoom(before, point)
             if self._is_flat(point):
                 return self._found(point)
@@ -131,7 +136,7 @@ class _Search:
             slow = width > widths[-2] * 2 / 3  # two steps have not made it much smaller
             widths.append(width)
             point = self._evaluate((low.step + high.step) / 2 if slow else _between(low, high))
-            if not self._decreases(point) or _is_above(point, low):
+            if not self._decreases(point) or self._is_above(point, low):
                 high = point
                 continue
             if self._is_flat(point):
@@ -153,9 +158,13 @@ class _Search:
         start = self._start
         if not point.is_finite:
             return False
-        if _is_above(point, start) or _is_above(start, point):
+        if self._is_above(point, start) or self._is_above(start, point):
             return point.value <= start.value + self._decrease * point.step * start.slope
         return point.slope <= (2 * self._decrease - 1) * start.slope
+
+    def _is_above(self, one: _Point, other: _Point) -> bool:
+        """Whether a value is larger than another by more than rounding."""
+        return one.value > other.value + self._rounding * max(abs(one.value), abs(other.value))
 
     def _is_flat(self, point: _Point) -> bool:
         return abs(point.slope) <= -self._curvature * self._start.slope
@@ -174,11 +183,6 @@ class _Search:
 
     def _failed(self, problem: str) -> LineSearch:
         return LineSearch(*self._best, self._evaluations, problem)
-
-
-def _is_above(one: _Point, other: _Point) -> bool:
-    """Whether a value is larger than another by more than rounding."""
-    return one.value > other.value + ROUNDING * max(abs(one.value), abs(other.value))
 
 
 def _between(low: _Point, high: _Point) -> float:

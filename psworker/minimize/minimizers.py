@@ -15,7 +15,8 @@ class Minimizer(Limits, ABC):
 
     def __post_init__(self) -> None:
         """Raises ValueError for limits that are not positive."""
-        if not (self.gradient >= 0 and self.decrease >= 0 and self.evaluations >= 1 and self.iterations >= 1):
+        small = self.gradient, self.least_decrease, self.rounding
+        if not (all(one >= 0 for one in small) and self.evaluations >= 1 and self.iterations >= 1):
             raise ValueError(f"limits are 0 or more, and those of evaluations and iterations 1 or more: {self}")
 
     @abstractmethod

@@ -4,6 +4,7 @@ Source: G. Andrew, J. Gao, *Scalable Training of L1-Regularized Log-Linear Model
 pseudo-gradient, and each step stays within the orthant that it begins in.
 """
 
+import math
 from collections.abc import Sequence
 
 from pswire.specs.vectors import (
@@ -52,9 +53,9 @@ class OWLQN(LBFGS):
         (slope,) = space.run([*product, KeepSigns(DIRECTION, DESCENT), Dot(DIRECTION, DESCENT)])
         return -slope
 
-    def search(self, space: Space, loss: float, slope: float, first: float, limit: int) -> LineSearch:
+    def search(self, space: Space, loss: float, slope: float, first: float, limit: int, rounding: float) -> LineSearch:
         """Shorten the step until the loss decreases sufficiently; elements that would change their sign become 0."""
-        step = first
+        step, decrease = first, math.inf
         for evaluations in range(1, limit + 1):
             to_step = Copy(VARIABLES, POINT), Axpy(VARIABLES, step, DIRECTION), KeepSigns(VARIABLES, POINT, DESCENT)
             moved = Copy(MOVE, VARIABLES), Axpy(MOVE, -1.0, POINT), Dot(MOVE, DESCENT)
@@ -63,4 +64,5 @@ class OWLQN(LBFGS):
             if value <= loss - DECREASE * decrease and decrease > 0:
                 return LineSearch(step, value, slope, evaluations)
             step *= SHORTER
-        return LineSearch(0.0, loss, slope, limit, f"no step decreases the loss after {limit} evaluations")
+        why = ": short ones change it by rounding only" if decrease <= rounding * abs(loss) else ""
+        return LineSearch(0.0, loss, slope, limit, f"no step decreases the loss after {limit} evaluations{why}")

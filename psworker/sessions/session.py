@@ -727,7 +727,7 @@ class Session:
             loss,
             reading,
             portion or max(-(-len(reading) // PORTIONS), LEAST_PORTION),
-            LBFGS() if method is None else method,
+            (LBFGS() if method is None else method).for_dtypes([one.dtype for one in chosen]),
             label,
             report,
         )

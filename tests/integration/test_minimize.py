@@ -174,6 +174,33 @@ def test_it_says_why_it_stopped_and_the_variables_have_the_last_accepted_point(m
     assert seen[-1].loss == found.loss == pytest.approx(loss_at(weights), rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    [
+        (ps.LBFGS(), "the loss decreased by "),
+        (ps.ConjugateGradient(), "the loss decreased by "),
+        (ps.OWLQN(l1=1e-9), "the loss decreased by "),
+        (ps.LBFGS(decrease=0), "no element of the gradient is above 1e-05"),
+    ],
+    ids=["L-BFGS", "CG", "OWL-QN", "gradient alone"],
+)
+def test_with_variables_of_float32_it_ends_at_the_minimum_with_a_limit_that_rounding_allows(method, reason):
+    """With the limit of float64 no step can satisfy the conditions of a line search at the end."""
+    data, seen = ps.Dataset({"x": X.astype(np.float32), "y": TARGETS.astype(np.float32)}), []
+    with EMBEDDED.sessions() as open_session, ps.collection():
+        W = ps.Variable(np.zeros((12, 2), np.float32), name="W")
+        with open_session("w0") as session:
+            found = session.minimize(ridge(W), data, method, portion=16, on_iteration=seen.append)
+            weights = W.value.astype(float)
+    assert found.converged, found
+    assert found.reason.startswith(reason)
+    if "decreased" in reason:
+        assert found.reason.endswith(", which is less than 1.19e-07 of it")
+    assert loss_at(weights) == pytest.approx(SMALLEST, rel=1e-6)
+    np.testing.assert_allclose(weights, SOLUTION, atol=1e-3 if "decreased" in reason else 2e-5)
+    assert found.evaluations < 60
+
+
 def test_a_loss_that_is_no_number_far_away_is_minimized_all_the_same():
     def barrier(W):
         def loss(batch):

@@ -153,6 +153,38 @@ def test_each_reason_to_stop_is_said():
         assert (result.converged, reason in result.reason) == (converged, True), result
 
 
+def test_the_limit_of_the_decrease_is_that_of_rounding_if_no_other_is_given():
+    assert Limits().least_decrease == Limits().for_dtypes([np.dtype("float64")]).least_decrease == 1e-9
+    single = Limits(gradient=1e-3).for_dtypes([np.dtype("float64"), np.dtype("float32")])
+    assert single == Limits(gradient=1e-3, rounding=2**-23)
+    assert single.least_decrease == 2**-23
+    assert Limits(rounding=1e-3).for_dtypes([np.dtype("float32")]).least_decrease == 1e-3
+    for given in (0.0, 1e-12, 0.1):
+        assert Limits(decrease=given).for_dtypes([np.dtype("float16")]).least_decrease == given
+
+
+def test_an_increase_by_rounding_ends_the_descent_and_is_said_to_be_one():
+    function = quadratic(6, 8)[0]
+    values = iter([1.0, 1.0 + 2e-8])
+    result, _, space = run(lambda x: (next(values), function(x)[1]), np.ones(8), gradient=0.0, rounding=1e-7)
+    assert (result.converged, result.reason) == (True, "the loss increased by 2e-08, which is rounding")
+    assert result.progress.evaluations == space.evaluations == 2
+
+
+def test_a_search_along_the_plain_gradient_that_reaches_the_limit_of_evaluations_says_that():
+    result, *_ = run(lambda x: (float(-x[0]), -np.ones(1)), np.zeros(1), gradient=0.0, decrease=0.0, evaluations=3)
+    assert result.reason == "the limit of 3 evaluations is reached"
+
+
+def test_a_search_of_owlqn_in_which_values_differ_by_rounding_says_so():
+    """Everywhere but at the start the loss is larger by rounding."""
+    result, *_ = run(
+        lambda x: (1.0 + (1e-9 if x[0] != 1 else 0.0), 1e-6 * x), np.ones(1), lambda: OWLQN(1e-7), gradient=0.0
+    )
+    assert not result.converged
+    assert result.reason.endswith("after 20 evaluations: short ones change it by rounding only")
+
+
 def test_a_failed_search_goes_back_to_the_last_point_and_tries_steepest_descent_before_it_gives_up():
     """The gradient has the wrong sign from the third point on."""
     calls = []

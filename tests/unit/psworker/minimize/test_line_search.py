@@ -76,6 +76,18 @@ def test_close_to_a_minimum_where_values_are_rounded_the_slope_decides():
     assert (found.problem, found.step) == ("", 0.5)
 
 
+@pytest.mark.parametrize(("rounding", "problem"), [(1.2e-7, ""), (1e-12, "no step satisfies the conditions")])
+def test_values_of_float32_are_compared_to_their_rounding_if_the_program_says_so(rounding, problem):
+    """The value at each step is 1e-7 above the first one; the slope is that of a minimum at 1."""
+
+    def function(step):
+        return 1.0 + (1e-7 if step else 0.0), 1e-9 * (step - 1)
+
+    found = ps.line_search(function, *function(0.0), first=0.9, rounding=rounding)
+    assert found.problem == (problem and f"{problem} after 20 evaluations")
+    assert found.step == (0.0 if problem else 0.9)
+
+
 @pytest.mark.parametrize(
     ("value", "slope", "options", "message"),
     [
