@@ -2,7 +2,7 @@
 
 Each begins with its inputs in the repository, and what earlier runs have found in build/fuzz. A finding ends its target
 and stays in build/fuzz/findings; the exit code is 1 then. `--minimise FOLDER` replaces the inputs in
-the repository by the fewest of them and of FOLDER that reach the same.
+the repository by the fewest of them and of FOLDER that reach the same, and have the same fields of messages.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from tests.fuzz import coverage, harness
+from tests.fuzz.packets import fields, unpack
 
 #: Bytes of the longest input, and of those in the repository.
 LONGEST, LONGEST_SEED = 20_000, 8_000
@@ -54,14 +55,16 @@ def fuzz(name: str, seconds: int) -> bool:
 
 
 def minimise(name: str, folder: Path) -> None:
-    """Keep the inputs that reach something that no smaller one does."""
+    """Keep the inputs that reach something that no smaller one does, or have a field of a message that none has."""
     target = harness.load(name)
+    kinds = getattr(target, "KINDS", {})
     before = {path.read_bytes() for path in harness.seeds(name)}
     others = {path.read_bytes() for path in (folder / name).glob("*")}
     kept: dict[str, bytes] = {}
-    seen: set[coverage.Arc] = set()
+    seen: set[coverage.Arc | str] = set()
     for data in sorted(before | others, key=lambda data: (len(data), data)):
-        found = coverage.arcs(target.COVERS, lambda data=data: target.run(data))
+        packets = unpack(data[getattr(target, "HEAD", 0) :])
+        found = coverage.arcs(target.COVERS, lambda data=data: target.run(data)) | fields(packets, kinds)
         if found - seen and len(data) <= LONGEST_SEED:
             seen |= found
             kept[sha256(data).hexdigest()[:16]] = data

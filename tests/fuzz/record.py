@@ -61,14 +61,31 @@ with ps.session() as session:
         session.stop_all("that is enough")
 """
 
-#: Policies, and options of workers, of the runs: one for each policy, compression and strategy, and shared memory.
-RUNS: list[tuple[tuple[str, str], dict[str, str]]] = [
-    (POLICIES[0], {"PSWORKER_ENCODING": "bfloat16"}),
-    (POLICIES[1], {"PSWORKER_COMPRESS": "int8"}),
-    (POLICIES[2], {"PSWORKER_COMPRESS": "topk:0.1"}),
-    (POLICIES[3], {"PSWORKER_PUSH_EVERY": "2"}),
-    (POLICIES[4], {}),
-    (POLICIES[0], {"PSWORKER_SHARED_MEMORY": "1"}),
+#: A program with minimizations: operations on vectors, evaluations, portions and their sums.
+MINIMIZE = """
+import numpy as np
+import psworker as ps
+from psworker import ops
+rng = np.random.default_rng(1)
+data = {"x": rng.standard_normal((12, 2)), "y": rng.standard_normal(12)}
+w = ps.Variable(np.zeros(2), name="w")
+loss = lambda batch: ops.mean(ops.square(ops.matmul(batch.x, w) - batch.y))
+with ps.session() as session:
+    session.barrier()
+    session.minimize(loss, data, ps.LBFGS(iterations=3), portion=5)
+    session.minimize(loss, data, ps.OWLQN(l1=0.1, iterations=3), portion=12)
+"""
+
+#: Programs, policies, and options of workers, of the runs: one for each policy, compression and strategy, and shared
+#: memory; and minimizations.
+RUNS: list[tuple[str, tuple[str, str], dict[str, str]]] = [
+    (PROGRAM, POLICIES[0], {"PSWORKER_ENCODING": "bfloat16"}),
+    (PROGRAM, POLICIES[1], {"PSWORKER_COMPRESS": "int8"}),
+    (PROGRAM, POLICIES[2], {"PSWORKER_COMPRESS": "topk:0.1"}),
+    (PROGRAM, POLICIES[3], {"PSWORKER_PUSH_EVERY": "2"}),
+    (PROGRAM, POLICIES[4], {}),
+    (PROGRAM, POLICIES[0], {"PSWORKER_SHARED_MEMORY": "1"}),
+    (MINIMIZE, POLICIES[0], {}),
 ]
 
 #: Calls of an input.
@@ -152,8 +169,8 @@ class _Tap:
         await self._context.write(data)
 
 
-def recorded(policy: tuple[str, str], options: dict[str, str], folder: Path) -> Recorder:
-    """Train with two workers, and return what the server has received and answered; `folder` has its files then."""
+def recorded(program: str, policy: tuple[str, str], options: dict[str, str], folder: Path) -> Recorder:
+    """Run a program in two workers; what the server has received and answered. `folder` has its files then."""
     recorder, handlers = Recorder(), Service.handlers
     shared = "PSWORKER_SHARED_MEMORY" in options
     config = ServerConfig(
@@ -175,7 +192,7 @@ def recorded(policy: tuple[str, str], options: dict[str, str], folder: Path) -> 
         ExitStack() as stack,
     ):
         environment = os.environ | {"PSWORKER_SERVERS": server.address} | options
-        command = [sys.executable, "-c", PROGRAM]
+        command = [sys.executable, "-c", program]
         workers = [
             stack.enter_context(subprocess.Popen(command, env=environment | {"PSWORKER_NAME": f"w{number}"}))
             for number in range(2)
@@ -183,7 +200,8 @@ def recorded(policy: tuple[str, str], options: dict[str, str], folder: Path) -> 
         assert [worker.wait(timeout=120) for worker in workers] == [0, 0]
         client = Client(server.address)
         client.status()
-        for message in (ms.Restore(), ms.Reset(2)):
+        intervention = ms.Intervene("operator", "to record it", True, ("w0",), ("w1",), 0.5)
+        for message in (intervention, ms.Restore(), ms.Reset(2)):
             client.unary(message)
         client.channel.close()
     return recorder
@@ -221,9 +239,9 @@ def inputs(policy: int, recorder: Recorder, folder: Path) -> list[tuple[str, byt
 
 def main(folder: Path) -> None:
     """Record all runs into folders by target."""
-    for policy, options in RUNS:
+    for program, policy, options in RUNS:
         with tempfile.TemporaryDirectory() as files:
-            recorder = recorded(policy, options, Path(files))
+            recorder = recorded(program, policy, options, Path(files))
             for target, data in inputs(POLICIES.index(policy), recorder, Path(files)):
                 path = folder / target / hashlib.sha256(data).hexdigest()[:16]
                 path.parent.mkdir(parents=True, exist_ok=True)

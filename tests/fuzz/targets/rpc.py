@@ -1,4 +1,7 @@
-"""Single calls of a shard with two members, variables, a table, pushes and a data queue; the first byte is a policy."""
+"""Single calls of a shard with two members, variables, a table, pushes, a data queue and a minimization.
+
+The first byte is a policy.
+"""
 
 import functools
 
@@ -8,6 +11,7 @@ from pswire import messages as ms
 from pswire.codec import encode
 from pswire.optimizers import Adam, GradientDescent
 from pswire.specs.initializers import RowUniform
+from pswire.specs.vectors import GRADIENT, Fill
 from pswire.tensors.transport import InlineSender
 from pswire.tensors.values import TensorSpec
 from tests.fuzz.packets import unpack
@@ -33,9 +37,14 @@ def before() -> list[tuple[int, bytes]]:
         ms.Join("w0", process_nonce=1, name_key=bytes(16)),
         ms.Join("w1", process_nonce=2, name_key=bytes(range(16))),
         ms.Register(w0, declarations),
-        ms.Push(w0, 1, (ms.Gradient("W", 0, value),), 0.5, ("W",)),
+        ms.Compute(w0, 1, ("W",), (Fill(GRADIENT, 0.0),), "minimize-1", 1, "{}"),
+        ms.Push(w0, 2, (ms.Gradient("W", 0, value),), 0.5, ("W",)),
         ms.Take(w0, ms.QueueSpec("batches", 100, 10, 2, 1)),
         ms.Pull(w1, ("W", "b")),
+        ms.Evaluate(w0, "minimize-1", ms.Evaluation(1, 10, 4), wait=False, term=1),
+        ms.TakePortion(w1, "minimize-1"),
+        ms.ClaimPortion(w1, "minimize-1", 1, 0, 0.5),
+        ms.TakePortion(w1, "minimize-1", 1),
     ]
     return [(METHODS.index(type(one).__name__), encode(one, InlineSender()).SerializeToString()) for one in messages]
 
