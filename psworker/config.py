@@ -5,6 +5,7 @@ No other module of psworker reads environment variables.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -44,9 +45,10 @@ def paramserver_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(ours)}
 
 
-def submitted_to_ray() -> bool:
-    """Whether this process is the entrypoint of `ray job submit`, whose nodes have the folder that was submitted."""
-    return bool(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR"))
+def submitted_with_folder() -> bool:
+    """Whether this process was started by `ray job submit --working-dir`: all nodes have the folder that was given."""
+    job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}")
+    return bool((job.get("runtime_env") or {}).get("working_dir"))
 
 
 def data_dir() -> str | None:

@@ -149,7 +149,7 @@ class Cluster:
     def _start_servers(self) -> None:
         for name in self._job.server_names:
             self._start(name)
-        seconds = CHECKPOINT_TIMEOUT if self._job.run_folder else self._machines.start_timeout
+        seconds = max(self._machines.start_timeout, CHECKPOINT_TIMEOUT if self._job.run_folder else 0.0)
         if not self._wait(self._silent, seconds, "to answer"):
             silent = self._silent()
             last_lines = tuple(self._processes[silent[0]].last_lines)

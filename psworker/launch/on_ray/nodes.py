@@ -5,31 +5,28 @@ They are not detached, so Ray ends them when this process ends. Ray transports o
 """
 
 import socket
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import click
 import ray
 from ray.exceptions import RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from pswire.errors import ConfigurationError, Unavailable
+from pswire.addresses import check_address
+from pswire.errors import ConfigurationError
 from pswire.security.local_tokens import private_folder
 from pswire.security.private_files import write_atomically
 from psworker import config
 from psworker.launch.machines import JobProcess, OnEnd, OnLines, Place, Start
 from psworker.launch.on_ray.actor import SERVERS, ProcessActor
-from psworker.launch.on_ray.process import RayProcess, Shared, room
+from psworker.launch.on_ray.process import RayProcess, Shared, one_line
 
 #: Seconds to reach the address of a cluster.
 CONNECT_TIMEOUT = 10.0
-#: Seconds between two lines about shards for which there is no room yet.
-NOTE_INTERVAL = 5.0
 #: Seconds for which workers try to reach a server, unless their environment has others: Ray may need as long to notice
 #: that a node has died, and to give a shard another.
 WORKER_TIMEOUT = 300
@@ -42,7 +39,8 @@ class RayOptions:
     """What a job needs of a Ray cluster at `address`: CPUs of each worker and of each server.
 
     `working_dir` is the folder that Ray copies to each node, where the workers run; None: nodes have the program where
-    this machine has it. `timeout` is in seconds: for a place for all shards, and for them to answer.
+    this machine has it. `timeout` is in seconds: for a place for all shards, and for them to answer. Raises
+    `ConfigurationError` for an address that is none of a node.
     """
 
     address: str = "auto"
@@ -58,14 +56,16 @@ class RayOptions:
                 f"--address {self.address}: psworker ray must run on a node of the cluster, to which ray:// connects "
                 "from elsewhere: use ray job submit -- psworker ray ..."
             )
+        if self.address != "auto":
+            check_address(self.address)
 
 
 class RayNodes:
     """The nodes of a Ray cluster (`psworker.launch.machines.Machines`) for a job with these servers.
 
     `settings` are environment variables that all processes get. Uses the connection to Ray that this process has, or
-    else has one while it is entered. Entering it raises `ConfigurationError` without a cluster, and `Unavailable` if it
-    has no room for all shards within the timeout.
+    else has one while it is entered. Entering it raises `ConfigurationError` without a cluster, and if that does not
+    take the job.
     """
 
     def __init__(self, servers: Sequence[str], options: RayOptions, settings: Mapping[str, str]) -> None:
@@ -82,7 +82,6 @@ class RayNodes:
             self._folder = stack.enter_context(private_folder())
             self._group = placement_group([{"CPU": self._options.server_cpus}] * len(self._names), strategy="SPREAD")
             stack.callback(remove_placement_group, self._group)
-            self._wait_for_room()
             stack.callback(self._end_all)
             self._stack = stack.pop_all()
         return self
@@ -92,12 +91,16 @@ class RayNodes:
 
     def start(self, name: str, start: Callable[[Place], Start], on_lines: OnLines, on_end: OnEnd) -> JobProcess:
         """Start a process, as soon as a node has room for it: a server in the place of its shard."""
-        options: dict[str, Any] = {"num_cpus": self._options.cpus, "max_restarts": 0, "max_concurrency": _CALLS}
+        cpus, count = self._options.server_cpus, len(self._names)
+        options: dict[str, Any] = {"max_restarts": 0, "max_concurrency": _CALLS}
         if name in self._names:
-            shard = PlacementGroupSchedulingStrategy(self._group, self._names.index(name))
-            options |= {"num_cpus": self._options.server_cpus, "scheduling_strategy": shard}
-        actor = ray.remote(ProcessActor).options(**options).remote()
-        process = RayProcess(name, actor, self._shared, start, on_lines, on_end, options["num_cpus"])
+            needs = f"{f'{count} shards need' if count > 1 else 'the shard needs'} {_cpus(cpus)}{' each' * (count > 1)}"
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, self._names.index(name))
+        else:
+            cpus = self._options.cpus
+            needs = f"it needs {_cpus(cpus)} of one node"
+        actor = ray.remote(ProcessActor).options(num_cpus=cpus, **options).remote()
+        process = RayProcess(name, actor, self._shared, start, on_lines, on_end, needs)
         self._processes = [one for one in self._processes if one.code is None]
         self._processes.append(process)
         return process
@@ -119,28 +122,15 @@ class RayNodes:
                 host, _, port = address.rpartition(":")
                 socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT).close()
             ray.init(address=address, runtime_env=environment, log_to_driver=False, logging_level="ERROR")
-        except (OSError, ValueError, RuntimeError, RayError) as error:
-            ray.shutdown()
+        except OSError as error:
             raise ConfigurationError(
                 f"cannot connect to a Ray cluster at {address}: {error}. Start one with ray start --head, or name it "
                 "with --address"
             ) from error
+        except (ValueError, RuntimeError, RayError) as error:  # another version of Ray, a folder that is too large
+            ray.shutdown()
+            raise ConfigurationError(f"the Ray cluster at {address} does not take this job: {one_line(error)}") from error
         stack.callback(ray.shutdown)
-
-    def _wait_for_room(self) -> None:
-        """Wait for a place for all shards, and say so."""
-        begin = time.monotonic()
-        while not self._group.wait(min(NOTE_INTERVAL, self._options.timeout)):
-            waited = time.monotonic() - begin
-            wanted = (
-                f"{len(self._names)} shards with {self._options.server_cpus:g} CPUs each (the cluster has {room()})"
-            )
-            if waited >= self._options.timeout:
-                raise Unavailable(
-                    f"no room on the Ray cluster for {wanted} within {self._options.timeout:g} s: add nodes, or start "
-                    "fewer shards (--shards) with fewer CPUs (--server-cpus)"
-                )
-            click.echo(f"psworker: waiting for room for {wanted}, since {waited:.0f} s", err=True)
 
     def _end_all(self) -> None:
         for process in self._processes:
@@ -150,11 +140,19 @@ class RayNodes:
 def working_folder(script: str, given: str | None) -> Path | None:
     """The folder that Ray copies to the nodes: `given`, or the program's; None in a job that was submitted with one.
 
-    Raises `ConfigurationError` if the program is not in it.
+    Raises `ConfigurationError` if the program is not in it, or if there would be two.
     """
-    if config.submitted_to_ray():
+    if config.submitted_with_folder():
+        if given:
+            raise ConfigurationError(
+                f"--working-dir {given}: the nodes have the folder that was given to ray job submit: leave one out"
+            )
         return None
     folder = Path(given or Path(script).parent).resolve()
     if not Path(script).resolve().is_relative_to(folder):
         raise ConfigurationError(f"{script} is not in --working-dir {folder}, which Ray copies to the nodes")
     return folder
+
+
+def _cpus(count: float) -> str:
+    return f"{count:g} CPU{'s' * (count != 1)}"

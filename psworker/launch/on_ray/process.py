@@ -40,7 +40,7 @@ class Shared:
 
 
 class RayProcess:
-    """A process (`psworker.launch.machines.JobProcess`) whose actor needs `cpus` of a node.
+    """A process (`psworker.launch.machines.JobProcess`) whose actor Ray places; `needs` says what that takes.
 
     One whose node or actor is lost counts as killed by SIGKILL.
     """
@@ -53,12 +53,12 @@ class RayProcess:
         start: Callable[[Place], Start],
         on_lines: OnLines,
         on_end: OnEnd,
-        cpus: float,
+        needs: str,
     ) -> None:
         self.name, self.pending = name, True
         self.code: int | None = None
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
-        self._actor, self._shared, self._start, self._cpus = actor, shared, start, cpus
+        self._actor, self._shared, self._start, self._needs = actor, shared, start, needs
         self._on_lines, self._on_end = on_lines, on_end
         self._node = self._lost = ""
         self._killed: signal.Signals | None = None
@@ -90,12 +90,9 @@ class RayProcess:
             if not self._killed:
                 reason = str(error).strip().partition("\n")[0]  # then ids of Ray
                 self._lost = f"was lost with its actor{f' on node {self._node}' if self._node else ''}: {reason}"
-        except (
-            RayError,
-            ParamServerError,
-        ) as error:  # its environment cannot be made, a file cannot be read or written
+        except (RayError, ParamServerError) as error:  # no environment is made, or a file not read or written
             cause = error.cause if isinstance(error, RayTaskError) else error
-            self._write(f"psworker: {_line(cause)}")
+            self._write(f"psworker: {one_line(cause)}")
             code = 1
         self.pending = False
         if not self._abandoned.is_set():
@@ -129,7 +126,7 @@ class RayProcess:
         begin, pause, answer = time.monotonic(), FIRST_NOTE, self._actor.arrive.remote()
         while not ray.wait([answer], timeout=pause)[0]:
             since = f"{time.monotonic() - begin:.0f} s"
-            self._write(f"psworker: pending for {since}: needs {self._cpus:g} CPUs of a node, and Ray has {room()}")
+            self._write(f"psworker: pending for {since}: {self._needs}, and {_room()}")
             pause = min(2 * pause, LONGEST_PAUSE)
         arrival: Arrival = ray.get(answer)
         if arrival.version != (own := version("paramserver")):
@@ -152,6 +149,7 @@ class RayProcess:
                     raise RayActorError(error_msg=f"no answer for {UNREACHABLE:g} s") from None
 
     def _write(self, line: str) -> None:
+        self.last_lines.append(line)
         self._on_lines(self, "stderr", [line])
 
 
@@ -195,12 +193,12 @@ class _Node:
         return f"file:{self._folder}/{SERVERS}"
 
 
-def room() -> str:
-    """The CPUs of the cluster, and how many of them are free, for people."""
+def _room() -> str:
+    """How many CPUs of the cluster are free, for people."""
     free, total = ray.available_resources().get("CPU", 0.0), ray.cluster_resources().get("CPU", 0.0)
-    return f"{free:g} of {total:g} CPUs free"
+    return f"{free:g} of {total:g} CPUs of the cluster are free"
 
 
-def _line(error: object) -> str:
-    """An error in one line."""
+def one_line(error: object) -> str:
+    """The beginning of an error in one line."""
     return " ".join(str(error).split())[:300]
