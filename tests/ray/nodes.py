@@ -22,6 +22,8 @@ HEALTH = {
 #: The command of a machine, which keeps it.
 KEEP = ["sleep", "infinity"]
 RAY = str(Path(sys.executable).with_name("ray"))
+#: Of each node, whatever this machine has.
+CPUS = 2
 
 
 def missing() -> str:
@@ -31,31 +33,46 @@ def missing() -> str:
     return reason_for_none()
 
 
+def no_job_server() -> str:
+    """What to install for the tests of `ray job submit`; "" if nothing is missing."""
+    if find_spec("aiohttp_cors") is None:
+        return "Ray has no job server: python -m pip install 'paramserver[ray-jobs]'"
+    return ""
+
+
 class Nodes(ExitStack):
     """The nodes by number, from 1; the first one is the head. A context manager, which leaves nothing behind.
 
-    `folder` is that of Ray and for temporary files of all nodes.
+    `folder` is that of Ray and for temporary files of all nodes. `commands` ends what a test has started.
     """
 
     def __init__(self, logs: Path) -> None:
         super().__init__()
+        self.commands = ExitStack()
         self._logs = logs
         self._machines: dict[int, Machine] = {}
+        self._killed: set[int] = set()
         self._network: Network | None = None
         self.folder = Path(
             self.enter_context(tempfile.TemporaryDirectory(prefix="ps-ray-", ignore_cleanup_errors=True))
         )
-        self._settings = {"RAY_USAGE_STATS_ENABLED": "0", "TMPDIR": str(self.folder), **HEALTH}
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self._settings = {"RAY_USAGE_STATS_ENABLED": "0", "TMPDIR": str(self.folder), "PATH": path, **HEALTH}
         self._hosts = self.folder / "hosts"
         self._hosts.write_text("127.0.0.1 localhost\n")
 
-    def add(self, cpus: int, count: int = 1) -> int:
-        """Start the next nodes, one after the other; the number of the last one."""
-        for _ in range(count):
-            self._add(cpus)
-        return len(self._machines)
+    @property
+    def alive(self) -> int:
+        """The number of nodes that were not killed."""
+        return len(self._machines) - len(self._killed)
 
-    def _add(self, cpus: int) -> None:
+    def grow(self, count: int) -> None:
+        """Start nodes, one after the other, until so many are alive."""
+        while self.alive < count:
+            self.add()
+
+    def add(self) -> int:
+        """Start the next node; its number."""
         number = len(self._machines) + 1
         name, env = f"node{number}", environment(**self._settings)
         console = self._logs / f"{name}.console"
@@ -67,9 +84,11 @@ class Nodes(ExitStack):
         machine.begin()
         where = ["--address", self.head]
         if number == 1:
-            where = ["--head", "--port", "6379", "--include-dashboard=false", "--temp-dir", str(self.folder)]
-        resources = ["--num-cpus", str(cpus), "--object-store-memory", "80000000"]
+            dashboard = f"--include-dashboard={str(not no_job_server()).lower()}"
+            where = ["--head", "--port", "6379", dashboard, "--temp-dir", str(self.folder)]
+        resources = ["--num-cpus", str(CPUS), "--object-store-memory", "80000000"]
         machine.run(RAY, "start", *where, "--node-ip-address", self.address(number), *resources)
+        return number
 
     def address(self, number: int) -> str:
         return f"10.78.0.{number}"
@@ -85,6 +104,7 @@ class Nodes(ExitStack):
 
     def kill(self, number: int) -> None:
         """Kill all processes of a node at once. Its network stays: the others learn it from their connections."""
+        self._killed.add(number)
         for pid, command in self._machines[number].processes().items():
             if command.split() != KEEP:
                 with suppress(ProcessLookupError):
@@ -99,16 +119,20 @@ class Nodes(ExitStack):
         """The processes of jobs on all nodes: servers and workers."""
         return [pid for number in self._machines for pid in self.processes(number, "processes.py")]
 
-    def psworker(self, name: str, *arguments: str, folder: Path, **changes: str) -> Command:
+    def psworker(self, *arguments: str, folder: Path, **changes: str) -> Command:
         """`psworker ray ARGUMENTS`, on the head."""
-        words = ("-P", "-m", "psworker", "ray", "--no-shared-memory", *arguments)
-        return self.python(name, *words, folder=folder, **changes)
+        return self.python("-P", "-m", "psworker", "ray", "--no-shared-memory", *arguments, folder=folder, **changes)
 
-    def python(self, name: str, *arguments: str, folder: Path, **changes: str) -> Command:
+    def ray(self, *arguments: str, folder: Path) -> Command:
+        """`ray ARGUMENTS`, on the head."""
+        return self.python("-u", "-m", "ray.scripts.scripts", *arguments, folder=folder)
+
+    def python(self, *arguments: str, folder: Path, **changes: str) -> Command:
         """`python ARGUMENTS`, on the head; a process of this machine, which gets signals itself."""
         env = environment(**self._settings, RAY_ADDRESS=self.head, **changes)
         within = self._machines[1].within("--net", "--uts", "--ipc")
-        command = Command(self._logs / name, *arguments, folder=folder, env=env, within=within)
-        self.callback(command.popen.wait)
-        self.callback(command.popen.kill)
+        path = folder / f"command-{len(list(folder.glob('command-*.out')))}"
+        command = Command(path, *arguments, folder=folder, env=env, within=within)
+        self.commands.callback(command.wait)
+        self.commands.callback(command.popen.kill)
         return command

@@ -1,23 +1,43 @@
 """psworker ray on a real Ray cluster: several raylets, each in a network namespace of its own."""
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.commands import Command
-from tests.ray.nodes import Nodes
+from tests.commands import BOUND, Command
+from tests.ray.nodes import CPUS, Nodes, no_job_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+SOFTMAX = str(ROOT / "examples" / "softmax_mnist.py")
 TLS = {"cert": "server.crt", "key": "server.key", "ca": "ca.crt"}
-SOFTMAX = str(EXAMPLES / "softmax_mnist.py")
+#: Trains until so many workers have joined.
+UNTIL_JOINED = """
+import sys
+import tempfile
+from pathlib import Path
+
+import psworker as ps
+
+folder, workers = Path(sys.argv[1]), int(sys.argv[2])
+x = ps.Variable(10.0, name="x")
+optimizer = ps.GradientDescent(learning_rate=0.1)
+with ps.session() as session:
+    tempfile.mkstemp(prefix="joined-", dir=folder)
+    print("begins", flush=True)
+    while len(list(folder.glob("joined-*"))) < workers:
+        optimizer.minimize(0.5 * x**2)
+print("ends at step", session.global_step)
+"""
 FROM_PYTHON = """
 import psworker.ray
 from pswire.errors import ConfigurationError
@@ -27,26 +47,40 @@ try:
 except ConfigurationError as error:
     print(error)
 """
-#: Seconds that no wait for a line comes near to.
-BOUND = 90.0
+
+
+@pytest.fixture
+def until_joined(tmp_path):
+    """A program that trains until so many workers have joined, as words of a command; by default it does not end."""
+    (tmp_path / "train.py").write_text(UNTIL_JOINED)
+    return lambda workers=1000: ("train.py", str(tmp_path), str(workers))
+
+
+def wait_until(condition, text):
+    """Waits until the condition holds; its value."""
+    end = time.monotonic() + BOUND
+    while not (value := condition()):
+        assert time.monotonic() < end, text()
+        time.sleep(0.05)
+    return value
 
 
 def wait_for(job: Command, *patterns: str) -> list[re.Match[str]]:
     """Waits until each of the patterns is found in the output of the job; the matches."""
-    end = time.monotonic() + BOUND
-    while True:
+
+    def matches():
+        ended = job.popen.poll() is not None
         text = "\n".join([*job.out, *job.err])
         found = [re.search(pattern, text) for pattern in patterns]
-        if all(found):
-            return [one for one in found if one]
-        assert time.monotonic() < end, f"no {patterns} in {text}"
-        assert job.popen.poll() is None, f"ended without {patterns}: {text}"
-        time.sleep(0.05)
+        assert all(found) or not ended, f"ended without {patterns}: {text}"
+        return found if all(found) else None
+
+    return wait_until(matches, lambda: f"no {patterns} in {job.out} {job.err}")
 
 
 def nodes_of(job: Command, process: str) -> list[str]:
     """The addresses of the nodes on which a process was, in this order."""
-    return re.findall(rf"^{process} \| psworker: on node (\S+)$", "\n".join(job.err), re.MULTILINE)
+    return re.findall(rf"^{process} \| psworker: on node (\S+)$", "\n".join([*job.out, *job.err]), re.MULTILINE)
 
 
 def not_on_the_head(nodes: Nodes, job: Command, *processes: str) -> tuple[str, str]:
@@ -54,20 +88,16 @@ def not_on_the_head(nodes: Nodes, job: Command, *processes: str) -> tuple[str, s
     return next((one, at) for one in processes if (at := nodes_of(job, one)[-1]) != nodes.address(1))
 
 
-def last_cost(job: Command) -> float:
-    return float(re.findall(r"epoch 10: mean cost (\S+)", "\n".join(job.out))[-1])
-
-
-def ended(job: Command) -> int:
-    return job.popen.wait(BOUND)
+def last_cost(job: Command, epoch: int = 10) -> float:
+    return float(re.findall(rf"epoch {epoch:2d}: mean cost (\S+)", "\n".join(job.out))[-1])
 
 
 def test_a_program_trains_unchanged_on_three_nodes_over_tls_with_secrets_in_no_arguments(nodes, tmp_path):
-    nodes.add(cpus=2, count=3)
+    nodes.grow(3)
     certs = [sys.executable, "-m", "psserver", "certs", "certs", "--hosts", "ps.internal"]
     subprocess.run(certs, cwd=tmp_path, check=True, capture_output=True)
     tls = ["--tls-name=ps.internal", *(f"--tls-{name}={tmp_path}/certs/{file}" for name, file in TLS.items())]
-    job = nodes.psworker("job", "--workers", "2", "--shards", "2", *tls, SOFTMAX, folder=tmp_path)
+    job = nodes.psworker("--workers", "2", "--shards", "2", *tls, SOFTMAX, "--epochs", "5", folder=tmp_path)
     wait_for(job, "epoch  1")
     commands = " ".join(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in nodes.jobs())
     assert commands.count("psserver serve") == commands.count("psworker run") == 2
@@ -75,102 +105,143 @@ def test_a_program_trains_unchanged_on_three_nodes_over_tls_with_secrets_in_no_a
     assert "PRIVATE" not in commands
     servers = re.search(r"servers at (\S+) ", "\n".join(job.err))[1]
     ask = ["-m", "psserver", "status", servers, "--json", f"--tls-ca={tmp_path}/certs/ca.crt", "--tls-name=ps.internal"]
-    status = nodes.python("status", *ask, folder=tmp_path)
-    assert ended(status) == 0, status.err
+    status = nodes.python(*ask, folder=tmp_path)
+    assert status.wait() == 0, status.err
     assert '"worker-1"' in "\n".join(status.out)
     subprocess.run([*certs, "--renew"], cwd=tmp_path, check=True, capture_output=True)
     renewed = (tmp_path / "certs" / "server.crt").read_bytes()
-    end = time.monotonic() + BOUND
-    while [file.read_bytes() for file in nodes.folder.glob("paramserver-*/*/*-server.crt")] != [renewed] * 2:
-        assert time.monotonic() < end, "the servers have no renewed certificates"
-        time.sleep(0.05)
-    assert ended(job) == 0, job.err
+    copies = partial(nodes.folder.glob, "paramserver-*/*/*-server.crt")
+    wait_until(lambda: [file.read_bytes() for file in copies()] == [renewed] * 2, lambda: [*copies()])
+    assert job.wait() == 0, job.err
     assert "--insecure" not in "\n".join(job.err)
-    assert last_cost(job) == pytest.approx(0.3924, abs=0.01)
+    assert last_cost(job, epoch=5) == pytest.approx(0.4654, abs=0.01)
     assert len({*nodes_of(job, "server-0"), *nodes_of(job, "server-1")}) == 2
     assert [len(nodes_of(job, worker)) for worker in ("worker-0", "worker-1")] == [1, 1]
-    assert not list(nodes.folder.glob("paramserver-*/*")), "the files of processes are left"
+    assert not list(copies()), "the files of processes are left"
 
 
 def test_a_shard_and_a_worker_whose_nodes_die_go_on_elsewhere_and_the_job_ends_as_without(nodes, tmp_path):
-    nodes.add(cpus=1, count=5)  # the driver is on the first, which is not killed
-    run = ["--insecure", "--workers", "2", "--shards", "2", "--restarts", "3", "--run-dir", str(tmp_path / "run")]
-    job = nodes.psworker("job", *run, "--journal", SOFTMAX, folder=tmp_path)
+    nodes.grow(6)  # a node for each process, and two more; the driver is on the first, which is not killed
+    whole = "--cpus", str(CPUS), "--server-cpus", str(CPUS)
+    run = "--insecure", "--workers", "2", "--shards", "2", "--restarts", "3", "--run-dir", str(tmp_path / "run")
+    job = nodes.psworker(*whole, *run, "--journal", SOFTMAX, folder=tmp_path)
     wait_for(job, r"epoch  2: mean cost")
-    shard, victim = not_on_the_head(nodes, job, "server-0", "server-1")
-    nodes.add(cpus=1)
-    nodes.kill(nodes.number(victim))
+    shard, its_node = not_on_the_head(nodes, job, "server-0", "server-1")
+    worker, worker_node = not_on_the_head(nodes, job, "worker-0", "worker-1")
+    nodes.kill(nodes.number(its_node))
+    wait_for(job, rf"{shard} \| psworker: \S+ was lost with its actor on node {its_node}")
+    nodes.kill(nodes.number(worker_node))  # while the job waits for the shard, and so cannot end
     wait_for(
-        job, rf"{shard} \| psworker: \S+ was lost with its actor on node {victim}", rf"{shard} \| .*listens again on"
+        job,
+        rf"{worker} \| psworker: \S+ was lost with its actor on node {worker_node}",
+        rf"{shard} \| .*listens again on",
     )
-    worker, victim = not_on_the_head(nodes, job, "worker-0", "worker-1")
-    nodes.add(cpus=1)
-    nodes.kill(nodes.number(victim))
-    wait_for(job, rf"{worker} \| psworker: \S+ was lost with its actor on node {victim}")
-    assert ended(job) == 0, job.err
+    assert job.wait() == 0, job.err
     assert last_cost(job) == pytest.approx(0.3924, abs=0.01)
     assert len(set(nodes_of(job, shard))) == 2
 
 
 def test_workers_without_a_place_are_pending_and_join_on_a_node_that_is_added_and_the_job_ends_without_the_last(
-    nodes, tmp_path
+    nodes, tmp_path, until_joined
 ):
-    nodes.add(cpus=1, count=2)
-    program = SOFTMAX, "--epochs", "40"  # which takes longer than to add a node
-    job = nodes.psworker("job", "--insecure", "--workers", "3", *program, folder=tmp_path)
-    wait_for(job, r"worker-\d \| psworker: pending for 3 s: needs 1 CPUs of a node, and Ray has 0 of 2", "epoch  1")
-    added = nodes.address(nodes.add(cpus=1))
-    assert ended(job) == 0, job.err
-    places = [nodes_of(job, f"worker-{number}") for number in range(3)]
-    assert sorted(map(len, places)) == [0, 1, 1]
-    assert [added] in places
-    assert last_cost(job) == pytest.approx(0.3924, abs=0.01)
+    places = nodes.alive - 1  # of workers that need a whole node: the server takes a part of one
+    workers = ["--workers", str(places + 2), "--cpus", str(CPUS)]
+    job = nodes.psworker("--insecure", *workers, *until_joined(places + 1), folder=tmp_path)
+    free = rf"{CPUS - 1} of {CPUS * nodes.alive} CPUs of the cluster are free"
+    wait_for(
+        job,
+        r"worker-\d \| begins",
+        rf"worker-\d \| psworker: pending for \d+ s: it needs 2 CPUs of one node, and {free}",
+    )
+    added = nodes.address(nodes.add())
+    assert job.wait() == 0, job.err
+    found = [nodes_of(job, f"worker-{number}") for number in range(places + 2)]
+    assert sorted(map(len, found)) == [0, *[1] * (places + 1)]
+    assert [added] in found
 
 
-def test_the_exit_code_is_that_of_a_program_that_fails(two_nodes, tmp_path):
+def test_the_exit_code_is_that_of_a_program_that_fails(nodes, tmp_path):
     (tmp_path / "train.py").write_text("import sys; print('begins'); sys.exit(int(sys.argv[1]))")
-    job = two_nodes.psworker("failing", "--insecure", "train.py", "7", folder=tmp_path)
-    assert ended(job) == 7
+    job = nodes.psworker("--insecure", "train.py", "7", folder=tmp_path)
+    assert job.wait() == 7
     assert re.search(r"^Error: worker-[01] ended with exit code 7; the others were stopped$", "\n".join(job.err), re.M)
 
 
-def test_a_program_runs_from_python_and_wrong_options_are_errors(two_nodes, tmp_path):
+def test_a_program_runs_from_python_and_wrong_options_are_errors(nodes, tmp_path):
     (tmp_path / "train.py").write_text("import sys; print(sys.argv[1:]); sys.exit(7)")
     (tmp_path / "start.py").write_text(FROM_PYTHON)
-    job = two_nodes.python("python", "start.py", folder=tmp_path)
-    assert ended(job) == 0, job.err
+    job = nodes.python("start.py", folder=tmp_path)
+    assert job.wait() == 0, job.err
     assert job.out[:2] == ["worker-0 | ['a', '--b']", "7"]
     assert job.out[2].startswith("No such option '--shard'")
 
 
-def test_a_lost_shard_ends_the_job_if_there_is_no_run_folder(two_nodes, tmp_path):
-    job = two_nodes.psworker("lost", "--insecure", "--restarts", "1", SOFTMAX, folder=tmp_path)
-    wait_for(job, "epoch  1")
+def test_a_lost_shard_ends_the_job_if_there_is_no_run_folder(nodes, tmp_path, until_joined):
+    job = nodes.psworker("--insecure", "--restarts", "1", *until_joined(), folder=tmp_path)
+    wait_for(job, "begins")
     (address,) = nodes_of(job, "server-0")
-    (server,) = two_nodes.processes(two_nodes.number(address), "psserver serve")
+    (server,) = nodes.processes(nodes.number(address), "psserver serve")
     os.kill(server, signal.SIGKILL)
-    assert ended(job) == 128 + signal.SIGKILL
+    assert job.wait() == 128 + signal.SIGKILL
     lost = "server-0 was killed by SIGKILL; the others were stopped. Its state was lost with it: with --run-dir"
     assert lost in "\n".join(job.err)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_the_end_of_the_command_leaves_no_process_on_any_node(two_nodes, tmp_path, number, code):
-    job = two_nodes.psworker(f"signal-{code}", "--insecure", "--shards", "2", SOFTMAX, folder=tmp_path)
-    wait_for(job, "epoch  1")
-    assert len(two_nodes.jobs()) == 4
+def test_the_end_of_the_command_leaves_no_process_on_any_node(nodes, tmp_path, until_joined, number, code):
+    job = nodes.psworker("--insecure", "--shards", "2", *until_joined(), folder=tmp_path)
+    wait_for(job, "worker-0 . begins", "worker-1 . begins")
+    assert len(nodes.jobs()) == 4
     job.signal(number)
-    assert ended(job) == code
-    end = time.monotonic() + BOUND
-    while two_nodes.jobs():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    assert job.wait() == code
+    wait_until(lambda: not nodes.jobs(), nodes.jobs)
 
 
-def test_a_cluster_that_is_not_there_and_servers_that_others_could_reach_are_errors(two_nodes, tmp_path):
+def test_a_job_for_whose_shards_there_is_no_room_says_so_and_can_be_stopped(nodes, tmp_path, until_joined):
+    job = nodes.psworker("--insecure", "--shards", "2", "--server-cpus", "99", *until_joined(), folder=tmp_path)
+    wait_for(job, r"server-\d \| psworker: pending for \d+ s: 2 shards need 99 CPUs each, and \d+ of \d+ CPUs")
+    assert job.end()[0] == 128 + signal.SIGTERM
+    assert "SIGTERM" not in "\n".join([*job.out, *job.err]), "Ray has ended the process"
+
+
+def submit(nodes: Nodes, name: str, logs: Path, folder: Path, *command: str, **variables: str) -> Command:
+    """`ray job submit` of a command that runs in the folder; it ends with the job."""
+    environment = json.dumps({"env_vars": variables})
+    options = ["--submission-id", name, "--working-dir", str(folder), "--runtime-env-json", environment]
+    return nodes.ray("job", "submit", *options, "--", *command, folder=logs)
+
+
+def test_a_submitted_job_trains_on_the_data_that_its_environment_names(nodes, tmp_path):
+    if reason := no_job_server():
+        pytest.skip(reason)
+    nodes.grow(3)
+    train = "psworker", "ray", "--insecure", "--workers", "2", "--shards", "2", "softmax_mnist.py"
+    job = submit(nodes, "trains", tmp_path, Path(SOFTMAX).parent, *train, PARAMSERVER_DATA=str(ROOT / "datasets"))
+    assert job.wait() == 0, job.out
+    assert last_cost(job) == pytest.approx(0.3924, abs=0.01)
+    assert len({*nodes_of(job, "server-0"), *nodes_of(job, "server-1")}) == 2
+
+
+def test_ray_job_stop_ends_servers_after_their_last_checkpoint_and_leaves_no_process(nodes, tmp_path, until_joined):
+    if reason := no_job_server():
+        pytest.skip(reason)
+    train = "psworker", "ray", "--insecure", "--shards", "2", "--run-dir", str(tmp_path / "run"), *until_joined()
+    program = tmp_path / "program"
+    program.mkdir()
+    (tmp_path / "train.py").rename(program / "train.py")
+    job = submit(nodes, "stopped", tmp_path, program, *train, RAY_JOB_STOP_WAIT_TIME_S="330")
+    wait_for(job, "worker-0 . begins", "worker-1 . begins")
+    stop = nodes.ray("job", "stop", "stopped", folder=tmp_path)
+    assert stop.wait() == 0, stop.out
+    assert not nodes.jobs()
+    logs = [(tmp_path / "run" / "logs" / f"server-{shard}.log").read_text() for shard in range(2)]
+    assert all(re.search(r"^psserver: .* stopped at global step ", log, re.MULTILINE) for log in logs), logs
+
+
+def test_a_cluster_that_is_not_there_and_servers_that_others_could_reach_are_errors(nodes, tmp_path):
     arguments = (("--insecure", "--address", "127.0.0.1:1", SOFTMAX), (SOFTMAX,), ("--address", "ray://h:1", SOFTMAX))
-    jobs = [two_nodes.psworker(f"error-{one}", *words, folder=tmp_path) for one, words in enumerate(arguments)]
-    assert [ended(job) for job in jobs] == [1, 2, 1]
+    jobs = [nodes.psworker(*words, folder=tmp_path) for words in arguments]
+    assert [job.wait() for job in jobs] == [1, 2, 1]
     assert "Error: cannot connect to a Ray cluster at 127.0.0.1:1: " in "\n".join(jobs[0].err)
     assert "use --insecure" in jobs[1].err[-1]
     assert "use ray job submit" in jobs[2].err[-1]

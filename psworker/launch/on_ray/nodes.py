@@ -129,7 +129,9 @@ class RayNodes:
             ) from error
         except (ValueError, RuntimeError, RayError) as error:  # another version of Ray, a folder that is too large
             ray.shutdown()
-            raise ConfigurationError(f"the Ray cluster at {address} does not take this job: {one_line(error)}") from error
+            raise ConfigurationError(
+                f"the Ray cluster at {address} does not take this job: {one_line(error)}"
+            ) from error
         stack.callback(ray.shutdown)
 
     def _end_all(self) -> None:
