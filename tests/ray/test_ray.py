@@ -199,7 +199,7 @@ def test_the_end_of_the_command_leaves_no_process_on_any_node(nodes, tmp_path, u
 
 def test_a_job_for_whose_shards_there_is_no_room_says_so_and_can_be_stopped(nodes, tmp_path, until_joined):
     job = nodes.psworker("--insecure", "--shards", "2", "--server-cpus", "99", *until_joined(), folder=tmp_path)
-    wait_for(job, r"server-\d \| psworker: pending for \d+ s: 2 shards need 99 CPUs each, and \d+ of \d+ CPUs")
+    wait_for(job, r"server-\d \| psworker: pending for \d+ s: the shards need 2 x 99 CPUs, and \d+ of \d+ CPUs")
     assert job.end()[0] == 128 + signal.SIGTERM
     assert "SIGTERM" not in "\n".join([*job.out, *job.err]), "Ray has ended the process"
 

@@ -94,7 +94,7 @@ class RayNodes:
         cpus, count = self._options.server_cpus, len(self._names)
         options: dict[str, Any] = {"max_restarts": 0, "max_concurrency": _CALLS}
         if name in self._names:
-            needs = f"{f'{count} shards need' if count > 1 else 'the shard needs'} {_cpus(cpus)}{' each' * (count > 1)}"
+            needs = f"the shards need {count} x {_cpus(cpus)}"
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, self._names.index(name))
         else:
             cpus = self._options.cpus
@@ -114,6 +114,7 @@ class RayNodes:
     def _connect(self, stack: ExitStack) -> None:
         if ray.is_initialized():
             return
+        stack.callback(ray.shutdown)
         folder, address = self._options.working_dir, self._options.address
         environment = None if folder is None else {"working_dir": str(folder)}
         self._shared.working_dir = folder
@@ -128,11 +129,9 @@ class RayNodes:
                 "with --address"
             ) from error
         except (ValueError, RuntimeError, RayError) as error:  # another version of Ray, a folder that is too large
-            ray.shutdown()
             raise ConfigurationError(
                 f"the Ray cluster at {address} does not take this job: {one_line(error)}"
             ) from error
-        stack.callback(ray.shutdown)
 
     def _end_all(self) -> None:
         for process in self._processes:
