@@ -201,7 +201,9 @@ def test_a_job_for_whose_shards_there_is_no_room_says_so_and_can_be_stopped(node
     job = nodes.psworker("--insecure", "--shards", "2", "--server-cpus", "99", *until_joined(), folder=tmp_path)
     wait_for(job, r"server-\d \| psworker: pending for \d+ s: the shards need 2 x 99 CPUs, and \d+ of \d+ CPUs")
     assert job.end()[0] == 128 + signal.SIGTERM
-    assert "SIGTERM" not in "\n".join([*job.out, *job.err]), "Ray has ended the process"
+    said = "\n".join([*job.out, *job.err])
+    assert "SIGTERM" not in said, "Ray has ended the process"
+    assert "to be killed" not in said, "the processes did not end"
 
 
 def submit(nodes: Nodes, name: str, logs: Path, folder: Path, *command: str, **variables: str) -> Command:
