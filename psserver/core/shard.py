@@ -508,8 +508,8 @@ class Shard:
             case ms.Compute():
                 repeated = is_repeated(member, message)
                 if not repeated:
+                    self._minimizations.check_compute(message)  # first: another coordinator may have dropped vectors
                     self._store.check_compute(message)
-                    self._minimizations.check_compute(message)
             case ms.Join():
                 self._invariants.check_join(message)
                 self._check_timeline(message)

@@ -181,6 +181,8 @@ def test_a_minimization_has_one_coordinator_the_one_of_the_highest_term():
     driver.refuse(Compute(A, 2, ("W",), (Fill("d", 3.0),), "t", 3), OutOfOrder, "but worker 'b' does so in term 4")
     assert driver.answer(Compute(B, 3, (), (), "t", 4)).note == "by a"
     assert vectors_of(driver)["W"] == {"d": [2.0] * 4}
+    driver.answer(Compute(B, 4, ("W",), (Drop(),), "t", 4))
+    driver.refuse(Compute(A, 2, ("W",), (Scale("d", 2.0),), "t", 3), OutOfOrder, "but worker 'b' does so in term 4")
 
 
 def test_results_of_a_repeated_message_wait_for_the_tasks_of_the_first():
