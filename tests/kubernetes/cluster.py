@@ -173,7 +173,7 @@ class Facts(NamedTuple):
     """What was observed of the job with TLS."""
 
     complete: bool
-    failures: int  # that count for the Job's backoffLimit
+    failures: int  # that count for the Job's backoffLimitPerIndex
     succeeded: list[int]
     codes: dict[str, int]  # exit codes of all worker pods, by name
     disrupted: dict[int, str]  # by index: how

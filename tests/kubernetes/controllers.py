@@ -4,7 +4,9 @@ They act when they are called: the test is their clock.
 """
 
 import string
+from collections import Counter
 from collections.abc import Callable
+from itertools import product
 
 from tests.compose.docker import Failed
 from tests.compose.event_log import Event, events
@@ -64,12 +66,18 @@ class Job:
         self._namespace, self._act = namespace, act
         self._spec = namespace.manifests("Job", name)
         self._completions = self._spec["spec"]["completions"]
-        self._suffixes = (f"{letter}{letter}" for letter in string.ascii_lowercase)
+        self._suffixes = map("".join, product(string.ascii_lowercase, repeat=2))
         self.pods: dict[int, Running] = {}  # live ones, by index
         self.succeeded: dict[int, str] = {}  # pods that ended with code 0, by index
         self.gone: list[tuple[str, Ended]] = []
-        self.failures, self.failed = 0, False
+        self._failures: Counter[int] = Counter()  # by index
+        self.failed = False  # as soon as an index has failed; in a cluster the other ones go on until they end
         self.sync()
+
+    @property
+    def failures(self) -> int:
+        """Failures that count, of all indexes."""
+        return self._failures.total()
 
     def sync(self) -> bool:
         """Handles pods that have ended, and starts missing ones; whether the Job is complete or has failed."""
@@ -109,8 +117,8 @@ class Job:
             return
         rule = action(self._spec, ended.exit_code, disrupted)
         self._act(one.pod.name, f"has ended with code {ended.exit_code}: {rule}")
-        self.failures += rule == "Count"
-        self.failed |= rule == "FailJob" or self.failures > self._spec["spec"]["backoffLimit"]
+        self._failures[index] += rule == "Count"
+        self.failed |= rule == "FailJob" or self._failures[index] > self._spec["spec"]["backoffLimitPerIndex"]
 
     def events(self) -> list[Event]:
         logs = [(name, ended.log) for name, ended in self.gone]

@@ -2,12 +2,15 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from psserver.cli.main import main as psserver
 from psworker.launch.cli import main as psworker
 from tests.kubernetes import manifests
+from tests.kubernetes.containers import Ended
+from tests.kubernetes.controllers import Job
 from tests.kubernetes.manifests import ROOT, Manifests, selects
 from tests.kubernetes.pods import Pod, action, environment, expand, mounts, of_job, of_stateful_set, quantity
 
@@ -269,7 +272,7 @@ def test_the_certificate_is_for_the_name_by_which_the_servers_are_found(folder):
         (143, True, "Ignore"),  # preempted, and stopped in time
         (137, True, "Ignore"),  # its node was lost
         (143, False, "Ignore"),  # kubectl delete pod
-        (69, False, "Ignore"),  # no server for PSWORKER_TIMEOUT
+        (69, False, "Count"),  # no server for PSWORKER_TIMEOUT
         (1, False, "Count"),  # an exception of the program
         (137, False, "Count"),  # out of memory
         (139, False, "Count"),
@@ -277,12 +280,43 @@ def test_the_certificate_is_for_the_name_by_which_the_servers_are_found(folder):
         (2, True, "Ignore"),
     ],
 )
-def test_a_preempted_worker_and_one_without_servers_is_no_failure_and_a_wrong_option_fails_the_job_at_once(
+def test_a_preempted_worker_is_no_failure_one_without_servers_is_and_a_wrong_option_fails_the_job_at_once(
     exit_code, disrupted, expected, rendered
 ):
     job = rendered("Job", "train")
     assert action(job, exit_code, disrupted) == expected
-    assert (job["spec"]["template"]["spec"]["restartPolicy"], job["spec"]["backoffLimit"] > 0) == ("Never", True)
+    assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"
+
+
+class Ending:
+    """A namespace in which each pod ends at once, with this code."""
+
+    def __init__(self, manifests, code):
+        self.manifests, self.started, self._ended = manifests, 0, Ended(code, 0.0, "")
+
+    def run(self, pod):
+        self.started += 1
+        return SimpleNamespace(pod=pod, ended=lambda: self._ended)
+
+
+@pytest.mark.parametrize(("code", "bounded"), [(69, True), (1, True), (143, False)])
+def test_a_job_without_servers_and_one_with_a_program_that_fails_end_at_last_with_any_number_of_workers(
+    code, bounded, rendered
+):
+    limit = rendered("Job", "train")["spec"]["backoffLimitPerIndex"]
+    namespace = Ending(rendered, code)
+    job = Job(namespace, "train", lambda name, text: 0.0)
+    job.scale(20)
+    for _ in range(20):
+        job.sync()
+    assert job.failed == bounded
+    assert (20 * limit < job.failures <= 20 * (limit + 1)) if bounded else (job.failures == 0 < 400 < namespace.started)
+
+
+def test_workers_wait_for_servers_that_are_gone_for_an_hour_and_not_for_ever(rendered):
+    worker = worker_pods(rendered)[0]
+    seconds = float(environment(worker, rendered)["PSWORKER_TIMEOUT"])
+    assert 3600 <= seconds * (1 + rendered("Job", "train")["spec"]["backoffLimitPerIndex"]) <= 7200
 
 
 # --- the runner -------------------------------------------------------------------------------------------------------
