@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pswire.messages import Status, StatusReport
+from psworker.client.heartbeat import Heartbeat
 from psworker.sessions.session import Session
 from tests.transports import EMBEDDED, GRPC, SHARED, SHARED_OF_TWO, parameters
 
@@ -29,6 +30,19 @@ def open_session(request) -> Iterator[Callable[..., Session]]:
 def status() -> Callable[[Session], StatusReport]:
     """A function that gives the status of the first shard of a session."""
     return lambda session: session._client._calls.transport.call(0, Status(), 10).result()
+
+
+@pytest.fixture
+def servers_stop_at_once(monkeypatch):
+    """Servers that stop do not wait for workers to leave, for tests whose workers stay when a server moves."""
+    monkeypatch.setattr("psserver.rpc.server.LEAVE_TIMEOUT", 0.01)
+
+
+@pytest.fixture
+def frequent_heartbeats(monkeypatch):
+    """Workers renew their leases, which are as long as ever, ten times as often: tests wait for a heartbeat."""
+    start = Heartbeat.start
+    monkeypatch.setattr(Heartbeat, "start", lambda heartbeat, lease: start(heartbeat, lease / 10))
 
 
 @pytest.fixture

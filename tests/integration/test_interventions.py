@@ -14,7 +14,7 @@ from pswire.errors import InvalidMessage, StorageError
 from pswire.status.interventions import Interventions
 from pswire.status.status_client import StatusClient
 
-LEASE = 3.0  # seconds: of a worker that does not push, a heartbeat each second takes part in a cut
+LEASE = 3.0  # seconds: of a worker that does not push, heartbeats take part in a cut
 SGD = ps.GradientDescent(1.0)
 
 
@@ -115,7 +115,7 @@ def checkpoint_of_another(addresses):
 
 
 @pytest.mark.parametrize("shards", [1, 2])
-def test_going_back_leaves_quarantine_as_it_is_now(tmp_path, shards):
+def test_going_back_leaves_quarantine_as_it_is_now(servers_stop_at_once, frequent_heartbeats, tmp_path, shards):
     with job(shards=shards, checkpoint_dir=tmp_path, lease=LEASE) as (addresses, operator, session, bad):
         step(bad)
         before = session.checkpoint()
@@ -130,7 +130,9 @@ def test_going_back_leaves_quarantine_as_it_is_now(tmp_path, shards):
 
 
 @pytest.mark.parametrize("shards", [1, 2])
-def test_going_back_to_a_time_of_quarantine_does_not_bring_it_back(tmp_path, shards):
+def test_going_back_to_a_time_of_quarantine_does_not_bring_it_back(
+    servers_stop_at_once, frequent_heartbeats, tmp_path, shards
+):
     with job(shards=shards, checkpoint_dir=tmp_path, lease=LEASE) as (addresses, operator, _, bad):
         operator.quarantine("w0", "its disk: broken")
         apart = checkpoint_of_another(addresses)

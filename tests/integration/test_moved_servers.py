@@ -21,12 +21,12 @@ from psworker.transport.grpc_transport import GrpcTransport
 from tests.commands import BOUND, free_address
 
 SIZE = 40_000  # elements: enough for shared memory
-LEASE = 3.0  # seconds: a heartbeat each second
+LEASE = 3.0  # seconds
 SGD = ps.GradientDescent(1.0)
 
 
 @pytest.fixture(autouse=True)
-def names_are_looked_up_often(monkeypatch):
+def names_are_looked_up_often(monkeypatch, servers_stop_at_once):
     monkeypatch.setattr("pswire.network.shard_addresses.LOOK_EVERY", 0.05)
 
 
@@ -167,7 +167,7 @@ def test_nothing_is_applied_by_a_shard_that_has_the_address_of_another_one(serve
         assert session.dropped == 0
 
 
-def test_heartbeats_find_a_shard_at_its_other_address_while_the_worker_computes(servers, training):
+def test_heartbeats_find_a_shard_at_its_other_address_while_the_worker_computes(frequent_heartbeats, servers, training):
     training.step()
     servers.move(1)
     wait_until(lambda: transport_of(training.session)._connections[1].address == servers.addresses[1])

@@ -22,7 +22,7 @@ from tests.tokens import Certificates
 
 
 @pytest.fixture(autouse=True)
-def names_are_looked_up_often(monkeypatch):
+def names_are_looked_up_often(monkeypatch, servers_stop_at_once):
     monkeypatch.setattr("pswire.network.shard_addresses.LOOK_EVERY", 0.05)
 
 

@@ -93,7 +93,7 @@ def test_docs_models_lists_every_layer():
 def test_every_module_has_a_docstring_and_only_config_reads_environment_variables_and_examples_have_150_lines_at_most():
     for path in SOURCES:
         text = path.read_text()
-        assert ast.get_docstring(ast.parse(text)), path
+        assert re.match(r'(#.*\n|\s)*r?"""\s*[^\s"]', text), path
         assert path.name == "config.py" or not re.search(r"os\.(environ\.get|getenv)", text), path
     assert [path for path in (ROOT / "examples").glob("*.py") if path.read_text().count("\n") > 150] == []
 
