@@ -17,6 +17,7 @@ TRAINS = """
 """
 
 
+@pytest.mark.slow
 def test_a_server_logs_joins_epochs_and_ends_and_no_line_per_step_and_a_worker_nothing(commands):
     server = commands.serve()
     code, out, err = commands.run(

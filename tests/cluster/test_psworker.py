@@ -252,6 +252,7 @@ def test_without_servers_a_worker_looks_for_one_at_the_default_address_of_server
     assert commands.run("psworker", "run", script) == (0, [DEFAULT_ADDRESS], [])
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_there_is_given_up_with_its_address(commands):
     servers = "--servers", "127.0.0.1:1", "--timeout", "0.3"
     code, out, (err,) = commands.run("psworker", "run", *servers, commands.script(IN_SESSION))
@@ -393,6 +394,7 @@ def test_a_worker_that_fails_stops_the_others_and_its_last_lines_are_shown(comma
     assert re.fullmatch(r"worker-0 \| psworker: [0-9:]+ stopped, because worker-1 has failed", err[0])
 
 
+@pytest.mark.slow
 def test_a_traceback_of_several_workers_appears_once_and_the_logs_have_all_of_them(commands):
     source = """
         import os, time
@@ -418,6 +420,7 @@ def test_a_traceback_of_several_workers_appears_once_and_the_logs_have_all_of_th
     assert "\x1e" not in log
 
 
+@pytest.mark.slow
 def test_a_script_that_opens_no_session_says_so_unless_it_was_stopped_or_failed(commands):
     script = commands.script("import psworker as ps; W = ps.Variable(0.0); print('trained')")
     warning = NO_SESSION.format("train.py")
@@ -442,6 +445,7 @@ def test_a_killed_process_stops_the_job(commands, victim, options):
     assert not commands.alive()
 
 
+@pytest.mark.slow
 def test_a_killed_server_ends_the_job_also_with_restarts_if_there_is_no_run_folder(commands):
     command = commands.start(*LOCAL, "--restarts", "3", "--workers", "1", commands.script(LEAVES))
     command.wait_for("in")

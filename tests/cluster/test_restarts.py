@@ -52,6 +52,7 @@ KILLS_ITSELF_ONCE = """
 """
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_started_again_with_its_name_and_the_job_trains_on_each_example_once_an_epoch(commands):
     script = commands.script(KILLS_ITSELF_ONCE)
     code, out, err = commands.run(*LOCAL, "--restarts", "1", script)

@@ -46,6 +46,7 @@ def run(program, folder):
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_a_program_in_one_process_trains_saves_and_loads(tmp_path):
     assert run(TRAINS, tmp_path) == (0, "trained win32 False\n", "")
 

@@ -67,6 +67,7 @@ def test_all_records_from_the_first_checkpoint_on_give_the_bits_of_every_later_o
     assert data(tmp_path) == before, "a replay only reads"
 
 
+@pytest.mark.slow
 def test_a_server_that_is_started_again_continues_the_journal_that_it_keeps(tmp_path):
     job = Job(tmp_path, keep=1).run(6)
     first = list_segments(journal_folder(tmp_path, 0, 1))
@@ -79,6 +80,7 @@ def test_a_server_that_is_started_again_continues_the_journal_that_it_keeps(tmp_
     assert (compared[-1].global_step, {one.difference for one in compared}) == (len(job.pushes), {""})
 
 
+@pytest.mark.slow
 def test_a_replay_may_begin_with_any_checkpoint_from_which_the_journal_continues(tmp_path):
     Job(tmp_path).run(checkpoints=4)
     end = state_of(arrays_of(replayed(tmp_path)))

@@ -140,6 +140,7 @@ async def test_a_large_message_that_is_refused_has_changed_nothing_and_leaves_th
     assert (await executor.step(push(me))).global_step == 1
 
 
+@pytest.mark.slow
 def test_large_steps_give_the_bits_of_the_same_steps_one_after_the_other(monkeypatch):
     async def main(most):
         monkeypatch.setattr(executor_module, "MAX_ENTRIES_IN_LOOP", most)
