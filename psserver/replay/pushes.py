@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
+from psserver.core.events import pluralize
 from psserver.core.variables.array_tasks import ArrayTask, StepResult, TasksPending, Update, run
 from psserver.replay.journal_replay import Entry, JournalReplay
 from psserver.replay.norms import VariableNorms, gradient_norm
@@ -258,9 +259,9 @@ def _text(message: ms.Message, known: Collection[tuple[str, bool]], result: Step
             ]
             what = ", ".join([_declared(one) for one in new])
             return f"worker {message.sender.worker!r} registered {what}" if new else ""
-        case ms.Assign(portions=ms.CountedPortions(name, evaluation, numbers)):
+        case ms.Assign(portions=ms.CountedPortions(name, _, numbers)):
             dropped = [one.answer.reason for one in result.replies if isinstance(one.answer, ms.Assigned)]
-            text = f"worker {message.sender.worker!r} pushed {len(numbers):,} portions of evaluation {evaluation:,}"
+            text = f"worker {message.sender.worker!r} pushed the gradients of {pluralize(len(numbers), 'portion')}"
             return f"{text} of {name!r}" + "".join([f": dropped: {reason}" for reason in dropped if reason])
         case ms.Assign():
             names = ", ".join([one.name for one in message.assignments])

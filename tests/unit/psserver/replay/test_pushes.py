@@ -14,10 +14,27 @@ from psserver.replay.summary import StopRule, Summary
 from psserver.replay.verification import verify
 from psserver.rpc.server import ServerThread
 from pswire.codec import encode
-from pswire.messages import Assign, Assignment, Cut, Gradient, Outcome, Push, Renew, Sender, Tune
+from pswire.messages import (
+    Assign,
+    Assignment,
+    ClaimPortion,
+    Compute,
+    CountedPortions,
+    Cut,
+    Evaluate,
+    Evaluation,
+    Gradient,
+    Outcome,
+    Push,
+    Renew,
+    Sender,
+    TakePortion,
+    Tune,
+)
 from pswire.network.channel import member_metadata
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency
+from pswire.specs.vectors import GRADIENT, Fill
 from pswire.tensors.transport import InlineSender
 from tests.server_client import Client
 from tests.unit.psserver.replay.journaled_job import RATE, Job, W
@@ -273,6 +290,22 @@ def test_a_repeated_push_and_assignments_and_changed_hyperparameters_are_told(tm
         "worker 'a' set learning_rate=0.5 for S",
         (Fate.APPLIED, 0.5),
     ]
+
+
+def test_the_sum_of_an_evaluation_is_told_without_the_number_of_that(tmp_path):
+    """After all shards went back to a checkpoint it has ten digits."""
+    number, a = 1_000_000_001, Sender("a", 1)
+    with ServerByHand(tmp_path) as server:
+        server.begin()
+        server.client.unary(Compute(a, 1, ("S",), (Fill(GRADIENT, 0.0),), "fit", 1))
+        server.client.unary(Evaluate(a, "fit", Evaluation(number, 3, 3), wait=False, term=1))
+        server.client.unary(TakePortion(a, "fit"))
+        server.client.unary(ClaimPortion(a, "fit", number, 0, 0.5))
+        portions = CountedPortions("fit", number, (0,))
+        server.client.transfer(Assign(a, 2, (Assignment("S", np.array([5.0])),), add=True, portions=portions))
+    lines, _ = lines_of(tmp_path, ("S",))
+    told = [line.text for line in lines if isinstance(line, Happening)]
+    assert told[-1] == "worker 'a' pushed the gradients of 1 portion of 'fit'"
 
 
 def test_a_journal_is_read_beside_the_server_that_writes_it(tmp_path):
