@@ -47,8 +47,9 @@ test-slow: $(BIN)/.installed-dev ## Run the tests marked slow
 
 test-all: test test-slow ## Run all tests
 
-chaos: $(BIN)/.installed-dev ## Train under injected faults and verify the guarantees (docs/reliability.md; about ten minutes)
+chaos: $(BIN)/.installed-dev ## Train under injected faults and verify the guarantees (docs/reliability.md; about a quarter of an hour)
 	$(BIN)/python -m tests.chaos
+	$(BIN)/python -m tests.chaos.minimize
 
 fuzz: $(BIN)/.installed-fuzz ## Fuzz each message and file reader for SECONDS (60); TARGETS=... selects (docs/security.md)
 	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60) $(TARGETS)

@@ -49,13 +49,16 @@ class MinimizeJob:
         bind = ["--bind", self.addresses[shard], "--shard", f"{shard}/{SHARDS}"]
         return self.commands.start("psserver", "serve", *bind, *self._serve)
 
-    def start(self, worker):
-        """Start a worker, and wait until it has joined."""
+    def launch(self, worker):
+        """Start a worker."""
         run = ["psworker", "run", "--servers", ",".join(self.addresses), "--name", worker, "--timeout", str(BOUND)]
         run += ["--job", "minimize", "--threads", "1", "--log-level", "info", str(PROGRAM), json.dumps(self.settings)]
-        command = self.workers[worker] = self.commands.start(*run)
-        command.wait_for("joined")
-        return command
+        self.workers[worker] = self.commands.start(*run)
+
+    def start(self, worker):
+        """Start a worker, and wait until it has joined."""
+        self.launch(worker)
+        self.workers[worker].wait_for("joined")
 
     def held(self, *workers):
         """Wait until these workers are where they are held."""
@@ -90,7 +93,12 @@ class MinimizeJob:
             assert server.end()[0] == 0, self.lines()
         assert len(found) == len(workers), self.lines()
         assert len(set(found)) == 1, found
-        return json.loads(found[0].removeprefix("minimum "))
+        return self.minimum(found[0])
+
+    @staticmethod
+    def minimum(line):
+        """The minimum of a line."""
+        return json.loads(line.removeprefix("minimum "))
 
     def wait_for_end(self, worker):
         """Wait until a worker has ended; on the way it may wait for leases to end, and for servers."""
