@@ -223,7 +223,7 @@ class Persistence:
             case ms.Register():
                 return not message.dry_run
             case ms.Tick():
-                return bool(message.lost or message.overdue or message.stalled)
+                return message != ms.Tick()
             case ms.Pull():
                 # one that waits for changes of workers that are gone settles these
                 return (self.shard.keeps_served_weights and not message.of_cut) or bool(message.after)

@@ -61,7 +61,8 @@ class Server:
         self.config, self.folder = StorageConfig(folder, **options), folder
         self.at = shard, shards
         first, start = start_shard(self.config, lambda: new(identity=next(identity)), 0.0)
-        self.executor = Executor(first, lambda: 0.0)
+        self.now = 0.0
+        self.executor = Executor(first, lambda: self.now)
         self.executor.persist(self.config, lambda: new(identity=next(identity)), start)
         self.sequence = itertools.count(1)
 
@@ -221,6 +222,27 @@ async def test_an_evaluation_goes_on_after_a_kill_from_a_checkpoint_and_the_jour
         assert (await again.ask(gradients(3, 2))).outcome is ms.Outcome.APPLIED
         assert await again.ask(ms.Evaluate(A, "fit", ms.Evaluation(1, 3, 1), term=1)) == ms.Evaluated(1, 3, 1.5, cut=1)
         assert again.shard.variables["W"].vectors["gradient"].tolist() == [6.0, 6.0]
+
+
+@run
+async def test_the_journal_has_the_calls_that_ended_since_they_had_waited_for_long(tmp_path):
+    evaluate = ms.Evaluate(A, "fit", ms.Evaluation(1, 2, 1), wait=False, term=1)
+    async with Server(tmp_path / "one", journal=True) as server:
+        await server.join()
+        b = ms.Sender("b", (await server.join("b")).incarnation)
+        waiting = asyncio.create_task(server.ask(ms.TakePortion(b, "fit")))
+        while not server.shard.waiting():
+            await asyncio.sleep(0)
+        server.now = 60.0
+        server.executor.tick()
+        assert (await waiting).waiting_for, "it asks again, or not at all"
+        await server.ask(evaluate)
+        assert (await server.ask(ms.TakePortion(A, "fit", 1))).portion.number == 0
+        await server.ask(ms.Leave(b))
+        state, killed = server.shard.state(), server.killed("two")
+    async with Server(killed, journal=True) as again:
+        assert again.shard.state().minimizations == state.minimizations
+        assert (await again.ask(ms.ClaimPortion(A, "fit", 1, 0, 0.5))).counted
 
 
 @run
