@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psserver.core.members.member import Member
-from pswire.messages import Block, EpochReport, Job, JobReport
+from pswire.messages import AcceptedPoint, Block, EpochReport, Job, JobReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +149,11 @@ def epoch_done(report: EpochReport) -> Event:
     return Event("epoch", f"epoch {report.epoch} of queue {report.queue!r} is done: {seen}")
 
 
-def portions_returned(
-    name: str, evaluation: int, worker: str, returned: Sequence[int], claimed: Sequence[int]
-) -> Event:
+def portions_returned(name: str, worker: str, returned: Sequence[int], claimed: Sequence[int]) -> Event:
     """A worker is gone with portions in hand, or its gradients of portions that it has claimed are."""
     count = len(returned) + len(claimed)
     text = (
-        f"{pluralize(count, 'portion')} of evaluation {evaluation:,} of {name!r} will be handed out again: "
+        f"{pluralize(count, 'portion')} of {name!r} will be handed out again: "
         f"worker {worker!r} had {'it' if count == 1 else 'them'}"
     )
     if claimed:
@@ -163,9 +161,11 @@ def portions_returned(
     return Event("portion", text, warning=True, worker=worker)
 
 
-def minimization_over(name: str, evaluations: int, backups: int, backups_won: int) -> Event:
+def minimization_over(name: str, point: AcceptedPoint | None, backups: int, backups_won: int) -> Event:
     """The chief has ended a minimization."""
-    text = f"{name!r} is over after {pluralize(evaluations, 'evaluation')}"
+    text = f"{name!r} is over"
+    if point is not None:
+        text += f" after {pluralize(point.evaluations, 'evaluation')}"
     if backups:
         text += f": {pluralize(backups, 'portion')} had a backup, which was first {pluralize(backups_won, 'time')}"
     return Event("minimization", text)

@@ -89,7 +89,7 @@ class ShardSpace:
             if all(_is_complete(one, evaluation) for one in answers):
                 break
             waiting = next((one.waiting_for for one in answers if one.waiting_for), "")
-            logger.info("%s: evaluation %d waits for %s", self._minimization, self._number, waiting)
+            logger.info("%s waits for %s", self._minimization, waiting)
         assert first.loss is not None, "shard 0 has it"
         self._pending = [Scale(GRADIENT, 1.0 / self._examples)]
         return first.loss / self._examples

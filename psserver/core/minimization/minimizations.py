@@ -169,7 +169,7 @@ class Minimizations:
             if message.end:
                 one.finish(message.end)
                 if self._hands_out:
-                    result.events.append(events.minimization_over(one.name, one.number, one.backups, one.backups_won))
+                    result.events.append(events.minimization_over(one.name, one.point, one.backups, one.backups_won))
             elif message.evaluation is not None:
                 begun = True
                 live = {member.name for member in self._members.live}
@@ -210,7 +210,7 @@ class Minimizations:
         if one.portions is not None and message.withdrawn and message.evaluation == one.number:
             numbers = one.portions.withdraw(worker, message.withdrawn)
             if numbers:
-                result.events.append(events.portions_returned(one.name, one.number, worker, [], numbers))
+                result.events.append(events.portions_returned(one.name, worker, [], numbers))
                 self._serve(one, result)
         self._takers[worker] = _Waiting(ticket, message, now)
         self._serve_workers(one, [worker], result)
@@ -273,7 +273,7 @@ class Minimizations:
             for worker in workers:
                 returned, claimed = one.portions.release(worker)
                 if returned or claimed:
-                    result.events.append(events.portions_returned(one.name, one.number, worker, returned, claimed))
+                    result.events.append(events.portions_returned(one.name, worker, returned, claimed))
             self._serve(one, result)
 
     def stop(self, reason: str, result: StepResult) -> None:
@@ -364,7 +364,7 @@ class Minimizations:
         if self.stopped:
             return f"{who} to end {one.name!r}, since the job was stopped: {self.stopped}"
         if one.portions is None or one.complete:
-            return f"{who} to begin evaluation {one.number + 1} of {one.name!r}"
+            return f"{who} to begin the next evaluation of {one.name!r}"
         return one.missing()
 
 
