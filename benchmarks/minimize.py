@@ -1,10 +1,11 @@
-"""Batch optimization: softmax regression on MNIST (5,000 images or 20,000, float64) by L-BFGS, with shards and workers.
+"""Batch optimization: softmax regression on MNIST in float64 by L-BFGS, with shards and workers.
 
     python benchmarks/minimize.py --peers DIR            # all parts; DIR/scipy/bin/python has scipy
     python benchmarks/minimize.py same backups bytes     # some of them
 
-`same`: loss, weights and evaluations for several numbers of workers and shards, and of scipy's L-BFGS-B. `bytes`: what
-goes through the coordinator in a step, and the time of a direction.
+`same`: loss, weights and evaluations for several numbers of workers and shards, and of scipy's L-BFGS-B, with 5,000
+images. `whole`: the same with all 60,000 for one number of each. `bytes`: what goes through the coordinator in a step,
+and the time of a direction.
 
 `backups`: seconds with four workers, of which none, the chief or another one takes ten times as long for a portion,
 with backups and without: these are switched off in the server's process, by `_without_backups.py`. Once with portions
@@ -14,13 +15,14 @@ waits for a processor, as if each had a machine. Then 3.1 workers are left of fo
 """
 
 import contextlib
+import itertools
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +33,8 @@ from psworker import datasets
 
 FOLDER = Path(__file__).parent
 JOB, BYTES, WITHOUT = (FOLDER / f"_{name}.py" for name in ("minimize_job", "minimize_bytes", "without_backups"))
-EXAMPLES, L2, GRADIENT = 5_000, 1e-2, 1e-6
-LAYOUTS = (1, 1), (2, 2), (4, 3)  # workers, shards
+L2 = 1e-2
+LAYOUTS = tuple(itertools.product((1, 2, 4), (1, 2, 3)))  # workers, shards
 PARAMETERS = 10**4, 10**5, 10**6, 10**7
 ROUNDS = 1
 
@@ -67,7 +69,7 @@ def job(addresses: str, workers: int, script: Path, *arguments: str) -> dict[str
                 assert processes[-1].stdout is not None
                 assert processes[-1].stdout.readline() == "ready\n"
             begin.touch()
-            output, _ = processes[0].communicate(timeout=170)
+            output, _ = processes[0].communicate(timeout=600)
             found: dict[str, Any] = json.loads(output.splitlines()[-1])
             return found
         finally:
@@ -77,13 +79,24 @@ def job(addresses: str, workers: int, script: Path, *arguments: str) -> dict[str
 
 
 def same(options: Any) -> None:
+    """Nine layouts, 5,000 images."""
+    compare(options, "minimize", LAYOUTS, examples=5_000, gradient=1e-9)
+
+
+def whole(options: Any) -> None:
+    """One layout, all images."""
+    compare(options, "minimize-whole", [(2, 2)], examples=60_000, gradient=1e-7)
+
+
+def compare(options: Any, work: str, layouts: Sequence[tuple[int, int]], examples: int, gradient: float) -> None:
     """Loss, weights and evaluations for each layout, and of scipy."""
     losses, evaluations, weights = [], [], []
+    problem = "--examples", str(examples), "--gradient", str(gradient)
     with tempfile.TemporaryDirectory() as folder:
         save = str(Path(folder) / "weights.npz")
-        for workers, shards in LAYOUTS:
+        for workers, shards in layouts:
             with servers(shards) as addresses:
-                found = job(addresses, workers, JOB, "--gradient", str(GRADIENT), "--save", save)
+                found = job(addresses, workers, JOB, *problem, "--save", save)
             with np.load(save) as file:
                 weights.append(np.concatenate([file["W"].ravel(), file["b"]]))
             losses.append(found["loss"])
@@ -91,21 +104,21 @@ def same(options: Any) -> None:
             print(
                 f"  {workers} workers, {shards} shards: loss {losses[-1]!r}, {evaluations[-1]} evaluations", flush=True
             )
-        train = datasets.mnist().train[:EXAMPLES]
+        train = datasets.mnist().train[:examples]
         data = Path(folder) / "data.npz"
         np.savez(data, image=train.image.astype(np.float64), label=train.label)
-        script, arguments = FOLDER / "peers" / "minimize_scipy.py", (str(data), str(L2), str(GRADIENT))
+        script, arguments = FOLDER / "peers" / "minimize_scipy.py", (str(data), str(L2), str(gradient))
         theirs = _report.run_peer(options.peers, "scipy", script, *arguments) if options.peers else []
     loss_spread = max(losses) / min(losses) - 1
     weights_spread = max(np.abs(one - weights[0]).max() for one in weights) / np.abs(weights[0]).max()
-    print(f"RESULT minimize-same-loss paramserver {loss_spread:.2g} relative")
-    print(f"RESULT minimize-same-weights paramserver {weights_spread:.2g} relative")
-    print(f"RESULT minimize-evaluations paramserver {max(evaluations)} evaluations", flush=True)
-    for work, system, figure, unit in theirs:
-        print(f"RESULT {work} {system} {figure!r} {unit}")
-        if work == "minimize-loss":
-            print(f"RESULT minimize-difference paramserver {max(losses) / figure - 1:.2g} relative")
-        if work == "minimize-evaluations":
+    print(f"RESULT {work}-same-loss paramserver {loss_spread:.2g} relative")
+    print(f"RESULT {work}-same-weights paramserver {weights_spread:.2g} relative")
+    print(f"RESULT {work}-evaluations paramserver {max(evaluations)} evaluations", flush=True)
+    for theirs_of, system, figure, unit in theirs:
+        print(f"RESULT {theirs_of.replace('minimize', work)} {system} {figure!r} {unit}")
+        if theirs_of == "minimize-loss":
+            print(f"RESULT {work}-difference paramserver {max(losses) / figure - 1:.2g} relative")
+        if theirs_of == "minimize-evaluations":
             print(f"paramserver: {max(evaluations) / figure:.2f} times the evaluations of {system}")
 
 
@@ -139,7 +152,7 @@ def through_coordinator(options: Any) -> None:
         print(f"RESULT minimize-direction-{parameters} paramserver {found['seconds'] * 1e3:.1f} ms", flush=True)
 
 
-PARTS = {"same": same, "backups": backups, "bytes": through_coordinator}
+PARTS = {"same": same, "whole": whole, "backups": backups, "bytes": through_coordinator}
 
 
 def main() -> None:

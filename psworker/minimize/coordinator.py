@@ -83,7 +83,7 @@ class Coordinator:
             except JobStopped as error:
                 result = _last(space, f"the job was stopped: {error}")
             if not self._stopping.is_set():
-                space.end(asdict(minimum(result)))
+                space.end(asdict(minimum(result)), result.progress)
         except WentBack as error:
             logger.warning("the minimization goes on from an earlier point: %s", error)
             return False

@@ -60,7 +60,7 @@ class ShardSpace:
         evaluations = client.evaluated(self._names, minimization)
         self._number = max([(client.timeline - 1) * EVALUATIONS, *[one.number for one in evaluations]])
         if end := next((one.end for one in evaluations if one.end), ""):
-            self._end(end)  # some shards may not know it
+            self._end(end, self._point)  # some shards may not know it
             raise AlreadyOver(end)
         self.run([Fill(GRADIENT, 0.0)] if self.saved else [Drop(), Fill(GRADIENT, 0.0)])
 
@@ -108,12 +108,15 @@ class ShardSpace:
     def _point(self) -> AcceptedPoint | None:
         return None if self.saved is None else AcceptedPoint(**self.saved["progress"])
 
-    def end(self, result: Mapping[str, Any]) -> None:
-        """End the minimization at the variables' values, with a result for all workers; drop the vectors."""
-        self._end(json.dumps(result))
+    def end(self, result: Mapping[str, Any], last: AcceptedPoint) -> None:
+        """End the minimization at the variables' values, with a result for all workers; drop the vectors.
 
-    def _end(self, result: str) -> None:
-        self._client.begin_evaluation(self._names, self._minimization, self._term, None, result, self._point)
+        `last` is the last accepted point, with all evaluations until now.
+        """
+        self._end(json.dumps(result), None if self.saved is None else last)
+
+    def _end(self, result: str, point: AcceptedPoint | None) -> None:
+        self._client.begin_evaluation(self._names, self._minimization, self._term, None, result, point)
         self.run([Drop()])
 
 

@@ -226,10 +226,16 @@ def test_a_search_that_fails_ends_at_the_last_point_and_says_so():
 
         return loss
 
-    with EMBEDDED.sessions() as open_session:
-        weights, found = minimize(open_session, loss=wrong)
+    with ps.collection(), EMBEDDED.sessions() as open_session:
+        W = ps.Variable(np.zeros((12, 2)), name="W")
+        with open_session("w0") as session:
+            found = session.minimize(wrong(W), DATA, exactly, portion=16)
+            (shown,) = session._client._status().minimizations
+            weights = W.value.copy()
     assert not found.converged
     assert found.reason.startswith("the line search has failed: ")
+    assert found.evaluations > 2
+    assert shown.point.evaluations == found.evaluations, "also those of the search that failed"
     np.testing.assert_array_equal(weights, np.zeros((12, 2)))
 
 
@@ -423,7 +429,7 @@ def test_a_coordinator_of_an_earlier_term_is_refused():
             second.run([])
             second.accept([])
             second.save({"x": 1})
-            for call in (first.evaluate, lambda: first.end({"by": "first"})):
+            for call in (first.evaluate, lambda: first.end({"by": "first"}, ms.AcceptedPoint(1, 1, 0.5, 0.5))):
                 with pytest.raises(OutOfOrder, match=r"in term 1, but .* in term 2"):
                     call()
             third = ShardSpace(session._client, ["W"], "task", 10, 2)
