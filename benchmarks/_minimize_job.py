@@ -31,7 +31,7 @@ last = time.thread_time()
 
 
 def loss(batch):
-    """In the slow worker, with nine times the processor time of the portion before as a pause."""
+    """In the slow worker, ten times the wait, and nine times the processor time of the portion before as a pause."""
     global last
     is_slow = session.worker == options.slow
     time.sleep(options.wait * (10 if is_slow else 1))

@@ -36,7 +36,7 @@ JOB, BYTES, WITHOUT = (FOLDER / f"_{name}.py" for name in ("minimize_job", "mini
 L2 = 1e-2
 LAYOUTS = tuple(itertools.product((1, 2, 4), (1, 2, 3)))  # workers, shards
 PARAMETERS = 10**4, 10**5, 10**6, 10**7
-ROUNDS = 1
+ROUNDS = 3
 
 
 @contextlib.contextmanager

@@ -7,11 +7,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 #: Seconds that no wait comes near to, also on a machine with other work: a bound, and no statement about speed.
 BOUND = 120.0
+
+T = TypeVar("T")
 
 
 def environment(**changes: str) -> dict[str, str]:
@@ -32,6 +35,15 @@ def free_address() -> str:
     with socket.socket() as probe:
         probe.bind((host, 0))
         return f"{host}:{probe.getsockname()[1]}"
+
+
+def wait_until(condition: Callable[[], T], seen: Callable[[], object] = lambda: None) -> T:
+    """Waits until the condition holds; its value. `seen` says what there is, if it does not."""
+    end = time.monotonic() + BOUND
+    while not (value := condition()):
+        assert time.monotonic() < end, seen()
+        time.sleep(0.01)
+    return value
 
 
 class Command:
@@ -60,10 +72,10 @@ class Command:
 
     def wait_for(self, *texts: str) -> None:
         """Waits until each of the texts is part of a line of stdout."""
-        end = time.monotonic() + BOUND
-        while not all(any(text in line for line in self.out) for text in texts):
-            assert time.monotonic() < end, f"no {texts} in {self.out} {self.err}"
-            time.sleep(0.02)
+        wait_until(
+            lambda: all(any(text in line for line in self.out) for text in texts),
+            lambda: f"no {texts} in {self.out} {self.err}",
+        )
 
     def wait(self) -> int:
         """Waits until it has ended; its exit code."""

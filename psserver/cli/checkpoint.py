@@ -25,6 +25,7 @@ from pswire.status.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.status.shard_table import size
 from pswire.tensors.values import DTYPES, Array, TensorSpec
 from pswire.terminal.fitted_table import Column, FittedTable, make_console
+from pswire.terminal.plurals import pluralize
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -157,7 +158,7 @@ def show(directory: Path, number: int | None, *, as_json: bool) -> None:
 
 def _print(directory: Path, one: _Listed, job: JobStatus, queues: tuple[QueueState, ...]) -> None:
     console = make_console()
-    late = f", and {one.late} late change{'s' * (one.late != 1)}" if one.late else ""
+    late = f", and {pluralize(one.late, 'late change')}" if one.late else ""
     click.echo(f"checkpoint {one.number} in {directory}: {one.kind}; shards {_shards_text(one)}; {one.written}{late}")
     for reason in one.damaged:
         click.echo(f"warning: {reason}")

@@ -10,13 +10,13 @@ import signal
 import click
 
 from psserver.config import ServerConfig
-from psserver.core.events import pluralize
 from psserver.rpc.server import Beside, serve
 from psserver.runtime.interpreter import set_up_interpreter
 from pswire.messages import StatusReport
 from pswire.system import host
 from pswire.system.signals import end_at_next
 from pswire.terminal.logs import writes_json
+from pswire.terminal.plurals import pluralize
 
 log = logging.getLogger(__name__)
 

@@ -24,6 +24,7 @@ from pswire.status.shard_table import NONE, STATE_STYLES, shard_table, size
 from pswire.status.status_client import StatusClient
 from pswire.terminal.bars import bar
 from pswire.terminal.fitted_table import Column, FittedTable, make_console, printable
+from pswire.terminal.plurals import pluralize
 
 #: Cells of a bar.
 _BAR_WIDTH = 12
@@ -172,7 +173,7 @@ def job_line(job: JobStatus) -> str:
         *present,
         *[f"stopped by {job.stopped}"] * bool(job.stopped),
         f"global step {job.global_step:,}",
-        f"{job.shards} shard{'s' * (job.shards != 1)}",
+        pluralize(job.shards, "shard"),
         f"consistency {job.consistency or NONE}",
         f"staleness handling {job.handling or NONE}",
         f"{job.repeated:,} repeated",

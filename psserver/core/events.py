@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from psserver.core.members.member import Member
 from pswire.messages import AcceptedPoint, Block, EpochReport, Job, JobReport
+from pswire.terminal.plurals import pluralize
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +174,3 @@ def minimization_over(name: str, point: AcceptedPoint | None, backups: int, back
 
 def _block(queue: str, block: Block) -> str:
     return f"block {block.number:,} of epoch {block.epoch:,} of queue {queue!r}"
-
-
-def pluralize(count: int, thing: str) -> str:
-    """A number of things: "1 step", "1,234 steps", "2 batches"."""
-    plural = "es" if thing.endswith(("ch", "sh")) else "s"
-    return f"{count:,} {thing}{'' if count == 1 else plural}"

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from psserver.core.events import pluralize
 from psserver.core.variables.array_tasks import ArrayTask, StepResult, TasksPending, Update, run
 from psserver.replay.journal_replay import Entry, JournalReplay
 from psserver.replay.norms import VariableNorms, gradient_norm
 from pswire import messages as ms
 from pswire.errors import NotFinite, ParamServerError
 from pswire.optimizers import OptimizerSpec
+from pswire.terminal.plurals import pluralize
 
 
 class Fate(Enum):

@@ -10,6 +10,7 @@ from psserver.storage.reshard import reshard
 from psserver.storage.retention import cuts, given_up
 from psserver.storage.start import Start, journal_folder, own_start, start_at
 from pswire.errors import DamagedFile, StorageError
+from pswire.terminal.plurals import pluralize
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +100,7 @@ def _on_other_shards(folder: Path, shard: int, shards: int, before: int) -> Star
     number = max([job.number, *[one.cuts.number for one in job.shards]]) + 1
     timeline = job.timeline + (job.cut is not None)
     state, arrays = reshard(job.shards, shards, number)[shard]
-    notes = [*job.notes, f"the job goes on with {shards} shard{'s' * (shards != 1)} instead of {before}"]
+    notes = [*job.notes, f"the job goes on with {pluralize(shards, 'shard')} instead of {before}"]
     state = replace(state, timeline=timeline)
     return Start(folder, shard, shards, timeline, number, state, arrays, notes=notes)
 

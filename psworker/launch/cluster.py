@@ -27,6 +27,7 @@ from pswire.security.token_files import Role
 from pswire.status.job_status import JobStatus
 from pswire.status.status_client import StatusClient
 from pswire.system.host import cores
+from pswire.terminal.plurals import pluralize
 from psworker import config
 from psworker.launch.display.plain import Display
 from psworker.launch.guarding import GUARD_CODE, GUARD_GRACE, Guarding
@@ -362,7 +363,7 @@ class Cluster:
         """The end of the job because of this process."""
         code = process.code or 1  # 1 for a server that ended with 0
         restarts = self._restarts.count(process.name)
-        after = f" after {restarts} restart{'s' * (restarts > 1)}" if restarts else ""
+        after = f" after {pluralize(restarts, 'restart')}" if restarts else ""
         then = "; the others were stopped" if self._watch else " before the workers were started"
         if process.name in self._addresses and self._job.restarts and not self._job.run_folder:
             then += ". Its state was lost with it: with --run-dir it is saved, and the server is started again"

@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
 
 from pswire.errors import OutOfOrder
 from pswire.messages import AcceptedPoint
@@ -96,11 +95,10 @@ class Coordinator:
 
 def _last(space: ShardSpace, reason: str) -> Result:
     """The end at the last accepted point, if there is one."""
-    saved: dict[str, Any] | None = space.saved
-    if saved is None:
+    if space.point is None:
         return Result(AcceptedPoint(0, 0, float("nan"), float("nan")), reason)
     space.run([Copy(VARIABLES, POINT)])
-    return Result(AcceptedPoint(**saved["progress"]), reason)
+    return Result(space.point, reason)
 
 
 def minimum(result: Result) -> Minimum:

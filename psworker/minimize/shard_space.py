@@ -60,7 +60,7 @@ class ShardSpace:
         evaluations = client.evaluated(self._names, minimization)
         self._number = max([(client.timeline - 1) * EVALUATIONS, *[one.number for one in evaluations]])
         if end := next((one.end for one in evaluations if one.end), ""):
-            self._end(end, self._point)  # some shards may not know it
+            self._end(end, self.point)  # some shards may not know it
             raise AlreadyOver(end)
         self.run([Fill(GRADIENT, 0.0)] if self.saved else [Drop(), Fill(GRADIENT, 0.0)])
 
@@ -80,7 +80,7 @@ class ShardSpace:
             self.run([])
         self._number += 1
         evaluation = Evaluation(self._number, self._examples, self._portion)
-        self._client.begin_evaluation(self._names, self._minimization, self._term, evaluation, point=self._point)
+        self._client.begin_evaluation(self._names, self._minimization, self._term, evaluation, point=self.point)
         while True:
             answers = self._client.evaluated(self._names, self._minimization, self._term, evaluation)
             first = answers[0]
@@ -105,7 +105,8 @@ class ShardSpace:
         self._client.compute([], [], self._minimization, self._term, json.dumps(self.saved))
 
     @property
-    def _point(self) -> AcceptedPoint | None:
+    def point(self) -> AcceptedPoint | None:
+        """The last accepted point that was saved; None: there was none."""
         return None if self.saved is None else AcceptedPoint(**self.saved["progress"])
 
     def end(self, result: Mapping[str, Any], last: AcceptedPoint) -> None:
@@ -113,7 +114,7 @@ class ShardSpace:
 
         `last` is the last accepted point, with all evaluations until now.
         """
-        self._end(json.dumps(result), None if self.saved is None else last)
+        self._end(json.dumps(result), None if self.point is None else last)
 
     def _end(self, result: str, point: AcceptedPoint | None) -> None:
         self._client.begin_evaluation(self._names, self._minimization, self._term, None, result, point)

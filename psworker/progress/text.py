@@ -5,6 +5,7 @@ from statistics import fmean
 
 from pswire.messages import MinimizationStatus
 from pswire.status.job_status import mean_staleness
+from pswire.terminal.plurals import pluralize
 from psworker.progress.progress import Progress
 
 _SEPARATOR = " · "
@@ -56,17 +57,13 @@ def minimization_parts(one: MinimizationStatus) -> list[tuple[str, int]]:
             (f"loss {point.loss:.4g}", 0),
             (f"gradient {point.gradient:.1e}", 3),
             (f"step {point.step:.3g}" if point.iterations else "", 6),
-            (_counted(point.evaluations, "evaluation"), 8),
+            (pluralize(point.evaluations, "evaluation"), 8),
         ]
     else:
         parts = []
     portions = f"{one.counted:,}/{one.portions:,} portions" if one.portions else ""
-    backups = _counted(one.backups, "backup") if one.backups else ""
+    backups = pluralize(one.backups, "backup") if one.backups else ""
     return [(one.name, 4), *parts, (portions, 5), (backups, 7)]
-
-
-def _counted(count: int, thing: str) -> str:
-    return f"{count:,} {thing}{'s' * (count != 1)}"
 
 
 def summary_line(job: Progress, width: int | None = None) -> str:
@@ -82,7 +79,7 @@ def summary_line(job: Progress, width: int | None = None) -> str:
             (f"{rate_text(job.steps / seconds)} steps/s" if seconds > 0 else "", 2),
             (staleness_text(job), 4),
             (_dropped_text(job), 3),
-            (_counted(len(job.workers), "worker"), 5),
+            (pluralize(len(job.workers), "worker"), 5),
         ],
         width,
     )
@@ -94,7 +91,7 @@ def _minimized_text(job: Progress) -> str:
     if newest is None or newest.point is None:
         return ""
     point = newest.point
-    return f"{newest.name}: {_counted(point.iterations, 'iteration')}, {_counted(point.evaluations, 'evaluation')}"
+    return f"{newest.name}: {pluralize(point.iterations, 'iteration')}, {pluralize(point.evaluations, 'evaluation')}"
 
 
 def fit(parts: Sequence[tuple[str, int]], width: int | None) -> str:

@@ -9,14 +9,12 @@ kept.
 """
 
 import itertools
-import os
 import random
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -114,12 +112,6 @@ class Round:
             wrong.append(f"{error}")
         return wrong
 
-    def end(self) -> None:
-        """Kill what is left."""
-        for pid in self.commands.alive():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
 
 @click.command(help="Verifies minimizations under injected faults.")
 @click.option("--seed", type=int, help="Of the first round; printed if not given.")
@@ -134,7 +126,7 @@ def main(seed: int | None, rounds: int) -> None:
             wrong = one.run()
             lines = one.job.lines() if wrong else {}
         finally:
-            one.end()
+            one.commands.kill()
         result = "wrong" if wrong else "right"
         say(f"seed {number}: {result}, {time.monotonic() - began:.0f} s, {one.durable[-1]}: {', '.join(one.done)}")
         for line in [*wrong, *[f"{name}: {line}" for name, last in lines.items() for line in last]]:

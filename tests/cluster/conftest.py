@@ -60,6 +60,14 @@ class Commands:
                     found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
         return found
 
+    def kill(self) -> dict[int, str]:
+        """Kill the marked processes; those that lived."""
+        left = self.alive()
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return left
+
     def wait_for_none(self) -> bool:
         """Whether all marked processes end within `BOUND` seconds."""
         end = time.monotonic() + BOUND
@@ -73,8 +81,5 @@ def commands(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """The test's commands. What they leave behind is killed, and fails the test."""
     commands = Commands(tmp_path, tmp_path_factory.mktemp("logs"))
     yield commands
-    left = commands.alive()
-    for pid in left:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    left = commands.kill()
     assert not left, "processes were left behind"

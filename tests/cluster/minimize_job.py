@@ -1,14 +1,13 @@
 """A minimization by real processes, and what its printed points must be."""
 
 import json
-import time
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from tests.cluster.minimize_data import loss_and_gradient
-from tests.commands import BOUND, Command, free_address
+from tests.commands import BOUND, Command, free_address, wait_until
 
 PROGRAM = Path(__file__).with_name("minimize_program.py")
 LEASE = 2.0
@@ -62,10 +61,10 @@ class MinimizeJob:
 
     def held(self, *workers):
         """Wait until these workers are where they are held."""
-        end = time.monotonic() + BOUND
-        while missing := [one for one in workers if not (self.folder / f"{one}.held").exists()]:
-            assert time.monotonic() < end, f"{missing} were not held: {self.lines()}"
-            time.sleep(0.01)
+        wait_until(
+            lambda: all((self.folder / f"{one}.held").exists() for one in workers),
+            lambda: f"{workers} were not held: {self.lines()}",
+        )
 
     def go(self, *workers):
         """Let them go on."""
@@ -102,10 +101,7 @@ class MinimizeJob:
 
     def wait_for_end(self, worker):
         """Wait until a worker has ended; on the way it may wait for leases to end, and for servers."""
-        end = time.monotonic() + BOUND
-        while self.workers[worker].popen.poll() is None:
-            assert time.monotonic() < end, self.lines()
-            time.sleep(0.05)
+        wait_until(lambda: self.workers[worker].popen.poll() is not None, self.lines)
 
     def points(self, worker):
         """The accepted points that a worker has printed."""

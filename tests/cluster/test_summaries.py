@@ -6,14 +6,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from contextlib import contextmanager, suppress
 
 import pytest
 
 from tests import event_files
-from tests.commands import BOUND, environment, free_address
+from tests.commands import BOUND, environment, free_address, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
@@ -35,13 +34,6 @@ TRAIN = """
                 session.summary.scalar("accuracy", ops.accuracy(layer(x), label))
         session.summary.scalar("steps", session.global_step)
 """
-
-
-def wait_until(condition, seen=lambda: None):
-    end = time.monotonic() + BOUND
-    while not condition():
-        assert time.monotonic() < end, seen()
-        time.sleep(0.05)
 
 
 def lines(folder, worker):

@@ -67,13 +67,8 @@ def test_there_is_an_input_with_each_message_and_those_of_minimizations_have_all
 
 def test_single_calls_come_to_a_shard_that_has_answered_all_the_calls_before(monkeypatch):
     monkeypatch.setattr(numba_compiler, "USE_NUMBA", False)
-    assert [serve(rpc.before(), policy) for policy in range(len(POLICIES))] == [
-        11,
-        10,
-        11,
-        11,
-        11,
-    ]  # sync:2 holds the push
+    answered = [serve(rpc.before(), policy) for policy in range(len(POLICIES))]
+    assert answered == [11, 10, 11, 11, 11], "sync:2 holds the push"
 
 
 def test_recorded_calls_are_answered_as_they_were_since_the_harness_sends_the_tokens_of_members(monkeypatch):

@@ -2,7 +2,6 @@
 
 import re
 import socket
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -18,7 +17,7 @@ from pswire import messages as ms
 from pswire.status.status_client import StatusClient
 from psworker import ops
 from psworker.transport.grpc_transport import GrpcTransport
-from tests.commands import BOUND, free_address
+from tests.commands import BOUND, free_address, wait_until
 
 SIZE = 40_000  # elements: enough for shared memory
 LEASE = 3.0  # seconds
@@ -209,10 +208,3 @@ def test_a_worker_whose_shard_is_nowhere_gives_up_with_both_names_in_time(server
             training.step()
         assert re.search(rf"gave up after \d+\.\d s: no server answers at {servers.addresses[1]}", str(caught.value))
         assert f"(shard 1 of {servers.name}, which is looked up again)" in str(caught.value)
-
-
-def wait_until(holds):
-    end = time.monotonic() + BOUND
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.session import Session
 from psworker.summaries import recorder
 from tests import event_files
-from tests.commands import BOUND
+from tests.commands import wait_until
 from tests.shards_in_process import ShardsInProcess
 
 START = np.float32([1, -2, 3])
@@ -34,13 +33,6 @@ def point_each_step(monkeypatch):
 
 def lines(folder, worker="worker-0"):
     return [json.loads(line) for line in (folder / "scalars" / f"{worker}.jsonl").read_text().splitlines()]
-
-
-def wait_until(condition):
-    end = time.monotonic() + BOUND
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def train(session, W, steps, optimizer):

@@ -6,13 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.commands import BOUND, Command
+from tests.commands import Command, wait_until
 from tests.ray.nodes import CPUS, Nodes, no_job_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -54,15 +53,6 @@ def until_joined(tmp_path):
     """A program that trains until so many workers have joined, as words of a command; by default it does not end."""
     (tmp_path / "train.py").write_text(UNTIL_JOINED)
     return lambda workers=1000: ("train.py", str(tmp_path), str(workers))
-
-
-def wait_until(condition, text):
-    """Waits until the condition holds; its value."""
-    end = time.monotonic() + BOUND
-    while not (value := condition()):
-        assert time.monotonic() < end, text()
-        time.sleep(0.05)
-    return value
 
 
 def wait_for(job: Command, *patterns: str) -> list[re.Match[str]]:

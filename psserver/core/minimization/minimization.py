@@ -1,7 +1,7 @@
 """One minimization on a shard: its coordinator, its present evaluation, and its result."""
 
 from collections.abc import Container
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from psserver.core.minimization.portions import Portions
 from psserver.core.policies.policy import join_names
@@ -36,9 +36,14 @@ class Minimization:
         return 0 if self.evaluation is None else self.evaluation.number
 
     @property
+    def _size(self) -> int:
+        """The number of portions of the present evaluation."""
+        return 0 if self.evaluation is None else self.evaluation.portions
+
+    @property
     def complete(self) -> bool:
         """Whether all portions of the present evaluation are counted here."""
-        return self.evaluation is not None and len(self.counted) == self.evaluation.portions
+        return self.evaluation is not None and len(self.counted) == self._size
 
     def check_coordinator(self, sender: Sender, term: int) -> None:
         """Raise `OutOfOrder` if another worker has that term, or a higher one."""
@@ -64,8 +69,8 @@ class Minimization:
     def begin(self, evaluation: Evaluation, workers: Container[str] | None) -> None:
         """Begin an evaluation; its portions are for these live workers, None: they are not handed out here."""
         before, had = self.portions, {}
+        self._keep_backups()
         if before is not None:
-            self._keep_backups(before)
             same = (evaluation.examples, evaluation.portion) == (before.evaluation.examples, before.evaluation.portion)
             had = before.had if same else {}
         self.evaluation, self.counted = evaluation, set()
@@ -73,38 +78,41 @@ class Minimization:
 
     def finish(self, end: str) -> None:
         """Keep the result alone."""
-        if self.portions is not None:
-            self._keep_backups(self.portions)
+        self._keep_backups()
         self.end, self.portions, self.counted = end, None, set()
 
-    def _keep_backups(self, portions: Portions) -> None:
-        self.backups += portions.backups
-        self.backups_won += portions.backups_won
+    @property
+    def _backups_in_all(self) -> tuple[int, int]:
+        portions = self.portions
+        present = (0, 0) if portions is None else (portions.backups, portions.backups_won)
+        return self.backups + present[0], self.backups_won + present[1]
+
+    def _keep_backups(self) -> None:
+        self.backups, self.backups_won = self._backups_in_all
 
     def missing(self) -> str:
         """What the present evaluation waits for, and which workers have it: text for people."""
         if self.portions is not None:
             return join_names(self.portions.missing())
-        every = 0 if self.evaluation is None else self.evaluation.portions
-        return f"the gradients of {every - len(self.counted):,} of {every:,} portions"
+        return f"the gradients of {self._size - len(self.counted):,} of {self._size:,} portions"
 
     def status(self) -> MinimizationStatus:
         """How far it is."""
-        portions, backups, won = self.portions, self.backups, self.backups_won
-        out, claimed = (0, 0) if portions is None else (portions.out, portions.claimed)
-        if portions is not None:
-            backups, won = backups + portions.backups, won + portions.backups_won
-        every = 0 if self.evaluation is None else self.evaluation.portions
-        return MinimizationStatus(
-            self.name, self.number, every, len(self.counted), out, claimed, backups, won, self.end, self.point
-        )
+        portions, counted = self.portions, len(self.counted)
+        in_hand = (0, 0) if portions is None else (portions.out, portions.claimed)
+        at = self.name, self.number, self._size, counted
+        return MinimizationStatus(*at, *in_hand, *self._backups_in_all, self.end, self.point)
 
     def state(self) -> MinimizationState:
         """All of it."""
-        status, portions = self.status(), None if self.portions is None else self.portions.state()
-        counted = tuple(sorted(self.counted))
-        fields = status.backups, status.backups_won, self.end, self.point, self.coordinator, self.term, self.note
-        return MinimizationState(self.name, self.evaluation, counted, portions, *fields)
+        backups, won = self._backups_in_all
+        return MinimizationState(
+            **{name: getattr(self, name) for name in _COMMON},
+            counted=tuple(sorted(self.counted)),
+            portions=None if self.portions is None else self.portions.state(),
+            backups=backups,
+            backups_won=won,
+        )
 
     @classmethod
     def restored(cls, state: MinimizationState) -> "Minimization":
@@ -112,8 +120,13 @@ class Minimization:
         portions = None
         if state.portions is not None and state.evaluation is not None:
             portions = Portions.restored(state.evaluation, state.portions, state.counted)
-        fields = state.backups, state.backups_won, state.end, state.point, state.coordinator, state.term, state.note
-        return cls(state.name, state.evaluation, set(state.counted), portions, *fields)
+        kept = {name: getattr(state, name) for name in (*_COMMON, "backups", "backups_won")}
+        return cls(**kept, counted=set(state.counted), portions=portions)
+
+
+#: The fields that a minimization and its state have in common.
+_OTHERS = ("counted", "portions", "backups", "backups_won")
+_COMMON = tuple([one.name for one in fields(MinimizationState) if one.name not in _OTHERS])
 
 
 def _sizes(evaluation: Evaluation) -> str:

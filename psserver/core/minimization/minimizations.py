@@ -172,8 +172,8 @@ class Minimizations:
                     result.events.append(events.minimization_over(one.name, one.point, one.backups, one.backups_won))
             elif message.evaluation is not None:
                 begun = True
-                live = {member.name for member in self._members.live}
-                one.begin(message.evaluation, live if self._hands_out else None)
+                live = {member.name for member in self._members.live} if self._hands_out else None
+                one.begin(message.evaluation, live)
             self._answer_evaluators(one, result)
             self._serve(one, result)
         if self._may_answer(one, message):

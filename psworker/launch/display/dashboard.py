@@ -11,6 +11,7 @@ from pswire.messages import EventReport
 from pswire.status.shard_table import NONE, shard_table
 from pswire.terminal.bars import bar, sparkline
 from pswire.terminal.fitted_table import Column, FittedTable, printable
+from pswire.terminal.plurals import pluralize
 from psworker.launch.display.colors import name_style, state_style
 from psworker.launch.display.rows import chosen, fitted_rows
 from psworker.progress.progress import Progress, WorkerProgress
@@ -109,7 +110,7 @@ def _header(job: Progress, width: int, title: str) -> Text:
     status, live = job.job, sum(worker.status.state == "live" for worker in job.workers)
     parts = [(clock(job.seconds), 0), (title, 2), (f"{live} of {len(job.workers)} workers live", 1)]
     if status is not None:
-        parts.append((f"{status.shards} shard{'s' * (status.shards != 1)}", 4))
+        parts.append((pluralize(status.shards, "shard"), 4))
         parts.append((status.consistency, 3))
         parts.append((f"staleness {status.handling}" if status.handling not in ("", "none") else "", 5))
     return Text(fit([(printable(text), rank) for text, rank in parts], width), "bold")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from pswire.terminal.plurals import pluralize
 from psworker.progress.progress import WorkerProgress
 
 #: Rows that a table keeps while anything else can give way.
@@ -62,7 +63,7 @@ def chosen(workers: Sequence[WorkerProgress], rows: int) -> tuple[list[WorkerPro
     shown = sorted(first[: max(0, rows - 1)])
     states = [workers[number].status.state for number in sorted(first[len(shown) :])]
     counts = ", ".join(f"{states.count(one):,} {one}" for one in dict.fromkeys(states))
-    more = f"and {len(states):,} more worker{'s' * (len(states) > 1)}: {counts}"
+    more = f"and {pluralize(len(states), 'more worker')}: {counts}"
     return [workers[number] for number in shown], more if rows else ""
 
 

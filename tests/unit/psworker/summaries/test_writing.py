@@ -3,24 +3,16 @@
 import logging
 import os
 import sys
-import time
 
 import pytest
 
 from psworker.summaries import writing
 from psworker.summaries.writing import BackgroundWriter, OutputFile
-from tests.commands import BOUND
+from tests.commands import wait_until
 
 
 def output(path, header=b"", **options):
     return OutputFile(lambda: (path, header), **options)
-
-
-def wait_until(condition):
-    end = time.monotonic() + BOUND
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 @pytest.fixture
