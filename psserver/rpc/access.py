@@ -18,7 +18,7 @@ import grpc.aio
 from pswire.errors import ConfigurationError, ParamServerError, PermissionDenied, Unauthenticated
 from pswire.network.channel import status_of
 from pswire.security.private_files import stamp
-from pswire.security.token_files import Role, read_tokens
+from pswire.security.token_files import Role, TokenEntry, read_tokens
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,10 @@ _UNKNOWN = (
 
 @dataclass(slots=True)
 class Caller:
-    """Who calls: the name of the token, for logs, and its role; no longer `valid` when the token was removed."""
+    """Who calls: the name of the token, for logs, and its role; no longer `valid` when the token was removed.
+
+    All calls with one header value share one object, so its end reaches all of them.
+    """
 
     name: str
     role: Role
@@ -58,7 +61,7 @@ class Caller:
         return self.role is Role.ADMIN
 
     def check_valid(self) -> None:
-        """Raise `Unauthenticated` if the token was removed since the call began; for each message of a stream."""
+        """Raise `Unauthenticated` if the token was removed since the call began, or has another role now."""
         if not self.valid:
             raise Unauthenticated(_UNKNOWN)
 
@@ -83,7 +86,7 @@ caller: ContextVar[Caller] = ContextVar("caller", default=ANYONE)
 class Access:
     """Finds callers by the token file at `path`, which is read again when it changes. Used in the event loop alone.
 
-    A changed file that cannot be used is logged, and the tokens of before stay. Raises `ConfigurationError` if it
+    A changed file that cannot be used is logged, and the previous tokens stay valid. Raises `ConfigurationError` if it
     cannot be used at the start.
     """
 
@@ -96,8 +99,7 @@ class Access:
 
     def caller(self, metadata: Iterable[tuple[str, Any]]) -> Caller:
         """The caller whose call has this metadata. Raises `Unauthenticated`."""
-        if time.monotonic() >= self._next_look:
-            self._look()
+        self.look()
         for key, value in metadata:
             if key == "authorization":
                 return self._known.get(value) or self._find(value)
@@ -106,15 +108,10 @@ class Access:
             "PSSERVER_CLIENT_TOKEN_FILE of commands); whoever runs the server makes one with psserver token add"
         )
 
-    def _find(self, value: str) -> Caller:
-        scheme, _, token = value.partition(" ")
-        entry = self._tokens.find(token) if scheme.lower() == "bearer" else None
-        if entry is None:
-            raise Unauthenticated(_UNKNOWN)
-        return self._known.setdefault(value, Caller(entry.name, entry.role))
-
-    def _look(self) -> None:
-        """Read the file again if it is another one than before."""
+    def look(self) -> None:
+        """Read the file again if it has changed, `RECHECK` seconds after the last look; at each call and each tick."""
+        if time.monotonic() < self._next_look:
+            return
         self._next_look = time.monotonic() + RECHECK
         now = stamp(self._path)
         if now == self._stamp:
@@ -123,15 +120,27 @@ class Access:
         try:
             self._tokens = read_tokens(self._path)
         except ConfigurationError as error:
-            log.warning("%s; the tokens of before stay valid", error)
+            log.warning("%s; the previous tokens stay valid", error)
         else:
-            known, self._known = self._known, {}
-            for value, before in known.items():
-                try:
-                    before.valid = self._find(value).role is before.role
-                except Unauthenticated:
-                    before.valid = False
+            for value, known in list(self._known.items()):
+                entry = self._entry(value)
+                if entry is None or entry.role is not known.role:
+                    known.valid = False
+                    del self._known[value]
+                else:
+                    known.name = entry.name
             log.info("read %s again: %d tokens", self._path, len(self._tokens.tokens))
+
+    def _find(self, value: str) -> Caller:
+        entry = self._entry(value)
+        if entry is None:
+            raise Unauthenticated(_UNKNOWN)
+        return self._known.setdefault(value, Caller(entry.name, entry.role))
+
+    def _entry(self, value: str) -> TokenEntry | None:
+        """The entry of the token in a header, None if the file has none."""
+        scheme, _, token = value.partition(" ")
+        return self._tokens.find(token) if scheme.lower() == "bearer" else None
 
 
 class CheckedHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # the package has no types

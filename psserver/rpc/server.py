@@ -134,6 +134,8 @@ async def _serve(
             measurements.late_seconds.add(loop.time() - due)
             try:
                 executor.tick()
+                if access is not None:
+                    access.look()
                 service.tick()
             except Exception:
                 log.exception("the shard failed on a tick; it continues")

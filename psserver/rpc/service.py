@@ -110,7 +110,7 @@ class Service:
         self._status, self._pages = [StatusAnswers(self._report, executor.aside) for _ in range(2)]
 
     def tick(self) -> None:
-        """End the streams of workers that are no members any more."""
+        """End the streams of workers that are no longer members, and those whose token was removed."""
         self._streams.close_refused(self._executor.shard.check_sender)
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ class Service:
         caller = self._identity.member(context, self._executor.shard)
         attached = AttachedSegments(self._shared, caller.sender.worker)
         try:
-            with self._streams.open(caller.sender, context) as stream:
+            with self._streams.open(caller.sender, access.caller.get(), context) as stream:
                 while (data := await stream.next_call()) is not grpc.aio.EOF:
                     began = perf_counter()
                     access.caller.get().check_valid()

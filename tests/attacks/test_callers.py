@@ -40,7 +40,7 @@ def changing(tmp_path, monkeypatch):
     """A server that looks at its token file for each call, that file, and credentials of each role."""
     monkeypatch.setattr(access, "RECHECK", 0.0)
     tokens, credentials = token_credentials(tmp_path)
-    with ServerThread(ServerConfig(token_file=tokens)) as server:
+    with ServerThread(ServerConfig(token_file=tokens, lease=6.0)) as server:
         yield server, tokens, credentials
 
 
@@ -148,7 +148,8 @@ def test_a_token_that_was_added_is_taken_and_one_that_was_removed_is_refused_wit
             worker.unary(Join("w0"))
 
 
-def test_a_stream_ends_whose_token_was_removed_and_others_go_on(changing):
+@pytest.mark.parametrize("reloads", [0, 1, 3])
+def test_a_stream_ends_whose_token_was_removed_however_often_the_file_changed_before(changing, reloads):
     server, tokens, credentials = changing
     worker, admin = (Client(server.address, credentials[role]) for role in (Role.WORKER, Role.ADMIN))
     with worker.channel, admin.channel:
@@ -159,8 +160,11 @@ def test_a_stream_ends_whose_token_was_removed_and_others_go_on(changing):
             streams[name] = stream, pull = Stream(client), frame_of(Pull(sender, ("w",)))
             stream.send(pull)
             assert stream.answer().values[0].array.tolist() == [1, 1, 1]
+        for number in range(reloads):
+            add_token(tokens, f"other-{number}", Role.OBSERVER)
+            admin.status()  # any call makes the server look at the file
         remove_token(tokens, Role.WORKER)
-        admin.status()  # any call makes the server look at the file
+        admin.status()
         stream, pull = streams["w1"]
         stream.send(pull)
         assert stream.answer().values[0].array.tolist() == [1, 1, 1]
@@ -171,6 +175,35 @@ def test_a_stream_ends_whose_token_was_removed_and_others_go_on(changing):
             stream.answer()
 
 
+def test_a_stream_that_sends_nothing_ends_with_its_token_although_nobody_calls(changing):
+    server, tokens, credentials = changing
+    worker = Client(server.address, credentials[Role.WORKER])
+    with worker.channel:
+        sender = worker.join("w0")
+        worker.register(sender, GradientDescent(1.0), w=np.ones(3, np.float32))
+        stream = Stream(worker)
+        stream.send(frame_of(Pull(sender, ("w",))))
+        assert stream.answer().values[0].array.tolist() == [1, 1, 1]
+        remove_token(tokens, Role.WORKER)
+        with pytest.raises(Unauthenticated, match="was removed"):
+            stream.answer()
+
+
+def test_a_caller_whose_token_has_another_role_now_is_no_longer_valid(tmp_path, monkeypatch):
+    monkeypatch.setattr(access, "RECHECK", 0.0)
+    tokens = tmp_path / "tokens"
+    header = [("authorization", f"Bearer {add_token(tokens, 'alice', Role.WORKER)}")]
+    known = access.Access(tokens)
+    caller = known.caller(header)
+    tokens.write_text(tokens.read_text().replace("token alice worker", "token bob worker"))
+    assert known.caller(header) is caller
+    assert (caller.name, caller.valid) == ("bob", True)
+    tokens.write_text(tokens.read_text().replace("token bob worker", "token bob observer"))
+    assert known.caller(header).role is Role.OBSERVER
+    with pytest.raises(Unauthenticated, match="was removed"):
+        caller.check_valid()
+
+
 def test_a_changed_token_file_that_cannot_be_used_leaves_the_tokens_of_before_and_is_logged(changing, caplog):
     server, tokens, credentials = changing
     client = Client(server.address, credentials[Role.OBSERVER])
@@ -178,7 +211,7 @@ def test_a_changed_token_file_that_cannot_be_used_leaves_the_tokens_of_before_an
         tokens.write_text("nonsense\n")
         assert client.unary(Status()).shard == 0
         assert client.unary(Status()).shard == 0
-    assert [text for text in caplog.messages if "line 1 of" in text and "tokens of before stay valid" in text]
+    assert [text for text in caplog.messages if "line 1 of" in text and "the previous tokens stay valid" in text]
     assert len([text for text in caplog.messages if "line 1 of" in text]) == 1
 
 
