@@ -15,13 +15,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from email.message import Message
 from http import HTTPStatus
-from http.client import HTTPException
-from http.server import BaseHTTPRequestHandler
 from typing import Any, Protocol
-from urllib.parse import parse_qsl, urlsplit
 
+from psserver.monitor.http.requests import BadRequest, Request, read_request
 from pswire.addresses import check_http_address, is_local, local_address
 from pswire.errors import ConfigurationError
 
@@ -30,8 +27,8 @@ log = logging.getLogger(__name__)
 #: Connections at the same time; for a further one, the oldest whose request has not arrived gives way.
 MAX_CONNECTIONS = 64
 
-#: Bytes of a request with its headers, and seconds in which it has to arrive, the handshake of TLS included.
-MAX_REQUEST, REQUEST_SECONDS = 16 << 10, 5.0
+#: Seconds in which a request has to arrive, the handshake of TLS included.
+REQUEST_SECONDS = 5.0
 
 #: Seconds in which a client has to take a part of its answer, such as a sample.
 ANSWER_SECONDS = 10.0
@@ -54,18 +51,6 @@ SECURITY_HEADERS = {
 }
 
 TEXT = "text/plain; charset=utf-8"
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A request: its path without the query, the first value of each name in the query, and whether the client has
-    shown a certificate.
-    """
-
-    path: str
-    query: dict[str, str]
-    headers: Message
-    certified: bool = False
 
 
 class Stream(Protocol):
@@ -216,29 +201,20 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
                 one.disconnect()
 
 
-class _TooLong(HTTPException):
-    """A request of more than `MAX_REQUEST` bytes."""
-
-
 class _RequestReader(io.RawIOBase):
-    """The bytes of a request, up to `MAX_REQUEST` of them, and until a deadline."""
+    """The bytes of a request, until a deadline."""
 
     def __init__(self, source: socket.socket, deadline: float) -> None:
         self._source, self._deadline = source, deadline
-        self._left = MAX_REQUEST
 
     def readable(self) -> bool:
         """Always."""
         return True
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - as RawIOBase has it
-        """The next bytes. Raises `_TooLong`, and `TimeoutError` at the deadline, however often a byte has come."""
-        if not self._left:
-            raise _TooLong(f"a request of more than {MAX_REQUEST:,} bytes")
+        """The next bytes. Raises `TimeoutError` at the deadline, however often a byte has come."""
         self._source.settimeout(_remaining(self._deadline))
-        count = self._source.recv_into(memoryview(buffer)[: self._left])
-        self._left -= count
-        return count
+        return self._source.recv_into(buffer)
 
 
 def _remaining(deadline: float) -> float:
@@ -248,8 +224,8 @@ def _remaining(deadline: float) -> float:
     return left
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """Reads one request by the parser of the standard library, and answers it."""
+class _Handler(socketserver.BaseRequestHandler):
+    """Reads one request, and answers it."""
 
     server: _Server
     request: _Connection
@@ -266,40 +242,34 @@ class _Handler(BaseHTTPRequestHandler):
             self.request.socket = secure
             secure.do_handshake()
             self.certified = bool(secure.getpeercert())
-        self.rfile = io.BufferedReader(_RequestReader(self.request.socket, deadline))
+        self._lines = io.BufferedReader(_RequestReader(self.request.socket, deadline))
 
     def handle(self) -> None:
         """Serve one request."""
         try:
-            self.raw_requestline = self.rfile.readline()
-            if not self.raw_requestline or not self.parse_request():
-                return
+            request = read_request(self._lines, certified=self.certified)
         except TimeoutError:
             self._send(sentence(HTTPStatus.REQUEST_TIMEOUT, f"the request has to arrive within {REQUEST_SECONDS:g} s"))
             return
-        except _TooLong as error:
-            self._send(sentence(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, str(error)))
+        except BadRequest as error:
+            self._send(sentence(error.status, str(error)))
+            return
+        if request is None:
             return
         self.request.arrived = True
-        if self.command not in ("GET", "HEAD"):
-            text = f"{self.command[:20]} is not served: this server is read only, and has GET and HEAD"
-            self._send(sentence(HTTPStatus.METHOD_NOT_ALLOWED, text, ("Allow", "GET, HEAD")))
-            return
-        self._send(self._respond())
+        self._send(self._respond(request), only_head=request.method == "HEAD")
 
-    def _respond(self) -> Response:
+    def _respond(self, request: Request) -> Response:
+        if request.method not in ("GET", "HEAD"):
+            text = f"{request.method[:20]} is not served: this server is read only, and has GET and HEAD"
+            return sentence(HTTPStatus.METHOD_NOT_ALLOWED, text, ("Allow", "GET, HEAD"))
         try:
-            target = urlsplit(self.path)
-            query = dict(reversed(parse_qsl(target.query, keep_blank_values=True, max_num_fields=20)))
-        except ValueError:
-            return sentence(HTTPStatus.BAD_REQUEST, "the address of the request cannot be read")
-        try:
-            return self.server.respond(Request(target.path, query, self.headers, self.certified))
+            return self.server.respond(request)
         except Exception:
-            log.exception("the HTTP server failed on a request for %.100s", self.path.partition("?")[0])
+            log.exception("the HTTP server failed on a request for %.100s", request.path)
             return sentence(HTTPStatus.INTERNAL_SERVER_ERROR, "the server failed on this request: see its log")
 
-    def _send(self, response: Response) -> None:
+    def _send(self, response: Response, *, only_head: bool = False) -> None:
         """Send an answer; a stream as long as the client takes its parts."""
         status = HTTPStatus(response.status)
         headers = {
@@ -313,7 +283,6 @@ class _Handler(BaseHTTPRequestHandler):
             headers["Content-Length"] = str(len(response.body))
         lines = [f"HTTP/1.1 {status.value} {status.phrase}", *[f"{name}: {value}" for name, value in headers.items()]]
         head = "\r\n".join([*lines, "", ""]).encode("latin-1")
-        only_head = getattr(self, "command", "") == "HEAD"
         self.request.socket.settimeout(ANSWER_SECONDS)
         try:
             self.request.socket.sendall(head if only_head else head + response.body)
@@ -324,22 +293,11 @@ class _Handler(BaseHTTPRequestHandler):
             if response.stream is not None:
                 response.stream.close()
 
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer a request that the parser refuses."""
-        self._send(sentence(code, message or HTTPStatus(code).phrase))
-
-    def finish(self) -> None:
-        """Nothing: all has been sent."""
-
-    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: ANN401 - as its class has them
-        """Log at the level of debugging."""
-        log.debug(format, *arguments)
-
 
 _HOST_HEADER = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 
 
-def is_loopback_host(header: str | None) -> bool:
+def is_loopback_host(header: str) -> bool:
     """Whether a Host header names this machine by its loopback interface, on any port."""
-    found = _HOST_HEADER.fullmatch(header or "")
+    found = _HOST_HEADER.fullmatch(header)
     return found is not None and found[1] != "unix" and is_local(f"{found[1].lower()}:0")

@@ -5,7 +5,8 @@ from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import quote
 
-from psserver.monitor.http.server import Request, Response, is_loopback_host, sentence
+from psserver.monitor.http.requests import Request
+from psserver.monitor.http.server import Response, is_loopback_host, sentence
 from psserver.monitor.http.viewers import Sessions, TokenCheck, TooManyTokens
 from psserver.monitor.stream import SampleStream, Viewer
 from pswire.errors import ConfigurationError, ParamServerError, PermissionDenied, Unauthenticated
@@ -61,7 +62,7 @@ class Site:
 
     def __call__(self, request: Request) -> Response:
         """The answer to a request."""
-        if self._loopback and not is_loopback_host(request.headers.get("Host")):
+        if self._loopback and not is_loopback_host(request.header("host")):
             text = "this server is for its own machine: use localhost or 127.0.0.1 in the address"
             return sentence(HTTPStatus.MISDIRECTED_REQUEST, text)
         match request.path:
@@ -107,7 +108,7 @@ class Site:
             case "/api/stream":
                 return self._stream(request)
             case "/metrics":
-                return self._metrics_text(request.headers.get("Accept", ""))
+                return self._metrics_text(request.header("accept"))
         if (file := self._files.get(request.path)) is not None:
             return file
         return sentence(HTTPStatus.NOT_FOUND, "there is nothing at this path: the page is at /")
@@ -119,7 +120,7 @@ class Site:
         return Response(HTTPStatus.SEE_OTHER, headers=(("Location", "/"), ("Set-Cookie", cookie)))
 
     def _stream(self, request: Request) -> Response:
-        last = request.headers.get("Last-Event-ID") or request.query.get("after", "")
+        last = request.header("last-event-id") or request.query.get("after", "")
         viewer = self._samples.follow(int(last) if last.isdecimal() and len(last) < 16 else None)
         if viewer is None:
             return sentence(HTTPStatus.SERVICE_UNAVAILABLE, "too many viewers: close some", ("Retry-After", "10"))

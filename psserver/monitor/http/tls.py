@@ -41,6 +41,7 @@ class HttpCertificates:
     def _read(self) -> ssl.SSLContext:
         read_secret(self._key, "the private key")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.options |= ssl.OP_NO_RENEGOTIATION  # handshakes without end on one connection
         try:
             context.load_cert_chain(self._certificate, self._key, password="")
             if self._ca is not None:

@@ -13,9 +13,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from hashlib import sha256
-from http.cookies import CookieError, SimpleCookie
 
-from psserver.monitor.http.server import Request
+from psserver.monitor.http.requests import Request
 from pswire.errors import ParamServerError, Unauthenticated, Unavailable
 from pswire.security.token_files import is_token
 
@@ -111,18 +110,14 @@ class Sessions:
 
     def token_of(self, request: Request) -> str:
         """The token that a request has, "" without one."""
-        scheme, _, value = request.headers.get("Authorization", "").partition(" ")
+        scheme, _, value = request.header("authorization").partition(" ")
         match scheme.lower():
             case "bearer":
                 return value.strip()[:_MAX_TOKEN]
             case "basic":
                 return _password(value)[:_MAX_TOKEN]
-        try:
-            morsel = SimpleCookie(request.headers.get("Cookie", "")).get(self.cookie)
-        except CookieError:
-            morsel = None
         with self._lock:
-            return "" if morsel is None else self._tokens.get(morsel.value, "")
+            return self._tokens.get(request.cookie(self.cookie), "")
 
 
 def _password(credentials: str) -> str:

@@ -1,12 +1,11 @@
 """Tokens of viewers: what is remembered about them, and how many unknown ones are asked about."""
 
 import base64
-from email.message import Message
 
 import pytest
 
 from psserver.monitor.http import viewers
-from psserver.monitor.http.server import Request
+from psserver.monitor.http.requests import Request
 from psserver.monitor.http.viewers import (
     MAX_KNOWN,
     MAX_SESSIONS,
@@ -120,10 +119,7 @@ def test_a_text_that_is_no_token_is_refused_without_a_question(token):
 
 
 def request(**headers):
-    message = Message()
-    for name, value in headers.items():
-        message[name] = value
-    return Request("/", {}, message)
+    return Request("GET", "/", {}, {name.lower(): value for name, value in headers.items()})
 
 
 def basic(text):
