@@ -9,6 +9,7 @@ from pswire import messages as ms
 from pswire.errors import InvalidMessage, StateLost
 from pswire.optimizers import Adam, GradientDescent
 from pswire.specs.consistency import DropStalePushes, Synchronous
+from pswire.tensors.values import IndexedSlices
 from tests.shard_driver import A, B, ShardDriver, declared
 from tests.shard_state import finish_copies
 
@@ -122,6 +123,46 @@ def test_the_values_of_a_held_cut_have_its_late_changes_too():
     assert [report.complete for report in reports][-1], reports
     assert one.answer(pull).values[0].array.tolist() == [2, 2]
     assert value(one.shard) == [4, 4]
+
+
+def test_late_changes_are_made_in_a_held_cut_only_when_it_is_written_for_a_restore_makes_them_again():
+    one = driver()
+    one.shard.cuts.stored = True
+    push(one, A, 1)
+    number = one.answer(ms.Cut(holder=A)).number
+    push(one, B, 1, cut=number - 1)
+    for sender in (A, B):
+        one.answer(ms.Renew(sender, cut=number))
+    for _ in range(3):
+        assert one.answer(ms.Cut(number, A)) == ms.CutReport(number, waiting_for="copies of the variables", held=True)
+    cut = one.shard.cuts.current
+    assert cut.copies["W"].variable.value.tolist() == [1, 1], "the file has this, and the late push beside it"
+    cut.writing = False
+    while not one.answer(ms.Cut(number, A)).complete:
+        pass
+    assert one.answer(ms.Pull(A, ("W",), of_cut=number)).values[0].array.tolist() == [2, 2]
+
+
+def test_what_comes_after_a_cut_is_complete_does_not_belong_to_it_whatever_number_it_carries():
+    one = driver()
+    number = one.answer(ms.Cut(holder=A)).number
+    for sender in (A, B):
+        one.answer(ms.Renew(sender, cut=number))
+    one.answer(ms.Join("c", 1, 0, 2))
+    assert push(one, ms.Sender("c", 1), 1, cut=0).outcome is ms.Outcome.APPLIED
+    one.answer(ms.Assign(B, 1, (ms.Assignment("W", np.ones(2)),), add=True))
+    assert one.shard.cuts.current.late == []
+    assert one.answer(ms.Pull(A, ("W",), of_cut=number)).values[0].array.tolist() == [0, 0]
+
+
+def test_late_rows_are_those_of_the_message_also_when_its_memory_is_used_again():
+    one = driver()
+    one.answer(ms.Cut())
+    rows = IndexedSlices(-np.ones(1), np.array([1]), (2,))
+    one.answer(ms.Push(B, 1, (ms.Gradient("W", 0, rows),)))
+    rows.values[:], rows.indices[:] = 5, 0
+    (late,) = one.shard.cuts.current.late
+    assert (late.gradients[0].array.indices.tolist(), late.gradients[0].array.values.tolist()) == ([1], [-1])
 
 
 def test_the_values_of_a_held_cut_have_a_late_push_that_waited_for_one_of_a_lost_worker():

@@ -186,6 +186,42 @@ def test_a_restored_shard_forgets_the_same_members_and_keeps_the_counts(few):
     assert state_of(again) == state_of(job.shard)
 
 
+def test_a_stalled_worker_that_is_lost_and_forgotten_is_in_no_state(few):
+    job = ShardDriver(W, workers="abz", consistency=parse_consistency("sync:2"))
+    job.push("a", 1, W=np.ones(2))
+    job.push("b", 2, W=np.ones(2))
+    job.push("a", 3, version=1, W=np.ones(2))
+    job.step(ms.Tick(stalled=("b",)))
+    assert job.shard.state().members.stalled == ("b",)
+    job.step(ms.Tick(lost=("b",)))
+    churn(job, 4)
+    state = job.shard.state()
+    assert state.members.stalled == ()
+    again = Shard.for_state(state)
+    again.restore(state, job.shard.arrays(), 0.0)
+    assert again.state() == state
+
+
+def test_all_forgotten_incarnations_are_refused_also_when_lower_ones_are_forgotten_later(few):
+    job = ShardDriver(workers="z")
+    for worker, incarnation in (("high", 7), ("low", 3)):
+        job.answer(ms.Join(worker, incarnation))
+        job.answer(ms.Leave(ms.Sender(worker, incarnation)))
+    churn(job, 4)
+    for worker, incarnation in (("high", 7), ("low", 3)):
+        job.refuse(ms.Join(worker, incarnation), errors.Zombie, "has forgotten it: this process must end")
+
+
+def test_incarnations_after_a_restart_are_above_those_of_forgotten_workers(few):
+    job = ShardDriver(workers="")
+    for worker, incarnation in (("high", 7), ("w0", 1), ("w1", 1), ("w2", 1), ("w3", 1)):
+        job.answer(ms.Join(worker, incarnation))
+        job.answer(ms.Leave(ms.Sender(worker, incarnation)))
+    again = ShardDriver(workers="")
+    again.shard.restore(job.shard.state(), {}, 0.0)
+    assert again.answer(ms.Join("high")).incarnation == 8
+
+
 def test_no_more_workers_are_live_than_there_may_be_and_a_place_becomes_free():
     job = ShardDriver(W, workers="ab", max_workers=2)
     job.refuse(ms.Join("c"), errors.Unavailable, "2 workers are live, and there may be no more")

@@ -68,6 +68,35 @@ def test_a_transfer_that_can_never_fit_is_refused_at_once_and_one_that_waits_too
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("timeout", [0.0, 30.0], ids=["times out", "is cancelled"])
+def test_a_transfer_that_ends_in_the_moment_in_which_it_is_admitted_keeps_no_room(timeout):
+    async def scenario():
+        admission = Admission(LIMIT, timeout)
+        first, second = Transfer(admission, LIMIT), Transfer(admission, LIMIT)
+        await first.admission
+        await first.end()  # it admits the second one, whose timeout of 0 ends it in the same round of the loop
+        if timeout:
+            second.admission.cancel()
+        with pytest.raises((Unavailable, asyncio.CancelledError)):
+            await second.admission
+        third = Transfer(admission, LIMIT)
+        assert await admitted([third]) == [True]
+        await third.admission
+
+    asyncio.run(scenario())
+
+
+def test_when_a_large_transfer_stops_waiting_a_smaller_one_behind_it_goes_on():
+    async def scenario():
+        admission = Admission(LIMIT, timeout=30.0)
+        transfers = [Transfer(admission, nbytes) for nbytes in (6, LIMIT, 4)]
+        assert await admitted(transfers) == [True, False, False]
+        transfers.pop(1).admission.cancel()
+        assert await admitted(transfers) == [True, True]
+
+    asyncio.run(scenario())
+
+
 def test_a_member_with_transfers_in_progress_has_a_share_and_who_uses_the_least_is_next():
     async def scenario():
         admission = Admission(LIMIT, timeout=30.0)

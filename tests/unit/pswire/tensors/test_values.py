@@ -260,6 +260,12 @@ def test_rows_plus_an_array_is_an_array_of_its_own_on_either_side_and_both_shape
         assert str(caught.value).endswith(f"of shape (4, 2) plus {kind} of shape {np.shape(other)}")
 
 
+def test_add_rows_of_float16_takes_an_index_and_its_negative_as_one_row_that_is_rounded_once():
+    total = np.array([[0], [2048]], np.float16)
+    add_rows(total, np.array([-1, 1, -2, 0]), np.array([[1], [1], [3], [4]], np.float16))
+    assert total.tolist() == [[7], [2050]], "2049 would be rounded to 2048"
+
+
 def test_add_rows_adds_each_row_at_its_index_and_refuses_what_it_cannot_add_in_place():
     random = np.random.default_rng(20160513)
     indices_of = ((0, "int8", 0), (1, "int8", -5), (30, "int8", -5), (30, "uint64", 0))

@@ -47,6 +47,16 @@ def test_all_that_was_sent_is_in_the_end_the_sum_of_the_gradients(compression):
         np.testing.assert_array_equal(one.unpacked(), values)
 
 
+@pytest.mark.parametrize("compression", [Int8(), TopK(0.01)], ids=str)
+def test_a_variable_of_another_size_under_the_same_name_begins_without_a_residual(compression):
+    encoder, large, small = GradientEncoder(compression=compression), noise(1, 3 * LEAST), noise(2, 2 * LEAST)
+    for first, second in ((large, small), (small, large)):
+        send(encoder, first)
+        sent = send(encoder, second)
+        expected = send(GradientEncoder(compression=compression), second)
+        np.testing.assert_array_equal(sent.unpacked(), expected.unpacked())
+
+
 def test_top_k_sends_the_nearest_number_of_elements_from_one_up():
     for size, count in ((1024, 1), (1400, 1), (1600, 2), (2600, 3)):
         places, _ = send(GradientEncoder(compression=TopK(0.001)), noise(0, size)).parts

@@ -10,13 +10,14 @@ from pswire.specs.vectors import VARIABLES, Axpy, Copy
 from psworker.minimize.conjugate_gradient import ConjugateGradient
 from psworker.minimize.descent import DIRECTION, Limits, descend
 from psworker.minimize.lbfgs import LBFGS
-from psworker.minimize.owlqn import OWLQN
-from psworker.minimize.space import POINT
+from psworker.minimize.owlqn import DESCENT, OWLQN
+from psworker.minimize.space import POINT, POINT_GRADIENT
 from tests.unit.psworker.minimize.numpy_space import NumpySpace
 
 METHODS = [LBFGS, lambda: LBFGS(memory=3), ConjugateGradient]
 NAMES = ["L-BFGS", "L-BFGS with 3 pairs", "conjugate gradients"]
 methods = pytest.mark.parametrize("method", METHODS, ids=NAMES)
+methods_with_owlqn = pytest.mark.parametrize("method", [*METHODS, lambda: OWLQN(0.1)], ids=[*NAMES, "OWL-QN"])
 
 
 def rosenbrock(x):
@@ -85,6 +86,27 @@ def test_the_direction_of_lbfgs_is_that_of_the_matrix_of_its_pairs():
     slope = method.direct(space)
     np.testing.assert_allclose(space.vectors[DIRECTION], -matrix @ gradients[-1], rtol=1e-6)
     assert slope == pytest.approx(-gradients[-1] @ matrix @ gradients[-1], rel=1e-6)
+
+
+@methods_with_owlqn
+def test_after_a_method_has_forgotten_it_begins_again_with_steepest_descent(method):
+    space, method = NumpySpace(rosenbrock, [-1.2, 1.0, 0.5, 2.0]), method()
+    descend(method, space, Limits(gradient=0.0, decrease=0.0, iterations=5))
+    method.direct(space)
+    assert method.forget()
+    method.direct(space)
+    steepest = space.vectors.get(DESCENT, -space.vectors[POINT_GRADIENT])
+    np.testing.assert_array_equal(space.vectors[DIRECTION], steepest)
+    assert not method.forget()
+
+
+@methods_with_owlqn
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 8, 13, 21, 22, 23])
+def test_a_line_search_goes_on_to_the_limit_of_evaluations_and_not_beyond(method, limit):
+    space = NumpySpace(rosenbrock, [-12.0, 10.0, 0.5, 2.0])
+    result = descend(method(), space, Limits(gradient=0.0, decrease=0.0, evaluations=limit))
+    assert result.progress.evaluations == space.evaluations == limit
+    assert result.reason == f"the limit of {limit:,} evaluations is reached"
 
 
 def test_owlqn_finds_the_soft_threshold_of_a_problem_whose_solution_is_known():

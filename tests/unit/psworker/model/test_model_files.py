@@ -74,6 +74,16 @@ def test_a_loaded_model_computes_the_same_outputs_and_is_trained_on_from_there(p
             np.testing.assert_array_equal(logits().value, expected, "the first registration has the loaded values")
 
 
+def test_a_value_that_is_loaded_after_a_session_is_of_no_update_of_it(path):
+    W = ps.Variable([1.0, 2.0], name="W")
+    ps.save(path)
+    with ps.session():
+        ps.GradientDescent(0.5).apply_gradients([(np.ones(2), W)])
+    assert (W.version, W.value.tolist()) == (1, [0.5, 1.5])
+    ps.load(path)
+    assert (W.versions, W.version, W.value.tolist()) == ((), 0, [1, 2])
+
+
 def test_some_variables_are_saved_and_the_last_values_after_a_session(path):
     W, b = variables({"W": np.ones(2), "b": np.ones(1)})
     with ps.session() as session:

@@ -545,6 +545,13 @@ def test_a_segment_belongs_to_one_call_until_it_is_given_back_and_a_small_messag
     assert pool.take(10 * MIN_SEGMENT_BYTES) is not large
 
 
+def test_a_segment_that_replaces_one_of_a_full_pool_is_no_room_for_another_that_is_in_use(pool):
+    taken = [pool.take(1000) for _ in range(MAX_SEGMENTS)]
+    pool.give_back(taken[3])
+    assert pool.take(100 * MIN_SEGMENT_BYTES).number == 3
+    assert (pool.take(1000), pool.count) == (None, MAX_SEGMENTS)
+
+
 def test_a_server_that_refuses_is_not_asked_again_and_segments_that_there_are_stay_in_use(pool):
     segment, reasons = pool.take(1000), ["no memory"]
 
