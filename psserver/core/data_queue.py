@@ -179,6 +179,10 @@ class DataQueue:
         """Whether a worker holds a block."""
         return worker in self._out
 
+    def begun(self) -> list[str]:
+        """The workers that hold a block and have pushed something of it."""
+        return [worker for worker, held in self._out.items() if held.position > held.block.start]
+
     def holders(self) -> dict[str, Block]:
         """The block that each worker holds, in the order of their names."""
         return {worker: held.block for worker, held in sorted(self._out.items())}

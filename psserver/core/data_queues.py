@@ -173,6 +173,10 @@ class DataQueues:
         """The epoch of the worker's last block; 0 before its first."""
         return self._epochs.get(worker, 0)
 
+    def between_blocks(self) -> set[str]:
+        """The workers that have had blocks, and have pushed nothing of those that they hold now."""
+        return set(self._epochs).difference(*[queue.begun() for queue in self._queues.values()])
+
     @property
     def count(self) -> int:
         """The number of queues."""

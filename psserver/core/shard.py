@@ -9,7 +9,7 @@ outside, in `psserver.runtime.executor` and `psserver.rpc.server`.
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NoReturn
 
@@ -1025,6 +1025,7 @@ class Shard:
         totals = ms.Totals(len(self._store.variables), members.joined, members.live_count, queues)
         pending, half_pushes = self._pending, self._members.half_pushes
         newest, held = members.newest(MAX_LISTED), pending.held_since()
+        between_blocks = self._queues.between_blocks()
         if now >= self._next_samples:
             self._next_samples = now + SECONDS_BETWEEN_SAMPLES
             for variable in islice(self._store, MAX_SAMPLED):
@@ -1035,7 +1036,7 @@ class Shard:
             self.global_step,
             self._repeated,
             variables=tuple([variable.status() for variable in listed]),
-            workers=tuple([self._worker_status(one, now, held.get(one.name)) for one in newest]),
+            workers=tuple([self._worker_status(one, now, held.get(one.name), between_blocks) for one in newest]),
             epochs=tuple(self._queues.reports(MAX_LISTED)),
             dropped=pending.dropped,
             nbytes=self._store.nbytes + self._store.served.nbytes,
@@ -1057,11 +1058,14 @@ class Shard:
             minimizations=() if self.shard else tuple(self._minimizations.status(MAX_MINIMIZATIONS)),
         )
 
-    def _worker_status(self, one: Member, now: float, held_since: float | None) -> ms.WorkerStatus:
+    def _worker_status(
+        self, one: Member, now: float, held_since: float | None, between_blocks: Container[str]
+    ) -> ms.WorkerStatus:
         return worker_status(
             one,
             now,
             epoch=self._queues.epoch_of(one.name),
+            between_blocks=one.name in between_blocks,
             waiting_for=self._waits_for(one),
             chief=self._members.chief.is_chief(one.name),
             held_since=held_since,

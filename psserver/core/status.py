@@ -14,7 +14,14 @@ EXACT_TO = 32
 
 
 def worker_status(
-    one: Member, now: float, *, epoch: int, waiting_for: str, chief: bool, held_since: float | None
+    one: Member,
+    now: float,
+    *,
+    epoch: int,
+    between_blocks: bool,
+    waiting_for: str,
+    chief: bool,
+    held_since: float | None,
 ) -> ms.WorkerStatus:
     """The row of a worker; `held_since` is when its push that is held now has come."""
     counts, held = one.counts, 0.0 if held_since is None else max(0.0, now - held_since)
@@ -48,6 +55,8 @@ def worker_status(
         jumps=counts.jumps,
         jump=counts.jump,
         jumped_at=counts.jumped_at,
+        between_blocks=between_blocks,
+        quarantined=bool(one.quarantined),
     )
 
 

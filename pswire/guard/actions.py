@@ -43,7 +43,8 @@ class GuardActions:
 
     Only findings of level "error" are acted on. With "rollback" all shards go back to the newest checkpoint from before
     the finding, if the variables were harmed, and the remedy that can be applied by itself is applied: a smaller
-    learning rate, or quarantine of the worker. Where that fails, and after `MAX_ROLLBACKS` times, the job is stopped.
+    learning rate, or quarantine of the worker. Where that fails, where the failure comes again after `MAX_ROLLBACKS`
+    times, and in place of a quarantine of the last worker, the job is stopped with the reason.
 
     Args:
         mode: one of `pswire.terminal.guard_option.MODES`, but "off".
@@ -86,23 +87,27 @@ class GuardActions:
             return opened
         errors = [one for one in opened if one.level == "error"]
         if errors and self._interventions is not None and not self._ended and not job.stopped:
-            self._act(min(errors, key=lambda one: one.step), self._interventions)
+            self._act(min(errors, key=lambda one: one.step), job, self._interventions)
         return opened
 
-    def _act(self, finding: Finding, interventions: Interventions) -> None:
+    def _act(self, finding: Finding, job: JobStatus, interventions: Interventions) -> None:
         if self._mode == "rollback":
             try:
-                self._go_back(finding, interventions)
+                self._go_back(finding, job, interventions)
             except ParamServerError as error:
-                self._stop(f"{finding.line} (going back failed: {error})", interventions)
+                self._stop(f"going back failed, {error}: {finding.line}", interventions)
         elif self._mode == "stop":
             self._stop(finding.line, interventions)
 
-    def _go_back(self, finding: Finding, interventions: Interventions) -> None:
+    def _go_back(self, finding: Finding, job: JobStatus, interventions: Interventions) -> None:
         reason = finding.text
+        if finding.quarantine and not _others(job, finding.worker):
+            last = f"worker {finding.worker!r} is the last one, and is not put into quarantine"
+            self._stop(f"{last}: {finding.line}", interventions)
+            return
         if finding.harmed:
             if self._rollbacks >= MAX_ROLLBACKS:
-                self._stop(f"{finding.line} (after going back {MAX_ROLLBACKS} times)", interventions)
+                self._stop(f"going back {MAX_ROLLBACKS} times has not helped: {finding.line}", interventions)
                 return
             if finding.quarantine:  # until then its pushes would spoil the state to which the shards go back
                 interventions.quarantine(finding.worker, reason)
@@ -124,3 +129,8 @@ class GuardActions:
         except ParamServerError as error:
             self._note(f"guard: the job could not be stopped: {error}")
         self._stopped(reason)
+
+
+def _others(job: JobStatus, worker: str) -> list[str]:
+    """The other workers, whose pushes are applied."""
+    return [one.name for one in job.workers if one.name != worker and one.state == "live" and not one.quarantined]

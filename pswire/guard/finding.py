@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 #: All kinds of findings, in the order in which docs/guard.md describes them.
-KINDS = ("staleness", "momentum", "worker", "data", "rounding")
+KINDS = ("staleness", "momentum", "rate", "worker", "data", "rounding")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pswire.guard import data, momentum, rounding, staleness, worker
+from pswire.guard import data, momentum, rate, rounding, staleness, worker
 from pswire.guard.finding import Finding
 from pswire.guard.history import History
 from pswire.status.job_status import JobStatus
 
 #: Seconds for which a finding must have lasted, by kind, and without evidence before it closes.
-OPENS_AFTER = {"staleness": 3.0, "momentum": 3.0, "worker": 0.0, "data": 0.0, "rounding": 5.0}
+OPENS_AFTER = {"staleness": 3.0, "momentum": 3.0, "rate": 0.0, "worker": 0.0, "data": 0.0, "rounding": 5.0}
 CLOSES_AFTER = 15.0
 
 #: Findings that are open at a time; further ones wait.
@@ -80,9 +80,9 @@ class Guard:
         history = self._history
         if not history.now.training and not history.now.workers:
             return
-        of_workers = list(worker.findings(history))
-        yield from of_workers
-        if not of_workers:  # which would explain it
+        certain = list(worker.findings(history)) or list(rate.findings(history))
+        yield from certain
+        if not certain:  # which would explain it
             yield from staleness.findings(history)
             yield from momentum.findings(history)
         yield from data.findings(history, self._patience)

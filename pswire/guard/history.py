@@ -25,6 +25,12 @@ FRESH = 1000
 #: A cost has fallen when it is below this part of the first one.
 FALLEN = 0.7
 
+#: A cost has grown when it was so many times the first one.
+GREW = 1.3
+
+#: A cost below this part of the first one is that of a job that has converged.
+CONVERGED = 0.05
+
 #: Moments of which the median is the cost of a time.
 SMOOTHED = 5
 
@@ -56,6 +62,7 @@ class History:
         first: the median of the workers' first losses, when they were first seen; None before.
         first_gradient: the median of the workers' gradients then.
         fresh: that was near the beginning of the job, so these are losses of untrained variables.
+        highest_gradient: the highest median of the workers' gradients.
         known_errors: when calls of workers were refused the last time, of those that were known when the job went back.
         lowest: the lowest smoothed cost since then, and `lowest_step` the global step of it.
     """
@@ -63,7 +70,7 @@ class History:
     def __init__(self) -> None:
         self.first: float | None = None
         self.fresh = False
-        self.first_gradient = 0.0
+        self.first_gradient = self.highest_gradient = 0.0
         self.known_errors: dict[str, float] = {}
         self.moments: deque[Moment] = deque(maxlen=MAX_MOMENTS)
         self.forget()
@@ -94,6 +101,7 @@ class History:
         if self.moments and seconds - self.moments[-1].seconds < INTERVAL and not at_once:
             return False
         self.moments.append(moment)
+        self.highest_gradient = max(self.highest_gradient, moment.gradient)
         cost = self.cost()
         if cost is not None and math.isfinite(cost) and (self.lowest is None or cost < self.lowest):
             self.lowest, self.lowest_step = cost, job.global_step
@@ -105,7 +113,7 @@ class History:
             return
         before = self.moments[-1].job
         if job.jobs and before.jobs and job.jobs[-1].job.number != before.jobs[-1].job.number:
-            self.first = None
+            self.first, self.highest_gradient = None, 0.0
             self.forget()
         elif job.global_step < before.global_step:
             self.forget()
@@ -114,6 +122,12 @@ class History:
     def peak(self) -> float | None:
         """The highest cost of the workers in training, the median of them; None before there is one."""
         return _median([one.peak_cost for one in self.now.training])
+
+    def others(self, name: str) -> list[JobWorker]:
+        """The other workers with pushes that were applied since the first moment, but for those in quarantine."""
+        first = self.moments[0] if len(self.moments) > 1 else None
+        present = [one for one in self.now.workers.values() if one.name != name and not one.quarantined]
+        return [one for one in present if (pushed(first, one) if first is not None else one.steps)]
 
     @property
     def now(self) -> Moment:

@@ -14,15 +14,12 @@ import math
 from collections.abc import Iterator
 
 from pswire.guard.finding import Finding
-from pswire.guard.history import History, learning_rate
+from pswire.guard.history import CONVERGED, History, learning_rate
 from pswire.optimizers import OptimizerSpec
 from pswire.status.job_status import JobVariable
 
 #: Seconds that are looked at, sampled elements in them, and the part of these that must be unchanged.
 SECONDS, SAMPLED, VANISHED = 5.0, 100, 0.75
-
-#: A job whose cost is below this part of the first one has converged: then steps become small.
-CONVERGED = 0.05
 
 #: Variables that are named.
 NAMED = 3

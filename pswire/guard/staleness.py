@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pswire.guard.finding import Finding
-from pswire.guard.history import FALLEN, History, Moment, learning_rate, optimizers
+from pswire.guard.history import FALLEN, GREW, History, Moment, learning_rate, optimizers
 from pswire.optimizers import GradientDescent, Momentum
 from pswire.status.job_status import mean_staleness
 
@@ -36,6 +36,11 @@ RISEN, RISEN_TO = 2.0, 0.6
 #: A cost is stuck when it is more than this part of the first one and does not fall, since it was so many times the
 #: first one, or gradients have become so many times larger or smaller, as those of dead units are.
 STUCK, PEAK, CHANGED = 0.6, 1.08, 2.0
+
+#: The units of a model are dead when its cost, which was so many times the first one, or `GREW` times with gradients
+#: that are now so many times smaller, stays for so many seconds within this part of itself, between `STUCK` and this
+#: part of the first one. Costs of adversarial training, which return to the first one too, go up and down by more.
+HIGH, COLLAPSED, DEAD_SECONDS, FLAT, BACK = 3.0, 4.0, 10.0, 0.03, 1.1
 
 #: A cost falls when it is below this part of what it was.
 FALLS = 0.95
@@ -62,8 +67,8 @@ def instability(history: History) -> Instability | None:
     first, lowest, peak = history.first, history.lowest, history.peak
     if since is None or cost is None or first is None or lowest is None or peak is None or lowest <= 0:
         return None
-    workers, stale = len(now.training), mean_staleness(now.workers.values(), since.workers.values()) or 0.0
-    if workers < 2 or stale < LEAST_STALENESS:
+    workers, stale = len(now.training), _staleness(history)
+    if not is_stale(history):
         return None
     plain = any(isinstance(one, GradientDescent | Momentum) for one in optimizers(now.job))
     if not math.isfinite(cost):
@@ -75,7 +80,38 @@ def instability(history: History) -> Instability | None:
         step = now.job.global_step
         seen = f"the cost began at {first:.3g}, rose to {peak:.3g} and is {cost:.3g} after {step:,} updates"
         return Instability(seen, stale, workers, 0)
+    if seen := dead(history):
+        return Instability(seen, stale, workers, 0)
     return None
+
+
+def _staleness(history: History) -> float:
+    """The mean staleness of the pushes of the window."""
+    since = history.window(SECONDS, PUSHES)
+    if since is None:
+        return 0.0
+    return mean_staleness(history.now.workers.values(), since.workers.values()) or 0.0
+
+
+def is_stale(history: History) -> bool:
+    """Whether the staleness of several workers can be the cause."""
+    return len(history.now.training) > 1 and _staleness(history) >= LEAST_STALENESS
+
+
+def dead(history: History) -> str:
+    """What is seen of a model whose units are dead, whatever the optimizer; "" of another one."""
+    since, cost = history.window(DEAD_SECONDS, PUSHES), history.cost()
+    first, peak = history.first, history.peak
+    if since is None or cost is None or first is None or peak is None or first <= 0 or not history.fresh:
+        return ""
+    collapsed = peak >= GREW * first and history.highest_gradient >= COLLAPSED * history.now.gradient
+    if not (peak >= HIGH * first or collapsed) or not STUCK * first <= cost <= BACK * first:
+        return ""
+    costs = [one.cost for one in history.moments if one.seconds >= since.seconds and one.cost is not None]
+    if max(costs) - min(costs) > FLAT * cost:
+        return ""
+    seconds = history.now.seconds - since.seconds
+    return f"the cost began at {first:.3g}, rose to {peak:.3g} and has been {cost:.3g} for {seconds:.0f} s"
 
 
 def _is_stuck(history: History, since: Moment, cost: float, peak: float) -> bool:

@@ -32,25 +32,50 @@ _QUARANTINE = (
     "`--max-gradient-norm NORM:reject`"
 )
 
+#: What is done about NaN: clipping leaves it as it is, or makes it of infinity.
+NAN_REMEDY = (
+    "look for NaN in its examples (`np.isnan`), and in its loss for log(0) and divisions by 0, which "
+    "`ops.softmax_cross_entropy` and `ops.sigmoid_cross_entropy` do not have; clipping does not remove NaN"
+)
+
 #: Seconds for which a jump or a refused call counts.
 RECENT = 30.0
 
 
 def findings(history: History) -> Iterator[Finding]:
-    """About the worker that jumped first, or else those whose pushes are not finite, or are always larger."""
-    workers = history.now.workers.values()
-    jumped = sorted([one for one in workers if _jumps_now(one, history)], key=lambda one: one.jumped_at)
-    refused = [one for one in workers if _refused_now(one, history)]
-    if jumped and _is_cause(jumped[0], history, others=len(jumped) - 1, spoilt=len(refused) > 1):
-        yield _jump(jumped[0], others=len(jumped) - 1)
-    elif refused:
-        yield _not_finite(refused, history)
-    elif (since := history.window(SECONDS, PUSHES)) is not None:
+    """About the worker that jumped first, or else one whose push was not finite, or whose pushes are always larger.
+
+    None where no others push, or pushes of several were refused: `pswire.guard.rate` is for these.
+    """
+    jumps, errors = jumped(history), refused(history)
+    if any(not history.others(one.name) for one in (*jumps[:1], *errors[:1])):
+        return
+    if jumps and _is_cause(jumps[0], history, others=len(jumps) - 1, spoilt=len(errors) > 1):
+        yield _jump(jumps[0], others=len(jumps) - 1)
+    elif len(errors) == 1:
+        yield _not_finite(errors[0], history)
+    elif not errors and (since := history.window(SECONDS, PUSHES)) is not None:
         moments = [moment for moment in history.moments if moment.seconds >= since.seconds]
         always = set.intersection(*[_outliers(moment) for moment in moments])
         for worker in history.now.training:
             if worker.name in always:
                 yield _outlier(worker, moments)
+
+
+def jumped(history: History) -> list[JobWorker]:
+    """The workers whose pushes have jumped lately, the one that did so first at the beginning."""
+    jumps = [one for one in history.now.workers.values() if _jumps_now(one, history)]
+    return sorted(jumps, key=lambda one: one.jumped_at)
+
+
+def refused(history: History) -> list[JobWorker]:
+    """The workers with a push that was refused lately, for NaN or infinity."""
+    return [one for one in history.now.workers.values() if _refused_now(one, history)]
+
+
+def what_is_not_finite(worker: JobWorker) -> str:
+    """The error of its refused push, without advice."""
+    return worker.error.partition("; ")[0]
 
 
 def _outliers(moment: Moment) -> set[str]:
@@ -98,7 +123,7 @@ def _was_well(history: History, step: int) -> bool:
 
 def _jumps_now(worker: JobWorker, history: History) -> bool:
     """Whether pushes of a worker have jumped lately, and are applied."""
-    if not worker.jumps or worker.drop_reason.startswith("quarantine"):
+    if not worker.jumps or worker.quarantined:
         return False
     since = history.window(RECENT)
     before = None if since is None else since.workers.get(worker.name)
@@ -131,20 +156,14 @@ def _jump(worker: JobWorker, others: int) -> Finding:
     )
 
 
-def _not_finite(refused: Sequence[JobWorker], history: History) -> Finding:
-    """The finding about one worker, or about the job if pushes of several were refused."""
-    first, *others = sorted(refused, key=lambda one: one.error_time)
-    cause = "those of others are finite: its data or its machine is wrong, or its loss has no limit, as log(0)"
-    if others:
-        cause = f"so were pushes of {len(others)} others: variables have become too large, by the learning rate"
+def _not_finite(worker: JobWorker, history: History) -> Finding:
     return Finding(
         "worker",
         "error",
-        "" if others else first.name,
-        f"a push of worker {first.name!r} was refused, and has changed nothing: {first.error}; {cause}",
-        "lower the learning rate, or clip gradients" if others else "look at its input, and clip gradients",
-        step=history.lowest_step if others else history.now.job.global_step,
-        scale_learning_rate=1 / len(refused),
-        quarantine=not others,
-        harmed=bool(others),
+        worker.name,
+        f"a push of worker {worker.name!r} was refused, and has changed nothing: {what_is_not_finite(worker)}; "
+        "those of others are finite: its data or its machine is wrong, or its loss has no value for some examples",
+        NAN_REMEDY,
+        step=history.now.job.global_step,
+        quarantine=True,
     )

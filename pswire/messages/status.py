@@ -80,6 +80,8 @@ class WorkerStatus:
         jumps: pushes of this incarnation whose `gradient` was far above its usual one; `jump`: how many times as large
             the first of them was, and `jumped_at` the global step of that.
         first_loss, peak_cost: the loss of the first push of this incarnation, and the highest `cost` since.
+        between_blocks: it has reported the end of its last block, and has pushed nothing of another one.
+        quarantined: its pushes are dropped.
     """
 
     name: str
@@ -113,6 +115,8 @@ class WorkerStatus:
     jumped_at: int = 0
     first_loss: float | None = None
     peak_cost: float | None = None
+    between_blocks: bool = False
+    quarantined: bool = False
 
 
 @dataclass(frozen=True, slots=True)

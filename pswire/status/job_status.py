@@ -61,7 +61,8 @@ class JobWorker:
     None before the first. `tensor_transport` says how its tensors travel, which may differ between shards. Shard
     0 reports whether it is `chief`. `cost`, `first_loss` and `drop_reason` are those of the first shard that has them,
     `held`, `waited`, `gradient` and `peak_cost` the largest of any shard, and `error` is the last one. Jumps are those
-    of the shard with the most, `empty` of that with the fewest.
+    of the shard with the most, `empty` of that with the fewest. It is `between_blocks` as shard 0 reports it, and
+    `quarantined` on any shard.
     """
 
     name: str
@@ -94,6 +95,8 @@ class JobWorker:
     jumped_at: int = 0
     first_loss: float | None = None
     peak_cost: float | None = None
+    between_blocks: bool = False
+    quarantined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +276,8 @@ def _worker(statuses: list[WorkerStatus]) -> JobWorker:
         jumped_at=jumped.jumped_at,
         first_loss=next((one.first_loss for one in now if one.first_loss is not None), None),
         peak_cost=max((one.peak_cost for one in now if one.peak_cost is not None), default=None),
+        between_blocks=any(one.between_blocks for one in now),
+        quarantined=any(one.quarantined for one in now),
     )
 
 

@@ -932,7 +932,7 @@ class VariableStatus(_message.Message):
     def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., version: _Optional[int] = ..., updates: _Optional[int] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., slots: _Optional[_Iterable[str]] = ..., nbytes: _Optional[int] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., table: _Optional[bool] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., sampled: _Optional[int] = ..., unchanged: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("name", "incarnation", "number", "state", "steps", "staleness", "staleness_sum", "loss", "epoch", "lease_left", "dropped", "waiting_for", "tensor_transport", "chief", "clipped", "cost", "waited", "held", "encoding", "gradient", "gradient_mean", "error", "error_time", "drop_reason", "training", "empty", "jumps", "jump", "jumped_at", "first_loss", "peak_cost")
+    __slots__ = ("name", "incarnation", "number", "state", "steps", "staleness", "staleness_sum", "loss", "epoch", "lease_left", "dropped", "waiting_for", "tensor_transport", "chief", "clipped", "cost", "waited", "held", "encoding", "gradient", "gradient_mean", "error", "error_time", "drop_reason", "training", "empty", "jumps", "jump", "jumped_at", "first_loss", "peak_cost", "between_blocks", "quarantined")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -964,6 +964,8 @@ class WorkerStatus(_message.Message):
     JUMPED_AT_FIELD_NUMBER: _ClassVar[int]
     FIRST_LOSS_FIELD_NUMBER: _ClassVar[int]
     PEAK_COST_FIELD_NUMBER: _ClassVar[int]
+    BETWEEN_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     name: str
     incarnation: int
     number: int
@@ -995,7 +997,9 @@ class WorkerStatus(_message.Message):
     jumped_at: int
     first_loss: float
     peak_cost: float
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., staleness: _Optional[int] = ..., staleness_sum: _Optional[int] = ..., loss: _Optional[float] = ..., epoch: _Optional[int] = ..., lease_left: _Optional[float] = ..., dropped: _Optional[int] = ..., waiting_for: _Optional[str] = ..., tensor_transport: _Optional[str] = ..., chief: _Optional[bool] = ..., clipped: _Optional[int] = ..., cost: _Optional[float] = ..., waited: _Optional[float] = ..., held: _Optional[float] = ..., encoding: _Optional[str] = ..., gradient: _Optional[float] = ..., gradient_mean: _Optional[float] = ..., error: _Optional[str] = ..., error_time: _Optional[float] = ..., drop_reason: _Optional[str] = ..., training: _Optional[bool] = ..., empty: _Optional[int] = ..., jumps: _Optional[int] = ..., jump: _Optional[float] = ..., jumped_at: _Optional[int] = ..., first_loss: _Optional[float] = ..., peak_cost: _Optional[float] = ...) -> None: ...
+    between_blocks: bool
+    quarantined: bool
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[str] = ..., steps: _Optional[int] = ..., staleness: _Optional[int] = ..., staleness_sum: _Optional[int] = ..., loss: _Optional[float] = ..., epoch: _Optional[int] = ..., lease_left: _Optional[float] = ..., dropped: _Optional[int] = ..., waiting_for: _Optional[str] = ..., tensor_transport: _Optional[str] = ..., chief: _Optional[bool] = ..., clipped: _Optional[int] = ..., cost: _Optional[float] = ..., waited: _Optional[float] = ..., held: _Optional[float] = ..., encoding: _Optional[str] = ..., gradient: _Optional[float] = ..., gradient_mean: _Optional[float] = ..., error: _Optional[str] = ..., error_time: _Optional[float] = ..., drop_reason: _Optional[str] = ..., training: _Optional[bool] = ..., empty: _Optional[int] = ..., jumps: _Optional[int] = ..., jump: _Optional[float] = ..., jumped_at: _Optional[int] = ..., first_loss: _Optional[float] = ..., peak_cost: _Optional[float] = ..., between_blocks: _Optional[bool] = ..., quarantined: _Optional[bool] = ...) -> None: ...
 
 class Traffic(_message.Message):
     __slots__ = ("pushes", "bytes_in", "bytes_out")

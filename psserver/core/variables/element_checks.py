@@ -19,6 +19,12 @@ _STRETCH = 1 << 16
 #: What elements are multiplied by when the sum of their squares overflows.
 _SMALL = 2.0**-600
 
+#: What to do about a gradient that is not finite; clipping does not remove NaN.
+_HINT = (
+    "; look for NaN in the examples, and in the loss for log(0) and divisions by 0; if the loss had grown before, "
+    "lower the learning rate"
+)
+
 #: Upper bounds of the magnitudes of the elements in an inspected message, by variable name.
 Magnitudes: TypeAlias = Mapping[str, float]
 
@@ -145,5 +151,4 @@ def check_finite(name: str, array: Array | Packed, what: str) -> float:
 
 
 def _not_finite(name: str, what: str, fault: str) -> NotFinite:
-    hint = "; lower the learning rate, or clip gradients" if what == "gradient" else ""
-    return NotFinite(f"{what} for {name!r} has {fault}: nothing was changed{hint}")
+    return NotFinite(f"{what} for {name!r} has {fault}: nothing was changed{_HINT if what == 'gradient' else ''}")

@@ -10,7 +10,20 @@ import pytest
 from psserver.core import status
 from psserver.core.members import push_counts
 from psserver.core.status import ranges, upper_bound
-from pswire.messages import Gradient, Join, Pull, Push, Renew, Sender, Status
+from pswire.messages import (
+    Finished,
+    Gradient,
+    Intervene,
+    Join,
+    Progress,
+    Pull,
+    Push,
+    QueueSpec,
+    Renew,
+    Sender,
+    Status,
+    Take,
+)
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.status.job_status import ShardAnswer, merge_reports
@@ -203,3 +216,32 @@ def test_the_first_loss_and_the_highest_cost_of_a_worker_are_kept():
     found = worker(shard, "a")
     assert (found.first_loss, found.peak_cost) == (2.0, 4.0)
     assert found.cost == 4.0 * (15 / 16) ** 2
+
+
+def test_a_worker_is_between_blocks_from_the_end_of_one_to_its_first_push_of_the_next():
+    """As one that evaluates the model when it gets the report of an epoch, together with its next block."""
+    shard, queue, seen = job(), QueueSpec("q", 8, 4, 2), []
+
+    def note():
+        seen.append(worker(shard, "a").between_blocks)
+
+    note()
+    for block in range(2):
+        shard.answer(Take(A, queue, Finished(block - 1) if block else None))
+        note()
+        for position in (2, 4):
+            progress = Progress("q", block, 4 * block + position)
+            shard.answer(Push(A, 2 * block + position // 2, (Gradient("W", 0, ONES),), progress=(progress,)))
+            note()
+    shard.answer(Take(A, queue, Finished(1), give_back=True))
+    note()
+    assert seen == [False, True, False, False, True, False, False, True]
+    assert not worker(shard, "b").between_blocks, "it has had no block"
+
+
+def test_a_worker_in_quarantine_is_marked_until_it_is_released():
+    shard = job()
+    shard.answer(Intervene("me", "a test", quarantine=("a",)))
+    assert [worker(shard, name).quarantined for name in "ab"] == [True, False]
+    shard.answer(Intervene("me", "a test", release=("a",)))
+    assert not worker(shard, "a").quarantined

@@ -1,10 +1,14 @@
 """What is done about findings: nothing but a line, an end of the job, or going back and the remedy."""
 
+from dataclasses import replace
+
+import pytest
+
 from pswire.errors import StorageError
 from pswire.guard import Finding
 from pswire.guard import actions as guard_actions
 from pswire.guard.actions import GuardActions
-from tests.unit.pswire.guard.jobs import job
+from tests.unit.pswire.guard.jobs import job, workers
 
 RATE = Finding("staleness", "error", "", "it rises", "try less", step=40, scale_learning_rate=0.25, harmed=True)
 JUMP = Finding("worker", "error", "w1", "it jumps", "look", step=70, quarantine=True, harmed=True)
@@ -51,14 +55,14 @@ class Servers:
         return step - 1
 
 
-def acted(mode, *findings, failing=()):
+def acted(mode, *findings, failing=(), status=None):
     """The interventions, the lines about them, and the reasons of a stop."""
     servers, notes, stopped, reported = Servers(failing), [], [], []
     actions = GuardActions(
         mode, servers, report=reported.append, note=notes.append, stopped=stopped.append, guard=Scripted(*findings)
     )
     for second in range(len(findings) + 1):
-        actions.observe(job(0, []), float(second))
+        actions.observe(status or job(0, workers(3, 10)), float(second))
     assert reported == list(findings), "each once"
     return servers.calls, notes, stopped
 
@@ -86,6 +90,16 @@ def test_a_worker_is_in_quarantine_before_and_after_going_back():
     assert calls == [("quarantine", "w1", "it jumps"), ("back", 70), ("quarantine", "w1", "it jumps")]
 
 
+@pytest.mark.parametrize("others", [{"state": "left"}, {"state": "lost"}, {"quarantined": True}])
+@pytest.mark.parametrize("finding", [JUMP, NAN])
+def test_the_last_worker_is_not_put_into_quarantine_and_the_job_is_stopped_with_the_reason(finding, others):
+    rows = workers(3, 10)
+    status = job(0, [rows[1], *[replace(one, **others) for one in (rows[0], rows[2])]])
+    calls, _, stopped = acted("rollback", finding, status=status)
+    assert calls == [("stop", stopped[0])]
+    assert stopped == [f"worker 'w1' is the last one, and is not put into quarantine: {finding.line}"]
+
+
 def test_a_finding_that_has_changed_nothing_is_no_reason_to_go_back():
     assert acted("rollback", NAN, ROUNDING)[0] == [("quarantine", "w1", "it is NaN")]
 
@@ -93,14 +107,14 @@ def test_a_finding_that_has_changed_nothing_is_no_reason_to_go_back():
 def test_a_job_without_a_checkpoint_from_before_is_stopped_and_says_so():
     calls, _, stopped = acted("rollback", RATE, failing=("back",))
     assert calls == [("stop", stopped[0])]
-    assert stopped[0].endswith("(going back failed: there is no checkpoint)")
+    assert stopped == ["going back failed, there is no checkpoint: it rises. Remedy: try less"]
 
 
 def test_a_job_goes_back_a_few_times_at_most(monkeypatch):
     monkeypatch.setattr(guard_actions, "MAX_ROLLBACKS", 2)
     calls, _, stopped = acted("rollback", RATE, RATE, RATE, RATE)
     assert [call[0] for call in calls] == ["back", "scale", "back", "scale", "stop"]
-    assert stopped == ["it rises. Remedy: try less (after going back 2 times)"]
+    assert stopped == ["going back 2 times has not helped: it rises. Remedy: try less"]
 
 
 def test_what_a_silent_server_cannot_be_told_is_told_to_people():

@@ -116,6 +116,145 @@ def test_momentum_that_trains_is_no_finding():
     assert kinds(training(FALLS, optimizer=Momentum(0.05, 0.9))) == []
 
 
+# --- the learning rate by itself -------------------------------------------------------------------------------------
+
+
+def one_worker(costs=FALLS * 2, optimizer=None, **changes):
+    """A job of one worker, which is different from the sixth second on."""
+    for second, (seconds, status) in enumerate(training(costs, count=1, staleness=0.0, optimizer=optimizer)):
+        at = {name: value(second) if callable(value) else value for name, value in changes.items()}
+        rows = [replace(one, **at) for one in status.workers] if second >= 6 else status.workers
+        yield seconds, replace(status, workers=tuple(rows))
+
+
+JUMPS = {"jumps": lambda second: second, "jump": 4096.0, "jumped_at": 121}
+
+
+def test_gradients_of_the_only_worker_that_jump_are_for_the_learning_rate_and_not_for_its_machine():
+    ((seconds, one),) = found(one_worker(**JUMPS))
+    assert (seconds, one.kind, one.level, one.worker, one.quarantine, one.harmed) == (
+        6.0,
+        "rate",
+        "error",
+        "",
+        False,
+        True,
+    )
+    assert one.text.startswith(
+        "gradients were 4,096 times as large as usual from update 121 on, in 6 pushes of worker 'w0'"
+    )
+    assert "machine" not in one.line
+    assert one.remedy.startswith("try a learning rate of 0.05 / 4 = 0.0125")
+    assert (one.scale_learning_rate, one.step) == (0.25, 120)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"state": "left", "steps": 40},
+        {"state": "lost", "steps": 40},
+        {"quarantined": True},
+        {"training": False, "steps": 0},
+    ],
+    ids=["left long ago", "lost long ago", "in quarantine", "evaluates"],
+)
+def test_a_worker_whose_others_push_no_more_is_the_only_one(others):
+    """The history reaches back for two minutes."""
+    history = []
+    for second, (seconds, status) in enumerate(training(FALLS * 12)):
+        first, *rest = status.workers
+        jump = {"jumps": second, "jump": 500.0, "jumped_at": 121} if second >= 140 else {}
+        rows = [replace(first, **jump), *[replace(one, **others) for one in rest]]
+        history.append((seconds, replace(status, workers=tuple(rows))))
+    assert [(one.kind, one.worker, one.quarantine) for _, one in found(history)] == [("rate", "", False)]
+
+
+NAN = "NotFinite: gradient for 'W' has 3 of 100 elements that are NaN or infinite: nothing was changed"
+
+
+@pytest.mark.parametrize(
+    ("changes", "scale", "harmed", "remedy"),
+    [
+        ({}, 1.0, False, "look for NaN in its examples (`np.isnan`), and in its loss for log(0) and divisions by 0"),
+        ({"peak_cost": 20.0}, 0.25, True, "go back to a checkpoint from before, and try a learning rate of 0.05 / 4"),
+        (
+            {"jumps": 1, "jump": 99.0, "jumped_at": 121},
+            0.25,
+            True,
+            "try a learning rate of 0.05 / 4 = 0.0125, or limit",
+        ),
+    ],
+    ids=["at once", "after a cost that grew", "after a jump"],
+)
+def test_a_refused_push_of_the_only_worker_is_for_its_loss_or_for_the_rate_if_something_grew(
+    changes, scale, harmed, remedy
+):
+    ((_, one),) = found(one_worker(error=NAN, error_time=1000.0, **changes))
+    assert (one.kind, one.worker, one.quarantine) == ("rate", "", False)
+    assert (one.scale_learning_rate, one.harmed) == (scale, harmed)
+    assert one.remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize("workers_with_nan", [1, 2, 4])
+@pytest.mark.parametrize("count", [1, 4])
+def test_clipping_is_no_remedy_for_nan(count, workers_with_nan):
+    def history():
+        for second, (seconds, status) in enumerate(training(FALLS, count=count)):
+            bad = [replace(one, error=NAN, error_time=1000.0) for one in status.workers[:workers_with_nan]]
+            rows = (*bad, *status.workers[workers_with_nan:])
+            yield seconds, replace(status, workers=rows) if second >= 6 else status
+
+    ((_, one),) = found(history())
+    assert one.remedy.endswith("clipping does not remove NaN")
+    assert "clip gradients" not in one.line
+
+
+#: A model whose units have died: the cost is that of guessing, as it was about at the beginning.
+GUESSES = [2.36, 8.7, 3.1] + [2.3, 2.31] * 10
+
+
+@pytest.mark.parametrize(
+    "optimizer", [Adam(0.03), GradientDescent(0.03), Momentum(0.03, 0.9)], ids=["Adam", "SGD", "momentum"]
+)
+@pytest.mark.parametrize(("count", "staleness"), [(1, 0.0), (6, 0.0), (6, 5.0)])
+def test_a_cost_that_was_high_and_is_that_of_guessing_since_is_found_for_all_optimizers(count, staleness, optimizer):
+    ((seconds, one),) = found(training(GUESSES, count=count, staleness=staleness, optimizer=optimizer))
+    together = "momentum" if isinstance(optimizer, Momentum) else "staleness"
+    assert (one.kind, one.level, one.worker) == (together if staleness else "rate", "error", "")
+    if one.kind == "rate" or isinstance(optimizer, Adam):
+        assert one.text.startswith("the cost began at 2.36, rose to 8.7 and has been 2.3")
+        assert 12 <= seconds <= 20
+    assert f"a learning rate of 0.03 / {6 if staleness else 4} = " in one.remedy
+
+
+def collapsed(costs, gradient, peak):
+    """A job with Adam whose gradients had a norm of 8 in the first second, and have this one since."""
+    for second, (seconds, status) in enumerate(training(costs, optimizer=Adam(0.03), peak=peak)):
+        rows = [replace(one, gradient_mean=gradient if second > 1 else 8.0) for one in status.workers]
+        yield seconds, replace(status, workers=tuple(rows))
+
+
+def test_a_cost_that_was_not_so_high_needs_gradients_that_have_become_small():
+    costs = [2.36] + [2.3, 2.31] * 12
+    assert kinds(collapsed(costs, gradient=0.1, peak=3.5)) == ["staleness"]
+    assert kinds(collapsed(costs, gradient=4.0, peak=3.5)) == []
+    assert kinds(collapsed(costs, gradient=0.1, peak=2.5)) == [], "it learns slowly"
+
+
+@pytest.mark.parametrize(
+    "costs",
+    [
+        [2.36, 8.7, 3.1] + [2.2, 2.35] * 10,
+        [2.36, 8.7, 3.1] + [2.3 - 0.02 * second for second in range(20)],
+        [2.36, 8.7, 3.1] + [0.9] * 20,
+        [1.1, 8.7, 3.1] + [2.3] * 20,
+    ],
+    ids=["up and down", "falls", "has learned", "Q-learning"],
+)
+def test_a_cost_that_moves_or_is_not_that_of_the_beginning_is_no_dead_model(costs):
+    assert kinds(training(costs, optimizer=Adam(0.001))) == []
+
+
 # --- one worker ------------------------------------------------------------------------------------------------------
 
 
@@ -176,10 +315,14 @@ def test_a_single_jump_is_named_where_all_have_failed_since():
 
 
 def test_refused_pushes_of_several_workers_are_one_finding_about_the_job():
-    rows = workers(3, 100, error="NotFinite: gradient for 'W' has NaN", error_time=1000.0)
+    rows = workers(3, 100, error="NotFinite: gradient for 'W' has NaN", error_time=1000.0, peak=20.0)
     (one,) = Guard().observe(job(300, rows), 0.0, last=True)
-    assert (one.kind, one.worker, one.quarantine) == ("worker", "", False)
-    assert "so were pushes of 2 others: variables have become too large" in one.text
+    assert (one.kind, one.worker, one.quarantine) == ("rate", "", False)
+    assert "so were pushes of 2 others. Gradients or the cost had grown before: variables have become too" in one.text
+    rows = [replace(one, peak_cost=2.4) for one in rows]
+    (one,) = Guard().observe(job(300, rows), 0.0, last=True)
+    assert "so were pushes of 2 others. Gradients and cost had not grown before: the loss has no value" in one.text
+    assert (one.scale_learning_rate, one.harmed) == (1.0, False)
 
 
 def test_errors_from_before_the_job_went_back_are_not_told_again():
@@ -192,8 +335,7 @@ def test_errors_from_before_the_job_went_back_are_not_told_again():
 
 def test_two_jumps_are_an_accident_and_those_of_a_worker_in_quarantine_are_over():
     assert kinds(with_worker(1, jumps=2, jump=50.0, jumped_at=481)) == []
-    reason = "quarantine: guard: a jump"
-    assert kinds(with_worker(1, jumps=9, jump=50.0, jumped_at=481, drop_reason=reason)) == []
+    assert kinds(with_worker(1, jumps=9, jump=50.0, jumped_at=481, quarantined=True)) == []
 
 
 def test_a_worker_whose_push_was_refused_for_nan_is_named_with_the_error():
@@ -236,10 +378,11 @@ def test_a_worker_whose_pushes_are_useless_is_named(changes, text):
         {"steps": 120, "waiting_for": "w0: it is 2 steps behind"},
         {"steps": 120, "state": "left"},
         {"steps": lambda second: 120 + second // 5},
+        {"steps": 120, "between_blocks": True},
     ],
-    ids=["out of data", "held", "left", "slow"],
+    ids=["out of data", "held", "left", "slow", "evaluates after an epoch"],
 )
-def test_a_worker_that_waits_has_ended_or_is_slow_is_no_finding(changes):
+def test_a_worker_that_waits_has_ended_is_slow_or_between_two_blocks_is_no_finding(changes):
     assert kinds(with_worker(1, **changes)) == []
 
 
@@ -250,6 +393,72 @@ def test_losses_and_gradients_that_are_the_same_for_all_workers_are_no_finding()
         for seconds, status in training(FALLS * 4)
     ]
     assert found(done) == []
+
+
+def zero_gradients(count, **changes):
+    """A job whose gradients are zero from the beginning, with a loss that stays."""
+    for seconds, status in training([2.3] * 40, count=count):
+        rows = [
+            replace(one, **{"loss": 2.3, "gradient": 0.0, "gradient_mean": 0.0, **changes}) for one in status.workers
+        ]
+        yield seconds, replace(status, workers=tuple(rows))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_gradients_of_all_workers_that_are_zero_are_one_finding_about_the_job(count):
+    ((seconds, one),) = found(zero_gradients(count))
+    assert (seconds, one.kind, one.level, one.worker) == (30.0, "data", "warning", "")
+    assert one.text.startswith(f"for 30 s the gradients of all workers have been zero, in {600 * count:,} pushes")
+    assert "stop_gradient" in one.remedy
+
+
+def test_gradients_of_zero_that_a_waiting_worker_has_too_are_found():
+    """With `sync:3` two of three workers wait at each moment."""
+    assert kinds(zero_gradients(3, waiting_for="the update of these weights takes 3 gradients")) == ["data"]
+
+
+def test_gradients_of_zero_are_no_finding_in_a_job_without_losses_that_had_others():
+    without = {"cost": None, "loss": None, "first_loss": None, "peak_cost": None}
+    assert kinds(zero_gradients(2, **without)) == ["data"]
+    assert kinds(zero_gradients(2, **without, gradient_mean=1e-9)) == [], "it has converged"
+
+
+def labels(cost, others=0.4, count=3, first=2.3, since=0):
+    """A job in which w1 has this cost and the others have another, from some second on."""
+    for second, (seconds, status) in enumerate(training([2.3] * 60, count=count)):
+        costs = [cost if one.name == "w1" else others for one in status.workers]
+        rows = [
+            replace(one, cost=cost, first_loss=first if one.name == "w1" else 2.3) if second >= since else one
+            for one, cost in zip(status.workers, costs, strict=True)
+        ]
+        yield seconds, replace(status, workers=tuple(rows))
+
+
+def test_a_worker_with_other_labels_is_named_when_the_costs_of_the_others_have_fallen_and_its_cost_has_not():
+    ((seconds, one),) = found(labels(cost=2.9, since=5))
+    assert (one.kind, one.level, one.worker) == ("data", "warning", "w1")
+    assert 35 <= seconds <= 37
+    assert "the cost of worker 'w1' is 2.9 and has not fallen in 30 s" in one.text
+    assert (
+        "of 2.3 at the beginning, are below 0.4: its examples are others than theirs, or its labels are wrong"
+        in one.text
+    )
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        labels(cost=1.9),
+        labels(cost=2.9, others=1.3),
+        labels(cost=2.9, count=2),
+        labels(cost=2.9, first=30.0),
+        labels(cost=0.45, first=0.45),
+        labels(cost=None),
+    ],
+    ids=["falls too", "all are high", "two workers", "another loss", "came late", "without losses"],
+)
+def test_a_worker_whose_examples_are_harder_or_fewer_than_those_of_the_others_is_no_finding(history):
+    assert kinds(history) == []
 
 
 def test_nobody_is_missed_when_the_data_comes_to_its_end():
