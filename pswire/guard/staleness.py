@@ -61,15 +61,15 @@ def instability(history: History) -> Instability | None:
 
     The costs of some programs rise while they learn, such as that of Q-learning, whose targets grow. They train by
     optimizers that divide by the size of gradients, as one does where it changes. So a cost counts as stuck only where
-    the size of gradients is that of the steps, and as risen if it had fallen before.
+    the size of gradients is that of the steps, as risen if it had fallen before, and as dead if it is flat.
     """
     since, now, cost = history.window(SECONDS, PUSHES), history.now, history.cost()
     first, lowest, peak = history.first, history.lowest, history.peak
     if since is None or cost is None or first is None or lowest is None or peak is None or lowest <= 0:
         return None
-    workers, stale = len(now.training), _staleness(history)
     if not is_stale(history):
         return None
+    workers, stale = len(now.training), _staleness(history)
     plain = any(isinstance(one, GradientDescent | Momentum) for one in optimizers(now.job))
     if not math.isfinite(cost):
         return Instability("the cost is not finite any more", stale, workers, history.lowest_step)
