@@ -4,10 +4,9 @@ Source: J. Nocedal, S. J. Wright, *Numerical Optimization*, 2nd edition, 2006: t
 begins again where its factor would be negative (PR+, equations 5.44 and 5.45), and equation 3.60 for the first step.
 """
 
-import math
-
 from pswire.specs.vectors import GRADIENT, Axpy, Copy, Dot, Operation, Scale
-from psworker.minimize.descent import DIRECTION, Method
+from psworker.minimize.descent import DIRECTION, Method, quotient
+from psworker.minimize.line_search import GROWTH
 from psworker.minimize.space import POINT_GRADIENT, Space
 
 #: The change of the gradient.
@@ -36,13 +35,13 @@ class ConjugateGradient(Method):
         """As `Method.learn`."""
         change = Copy(CHANGE, GRADIENT), Axpy(CHANGE, -1.0, POINT_GRADIENT)
         product, square = space.run([*change, Dot(CHANGE, GRADIENT), Dot(POINT_GRADIENT, POINT_GRADIENT)])
-        self._factor = max(0.0, product / square)
+        self._factor = max(0.0, quotient(product, square))
 
     def forget(self) -> bool:
         """As `Method.forget`."""
         known, self._factor = bool(self._factor), 0.0
         return known
 
-    def first_step(self, slope: float, before: tuple[float, float] | None) -> float:
-        """The step with which the loss changes as much as the last time; at first, one of length 1."""
-        return 1.0 / math.sqrt(-slope) if before is None else before[0] * before[1] / slope
+    def first_step(self, slope: float, before: tuple[float, float] | None) -> float | None:
+        """The step with which the loss changes as much as the last time, but not much longer than that one was."""
+        return None if before is None else before[0] * min(before[1] / slope, GROWTH)

@@ -1,6 +1,7 @@
 """Descent: a direction, a line search along it, and again, until there is a reason to stop. Sees scalars alone."""
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +19,9 @@ DIRECTION = "direction"
 
 #: Evaluations of one line search, at most.
 SEARCH_LIMIT = 20
+
+#: How much longer than its first step a line search may go.
+LONGER = 1e10
 
 #: The share of the loss by which it decreases at least, unless the program says otherwise, or rounding is more.
 DECREASE = 1e-9
@@ -77,15 +81,21 @@ class Method(ABC):
 
     @abstractmethod
     def learn(self, space: Space) -> None:
-        """Learn from the step from `POINT` and `POINT_GRADIENT` to `VARIABLES` and `GRADIENT`."""
+        """Learn from the step from `POINT` and `POINT_GRADIENT` to `VARIABLES` and `GRADIENT`.
+
+        May raise `ArithmeticError`, as `direct` may: what was learnt is forgotten then.
+        """
 
     @abstractmethod
     def forget(self) -> bool:
         """Forget what was learnt; whether the next direction is another one because of that."""
 
     @abstractmethod
-    def first_step(self, slope: float, before: tuple[float, float] | None) -> float:
-        """The first step of a line search; `before`: step and slope of the last one that found a step."""
+    def first_step(self, slope: float, before: tuple[float, float] | None) -> float | None:
+        """The first step of a line search, from what was learnt; None: nothing was, see `plain_step`.
+
+        `before`: step and slope of the last search that found a step.
+        """
 
     def state(self) -> dict[str, Any]:
         """What was learnt, but for vectors, as plain data."""
@@ -110,7 +120,36 @@ class Method(ABC):
             value = self.evaluate(space)
             return value, space.run([Dot(GRADIENT, DIRECTION)])[0]
 
-        return line_search(along, loss, slope, first=first, curvature=self.curvature, limit=limit, rounding=rounding)
+        return line_search(
+            along,
+            loss,
+            slope,
+            first=first,
+            curvature=self.curvature,
+            longest=min(LONGER * first, sys.float_info.max),
+            limit=limit,
+            rounding=rounding,
+        )
+
+
+def quotient(dividend: float, divisor: float) -> float:
+    """The quotient of two results of a space; raises `ArithmeticError` if they are too large or too small for one."""
+    found = dividend / divisor  # may raise ZeroDivisionError, which is one
+    if not (math.isfinite(found) and math.isfinite(divisor)):
+        raise OverflowError(f"no finite quotient of {dividend:g} and {divisor:g}")
+    return found
+
+
+def plain_step(space: Space, loss: float, slope: float) -> float:
+    """The first step along the plain gradient, of every method: in proportion to the variables and to the loss.
+
+    With it the loss would become 0 if its slope stayed the same; it is shorter if a variable would change by more than
+    the largest one is. Where the loss and the variables are 0, it has the length 1. Source: Hager and Zhang as in
+    `line_search`, rule I0, which takes one of the two.
+    """
+    largest, change = space.run([MaxAbs(POINT), MaxAbs(DIRECTION)])
+    steps = abs(loss) / -slope, largest / change
+    return min([one for one in steps if 0 < one < math.inf], default=1 / math.sqrt(-slope))
 
 
 def descend(
@@ -139,7 +178,7 @@ def descend(
         method.restore(saved["method"], space)
     stopped = report(progress)
     while (end := _end(progress, limits, decrease, stopped)) is None:
-        slope = method.direct(space)
+        slope = _direct(method, space)
         found = _search(method, space, progress, slope, before, limits)
         evaluations = progress.evaluations + found.evaluations
         if found.problem:
@@ -149,12 +188,22 @@ def descend(
                 return Result(progress, f"the line search has failed: {found.problem}")
             before = None
             continue
-        method.learn(space)
+        try:
+            method.learn(space)
+        except ArithmeticError:
+            method.forget()
         decrease, before = progress.loss - found.value, (found.step, slope)
         progress = AcceptedPoint(progress.iterations + 1, evaluations, found.value, _accept(method, space), found.step)
         _save(space, progress, decrease, before, method)
         stopped = report(progress)
     return end
+
+
+def _direct(method: Method, space: Space) -> float:
+    try:
+        return method.direct(space)
+    except ArithmeticError:
+        return math.nan
 
 
 def _accept(method: Method, space: Space) -> float:
@@ -176,10 +225,18 @@ def _search(
     before: tuple[float, float] | None,
     limits: Limits,
 ) -> LineSearch:
-    if not slope < 0:
-        return LineSearch(0.0, progress.loss, slope, 0, f"the loss does not decrease along its direction: {slope:g}")
+    if not -math.inf < slope < 0:
+        what = "the loss does not decrease along its direction"
+        if not math.isfinite(slope):
+            what = (
+                f"the gradient has up to {progress.gradient:g}, and products of its elements are too large for float64"
+            )
+        return LineSearch(0.0, progress.loss, slope, 0, f"{what}: the slope is {slope or 0:g}")
+    first = method.first_step(slope, before)
+    if first is None or not 0 < first < math.inf:
+        first = plain_step(space, progress.loss, slope)
     limit = min(SEARCH_LIMIT, limits.evaluations - progress.evaluations)
-    return method.search(space, progress.loss, slope, method.first_step(slope, before), limit, limits.rounding)
+    return method.search(space, progress.loss, slope, first, limit, limits.rounding)
 
 
 def _end(progress: AcceptedPoint, limits: Limits, decrease: float, stopped: bool) -> Result | None:

@@ -4,16 +4,17 @@ Source: J. Nocedal, S. J. Wright, *Numerical Optimization*, 2nd edition, 2006: a
 and 7.5; equation 7.20 for the scale of the first matrix.
 """
 
-import math
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 from pswire.specs.vectors import GRADIENT, VARIABLES, Axpy, Copy, Dot, Operation, Scale
-from psworker.minimize.descent import DIRECTION, Method
+from psworker.minimize.descent import DIRECTION, Method, quotient
 from psworker.minimize.space import POINT, POINT_GRADIENT, Space
 
-#: Of the squared length of a change of the gradient: a step along which it changed less than that tells nothing.
+#: Of the slope along a step: one along which the slope changed less than that tells nothing. The comparison does not
+#: depend on the scale of variables and loss. Source: C. Zhu, R. H. Byrd, P. Lu, J. Nocedal, *Algorithm 778: L-BFGS-B*,
+#: ACM TOMS 23, 1997.
 MIN_CURVATURE = 2.2e-16
 
 
@@ -41,32 +42,32 @@ class LBFGS(Method):
         pending: list[Operation] = [Copy(DIRECTION, vector)]
         for number, product in reversed(self._pairs):
             (dot,) = space.run([*pending, Dot(f"step-{number}", DIRECTION)])
-            factors.append(dot / product)
+            factors.append(quotient(dot, product))
             pending = [Axpy(DIRECTION, -factors[-1], f"change-{number}")]
         pending.append(Scale(DIRECTION, self._scale))
         for number, product in self._pairs:
             (dot,) = space.run([*pending, Dot(f"change-{number}", DIRECTION)])
-            pending = [Axpy(DIRECTION, factors.pop() - dot / product, f"step-{number}")]
+            pending = [Axpy(DIRECTION, factors.pop() - quotient(dot, product), f"step-{number}")]
         return pending
 
     def learn(self, space: Space) -> None:
-        """As `Method.learn`; a step along which the gradient hardly changed is left out."""
+        """As `Method.learn`; a step along which the slope hardly changed is left out."""
         number = (self._pairs[-1][0] + 1) % (self._memory + 1) if self._pairs else 0
         step, change = f"step-{number}", f"change-{number}"
-        product, square = space.run(
+        product, square, slope = space.run(
             [
                 *(Copy(step, VARIABLES), Axpy(step, -1.0, POINT)),
                 *(Copy(change, GRADIENT), Axpy(change, -1.0, POINT_GRADIENT)),
-                *(Dot(step, change), Dot(change, change)),
+                *(Dot(step, change), Dot(change, change), Dot(step, POINT_GRADIENT)),
             ]
         )
-        if product > MIN_CURVATURE * square:
+        if product > MIN_CURVATURE * abs(slope):
             self._add(number, product, square)
 
     def _add(self, number: int, product: float, square: float) -> None:
         """Add a pair, by its number, the product of step and change, and the square of the latter."""
+        self._scale = quotient(product, square)
         self._pairs.append((number, product))
-        self._scale = product / square
 
     def state(self) -> dict[str, Any]:
         """The numbers of the pairs, oldest first."""
@@ -86,6 +87,6 @@ class LBFGS(Method):
         self._scale = 1.0
         return known
 
-    def first_step(self, slope: float, before: tuple[float, float] | None) -> float:
-        """1, which is the step of Newton's method; before anything is known, a step of length 1 at most."""
-        return 1.0 if self._pairs else min(1.0, 1.0 / math.sqrt(-slope))
+    def first_step(self, slope: float, before: tuple[float, float] | None) -> float | None:
+        """1, which is the step of Newton's method."""
+        return 1.0 if self._pairs else None

@@ -18,6 +18,9 @@ ROUNDING = 1e-12
 #: The share of an interval at each of its ends in which no step is tried, and the factor of two steps in a row.
 MARGIN, GROWTH = 0.1, 10.0
 
+#: The same at an end that is the beginning of the search: the first step may be far too long.
+MARGIN_AT_START = 1e-4
+
 
 class LineSearch(NamedTuple):
     """The end of a line search: a step, and the function's value and slope there.
@@ -93,6 +96,11 @@ def line_search(
     return _Search(function, start, decrease, curvature, longest, limit, rounding).run(first)
 
 
+def is_above(one: float, other: float, rounding: float) -> bool:
+    """Whether a finite value is larger than another by more than rounding."""
+    return one > other + rounding * max(abs(one), abs(other))
+
+
 class _Search:
     """One search. `_best` is the point with the smallest value so far."""
 
@@ -163,8 +171,7 @@ class _Search:
         return point.slope <= (2 * self._decrease - 1) * start.slope
 
     def _is_above(self, one: _Point, other: _Point) -> bool:
-        """Whether a value is larger than another by more than rounding."""
-        return one.value > other.value + self._rounding * max(abs(one.value), abs(other.value))
+        return is_above(one.value, other.value, self._rounding)
 
     def _is_flat(self, point: _Point) -> bool:
         return abs(point.slope) <= -self._curvature * self._start.slope
@@ -188,18 +195,27 @@ class _Search:
 def _between(low: _Point, high: _Point) -> float:
     """A step inside the interval, not close to its ends: where a cubic has its minimum, or else the middle."""
     first, last = sorted((low.step, high.step))
-    margin = MARGIN * (last - first)
+    width = last - first
     guess = _cubic_minimum(low, high) if high.is_finite else None
-    return (first + last) / 2 if guess is None else min(max(guess, first + margin), last - margin)
+    if guess is None:
+        return first + width / 2
+    return min(max(guess, first + width * (MARGIN if first else MARGIN_AT_START)), last - width * MARGIN)
 
 
 def _cubic_minimum(one: _Point, other: _Point) -> float | None:
-    """Where the cubic through two values with their slopes has its minimum (equation 3.59); None if it has none."""
+    """Where the cubic through two values with their slopes has its minimum (equation 3.59); None if it has none.
+
+    None as well if its coefficients are too large.
+    """
     width = other.step - one.step
     first = one.slope + other.slope - 3 * (one.value - other.value) / (one.step - other.step)
-    radicand = first * first - one.slope * other.slope
+    scale = max(abs(first), abs(one.slope), abs(other.slope))  # whose square may be too large
+    if not 0 < scale < math.inf:
+        return None
+    radicand = (first / scale) ** 2 - (one.slope / scale) * (other.slope / scale)
     if radicand < 0:
         return None
-    second = math.copysign(math.sqrt(radicand), width)
+    second = math.copysign(scale * math.sqrt(radicand), width)
     divisor = other.slope - one.slope + 2 * second
-    return None if divisor == 0 else other.step - width * (other.slope + second - first) / divisor
+    guess = other.step - width * (other.slope + second - first) / divisor if divisor else math.nan
+    return guess if math.isfinite(guess) else None

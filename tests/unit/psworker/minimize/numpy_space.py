@@ -44,6 +44,7 @@ class NumpySpace:
     def save(self, data):
         self.saved = json.dumps(data)
 
+    @np.errstate(all="ignore")
     def run(self, operations):
         return [float(found) for one in operations if (found := self._apply(one)) is not None]
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -153,6 +154,142 @@ def run(function, start, method=LBFGS, **limits):
     return result, seen, space
 
 
+ALL = pytest.mark.parametrize(
+    "method", [LBFGS, ConjugateGradient, lambda: OWLQN(0.01)], ids=["L-BFGS", "conjugate gradients", "OWL-QN"]
+)
+
+
+def scaled(function, factor):
+    """The function in variables that are multiplied by a factor."""
+
+    def of_scaled(x):
+        value, gradient = function(x / factor)
+        return value, gradient / factor
+
+    return of_scaled
+
+
+@pytest.mark.parametrize("exponent", [-27, -300, 27, 300], ids=lambda exponent: f"2^{exponent}")
+@ALL
+def test_with_variables_or_a_loss_of_another_scale_a_descent_is_the_same(method, exponent):
+    """Powers of 2, so that nothing is rounded differently: 2^-27 is 7e-9."""
+    factor, start = 2.0**exponent, np.linspace(-1.5, 1.5, 6)
+    limits = Limits(gradient=1e-6, decrease=0.0, iterations=60)
+    space = NumpySpace(rosenbrock, start)
+    expected = descend(method(), space, limits)
+    assert expected.progress.iterations >= 30
+    scaled_method = method()
+    if isinstance(scaled_method, OWLQN):
+        scaled_method = OWLQN(0.01 / factor)
+    in_scaled = NumpySpace(scaled(rosenbrock, factor), start * factor)
+    result = descend(scaled_method, in_scaled, replace(limits, gradient=limits.gradient / factor))
+    assert (in_scaled.point / factor).tobytes() == space.point.tobytes()
+    assert (result.progress.evaluations, result.converged) == (expected.progress.evaluations, expected.converged)
+
+
+@ALL
+@pytest.mark.parametrize("factor", [1e-8, 1e8])
+def test_variables_that_begin_at_0_need_few_more_evaluations_in_another_scale(method, factor):
+    """Where loss and variables are 0 nothing says the scale of the first step."""
+    function, _ = quadratic(7, 20)
+    counts = []
+    for scale in (1.0, factor):
+        one = method() if method is not ALL.args[1][2] else OWLQN(0.01 / scale)
+        limits = Limits(gradient=1e-8 / scale, decrease=0.0)
+        space = NumpySpace(scaled(function, scale), np.zeros(20))
+        result = descend(one, space, limits)
+        assert result.converged, result
+        counts.append(result.progress.evaluations)
+    assert counts[1] <= counts[0] + 10
+
+
+@pytest.mark.parametrize("seed", range(12))
+@methods
+def test_quadratic_functions_are_minimized_to_the_last_digits_without_an_error(method, seed):
+    function, minimum = quadratic(seed, 4)
+    space = NumpySpace(function, np.zeros(4))
+    result = descend(method(), space, Limits(gradient=1e-13, decrease=0.0))
+    np.testing.assert_allclose(space.point, minimum, atol=1e-12, err_msg=str(result))
+
+
+@ALL
+def test_a_start_with_a_tiny_gradient_is_one_like_others(method):
+    """The gradient at the start is 1e-13, so that a step of length 1 is 1e13 times as long as it."""
+    space = NumpySpace(lambda x: (0.5 * 1e-12 * (x - 1) @ (x - 1), 1e-12 * (x - 1)), np.array([0.9]))
+    if isinstance(method(), OWLQN):
+        method = lambda: OWLQN(1e-20)
+    result = descend(method(), space, Limits(gradient=1e-20, decrease=0.0))
+    assert space.point[0] == pytest.approx(1, abs=1e-6), result
+
+
+@pytest.mark.parametrize("size", [1e160, 1e-170])
+@ALL
+def test_a_gradient_whose_square_overflows_or_underflows_is_a_reason_to_stop(method, size):
+    one = method() if not isinstance(method(), OWLQN) else OWLQN(1e-200)
+    result = descend(one, NumpySpace(lambda x: (size * x.sum(), np.full(3, size)), np.zeros(3)), Limits(gradient=0.0))
+    said = "the gradient has up to 1e+160, and products of its elements are too large for float64: the slope is -inf"
+    expected = said if size > 1 else "the loss does not decrease along its direction: the slope is 0"
+    assert (result.converged, result.reason) == (False, f"the line search has failed: {expected}")
+
+
+@ALL
+def test_products_that_overflow_in_the_middle_of_a_descent_end_it_with_a_reason(method):
+    """From the third evaluation on, gradients are 1e150 and then 1e200 times as large."""
+    for large in (1e150, 1e200, 1e308):
+        calls = []
+
+        def function(x, calls=calls, large=large):
+            calls.append(1)
+            value, gradient = rosenbrock(x)
+            return value, gradient * (large if len(calls) > 2 else 1)
+
+        with np.errstate(all="ignore"):
+            result = descend(method(), NumpySpace(function, np.array([-1.2, 1.0, 0.5])), Limits(evaluations=300))
+        assert result.reason
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_owlqn_with_more_variables_than_examples_says_that_it_has_converged(seed):
+    """The conditions of a minimum, by the function itself: subgradients of elements that are 0, gradients of others."""
+    generator = np.random.default_rng(seed)
+    matrix, true, l1 = generator.normal(size=(30, 100)), np.zeros(100), 0.1
+    true[:5] = 2 * generator.normal(size=5)
+    target = matrix @ true + 0.1 * generator.normal(size=30)
+
+    def function(x):
+        rest = matrix @ x - target
+        return rest @ rest / 30, 2 * matrix.T @ rest / 30
+
+    space = NumpySpace(function, np.zeros(100))
+    result = descend(OWLQN(l1), space, Limits(gradient=1e-9, decrease=0.0))
+    x, gradient = space.point, function(space.point)[1]
+    violation = np.where(x == 0, np.abs(gradient) - l1, np.abs(gradient + l1 * np.sign(x)))
+    assert violation.max() <= 1e-9
+    assert (result.converged, result.reason) == (True, "no element of the gradient is above 1e-09")
+
+
+@pytest.mark.parametrize("name", ["L-BFGS-B", "CG"])
+def test_evaluations_are_about_as_many_as_those_of_scipy(name):
+    """Over several functions and scales of their variables, of 1e-8 as well."""
+    optimize = pytest.importorskip("scipy.optimize")
+    ours = theirs = 0
+    for factor in (1.0, 1e-8):
+        for function, start in (
+            *((quadratic(seed, 30)[0], np.ones(30)) for seed in range(3)),
+            *((rosenbrock, np.array([-1.2, 1.0] * size)) for size in (1, 3, 5)),
+        ):
+            limit = 1e-6 / factor
+            space = NumpySpace(scaled(function, factor), start * factor)
+            result = descend(
+                LBFGS() if name == "L-BFGS-B" else ConjugateGradient(), space, Limits(gradient=limit, decrease=0.0)
+            )
+            assert result.converged, result
+            options = {"gtol": limit, "ftol": 0.0} if name == "L-BFGS-B" else {"gtol": limit, "norm": np.inf}
+            found = optimize.minimize(scaled(function, factor), start * factor, jac=True, method=name, options=options)
+            ours, theirs = ours + result.progress.evaluations, theirs + found.nfev
+    assert ours <= 1.2 * theirs
+
+
 def test_each_reason_to_stop_is_said():
     function, start = quadratic(5, 8)[0], np.zeros(8)
     results = [
@@ -186,9 +323,8 @@ def test_the_limit_of_the_decrease_is_that_of_rounding_if_no_other_is_given():
 
 
 def test_an_increase_by_rounding_ends_the_descent_and_is_said_to_be_one():
-    function = quadratic(6, 8)[0]
     values = iter([1.0, 1.0 + 2e-8])
-    result, _, space = run(lambda x: (next(values), function(x)[1]), np.ones(8), gradient=0.0, rounding=1e-7)
+    result, _, space = run(lambda x: (next(values), 0.14 * x), np.ones(8), gradient=0.0, rounding=1e-7)
     assert (result.converged, result.reason) == (True, "the loss increased by 2e-08, which is rounding")
     assert result.progress.evaluations == space.evaluations == 2
 
@@ -198,10 +334,13 @@ def test_a_search_along_the_plain_gradient_that_reaches_the_limit_of_evaluations
     assert result.reason == "the limit of 3 evaluations is reached"
 
 
-def test_a_search_of_owlqn_in_which_values_differ_by_rounding_says_so():
-    """Everywhere but at the start the loss is larger by rounding."""
+def test_a_search_of_owlqn_in_which_values_and_slopes_do_not_decrease_and_values_differ_by_rounding_says_so():
+    """Everywhere but at the start the loss is larger by rounding, and the gradient has the other sign."""
     result, *_ = run(
-        lambda x: (1.0 + (1e-9 if x[0] != 1 else 0.0), 1e-6 * x), np.ones(1), lambda: OWLQN(1e-7), gradient=0.0
+        lambda x: (1.0 + (1e-13 if x[0] != 1 else 0.0), np.where(x == 1, 1e-7, -3e-7)),
+        np.ones(1),
+        lambda: OWLQN(1e-20),
+        gradient=0.0,
     )
     assert not result.converged
     assert result.reason.endswith("after 20 evaluations: short ones change it by rounding only")

@@ -58,6 +58,28 @@ def test_steps_where_the_function_is_no_number_are_too_long(beyond):
     assert 1 < found.step < 2
 
 
+@pytest.mark.parametrize("first", [1e-8, 1e8])
+def test_a_first_step_of_another_order_of_magnitude_costs_few_calls(first):
+    function, minimum = FUNCTIONS["parabola"]
+    counting, calls = counted(function)
+    found = ps.line_search(counting, *function(0.0), first=first, curvature=0.1)
+    assert found.problem == ""
+    assert len(calls) <= 10
+    assert found.step == pytest.approx(minimum, rel=0.1)
+
+
+def test_values_and_slopes_close_to_the_largest_number_are_no_reason_for_a_step_that_is_not_finite():
+    calls = []
+
+    def function(step):
+        calls.append(step)
+        return (1e308, 1e308) if step > 1e-3 else (-1e300 * step, -1e300)
+
+    ps.line_search(function, 0.0, -1e300, first=1e300, longest=1e308)
+    ps.line_search(lambda step: (function(step)[0], -1e300), 0.0, -1e300, first=1e300, longest=1.7e308)
+    assert all(map(math.isfinite, calls))
+
+
 def test_a_function_without_an_end_has_no_step():
     found = ps.line_search(lambda step: (-step, -1.0), 0.0, -1.0, longest=50.0)
     assert "decreases up to the longest step, 50" in found.problem
