@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pswire.errors import ConfigurationError
-from pswire.security.private_files import read_file, read_secret, write_atomically
+from pswire.security.private_files import make_private_folder, read_file, read_secret, write_atomically
 
 try:
     from cryptography import x509
@@ -61,7 +61,7 @@ def make_certificates(
             "for a new CA, whose certificates no running worker or server knows"
         )
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(folder)
     except OSError as error:
         raise ConfigurationError(f"the folder {folder} cannot be made: {error.strerror}") from error
     begin = now or datetime.datetime.now(datetime.UTC)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pswire.errors import ConfigurationError
-from pswire.security.private_files import written_beside
+from pswire.security.private_files import make_private_folder, written_beside
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +49,6 @@ def _read(path: Path) -> bytes:
 
 def _make(path: Path) -> None:
     """Make the file, complete or not at all; another process may make it at the same time."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     with written_beside(path, secrets.token_bytes(KEY_BYTES)) as name, suppress(FileExistsError):
         os.link(name, path)

@@ -107,10 +107,19 @@ class Identity:
                 raise Unauthenticated(f"a {type(message).__name__} of nobody: it is for members and admins")
 
     def hashed(self, message: ms.Request) -> ms.Request:
-        """The message without secrets, for the journal: of the key of a name only the hash."""
-        if not isinstance(message, ms.Join) or not message.name_key:
+        """The message without secrets, as the shard, its journal and its checkpoints have it.
+
+        A Join with the random number of a live process, or with the key of its name, is answered with a token. So of
+        both only codes are kept.
+        """
+        if not isinstance(message, ms.Join):
             return message
-        return replace(message, name_key=hashlib.sha256(message.name_key).digest())
+        key, nonce = message.name_key, message.process_nonce
+        return replace(
+            message,
+            name_key=key and hashlib.sha256(key).digest(),
+            process_nonce=nonce and int.from_bytes(self._mac("process", nonce)[:8]) >> 1 | 1,
+        )
 
     def proved(self, message: ms.Request, answer: ms.Answer, shard: Shard) -> ms.Answer:
         """The answer to a message, with a token and with proofs of what other shards have to believe."""

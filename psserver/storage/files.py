@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pswire.errors import StorageError
+from pswire.security.private_files import make_private_folder
 
 #: Synced bytes of a file that is being written after which their pages are given up (`forget_pages`).
 FORGET_BYTES = 16 << 20
@@ -85,9 +86,9 @@ def sync_path(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those that it is in, durably, where they are not there yet. Raises `OSError`."""
+    """Make a folder as `make_private_folder` does, durably. Raises `OSError`."""
     made = [one for one in (path, *path.parents) if not one.exists()]
-    path.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path)
     for one in made:
         sync_path(one.parent)
 
@@ -193,9 +194,9 @@ def remove_leftovers(path: Path) -> None:
 def _make_with_parents(path: Path) -> None:
     """Make a new folder, and those that it is in, which others may make or remove meanwhile. Raises `OSError`."""
     for attempt in range(ATTEMPTS):
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            path.mkdir()
+            make_private_folder(path.parent)
+            path.mkdir(mode=0o700)
         except FileNotFoundError:
             if attempt == ATTEMPTS - 1:
                 raise

@@ -16,6 +16,7 @@ from psserver.storage.files import temporary_path
 from psserver.storage.journal_writer import JournalWriter
 from psserver.storage.segments import list_segments, lock_journal, read_segment_header
 from pswire.errors import StorageError
+from pswire.security.private_files import make_private_folder
 from pswire.specs.checkpoints import JournalSync
 
 #: Bytes of a record that the event loop writes itself. Waking the thread for it would take longer.
@@ -57,7 +58,7 @@ class Journal:
         if not 0 <= identity < 1 << 64:
             raise ValueError(f"identity {identity} of journal {folder}: it has 64 bits")
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private_folder(folder)
         except OSError as error:
             raise StorageError(f"journal {folder} cannot be made: {error.strerror}") from error
         self._lock = lock_journal(folder)

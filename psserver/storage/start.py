@@ -41,6 +41,7 @@ from psserver.storage.segment_file import SegmentFile
 from psserver.storage.segments import SegmentHeader, list_segments, read_segments
 from pswire.errors import DamagedFile, Malformed, NotJoined, ParamServerError, StorageError
 from pswire.messages import Join, Message
+from pswire.security.private_files import make_private_folder
 
 #: The timeline of a job that has given up nothing; 0 means none in messages.
 FIRST_TIMELINE = 1
@@ -146,7 +147,7 @@ class Start:
         elif not continues:
             remove_journal(folder, *at)
             if journal:
-                path.mkdir()
+                make_private_folder(path)
                 SegmentFile.create(path, SegmentHeader(number, shard.identity)).close()
                 sync_path(folder)
         began_from = Run(self.timeline, self.timeline_cut, number, journal, self.gave_up and number == self.number)

@@ -1,5 +1,9 @@
-"""Files with secrets: read only if no one else can read them, written complete or not at all. Standard library only."""
+"""Files with secrets, and folders for them: for their user alone, and written complete or not at all.
 
+Standard library only.
+"""
+
+import errno
 import os
 import stat
 import tempfile
@@ -68,6 +72,33 @@ def written_beside(path: Path, data: bytes) -> Iterator[str]:
     finally:
         with suppress(OSError):  # it has the other name
             os.unlink(name)
+
+
+def make_private_folder(path: Path) -> None:
+    """Make a folder that only its user can look into, and those that it is in, where they are not there yet.
+
+    Folders that are there keep their modes. Raises `OSError`; `FileNotFoundError` if another process has removed one
+    meanwhile.
+    """
+    try:
+        _make_folder(path)
+    except FileNotFoundError:
+        if path.parent == path:
+            raise
+        make_private_folder(path.parent)
+        _make_folder(path)
+
+
+def _make_folder(path: Path) -> None:
+    """Make a folder that may be there. Raises `FileNotFoundError` if what it is in is not there, or it was removed."""
+    try:
+        path.mkdir(mode=0o700)
+    except OSError as error:
+        if path.is_dir():
+            return
+        if isinstance(error, FileExistsError) and not os.path.lexists(path):
+            raise FileNotFoundError(errno.ENOENT, "it was removed meanwhile", str(path)) from error
+        raise
 
 
 def stamp(path: str | Path) -> tuple[int, ...]:

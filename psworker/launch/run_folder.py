@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pswire.errors import ConfigurationError
+from pswire.security.private_files import make_private_folder
 from pswire.specs.checkpoints import CheckpointEvery, EverySeconds
 
 
@@ -63,7 +64,7 @@ class RunFolder:
                         f"the folder {self.path} is not empty: use --resume to continue its run, or another folder"
                     )
                 for folder in (self.checkpoints, logs := self.path / "logs"):
-                    folder.mkdir(parents=True, exist_ok=True)
+                    make_private_folder(folder)
                 lock = os.open(self.path, os.O_RDONLY)
                 stack.callback(os.close, lock)
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

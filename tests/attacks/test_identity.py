@@ -1,5 +1,8 @@
 """Messages in the name of another worker, and made-up reports of other shards: refused, and the worker trains on."""
 
+import os
+import re
+import stat
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -10,6 +13,7 @@ import pytest
 from psserver.config import ServerConfig
 from psserver.core.members.deduplication import MAX_SEQUENCE_GAP
 from psserver.core.members.membership import MAX_INCARNATION
+from psserver.rpc.identity import Identity
 from psserver.rpc.server import ServerThread
 from pswire import errors
 from pswire import messages as ms
@@ -148,13 +152,71 @@ def test_numbers_that_no_member_can_have_reached_are_refused(victim):
     assert client.transfer(push(sender, 1)).outcome is ms.Outcome.APPLIED
 
 
+def written_checkpoint(client, sender):
+    """Waits until a checkpoint is written."""
+    number = client.unary(ms.Cut()).number
+    while not client.unary(ms.Cut(number)).written:
+        client.unary(ms.Renew(sender))
+
+
+def stored_nonce(folder):
+    """The random number of the process of the only worker, as the newest manifest has it."""
+    manifest = max(folder.rglob("manifest.json")).read_text()
+    return int(re.search(r'"process_nonce": *"?(\d+)', manifest)[1])
+
+
+def test_a_live_worker_s_token_is_not_given_for_what_its_checkpoint_says_of_its_process(clients, tmp_path):
+    (client,) = clients(checkpoint_dir=tmp_path, journal=True)
+    joined = client.unary(ms.Join("w0", process_nonce=12345, name_key=NAME_KEY))
+    sender = ms.Sender("w0", joined.incarnation)
+    client.register(sender, w=W)
+    written_checkpoint(client, sender)
+    attacker = Client(client.address)
+    with closing(attacker.channel):
+        for nonce in (stored_nonce(tmp_path), 0):
+            with pytest.raises(errors.Unavailable, match="another process has this name"):
+                attacker.unary(ms.Join("w0", process_nonce=nonce))
+    again = client.unary(ms.Join("w0", process_nonce=12345))
+    assert (again.incarnation, again.token) == (joined.incarnation, joined.token), "its answer was lost"
+
+
+def test_a_checkpoint_with_the_number_itself_is_restored_and_gives_no_token_either(tmp_path, monkeypatch):
+    config = ServerConfig(lease=60.0, checkpoint_dir=tmp_path, journal=True)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(Identity, "hashed", lambda self, message: message)
+        with ServerThread(config) as server:
+            client = Client(server.address)
+            joined = client.unary(ms.Join("w0", process_nonce=12345, name_key=NAME_KEY))
+            client.register(ms.Sender("w0", joined.incarnation), w=W)
+            client.channel.close()
+    assert stored_nonce(tmp_path) == 12345
+    with ServerThread(config) as server:
+        client = Client(server.address)
+        with closing(client.channel):
+            with pytest.raises(errors.Unavailable, match="another process has this name"):
+                client.unary(ms.Join("w0", process_nonce=12345))
+            assert client.status().variables[0].spec.name == "w"
+
+
+def test_the_files_of_a_server_are_in_folders_that_others_cannot_look_into(clients, tmp_path):
+    before = os.umask(0o022)
+    try:
+        (client,) = clients(checkpoint_dir=tmp_path / "new" / "checkpoints", journal=True)
+        sender = client.join("w0")
+        client.register(sender, w=W)
+        written_checkpoint(client, sender)
+    finally:
+        os.umask(before)
+    folders = [one for one in tmp_path.rglob("*") if one.is_dir()]
+    assert len(folders) >= 5, "with those of the journal, a checkpoint, and its shard"
+    assert {f"{stat.S_IMODE(one.stat().st_mode):o}" for one in folders} == {"700"}
+
+
 def test_the_journal_and_checkpoints_have_neither_tokens_nor_the_key_of_a_name(clients, tmp_path):
     (client,) = clients(checkpoint_dir=tmp_path, journal=True)
     sender = client.join("w0")
     client.register(sender, w=W)
-    number = client.unary(ms.Cut()).number
-    while not client.unary(ms.Cut(number)).written:
-        client.unary(ms.Renew(sender))
+    written_checkpoint(client, sender)
     written = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
     secrets = {NAME_KEY, client.token(sender)}
     assert any(b"w0" in data for data in written)

@@ -20,7 +20,7 @@ class Member:
     name: str
     number: int  # 0 for the first worker that ever joined; kept over all incarnations
     incarnation: int = 0
-    process_nonce: int = 0  # the random number of its process; 0: none
+    process_nonce: int = 0  # as in `Join`; servers keep a code of it; 0: none
     state: str = "live"
     expires: float = 0.0
     steps: int = 0  # pushes that were applied

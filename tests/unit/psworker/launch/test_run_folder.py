@@ -45,6 +45,20 @@ def test_a_new_or_empty_folder_gets_its_folders_and_has_nothing_to_resume_from(r
     assert not folder.has_checkpoints(), "a server that was killed before it wrote anything"
 
 
+def test_what_is_made_of_a_folder_is_for_its_user_alone_and_what_is_there_keeps_its_mode(runs):
+    (runs / "a").mkdir(mode=0o755)
+    before = os.umask(0o022)
+    try:
+        for name in ("a", "b"):
+            with RunFolder(Path(name)).opened():
+                pass
+    finally:
+        os.umask(before)
+    modes = {str(one.relative_to(runs)): f"{one.stat().st_mode & 0o777:o}" for one in runs.rglob("*")}
+    private = dict.fromkeys(("a/checkpoints", "a/logs", "b", "b/checkpoints", "b/logs"), "700")
+    assert modes == {"a": "755"} | private
+
+
 def test_a_folder_with_anything_in_it_is_used_to_resume_only_and_stays_as_it_was(runs):
     checkpoint = runs / "a" / "checkpoints" / "step-000000012"
     checkpoint.mkdir(parents=True)
