@@ -1,6 +1,8 @@
 """Tokens of viewers: what is remembered about them, and how many unknown ones are asked about."""
 
 import base64
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -17,6 +19,7 @@ from psserver.monitor.http.viewers import (
 )
 from pswire.errors import Unauthenticated, Unavailable
 from pswire.security.token_files import new_token
+from tests.commands import BOUND
 
 TOKEN = "pst_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG"  # the same in each process of the tests
 
@@ -99,6 +102,94 @@ def test_wrong_tokens_are_asked_about_at_a_bounded_rate_and_known_viewers_are_no
     servers.now += 60.0
     servers.tokens.check(TOKEN)
     assert not servers.accepts(new_token())
+
+
+class SlowServers(Servers):
+    """Servers that answer about unknown tokens, and when `away` about all, not before `answers` is set."""
+
+    def __init__(self, *known):
+        super().__init__(*known)
+        self.answers, self.waiting = threading.Event(), threading.Semaphore(0)
+
+    def check(self, token):
+        if self.away or token not in self.known:
+            self.waiting.release()
+            assert self.answers.wait(BOUND)
+        super().check(token)
+
+
+def test_who_was_let_in_does_not_wait_for_questions_about_unknown_tokens_and_these_have_a_bound():
+    servers = SlowServers(TOKEN)
+    servers.tokens.check(TOKEN)
+    with ThreadPoolExecutor(viewers.MAX_OPEN + 1) as threads:
+        try:
+            unknown = [threads.submit(servers.accepts, new_token()) for _ in range(viewers.MAX_OPEN)]
+            for _ in unknown:
+                assert servers.waiting.acquire(timeout=BOUND)
+            assert threads.submit(servers.accepts, TOKEN).result(BOUND)
+            servers.now += VALID_SECONDS
+            assert threads.submit(servers.accepts, TOKEN).result(BOUND), "also when it is asked about again"
+            with pytest.raises(TooManyTokens):
+                servers.tokens.check(new_token())
+        finally:
+            servers.answers.set()
+        assert [one.result(BOUND) for one in unknown] == [False] * viewers.MAX_OPEN
+        assert not servers.accepts(new_token()), "their places are free"
+
+
+def test_one_request_of_a_viewer_asks_the_servers_while_its_others_go_on_with_the_last_answer():
+    servers = SlowServers(TOKEN)
+    servers.tokens.check(TOKEN)
+    servers.away = True
+    servers.now += VALID_SECONDS
+    with ThreadPoolExecutor(2) as threads:
+        try:
+            asking = threads.submit(servers.tokens.check, TOKEN)
+            assert servers.waiting.acquire(timeout=BOUND)
+            threads.submit(servers.tokens.check, TOKEN).result(BOUND)
+        finally:
+            servers.answers.set()
+        asking.result(BOUND)  # they are away: the viewer stays
+
+
+def test_a_late_answer_does_not_replace_that_of_a_later_question():
+    servers, asked, waiting, late = Servers(), [], threading.Event(), threading.Event()
+
+    def check(token):
+        asked.append(token)
+        if len(asked) == 2:
+            waiting.set()
+            assert late.wait(BOUND)
+        elif len(asked) == 3:
+            raise Unauthenticated("removed meanwhile")
+
+    tokens = TokenCheck(check, lambda: servers.now)
+    tokens.check(TOKEN)
+    servers.now += VALID_SECONDS
+    with ThreadPoolExecutor(1) as threads:
+        early = threads.submit(tokens.check, TOKEN)
+        try:
+            assert waiting.wait(BOUND)
+            servers.now += VALID_SECONDS
+            with pytest.raises(Unauthenticated):
+                tokens.check(TOKEN)
+        finally:
+            late.set()
+        with pytest.raises(Unauthenticated):
+            early.result(BOUND)
+    with pytest.raises(Unauthenticated):
+        tokens.check(TOKEN)
+    assert len(asked) == 3
+
+
+def test_a_viewer_who_does_not_ask_for_a_while_is_not_forgotten_for_wrong_tokens():
+    servers = Servers(TOKEN)
+    servers.tokens.check(TOKEN)
+    for _ in range(MAX_KNOWN + 50):
+        servers.now += 1.0
+        assert not servers.accepts(new_token())
+    servers.tokens._checks = 0.0
+    servers.tokens.check(TOKEN)
 
 
 def test_what_is_remembered_of_tokens_has_a_bound():
