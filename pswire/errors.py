@@ -75,6 +75,10 @@ class StateLost(ParamServerError, status="FAILED_PRECONDITION", fault="sender"):
     """The shards went back to a checkpoint, or have to: what came after it was given up."""
 
 
+class GenerationLost(ParamServerError, status="FAILED_PRECONDITION", fault="receiver"):
+    """A generation whose values the servers do not have any more: repeat the block of `session.generation()`."""
+
+
 class WrongShard(ParamServerError, status="FAILED_PRECONDITION", fault="sender"):
     """A worker whose servers are not those of the job: in another order, or restarted without their state."""
 

@@ -44,6 +44,9 @@ def _save(servers: ShardStubs, timeout: float) -> int:
                 raise StorageError(f"the server at {address} says: {report.problem}")
             if report.written:
                 del waiting[address]
+            elif report.gone:  # that server was started again since: its part was in memory
+                number, waiting = 0, dict.fromkeys(shards, f"another checkpoint begins: {address} has lost {number}")
+                break
             else:
                 waiting[address] = f"it waits for {report.waiting_for}" if report.waiting_for else "it is writing"
         if waiting:

@@ -13,8 +13,8 @@ from pswire.errors import Unavailable
 class Barrier:
     """The calls that wait; those of workers that leave or are lost end, and nobody waits for these any more."""
 
-    def __init__(self, members: Membership) -> None:
-        self._members = members
+    def __init__(self, members: Membership, global_step: Callable[[], int]) -> None:
+        self._members, self._global_step = members, global_step
         self._calls: dict[str, tuple[int, ms.Barrier]] = {}
 
     def waiting(self) -> list[tuple[int, ms.Barrier]]:
@@ -24,7 +24,7 @@ class Barrier:
     def arrive(self, ticket: int, message: ms.Barrier, member: Member, result: StepResult) -> bool:
         """Let a worker wait, and all of them pass if it was the last; False if it has to wait."""
         if message.number <= member.barriers:  # a retry
-            result.replies.append(ms.Reply(ticket, ms.Passed()))
+            result.replies.append(ms.Reply(ticket, ms.Passed(self._global_step())))
             return True
         if (replaced := self._calls.pop(member.name, None)) is not None:
             error = Unavailable("another call of this worker has replaced this one")
@@ -42,9 +42,10 @@ class Barrier:
     def release(self, result: StepResult) -> None:
         """Let all pass if every live worker waits."""
         if self._calls and not self._missing():
+            passed = ms.Passed(self._global_step())
             for name, (ticket, message) in self._calls.items():
                 self._members[name].barriers = message.number
-                result.replies.append(ms.Reply(ticket, ms.Passed()))
+                result.replies.append(ms.Reply(ticket, passed))
             self._calls.clear()
 
     def explanations(self) -> Callable[[str], str]:

@@ -75,7 +75,8 @@ class ShardCut:
 
     `waiting` are the calls that were pending at the snapshot, `late` the changes of lower numbers since, `missing` the
     incarnations of workers that have not shown the number, and `holders` those that pull its values. For these, the
-    late changes are made in the copies once all are copied and written; then `applied` are the variables.
+    late changes are made in the copies once all are copied and written; then `applied` are the variables. Those that
+    have `released` it hold it no more, also if an earlier message arrives late.
     """
 
     number: int
@@ -85,6 +86,7 @@ class ShardCut:
     missing: dict[str, int]
     late: list[Late] = field(default_factory=list)
     holders: set[ms.Sender] = field(default_factory=set)
+    released: set[ms.Sender] = field(default_factory=set)
     writing: bool = False  # a server writes it to disk
     applied: Mapping[str, Variable] | None = None
 
@@ -217,7 +219,7 @@ class Cuts:
         cut = self.current
         if cut is None or cut.number != number:
             over = "" if self.completed == number else f"this shard has no part of cut {number}"
-            return ms.CutReport(number, complete=self.completed >= number, waiting_for=over)
+            return ms.CutReport(number, complete=self.completed >= number, waiting_for=over, gone=True)
         if cut.holders and cut.complete and not cut.readable:
             return ms.CutReport(number, waiting_for="copies of the variables", held=True)
         return ms.CutReport(number, cut.complete, cut.waiting_for, held=bool(cut.holders))

@@ -38,7 +38,7 @@ from psserver.core.variables.rounding import MAX_SAMPLED, SECONDS_BETWEEN_SAMPLE
 from psserver.core.variables.store import Store
 from psserver.core.variables.variable import Variable
 from pswire import messages as ms
-from pswire.errors import InvalidMessage, StateLost, Unavailable, UnknownVariable, WrongShard
+from pswire.errors import GenerationLost, InvalidMessage, StateLost, Unavailable, UnknownVariable, WrongShard
 from pswire.optimizers import UpdateSpec
 from pswire.specs.consistency import (
     Asynchronous,
@@ -132,7 +132,7 @@ class Shard:
             last_incarnation=last_incarnation,
             max_workers=self._max_workers,
         )
-        self._barrier = Barrier(self._members)
+        self._barrier = Barrier(self._members, lambda: self.global_step)
         strength = staleness.strength if isinstance(staleness, DelayCompensation) else 0.0
         aggregate = self._consistency.aggregate if isinstance(self._consistency, Synchronous) else Mean()
         self._store = Store(self._memory_limit, strength, aggregate)
@@ -900,14 +900,15 @@ class Shard:
             waiting_for = f"cut {busy.number} is not over"
             result.replies.append(ms.Reply(ticket, ms.CutReport(0, waiting_for=waiting_for)))
             return
-        if number > cuts.number or not number:
+        if (number > cuts.number or not number) and not message.release:
             number = number or max(cuts.number + 1, self.global_step)
             self._begin_cut(number, result)
         cut, holder = cuts.current, message.holder
         if cut is not None and cut.number == number and holder is not None:
             if message.release:
+                cut.released.add(holder)
                 cuts.release([holder.worker])
-            else:
+            elif holder not in cut.released:
                 cut.holders.add(holder)
                 for copy in cut.copies.values() if cut.late else ():
                     copy.start(result)
@@ -955,7 +956,10 @@ class Shard:
     def _check_of_cut(self, message: ms.Pull) -> None:
         cut = self.cuts.current
         if cut is None or cut.number != message.of_cut or message.sender not in cut.holders:
-            raise InvalidMessage(f"cut {message.of_cut} is not held for worker {message.sender.worker!r} here: hold it")
+            raise GenerationLost(
+                f"shard {self.shard} does not hold generation {message.of_cut} for {message.sender.worker}: it was "
+                "started again since, or the worker's lease ended there. Repeat the block of session.generation()"
+            )
         if not cut.readable:
             raise InvalidMessage(f"cut {message.of_cut} is not complete here yet: ask about it until it is")
         variables = cut.variables()

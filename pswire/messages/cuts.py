@@ -38,6 +38,7 @@ class CutReport:
         held: its values can be pulled.
         problem: why it could not be written.
         storage: the server keeps checkpoints.
+        gone: this shard has no part of it: it was started again since, or another cut was not over. Begin another one.
     """
 
     number: int
@@ -47,6 +48,7 @@ class CutReport:
     held: bool = False
     problem: str = ""
     storage: bool = False
+    gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

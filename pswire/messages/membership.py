@@ -177,7 +177,9 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """All live workers have waited at the barrier."""
+    """All live workers have waited at the barrier, and passed at this global step; a retry gets the present one."""
+
+    global_step: int = 0
 
 
 @dataclass(frozen=True, slots=True)

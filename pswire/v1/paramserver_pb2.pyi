@@ -858,7 +858,7 @@ class CutRequest(_message.Message):
     def __init__(self, number: _Optional[int] = ..., holder: _Optional[_Union[Sender, _Mapping]] = ..., release: _Optional[bool] = ...) -> None: ...
 
 class CutReply(_message.Message):
-    __slots__ = ("number", "complete", "waiting_for", "written", "held", "problem", "storage")
+    __slots__ = ("number", "complete", "waiting_for", "written", "held", "problem", "storage", "gone")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
@@ -866,6 +866,7 @@ class CutReply(_message.Message):
     HELD_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     STORAGE_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
     number: int
     complete: bool
     waiting_for: str
@@ -873,7 +874,8 @@ class CutReply(_message.Message):
     held: bool
     problem: str
     storage: bool
-    def __init__(self, number: _Optional[int] = ..., complete: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., written: _Optional[bool] = ..., held: _Optional[bool] = ..., problem: _Optional[str] = ..., storage: _Optional[bool] = ...) -> None: ...
+    gone: bool
+    def __init__(self, number: _Optional[int] = ..., complete: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., written: _Optional[bool] = ..., held: _Optional[bool] = ..., problem: _Optional[str] = ..., storage: _Optional[bool] = ..., gone: _Optional[bool] = ...) -> None: ...
 
 class RestoreRequest(_message.Message):
     __slots__ = ("timeline", "cut")
@@ -1254,8 +1256,10 @@ class BarrierRequest(_message.Message):
     def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class BarrierReply(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("global_step",)
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    global_step: int
+    def __init__(self, global_step: _Optional[int] = ...) -> None: ...
 
 class StopRequest(_message.Message):
     __slots__ = ("sender", "reason")

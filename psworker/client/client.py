@@ -12,7 +12,7 @@ from time import time_ns
 from typing import TypeVar
 
 from pswire import messages as ms
-from pswire.errors import ConfigurationError, ParamServerError, StateLost
+from pswire.errors import ConfigurationError, GenerationLost, ParamServerError, StateLost
 from pswire.limits import MAX_TEXT_LENGTH
 from pswire.optimizers import MovingAverage, UpdateSpec
 from pswire.specs.consistency import (
@@ -68,7 +68,8 @@ class Client:
     then, and one recovery of all shards.
 
     `generation` is the number of the cut that is held (`hold_cut`); 0: none. All values that are read are of this cut,
-    and nothing can be changed. With `tracing` each push is a trace.
+    and nothing can be changed; when shards do not have it any more, reads raise `GenerationLost`. With `tracing` each
+    push is a trace.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class Client:
 
     @property
     def global_step(self) -> int:
-        """Of shard 0, as of its last answer with values: of a generation, inside one."""
+        """Of shard 0, as of its last answer with values, or the last barrier: of a generation, inside one."""
         return self._calls.global_step
 
     @property
@@ -304,6 +305,7 @@ class Client:
         pull = ShardedPull(self._placement, names, known_values, calls.rejoins)
         messages = {shard: pull.message(shard, calls.sender, encoding) for shard in sorted(pull.names)}
         if self.generation:
+            messages.setdefault(0, ms.Pull(calls.sender, ()))  # for its global step
             messages = {shard: replace(message, of_cut=self.generation) for shard, message in messages.items()}
         if self.generation or not self._pushing.orders:
             sent = calls.send(messages, pull.rejoins)
@@ -563,14 +565,28 @@ class Client:
 
     # --- the job --------------------------------------------------------------------------------------------------
 
-    def hold_cut(self, timeout: float | None = None) -> int:
-        """Begins a generation, and waits until all workers have shown its number to all shards; its number.
+    def hold_cut(
+        self, names: Sequence[str], known_values: Iterable[VersionedArray] = (), timeout: float | None = None
+    ) -> list[VersionedArray]:
+        """Begins a generation when all workers have shown its number to all shards; its values of `names`, exact.
 
-        Raises `TimedOut` after `timeout` seconds, by default those of the client, with the workers it waits for.
+        When a shard loses it before they are read, another one begins. Raises `TimedOut` after `timeout` seconds, by
+        default those of the client, with the workers it waits for.
         """
         self.check_changeable()
-        self.generation = self._cuts.begin(self._timeout if timeout is None else timeout)
-        return self.generation
+        self.report_deferred_idle()
+        known = () if self.encoder.encoding else tuple(known_values)
+        seconds = self._timeout if timeout is None else timeout
+
+        def read(number: int) -> list[VersionedArray]:
+            self.generation = number
+            try:
+                return self._start_pull(names, known, exact=True).result()
+            except BaseException:
+                self.generation = 0
+                raise
+
+        return self._repeated(lambda: self._cuts.hold(seconds, read), "it begins another generation")
 
     def release_cut(self) -> None:
         """Ends the generation, if it is not gone; raises nothing."""
@@ -581,7 +597,8 @@ class Client:
     def checkpoint(self, timeout: float | None = None) -> int:
         """Begins a checkpoint, and waits until all servers have written it; its number. See `JobCuts.write`."""
         self.check_changeable()
-        return self._cuts.write(self._timeout if timeout is None else timeout)
+        seconds = self._timeout if timeout is None else timeout
+        return self._repeated(lambda: self._cuts.write(seconds), "it begins another checkpoint")
 
     def check_changeable(self) -> None:
         """Raises `ConfigurationError` while a generation is held."""
@@ -618,11 +635,13 @@ class Client:
                 self._go_back(error, consequence)
 
     def _go_back(self, error: StateLost, consequence: str) -> list[ms.Joined]:
-        generation, self.generation = self.generation, 0
         answers = self._recovery.go_back(error, self._sequence, consequence)
+        if self.generation:
+            raise GenerationLost(
+                f"the values of generation {self.generation} are gone, repeat the block of session.generation(): "
+                f"{self._recovery.reason}"
+            )
         self.on_recovery()
-        if generation:
-            raise ParamServerError(f"the values of generation {generation} are gone: {self._recovery.reason}")
         return answers
 
     def give_back(self, queue: ms.QueueSpec) -> None:

@@ -5,7 +5,7 @@ import threading
 import time
 
 from pswire.errors import NotJoined, ParamServerError, StateLost, TimedOut
-from pswire.messages import Renewed
+from pswire.messages import Cut, Renewed
 from psworker.client.retrying_calls import RetryingCalls
 
 logger = logging.getLogger(__name__)
@@ -56,6 +56,9 @@ class Heartbeat:
             shown = renewal.cut
             try:
                 answer = calls.transport.call(shard, renewal, interval).result()
+                if number := calls.unreleased.get(shard):
+                    calls.transport.call(shard, Cut(number, calls.sender, release=True), interval).result()
+                    calls.unreleased.pop(shard, None)
             except ParamServerError as error:
                 level = logging.WARNING if isinstance(error, TimedOut) else logging.INFO
                 logger.log(level, "%s: heartbeat to shard %d: %s", worker, shard, error)

@@ -64,10 +64,11 @@ class RetryingCalls:
         went_back: `rejoins` when the shards went back to a cut the last time; gradients of weights from before are not
             pushed.
         steps: by shard, the pushes that it has acknowledged as applied; after it went back, those that its cut has.
-        global_step, frontier: of shard 0, as of its last answer.
+        global_step, frontier: of shard 0, as of its last answer with values; the step also as of the last barrier.
         half_pushes: by shard, pushes that it has not applied and others have; counted for the first such shard.
         chief, chief_reports: whether this worker is chief, as last reported by shard 0, and how often it has.
         hold_reasons: by shard, the time (monotonic) of its last answer to a heartbeat, and why it holds a push.
+        unreleased: by shard, a cut that this worker holds no more, which a heartbeat is to report.
         abandoned: by shard, the sequence number up to which messages are abandoned and which it does not know of yet.
         cuts: the numbers of cuts that messages carry.
         written: by shard, the last answer to a heartbeat: `cuts.resets` from before it, and the cuts that are written.
@@ -91,6 +92,7 @@ class RetryingCalls:
         self.half_pushes: Counter[int] = Counter()
         self.frontier = ms.Frontier(0)
         self.abandoned: dict[int, int] = {}
+        self.unreleased: dict[int, int] = {}
         self.cuts = CutNumbers()
         self.chief, self.chief_reports = False, 0
         self._chief_lock = threading.Lock()
@@ -106,7 +108,7 @@ class RetryingCalls:
         """Joins every shard, shard 0 first; their answers."""
         answers = self._join_all(0)
         self._note_states(answers)
-        self.timeline = answers[0].timeline
+        self.timeline, self.global_step = answers[0].timeline, answers[0].global_step
         return answers
 
     def join_again(self, timeline: int, cut: int, settled: int) -> list[ms.Joined]:
@@ -118,6 +120,7 @@ class RetryingCalls:
         self.cuts.reset(cut)  # the answers may have later ones; before `timeline`, as `renewal` reads them
         self.went_back, self.timeline = self.rejoins, timeline
         self.abandoned.clear()
+        self.unreleased.clear()
         self.hold_reasons.clear()
         answers = self._join_all(settled)
         self._note_states(answers)
@@ -343,9 +346,10 @@ class RetryingCalls:
                     if isinstance(answer, ms.Pushed) and answer.outcome is not ms.Outcome.DROPPED:
                         self.steps[shard] += 1
                 if shard == 0:
-                    if isinstance(answer, ms.Registered | ms.Pulled | ms.Pushed | ms.Assigned):
+                    if isinstance(answer, ms.Registered | ms.Pulled | ms.Pushed | ms.Assigned | ms.Passed):
                         self.global_step = max(self.global_step, answer.global_step)
-                        self.frontier = answer.frontier or self.frontier
+                        if not isinstance(answer, ms.Passed):
+                            self.frontier = answer.frontier or self.frontier
                     else:
                         self.update_chief(shard, answer)
                 return answer

@@ -37,7 +37,7 @@ class Loaded(NamedTuple):
 
     `missing` are variables of the program that the file does not have, `surplus` tensors of the file that the program
     does not have; the variables keep their values. `metadata` is the file's: in a session `save` writes its
-    `global_step`, as of this worker's last push.
+    `global_step`, as of `Session.global_step`.
     """
 
     missing: tuple[str, ...]

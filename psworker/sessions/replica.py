@@ -68,7 +68,7 @@ class Replica:
     def __post_init__(self) -> None:
         self.values: dict[str, VersionedArray] = {}
         self.optimizers = VariableOptimizers()
-        self.global_step = self.staleness = self.dropped = self._clipped = 0
+        self.staleness = self.dropped = self._clipped = 0
         self.outcome: PushOutcome = "none"  # of the last answered push since `Session.push` has reset it
         self._open: Future[PushResult] | Future[list[VersionedArray]] | None = None
         self._left: list[QueueSpec] = []  # queues whose loop was left, with a block that is still to be given back
@@ -151,10 +151,26 @@ class Replica:
         self.optimizers.add(new, spec)
 
     def pull(self, names: Sequence[str]) -> None:
-        """Flushes; takes fresh values of these variables."""
+        """Flushes; takes fresh values of these variables, or in a generation its values."""
         self.flush()
+        if self.client.generation:
+            self._take([self.values[name] for name in names])
+            return
         self.start_pull(names)
         self.complete()
+
+    def fetch(self, names: Sequence[str]) -> list[VersionedArray]:
+        """Flushes; the servers' values of these variables, without an encoding; the variables stay as they are."""
+        self.flush()
+        if self.client.generation:
+            return [self.values[name] for name in names]
+        return self.client.pull(names, exact=True)
+
+    def hold(self, timeout: float | None) -> None:
+        """Flushes; begins a generation and takes its values, which `values` has until its end: no server is needed."""
+        self.flush()
+        self.complete()
+        self._take(self.client.hold_cut(self.names, self._known_values(self.names), timeout))
 
     def start_pull(self, names: Sequence[str]) -> None:
         """Asks for fresh values of these variables, which `complete` takes."""
@@ -198,7 +214,7 @@ class Replica:
         if not isinstance(result, PushResult):
             self._take(result)
             return
-        self.global_step, self.staleness = result.global_step, result.staleness
+        self.staleness = result.staleness
         self.outcome = result.outcome.value
         if result.outcome is Outcome.DROPPED:
             self.dropped += 1
@@ -221,7 +237,7 @@ class Replica:
     def learning_rate(self, name: str) -> float | None:
         """The present learning rate of a variable, as far as this worker knows; None if it was not trained."""
         spec = self.optimizers.current.get(name)
-        return rate(spec.learning_rate, self.global_step) if isinstance(spec, OptimizerSpec) else None
+        return rate(spec.learning_rate, self.client.global_step) if isinstance(spec, OptimizerSpec) else None
 
     def slot(self, variable: BaseVariable, name: str) -> Array:
         """A slot of a variable, after a `flush`; raises `ConfigurationError` if it does not have this slot."""

@@ -224,8 +224,12 @@ class Session:
 
     @property
     def global_step(self) -> int:
-        """Updates that the servers had made, as of their last answer."""
-        return self._replica.global_step
+        """Updates that the servers had made when they last answered this worker with values, or let it pass a barrier.
+
+        Other workers may have made more since, also after this worker's loop. After `barrier` it has all updates by
+        pushes from before the barrier, and is the same in all workers; in a generation it is the generation's.
+        """
+        return self._client.global_step
 
     @property
     def staleness(self) -> int:
@@ -293,7 +297,7 @@ class Session:
                 self._client.tracing = open_tracing("psworker", self.worker)
             joined = self._client.join()
             self._replica.check()
-            self.number, self._replica.global_step = joined.number, joined.global_step
+            self.number = joined.number
             self._collection = here
             self.register(list(here.variables.values()))
             self._open_summaries()
@@ -351,7 +355,7 @@ class Session:
     def _open_summaries(self) -> None:
         if self._summary_dir is not None:
             replica, client = self._replica, self._client
-            progress = lambda: (replica.global_step, replica.dropped)
+            progress = lambda: (client.global_step, replica.dropped)
             summaries = WorkerSummaries(self._summary_dir, client, self.number, progress, self._options)
             self._summaries = summaries
             self._summary._open(summaries, lambda: self._known().values())
@@ -469,8 +473,7 @@ class Session:
 
     def fetch(self, variables: Sequence[BaseVariable]) -> list[Array]:
         """The servers' values, without the session's encoding; the variables stay as they are. For model files."""
-        self._replica.flush()
-        return [_whole(value) for value in self._client.pull(self._names(variables), exact=True)]
+        return [_whole(value) for value in self._replica.fetch(self._names(variables))]
 
     def fetch_rows(self, table: BaseVariable, first: int, count: int) -> Array:
         """The servers' rows of a table from number `first` on, likewise."""
@@ -653,7 +656,7 @@ class Session:
             if summaries.recorder.note(loss, staleness if applied else None):
                 pairs = [(one.array, known[one.name]) for one in entries[: len(names)]]
                 summaries.write_point(optimizer, replica.learning_rate(names[0]), pairs)
-        return PushReport(replica.outcome, staleness, replica.global_step)
+        return PushReport(replica.outcome, staleness, self._client.global_step)
 
     def minimize(
         self,
@@ -770,20 +773,31 @@ class Session:
         servers keep a copy of what changes meanwhile. After the block variables have fresh values; after an error in
         it those of the generation.
 
+        This worker has the values of all variables from the beginning of the block on, so servers may be killed and
+        started again meanwhile. Slots and rows of tables are read from the servers: if a server was started again, or
+        has taken this worker for lost, they are gone, and reading them raises `GenerationLost`. Then repeat the block:
+
+            while True:
+                try:
+                    with session.generation():
+                        session.save("model.safetensors")
+                    break
+                except ps.errors.GenerationLost as error:
+                    print(error)
+
         Args:
             timeout: seconds to wait until all workers have taken notice [that of the session].
 
         Raises:
             TimedOut: a worker has not taken notice in time, or other cuts were in progress.
+            GenerationLost: in the block, by reads of slots and of tables; no other values are read instead.
             ConfigurationError: a generation is open already, or something is changed in the block.
         """
         self._known()  # raises when the session is not open
         self._client.check_changeable()
-        self._replica.flush()
-        number = self._client.hold_cut(timeout)
+        self._replica.hold(timeout)
         try:
-            self.pull()
-            yield number
+            yield self._client.generation
         finally:
             self._client.release_cut()
         self.pull()
@@ -806,7 +820,8 @@ class Session:
     def barrier(self, timeout: float | None = None) -> None:
         """Waits until every live worker of the job waits at a barrier; those that leave or are lost are not waited for.
 
-        A worker that joins is waited for. Pending gradients are pushed first. Raises `TimedOut` after `timeout` seconds
+        A worker that joins is waited for. Pending gradients are pushed first, so `global_step` then has the pushes of
+        all workers from before the barrier, and is the same in all of them. Raises `TimedOut` after `timeout` seconds
         [that of the session], with the names of the workers it waits for; they are logged earlier, too.
         """
         self._known()

@@ -1,6 +1,7 @@
 """A generation has the values of one moment of all shards, while training goes on; checkpoints on demand."""
 
 import threading
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -9,11 +10,14 @@ import psworker as ps
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from psserver.storage.checkpoint_manifest import read_manifest
-from pswire.errors import ConfigurationError, ParamServerError, TimedOut
-from psworker.config import StrategyConfig, WorkerConfig
+from pswire.errors import ConfigurationError, GenerationLost, TimedOut
+from pswire.messages import Cut, CutReport, Pull
+from psworker.config import CheckpointConfig, StrategyConfig, WorkerConfig
 from psworker.sessions.session import Session
-from psworker.transport import open_transport
+from psworker.sessions.worker_part import SessionPart
+from psworker.transport import Future, open_transport
 from psworker.transport.embedded import EmbeddedTransport
+from tests.commands import wait_until
 from tests.shards_in_process import ShardsInProcess
 
 ADD = ps.Momentum(1.0, 0.0)
@@ -128,22 +132,116 @@ def test_a_generation_waits_for_a_worker_that_sends_nothing_no_longer_than_its_t
         assert not holders(transport)
 
 
-def test_a_generation_is_gone_after_the_servers_went_back():
-    transport = ShardsInProcess(2, stored=True)
+@pytest.mark.parametrize(
+    "read",
+    [lambda session, a: session.rows(a, [1]), lambda session, a: session.slot(a, "momentum")],
+    ids=["rows", "slot"],
+)
+@pytest.mark.parametrize("cause", ["restart with a journal", "went back", "lease"])
+def test_of_a_generation_that_servers_lose_the_worker_has_all_variables_and_other_reads_say_that_it_is_lost(
+    cause, read, tmp_path
+):
+    transport = ShardsInProcess(2, stored=cause == "went back", lease=10.0)
+    momentum, what = ps.Momentum(1.0, 0.5), "the values of generation" if cause == "went back" else "does not hold gen"
+    with ps.collection(), session_over(transport) as session:
+        a, b = two_variables()
+        momentum.apply_gradients([(-np.ones(3), a), (-np.ones(3), b)])
+        if cause == "went back":
+            transport.show_cuts(session._client, begin=True)
+        with session.generation():
+            with ps.collection(), session_over(transport, "other"):
+                momentum.apply_gradients([(-np.ones(3), variable) for variable in two_variables()])
+            if cause == "restart with a journal":
+                transport.machines[0].cuts.end()  # a journal has everything but the cut in memory
+            elif cause == "went back":
+                transport.lose_state(0)
+            else:
+                transport.sleep(11.0)
+            with pytest.raises(GenerationLost, match=f"{what}.*(?s:.)*[Rr]epeat the block"):
+                read(session, a)
+            session.pull()
+            assert a.value.tolist() == b.value.tolist() == [1, 1, 1], "of the moment"
+            session.save(tmp_path / "model.safetensors")
+            with pytest.raises(ConfigurationError, match="after the block"):
+                momentum.apply_gradients([(np.ones(3), a)])
+        now = [1, 1, 1] if cause == "went back" else [2.5, 2.5, 2.5]
+        assert a.value.tolist() == b.value.tolist() == now, "fresh"
+        with session.generation():  # the block is repeated
+            read(session, a)
+        ps.load(tmp_path / "model.safetensors")
+        assert a.value.tolist() == b.value.tolist() == [1, 1, 1]
+    assert not holders(transport)
+
+
+@pytest.mark.parametrize("moment", ["begun", "complete"])
+@pytest.mark.parametrize("shard", [0, 1])
+def test_a_cut_that_a_shard_loses_before_the_block_begins_or_before_it_is_written_is_taken_again(shard, moment):
+    transport, lost = ShardsInProcess(2), []
+
+    def lose(at, message):
+        """Before a message is taken: a server that is started again with its journal has everything but the cut."""
+        mine = isinstance(message, Cut) and message.number if moment == "begun" else isinstance(message, Pull)
+        machine = transport.machines[shard]
+        if mine and at == shard and machine.cuts.current is not None and len(lost) < 2:
+            lost.append(machine.cuts.number)
+            machine.cuts.end()
+        return False
+
     with ps.collection(), session_over(transport) as session:
         a, b = two_variables()
         step(a, b)
-        transport.show_cuts(session._client, begin=True)
+        transport.refuse = lose
+        with session.generation() as number:
+            assert a.value.tolist() == b.value.tolist() == [1, 1, 1]
+        assert len(lost) == 2
+        assert number > lost[1] > lost[0]
+    assert not holders(transport)
 
-        def evaluate():
-            with session.generation():
-                transport.lose_state(0)
-                session.pull()
 
-        with pytest.raises(ParamServerError, match="the values of generation 2 are gone"):
-            evaluate()
+def test_a_generation_is_held_no_longer_than_its_block_although_answers_and_its_release_are_lost():
+    transport, seen, refused = ShardsInProcess(2, lease=0.3), [], []
+
+    def first_time(shard, message):
+        new = isinstance(message, Cut) and (shard, message) not in seen
+        seen.append((shard, message))
+        return new
+
+    def release(shard, message):
+        lost = isinstance(message, Cut) and message.release and len(refused) < 2
+        refused.extend([shard] if lost else [])
+        return lost
+
+    with ps.collection(), session_over(transport) as session:
+        a, b = two_variables()
         step(a, b)
-        assert a.value.tolist() == b.value.tolist() == [2, 2, 2]
+        transport.lose, transport.refuse = first_time, release
+        with session.generation() as number:
+            assert holders(transport)
+        assert refused == [0, 1]
+        wait_until(lambda: not holders(transport))
+        with session.generation() as later:
+            assert later > number
+
+
+def test_a_checkpoint_of_which_a_server_has_lost_its_part_before_it_was_written_is_taken_again(tmp_path):
+    folder, asked, lost = CheckpointConfig(str(tmp_path)), Counter(), []
+    transport = open_transport((), checkpoints=folder, worker=SessionPart())
+
+    def call(shard, message, timeout, real=transport.call):
+        """Twice as of a server that was started again: the third question is whether it is written."""
+        answer = real(shard, message, timeout).result()
+        if isinstance(message, Cut) and not message.release:
+            asked[message.number] += 1
+            if asked[message.number] == 3 and len(lost) < 2:
+                lost.append(message.number)
+                answer = CutReport(message.number, storage=True, gone=True)
+        return Future(lambda: answer)
+
+    transport.call = call
+    with ps.collection(), session_over(transport) as session:
+        a, _ = two_variables()
+        step(a)
+        assert session.checkpoint() > lost[1] > lost[0]
 
 
 def test_an_embedded_session_has_generations_too():

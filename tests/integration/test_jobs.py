@@ -18,7 +18,7 @@ from pswire.status.status_client import StatusClient
 from pswire.tensors.values import TensorSpec
 from psworker import ops
 from psworker.client.retrying_calls import JobChoice
-from psworker.config import WorkerConfig
+from psworker.config import StrategyConfig, WorkerConfig
 from psworker.sessions.session import Session
 from tests.shards_in_process import ShardsInProcess
 
@@ -168,6 +168,36 @@ def test_workers_pass_a_barrier_together_however_fast_they_are():
             for done in [pool.submit(work, f"w{n}") for n in range(3)]:
                 done.result(60)
     assert sorted(passed) == [(round_, 3) for round_ in range(3) for _ in range(3)]
+
+
+@pytest.mark.parametrize("strategy", [{}, {"push_every": 3, "overlap": True}, {"local_steps": 2}], ids=str)
+@pytest.mark.parametrize("shards", [1, 2])
+def test_after_a_barrier_the_global_step_has_the_pushes_of_all_workers_and_after_a_pull_those_made_by_then(
+    shards, strategy
+):
+    transport, together = ShardsInProcess(shards), threading.Barrier(3, timeout=20)
+
+    def work(name):
+        config = WorkerConfig(name=name, strategy=StrategyConfig(**strategy))
+        with ps.collection(), Session(config, transport) as session:
+            w = ps.Variable(np.zeros(2), name="w")
+            for _ in range({"w0": 1, "w1": 4, "w2": 8}[name]):
+                SGD.minimize(-ops.sum(w))
+            together.wait()
+            session.barrier()
+            step = session.global_step
+            together.wait()
+            if name == "w0":
+                SGD.minimize(-ops.sum(w))
+                session.pull()
+            together.wait()
+            session.pull()
+            return step, session.global_step
+
+    with ThreadPoolExecutor(3) as pool:
+        steps = [done.result(60) for done in [pool.submit(work, f"w{n}") for n in range(3)]]
+    at_barrier = {0: 13, 3: 1 + 2 + 3, 2: 1 + 2 + 4}[strategy.get("push_every", strategy.get("local_steps", 0))]
+    assert steps == [(at_barrier, at_barrier + 1)] * 3
 
 
 def test_a_barrier_says_whom_it_waits_for_and_others_pass_when_one_leaves():

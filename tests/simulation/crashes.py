@@ -492,16 +492,24 @@ class Job:
                 client.checkpoint(10.0)
                 self.seen["checkpoint"] += 1
             else:
-                client.hold_cut(10.0)
+                self.generations.append({one.name: one.array for one in client.hold_cut(WORKERS, (), 10.0)})
+                self.seen["generation"] += 1
                 try:
-                    self.generations.append({one.name: one.array.copy() for one in client.pull(WORKERS)})
-                    self.seen["generation"] += 1
+                    self._read_generation(client, self.generations[-1])
                 finally:
                     client.release_cut()
         except Zombie:
             raise
         except ParamServerError as error:
             self.seen[f"command: {type(error).__name__}"] += 1
+
+    def _read_generation(self, client, values):
+        """Reads a generation from the servers for a while, some of which may lose it: then nothing else is read."""
+        rows = np.arange(self.options.shards)
+        for name in WORKERS:
+            self.simulation.sleep(self.simulation.random.expovariate(2))
+            assert np.array_equal(client.choose(name, rows).array, values[name]), "not of one moment"
+        self.seen["generation read again"] += 1
 
     def _observe(self, process):
         """Reads what is left at the end, as one more worker."""
@@ -529,6 +537,8 @@ class Job:
             self._check_refusals()
             return
         assert not self.errors, self.errors
+        problems = {one for one in self.seen if one.startswith("command: ")}
+        assert problems <= {"command: GenerationLost", "command: TimedOut", "command: Unavailable"}, problems
         shards = range(options.shards)
         present = [{key for key in self.marks if self.values[key[0]][shard, key[1]]} for shard in shards]
         parts = {value for array in self.values.values() for value in np.unique(array).tolist()}

@@ -6,7 +6,7 @@ import pytest
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run
 from pswire import messages as ms
-from pswire.errors import InvalidMessage, StateLost
+from pswire.errors import GenerationLost, InvalidMessage, StateLost
 from pswire.optimizers import Adam, GradientDescent
 from pswire.specs.consistency import DropStalePushes, Synchronous
 from pswire.tensors.values import IndexedSlices
@@ -88,7 +88,7 @@ def test_a_worker_that_is_gone_is_not_waited_for():
     push(one, A, 1, cut=number)
     assert not one.shard.cuts.current.complete
     one.answer(ms.Leave(B))
-    assert one.answer(ms.Cut(number)) == ms.CutReport(number, complete=True)
+    assert one.answer(ms.Cut(number)) == ms.CutReport(number, complete=True, gone=True)
 
 
 def test_values_and_slots_of_a_held_cut_stay_as_they_were_while_training_goes_on():
@@ -103,9 +103,12 @@ def test_values_and_slots_of_a_held_cut_stay_as_they_were_while_training_goes_on
     np.testing.assert_array_equal(got, before)
     assert (one.shard._store["W"].value != before[0]).all()
     assert one.answer(ms.Cut()).number == 0, "one cut at a time"
-    one.refuse(ms.Pull(B, ("W",), of_cut=number), InvalidMessage, "not held for worker 'b'")
+    one.refuse(ms.Pull(B, ("W",), of_cut=number), GenerationLost, "does not hold generation .* for b")
     one.answer(ms.Cut(number, A, release=True))
-    one.refuse(pull, InvalidMessage, "hold it")
+    one.refuse(pull, GenerationLost, "Repeat the block")
+    one.answer(ms.Cut(number, A))  # an earlier message that arrives late
+    one.answer(ms.Cut(99, B, release=True))  # of a generation that a server lost with its process
+    assert one.shard.cuts.number == number
     assert one.answer(ms.Cut()).number > number
 
 
