@@ -1,8 +1,14 @@
-"""Limits of one message: how many entries its lists may have, how long its texts are.
+"""Limits of one message: how large its numbers are, how many entries its lists may have, how long its texts are.
 
 A receiver checks them before it makes anything of a list or text (`pswire.codec`), so that a message of a few
 megabytes cannot make millions of objects. They are far above what a job needs: 20,000 variables, 1,000 workers.
 """
+
+#: The largest integer in a message, unless it is a random one: what a receiver adds to it still fits into 64 bits.
+MAX_NUMBER = (1 << 62) - 1
+
+#: Positions in a block of a data queue.
+MAX_BLOCK = 1 << 32
 
 #: Bytes of a request without lists of variables, such as a Join or a heartbeat.
 MAX_SMALL_REQUEST = 64 << 10

@@ -9,7 +9,7 @@ outside, in `psserver.runtime.executor` and `psserver.rpc.server`.
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NoReturn
 
@@ -18,7 +18,7 @@ from psserver.core.barrier import Barrier
 from psserver.core.cuts import Cuts, ShardCut
 from psserver.core.data_queues import DataQueues
 from psserver.core.jobs import Jobs, joined_note
-from psserver.core.members.deduplication import check_gap, is_repeated
+from psserver.core.members.deduplication import is_repeated
 from psserver.core.members.job_invariants import JobInvariants
 from psserver.core.members.member import Member
 from psserver.core.members.membership import JobEnd, Membership
@@ -53,8 +53,9 @@ from pswire.specs.consistency import (
 )
 from pswire.specs.gradient_norm import GradientNormLimit, parse_gradient_norm
 
-#: How far the number of a cut of another shard may be above that of the last one here: cuts are numbered by steps.
-MAX_CUT_GAP = 1 << 32
+#: By how much one message may raise a number that the shard counts on from, or adds up: more than a worker counts beside
+#: this shard, and far below the largest number that the protocol carries. A timeline begins with a restored checkpoint.
+MAX_GAP, MAX_TIMELINE_GAP = 1 << 32, 1000
 
 #: Workers, epochs and changes that a status lists, live workers and the newest first, so that it fits into a message.
 MAX_LISTED = 1000
@@ -477,6 +478,7 @@ class Shard:
         """As `check`; returns the member that sends, and whether the message was settled before."""
         sender, repeated = getattr(message, "sender", None), False
         member: Any = None if sender is None else self._check_sender(sender)
+        self.check_counters(message, member)
         match message:
             case ms.Push():
                 if message.group is not None:
@@ -542,14 +544,51 @@ class Shard:
                 self._check_reset(message)
             case ms.Intervene():
                 self._check_intervene(message)
-            case ms.Renew():
-                check_gap(member, message.settled)
-        shown: int = getattr(message, "cut", 0)
-        if shown > self.cuts.number + MAX_CUT_GAP:
-            raise InvalidMessage(f"cut {shown}, but the last one here is {self.cuts.number}: no shard has begun that")
         if isinstance(message, _OF_TIMELINES) and message.timeline not in (0, self.timeline):
             self._refuse_timeline(message.sender.worker, message.timeline)
         return member, repeated
+
+    def check_counters(self, message: ms.Message, member: Member | None = None) -> None:
+        """Raise `InvalidMessage` for a number that the shard counts on from, or adds up, and that is far above its own.
+
+        All other integers of a message are bounded by its codec, and compared with what the shard has, or only kept.
+        """
+        for what, number, known, gap in self._counters(message, member):
+            if number > known + gap:
+                raise InvalidMessage(
+                    f"{type(message).__name__} with {what} {number:,}, but the last one known here is {known:,}: it counts "
+                    "without such gaps"
+                )
+
+    def _counters(self, message: Any, member: Any) -> Iterator[tuple[str, int, int, int]]:  # noqa: ANN401
+        """The numbers of a message, of a live `member`, that the shard counts on from: name, number, its own, and gap."""
+        match message:
+            case ms.Push():
+                yield "sequence number", message.sequence, member.settled, MAX_GAP
+                yield "global step", message.global_step, self._pending.last_step, MAX_GAP
+            case ms.Assign() | ms.Tune() | ms.Compute():
+                yield "sequence number", message.sequence, member.settled, MAX_GAP
+            case ms.Renew():
+                yield "settled sequence number", message.settled, member.settled, MAX_GAP
+                yield "number of half-applied pushes", message.half_pushes, member.half_pushes, MAX_GAP
+            case ms.Join():
+                yield from self._counters_of_join(message)
+            case ms.Reset():
+                yield "job", message.number, self.job.number, MAX_GAP
+            case ms.Cut():
+                yield "cut", message.number, self.cuts.number, MAX_GAP
+            case ms.Restore():
+                yield "timeline", message.timeline, self.timeline, MAX_TIMELINE_GAP
+        if (cut := getattr(message, "cut", 0)) and not isinstance(message, ms.Restore):
+            yield "cut", cut, self.cuts.number, MAX_GAP
+
+    def _counters_of_join(self, message: ms.Join) -> Iterator[tuple[str, int, int, int]]:
+        known = self._members.get(message.worker)
+        settled, steps = (known.settled, known.steps) if known is not None and known.is_of(message) else (0, 0)
+        yield "incarnation", message.incarnation, self._members.last_possible_incarnation(self.timeline), MAX_GAP
+        yield "settled sequence number", message.settled, settled, MAX_GAP
+        yield "number of pushes", message.steps, steps, MAX_GAP
+        yield "job", message.job.number, self.job.number, MAX_GAP
 
     def _check_sender(self, sender: ms.Sender) -> Member:
         if self.lost:

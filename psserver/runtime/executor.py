@@ -380,6 +380,7 @@ class Executor:
 
         Workers that are in quarantine stay so: their pushes would spoil the state before they are put into it again.
         """
+        self.shard.check_counters(message)
         if message.timeline > self.shard.timeline:
             async with self._guarded:  # no step is taken meanwhile
                 if message.timeline > self.shard.timeline:

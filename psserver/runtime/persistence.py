@@ -206,7 +206,7 @@ class Persistence:
         if cut is not None and cut.complete:
             self._complete.set()
         if isinstance(message, ms.Renew):
-            self._written_by_all = max(self._written_by_all, message.written_by_all)
+            self._written_by_all = max(self._written_by_all, min(message.written_by_all, self.last))
 
     @property
     def _journal_problem(self) -> str:

@@ -25,11 +25,13 @@ from pswire.codec.fields import (
     NOTE,
     OPTIMIZER_OR_NONE,
     POSITIVE,
+    RANDOM,
+    RANDOMS,
     Field,
     Row,
     below,
+    integer,
     many,
-    number,
     one,
 )
 from pswire.codec.messages import OUTCOME, RESULT, STATE
@@ -70,6 +72,7 @@ _MEMBER = _Row(
     st.MemberState,
     spb.MemberState,
     name=NAME,
+    process_nonce=RANDOM,
     state=STATE,
     pushed=_answer(ms.Pushed, pb.PushReply),
     assigned=_answer(ms.Assigned, pb.AssignReply),
@@ -113,7 +116,9 @@ _SHARD = _Row(
     spb.ShardState,
     shard=below("shards"),
     shards=POSITIVE,
-    last_step=number(-1),
+    identity=RANDOM,
+    last_step=integer(-1),
+    states=RANDOMS,
     changes=many(_Row(ms.Change, pb.Change, worker=NAME)),
 )
 

@@ -4,7 +4,7 @@ Checks need no shard: ranges, lengths, duplicate names. All raise `Malformed` wi
 """
 
 import functools
-import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -23,6 +23,7 @@ from pswire.limits import (
     MAX_LABEL_LENGTH,
     MAX_LISTED,
     MAX_NOTE_LENGTH,
+    MAX_NUMBER,
     MAX_OPERATIONS,
     MAX_SECRET_BYTES,
     MAX_SHARDS,
@@ -35,6 +36,9 @@ from pswire.specs.initializers import RowInitializer
 from pswire.tensors.transport import TensorReceiver, TensorSender
 from pswire.tensors.values import MAX_NAME_LENGTH
 from pswire.v1 import paramserver_pb2 as pb
+
+#: The largest integer that the protocol carries.
+_LARGEST = (1 << 63) - 1
 
 
 class Field(NamedTuple):
@@ -141,27 +145,36 @@ def _checked(check: Callable[[Any], object], put: Callable[[Any, Proto, str, Ten
     return Field(put, get)
 
 
-def number(low: float) -> Field:
-    """A finite number of at least `low`."""
+def number(low: float, high: float = sys.float_info.max) -> Field:
+    """A finite number from `low` to `high`."""
 
     def check(value: float) -> float:
-        if not low <= value < math.inf:
-            raise ValueError(f"must be at least {low}, got {value}")
+        if not low <= value <= high:
+            raise ValueError(_not_between(low, high, value))
         return value
 
     return _checked(check)
 
 
-def numbers(low: int, limit: int) -> Field:
-    """Integers of at least `low`, `limit` of them at most."""
+def integer(low: int, high: int = MAX_NUMBER) -> Field:
+    """An integer from `low` to `high`."""
+    return number(low, high)
+
+
+def numbers(low: int, limit: int, high: int = MAX_NUMBER) -> Field:
+    """Integers from `low` to `high`, `limit` of them at most."""
 
     def check(values: Iterable[int]) -> tuple[int, ...]:
         found = tuple(values)
-        if min(found, default=low) < low:
-            raise ValueError(f"must be at least {low}, got {min(found)}")
+        if found and not low <= min(found) <= max(found) <= high:
+            raise ValueError(_not_between(low, high, min(found) if min(found) < low else max(found)))
         return found
 
     return _list(_extend, _checked(check).get, limit)
+
+
+def _not_between(low: float, high: float, value: float) -> str:
+    return f"must be at most {high}, got {value}" if value > high else f"must be at least {low}, got {value}"
 
 
 def _any_numbers(limit: int) -> Field:
@@ -258,9 +271,11 @@ TEXT, ANSWER_TEXT = text(MAX_TEXT_LENGTH, printable=True), text(MAX_ANSWER_TEXT_
 NOTE = text(MAX_NOTE_LENGTH, printable=True)
 #: A token, a key or a proof; proofs, one for each shard.
 SECRET, PROOFS = _checked(_check_secret), _list(_extend, _checked(_check_secrets).get, MAX_SHARDS)
-#: Numbers, one for each shard unless a row says otherwise; versions, of which -1 is none.
+#: Integers, one for each shard unless a row says otherwise; versions, of which -1 is none.
 NUMBERS, KNOWN_VERSIONS = numbers(0, MAX_SHARDS), numbers(-1, MAX_ENTRIES)
-COUNT, POSITIVE = number(0), number(1)
+COUNT, POSITIVE, AMOUNT = integer(0), integer(1), number(0)
+#: A number that is drawn at random and only compared; such numbers, one for each shard.
+RANDOM, RANDOMS = integer(0, _LARGEST), numbers(0, MAX_SHARDS, _LARGEST)
 #: Results of operations, two numbers for each, and losses of portions; infinite ones and NaN are allowed.
 RESULTS, LOSSES = _any_numbers(2 * MAX_OPERATIONS), _any_numbers(MAX_ENTRIES)
 
@@ -333,7 +348,7 @@ KINDS: dict[type[Proto], Field] = {pb.Optimizer: one(_OPTIMIZER)}
 
 
 def _kind_of(field: Any) -> Field:  # noqa: ANN401 - a FieldDescriptor
-    """The kind of a field by its type: counts, distinct names, optional numbers, texts and flags; parts by `KINDS`."""
+    """The kind of a field by its type: counts, amounts, names, optional numbers, texts and flags; parts by `KINDS`."""
     if field.message_type is not None:
         return KINDS[GetMessageClass(field.message_type)]
     is_text = field.type == FieldDescriptor.TYPE_STRING
@@ -345,7 +360,9 @@ def _kind_of(field: Any) -> Field:  # noqa: ANN401 - a FieldDescriptor
         return OPTIONAL
     if is_text:
         return ANSWER_TEXT
-    return ANY if field.type == FieldDescriptor.TYPE_BOOL else COUNT
+    if field.type == FieldDescriptor.TYPE_BOOL:
+        return ANY
+    return AMOUNT if field.type == FieldDescriptor.TYPE_DOUBLE else COUNT
 
 
 #: A worker and its incarnation.

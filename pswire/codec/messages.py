@@ -20,6 +20,8 @@ from pswire.codec.fields import (
     NAME_OR_NONE,
     NOTE,
     POSITIVE,
+    RANDOM,
+    RANDOMS,
     RESULTS,
     SENDER,
     TEXT,
@@ -27,6 +29,7 @@ from pswire.codec.fields import (
     Row,
     below,
     choice,
+    integer,
     many,
     number,
     numbers,
@@ -35,7 +38,14 @@ from pswire.codec.fields import (
 )
 from pswire.codec.tensors import VALUES_AND_CHOICES
 from pswire.errors import InvalidMessage, Malformed, TooLarge
-from pswire.limits import MAX_ENTRIES, MAX_HELD_PORTIONS, MAX_OPERATIONS, MAX_RESULT_LENGTH, MAX_SMALL_REQUEST
+from pswire.limits import (
+    MAX_BLOCK,
+    MAX_ENTRIES,
+    MAX_HELD_PORTIONS,
+    MAX_OPERATIONS,
+    MAX_RESULT_LENGTH,
+    MAX_SMALL_REQUEST,
+)
 from pswire.specs.encodings import ENCODINGS
 from pswire.specs.vectors import Operation, check_operation
 from pswire.tensors import wire
@@ -199,7 +209,7 @@ KINDS |= {
     pb.UpdateGroup: one(Row(ms.UpdateGroup, pb.UpdateGroup), optional=True),
     pb.RemoteWeights: many(Row(ms.RemoteWeights, pb.RemoteWeights, name=NAME), attrgetter("name"), MAX_ENTRIES),
     pb.Place: many(Row(ms.Place, pb.Place, name=NAME), limit=MAX_ENTRIES),
-    pb.Queue: one(Row(ms.QueueSpec, pb.Queue, name=NAME, block=POSITIVE, seed=ANY)),
+    pb.Queue: one(Row(ms.QueueSpec, pb.Queue, name=NAME, block=integer(1, MAX_BLOCK), seed=ANY)),
     pb.Block: one(Row(ms.Block, pb.Block, epoch=POSITIVE, start=below("stop"), stop=POSITIVE), optional=True),
     pb.Finished: one(Row(ms.Finished, pb.Finished), optional=True),
     pb.Progress: many(Row(ms.Progress, pb.Progress, queue=NAME, position=POSITIVE), attrgetter("queue")),
@@ -240,10 +250,12 @@ _MESSAGES = (
         worker=NAME,
         shard=below("shards"),
         shards=POSITIVE,
+        process_nonce=RANDOM,
         tensor_transport=LABEL,
+        states=RANDOMS,
         program=NAME_OR_NONE,
     ),
-    Row(ms.Joined, pb.JoinReply, lease=number(1e-3)),
+    Row(ms.Joined, pb.JoinReply, lease=number(1e-3), state=RANDOM),
     Row(ms.Renew, pb.RenewRequest, tensor_transport=LABEL),
     Row(ms.Renewed, pb.RenewReply),
     Row(ms.Leave, pb.LeaveRequest),
@@ -256,7 +268,7 @@ _MESSAGES = (
     Row(ms.Emptied, pb.ResetReply),
     Row(ms.Intervene, pb.InterveneRequest, by=NAME, reason=TEXT, scale_learning_rate=number(0)),
     Row(ms.Intervened, pb.InterveneReply),
-    Row(ms.Register, pb.RegisterRequest),
+    Row(ms.Register, pb.RegisterRequest, states=RANDOMS),
     Row(ms.Registered, pb.RegisterReply),
     Row(ms.Pull, pb.PullRequest, known_versions=KNOWN_VERSIONS, encoding=_ENCODING),
     Row(ms.Pulled, pb.PullReply, values=VALUES_AND_CHOICES),

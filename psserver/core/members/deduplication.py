@@ -11,10 +11,6 @@ from psserver.core.members.member import Member
 from pswire.errors import InvalidMessage, OutOfOrder
 from pswire.messages import ANSWERS, Assign, Compute, LastPush, Push, Tune
 
-#: How far a sequence number may be above the last one that the shard knows: more than a worker sends to other shards
-#: only, and far below the largest that the protocol can carry.
-MAX_SEQUENCE_GAP = 1 << 32
-
 #: Earlier incarnations whose last push is remembered.
 MAX_EARLIER_INCARNATIONS = 1000
 
@@ -26,7 +22,6 @@ def is_repeated(member: Member, message: Push | Assign | Tune | Compute) -> bool
     push, whose part is dropped; `InvalidMessage` if the number was used for another kind of message.
     """
     sequence = message.sequence
-    check_gap(member, sequence)
     if sequence > member.settled:
         return False
     if sequence < member.settled:
@@ -39,15 +34,6 @@ def is_repeated(member: Member, message: Push | Assign | Tune | Compute) -> bool
     if member.answer is not None and not isinstance(member.answer, ANSWERS[type(message)]):
         raise InvalidMessage(f"sequence number {sequence} was used for another kind of message before")
     return True
-
-
-def check_gap(member: Member, sequence: int) -> None:
-    """Raise `InvalidMessage` for a sequence number that no worker can have reached."""
-    if sequence > member.settled + MAX_SEQUENCE_GAP:
-        raise InvalidMessage(
-            f"message {sequence} of worker {member.name!r} after its message {member.settled}: sequence numbers count "
-            "from 1 without such gaps"
-        )
 
 
 class HalfPushes:

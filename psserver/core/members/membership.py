@@ -11,14 +11,11 @@ from itertools import chain, islice
 from operator import attrgetter
 
 from psserver.core.members.chief import ChiefElection
-from psserver.core.members.deduplication import HalfPushes, check_gap
+from psserver.core.members.deduplication import HalfPushes
 from psserver.core.members.member import Member, Progress
 from psserver.core.state import MembershipState, MemberState
 from pswire.errors import InvalidMessage, NotJoined, ParamServerError, Unavailable, Zombie
 from pswire.messages import Assigned, Computed, Join, Pushed, Sender, Tuned
-
-#: Far above the incarnations that a worker can reach, and far below the largest that the protocol can carry.
-MAX_INCARNATION = 1 << 48
 
 #: Incarnations of a worker in one timeline, at most. Each timeline begins above those before it: shard 0 numbers them,
 #: and the state to which it went back may know fewer of them than those of other shards.
@@ -167,6 +164,10 @@ class Membership:
         """The highest incarnation that any worker ever had."""
         return self._highest
 
+    def last_possible_incarnation(self, timeline: int) -> int:
+        """The highest incarnation that shard 0 may have given in this timeline, apart from those of many workers."""
+        return max(self._highest, timeline * INCARNATIONS)
+
     def is_live(self, sender: Sender) -> bool:
         """Whether this incarnation of the worker is a live member."""
         member = self._members.get(sender.worker)
@@ -178,19 +179,13 @@ class Membership:
         Raises:
             Zombie: a newer incarnation has replaced this one.
             Unavailable: another process has this name, until its lease ends.
-            InvalidMessage: an incarnation that is impossible.
+            InvalidMessage: a worker without a name.
         """
         known = self._members.get(message.worker)
-        if max(message.incarnation, known.incarnation if known else 0) >= MAX_INCARNATION:
-            raise InvalidMessage(
-                f"incarnation {message.incarnation} of worker {message.worker!r}: this number is implausibly large"
-            )
         if known is not None and message.incarnation and message.incarnation < known.incarnation:
             raise Zombie(_replaced(message.worker, message.incarnation, known.incarnation))
         if known is None and 0 < message.incarnation <= self._forgotten:
             raise _forgotten(message.worker, message.incarnation)
-        if known is not None and known.is_of(message):
-            check_gap(known, max(message.settled, message.steps))
         if not message.worker:
             raise InvalidMessage("a worker needs a name to join")
         if self._max_workers is not None and message.worker not in self._live and len(self._live) >= self._max_workers:

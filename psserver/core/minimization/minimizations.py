@@ -96,6 +96,10 @@ class Minimizations:
         newest = list(islice(reversed(self._all.values()), most))
         return [one.status() for one in reversed(newest)]
 
+    def at(self, name: str) -> Minimization:
+        """The minimization of this name; one that has not begun if there is none."""
+        return self._all.get(name) or Minimization(name)
+
     # --- coordinators ---------------------------------------------------------------------------------------------
 
     def check_compute(self, message: Compute) -> None:
@@ -163,7 +167,7 @@ class Minimizations:
         if message.term:
             one = self._coordinated(message.name, message.sender, message.term)
         else:
-            one = self._all.get(message.name) or Minimization(message.name)
+            one = self.at(message.name)
         if not one.end and (message.end or (message.evaluation and message.evaluation.number > one.number)):
             one.point = message.point
             if message.end:
@@ -206,7 +210,7 @@ class Minimizations:
         """Answer a worker with a portion, or with what else it is to do; False if it must wait."""
         worker = message.sender.worker
         _end_replaced(self._takers.pop(worker, None), result)
-        one = self._all.get(message.name) or Minimization(message.name)
+        one = self.at(message.name)
         if one.portions is not None and message.withdrawn and message.evaluation == one.number:
             numbers = one.portions.withdraw(worker, message.withdrawn)
             if numbers:
@@ -346,7 +350,7 @@ class Minimizations:
         """Answer these workers with what they wait for; they ask again."""
         for worker in takers:
             if (call := self._takers.pop(worker, None)) is not None:
-                one = self._all.get(call.message.name) or Minimization(call.message.name)
+                one = self.at(call.message.name)
                 chief, why = self._members.chief.is_chief(worker), self._why_no_portion(one, worker)
                 number, cut = one.number, self._cuts.number
                 taken = PortionTaken(number, waiting_for=why, chief=chief, stopped=self.stopped, cut=cut)

@@ -47,7 +47,7 @@ NO_ROWS = IndexedSlices(np.zeros((0, 2, 2), np.float16), np.zeros(0, np.uint8), 
 REST = np.zeros(W.size, np.float32)
 COMPRESSED = {"int8": lambda: quantize_int8(W, REST), "topk": lambda: top_k(W, REST, 2)}
 PACKED = tuple([COMPRESSED[form]() if form in COMPRESSED else to_16_bits(W, form) for form in FORMS])
-ASSIGNED = ((W, 0), (W, 2**62), *[(array, None) for array in ARRAYS])
+ASSIGNED = ((W, 0), (W, 2**62 - 1), *[(array, None) for array in ARRAYS])
 GRADIENTS = (ROWS, UNCHECKED, NO_ROWS, W, *PACKED, IndexedSlices(PACKED[0], ROWS.indices, (5, 2)))
 
 
@@ -70,7 +70,7 @@ SAMPLES = {
         ms.JobReport(ms.Job(3, "a"), "done", 7, 2, 5, 0.5),
         ms.JobReport(ms.Job(), "empty", 0, 0),
     ],
-    "known_versions: tuple[int, ...]": [-1, 2**62],
+    "known_versions: tuple[int, ...]": [-1, 2**62 - 1],
     "tuple[Value, ...]": [ms.Value(f"name-{n}", 7 + n, one) for n, one in enumerate((*ARRAYS, *PACKED, None))],
     "tuple[Gradient, ...]": [ms.Gradient(f"name-{n}", 7 + n, one) for n, one in enumerate(GRADIENTS)],
     "tuple[Assignment, ...]": [ms.Assignment(f"n{n}", one, first) for n, (one, first) in enumerate(ASSIGNED)],

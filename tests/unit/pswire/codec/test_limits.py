@@ -55,6 +55,42 @@ def declared(descriptor, seen):
             yield from declared(field.message_type, seen)
 
 
+def integers_of(proto, path=()):
+    """The path of every integer of 64 bits within a message, by message type and field; not those of specs."""
+    for field in proto.DESCRIPTOR.fields:
+        here, value = (*path, field.name), getattr(proto, field.name)
+        if field.type == field.TYPE_INT64:
+            yield f"{proto.DESCRIPTOR.name}.{field.name}", here
+        elif field.message_type is not None and field.message_type.name not in SPECS:
+            present = field.is_repeated or proto.HasField(field.name)
+            for place, part in enumerate((value if field.is_repeated else [value]) if present else ()):
+                yield from integers_of(part, (*here, place) if field.is_repeated else here)
+
+
+#: Integers without an upper limit of their own: random numbers, which are only compared. Sizes have that of the memory.
+RANDOM = {"JoinRequest.process_nonce", "JoinRequest.states", "JoinReply.state", "RegisterRequest.states", "Queue.seed"}
+SIZES = {"Tensor.shape", "Shared.offset"}
+
+
+@pytest.mark.parametrize("message", FULL, ids=lambda message: type(message).__name__)
+def test_every_integer_is_below_two_to_the_62_unless_it_is_random(message):
+    whole = encode(message, InlineSender())
+    for key, path in integers_of(whole):
+        proto = type(whole).FromString(whole.SerializeToString())
+        part = proto
+        for step in path[:-1]:
+            part = part[step] if isinstance(step, int) else getattr(part, step)
+        if part.DESCRIPTOR.fields_by_name[path[-1]].is_repeated:
+            getattr(part, path[-1])[:1] = [1 << 62]
+        else:
+            setattr(part, path[-1], 1 << 62)
+        if key in RANDOM:
+            decode(proto, InlineReceiver())
+            continue
+        with pytest.raises(Malformed, match="variable" if key in SIZES else f"{key} must be"):
+            decode(proto, InlineReceiver())
+
+
 def overfill(proto, path):
     """Makes the field at `path` far too long."""
     *outer, name = path

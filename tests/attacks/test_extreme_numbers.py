@@ -1,0 +1,246 @@
+"""Extreme numbers in every integer field of every request: refused, or harmless to others and to the state on disk."""
+
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+
+import grpc
+import numpy as np
+import pytest
+
+from psserver.config import ServerConfig
+from psserver.core.shard import MAX_GAP, MAX_TIMELINE_GAP
+from psserver.rpc import guard
+from psserver.rpc.server import ServerThread
+from pswire import errors
+from pswire import messages as ms
+from pswire.codec import encode
+from pswire.limits import MAX_BLOCK, MAX_NUMBER
+from pswire.network.channel import member_metadata
+from pswire.optimizers import GradientDescent
+from pswire.specs.initializers import RowUniform
+from pswire.tensors.transport import InlineSender
+from pswire.tensors.values import IndexedSlices, Part, TensorSpec
+from pswire.v1 import paramserver_pb2 as pb
+from tests.server_client import NAME_KEY, Client, join_all
+
+W = np.zeros(2, np.float32)
+ROWS = IndexedSlices(np.ones((1, 1), np.float32), np.array([1]), (4, 1))
+SMALLEST, LARGEST = -(1 << 63), (1 << 63) - 1
+EXTREMES = (SMALLEST, 0, MAX_GAP, MAX_NUMBER, LARGEST)
+QUEUE = ms.QueueSpec("q", 8, 4, 2, 1, 5)
+
+
+class Job:
+    """The servers of a job with checkpoints and journals; they can be started again."""
+
+    def __init__(self, folder, shards):
+        configs = [ServerConfig(shard=n, shards=shards, lease=60.0, checkpoint_dir=folder) for n in range(shards)]
+        self._configs = [replace(config, journal=True) for config in configs]
+        self._stack = ExitStack()
+
+    def __enter__(self):
+        servers = [self._stack.enter_context(ServerThread(config)) for config in self._configs]
+        self.clients = [Client(server.address) for server in servers]
+        for client in self.clients:
+            self._stack.callback(client.channel.close)
+        return self
+
+    def __exit__(self, *error):
+        self._stack.close()
+
+    def restart(self):
+        self._stack.close()
+        return self.__enter__()
+
+    def send(self, shard, proto, token):
+        """Whether a request is answered, not refused; one that would wait for others is given up soon."""
+        method = getattr(self.clients[shard].stub, type(proto).__name__.removesuffix("Request"))
+        with suppress(grpc.RpcError):
+            method(proto, timeout=0.05, metadata=member_metadata(token))
+            return True
+        return False
+
+    def train(self):
+        """A new worker joins, registers, pushes, and leaves; and a status is answered."""
+        worker = join_all(self.clients, "honest")
+        for shard, client in enumerate(self.clients):
+            client.register(worker, **{f"w{shard}": W})
+        others = tuple(range(1, len(self.clients)))
+        for shard, client in enumerate(self.clients):
+            push = ms.Push(worker, 1, (ms.Gradient(f"w{shard}", 0, W + 1),), shards=() if shard else others)
+            assert client.unary(push).outcome is ms.Outcome.APPLIED
+            assert client.unary(ms.Renew(worker, settled=1)).global_step > 0
+            assert client.status().global_step > 0
+        for client in self.clients:
+            client.unary(ms.Leave(worker))
+
+    def end(self):
+        """All members leave."""
+        for name in {one.name for client in self.clients for one in client.status().workers if one.state == "live"}:
+            member = join_all(self.clients, name)
+            for client in self.clients:
+                client.unary(ms.Leave(member))
+
+    def write(self):
+        """A checkpoint of all shards."""
+        worker = join_all(self.clients, "writer")
+        number, reports = 0, []
+        while not all(report.written for report in reports) or not reports:
+            if not reports or any(report.waiting_for.startswith("this shard has no part") for report in reports):
+                number = 1 + max(client.unary(ms.Renew(worker)).cut for client in self.clients)
+            reports = [client.unary(ms.Cut(number)) for client in self.clients]
+            for client in self.clients:
+                client.unary(ms.Renew(worker, cut=number))
+        for client in self.clients:
+            client.unary(ms.Leave(worker))
+
+
+def requests(me, shard, shards, job, sequence):
+    """A request of each kind, as this member would send it, with all its parts."""
+    change = ms.ChangeId(me, sequence, (1,))
+    cut = ms.Cut(1, me)
+    declared = ms.Declaration(TensorSpec("t", (4, 1), "float32"), None, GradientDescent(1.0), RowUniform(-1, 1))
+    group = ms.UpdateGroup(1, (change,), pushes=1)
+    slices, whole = ms.Gradient("t", 0, ROWS), ms.Gradient(f"w{shard}", 0, W)
+    progress = ms.Progress("q", 0, 1)
+    point = ms.AcceptedPoint(1, 1, 0.5, 0.5)
+    evaluation = ms.Evaluation(1, 10, 4)
+    return [
+        ms.Join(me.worker, me.incarnation, shard, shards, job=job, timeline=1, steps=1, settled=1, cut=1),
+        ms.Join("new", 0, shard, shards, steps=1, settled=1, cut=1, process_nonce=7, name_key=NAME_KEY),
+        ms.Renew(me, settled=1, half_pushes=1, cut=1, written_by_all=1, timeline=1),
+        ms.Register(me, (replace(declared, part=Part(0, 4)),), (ms.Place("t", shard),), states=(0,) * shards),
+        ms.Register(me, (declared,), (ms.Place("t", shard),), states=(0,) * shards, cut=1),
+        ms.Pull(me, (f"w{shard}",), (ms.Choice("t", np.array([1])),), (-1,), of_cut=1),
+        ms.Push(me, sequence, (whole,), global_step=1, cut=1, progress=() if shard else (progress,)),
+        ms.Push(me, sequence, (slices,), after=(change,) * shard, group=group if shard else None),
+        ms.Push(me, sequence, (whole,), shards=(1,) * (shards > 1 and not shard), remote=(ms.RemoteWeights("x", 1),)),
+        ms.Assign(me, sequence, (ms.Assignment(f"w{shard}", W[:1], 1),), cut=1, after=(change,) * shard),
+        ms.Assign(me, sequence, (ms.Assignment("t", ROWS.values, 1),), portions=ms.CountedPortions("m", 1, (0,))),
+        ms.Tune(me, sequence, (f"w{shard}",), GradientDescent(0.5), ("learning_rate",), cut=1),
+        ms.Compute(me, sequence, (f"w{shard}",), (), "m", 1, "note", 1),
+        ms.Take(me, QUEUE, ms.Finished(0), 1, timeline=1),
+        ms.Evaluate(me, "m", evaluation, point=point, wait=False, cut=1, term=1, timeline=1),
+        ms.TakePortion(me, "m", 1, (0,), (1,), timeline=1),
+        ms.ClaimPortion(me, "m", 1, 0, 0.5, timeline=1),
+        cut,
+        ms.Restore(1, 1),
+        ms.Status(1),
+        ms.Barrier(me, 1),
+        ms.Stop(me, "over"),
+        ms.Leave(me),
+        ms.Reset(1, force=True),
+        ms.Intervene("me", "why"),
+    ]
+
+
+def integers(proto):
+    """The paths of all integer fields of a request and its parts, also of parts that it does not have."""
+    for field in proto.DESCRIPTOR.fields:
+        if field.type in (field.TYPE_INT64, field.TYPE_INT32):
+            yield (field.name,)
+        elif field.message_type is not None and field.message_type.name not in ("Optimizer", "RowInitializer"):
+            part = getattr(proto, field.name)
+            if not field.is_repeated:
+                yield from ((field.name, *path) for path in integers(part))
+            elif part:
+                yield from ((field.name, 0, *path) for path in integers(part[0]))
+
+
+def put(proto, path, value):
+    """Sets the integer at this path."""
+    *outer, name = path
+    for step in outer:
+        proto = proto[step] if isinstance(step, int) else getattr(proto, step)
+    field = proto.DESCRIPTOR.fields_by_name[name]
+    if field.type == field.TYPE_INT32:
+        value = min(max(value, -(1 << 31)), (1 << 31) - 1)
+    if field.is_repeated:
+        del getattr(proto, name)[:]
+        getattr(proto, name).append(value)
+    else:
+        setattr(proto, name, value)
+
+
+@pytest.fixture
+def unhurried(monkeypatch):
+    """Refusals of a connection are answered at once."""
+    monkeypatch.setattr(guard, "PAUSE", 0.0)
+
+
+def _bounded(message):
+    """The integer fields of a message, none of them above what the protocol carries."""
+    return {
+        name: min(value, LARGEST)
+        for name in type(message).__dataclass_fields__
+        if type(value := getattr(message, name)) is int
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shards", "extremes"), [(1, EXTREMES), (2, (MAX_GAP, LARGEST))])
+def test_whatever_number_a_field_has_others_push_and_a_checkpoint_and_a_restart_work(
+    tmp_path, unhurried, shards, extremes
+):
+    answered, shard = set(), shards - 1
+    with Job(tmp_path, shards) as job:
+        job.train()
+        for kind in range(len(requests(ms.Sender("w", 1), 0, shards, ms.Job(), 1))):
+            me, present = join_all(job.clients, "attacker"), job.clients[0].status().jobs[-1].job
+            token, sequence = job.clients[0].token(me), 0
+            paths = list(integers(encode(requests(me, shard, shards, present, 1)[kind], InlineSender())))
+            for chosen in (*[[path] for path in paths], paths, paths):
+                for value in extremes:
+                    sequence += 1
+                    message = requests(me, shard, shards, present, sequence)[kind]
+                    proto = encode(message, InlineSender())
+                    for path in chosen:
+                        put(proto, path, value)
+                    for one in range(shards) if isinstance(message, ms.Reset) else [shard]:
+                        if job.send(one, proto, token):
+                            answered.add(type(message))
+            job.end()
+            job.train()
+            job.write()
+        job.restart()
+        job.train()
+    assert {ms.Renew, ms.Register, ms.Cut, ms.Status} <= answered
+
+
+def test_numbers_that_a_shard_would_count_on_from_cannot_be_raised_to_the_end_in_one_step_or_in_many(tmp_path, unhurried):
+    with Job(tmp_path, 1) as job:
+        job.train()
+        (client,) = job.clients
+        for _ in "twice":
+            me = join_all(job.clients, "attacker")
+            for number in (MAX_GAP + 1, MAX_NUMBER, LARGEST):
+                for message in (
+                    ms.Renew(me, half_pushes=number),
+                    ms.Cut(number + client.status().storage.last),
+                    ms.Restore(number, 1),
+                    ms.Reset(number + 1, force=True),
+                    ms.Push(me, 1, (ms.Gradient("w0", 0, W),), global_step=number + 100),
+                    ms.Join("new", steps=number),
+                ):
+                    proto = encode(replace(message, **_bounded(message)), InlineSender())
+                    with pytest.raises((errors.InvalidMessage, errors.Malformed), match="without such gaps|at most"):
+                        client.send(type(message).__name__, proto, client.token(me))
+            client.unary(ms.Renew(me, half_pushes=MAX_GAP))
+            job.end()
+        with pytest.raises(errors.InvalidMessage, match="timeline 1,002, but the last one known here is 1"):
+            client.send("Restore", pb.RestoreRequest(timeline=MAX_TIMELINE_GAP + 2, cut=1), client.token(me))
+        assert client.status().half_pushes == 2 * MAX_GAP
+        job.write()
+        job.restart()
+        job.train()
+
+
+def test_the_positions_of_a_queue_that_are_done_fit_into_a_status_however_large_its_blocks_are(tmp_path, unhurried):
+    with Job(tmp_path, 1) as job:
+        me, (client,) = join_all(job.clients, "attacker"), job.clients
+        with pytest.raises(errors.Malformed, match="Queue.block must be at most 4294967296, got 4611686018427387903"):
+            client.unary(ms.Take(me, ms.QueueSpec("huge", MAX_NUMBER, MAX_NUMBER, 0)))
+        queue = ms.QueueSpec("large", MAX_BLOCK, MAX_BLOCK, 0)
+        for number in range(3):
+            client.unary(ms.Take(me, queue, ms.Finished(number - 1) if number else None))
+        assert client.status().queues[0].done == 2 * MAX_BLOCK
