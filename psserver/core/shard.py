@@ -53,8 +53,8 @@ from pswire.specs.consistency import (
 )
 from pswire.specs.gradient_norm import GradientNormLimit, parse_gradient_norm
 
-#: By how much one message may raise a number that the shard counts on from, or adds up: more than a worker counts beside
-#: this shard, and far below the largest number that the protocol carries. A timeline begins with a restored checkpoint.
+#: By how much one message may raise a number that the shard counts on from, or adds up: more than a worker counts while
+#: the shard does not hear of it, and far below the largest that the protocol carries. Timelines are counted by restores.
 MAX_GAP, MAX_TIMELINE_GAP = 1 << 32, 1000
 
 #: Workers, epochs and changes that a status lists, live workers and the newest first, so that it fits into a message.
@@ -556,12 +556,12 @@ class Shard:
         for what, number, known, gap in self._counters(message, member):
             if number > known + gap:
                 raise InvalidMessage(
-                    f"{type(message).__name__} with {what} {number:,}, but the last one known here is {known:,}: it counts "
-                    "without such gaps"
+                    f"{type(message).__name__} with {what} {number:,}, but the last one known here is {known:,}: it "
+                    "counts without such gaps"
                 )
 
     def _counters(self, message: Any, member: Any) -> Iterator[tuple[str, int, int, int]]:  # noqa: ANN401
-        """The numbers of a message, of a live `member`, that the shard counts on from: name, number, its own, and gap."""
+        """What `check_counters` checks of a message of this member: a name, the number, the shard's own, and the gap."""
         match message:
             case ms.Push():
                 yield "sequence number", message.sequence, member.settled, MAX_GAP

@@ -207,7 +207,7 @@ def test_whatever_number_a_field_has_others_push_and_a_checkpoint_and_a_restart_
     assert {ms.Renew, ms.Register, ms.Cut, ms.Status} <= answered
 
 
-def test_numbers_that_a_shard_would_count_on_from_cannot_be_raised_to_the_end_in_one_step_or_in_many(tmp_path, unhurried):
+def test_numbers_that_a_shard_counts_on_from_cannot_be_raised_to_the_end_in_one_step_or_in_many(tmp_path, unhurried):
     with Job(tmp_path, 1) as job:
         job.train()
         (client,) = job.clients
@@ -216,14 +216,14 @@ def test_numbers_that_a_shard_would_count_on_from_cannot_be_raised_to_the_end_in
             for number in (MAX_GAP + 1, MAX_NUMBER, LARGEST):
                 for message in (
                     ms.Renew(me, half_pushes=number),
-                    ms.Cut(number + client.status().storage.last),
+                    ms.Cut(number + 1000),
                     ms.Restore(number, 1),
-                    ms.Reset(number + 1, force=True),
+                    ms.Reset(number + 100, force=True),
                     ms.Push(me, 1, (ms.Gradient("w0", 0, W),), global_step=number + 100),
                     ms.Join("new", steps=number),
                 ):
                     proto = encode(replace(message, **_bounded(message)), InlineSender())
-                    with pytest.raises((errors.InvalidMessage, errors.Malformed), match="without such gaps|at most"):
+                    with pytest.raises((errors.InvalidMessage, errors.Malformed), match=r"without such gaps|at most"):
                         client.send(type(message).__name__, proto, client.token(me))
             client.unary(ms.Renew(me, half_pushes=MAX_GAP))
             job.end()
@@ -238,7 +238,7 @@ def test_numbers_that_a_shard_would_count_on_from_cannot_be_raised_to_the_end_in
 def test_the_positions_of_a_queue_that_are_done_fit_into_a_status_however_large_its_blocks_are(tmp_path, unhurried):
     with Job(tmp_path, 1) as job:
         me, (client,) = join_all(job.clients, "attacker"), job.clients
-        with pytest.raises(errors.Malformed, match="Queue.block must be at most 4294967296, got 4611686018427387903"):
+        with pytest.raises(errors.Malformed, match=r"Queue\.block must be at most 4294967296, got 46116860"):
             client.unary(ms.Take(me, ms.QueueSpec("huge", MAX_NUMBER, MAX_NUMBER, 0)))
         queue = ms.QueueSpec("large", MAX_BLOCK, MAX_BLOCK, 0)
         for number in range(3):

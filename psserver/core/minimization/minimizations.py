@@ -164,10 +164,8 @@ class Minimizations:
     def evaluate(self, ticket: int, message: Evaluate, now: float, result: StepResult) -> bool:
         """Begin an evaluation, or end the minimization, and let the call wait; whether an evaluation has begun."""
         worker, begun = message.sender.worker, False
-        if message.term:
-            one = self._coordinated(message.name, message.sender, message.term)
-        else:
-            one = self.at(message.name)
+        term = message.term
+        one = self._coordinated(message.name, message.sender, term) if term else self.at(message.name)
         if not one.end and (message.end or (message.evaluation and message.evaluation.number > one.number)):
             one.point = message.point
             if message.end:

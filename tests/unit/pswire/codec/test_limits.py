@@ -67,7 +67,7 @@ def integers_of(proto, path=()):
                 yield from integers_of(part, (*here, place) if field.is_repeated else here)
 
 
-#: Integers without an upper limit of their own: random numbers, which are only compared. Sizes have that of the memory.
+#: Random numbers, which are only compared; and sizes, whose product is limited by the address space.
 RANDOM = {"JoinRequest.process_nonce", "JoinRequest.states", "JoinReply.state", "RegisterRequest.states", "Queue.seed"}
 SIZES = {"Tensor.shape", "Shared.offset"}
 
@@ -76,10 +76,14 @@ SIZES = {"Tensor.shape", "Shared.offset"}
 def test_every_integer_is_below_two_to_the_62_unless_it_is_random(message):
     whole = encode(message, InlineSender())
     for key, path in integers_of(whole):
+        if key in SIZES:
+            continue
         proto = type(whole).FromString(whole.SerializeToString())
         part = proto
         for step in path[:-1]:
             part = part[step] if isinstance(step, int) else getattr(part, step)
+        if not getattr(part, path[-1]):
+            continue  # of a part that has no such number
         if part.DESCRIPTOR.fields_by_name[path[-1]].is_repeated:
             getattr(part, path[-1])[:1] = [1 << 62]
         else:
@@ -87,7 +91,7 @@ def test_every_integer_is_below_two_to_the_62_unless_it_is_random(message):
         if key in RANDOM:
             decode(proto, InlineReceiver())
             continue
-        with pytest.raises(Malformed, match="variable" if key in SIZES else f"{key} must be"):
+        with pytest.raises(Malformed, match=f"{key} must be"):
             decode(proto, InlineReceiver())
 
 
