@@ -54,7 +54,7 @@ from pswire.specs.consistency import (
 from pswire.specs.gradient_norm import GradientNormLimit, parse_gradient_norm
 
 #: By how much one message may raise a number that the shard counts on from, or adds up: more than a worker counts while
-#: the shard does not hear of it, and far below the largest that the protocol carries. Timelines are counted by restores.
+#: the shard does not hear of it, and far below the largest that the protocol carries. Restores count timelines.
 MAX_GAP, MAX_TIMELINE_GAP = 1 << 32, 1000
 
 #: Workers, epochs and changes that a status lists, live workers and the newest first, so that it fits into a message.
@@ -561,7 +561,7 @@ class Shard:
                 )
 
     def _counters(self, message: Any, member: Any) -> Iterator[tuple[str, int, int, int]]:  # noqa: ANN401
-        """What `check_counters` checks of a message of this member: a name, the number, the shard's own, and the gap."""
+        """What `check_counters` checks of a message of a member: a name, the number, the shard's own, and the gap."""
         match message:
             case ms.Push():
                 yield "sequence number", message.sequence, member.settled, MAX_GAP

@@ -211,7 +211,7 @@ def test_numbers_that_a_shard_counts_on_from_cannot_be_raised_to_the_end_in_one_
     with Job(tmp_path, 1) as job:
         job.train()
         (client,) = job.clients
-        for _ in "twice":
+        for _ in range(2):
             me = join_all(job.clients, "attacker")
             for number in (MAX_GAP + 1, MAX_NUMBER, LARGEST):
                 for message in (
@@ -226,10 +226,10 @@ def test_numbers_that_a_shard_counts_on_from_cannot_be_raised_to_the_end_in_one_
                     with pytest.raises((errors.InvalidMessage, errors.Malformed), match=r"without such gaps|at most"):
                         client.send(type(message).__name__, proto, client.token(me))
             client.unary(ms.Renew(me, half_pushes=MAX_GAP))
-            job.end()
         with pytest.raises(errors.InvalidMessage, match="timeline 1,002, but the last one known here is 1"):
             client.send("Restore", pb.RestoreRequest(timeline=MAX_TIMELINE_GAP + 2, cut=1), client.token(me))
         assert client.status().half_pushes == 2 * MAX_GAP
+        job.end()
         job.write()
         job.restart()
         job.train()
