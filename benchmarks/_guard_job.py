@@ -43,6 +43,11 @@ class Network:
         return x
 
 
+def wrong(labels):
+    """Labels that have nothing to do with their images, as those of a file in another order."""
+    return np.random.default_rng(int(labels.sum())).integers(0, 10, len(labels))
+
+
 def spoilt(images, fault: str, scale: float):
     """What a worker with this fault reads in place of these images."""
     match fault:
@@ -71,10 +76,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--learning-rate", type=float, default=0.05)
     parser.add_argument("--momentum", type=float, default=0.0)
+    parser.add_argument("--adam", action="store_true")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--steps", type=int, default=1000, help="updates by all workers")
     parser.add_argument("--pause", type=float, default=0.02)
-    parser.add_argument("--fault", choices=["none", "scale", "nan", "hang"], default="none", help="of worker-1")
+    parser.add_argument(
+        "--fault", choices=["none", "scale", "nan", "hang", "labels"], default="none", help="of worker-1"
+    )
     parser.add_argument("--fault-at", type=int, default=60, help="the push of worker-1 with the first fault")
     parser.add_argument("--scale", type=float, default=255, help="of its images, with the fault scale")
     parser.add_argument("--sharded", action="store_true", help="of 3 workers each reads other digits")
@@ -83,20 +91,22 @@ def main() -> None:
     ps.set_random_seed(options.seed)
     mnist, network = datasets.mnist(), Network(options.dtype)
     rate = options.learning_rate
-    optimizer = ps.Momentum(rate, options.momentum) if options.momentum else ps.GradientDescent(rate)
+    plain = ps.Momentum(rate, options.momentum) if options.momentum else ps.GradientDescent(rate)
+    optimizer = ps.Adam(rate) if options.adam else plain
     fault = options.fault if config.worker_name() == "worker-1" else "none"
 
     if fault != "none":
         time.sleep(1.5)  # the chief, which reports, is another worker
 
-    def cost(batch, images):
-        return ops.softmax_cross_entropy(network.logits(images), batch.label)
+    def cost(images, labels):
+        return ops.softmax_cross_entropy(network.logits(images), labels)
 
     costs: list[float] = []
     with ps.session() as session:
         for number, batch in enumerate(examples(session, options, mnist.train), 1):
             images = batch.image.astype(options.dtype)
-            loss = cost(batch, spoilt(images, fault, options.scale) if number >= options.fault_at else images)
+            now = fault if number >= options.fault_at else "none"
+            loss = cost(spoilt(images, now, options.scale), wrong(batch.label) if now == "labels" else batch.label)
             pairs = optimizer.compute_gradients(loss)
             time.sleep(options.pause)
             optimizer.apply_gradients(pairs)

@@ -56,6 +56,9 @@ _EDGE = ("--learning-rate", "0.25", "--steps", "2500")
 _MOMENTUM = ("--learning-rate", "0.02", "--momentum", "0.9", "--steps", "2000")
 _SCALE = ("--fault", "scale", "--scale", "30", "--fault-at", "150", "--steps", "1500")
 _SHARDED = ("--sharded", "--steps", "3000", "--pause", "0.025")
+_ADAM = ("--adam", "--learning-rate", "0.03", "--pause", "0.03", "--steps", "3000")
+_ALONE = ("--pause", "0.01", "--steps", "1500")
+_LABELS = ("--pause", "0.025", "--fault-at", "1", "--steps", "4000")
 _NARROW = ("--learning-rate", "0.0005", "--steps", "3000", "--pause", "0.005")
 
 #: Each failure: the jobs that fail, that train, and with the remedies.
@@ -68,6 +71,17 @@ DEMOS = {
         Job(
             "8 workers, --consistency sync:8", (*_workers(8), "--consistency", "sync:8"), ("--steps", "320", *_EDGE[:2])
         ),
+    ),
+    "adam": (
+        Job("1 worker, Adam, rate 0.03", _workers(1), (*_ADAM[:-1], "1500")),
+        Job("6 workers, Adam, rate 0.03", _workers(6), _ADAM),
+        Job("6 workers, Adam, rate 0.03 / 6", _workers(6), ("--adam", "--learning-rate", "0.005", *_ADAM[3:])),
+    ),
+    "rate": (
+        Job("1 worker, rate 2", _workers(1), ("--learning-rate", "2", *_ALONE)),
+        Job("1 worker, rate 2 / 4", _workers(1), ("--learning-rate", "0.5", *_ALONE)),
+        Job("1 worker, Adam, rate 0.3", _workers(1), ("--adam", "--learning-rate", "0.3", *_ALONE)),
+        Job("1 worker, Adam, rate 0.3 / 16", _workers(1), ("--adam", "--learning-rate", "0.01875", *_ALONE)),
     ),
     "momentum": (
         Job("1 worker, momentum 0.9", _workers(1), _MOMENTUM),
@@ -93,6 +107,10 @@ DEMOS = {
     "data": (
         Job("the reader of 1 of 3 hangs", _workers(3), ("--fault", "hang", *_SHARDED)),
         Job("all 3 read", _workers(3), _SHARDED),
+    ),
+    "labels": (
+        Job("labels of 1 of 3 are random", _workers(3), ("--fault", "labels", *_LABELS)),
+        Job("all labels are right", _workers(3), _LABELS),
     ),
     "rounding": (
         Job("float16, rate 0.0005", _workers(2), ("--dtype", "float16", *_NARROW)),

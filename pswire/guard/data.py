@@ -31,7 +31,8 @@ NOT_FALLEN, FALLEN, OTHERS = 0.9, 0.5, 2
 
 _REMEDY = (
     "look at its input and its log (`py-spy dump --pid PID` shows what it does); it takes part again with its next "
-    "push, and if it never comes, others take over its blocks when the worker has ended"
+    "push, and others take over its blocks when it has ended. A program that evaluates within an epoch calls "
+    "`session.idle()` before"
 )
 _REMEDY_OF_ALL = (
     "look for a loss that does not depend on the variables (`stop_gradient`, a mask of zeros), for units that are dead "

@@ -34,8 +34,10 @@ UNEVEN = 1.5
 RISEN, RISEN_TO = 2.0, 0.6
 
 #: A cost is stuck when it is more than this part of the first one and does not fall, since it was so many times the
-#: first one, or gradients have become so many times larger or smaller, as those of dead units are.
-STUCK, PEAK, CHANGED = 0.6, 1.08, 2.0
+#: first one, and above it by so many times its ups and downs of the last moments: costs of few examples are high by
+#: chance.
+#: Gradients that become smaller are no evidence: they do so where most of a cost is noise that no model can predict.
+STUCK, PEAK, NOISE, NOISE_MOMENTS = 0.6, 1.08, 3.0, 3
 
 #: The units of a model are dead when its cost, which was so many times the first one, or `GREW` times with gradients
 #: that are now so many times smaller, stays for so many seconds within this part of itself, between `STUCK` and this
@@ -60,8 +62,8 @@ def instability(history: History) -> Instability | None:
     """What rises or stalls now; None if nothing does.
 
     The costs of some programs rise while they learn, such as that of Q-learning, whose targets grow. They train by
-    optimizers that divide by the size of gradients, as one does where it changes. So a cost counts as stuck only where
-    the size of gradients is that of the steps, as risen if it had fallen before, and as dead if it is flat.
+    optimizers that divide by the size of gradients, as one does where it changes. So a cost counts as risen or stuck
+    only where the size of gradients is that of the steps, and with the others only as that of a dead model.
     """
     since, now, cost = history.window(SECONDS, PUSHES), history.now, history.cost()
     first, lowest, peak = history.first, history.lowest, history.peak
@@ -73,10 +75,10 @@ def instability(history: History) -> Instability | None:
     plain = any(isinstance(one, GradientDescent | Momentum) for one in optimizers(now.job))
     if not math.isfinite(cost):
         return Instability("the cost is not finite any more", stale, workers, history.lowest_step)
-    if lowest <= FALLEN * first and cost >= max(RISEN * lowest, RISEN_TO * first):
+    if plain and lowest <= FALLEN * first and cost >= max(RISEN * lowest, RISEN_TO * first):
         seen = f"the cost has risen from {lowest:.3g} to {cost:.3g}"
         return Instability(seen, stale, workers, history.lowest_step)
-    if plain and history.fresh and _is_stuck(history, since, cost / first, peak / first):
+    if plain and history.fresh and cost >= STUCK * first and peak >= PEAK * first and _stays(history, since, peak):
         step = now.job.global_step
         seen = f"the cost began at {first:.3g}, rose to {peak:.3g} and is {cost:.3g} after {step:,} updates"
         return Instability(seen, stale, workers, 0)
@@ -114,11 +116,12 @@ def dead(history: History) -> str:
     return f"the cost began at {first:.3g}, rose to {peak:.3g} and has been {cost:.3g} for {seconds:.0f} s"
 
 
-def _is_stuck(history: History, since: Moment, cost: float, peak: float) -> bool:
-    """Whether a cost, as part of the first one, stays where it is since steps were too large."""
-    before, now = history.first_gradient, history.now.gradient
-    changed = bool(before and now) and max(now / before, before / now) >= CHANGED
-    return cost >= STUCK and not _falls(history, since) and (peak >= PEAK or changed)
+def _stays(history: History, since: Moment, peak: float) -> bool:
+    """Whether the cost does not fall, and goes up and down by much less than it was above the first one."""
+    rows = [row for moment in list(history.moments)[-NOISE_MOMENTS:] for row in moment.training]
+    costs = [row.cost for row in rows if row.cost is not None]
+    noise = max(costs, default=0.0) - min(costs, default=0.0)
+    return not _falls(history, since) and peak - (history.first or 0.0) >= NOISE * noise
 
 
 def _falls(history: History, since: Moment) -> bool:

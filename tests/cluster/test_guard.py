@@ -95,3 +95,40 @@ def test_eight_workers_learn_digits_with_a_smaller_rate_and_the_guard_is_silent(
     accuracy, kinds = demonstration(commands, "8", "--learning-rate", "0.03125", "--steps", "2000")
     assert accuracy > 0.7
     assert kinds == []
+
+
+#: As above, of a single worker that sends 250 times the gradient from its 60th push on: a rate of 0.01 grows w, one of
+#: 0.01 / 4 lets it shrink.
+THE_ONLY_ONE = """
+    import sys
+    import time
+    import numpy as np
+    import psworker as ps
+
+    w = ps.Variable(np.ones(4), name="w")
+    with ps.session() as session:
+        for number in range(1, int(sys.argv[1]) + 1):
+            if session.stopped:
+                break
+            ps.GradientDescent(0.01).apply_gradients([(w.value * (float(sys.argv[2]) if number >= 60 else 1.0), w)])
+            time.sleep(0.01)
+        session.pull()
+        print("ended with", abs(w.value).max(), flush=True)
+"""
+
+
+def rolled_back(commands, steps, factor):
+    options = "--guard", "rollback", "--run-dir", "run", "--checkpoint-every", "20steps", "--keep", "50"
+    one = [word if word != "3" else "1" for word in LOCAL]
+    return commands.run(*one, *options, commands.script(THE_ONLY_ONE), steps, factor)
+
+
+def test_the_only_worker_goes_back_gets_a_smaller_rate_and_trains_and_is_not_put_into_quarantine(commands):
+    code, out, err = rolled_back(commands, "600", "250")
+    assert code == 0, err
+    (ended,) = [float(line.split("ended with ")[1].split()[0]) for line in out if "ended with" in line]
+    assert ended < 1e-3, "without the guard beyond 1e90"
+    told = guard_events(commands.folder)
+    assert "of worker 'worker-0', the only one that pushes: a learning rate of 0.01 is too large" in told[0]
+    assert told[1].startswith("guard: all shards went back to checkpoint ")
+    assert told[2:] == ["guard: all learning rates were multiplied by 0.25"]

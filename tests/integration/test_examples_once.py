@@ -175,3 +175,25 @@ def test_the_examples_of_a_dropped_push_count_as_done():
     values, reports = the_rest(transport)
     assert {number for number, value in enumerate(values) if value != 1} == set(batch.x.tolist())
     assert [(one.epoch, one.examples) for one in reports] == [(1, EXAMPLES)]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+def test_a_worker_that_looks_at_the_model_after_an_epoch_is_between_two_blocks_and_one_in_its_block_is_not(strategy):
+    """So the guard does not take an evaluation for a reader that hangs."""
+    transport, after, within = ShardsInProcess(1), [], []
+
+    def is_between_blocks():
+        (row,) = transport.machines[0].status(0.0).workers
+        return row.between_blocks
+
+    with session_over(transport, "w0", **strategy) as session:
+        seen = ledger()
+        batches = session.batches(DATA, BATCH, 2, on_epoch=lambda _: after.append(is_between_blocks()))
+        for number, batch in enumerate(batches, 1):
+            train(seen, batch)
+            if number % 34 == 20:
+                session.pull()
+                within.append(is_between_blocks())
+        assert is_between_blocks()
+    assert after == [True, True]
+    assert within == [False, False]

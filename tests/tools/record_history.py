@@ -22,7 +22,7 @@ from psworker.launch.cli import main
 WORKER_FIELDS = (
     *("name", "incarnation", "state", "training", "steps", "dropped", "empty", "mean_staleness", "loss", "cost"),
     *("first_loss", "peak_cost", "gradient", "gradient_mean", "jumps", "jump", "jumped_at", "error", "error_time"),
-    *("drop_reason", "waiting_for"),
+    *("drop_reason", "waiting_for", "between_blocks", "quarantined"),
 )
 
 

@@ -59,7 +59,8 @@ def recorded(name):
     for moment in json.loads((FOLDER / f"{name}.json").read_text()):
         optimizer = moment["optimizer"] and from_plain(UpdateSpec, moment["optimizer"])
         variables = [variable(optimizer, *row) for row in moment["variables"] if optimizer]
-        rows = [JobWorker(**dict(zip(WORKER_FIELDS, row, strict=True))) for row in moment["workers"]]
+        # earlier recordings have fewer fields
+        rows = [JobWorker(**dict(zip(WORKER_FIELDS, row, strict=False))) for row in moment["workers"]]
         yield moment["seconds"], job(moment["step"], rows, variables)
 
 
