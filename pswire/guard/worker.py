@@ -32,7 +32,7 @@ _QUARANTINE = (
     "`--max-gradient-norm NORM:reject`"
 )
 
-#: What is done about NaN: clipping leaves it as it is, or makes it of infinity.
+#: What helps against NaN.
 NAN_REMEDY = (
     "look for NaN in its examples (`np.isnan`), and in its loss for log(0) and divisions by 0, which "
     "`ops.softmax_cross_entropy` and `ops.sigmoid_cross_entropy` do not have; clipping does not remove NaN"
