@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import islice
 
 from psserver.core import events
@@ -242,11 +242,16 @@ class DataQueues:
 
 def _ends_later(spec: QueueSpec, earlier: QueueSpec) -> bool:
     """Whether a queue is the same as an `earlier` one but for its end, which comes later."""
-    same = replace(spec, epochs=earlier.epochs, limit=earlier.limit) == earlier
-    return same and earlier.total is not None and (spec.total is None or spec.total > earlier.total)
+    same_but_end = _different(spec, earlier).keys() <= {"epochs", "limit"}
+    return same_but_end and earlier.total is not None and (spec.total is None or spec.total > earlier.total)
 
 
 def _differences(*queues: QueueSpec) -> list[str]:
     """The parameters of each of two queues in which they differ."""
-    different = [field.name for field in fields(QueueSpec) if len({getattr(one, field.name) for one in queues}) > 1]
+    different = _different(*queues)
     return [", ".join(f"{name}={getattr(one, name)}" for name in different) for one in queues]
+
+
+def _different(*queues: QueueSpec) -> dict[str, None]:
+    """The parameters in which queues differ, in order."""
+    return {one.name: None for one in fields(QueueSpec) if len({getattr(queue, one.name) for queue in queues}) > 1}

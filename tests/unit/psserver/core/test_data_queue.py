@@ -1,13 +1,42 @@
 """A data queue that is restored from its state, after JSON, goes on as the one that it was made of."""
 
+import math
+
 import pytest
 
 from psserver.core.data_queue import DataQueue
 from psserver.core.shard import Shard
 from psserver.storage.manifest import from_json, to_json
+from pswire.errors import AlreadyRegistered
 from pswire.messages import Finished, Join, Leave, Progress, QueueSpec, Sender, Take
 
 A, B = Sender("a", 1), Sender("b", 1)
+
+
+SPECS = [
+    QueueSpec("q", size, block, epochs, limit=limit)
+    for size in (0, 100)
+    for block in (1, 10)
+    for epochs in ((0, 1, 2) if size else (0,))
+    for limit in (0, 5, 150)
+]
+
+
+@pytest.mark.parametrize("first", SPECS, ids=str)
+def test_a_queue_that_is_asked_for_with_any_other_parameters_is_extended_or_refused_with_both(first):
+    for second in SPECS:
+        shard = Shard()
+        shard.step(1, Join("a"), 0.0)
+        (reply,) = shard.step(1, Take(A, first), 0.0).replies
+        assert not isinstance(reply.answer, Exception)
+        same = (first.size, first.block) == (second.size, second.block)
+        ends_later = (first.total or math.inf) < (second.total or math.inf)
+        if second == first or (same and ends_later):
+            (reply,) = shard.step(1, Take(A, second), 0.0).replies
+            assert reply.answer.block.number == 0
+            continue
+        with pytest.raises(AlreadyRegistered, match="data queue 'q' has .* but this worker requests"):
+            shard.step(1, Take(A, second), 0.0)
 
 
 def taken(shard, sender, spec, finished=None):
