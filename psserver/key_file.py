@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pswire.errors import ConfigurationError
 from pswire.security.private_files import make_private_folder, written_beside
+from pswire.system.files import open_file
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ def user_key(folder: Path) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         status = os.fstat(file.fileno())
         key = file.read(KEY_BYTES + 1)
     if status.st_uid != os.getuid() or status.st_mode & 0o077:

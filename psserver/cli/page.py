@@ -34,6 +34,7 @@ def page_beside(
         config.tls_ca if config.asks_clients else None,
         knows_callers=config.token_file is not None or config.asks_clients,
         insecure=config.insecure,
+        warns_of_end=False,
     )
     credentials = _credentials(config, client_token_file) if servers or guard in ACTING else Credentials()
     listening = options.listen()

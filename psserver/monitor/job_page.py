@@ -34,6 +34,7 @@ class PageOptions:
         knows_callers: whether viewers are known by a token or certificate.
         insecure: whether other machines may reach it without TLS, or without being known.
         remedy: the options that are missing if they may not.
+        warns_of_end: whether to log when the certificate comes near its end; not if a server with it does.
 
     Raises `ConfigurationError` if other machines would reach it without TLS or unknown, and it is not `insecure`.
     """
@@ -45,6 +46,7 @@ class PageOptions:
     knows_callers: bool = True
     insecure: bool = False
     remedy: str = ""
+    warns_of_end: bool = True
 
     def __post_init__(self) -> None:
         """Check where it listens."""
@@ -63,7 +65,8 @@ class PageOptions:
             log.warning("the live page: %s", self.exposure)
         if self.certificate is None or self.key is None:
             return HttpServer(self.bind)
-        return HttpServer(self.bind, HttpCertificates(self.certificate, self.key, self.ca).context)
+        certificates = HttpCertificates(self.certificate, self.key, self.ca, warns=self.warns_of_end)
+        return HttpServer(self.bind, certificates.context)
 
 
 def of_job(collector: Collector, accept: str) -> Exposition:

@@ -103,9 +103,13 @@ async def _serve(
     access = None if config.token_file is None else Access(config.token_file)
     identity = Identity(config.job_key())
     tracing = open_tracing("psserver", f"shard-{config.shard}")
-    address = bind(server, config.bind, _tls(config))  # before the shard's run begins: one that only fails here is none
+    certificates = _certificates(config)
+    tls = None if certificates is None else certificates.credentials()
+    address = bind(server, config.bind, tls)  # before the shard's run begins: one that only fails here is none
     if config.exposure:
         log.warning("%s", config.exposure)
+    if certificates is not None:
+        certificates.warn_of_end()
     tick = tick_seconds(config.lease)
     clock = Clock(time.monotonic, tick)
     executor = _start_executor(config, clock, measurements)
@@ -136,6 +140,8 @@ async def _serve(
                 executor.tick()
                 if access is not None:
                     access.look()
+                if certificates is not None:
+                    certificates.warn_of_end()
                 service.tick()
             except Exception:
                 log.exception("the shard failed on a tick; it continues")
@@ -227,10 +233,10 @@ def _add_reflection(server: grpc.aio.Server) -> None:
     reflection.enable_server_reflection(names, server)
 
 
-def _tls(config: ServerConfig) -> grpc.ServerCredentials | None:
+def _certificates(config: ServerConfig) -> Certificates | None:
     if config.tls_cert is None or config.tls_key is None:
         return None
-    return Certificates(config.tls_cert, config.tls_key, config.tls_ca, ask_clients=config.asks_clients).credentials()
+    return Certificates(config.tls_cert, config.tls_key, config.tls_ca, ask_clients=config.asks_clients)
 
 
 def bind(server: grpc.aio.Server, address: str, tls: grpc.ServerCredentials | None = None) -> str:

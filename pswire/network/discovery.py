@@ -3,12 +3,14 @@
 Each look is made once, here; `pswire.network.shard_addresses` repeats it. Makes no connections to servers.
 """
 
+import errno
 import os
 import socket
 from collections.abc import Sequence
 
 from pswire.addresses import DEFAULT_ADDRESS, check_address
 from pswire.errors import ConfigurationError, Unavailable
+from pswire.system.files import open_file
 
 #: Bytes of a file of addresses, at most.
 MAX_FILE = 1 << 20
@@ -108,11 +110,12 @@ def _default_port() -> str:
 def _read(path: str) -> tuple[str, ...]:
     """The addresses in a file, one a line; blank lines, and what follows a #, are ignored."""
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             data = file.read(MAX_FILE + 1)
-    except (PermissionError, IsADirectoryError) as error:
-        raise ConfigurationError(f"{path}, the file of the servers' addresses: {error.strerror}") from error
-    except OSError as error:  # not there yet, or for a moment
+    except OSError as error:
+        if isinstance(error, PermissionError | IsADirectoryError) or error.errno == errno.EINVAL:
+            raise ConfigurationError(f"{path}, the file of the servers' addresses: {error.strerror}") from error
+        # not there yet, or for a moment
         raise Unavailable(
             f"{path}, the file of the servers' addresses, cannot be read: {error.strerror}; whatever starts the "
             "servers writes it, an address per line"

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pswire.errors import ConfigurationError
+from pswire.system.files import open_file
 from pswire.system.host import WINDOWS
 
 #: Bytes of a file of tokens, a certificate or a key, at most.
@@ -34,7 +35,7 @@ def read_secret(path: str | Path, what: str) -> bytes:
 
 def _read(path: str | Path, what: str, *, private: bool) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             found = os.fstat(file.fileno())
             if private and stat.S_IMODE(found.st_mode) & _TOO_OPEN:
                 mode = f"{stat.S_IMODE(found.st_mode):04o}"

@@ -15,6 +15,7 @@ from pswire.errors import ConfigurationError
 from pswire.security.private_files import write_atomically
 from pswire.status.new_events import NewEvents
 from psworker.runs.json_lines import JsonLines
+from psworker.runs.typed_json import built
 
 if TYPE_CHECKING:  # numpy is not loaded for a list of runs
     from pswire.messages import EventReport
@@ -138,12 +139,7 @@ def read_events(folder: Path) -> tuple[list[RunEvent], str]:
     lines, events = JsonLines(path), []
     for number, data in lines:
         try:
-            event = RunEvent(**{name: data[name] for name in RunEvent.__slots__ if name in data})
-        except TypeError:
+            events.append(built(RunEvent, data))
+        except ValueError:
             lines.bad(number)
-            continue
-        if not isinstance(event.time, (int, float)) or not isinstance(event.text, str):
-            lines.bad(number)
-            continue
-        events.append(event)
     return sorted(events, key=lambda one: one.time), lines.problem

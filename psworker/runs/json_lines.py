@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pswire.system.files import open_file
+
 #: Bytes of a line, at most.
 MAX_LINE = 1 << 20
 
@@ -23,7 +25,7 @@ class JsonLines:
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
         try:
-            with self.path.open("rb") as file:
+            with open_file(self.path) as file:
                 for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), 1):
                     try:
                         data = json.loads(line)

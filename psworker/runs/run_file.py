@@ -9,16 +9,16 @@ import json
 import math
 import os
 import time
-import types
-import typing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from pswire.errors import ConfigurationError, DamagedFile
 from pswire.security.private_files import write_atomically
+from pswire.system.files import open_file
 from pswire.system.host import WINDOWS
 from psworker.runs.process_identity import ProcessIdentity
+from psworker.runs.typed_json import built
 
 NAME = "run.json"
 #: The version of the file's fields. A reader ignores fields that it does not know.
@@ -31,7 +31,6 @@ MAX_BYTES = 16 << 20
 SILENT_HOST = 120.0
 
 Option: TypeAlias = str | int | float | bool | None
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +179,11 @@ def read_run(folder: Path) -> Run:
     """The run in a folder. Raises `DamagedFile` if its file is cut, is none of ours, or cannot be read."""
     path = folder / NAME
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise DamagedFile(f"{path} has more than {MAX_BYTES:,} bytes: it is no file of a run")
-        run = _built(Run, json.loads(data), "")
+        run = built(Run, json.loads(data))
         if not run.lives:
             raise ValueError("it has no life")
     except OSError as error:
@@ -200,41 +199,3 @@ def plain_run(run: Run) -> Any:  # noqa: ANN401 - JSON data
     for life, text in zip(run.lives, data["lives"], strict=True):
         text["state"] = life.state_now()
     return data
-
-
-def _built(kind: type[_T], data: object, where: str) -> _T:
-    """A dataclass from JSON data, whose fields have the types that it declares. Raises `ValueError`."""
-    if not isinstance(data, dict):
-        raise ValueError(f"{where or 'it'} is no object")
-    values = {}
-    hints = typing.get_type_hints(kind)
-    for one in dataclasses.fields(kind):  # type: ignore[arg-type]  # a dataclass
-        if one.name in data:
-            values[one.name] = _value(hints[one.name], data[one.name], f"{where}.{one.name}".lstrip("."))
-        elif one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING:
-            raise ValueError(f"it has no {where}.{one.name}".replace(" .", " "))
-    return kind(**values)
-
-
-def _value(kind: Any, data: object, where: str) -> Any:  # noqa: ANN401 - a type, and a value of it
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if dataclasses.is_dataclass(kind):
-        return _built(typing.cast(type, kind), data, where)
-    if origin is types.UnionType:
-        for one in inner:
-            if data is None if one is types.NoneType else _is_a(one, data):
-                return float(typing.cast(float, data)) if one is float else data
-    elif origin is tuple and isinstance(data, list):
-        return tuple([_value(inner[0], one, f"{where}[{number}]") for number, one in enumerate(data)])
-    elif origin is dict and isinstance(data, dict):
-        return {key: _value(inner[1], one, f"{where}.{key}") for key, one in data.items()}
-    elif isinstance(kind, type) and _is_a(kind, data):
-        return kind(data)
-    raise ValueError(f"{where} is {str(data)[:40]!r}")
-
-
-def _is_a(kind: type, data: object) -> bool:
-    """Whether JSON data is of a type; a whole number is a float too, and a boolean is none."""
-    if kind is float:
-        return isinstance(data, (int, float)) and not isinstance(data, bool) and math.isfinite(data)
-    return type(data) is kind

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from psworker.runs.json_lines import JsonLines
+from psworker.runs.typed_json import is_number, is_text
 
 FOLDER = "scalars"
 
@@ -76,7 +77,7 @@ def _read(name: str, lines: JsonLines) -> WorkerScalars | None:
     before, life = Point(0.0, 0), 0  # the last one of the lives before
     for number, data in lines:
         if "worker" in data:
-            name, life = str(data["worker"]), life + 1
+            name, life = data["worker"] if is_text(data["worker"]) else name, life + 1
             if (begin := _number(data.get("time"))) is not None:
                 begins.append(begin)
             before = points[-1] if points else before
@@ -105,16 +106,12 @@ def _point(data: dict[str, Any], before: Point, life: int) -> Point | None:
         dropped=None if drops is None else (before.dropped or 0) + int(drops),
         life=life,
         **{name: _number(data.get(name)) for name in FIELDS if name != "dropped"},
-        scalars={str(tag): float(value) for tag, value in tags.items() if _number(value) is not None}
+        scalars={tag: float(value) for tag, value in tags.items() if is_text(tag) and is_number(value)}
         if isinstance(tags, dict)
         else {},
     )
 
 
 def _number(value: object) -> float | None:
-    """A finite number; None for anything else."""
-    try:
-        finite = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:
-        return None
-    return value if finite else None  # type: ignore[return-value]  # checked
+    """A number within bounds; None for anything else."""
+    return value if is_number(value) else None  # type: ignore[return-value]  # checked

@@ -179,7 +179,7 @@ def presented(address):
 
 
 def test_a_renewed_certificate_is_shown_to_new_connections_while_open_ones_go_on(tmp_path, caplog):
-    caplog.set_level(logging.INFO, "psserver.rpc.tls")
+    caplog.set_level(logging.INFO, "psserver.tls_files")
     certificates = Certificates(tmp_path / "c")
     with ServerThread(ServerConfig(**certificates.server)) as server:
         client = Client(server.address, certificates.client())
@@ -216,7 +216,7 @@ def test_a_changed_certificate_that_cannot_be_used_is_logged_once_and_the_one_be
         (tmp_path / "c/server.key").write_text("no key")
         assert presented(server.address) == before
         assert presented(server.address) == before
-    warnings = [text for text in caplog.messages if "new connections get the certificate of before" in text]
+    warnings = [text for text in caplog.messages if "new connections get the previous certificate" in text]
     assert len(warnings) == 1
     assert "server.key" in warnings[0]
 

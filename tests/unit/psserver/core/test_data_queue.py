@@ -35,7 +35,7 @@ def test_a_queue_that_is_asked_for_with_any_other_parameters_is_extended_or_refu
             (reply,) = shard.step(1, Take(A, second), 0.0).replies
             assert reply.answer.block.number == 0
             continue
-        with pytest.raises(AlreadyRegistered, match="data queue 'q' has .* but this worker requests"):
+        with pytest.raises(AlreadyRegistered, match=r"data queue 'q' has .* but this worker requests"):
             shard.step(1, Take(A, second), 0.0)
 
 
