@@ -3,6 +3,7 @@
 import errno
 import itertools
 import os
+from pathlib import Path
 
 import pytest
 
@@ -113,6 +114,28 @@ def test_nothing_of_a_folder_stays_whichever_of_its_syncs_fails(tmp_path, monkey
     before_failure = itertools.count(-4)
     write()
     assert next(before_failure) == 0
+
+
+@pytest.mark.parametrize("moment", ["when it is found", "before the next is made in it"])
+def test_a_folder_is_made_also_if_another_shard_removes_what_it_is_in_meanwhile(tmp_path, monkeypatch, moment):
+    step, mkdir, races = tmp_path / "D" / "step-1", os.mkdir, []
+
+    def racing(path, mode):
+        if not races and Path(path) == step and moment == "when it is found":
+            races.append(mkdir(path, mode))
+            try:
+                mkdir(path, mode)
+            finally:
+                os.rmdir(path)
+        if not races and Path(path).parent == step and moment == "before the next is made in it" and step.exists():
+            races.append(os.rmdir(step))
+        mkdir(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", racing)
+    with new_folder(step / "shard-0") as folder:
+        (folder / "values").write_bytes(b"1")
+    assert len(races) == 1
+    assert [path.name for path in step.rglob("*")] == ["shard-0", "values"]
 
 
 def test_what_a_crash_left_of_a_folder_is_not_in_the_next(tmp_path):
