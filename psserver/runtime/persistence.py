@@ -38,6 +38,9 @@ _CHANGES = (
 
 Record: TypeAlias = list[bytes | memoryview]
 
+#: How a start is described whose journal ended with an incomplete record.
+_TORN = "its journal ended with a torn record, which was cut off: with --journal-sync every it was not acknowledged"
+
 #: Seconds that a stopping server waits for a checkpoint that is being written.
 _FINISH_TIMEOUT = 600.0
 
@@ -66,11 +69,15 @@ def start_shard(config: StorageConfig, new_shard: Callable[[], Shard], now: floa
     if start.lost:
         log.warning("shard %d has %s: %s; all shards have to go back to a common one", shard.shard, what, lost)
         return shard, start
-    start.begin(shard, journal=config.journal, keep_journal=config.keep_journal)
+    for note in start.begin(shard, journal=config.journal, keep_journal=config.keep_journal):
+        log.warning("%s", note)
+    begins = f"shard {shard.shard} starts from {what}, at global step {shard.global_step}"
     if start.gave_up and not start.replayed:
-        log.warning("shard %d starts from %s, at global step %d: %s", shard.shard, what, shard.global_step, lost)
+        log.warning("%s: %s", begins, lost)
+    elif start.torn:
+        log.warning("%s: %s", begins, _TORN)
     else:
-        log.info("shard %d starts from %s, at global step %d: nothing is lost", shard.shard, what, shard.global_step)
+        log.info("%s: nothing is lost", begins)
     return shard, start
 
 
@@ -159,7 +166,7 @@ class Persistence:
         if self.journal is not None:
             await self.journal.close()
         try:
-            await in_thread(partial(start.begin, shard, journal=config.journal))
+            start.notes += await in_thread(partial(start.begin, shard, journal=config.journal))
         except (OSError, StorageError) as error:
             self._interrupted = f"shard {present.shard} is going back to checkpoint {message.cut}, but cannot: {error}"
             log.error("%s", self._interrupted)

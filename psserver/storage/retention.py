@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from psserver.storage.checkpoint_folders import available, complete, found, remove
+from psserver.storage.checkpoint_folders import available, complete, found, remove, shard_name
 from psserver.storage.checkpoint_manifest import Manifest, read_manifest
+from psserver.storage.set_aside import remove_old
 from pswire.errors import DamagedFile
 
 
@@ -33,10 +34,11 @@ def prune(
     cuts count only if all shards have them: otherwise the shards might keep no common one. Where it has not, that is
     what `protect` is for: nothing from this number on is removed. It is the newest cut that all shards are known to
     have. `spare` stays in any case: a journal begins with it. `is_intact` decides with a manifest; without it, the
-    sizes of files do.
+    sizes of files do. Of what the shard has given up, the newest `keep` folders stay (`psserver.storage.set_aside`).
 
     Raises `OSError`, or `StorageError` if a checkpoint may not be read.
     """
+    remove_old(folder, keep, shard_name(shard, shards))
     there = found(folder)
     manifests = {
         number: _manifest(folder, number, shard, shards) for number in there if (shard, shards) in there[number]

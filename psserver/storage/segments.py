@@ -149,7 +149,9 @@ def read_segment_header(path: Path, identity: int) -> SegmentHeader:
     return header
 
 
-def read_segments(folder: Path, identity: int, first: int | None = None, *, truncate: bool = False) -> Iterator[Record]:
+def read_segments(
+    folder: Path, identity: int, first: int | None = None, *, truncate: bool = False, torn: list[Path] | None = None
+) -> Iterator[Record]:
     """The records of a journal in the order in which they were written. Reads one record at a time.
 
     A torn tail of the last segment, which was being written when the machine or process stopped, ends the records; its
@@ -161,6 +163,7 @@ def read_segments(folder: Path, identity: int, first: int | None = None, *, trun
         first: number of the segment to begin with; without it, the oldest.
         truncate: whether to cut a torn tail off, durably. Necessary before the journal is written again. The folder is
             locked until the last record is read, as what another process writes at the moment looks like a torn tail.
+        torn: gets the path of a segment with a torn tail.
 
     Raises:
         DamagedFile: a segment is missing, cut or altered. Missing and cut segments, and bad headers of segments, are
@@ -171,12 +174,14 @@ def read_segments(folder: Path, identity: int, first: int | None = None, *, trun
         if truncate:
             stack.callback(os.close, lock_journal(folder))
         try:
-            yield from _read_segments(folder, identity, first, truncate=truncate)
+            yield from _read_segments(folder, identity, first, truncate, [] if torn is None else torn)
         except OSError as error:
             raise StorageError(f"journal {folder}: cannot be read: {error.strerror}") from error
 
 
-def _read_segments(folder: Path, identity: int, first: int | None, *, truncate: bool) -> Iterator[Record]:
+def _read_segments(
+    folder: Path, identity: int, first: int | None, truncate: bool, torn: list[Path]
+) -> Iterator[Record]:
     """The records, as `read_segments` gives them."""
     paths = [path for number, path in list_segments(folder).items() if first is None or number >= first]
     headers = [read_segment_header(path, identity) for path in paths]
@@ -191,10 +196,12 @@ def _read_segments(folder: Path, identity: int, first: int | None, *, truncate: 
                 f"{later.previous_bytes} bytes: a segment was removed, cut or extended",
             )
     for path, header in zip(paths, headers, strict=True):
-        yield from _read_segment(path, header, is_last=path is paths[-1], truncate=truncate)
+        yield from _read_segment(path, header, truncate, torn, is_last=path is paths[-1])
 
 
-def _read_segment(path: Path, header: SegmentHeader, *, is_last: bool, truncate: bool) -> Iterator[Record]:
+def _read_segment(
+    path: Path, header: SegmentHeader, truncate: bool, torn: list[Path], *, is_last: bool
+) -> Iterator[Record]:
     """The records of one segment."""
     offset, seed, cached_from = SEGMENT_HEADER, header.seed(), 0
     with path.open("rb") as file:
@@ -215,6 +222,7 @@ def _read_segment(path: Path, header: SegmentHeader, *, is_last: bool, truncate:
                     invalid,
                     "cut off" if truncate else "left out",
                 )
+                torn.append(path)
                 break
             except OSError as error:
                 raise damaged(path, offset, f"it cannot be read: {error.strerror}") from error

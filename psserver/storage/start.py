@@ -12,9 +12,10 @@ cut to which they go back. Both begin a new timeline.
 A run begins in an order that makes this true at every moment at which the process may be killed:
 
 1. a state that no checkpoint has is written as a final one;
-2. a journal that does not continue from this state is removed, and an empty segment begins;
+2. a journal that does not continue from this state is removed, or moved aside if it was given up, and an empty segment
+   begins;
 3. the run file (`psserver.storage.run_file`) says which run this is;
-4. checkpoints that its timeline gave up, which are ignored from now on, are removed.
+4. checkpoints that its timeline gave up, which are ignored from now on, are moved aside (`psserver.storage.set_aside`).
 """
 
 import itertools
@@ -32,13 +33,14 @@ from psserver.core.state import ShardState, VariableArrays
 from psserver.core.variables.array_tasks import run
 from psserver.storage import checkpoints, records
 from psserver.storage.array_files import damaged
-from psserver.storage.checkpoint_folders import available, remove, shard_folder
+from psserver.storage.checkpoint_folders import available, remove_if_empty, shard_folder, step_folder
 from psserver.storage.checkpoint_manifest import MANIFEST
 from psserver.storage.files import remove_leftovers, rename_to_remove, sync_path
 from psserver.storage.retention import given_up
 from psserver.storage.run_file import Run, read_run, run_path, write_run
 from psserver.storage.segment_file import SegmentFile
-from psserver.storage.segments import SegmentHeader, list_segments, read_segments
+from psserver.storage.segments import SEGMENT_HEADER, SegmentHeader, list_segments, read_segments
+from psserver.storage.set_aside import copy_aside, move_aside
 from pswire.errors import DamagedFile, Malformed, NotJoined, ParamServerError, StorageError
 from pswire.messages import Join, Message
 from pswire.security.private_files import make_private_folder
@@ -66,6 +68,7 @@ class Start:
         replayed: the journal has what came after it.
         lost: something newer may have been acknowledged: the shard cannot begin a run from here.
         gave_up: what may have been acknowledged after the cut is given up: all workers have to join again.
+        torn: the journal ended with an incomplete record, which was cut off.
         notes: sentences for the log: what was damaged, left out or given up.
     """
 
@@ -82,6 +85,7 @@ class Start:
     replayed: bool = False
     lost: bool = False
     gave_up: bool = False
+    torn: bool = False
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -125,14 +129,14 @@ class Start:
             shard.go_back(self.timeline)
         if self.replayed:
             journal = journal_folder(self.folder, self.shard, self.shards)
-            _replay(shard, journal, self.number, tickets, now, truncate=truncate)
+            self.torn = _replay(shard, journal, self.number, tickets, now, truncate=truncate)
         shard.resume(now)
 
-    def begin(self, shard: Shard, *, journal: bool, keep_journal: bool = False) -> None:
+    def begin(self, shard: Shard, *, journal: bool, keep_journal: bool = False) -> list[str]:
         """Begin the run of the restored shard, durably. Raises `OSError`, or `StorageError`.
 
         With a `journal`, its newest segment continues from the shard's state. With `keep_journal`, the segments before
-        it stay if they lead to this state.
+        it stay if they lead to this state. Returns sentences for the log: what was moved aside.
         """
         folder, at, number = self.folder, (self.shard, self.shards), self.number
         continues = self.replayed and journal
@@ -141,19 +145,27 @@ class Start:
                 number = shard.cuts.number = shard.cuts.completed = max(shard.cuts.number + 1, shard.global_step)
             arrays, is_cut = iter(shard.arrays().items()), not self.replayed or self.shards == 1
             checkpoints.write(folder, shard.state(), arrays, tuple, final=True, is_cut=is_cut)
-        path = journal_folder(folder, *at)
+        path, aside = journal_folder(folder, *at), set[Path]()
         if keep_journal and not continues and self.stored and not self.gave_up and _segments(folder, *at):
             _continue_journal(path, number, shard.identity)
         elif not continues:
-            remove_journal(folder, *at)
+            if self.gave_up and not self.replayed and has_records(folder, *at):
+                aside.add(move_aside(folder, self.timeline, path))
+            else:
+                remove_journal(folder, *at)
             if journal:
                 make_private_folder(path)
                 SegmentFile.create(path, SegmentHeader(number, shard.identity)).close()
                 sync_path(folder)
         began_from = Run(self.timeline, self.timeline_cut, number, journal, self.gave_up and number == self.number)
+        given = given_up(folder, self.timeline, self.timeline_cut, *at)
+        for there in aside:
+            copy_aside(run_path(folder, *at), there)
         write_run(folder, *at, began_from)
-        for old in given_up(folder, self.timeline, self.timeline_cut, *at):
-            remove(folder, old, *at)
+        for old in given:
+            aside.add(move_aside(folder, self.timeline, shard_folder(folder, old, *at)))
+            remove_if_empty(step_folder(folder, old))
+        return [f"what was given up was moved to {there}" for there in sorted(aside)]
 
 
 def start_at(folder: Path, timeline: int, cut: int, shard: int, shards: int) -> Start:
@@ -165,6 +177,12 @@ def start_at(folder: Path, timeline: int, cut: int, shard: int, shards: int) -> 
 def journal_folder(folder: Path, shard: int, shards: int) -> Path:
     """The folder of a shard's journal."""
     return folder / f"journal-{shard}-of-{shards}"
+
+
+def has_records(folder: Path, shard: int, shards: int) -> bool:
+    """Whether there is a journal of a shard with more than the beginning of a segment."""
+    path = journal_folder(folder, shard, shards)
+    return path.is_dir() and any(one.stat().st_size > SEGMENT_HEADER for one in list_segments(path).values())
 
 
 def remove_journal(folder: Path, shard: int, shards: int) -> None:
@@ -183,12 +201,12 @@ def own_start(folder: Path, shard: int, shards: int) -> Start:
     latest = checkpoints.latest(folder, *at, without)
     notes = [str(error) for error in latest.skipped]
     if latest.checkpoint is None:
-        if not notes and last is None:
+        if not notes and last is None and not has_records(folder, *at):
             return Start(folder, *at)
         raise DamagedFile(
             f"{folder} has no intact checkpoint of shard {shard} of {shards}, which has begun before: restore the "
-            f"checkpoints, or remove {run_path(folder, *at)} and what is left of them to begin a new job"
-            + "".join([f"; {note}" for note in notes])
+            f"checkpoints, or remove {run_path(folder, *at)}, {journal_folder(folder, *at)} and what is left of the "
+            f"checkpoints to begin a new job{''.join([f'; {note}' for note in notes])}"
         )
     checkpoint = latest.checkpoint
     start = Start(folder, *at, state=checkpoint.state, arrays=checkpoint.arrays, late=checkpoint.late, stored=True)
@@ -196,7 +214,7 @@ def own_start(folder: Path, shard: int, shards: int) -> Start:
     is_final = checkpoint.manifest.final and not notes
     if last is None:  # no run has begun, or its file was removed
         start.timeline = max(checkpoint.state.timeline, FIRST_TIMELINE)
-        start.lost = not (is_final and len(available(folder, *at)) == 1)
+        start.lost = not (is_final and len(available(folder, *at)) == 1) or has_records(folder, *at)
         return start
     start.timeline, start.timeline_cut = last.timeline, last.timeline_cut
     if not (is_final and start.number > last.began_from):
@@ -242,15 +260,17 @@ def step_late(shard: Shard, changes: Iterable[Message], tickets: Iterator[int], 
     return refused
 
 
-def _replay(shard: Shard, journal: Path, first: int, tickets: Iterator[int], now: float, *, truncate: bool) -> None:
-    """Step the records of a journal from a segment on; their cuts were taken before."""
+def _replay(shard: Shard, journal: Path, first: int, tickets: Iterator[int], now: float, *, truncate: bool) -> bool:
+    """Step the records of a journal from a segment on; their cuts were taken before. Returns if its tail was torn."""
+    torn: list[Path] = []
     shard.cuts.enabled = False
-    for record in read_segments(journal, shard.identity, first, truncate=truncate):
+    for record in read_segments(journal, shard.identity, first, truncate=truncate, torn=torn):
         with record_errors(record.path, record.offset):
             run(shard.step(next(tickets), records.decode(record.payload), now).tasks)
     shard.cuts.enabled = True
     # a segment is begun by each cut, also by one whose checkpoint was not written: its number is not used again
     shard.cuts.number = max(shard.cuts.number, *list_segments(journal))
+    return bool(torn)
 
 
 @contextmanager

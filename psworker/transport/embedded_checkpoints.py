@@ -174,7 +174,8 @@ class EmbeddedCheckpoints:
         return self._shard
 
     def _begin(self) -> None:
-        self._start.begin(self._open, journal=False)
+        for note in self._start.begin(self._open, journal=False):
+            logger.warning("%s: %s", self._folder, note)
         self._begun = True
 
     def _begin_cut(self) -> None:

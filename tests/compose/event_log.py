@@ -15,7 +15,7 @@ _NOTES = {
     "handed out": rf"{_BLOCK} goes to worker {_WORKER} \({_WORKER} had it\)",
     "finished": rf"worker {_WORKER} finished after {_NUMBER} steps?",
     "accuracy": r"^test accuracy: ([\d.]+) on the first 3,000",
-    "starts": rf"shard {_NUMBER} starts from .*: nothing is lost$",
+    "starts": rf"shard {_NUMBER} starts from .*: (?:nothing is lost$|its journal ended with a torn record)",
 }
 Notes = Mapping[str, list[tuple]]
 

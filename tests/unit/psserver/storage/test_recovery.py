@@ -2,7 +2,9 @@
 
 import itertools
 import os
+import shutil
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -304,6 +306,107 @@ def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_used_with_the_jou
     segment_path(journal_folder(tmp_path, 0, 1), 2).unlink()  # as when the checkpoint was written
     start = Server(tmp_path, journal=True).start
     assert (start.number, start.gave_up, start.replayed, start.timeline) == (2, True, False, 2)
+
+
+def test_what_a_start_gives_up_for_one_damaged_file_is_moved_aside_and_with_a_copy_of_it_nothing_is_lost(tmp_path):
+    server = Server(tmp_path, journal=True).begin()
+    server.push()
+    server.cut()
+    for _ in range(3):
+        server.push()
+    server.cut()
+    server.push()
+    server.segment.close()
+    for number in range(2):
+        segment_path(journal_folder(tmp_path, 0, 1), number).unlink()  # as when the checkpoint was written
+    damaged = Path("step-000000004", "shard-0-of-1", "variables.safetensors")
+    intact = (tmp_path / damaged).read_bytes()
+    (tmp_path / damaged).write_bytes(intact[:-1] + bytes([intact[-1] ^ 1]))
+    again = Server(tmp_path, journal=True)
+    assert (again.start.number, again.start.gave_up, again.pushes) == (1, True, 1)
+    aside = tmp_path / "given-up-2"
+    assert again.start.begin(again.shard, journal=True) == [f"what was given up was moved to {aside}"]
+    assert sorted(path.name for path in aside.iterdir()) == ["journal-0-of-1", "shard-0-of-1.json", "step-000000004"]
+    assert available(tmp_path, 0, 1) == [0, 1]
+    assert not (tmp_path / "step-000000004").exists()
+    (aside / damaged).write_bytes(intact)
+    saved = Server(aside, journal=True)
+    assert (saved.start.number, saved.start.lost, saved.start.gave_up, saved.pushes) == (4, False, False, 5)
+
+
+@pytest.mark.parametrize("checkpoints", [1, 2])
+def test_without_its_run_file_a_journal_is_given_up_and_moved_aside_and_with_it_nothing_is_lost(tmp_path, checkpoints):
+    """Also where the only checkpoint is one after which a server had stopped."""
+    first = Server(tmp_path, journal=True).begin()
+    first.push()
+    first.cut(final=True)
+    first.segment.close()
+    server = Server(tmp_path, journal=True).begin()
+    for _ in range(4):
+        server.push()
+    server.segment.close()
+    if checkpoints == 1:
+        shutil.rmtree(shard_folder(tmp_path, 0, 0, 1))
+    run_file = run_path(tmp_path, 0, 1)
+    text = run_file.read_bytes()
+    run_file.unlink()
+    again = Server(tmp_path, journal=True)
+    assert (again.start.gave_up, again.pushes) == (True, 1)
+    again.begin().segment.close()
+    aside = tmp_path / "given-up-2"
+    assert [path.name for path in aside.iterdir()] == ["journal-0-of-1"]
+    for name in ("journal-0-of-1", run_file.name):
+        (tmp_path / name).rename(tmp_path / f"newer-{name}")
+    (aside / "journal-0-of-1").rename(tmp_path / "journal-0-of-1")
+    run_file.write_bytes(text)
+    saved = Server(tmp_path, journal=True)
+    assert (saved.start.lost, saved.start.gave_up, saved.pushes) == (False, False, 5)
+
+
+def test_a_journal_without_checkpoints_is_no_new_job(tmp_path):
+    server = Server(tmp_path, journal=True).begin()
+    server.push()
+    server.segment.close()
+    shutil.rmtree(tmp_path / "step-000000000")
+    run_path(tmp_path, 0, 1).unlink()
+    with pytest.raises(DamagedFile, match=f"which has begun before: .*{journal_folder(tmp_path, 0, 1)}"):
+        find_start(tmp_path, 0, 1)
+
+
+def test_shards_that_go_back_move_later_checkpoints_and_journals_aside_each_its_own(tmp_path):
+    for shard in range(2):
+        server = Server(tmp_path, shard, 2, journal=True).begin()
+        for number in (10, 20):
+            server.push()
+            server.cut(number=number)
+        server.segment.close()
+    for shard in range(2):
+        start = start_at(tmp_path, 2, 10, shard, 2)
+        back = Shard(shard, 2, identity=17)
+        start.restore(back, 0.0)
+        assert start.begin(back, journal=True) == [f"what was given up was moved to {tmp_path / 'given-up-2'}"]
+    aside = tmp_path / "given-up-2"
+    assert sorted(path.relative_to(aside).as_posix() for path in aside.glob("**/*-of-*")) == [
+        "journal-0-of-2",
+        "journal-1-of-2",
+        "shard-0-of-2.json",
+        "shard-1-of-2.json",
+        "step-000000020/shard-0-of-2",
+        "step-000000020/shard-1-of-2",
+    ]
+    for shard in range(2):
+        saved = Server(aside, shard, 2, journal=True)
+        assert (saved.start.number, saved.start.lost, saved.pushes) == (20, False, 2)
+
+
+def test_a_torn_tail_of_the_journal_is_known_of_the_start(tmp_path):
+    server = Server(tmp_path, journal=True).begin()
+    server.push()
+    server.segment.close()
+    assert not Server(tmp_path, journal=True).start.torn
+    segment = segment_path(journal_folder(tmp_path, 0, 1), 0)
+    segment.write_bytes(segment.read_bytes() + b"torn")
+    assert Server(tmp_path, journal=True).start.torn
 
 
 def test_a_final_checkpoint_that_is_damaged_is_a_loss(tmp_path):

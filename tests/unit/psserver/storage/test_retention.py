@@ -3,8 +3,9 @@
 import pytest
 
 from psserver.storage import checkpoints
-from psserver.storage.checkpoint_folders import available, shard_folder
+from psserver.storage.checkpoint_folders import available, found, shard_folder
 from psserver.storage.retention import cuts, given_up, prune
+from psserver.storage.set_aside import move_aside
 from tests.shard_driver import ShardDriver, declared
 from tests.unit.psserver.storage.stored_shards import write
 
@@ -42,6 +43,36 @@ def test_the_newest_intact_one_stays_whatever_came_after_it(tmp_path, write_all,
     prune(tmp_path, 1, 0, 1)
     assert available(tmp_path, 0, 1) == [2, 3, 4]
     assert checkpoints.latest(tmp_path, 0, 1).checkpoint.manifest.number == 2
+
+
+def test_of_what_a_shard_has_given_up_the_newest_stays(tmp_path, write_all):
+    write_all(1, 2)
+    for timeline, shard in [(2, 0), (2, 1), (10, 0), (11, 1)]:
+        write_all(7, shard=shard, shards=2)
+        move_aside(tmp_path, timeline, shard_folder(tmp_path, 7, shard, 2))
+    (tmp_path / "given-up-2" / "journal-0-of-2").mkdir()
+    (tmp_path / "given-up-2" / "shard-0-of-2.json").touch()
+    (tmp_path / "given-up-by-me").mkdir()
+
+    def there():
+        return {path.name: found(path).get(7, set()) for path in tmp_path.glob("given-up-*")}
+
+    rest = {"given-up-10": {(0, 2)}, "given-up-11": {(1, 2)}, "given-up-by-me": set()}
+    prune(tmp_path, 2, 0, 2)
+    assert there() == {"given-up-2": {(0, 2), (1, 2)}, **rest}
+    prune(tmp_path, 1, 0, 2)
+    assert there() == {"given-up-2": {(1, 2)}, **rest}
+    prune(tmp_path, 1, 1, 2)
+    assert there() == rest
+
+
+def test_what_is_given_up_twice_in_a_timeline_is_kept_twice(tmp_path, write_all):
+    write_all(7)
+    assert move_aside(tmp_path, 2, shard_folder(tmp_path, 7, 0, 1)) == tmp_path / "given-up-2"
+    write_all(7)
+    assert move_aside(tmp_path, 2, shard_folder(tmp_path, 7, 0, 1)) == tmp_path / "given-up-2-2"
+    for aside in ("given-up-2", "given-up-2-2"):
+        assert available(tmp_path / aside, 0, 1) == [7]
 
 
 def test_a_flipped_bit_counts_as_damage_only_for_those_who_read_all(tmp_path, write_all):
