@@ -123,6 +123,11 @@ class Client:
         return self._calls.global_step
 
     @property
+    def half_applied(self) -> int:
+        """Pushes of this worker that some of their shards have applied, and others have not."""
+        return self._calls.half_applied
+
+    @property
     def timeline(self) -> int:
         """Of the shards when the worker joined them: it counts how often a job went back, from 1 with storage."""
         return self._calls.timeline

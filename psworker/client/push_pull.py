@@ -7,7 +7,7 @@ Joined arrays are new; a variable with one partition is not copied.
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 import numpy as np
@@ -32,13 +32,27 @@ _ANSWERS: tuple[type[ms.Pushed | ms.Pulled], ...] = (ms.Pushed, ms.Pulled)
 
 @dataclass(slots=True)
 class PushResult:
-    """The result of a push: shard 0's answer, the largest staleness of all shards, and the values that were pulled."""
+    """The result of a push: shard 0's answer, the largest staleness of all shards, and the values that were pulled.
+
+    `shards` has the outcome on shard 0 and on each shard with a part; {} if nothing was sent, or all shards went back.
+    """
 
     outcome: ms.Outcome
     staleness: int
     global_step: int
     values: list[VersionedArray]
     reason: str
+    shards: Mapping[int, ms.Outcome] = field(default_factory=dict)
+
+    @property
+    def dropped_by(self) -> list[int]:
+        """The shards that have dropped their part."""
+        return [shard for shard, outcome in self.shards.items() if outcome is ms.Outcome.DROPPED]
+
+    @property
+    def half_applied(self) -> bool:
+        """Whether some shards have applied it, and others have dropped their part."""
+        return 0 < len(self.dropped_by) < len(self.shards)
 
 
 class ShardedPull:
@@ -193,7 +207,10 @@ class ShardedPush:
             if 0 < len(missing) < len(pushes):
                 self._end_half({shard: pushes[shard] for shard in missing}, pushes[0].sequence)
             raise
-        return _result(answers, pull)
+        result = _result(dict(zip(sent, answers, strict=True)), pull)
+        if result.half_applied:  # as by a quarantine that has begun on some shards; none of them knows of the others
+            self._calls.report_half_push(result.dropped_by, result.reason)
+        return result
 
     def _decided(
         self, sent: Mapping[int, Future[ms.Answer]], messages: Mapping[int, ms.Push | ms.Pull], pull: ShardedPull
@@ -221,11 +238,12 @@ class ShardedPush:
             if missing and decision.outcome is not ms.Outcome.DROPPED:
                 self._end_half({shard: following[shard] for shard in missing}, push.sequence)
             raise
-        parts = [answer for answer in others if isinstance(answer, ms.Pushed)]
-        late = [shard for shard, part in zip(push.shards, parts, strict=False) if part.outcome is ms.Outcome.DROPPED]
-        if late:
-            calls.report_half_push(late)  # these shards count it
-        return _result([decision, *others], pull)
+        result = _result({0: decision, **dict(zip(following, others, strict=True))}, pull)
+        if decision.outcome is ms.Outcome.DROPPED:
+            result.shards = dict.fromkeys((0, *push.shards), ms.Outcome.DROPPED)
+        elif result.half_applied:
+            calls.report_half_push(result.dropped_by, result.reason, counted=True)
+        return result
 
     def _end_half(self, parts: Mapping[int, ms.Push | ms.Pull], sequence: int) -> None:
         """Report a push whose `parts` other shards have; if a signal has cut these short, send them once more.
@@ -233,7 +251,8 @@ class ShardedPush:
         The worker leaves in that case, and shards recognize parts that they have.
         """
         if not cut_short():
-            self._calls.report_half_push(list(parts), sequence)
+            self._calls.report_half_push(list(parts), "they have not answered")
+            self._calls.abandon(parts, sequence)
             return
         with suppress(ParamServerError):
             self._calls.results(self._calls.send(parts, timeout=FINISH_TIMEOUT), _ANSWERS)
@@ -257,18 +276,20 @@ class ShardedPush:
         return self._calls.in_order(following) if self.orders else following
 
 
-def _result(answers: Sequence[ms.Pushed | ms.Pulled], pull: ShardedPull) -> PushResult:
+def _result(answers: Mapping[int, ms.Pushed | ms.Pulled], pull: ShardedPull) -> PushResult:
     """The answers of all shards that took part, the first of them shard 0's, as one result."""
     first = answers[0]
     assert isinstance(first, ms.Pushed)
-    staleness = first.staleness
-    for answer in answers:
-        if isinstance(answer, ms.Pushed) and answer.staleness > staleness:
-            staleness = answer.staleness
+    staleness, outcomes, reason = first.staleness, {}, ""
+    for shard, answer in answers.items():
+        if isinstance(answer, ms.Pushed):
+            staleness = max(staleness, answer.staleness)
+            outcomes[shard] = answer.outcome
+            if answer.reason and (not reason or answer.outcome is ms.Outcome.DROPPED):
+                reason = answer.reason
     served_at = first.frontier.decided if first.frontier else None
-    reasons = [one.reason for one in answers if isinstance(one, ms.Pushed) and one.outcome is first.outcome]
-    reason = next(filter(None, reasons), "")
-    return PushResult(first.outcome, staleness, first.global_step, pull.joined(answers, served_at), reason)
+    values = pull.joined(answers.values(), served_at)
+    return PushResult(first.outcome, staleness, first.global_step, values, reason, outcomes)
 
 
 def check_finite(name: str, array: Array | IndexedSlices, kind: str = "gradient") -> None:

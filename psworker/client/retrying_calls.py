@@ -65,7 +65,9 @@ class RetryingCalls:
             pushed.
         steps: by shard, the pushes that it has acknowledged as applied; after it went back, those that its cut has.
         global_step, frontier: of shard 0, as of its last answer with values; the step also as of the last barrier.
-        half_pushes: by shard, pushes that it has not applied and others have; counted for the first such shard.
+        half_pushes: by shard, pushes that it has not applied and others have; counted for the first such shard, if no
+            shard counts it.
+        half_applied: all pushes that some shards have applied, and others have not.
         chief, chief_reports: whether this worker is chief, as last reported by shard 0, and how often it has.
         hold_reasons: by shard, the time (monotonic) of its last answer to a heartbeat, and why it holds a push.
         unreleased: by shard, a cut that this worker holds no more, which a heartbeat is to report.
@@ -90,6 +92,7 @@ class RetryingCalls:
         self.rejoins = self.global_step = self.timeline = self.went_back = 0
         self.steps: Counter[int] = Counter()
         self.half_pushes: Counter[int] = Counter()
+        self.half_applied = 0
         self.frontier = ms.Frontier(0)
         self.abandoned: dict[int, int] = {}
         self.unreleased: dict[int, int] = {}
@@ -243,13 +246,17 @@ class RetryingCalls:
         after, proof = self.frontier.undelivered, self.frontier.proof
         return {shard: replace(message, after=after, after_proof=proof) for shard, message in messages.items() if shard}
 
-    def report_half_push(self, shards: Sequence[int], sequence: int | None = None) -> None:
-        """Logs that these shards have not applied a push, and others have; reports its number, unless they count it."""
+    def report_half_push(self, shards: Sequence[int], reason: str, *, counted: bool = False) -> None:
+        """Logs and counts that these shards have not applied a push, and others have.
+
+        Heartbeats report it to the first of the shards, unless they have `counted` it themselves.
+        """
         listed = ", ".join(map(str, shards))
-        logger.warning("%s: a push was applied on some shards and not on shard %s", self.sender.worker, listed)
-        if sequence is not None:
+        text = "%s: a push was applied on some shards and not on shard %s: %s"
+        logger.warning(text, self.sender.worker, listed, reason)
+        self.half_applied += 1
+        if not counted:
             self.half_pushes[shards[0]] += 1
-            self.abandon(shards, sequence)
 
     def renewal(self, shard: int, sequence: int, *, idle: bool = False) -> ms.Renew:
         """The message that renews a lease; `sequence`: up to which the worker's messages are over."""

@@ -22,7 +22,6 @@ from pswire.tensors.values import Array, IndexedSlices
 from psworker.client.client import Client
 from psworker.client.push_pull import PushResult
 from psworker.model.base_variable import BaseVariable, set_read, set_value
-from psworker.model.push_reports import PushOutcome
 from psworker.model.tables import Table
 from psworker.model.update_ops import UpdateOp
 from psworker.sessions.data_loop import DataLoop
@@ -69,7 +68,7 @@ class Replica:
         self.values: dict[str, VersionedArray] = {}
         self.optimizers = VariableOptimizers()
         self.staleness = self.dropped = self._clipped = 0
-        self.outcome: PushOutcome = "none"  # of the last answered push since `Session.push` has reset it
+        self.pushed: PushResult | None = None  # the last answered push since `Session.push` has reset it
         self._open: Future[PushResult] | Future[list[VersionedArray]] | None = None
         self._left: list[QueueSpec] = []  # queues whose loop was left, with a block that is still to be given back
         self.client.value_of, self.client.on_recovery = self._value_of, self._refresh
@@ -214,8 +213,13 @@ class Replica:
         if not isinstance(result, PushResult):
             self._take(result)
             return
-        self.staleness = result.staleness
-        self.outcome = result.outcome.value
+        self.pushed, self.staleness = result, result.staleness
+        if not result.half_applied:  # which the client has counted and logged
+            self._note(result)
+        self._take(result.values)
+
+    def _note(self, result: PushResult) -> None:
+        """Counts and logs a push that was dropped, or scaled down."""
         if result.outcome is Outcome.DROPPED:
             self.dropped += 1
             level = logging.WARNING if self.dropped == 1 else logging.INFO
@@ -224,7 +228,6 @@ class Replica:
             self._clipped += 1
             level = logging.WARNING if self._clipped == 1 else logging.INFO
             logger.log(level, "the servers have scaled down a push, number %d: %s", self._clipped, result.reason)
-        self._take(result.values)
 
     def tune(self, target: Target, changes: Mapping[str, Any]) -> None:
         """Flushes; changes hyperparameters on the servers, which check them again: other workers change them too."""

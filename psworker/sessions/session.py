@@ -18,7 +18,7 @@ import numpy as np
 
 from pswire import optimizers
 from pswire.errors import ConfigurationError, DatasetError, DtypeMismatch, ShapeMismatch
-from pswire.messages import AcceptedPoint, Assignment, EpochReport, QueueStatus, WorkerStatus
+from pswire.messages import AcceptedPoint, Assignment, EpochReport, Outcome, QueueStatus, WorkerStatus
 from pswire.system.host import keep_memory, process_program
 from pswire.tensors.values import Array, IndexedSlices
 from pswire.terminal.logs import identify
@@ -38,7 +38,7 @@ from psworker.model.base_variable import BaseVariable, as_assigned, check_variab
 from psworker.model.collection import Collection, context
 from psworker.model.gradient_transforms import GradientAndVariable
 from psworker.model.interactive import is_interactive
-from psworker.model.push_reports import PushReport
+from psworker.model.push_reports import PushOutcome, PushReport
 from psworker.model.tables import Table, check_no_table
 from psworker.model.update_ops import UpdateOp
 from psworker.progress.terminal import ProgressDisplay
@@ -238,8 +238,20 @@ class Session:
 
     @property
     def dropped(self) -> int:
-        """Number of pushes of this worker that the servers' policy has dropped; each is logged with its reason."""
+        """Number of pushes of this worker that the servers have dropped, on all shards; each is logged with its reason.
+
+        `half_applied` counts those that were dropped on some shards only.
+        """
         return self._replica.dropped
+
+    @property
+    def half_applied(self) -> int:
+        """Number of pushes of this worker that some of their shards have applied, and others have not.
+
+        Those shards dropped their part as it came too late, or could not be reached: then the push has also raised an
+        error. Each is logged; a push's report has the outcome on each shard.
+        """
+        return self._client.half_applied
 
     @property
     def job(self) -> str:
@@ -644,19 +656,23 @@ class Session:
         for op in observed:
             entries.append(VersionedArray(op.variable.name, op.variable.read, op.value))
         replica = self._replica
-        replica.outcome = "none"
+        replica.pushed = None
         replica.declare(optimizer, names)
         for op in observed:
             replica.declare(optimizers.MovingAverage(op.decay), [op.variable.name])
         replica.step(Step(optimizer, names, entries, observed, loss, tuple(among)))
-        staleness = 0 if replica.outcome == "none" else replica.staleness
-        summaries = self._summaries
+        pushed, summaries = replica.pushed, self._summaries
+        staleness = 0 if pushed is None else pushed.staleness
         if summaries is not None:
-            applied = replica.outcome in ("applied", "repeated")
+            applied = pushed is not None and pushed.outcome is not Outcome.DROPPED
             if summaries.recorder.note(loss, staleness if applied else None):
                 pairs = [(one.array, known[one.name]) for one in entries[: len(names)]]
                 summaries.write_point(optimizer, replica.learning_rate(names[0]), pairs)
-        return PushReport(replica.outcome, staleness, self._client.global_step)
+        if pushed is None:
+            return PushReport("none", 0, self._client.global_step)
+        outcomes: dict[int, PushOutcome] = {shard: one.value for shard, one in pushed.shards.items()}
+        outcome: PushOutcome = "half-applied" if pushed.half_applied else pushed.outcome.value
+        return PushReport(outcome, staleness, self._client.global_step, outcomes)
 
     def minimize(
         self,

@@ -17,13 +17,25 @@ from pswire.errors import (
     ShapeMismatch,
     TimedOut,
 )
-from pswire.messages import Leave, Pulled, Push, Pushed, RemoteWeights, Renew, tensor_bytes
+from pswire.messages import (
+    Declaration,
+    Intervene,
+    Leave,
+    Pulled,
+    Push,
+    Pushed,
+    RemoteWeights,
+    Renew,
+    Tick,
+    tensor_bytes,
+)
 from pswire.specs.consistency import Bounded, DropStalePushes, Synchronous
 from psworker import ops, schedules
 from psworker.config import StrategyConfig, WorkerConfig
 from psworker.model.base_variable import set_value
 from psworker.sessions.data_loop import batches_per_block
 from psworker.sessions.session import Session
+from tests.commands import wait_until
 from tests.shards_in_process import ShardsInProcess
 
 START = np.float32([1, -2, 3])
@@ -353,7 +365,81 @@ def test_a_push_that_the_policy_drops_is_reported():
         with ps.collection(), session_over(transport, "w1"):
             SGD.minimize(ops.sum(scalar("x")))
         report = SGD.apply_gradients(pairs)
-        assert (report, session.dropped) == (ps.PushReport("dropped", 1, 1), 1)
+        assert (report, session.dropped) == (ps.PushReport("dropped", 1, 1, {0: "dropped"}), 1)
+
+
+def two_scalars():
+    """Pairs for a step of two variables, of which each of two shards has one."""
+    return [(ONE, scalar(name)) for name in ("a", "b")]
+
+
+@pytest.mark.parametrize("policy", [{}, {"staleness": DropStalePushes(0)}], ids=str)
+def test_a_push_over_several_shards_is_reported_by_shard(policy):
+    transport = ShardsInProcess(2, **policy)
+    with session_over(transport) as session:
+        pairs = two_scalars()
+        assert SGD.apply_gradients(pairs) == ps.PushReport("applied", 0, 1, {0: "applied", 1: "applied"})
+        assert SGD.apply_gradients(pairs[:1]).shards == {0: "applied"}
+        with ps.collection(), session_over(transport, "w1"):
+            SGD.apply_gradients(two_scalars())
+        what = "dropped" if policy else "applied"
+        assert SGD.apply_gradients(pairs).shards == {0: what, 1: what}
+        assert (session.dropped, session.half_applied) == (int(bool(policy)), 0)
+
+
+@pytest.mark.parametrize("policy", [{"staleness": DropStalePushes(9)}, {"consistency": Synchronous(1, 1)}], ids=str)
+def test_a_push_that_is_on_shard_0_only_as_its_part_came_too_late_is_reported_and_counted(policy):
+    transport, pushes = ShardsInProcess(2, lease=10.0, **policy), []
+
+    def late(shard, message):
+        """The lease of w0 ends on shard 1 before its part arrives, and another worker pulls what shard 0 decided."""
+        if shard == 1 and isinstance(message, Push):
+            pushes.append(message)
+            if len(pushes) == 1:
+                transport._step(1, 0, Tick(lost=("w0",)))
+                other.pull(["a", "b"])
+        return False
+
+    with session_over(transport) as session:
+        pairs = two_scalars()
+        other, _ = transport.client("w1")
+        other.register([Declaration(variable.spec, variable.value) for _, variable in pairs])
+        transport.refuse = late
+        report = SGD.apply_gradients(pairs)
+        assert report == ps.PushReport("half-applied", 0, 1, {0: "applied", 1: "dropped"})
+        assert [variable.value.item() for _, variable in pairs] == [-1, 0]
+        assert (session.dropped, session.half_applied) == (0, 1)
+        assert SGD.apply_gradients(pairs).outcome == "applied"
+        other.leave()
+    assert [transport.status(shard).half_pushes for shard in (0, 1)] == [0, 1], "once"
+
+
+@pytest.mark.parametrize("quarantined", [0, 1])
+def test_a_push_that_one_shard_drops_as_a_quarantine_has_begun_there_is_reported_and_counted(quarantined, caplog):
+    transport = ShardsInProcess(2, lease=0.3)
+    with session_over(transport) as session:
+        pairs = two_scalars()
+        SGD.apply_gradients(pairs)
+        transport.call(quarantined, Intervene("an operator", "its disk", quarantine=("w0",)), 1.0).result()
+        report = SGD.apply_gradients(pairs)
+        expected = {shard: "dropped" if shard == quarantined else "applied" for shard in (0, 1)}
+        assert (report.outcome, report.shards) == ("half-applied", expected)
+        assert (session.dropped, session.half_applied) == (0, 1)
+        assert f"on some shards and not on shard {quarantined}: quarantine: an operator: its disk" in caplog.text
+        wait_until(lambda: transport.status(quarantined).half_pushes == 1)
+    assert transport.status(1 - quarantined).half_pushes == 0
+
+
+@pytest.mark.parametrize("policy", [{}, {"staleness": DropStalePushes(9)}], ids=str)
+def test_a_push_that_one_shard_refuses_is_an_error_and_counted(policy):
+    transport = ShardsInProcess(2, **policy)
+    with session_over(transport) as session:
+        pairs = two_scalars()
+        transport.refuse = lambda shard, message: shard == 1 and isinstance(message, Push)
+        with pytest.raises(InvalidMessage, match="not this one"):
+            SGD.apply_gradients(pairs)
+        transport.refuse = lambda shard, message: False
+        assert (session.dropped, session.half_applied) == (0, 1)
 
 
 @pytest.mark.parametrize("strategy", [{"push_every": 3}, {"local_steps": 3}], ids=str)

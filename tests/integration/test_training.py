@@ -413,8 +413,8 @@ def test_a_push_reports_outcome_staleness_and_step_and_minimize_the_loss(open_se
         pairs = SGD.compute_gradients(ops.sum(x * y), x)
         with ps.collection(), open_session("w1"):
             theirs = ps.Variable(np.float32(0), name="x")
-            assert SGD.apply_gradients([(np.float32(1), theirs)]) == ps.PushReport("applied", 0, 3)
-        assert SGD.apply_gradients(pairs) == ps.PushReport("applied", 1, 4)
+            assert SGD.apply_gradients([(np.float32(1), theirs)]) == ps.PushReport("applied", 0, 3, {0: "applied"})
+        assert SGD.apply_gradients(pairs) == ps.PushReport("applied", 1, 4, {0: "applied"})
         assert SGD.apply_gradients([]) == ps.PushReport("none", 0, 4)
         with pytest.raises(AttributeError):
             SGD.apply_gradients([]).step = 5

@@ -475,7 +475,8 @@ class Job:
                 progress = ms.Progress(QUEUE.name, block.number, position + 1, position + 1.0 - block.start)
                 push = client.push([replace(weights[name], array=gradient)], 1.0, [name], progress=(progress,))
                 result = push.result()
-                one.outcome = result.outcome.name
+                one.outcome = "HALF" if result.half_applied else result.outcome.name
+                self.seen["half-applied, as its worker knows"] += result.half_applied
                 weights.update({value.name: value for value in result.values})
                 if not client.has_block(QUEUE):
                     one.outcome, whole = "gone back", False

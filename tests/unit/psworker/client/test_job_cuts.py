@@ -18,6 +18,6 @@ def test_a_cut_that_one_shard_cannot_hold_is_released_on_those_that_hold_it():
     client, other = transport.client("w0")[0], transport.client("other")[0]
     transport.call(1, ms.Cut(9, other.sender), 1.0).result()
     with pytest.raises(TimedOut, match="shard 1: this shard has no part of cut 1"):
-        client.hold_cut(0.0)
+        client.hold_cut((), timeout=0.0)
     assert holders(transport) == [[], ["other"], []]
     assert client.generation == 0
