@@ -200,11 +200,16 @@ def _check_16_bits(parts: tuple[Array, ...], size: int, fraction: int, bias: int
 # --- 8 bits ---------------------------------------------------------------------------------------------------------
 
 
+#: The largest step of int8: no multiple of it is infinite.
+_LARGEST_STEP = np.finfo(np.float32).max / np.float32(128)
+
+
 def quantize_int8(array: Array, residual: Array) -> Packed:
     """`array` + `residual` in 8 bits; `residual` becomes the error, half a step at most.
 
-    For each block of `ELEMENTS_PER_SCALE` elements c the step is s = max|c| / 127, and q = round(c / s) is sent:
-    block-wise linear quantization (Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization", section 2.1).
+    For each block of `ELEMENTS_PER_SCALE` elements c the step is s = max|c| / 127, or `_LARGEST_STEP` if that is less,
+    and q = round(c / s) is sent, 127 at most: block-wise linear quantization (Dettmers et al. 2022, "8-bit Optimizers
+    via Block-wise Quantization", section 2.1).
     `array` is float32 and finite; `residual`, float32 of shape (array.size,), is written into.
     """
     flat = np.ascontiguousarray(array).reshape(-1)
@@ -217,9 +222,13 @@ def quantize_int8(array: Array, residual: Array) -> Packed:
         if step < np.finfo(np.float32).tiny:  # it has no finite inverse
             steps[index], out[part] = 0, 0
             continue
+        if _LARGEST_STEP < step < np.inf:  # elements close to the largest float32
+            step = _LARGEST_STEP
         steps[index] = step
         q = np.multiply(c, 1 / step, out=buffer[: len(c)])
         np.rint(q, out=q)
+        if step == _LARGEST_STEP:
+            np.clip(q, -127, 127, out=q)
         np.copyto(out[part], q, casting="unsafe")
         np.multiply(q, step, out=q)
         np.subtract(c, q, out=c)
@@ -230,9 +239,9 @@ def _check_8(parts: tuple[Array, ...], size: int) -> float:
     steps = parts[1]
     if (steps < 0).any():
         raise ValueError("a step below 0")
-    most = np.finfo(np.float32).max / 128  # so that no multiple of it is infinite
-    bad = np.flatnonzero(~(steps <= most))
-    _refuse(sum([min(ELEMENTS_PER_SCALE, size - int(index) * ELEMENTS_PER_SCALE) for index in bad]), size)
+    bad = np.flatnonzero(~(steps <= _LARGEST_STEP))
+    of_bad = [min(ELEMENTS_PER_SCALE, size - int(index) * ELEMENTS_PER_SCALE) for index in bad]
+    _refuse(sum(of_bad), size, "NaN, infinite or too large for int8")
     return 128 * float(steps.max(initial=0))
 
 

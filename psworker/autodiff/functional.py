@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from psworker.autodiff.tape import gradients
+from psworker.autodiff.tape import differentiating, gradients
 from psworker.autodiff.tensor import Gradient, Tensor
 
 
@@ -33,6 +33,8 @@ def value_and_grad(
         TypeError: `function` returns no Tensor, or an argument of `argnums` is not of floating point.
         ValueError: it returns several elements.
         IndexError: there is no such positional argument.
+        RuntimeError: `function` computes gradients itself, with `value_and_grad` or `gradients`, of what depends on its
+            arguments or on variables: there are no second derivatives.
     """
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
@@ -46,7 +48,8 @@ def value_and_grad(
             argument = given[number]
             if not (isinstance(argument, Tensor) and argument.requires_grad):
                 given[number] = Tensor(argument.value if isinstance(argument, Tensor) else argument, requires_grad=True)
-        y = function(*given, **constants)
+        with differentiating():
+            y = function(*given, **constants)
         if not isinstance(y, Tensor):
             raise TypeError(f"value_and_grad: the function must return a Tensor made by ops, not {type(y).__name__}")
         if y.value.size != 1:

@@ -19,7 +19,7 @@ import numpy as np
 
 from pswire.tensors.sums import HALF, add_over, sum_dtype, widened
 from pswire.tensors.values import IndexedSlices
-from psworker.autodiff.tensor import Array, Edge, Gradient, Node, Tensor, TensorLike, Vjp, as_array
+from psworker.autodiff.tensor import Array, Edge, Gradient, Node, Tensor, TensorLike, Vjp, as_array, next_order
 
 Result: TypeAlias = tuple[Array | np.generic, Sequence[Vjp]]  # value and vjps
 P = ParamSpec("P")
@@ -27,6 +27,7 @@ P = ParamSpec("P")
 
 class _Recording(threading.local):
     on = True
+    since: int | None = None  # the order of the first node of the function that `differentiating` is within
 
 
 _recording = _Recording()
@@ -40,6 +41,20 @@ def no_grad() -> Iterator[None]:
         yield
     finally:
         _recording.on = before
+
+
+@contextmanager
+def differentiating() -> Iterator[None]:
+    """Within it runs a function whose gradient is computed afterwards.
+
+    A gradient that is computed within it is a constant for the function's own, which would be wrong if that constant
+    came from the function's arguments or from variables: `gradients` refuses these.
+    """
+    before, _recording.since = _recording.since, next_order()
+    try:
+        yield
+    finally:
+        _recording.since = before
 
 
 def is_recording() -> bool:
@@ -246,7 +261,8 @@ def gradients(
     after it unless `retain_graph`. There are no second derivatives.
 
     Raises TypeError when a y or an x is not a Tensor, ValueError when `grad_ys` does not fit `ys`, RuntimeError when
-    a node between them was freed by an earlier pass.
+    a node between them was freed by an earlier pass, or when it is called within a function of `value_and_grad`, or a
+    loss function of `session.minimize`, for what depends on that function's arguments or on variables.
     """
     weights: Any = [grad_ys] if isinstance(ys, Tensor) else grad_ys
     ys, xs = ([given] if isinstance(given, Tensor) else list(given) for given in (ys, xs))
@@ -288,6 +304,13 @@ def gradients(
     return [None if x._node is None else _result(x._node, totals, owned) for x in xs]
 
 
+_SECOND = (
+    "gradients: there are no second derivatives: within a function that is differentiated itself, this gradient would "
+    "be a constant, and the function's own gradient wrong. Compute it before, outside of the function; or, for a "
+    "constant, of stop_gradient(...) of the function's arguments"
+)
+
+
 def _freed(g: Array) -> Gradient:
     """The vjp of an op whose backward has run."""
     raise RuntimeError(
@@ -309,6 +332,9 @@ def _path(ys: list[Tensor], xs: list[Tensor]) -> tuple[list[tuple[Node, list[Edg
             if x not in reached:
                 reached.add(x)
                 stack.append(x)
+    since = _recording.since
+    if since is not None and any(node.order < since for node in reached):
+        raise RuntimeError(_SECOND)
     leading = {x._node for x in xs if x._node is not None and x._node in reached}
     path = []
     for node in sorted(reached, key=attrgetter("order")):

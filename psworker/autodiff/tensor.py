@@ -21,6 +21,11 @@ Edge: TypeAlias = "tuple[Node, Vjp]"
 _creation = itertools.count()  # atomic, so threads share it; results are newer than inputs
 
 
+def next_order() -> int:
+    """A number that later nodes are above, and earlier ones below."""
+    return next(_creation)
+
+
 class Node:
     """A tensor's node in the graph: shape, dtype and edges to inputs. Only vjps that use values keep them."""
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from pswire.messages import AcceptedPoint, Portion, PortionTaken
 from psworker.autodiff import Tensor, gradients
+from psworker.autodiff.tape import differentiating
 from psworker.client.client import Client
 from psworker.data.batch import Batch
 from psworker.data.dataset import Dataset
@@ -153,7 +154,8 @@ class Minimization:
             self._coordinator.start()
 
     def _compute(self, portion: Portion, batch: Batch) -> None:
-        loss = self._loss(batch)
+        with differentiating():
+            loss = self._loss(batch)
         self._claimed.add(portion, loss.item(), gradients(loss, self._variables), len(batch))
 
     def _note_waiting(self, taken: PortionTaken) -> None:

@@ -137,6 +137,43 @@ def test_value_and_grad_is_of_the_chosen_arguments():
             call()
 
 
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_a_gradient_within_a_function_that_is_differentiated_is_refused(order):
+    """The numbers would be wrong: of x^3 + sum((x^3)'^2) the gradient is 3 x^2 + 36 x^3, not 3 x^2."""
+    cube = lambda x: ops.sum(x * x * x)
+    x = np.array([1.0, 2.0])
+
+    def penalized(x):
+        _, gradient = ps.value_and_grad(cube)(x)
+        return cube(x) + ops.sum(ops.square(gradient))
+
+    def of_gradients(x):
+        y = cube(x)
+        return y + ops.sum(ops.square(ps.gradients(y, x, retain_graph=True)[0]))
+
+    W = leaf(1.0, 2.0)
+    mixed = lambda x: ops.sum(x * ps.value_and_grad(lambda z: ops.sum(z * W))(np.ones(2))[1])
+    function = (penalized, of_gradients, mixed)[order - 1]
+    with pytest.raises(RuntimeError, match="no second derivatives: within a function that is differentiated itself"):
+        ps.value_and_grad(function)(x)
+    value, gradient = ps.value_and_grad(cube)(x)  # as ever after an error
+    assert value == 9
+    np.testing.assert_array_equal(gradient, 3 * x**2)
+
+
+def test_a_gradient_of_constants_within_a_function_that_is_differentiated_is_a_constant():
+    square = lambda x: ops.sum(x * x)
+
+    def function(x):
+        _, direction = ps.value_and_grad(square)(np.array([1.0, 3.0]))
+        _, of_x = ps.value_and_grad(square)(ps.stop_gradient(x))
+        return ops.sum(x * direction) + ops.sum(x * of_x)
+
+    value, gradient = ps.value_and_grad(function)(np.array([1.0, 2.0]))
+    assert value == 2 + 12 + 2 + 8
+    np.testing.assert_array_equal(gradient, [2 + 2, 6 + 4])
+
+
 def test_a_value_replaced_after_the_forward_pass_does_not_change_the_gradient():
     x, w = leaf(2.0), leaf(5.0)
     y = x * w

@@ -106,6 +106,24 @@ def test_a_residual_that_overflows_is_refused_and_discarded(compression):
     assert np.abs(one.unpacked()).max() < 10
 
 
+@pytest.mark.parametrize(
+    ("encoding", "compression"), [("", Int8()), ("", TopK(0.5)), ("bfloat16", NONE)], ids=["int8", "topk", "bfloat16"]
+)
+def test_gradients_up_to_the_largest_number_are_sent(encoding, compression):
+    """int8 sends the rest of an element beyond 127 of its largest steps with the next gradient, as any residual."""
+    largest, at_most = np.finfo(np.float32).max, np.float32(3.3895314e38 if encoding else np.inf)
+    for size in (largest, np.nextafter(largest, np.float32(0)), largest * np.float32(0.993)):
+        array = np.linspace(-1, 1, 2 * LEAST, dtype=np.float32) * min(size, at_most)
+        encoder = GradientEncoder(encoding, compression)
+        total = np.zeros(2 * LEAST)
+        for one in (array, np.zeros_like(array), np.zeros_like(array)):
+            sent = send(encoder, one)
+            sent.check()
+            assert np.isfinite(sent.unpacked()).all()
+            total += sent.unpacked()
+        np.testing.assert_allclose(total / float(size), array / float(size), atol=2.0**-8 if encoding else 1e-6)
+
+
 def declared(name, shape, optimizer=GradientDescent(1.0)):  # noqa: B008
     return Declaration(TensorSpec(name, shape), np.zeros(shape, np.float32), optimizer)
 
