@@ -2,7 +2,6 @@
 
 import gc
 import os
-import resource
 import sys
 
 import pytest
@@ -42,15 +41,3 @@ def own_variables():
     """A collection of variables for each test."""
     with ps.collection():
         yield
-
-
-@pytest.fixture
-def file_size_limit():
-    """A function that limits the size of files of this process; without an argument, as it was."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def limit(nbytes=before[0]):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
-
-    yield limit
-    limit()

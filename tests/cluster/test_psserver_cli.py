@@ -1,6 +1,5 @@
 """The command `psserver` in processes of its own: what it prints, how it ends, and what its errors look like."""
 
-import queue
 import re
 import signal
 from contextlib import closing
@@ -18,17 +17,13 @@ from psserver.cli.main import main
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from pswire.addresses import DEFAULT_ADDRESS
-from pswire.codec import encode
 from pswire.messages import Declaration, Gradient, Join, Pull, Push, Register, Sender
-from pswire.network.channel import member_metadata, open_channel
 from pswire.optimizers import GradientDescent
-from pswire.tensors.transport import InlineSender
 from pswire.tensors.values import TensorSpec
-from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.commands import BOUND
 from tests.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import
-from tests.server_client import frame_of, frames_of
+from tests.server_client import Client, Stream, frame_of
 
 READY = re.compile(r"psserver: shard 0/1 listening on 127\.0\.0\.1:\d+")
 
@@ -69,23 +64,19 @@ def test_sigterm_while_python_ends_does_not_change_how_it_has_ended(bind, code, 
 
 def test_a_second_ctrl_c_ends_it_at_once(commands):
     server = commands.serve("--grace", "1000", "--log-level", "warning")
-    frames = queue.Queue()
-    with open_channel(server.address) as channel:
-        stub = ParameterServerStub(channel)
-        joined = stub.Join(encode(Join("w0"), InlineSender()), timeout=BOUND)
-        metadata = member_metadata(joined.token)
-        call = stub.Transfer(iter(frames.get, None), timeout=BOUND, metadata=metadata)  # until there is a None
-        frames.put(frame_of(Pull(Sender("w0", joined.incarnation), ())))
-        assert next(call), "the server serves it"
-        large = Push(Sender("w0", joined.incarnation), 1, (Gradient("w", 0, np.zeros(1 << 20, np.float32)),))
-        frames.put(frames_of(large)[0])  # a call in progress, as the others do not come
-        health = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=BOUND)
+    client = Client(server.address)
+    with client.channel:
+        sender = client.join("w0")
+        client.register(sender, w=np.zeros(4 << 20, np.float32))
+        stream = Stream(client)
+        stream.send(frame_of(Pull(sender, ("w",))))
+        assert stream.frame().data is None, "a call in progress: 16 MiB follow that are not read"
+        health = health_pb2_grpc.HealthStub(client.channel).Watch(health_pb2.HealthCheckRequest(), timeout=BOUND)
         assert next(health).status == health_pb2.HealthCheckResponse.SERVING
         server.signal(signal.SIGINT)
         assert next(health).status == health_pb2.HealthCheckResponse.NOT_SERVING
         code, out, errors = server.end(signal.SIGINT)
-        frames.put(None)
-        call.cancel()
+        stream.close()
     assert (code, len(out), errors) == (-signal.SIGINT, 1, [])
 
 

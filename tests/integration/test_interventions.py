@@ -1,6 +1,5 @@
 """Operators and guards change a running job: quarantine, learning rates, an end for all, a way back to a checkpoint."""
 
-import shutil
 from contextlib import contextmanager
 
 import numpy as np
@@ -13,6 +12,7 @@ from psserver.testing import serve
 from pswire.errors import InvalidMessage, StorageError
 from pswire.status.interventions import Interventions
 from pswire.status.status_client import StatusClient
+from tests.journals import copy_of_one_moment
 
 LEASE = 3.0  # seconds: of a worker that does not push, heartbeats take part in a cut
 SGD = ps.GradientDescent(1.0)
@@ -162,7 +162,7 @@ def test_a_server_that_starts_again_knows_of_quarantine_and_of_the_learning_rate
         operator.quarantine("w0", "its disk is broken")
         operator.scale_learning_rates(0.25, "too large")
         if how == "the journal":
-            shutil.copytree(folder, copy)
+            copy_of_one_moment(folder, copy)
     with serve(checkpoint_dir=copy if how == "the journal" else folder, **options) as servers:
         with StatusClient(servers.addresses) as client:
             status = client.ask(10)

@@ -364,23 +364,42 @@ def test_an_error_of_the_loss_function_is_the_programs_and_the_session_can_be_us
     assert [one.name for one in threading.enumerate() if one.name.startswith("psworker-coord")] == []
 
 
+def test_a_program_that_stops_the_job_at_an_accepted_point_gets_that_point():
+    with ps.collection(), EMBEDDED.sessions() as open_session:
+        W = ps.Variable(np.zeros((12, 2)), name="W")
+        with open_session("w0") as session:
+
+            def stop(point):
+                if point.iterations == 3:
+                    session.stop_all("enough")
+
+            found = session.minimize(ridge(W), DATA, exactly, portion=16, on_iteration=stop)
+    assert (found.converged, found.iterations, found.reason) == (False, 3, "the job was stopped: w0: enough")
+    assert found.loss == pytest.approx(loss_at(W.value), rel=1e-12)
+
+
 def test_stopping_the_job_ends_it_in_all_workers_at_the_last_point():
+    """Whichever worker computes a portion close to the minimum: no evaluation there is complete before the stop."""
+
     def worker(open_session, name):
         with ps.collection():
             W = ps.Variable(np.zeros((12, 2)), name="W")
             with open_session(name) as session:
 
-                def stop(point):
-                    if point.iterations == 3:
+                def loss(batch):
+                    if loss_at(W.value) < 1.001 * SMALLEST:
                         session.stop_all("enough")
+                    return ridge(W)(batch)
 
-                return W, session.minimize(ridge(W), DATA, exactly, portion=16, on_iteration=stop)
+                return W, session.minimize(loss, DATA, exactly, portion=16)
 
     with EMBEDDED.sessions() as open_session:
         results = in_threads(*[lambda name=name: worker(open_session, name) for name in ("w0", "w1")])
     for W, found in results:
         assert not found.converged
+        assert found.iterations > 0
         assert found.reason == "the job was stopped: w0: enough" or found.reason == "the job was stopped: w1: enough"
+        assert found.loss > 1.001 * SMALLEST
         assert found.loss == pytest.approx(loss_at(W.value), rel=1e-12)
 
 

@@ -23,6 +23,7 @@ from psworker.config import CheckpointConfig, WorkerConfig
 from psworker.sessions.session import Session
 from psworker.transport.embedded import EmbeddedTransport
 from tests.commands import Command, environment
+from tests.full_disk import file_size_limit
 from tests.resumable_job import BATCH, DATA, STEPS_AN_EPOCH, Outcome, Stopped, train
 
 SEED = 20261122
@@ -219,16 +220,14 @@ def test_old_checkpoints_are_removed_and_the_interval_may_be_time(tmp_path):
     assert numbers(tmp_path / "time") == [0, 60]
 
 
-def test_a_checkpoint_on_demand_is_one_to_continue_from(tmp_path, file_size_limit):
+def test_a_checkpoint_on_demand_is_one_to_continue_from(tmp_path):
     with ps.collection(), ps.session(checkpoint_dir=tmp_path, checkpoint_every="1h") as session:
         variable = ps.Variable(np.zeros(5000, np.float32), name="W")
         assert session.checkpoint() == 1, "there may be no update yet"
         SGD.minimize(ops.sum(variable))
         assert [session.checkpoint(), session.checkpoint()] == [2, 3]
-        file_size_limit(4096)
-        with pytest.raises(ParamServerError, match="File too large"):
+        with file_size_limit(4096), pytest.raises(ParamServerError, match="File too large"):
             session.checkpoint()
-        file_size_limit()
         SGD.minimize(ops.sum(variable))
         with session.generation():
             assert variable.value[0] == -1
@@ -330,14 +329,13 @@ def test_two_jobs_cannot_use_one_folder_at_the_same_time(tmp_path):
 # --- disk -------------------------------------------------------------------------------------------------------------
 
 
-def test_training_goes_on_when_the_disk_is_full_and_says_so_once(tmp_path, file_size_limit, caplog):
+def test_training_goes_on_when_the_disk_is_full_and_says_so_once(tmp_path, caplog):
     with ps.collection(), ps.session(checkpoint_dir=tmp_path, checkpoint_every="1steps") as session:
         variable = ps.Variable(np.zeros(5000, np.float32), name="W")
         SGD.minimize(ops.sum(variable))
-        file_size_limit(4096)
-        for _ in range(3):
-            SGD.minimize(ops.sum(variable))
-        file_size_limit()
+        with file_size_limit(4096):
+            for _ in range(3):
+                SGD.minimize(ops.sum(variable))
         assert messages(caplog).count("training goes on") == 1
         assert "File too large" in messages(caplog)
         assert numbers(tmp_path) == [0, 1]
@@ -432,13 +430,12 @@ def test_a_best_model_needs_a_folder_and_leaves_a_foreign_file_alone(tmp_path):
             session.save_best(1.0)
 
 
-def test_training_goes_on_on_a_disk_that_is_full_from_the_beginning(tmp_path, file_size_limit, caplog):
+def test_training_goes_on_on_a_disk_that_is_full_from_the_beginning(tmp_path, caplog):
     with ps.collection(), ps.session(checkpoint_dir=tmp_path, checkpoint_every="2steps") as session:
         variable = ps.Variable(np.zeros(5000, np.float32), name="W")
-        file_size_limit(4096)
-        for _ in range(3):
-            SGD.minimize(ops.sum(variable))
-        file_size_limit()
+        with file_size_limit(4096):
+            for _ in range(3):
+                SGD.minimize(ops.sum(variable))
         assert (numbers(tmp_path), messages(caplog).count("training goes on")) == ([], 1)
         SGD.minimize(ops.sum(variable))
         assert (numbers(tmp_path), session.global_step) == ([4], 4)
@@ -447,14 +444,12 @@ def test_training_goes_on_on_a_disk_that_is_full_from_the_beginning(tmp_path, fi
         assert (session.global_step, variable.value[0]) == (4, -2)
 
 
-def test_the_interrupted_save_of_a_best_model_leaves_the_earlier_one(tmp_path, file_size_limit):
+def test_the_interrupted_save_of_a_best_model_leaves_the_earlier_one(tmp_path):
     with ps.collection(), ps.session(checkpoint_dir=tmp_path) as session:
         variable = ps.Variable(np.zeros(5000, np.float32), name="W")
         assert session.save_best(3.0)
         SGD.minimize(ops.sum(variable))
-        file_size_limit(4096)
-        with pytest.raises(ModelFileError):
+        with file_size_limit(4096), pytest.raises(ModelFileError):
             session.save_best(2.0)
-        file_size_limit()
         assert json.loads((tmp_path / "best.json").read_text())["value"] == 3.0
         assert session.save_best(2.5)

@@ -32,6 +32,7 @@ from pswire.specs.checkpoints import EverySeconds, EverySteps
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.tensors.values import TensorSpec
 from tests.commands import BOUND
+from tests.journals import copy_of_one_moment
 from tests.shard_state import state_of
 
 A = ms.Sender("a", 1)
@@ -125,7 +126,7 @@ class Server:
 
     def killed(self, name):
         """A copy of the folder as the disk would be."""
-        return shutil.copytree(self.folder, self.folder.with_name(name))
+        return copy_of_one_moment(self.folder, self.folder.with_name(name))
 
 
 @run
@@ -253,7 +254,7 @@ async def test_a_pull_of_a_cut_is_not_replayed(tmp_path):
         cut = (await server.ask(ms.Cut(holder=A))).number
         await server.ask(ms.Pull(A, ("W",), of_cut=cut))
         await server.push()
-        while server.executor.persistence._writing is not None:  # files that are renamed cannot be copied
+        while not (await server.ask(ms.Cut(cut))).written:
             await asyncio.sleep(0.001)
         async with Server(server.killed("two"), staleness="delay-compensated", journal=True) as again:
             assert again.W == server.W == [1, 1]

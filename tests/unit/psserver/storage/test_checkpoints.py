@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from pswire.errors import DamagedFile, StorageError
 from pswire.messages import Assign, Assignment, Register
 from pswire.optimizers import Adam, GradientDescent
 from pswire.specs.consistency import parse_staleness
+from tests.full_disk import file_size_limit
 from tests.shard_driver import A, B, ShardDriver, declared
 from tests.shard_state import state_of
 from tests.unit.psserver.storage.stored_shards import arrays_of, bits, push, shard_of, varied_shard, write
@@ -198,13 +198,8 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path):
 
 def test_a_file_that_may_not_grow_is_an_error_and_leaves_nothing(tmp_path):
     shard = ShardDriver(declared("large", np.ones(60_000, np.float32), Adam(0.1))).shard
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            write(tmp_path, shard)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with file_size_limit(100_000), pytest.raises(OSError, match="File too large"):
+        write(tmp_path, shard)
     assert os.listdir(tmp_path) == []
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
@@ -9,6 +11,7 @@ from psserver.storage import journal_writer as module
 from psserver.storage.segments import SEGMENT_HEADER, read_segments, segment_path
 from pswire.errors import StorageError
 from pswire.specs.checkpoints import JournalSync
+from tests.full_disk import file_size_limit
 from tests.journals import all_written
 from tests.unit.psserver.storage.test_journal import IDENTITY, open_journal, run, until
 
@@ -60,38 +63,40 @@ def test_a_full_disk_acknowledges_nothing_says_so_and_goes_on_by_itself_when_the
     )
 
 
-def test_files_that_may_not_grow_acknowledge_nothing_and_go_on_when_they_may(tmp_path, file_size_limit, monkeypatch):
+def test_files_that_may_not_grow_acknowledge_nothing_and_go_on_when_they_may(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(module, "LONGEST_PAUSE", 0.02)
-    problem = run(fill_and_free(tmp_path, JournalSync.EVERY, lambda: file_size_limit(105_000), file_size_limit))
+    with ExitStack() as full:
+        fill = partial(full.enter_context, file_size_limit(105_000))
+        problem = run(fill_and_free(tmp_path, JournalSync.EVERY, fill, full.close))
     assert "cannot be written: File too large" in problem
     assert "raise the limit of a file's size (ulimit -f)" in problem
 
 
-def test_deleting_old_segments_gives_room_and_forgets_the_records_that_a_checkpoint_has(tmp_path, file_size_limit):
+def test_deleting_old_segments_gives_room_and_forgets_the_records_that_a_checkpoint_has(tmp_path):
     """The pause after the first error is not waited for."""
 
     async def program():
         journal = open_journal(tmp_path, JournalSync.EVERY)
         journal.begin_segment(1)
         await all_written(journal)
-        file_size_limit(15_000)
-        for record in RECORDS[:3]:
-            journal.append([record])
-        await until(lambda: journal.problem)
-        before = journal.written()
-        journal.begin_segment(2)
-        journal.append([b"after the snapshot"])
-        after = journal.written()
-        journal.drop_segments_before(2)
-        await asyncio.gather(before, after)
+        with file_size_limit(15_000):
+            for record in RECORDS[:3]:
+                journal.append([record])
+            await until(lambda: journal.problem)
+            before = journal.written()
+            journal.begin_segment(2)
+            journal.append([b"after the snapshot"])
+            after = journal.written()
+            journal.drop_segments_before(2)
+            await asyncio.gather(before, after)
 
     run(program())
     assert read(tmp_path) == [b"after the snapshot"]
     assert not segment_path(tmp_path, 1).exists()
 
 
-def test_a_segment_that_cannot_be_begun_is_begun_when_there_is_room(tmp_path, file_size_limit, monkeypatch):
+def test_a_segment_that_cannot_be_begun_is_begun_when_there_is_room(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(module, "LONGEST_PAUSE", 0.02)
 
@@ -100,14 +105,13 @@ def test_a_segment_that_cannot_be_begun_is_begun_when_there_is_room(tmp_path, fi
         journal.begin_segment(1)
         journal.append([b"of 1"])
         await all_written(journal)
-        file_size_limit(SEGMENT_HEADER - 1)
-        journal.begin_segment(2)
-        journal.append([b"of 2"])
-        waiting = journal.written()
-        await until(lambda: journal.problem)
-        assert not waiting.done()
-        assert not segment_path(tmp_path, 2).exists()
-        file_size_limit()
+        with file_size_limit(SEGMENT_HEADER - 1):
+            journal.begin_segment(2)
+            journal.append([b"of 2"])
+            waiting = journal.written()
+            await until(lambda: journal.problem)
+            assert not waiting.done()
+            assert not segment_path(tmp_path, 2).exists()
         await waiting
 
     run(program())
@@ -119,7 +123,7 @@ def test_a_segment_that_cannot_be_begun_is_begun_when_there_is_room(tmp_path, fi
     ]
 
 
-def test_closing_ends_the_pause_and_those_who_wait_get_the_problem(tmp_path, file_size_limit, monkeypatch):
+def test_closing_ends_the_pause_and_those_who_wait_get_the_problem(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "FIRST_PAUSE", 10_000.0)
     monkeypatch.setattr(module, "LONGEST_PAUSE", 10_000.0)
 
@@ -127,12 +131,12 @@ def test_closing_ends_the_pause_and_those_who_wait_get_the_problem(tmp_path, fil
         journal = open_journal(tmp_path, JournalSync.EVERY)
         journal.begin_segment(1)
         await all_written(journal)
-        file_size_limit(1000)
-        journal.append([RECORDS[0]])
-        waiting = journal.written()
-        await until(lambda: journal.problem)
-        assert segment_path(tmp_path, 1).stat().st_size == SEGMENT_HEADER, "nothing of the record stays"
-        await journal.close()
+        with file_size_limit(1000):
+            journal.append([RECORDS[0]])
+            waiting = journal.written()
+            await until(lambda: journal.problem)
+            assert segment_path(tmp_path, 1).stat().st_size == SEGMENT_HEADER, "nothing of the record stays"
+            await journal.close()
         with pytest.raises(StorageError, match="File too large"):
             await waiting
 

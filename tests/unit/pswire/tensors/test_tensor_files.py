@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 from pswire.errors import ModelFileError
 from pswire.tensors.tensor_files import TensorFile, write_tensors
 from pswire.tensors.values import DTYPES, TensorSpec
+from tests.full_disk import file_size_limit
 
 SHAPES = ((), (1,), (3,), (2, 3), (0,), (4, 0, 2), (2, 1, 3, 2))
 
@@ -185,13 +185,9 @@ def test_if_a_piece_raises_the_old_file_stays(old):
 
 
 def test_a_file_that_the_system_does_not_allow_to_grow_leaves_the_old_one_and_names_the_reason(old):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-    try:
-        with pytest.raises(ModelFileError, match="model could not be written, and nothing was changed: File too large"):
-            write(old / "model", {"w": np.ones(10_000, np.float32)})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    message = "model could not be written, and nothing was changed: File too large"
+    with file_size_limit(20_000), pytest.raises(ModelFileError, match=message):
+        write(old / "model", {"w": np.ones(10_000, np.float32)})
 
 
 def test_a_full_disk_leaves_the_old_file_and_names_the_reason(tmp_path):
