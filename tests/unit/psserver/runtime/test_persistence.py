@@ -20,10 +20,11 @@ from psserver.runtime import persistence
 from psserver.runtime.executor import Executor
 from psserver.runtime.persistence import start_shard
 from psserver.runtime.task_order import TaskOrder
-from psserver.storage import checkpoints
+from psserver.storage import checkpoints, segment_file
 from psserver.storage.array_files import NewFile
 from psserver.storage.checkpoint_folders import available
 from psserver.storage.journal import Journal
+from psserver.storage.segments import list_segments, segment_path
 from psserver.storage.start import Start
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, NotJoined, StateLost, Unavailable, WrongShard
@@ -65,7 +66,7 @@ class Server:
         self.now = 0.0
         self.executor = Executor(first, lambda: self.now)
         self.executor.persist(self.config, lambda: new(identity=next(identity)), start)
-        self.sequence = itertools.count(1)
+        self.sequence, self.senders = itertools.count(1), {}
 
     async def __aenter__(self):
         return self
@@ -86,17 +87,23 @@ class Server:
         return await asyncio.wait_for(self.executor.step(message), BOUND)
 
     async def join(self, worker="a", incarnation=1, **fields):
-        return await self.ask(ms.Join(worker, incarnation, *self.at, **fields))
+        joined = await self.ask(ms.Join(worker, incarnation, *self.at, **fields))
+        self.senders[worker] = ms.Sender(worker, joined.incarnation)
+        return joined
 
-    async def declare(self):
+    def sender(self, worker):
+        """That joined here, or on the server before."""
+        return self.senders.get(worker, ms.Sender(worker, 1))
+
+    async def declare(self, worker="a"):
         values = {"W": (np.zeros(2), GradientDescent(1.0)), "V": (np.ones((3, 2), np.float32), Adam(0.1))}
         declared = [ms.Declaration(TensorSpec.of(name, one), one, rule) for name, (one, rule) in values.items()]
-        await self.ask(ms.Register(A, tuple(declared)))
+        await self.ask(ms.Register(self.sender(worker), tuple(declared)))
 
     async def push(self, worker="a", cut=0, sequence=None, version=0):
         gradients = ms.Gradient("W", version, -np.ones(2)), ms.Gradient("V", 0, np.full((3, 2), 0.5, np.float32))
         number = sequence or next(self.sequence)
-        return await self.ask(ms.Push(ms.Sender(worker, 1), number, gradients, pull=("V",), cut=cut))
+        return await self.ask(ms.Push(self.sender(worker), number, gradients, pull=("V",), cut=cut))
 
     async def hold_first_push(self):
         """The first push of `a`, which the policy holds until `b` pushes too; both have joined."""
@@ -387,6 +394,49 @@ async def test_late_pushes_that_make_one_update_are_in_the_cut(tmp_path):
 
 
 @run
+async def test_a_written_checkpoint_replaces_the_journal_of_the_time_before(tmp_path):
+    async with Server(tmp_path / "one", journal=True) as server:
+        await server.join()
+        await server.declare()
+        for _ in range(2):
+            await server.push()
+            number = await server.checkpoint()
+            while list(list_segments(server.folder / "journal-0-of-1")) != [number]:
+                await asyncio.sleep(0.001)
+
+
+@run
+async def test_a_checkpoint_is_complete_only_when_the_journal_has_begun_the_segment_that_follows_it(tmp_path):
+    async with Server(tmp_path / "one", journal=True) as server:
+        await server.join()
+        await server.declare()
+        synced = threading.Event()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(segment_file, "sync_data", lambda descriptor: synced.wait(BOUND))
+            number = (await server.ask(ms.Cut())).number
+            completed = asyncio.create_task(server.executor.persistence._completed())
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert server.executor.persistence._complete.is_set(), "all workers have shown the cut"
+            assert not completed.done()
+            synced.set()
+            await completed
+        assert segment_path(server.folder / "journal-0-of-1", number).exists()
+
+
+@run
+async def test_half_pushes_of_heartbeats_are_in_the_journal(tmp_path):
+    async with Server(tmp_path / "one", journal=True) as server:
+        await server.join()
+        await server.ask(ms.Renew(A, half_pushes=3))
+        assert (await server.ask(ms.Status())).half_pushes == 3
+        await server.declare()  # unlike a heartbeat it is answered when it is written
+        killed = server.killed("two")
+    async with Server(killed, journal=True) as again:
+        assert (await again.ask(ms.Status())).half_pushes == 3
+
+
+@run
 async def test_the_number_of_a_cut_that_was_not_written_is_not_used_again(tmp_path):
     async with Server(tmp_path / "one", shards=2, journal=True) as server:
         await server.join()
@@ -488,8 +538,35 @@ async def test_a_checkpoint_that_cannot_be_written_leaves_nothing_and_training_g
         assert "step-000000001" in (await server.ask(ms.Status())).storage.problem
         await server.push()
         step.unlink()
-        await server.checkpoint()
+        written = await server.checkpoint()
         assert (await server.ask(ms.Status())).storage.problem == ""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(checkpoints, "write", full_disk)
+            failed = (await server.ask(ms.Cut())).number
+            while not (await server.ask(ms.Cut(failed))).problem:
+                await asyncio.sleep(0.001)
+        report = await server.ask(ms.Cut(written))
+        assert (report.written, report.problem) == (True, "")
+
+
+@run
+async def test_an_unexpected_error_in_a_checkpoint_is_a_failure_of_it_and_training_goes_on(tmp_path):
+    def broken(*_, **__):
+        raise ZeroDivisionError("a fault of ours")
+
+    async with Server(tmp_path / "one") as server:
+        await server.join()
+        await server.declare()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(checkpoints, "write", broken)
+            number = (await server.ask(ms.Cut())).number
+            while not (report := await server.ask(ms.Cut(number))).problem:
+                await asyncio.sleep(0.001)
+        assert report.problem == f"checkpoint {number} could not be written: see the server's log"
+        assert server.executor.measurements.checkpoint_failures == 1
+        await server.push()
+        await server.checkpoint()
+        assert server.executor.measurements.checkpoint_failures == 1
 
 
 class SlowDisk:
@@ -547,6 +624,30 @@ async def test_a_cut_that_ends_while_its_checkpoint_is_written_leaves_nothing_an
         after = await server.checkpoint()
         assert available(server.folder, 0, 1) == [0, before, after]
         assert checkpoints.read(server.folder, after, 0, 1).arrays["W"].value.tolist() == [3, 3]
+
+
+@run
+async def test_steps_until_the_first_checkpoint_of_a_job_are_its_own_also_if_the_last_one_was_skipped(tmp_path):
+    async with Server(tmp_path / "one", checkpoint_every=EverySteps(2)) as server:
+        await server.join()
+        await server.declare()
+        with pytest.MonkeyPatch.context() as patch:
+            disk = SlowDisk(patch)
+            for _ in range(3):
+                await server.push()
+            assert await asyncio.to_thread(disk.reached.wait, BOUND)
+            await server.ask(ms.Leave(A))
+            await server.join("b", incarnation=0)
+            assert (server.shard.job.number, server.shard.cuts.number) == (2, 3), "3 was skipped, as 2 is not over"
+            disk.go_on.set()
+            while server.executor.persistence._writing is not None:
+                await asyncio.sleep(0.001)
+        await server.declare("b")
+        began = []
+        for _ in range(2):
+            await server.push("b")
+            began.append(server.shard.cuts.number)
+        assert began == [3, 4]
 
 
 @run

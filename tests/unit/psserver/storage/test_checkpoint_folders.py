@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from psserver.storage.checkpoint_folders import found, lock_shard
+from psserver.storage.checkpoint_folders import available, found, lock_shard, shard_folder
 from pswire.errors import StorageError
 
 
@@ -43,3 +43,10 @@ def test_a_folder_that_cannot_be_written_or_locked_is_refused_with_the_reason(tm
             with pytest.raises(StorageError, match=complaint):
                 lock_shard(tmp_path, 0)
     os.close(lock_shard(tmp_path, 0))
+
+
+@pytest.mark.parametrize("number", [0, 999_999_999, 1_000_000_000, 2**62])
+def test_a_checkpoint_of_any_number_is_found(tmp_path, number):
+    shard_folder(tmp_path, number, 1, 2).mkdir(parents=True)
+    assert found(tmp_path) == {number: {(1, 2)}}
+    assert available(tmp_path, 1, 2) == [number]

@@ -123,6 +123,36 @@ def test_a_segment_that_cannot_be_begun_is_begun_when_there_is_room(tmp_path, mo
     ]
 
 
+def test_pauses_double_up_to_the_longest_while_the_disk_stays_full_and_begin_anew_after_that(tmp_path, monkeypatch):
+    pauses = []
+
+    class Unhurried(threading.Condition):
+        """Does not wait where a time is given."""
+
+        def wait_for(self, predicate, timeout=None):
+            if timeout is None:
+                return super().wait_for(predicate)
+            pauses.append(timeout)
+            return predicate()
+
+    monkeypatch.setattr(module, "Condition", Unhurried)
+
+    async def program():
+        journal = open_journal(tmp_path, JournalSync.EVERY)
+        journal.begin_segment(1)
+        await all_written(journal)
+        for record in RECORDS[:2]:
+            pauses.clear()
+            with file_size_limit(1000):
+                journal.append([record])
+                await until(lambda: len(pauses) >= 8)
+            await all_written(journal)
+            assert pauses[:8] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
+
+    run(program())
+    assert read(tmp_path) == RECORDS[:2]
+
+
 def test_closing_ends_the_pause_and_those_who_wait_get_the_problem(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "FIRST_PAUSE", 10_000.0)
     monkeypatch.setattr(module, "LONGEST_PAUSE", 10_000.0)

@@ -13,9 +13,11 @@ from psserver.storage import journal_writer as module
 from psserver.storage import segment_file
 from psserver.storage.files import sync_data
 from psserver.storage.journal import MAX_BYTES_IN_LOOP, Journal
-from psserver.storage.segments import SEGMENT_HEADER, read_segments, segment_path
+from psserver.storage.segment_file import SegmentFile
+from psserver.storage.segments import SEGMENT_HEADER, SegmentHeader, read_segments, segment_path
 from pswire.errors import StorageError
 from pswire.specs.checkpoints import JournalSync
+from tests.full_disk import file_size_limit
 from tests.journals import all_written
 
 IDENTITY = 5
@@ -236,6 +238,26 @@ def test_each_caller_has_a_future_of_its_own_which_it_may_cancel(tmp_path, monke
     run(program())
 
 
+def test_closing_writes_what_was_appended_in_the_same_round_of_the_event_loop(tmp_path, monkeypatch):
+    stop = module.JournalWriter.stop
+
+    def stop_and_wait(writer):
+        stop(writer)
+        writer.join(PATIENCE)
+
+    monkeypatch.setattr(module.JournalWriter, "stop", stop_and_wait)
+
+    async def program():
+        journal = open_journal(tmp_path, JournalSync.EVERY)
+        journal.begin_segment(1)
+        await all_written(journal)
+        journal.append([b"the last one"])
+        await journal.close()
+
+    run(program())
+    assert read(tmp_path) == [b"the last one"]
+
+
 def test_segments_begin_where_they_were_begun_and_old_ones_are_deleted(tmp_path):
     async def program():
         journal = open_journal(tmp_path, JournalSync.EVERY)
@@ -245,7 +267,9 @@ def test_segments_begin_where_they_were_begun_and_old_ones_are_deleted(tmp_path)
         await all_written(journal)
         assert read(tmp_path) == [b"of 1", b"of 5", b"of 9"]
         journal.drop_segments_before(5)
-        await until(lambda: not segment_path(tmp_path, 1).exists())
+        left = sum(segment_path(tmp_path, number).stat().st_size for number in (5, 9))
+        await until(lambda: journal.nbytes == left)
+        assert not segment_path(tmp_path, 1).exists()
         assert read(tmp_path) == [b"of 5", b"of 9"]
         journal.drop_segments_before(1000)
         await until(lambda: not segment_path(tmp_path, 5).exists())
@@ -477,6 +501,20 @@ def test_what_a_failed_sync_has_lost_stops_the_journal_until_a_checkpoint_has_it
     run(program())
     assert read(tmp_path) == [b"after the snapshot"]
     assert not segment_path(tmp_path, 1).exists()
+
+
+def test_a_failed_write_does_not_forget_that_a_failed_sync_may_have_lost_what_was_written_before(tmp_path, monkeypatch):
+    disk = LossySync(monkeypatch, forgets=True)
+    segment = SegmentFile.create(tmp_path, SegmentHeader(1, IDENTITY, 0, 0))
+    segment.append([[memoryview(b"acknowledged, then lost")]])
+    disk.fail = True
+    with pytest.raises(OSError, match="Input/output error"):
+        segment.sync()
+    with file_size_limit(segment.size), pytest.raises(OSError, match="File too large"):
+        segment.append([[memoryview(b"more")]])
+    with pytest.raises(OSError, match="were lost by a failed sync"):
+        segment.sync()
+    segment.close()
 
 
 def test_a_fault_of_the_thread_is_a_problem_and_those_who_wait_get_an_error(tmp_path, monkeypatch):

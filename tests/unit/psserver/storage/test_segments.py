@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from psserver.storage import segments
 from psserver.storage.journal import Journal
 from psserver.storage.segment_file import SegmentFile
 from psserver.storage.segments import RECORD_HEADER, SEGMENT_HEADER, SegmentHeader, read_segments, segment_path
@@ -84,7 +85,7 @@ def test_the_checksum_is_crc_32c():
     assert slow_crc32c(b"123456789") == crc32c.crc32c(b"123456789") == 0xE3069283
 
 
-def test_a_torn_tail_is_left_out_reported_and_cut_off_on_request(tmp_path, caplog):
+def test_a_torn_tail_is_left_out_reported_and_cut_off_on_request(tmp_path, caplog, monkeypatch):
     write(tmp_path, {1: [b"first", b"second"]})
     path = segment_path(tmp_path, 1)
     whole = path.read_bytes()
@@ -94,7 +95,10 @@ def test_a_torn_tail_is_left_out_reported_and_cut_off_on_request(tmp_path, caplo
     assert read(tmp_path) == [b"first"]
     assert path.read_bytes() == whole[:-1]
     assert f"the last {len(whole) - 1 - torn} bytes, from offset {torn}, are a torn tail" in caplog.messages[-1]
+    synced = []
+    monkeypatch.setattr(segments, "sync_path", lambda file: synced.append((file, file.stat().st_size)))
     assert read(tmp_path, truncate=True) == [b"first"]
+    assert synced == [(path, torn)], "else the tail could come back behind records that are written there"
     assert path.read_bytes() == whole[:torn]
     write(tmp_path, {1: [b"third"]})
     assert read(tmp_path) == [b"first", b"third"]
