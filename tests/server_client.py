@@ -34,11 +34,11 @@ def join_all(clients, worker):
 
 
 class Client:
-    """One channel to a server."""
+    """One channel to a server, of its own or this one."""
 
-    def __init__(self, address, credentials=NO_CREDENTIALS):
+    def __init__(self, address, credentials=NO_CREDENTIALS, channel=None):
         self.address, self.credentials = address, credentials
-        self.channel = open_channel(address, credentials)
+        self.channel = channel or open_channel(address, credentials)
         self.stub = ParameterServerStub(self.channel)
         self.tokens = MemberTokens()
 

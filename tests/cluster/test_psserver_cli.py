@@ -6,6 +6,7 @@ from contextlib import closing
 from importlib import metadata
 
 import click
+import grpc
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -64,7 +65,8 @@ def test_sigterm_while_python_ends_does_not_change_how_it_has_ended(bind, code, 
 
 def test_a_second_ctrl_c_ends_it_at_once(commands):
     server = commands.serve("--grace", "1000", "--log-level", "warning")
-    client = Client(server.address)
+    reads_64_kib_ahead = grpc.insecure_channel(server.address, [("grpc.http2.bdp_probe", 0)])
+    client = Client(server.address, channel=reads_64_kib_ahead)
     with client.channel:
         sender = client.join("w0")
         client.register(sender, w=np.zeros(4 << 20, np.float32))
