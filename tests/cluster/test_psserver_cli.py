@@ -64,7 +64,7 @@ def test_sigterm_while_python_ends_does_not_change_how_it_has_ended(bind, code, 
 
 
 def test_a_second_ctrl_c_ends_it_at_once(commands):
-    server = commands.serve("--grace", "1000", "--log-level", "warning")
+    server = commands.serve("--grace", "1000", "--lease", "1000", "--log-level", "warning")
     reads_64_kib_ahead = grpc.insecure_channel(server.address, [("grpc.http2.bdp_probe", 0)])
     client = Client(server.address, channel=reads_64_kib_ahead)
     with client.channel:
