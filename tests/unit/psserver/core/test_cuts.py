@@ -1,5 +1,7 @@
 """A cut takes each push on all of its shards, or on none; the bits are those of the moment of its snapshot."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,9 +11,11 @@ from pswire import messages as ms
 from pswire.errors import GenerationLost, InvalidMessage, StateLost
 from pswire.optimizers import Adam, GradientDescent
 from pswire.specs.consistency import DropStalePushes, Synchronous
+from pswire.specs.vectors import Fill
+from pswire.tensors.compression import to_16_bits
 from pswire.tensors.values import IndexedSlices
 from tests.shard_driver import A, B, ShardDriver, declared
-from tests.shard_state import finish_copies
+from tests.shard_state import finish_copies, state_of
 
 SUM = GradientDescent(learning_rate=1.0)
 
@@ -158,14 +162,134 @@ def test_what_comes_after_a_cut_is_complete_does_not_belong_to_it_whatever_numbe
     assert one.answer(ms.Pull(A, ("W",), of_cut=number)).values[0].array.tolist() == [0, 0]
 
 
-def test_late_rows_are_those_of_the_message_also_when_its_memory_is_used_again():
+def test_a_cut_that_is_not_complete_or_is_being_written_stays_though_nobody_holds_it():
     one = driver()
-    one.answer(ms.Cut())
+    push(one, A, 1, cut=7)
+    one.shard.cuts.tick()
+    one.shard.cuts.tick()
+    assert one.answer(ms.Cut()) == ms.CutReport(0, waiting_for="cut 7 is not over")
+    single = driver(shards=1)
+    single.shard.cuts.stored = True
+    push(single, A, 1)
+    number = single.answer(ms.Cut(holder=A)).number
+    single.answer(ms.Cut(number, A, release=True))
+    push(single, A, 2)
+    cut = single.shard.cuts.current
+    assert cut.number == number
+    finish_copies(single.shard)
+    assert value(restored(cut)) == [1, 1]
+
+
+def test_a_cut_that_others_have_begun_and_completed_can_still_be_held_by_the_worker_that_asked_for_it():
+    one = driver(shard=1)
+    push(one, A, 1)
+    for sender, sequence in ((A, 2), (B, 1)):
+        push(one, sender, sequence, cut=7)
+    one.shard.cuts.tick()
+    assert one.answer(ms.Cut(7, A)) == ms.CutReport(7, complete=True, held=True)
+    assert one.answer(ms.Pull(A, ("W",), of_cut=7)).values[0].array.tolist() == [1, 1]
+
+
+def changes_of_b():
+    """Changes of every kind, each with the messages before it."""
+    evaluation = ms.Evaluate(B, "fit", ms.Evaluation(1, 2, 1), term=1, wait=False)
+    ready = [evaluation, ms.TakePortion(B, "fit", 1), ms.ClaimPortion(B, "fit", 1, 0, 1.0)]
+    ones = (ms.Assignment("W", np.ones(2)),)
+    return {
+        "push": ([], ms.Push(B, 1, (ms.Gradient("W", 0, np.ones(2)),))),
+        "assign": ([], ms.Assign(B, 1, ones)),
+        "tune": ([], ms.Tune(B, 1, ("W",), GradientDescent(2.0), ("learning_rate",))),
+        "register": ([], ms.Register(B, (declared("V", np.ones(2)),))),
+        "compute": ([], ms.Compute(B, 1, ("W",), (Fill("x", 1.0),), "fit", 1)),
+        "evaluation": ([], evaluation),
+        "sum": (ready, ms.Assign(B, 1, ones, add=True, portions=ms.CountedPortions("fit", 1, (0,)))),
+    }
+
+
+@pytest.mark.parametrize("kind", changes_of_b())
+def test_a_change_of_any_kind_belongs_to_the_cut_by_its_number(kind):
+    before, change = changes_of_b()[kind]
+    for number, late in ((0, [type(change)]), (7, [])):
+        one = ShardDriver(shards=2, workers="")
+        for worker in "ba":  # b is the chief, which coordinates
+            one.answer(ms.Join(worker, 1, 0, 2))
+        one.answer(ms.Register(A, (declared("W", np.zeros(2), SUM),)))
+        for message in before:
+            one.answer(message)
+        one.answer(ms.Join("c", 1, 0, 2))  # for which the cut waits
+        one.answer(ms.Cut(7))
+        one.answer(replace(change, cut=number))
+        assert [type(message) for message in one.shard.cuts.current.late] == late
+
+
+def test_the_last_cut_of_a_server_is_taken_although_another_one_is_held_or_waits_for_workers():
+    one = driver()
+    push(one, A, 1)
+    held = one.answer(ms.Cut(holder=A)).number
+    push(one, A, 2, cut=held)
+    cut = one.shard.begin_final_cut()
+    assert (cut.number, cut.complete) == (held + 1, True)
+    finish_copies(one.shard)
+    assert value(restored(cut)) == [2, 2]
+
+
+def test_an_answer_of_a_held_cut_has_its_global_step_and_an_earlier_cut_stays_complete():
+    one = driver(shards=1)
+    push(one, A, 1)
+    number = one.answer(ms.Cut(holder=A)).number
+    push(one, A, 2)
+    assert one.answer(ms.Pull(A, ("W",), of_cut=number)).global_step == 1
+    one.answer(ms.Cut(number, A, release=True))
+    assert one.answer(ms.Cut()).number == number + 1
+    assert one.answer(ms.Cut(number)).complete
+
+
+def test_a_cut_is_over_with_the_lease_of_its_last_holder_and_was_complete_also_then():
+    one = driver(shards=1)
+    number = one.answer(ms.Cut(holder=A)).number
+    one.answer(ms.Cut(number, B))
+    one.step(ms.Tick(lost=("a",)))
+    assert one.answer(ms.Pull(B, ("W",), of_cut=number)).values[0].array.tolist() == [0, 0]
+    one.step(ms.Tick(lost=("b",)))
+    assert one.shard.cuts.current is None
+    assert one.answer(ms.Cut(number)).complete
+
+
+def late_messages():
+    """By name, a late change of b and the arrays that it borrows."""
+    dense, table = -np.ones(2), np.ones(3)
     rows = IndexedSlices(-np.ones(1), np.array([1]), (2,))
-    one.answer(ms.Push(B, 1, (ms.Gradient("W", 0, rows),)))
-    rows.values[:], rows.indices[:] = 5, 0
-    (late,) = one.shard.cuts.current.late
-    assert (late.gradients[0].array.indices.tolist(), late.gradients[0].array.values.tolist()) == ([1], [-1])
+    packed = to_16_bits(np.ones(4, np.float32), "float16")
+    packed_rows = IndexedSlices(to_16_bits(np.ones(1, np.float32), "float16"), np.array([1]), (4,))
+
+    def push(array, name="W"):
+        return ms.Push(B, 1, (ms.Gradient(name, 0, array),))
+
+    return {
+        "dense": (push(dense), [dense]),
+        "rows": (push(rows), [rows.values, rows.indices]),
+        "packed": (push(packed, "V"), [*packed.parts]),
+        "packed rows": (push(packed_rows, "V"), [*packed_rows.values.parts, packed_rows.indices]),
+        "assigned": (ms.Assign(B, 1, (ms.Assignment("W", dense),)), [dense]),
+        "registered": (ms.Register(B, (declared("T", table, SUM),)), [table]),
+    }
+
+
+@pytest.mark.parametrize("kind", late_messages())
+def test_a_late_change_keeps_its_elements_when_the_memory_of_its_message_is_used_again(kind):
+    expected = []
+    for used_again in (False, True):
+        one = driver()
+        one.answer(ms.Register(A, (declared("V", np.zeros(4, np.float32), SUM),)))
+        one.answer(ms.Cut())
+        message, arrays = late_messages()[kind]
+        one.answer(message)
+        for array in arrays if used_again else ():
+            array[...] = 0
+        finish_copies(one.shard)
+        new = restored(one.shard.cuts.current)
+        expected.append(state_of(new.arrays()))
+    assert expected[0] == expected[1]
 
 
 def test_the_values_of_a_held_cut_have_a_late_push_that_waited_for_one_of_a_lost_worker():

@@ -180,6 +180,38 @@ def test_who_waits_for_a_portion_is_not_waited_for_by_those_that_push():
     assert answers[3].outcome is ms.Outcome.APPLIED
 
 
+def test_withdrawn_portions_go_to_workers_that_wait_before_the_one_that_withdraws_them():
+    job = ShardDriver()
+    job.step(evaluate(examples=1), 1)
+    job.answer(take())
+    job.answer(claim(0))
+    assert not job.step(take(B), 2)
+    answers = job.step(take(withdrawn=(0,)), 3)
+    assert [answers[ticket].portion for ticket in (2, 3)] == [ms.Portion(0, 0, 1, alone=True)] * 2
+    assert answers[2] is next(iter(answers.values())), "the other has a backup of it"
+
+
+def test_late_evaluations_leave_no_call_that_waits():
+    job = ShardDriver()
+    job.shard.begin_late()
+    job.step(evaluate(), 1)
+    job.step(take(B), 2)
+    job.shard.end_late(0.0)
+    assert [message for _, message in job.shard.waiting() if isinstance(message, ms.Evaluate)] == []
+
+
+def test_backups_of_all_evaluations_are_counted_at_the_end_too():
+    job = ShardDriver()
+    for number in (1, 2):
+        job.step(evaluate(number, examples=1), 1)
+        for sender in (A, B):
+            job.answer(take(sender, evaluation=number))
+        assert job.answer(ms.ClaimPortion(B, "fit", number, 0, 1.0)).counted
+    job.step(end(), 9)
+    (status,) = job.answer(ms.Status()).minimizations
+    assert (status.backups, status.backups_won) == (2, 2)
+
+
 def test_handing_out_all_portions_takes_a_time_for_each_that_does_not_grow(monkeypatch):
     """In the middle of an evaluation, whoever takes or claims looks at nothing of the others."""
     job = ShardDriver()

@@ -271,6 +271,18 @@ def test_a_segment_that_the_worker_does_not_take_before_it_goes_on_is_counted_no
     in_loop(steps)
 
 
+def test_an_offer_ends_with_its_stream(shared):
+    def steps():
+        stream = AttachedSegments(shared, "w0")
+        reply = attach(stream, 0, MB)
+        stream.close()
+        with pytest.raises(NotShared, match="no stream waits"):
+            fetch_segment(reply, 0, MB)
+        assert not shared._bytes
+
+    in_loop(steps)
+
+
 def test_memory_of_a_stream_is_unmapped_when_it_ends_but_not_under_a_task_that_uses_it(shared):
     before, arrays = len(mapped_segments()), []
 

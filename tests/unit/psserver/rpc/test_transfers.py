@@ -97,6 +97,21 @@ def test_when_a_large_transfer_stops_waiting_a_smaller_one_behind_it_goes_on():
     asyncio.run(scenario())
 
 
+def test_members_take_turns_with_transfers_of_which_one_fits_at_a_time_and_leave_no_trace():
+    async def scenario():
+        admission = Admission(LIMIT, timeout=30.0)
+        first, second, third = [Transfer(admission, LIMIT, "many") for _ in range(3)]
+        other = Transfer(admission, LIMIT, "one")
+        for ends, begins in ((first, second), (second, other), (other, third)):
+            assert await admitted([ends, begins]) == [True, False]
+            await ends.end()
+            assert await admitted([begins]) == [True]
+        await third.end()
+        assert (admission._used, admission._used_by, admission._waiting) == (0, {}, {})
+
+    asyncio.run(scenario())
+
+
 def test_a_member_with_transfers_in_progress_has_a_share_and_who_uses_the_least_is_next():
     async def scenario():
         admission = Admission(LIMIT, timeout=30.0)

@@ -337,6 +337,57 @@ def test_a_part_of_a_push_that_failed_on_a_shard_is_not_waited_for():
     assert [transport.status(shard).global_step for shard in range(2)] == [2, 2], "all count the same steps"
 
 
+def test_a_push_that_two_shards_have_not_applied_counts_once_as_half_applied(client, transport):
+    transport.refuse = lambda shard, message: shard and isinstance(message, ms.Push)
+    for pushes in (1, 2):
+        with pytest.raises(errors.InvalidMessage, match="not this one"):
+            client.push([gradient(name) for name in NAMES]).result()
+        assert [len(transport.messages(kind)) for kind in (ms.Push, ms.Renew)] == [3 * pushes, 2 * pushes]
+        assert sum(machine.status(0).half_pushes for machine in transport.machines) == pushes
+
+
+def test_a_push_that_no_shard_has_applied_is_not_half_applied(client, transport):
+    transport.refuse = lambda shard, message: isinstance(message, ms.Push)
+    with pytest.raises(errors.InvalidMessage, match="not this one"):
+        client.push([gradient(name) for name in NAMES]).result()
+    assert not transport.messages(ms.Renew)
+    assert [machine.status(0).half_pushes for machine in transport.machines] == [0, 0, 0]
+
+
+def test_a_sum_goes_to_shard_0_last_and_not_if_another_shard_drops_it_or_the_shards_went_back(client, transport):
+    client.compute([], [], "fit", 1)
+    client.begin_evaluation(NAMES, "fit", 1, ms.Evaluation(1, 3, 1))
+    arrays = {name: np.ones(2) for name in NAMES}
+    for number in range(3):
+        assert client.take_portion("fit", 1, (), ()).portion.number == number
+        assert client.claim_portion("fit", 1, number, 1.0)
+    transport.sent.clear()
+    assert client.push_sum(arrays, ms.CountedPortions("fit", 1, (0,)), 0) == ""
+    assert [shard for shard, _ in transport.messages(ms.Assign)] == [1, 2, 0]
+    (name,) = [one for one in NAMES if client.placed(one).partitions[0].shard == 1]
+    client.begin_evaluation([name], "fit", 1, None, end="over")  # on shards 0 and 1 only
+    transport.sent.clear()
+    assert client.push_sum(arrays, ms.CountedPortions("fit", 1, (1,)), 0) == "'fit' is over"
+    assert [shard for shard, _ in transport.messages(ms.Assign)] == [1, 2]
+    client._recovery.count, client._recovery.reason = 1, "the shards went back"
+    transport.sent.clear()
+    assert client.push_sum(arrays, ms.CountedPortions("fit", 1, (2,)), 0) == "the shards went back"
+    assert not transport.sent
+
+
+def test_no_version_from_before_is_named_to_a_shard_that_was_joined_again_also_if_its_answer_was_lost():
+    transport = ShardsInProcess(3)
+    client, known = transport.client("w0", *declarations())
+    with transport._changed:
+        for shard in range(3):
+            transport._step(shard, 0, ms.Tick(lost=("w0",)))
+    transport.lose = lambda shard, message: isinstance(message, ms.Join)
+    transport.sent.clear()
+    pulled = client.pull(NAMES, [known[name] for name in NAMES])
+    assert [message.known_versions for _, message in transport.messages(ms.Pull)] == [(0,)] * 3 + [()] * 3
+    assert [one.array is not known[one.name].array for one in pulled] == [True] * 3
+
+
 class CutShort(ShardsInProcess):
     """The first push to the shard `slow` is cut short by SIGTERM before the shard has it."""
 

@@ -53,6 +53,18 @@ def test_all_messages_of_a_change_carry_the_newest_number_that_any_shard_had_sho
     assert numbers(transport, ms.Tune) == [(0, number + 1), (1, number + 1)]
 
 
+def test_a_worker_that_joins_a_shard_again_adopts_the_cut_that_began_there_without_it():
+    transport = ShardsInProcess(2)
+    client, known = transport.client("w0", *DECLARATIONS)
+    with transport._changed:
+        transport._step(1, 0, ms.Tick(lost=("w0",)))
+    begin_cut(transport, 1, 5)
+    client.pull("ab")  # its answers have no number
+    transport.sent.clear()
+    client.push(gradients(known)).result()
+    assert numbers(transport, ms.Push) == [(0, 5), (1, 5)]
+
+
 def test_a_retry_carries_the_number_of_the_first_try_and_the_next_change_the_new_one():
     transport = ShardsInProcess(2)
     client, known = transport.client("w0", *DECLARATIONS)
@@ -94,6 +106,22 @@ def test_a_push_that_fails_ends_its_change():
         assert client._calls.cuts.to_show() == 4, "no heartbeat holds the cut back"
 
 
+def test_a_push_that_a_signal_ends_before_it_is_sent_ends_its_change_too():
+    transport = ShardsInProcess(2)
+    client, known = transport.client("w0", *DECLARATIONS)
+    begin_cut(transport, 1, 4)
+    client._calls.cuts.note(4)
+
+    def interrupt(shard, message):
+        client._calls.cuts.note(5)  # as a heartbeat
+        raise KeyboardInterrupt
+
+    transport.refuse = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        client.push(gradients(known))
+    assert client._calls.cuts.to_show() == 5
+
+
 def test_a_heartbeat_shows_the_newest_number_but_while_a_change_is_open_the_one_that_it_carries():
     cuts = CutNumbers()
     cuts.note(3)
@@ -131,4 +159,5 @@ def test_a_new_number_wakes_the_heartbeats_of_all_shards_as_soon_as_no_change_is
     pushed.result()
     assert shown.wait(10.0)
     client.leave()
+    assert len(transport.messages(ms.Renew)) == 3, "each shard is shown it once"
     assert all(not thread.is_alive() for thread in client._heartbeat._threads)

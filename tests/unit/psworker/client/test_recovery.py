@@ -8,7 +8,7 @@ import pytest
 
 from psserver.core import shard as core
 from pswire import messages as ms
-from pswire.errors import StateLost, WrongShard
+from pswire.errors import InvalidMessage, StateLost, WrongShard
 from pswire.messages import Restored
 from pswire.optimizers import GradientDescent, Momentum
 from pswire.specs.consistency import Asynchronous, Bounded, DropStalePushes, IgnoreStaleness
@@ -103,6 +103,24 @@ def test_a_push_is_dropped_when_state_was_lost_and_training_goes_on_from_the_com
     assert all(4 <= report.lost_pushes <= 5 for report in reports), "those after the cut, and the open one"
 
 
+def test_the_first_call_after_going_back_names_no_change_and_no_step_that_was_given_up():
+    transport = ShardsInProcess(2, staleness=DropStalePushes(99), stored=True)
+    (client, known), (other, theirs) = [transport.client(name, *DECLARATIONS) for name in ("w0", "w1")]
+    push(client, known)
+    write_checkpoint(transport, client, other)
+    for _ in range(2):
+        push(other, theirs)
+        push(client, known)
+    assert (client.global_step, len(client._calls.frontier.undelivered)) == (5, 1)
+    transport.lose_state(0)
+    assert client.push([replace(known["a"], array=np.ones(2))]).result().outcome is ms.Outcome.DROPPED
+    assert client.global_step == 1
+    transport.sent.clear()
+    client.choose("b", np.array([1]))
+    ((shard, pull),) = transport.messages(ms.Pull)
+    assert (shard, pull.after) == (1, ())
+
+
 def test_lost_pushes_are_counted_once_however_often_the_shards_go_back():
     transport = ShardsInProcess(2, stored=True)
     client, known = transport.client("w0", *DECLARATIONS)
@@ -136,6 +154,22 @@ def test_a_push_whose_answer_did_not_arrive_hides_none_that_is_lost_later():
         transport.lose_state(0, 1)
         known = {one.name: one for one in client.pull(NAMES)}
         assert [transport.status(shard).storage.lost_pushes for shard in range(2)] == [lost, lost]
+
+
+def test_pushes_that_were_dropped_are_none_that_is_lost_when_the_shards_go_back():
+    transport = ShardsInProcess(1, staleness=DropStalePushes(0), stored=True)
+    client, known = transport.client("w0", *DECLARATIONS)
+    stale = dict(known)
+    push(client, known)
+    write_checkpoint(transport, client)
+    assert [push(client, one).outcome.name for one in (dict(stale), known, dict(stale))] == [
+        "DROPPED",
+        "APPLIED",
+        "DROPPED",
+    ]
+    transport.lose_state(0)
+    client.pull(NAMES)
+    assert transport.status(0).storage.lost_pushes == 1
 
 
 def test_the_pushes_of_a_worker_that_joined_after_the_cut_are_counted_as_lost_too():
@@ -277,6 +311,49 @@ def test_a_block_of_examples_from_before_is_not_finished_but_taken_again():
     transport.lose_state(0)
     assert client.take(QUEUE, ms.Finished(second.number, 1.0)).block == block
     assert transport.status(0).epochs == ()
+
+
+def test_a_push_with_examples_from_before_is_dropped_also_with_fresh_weights_and_one_with_new_examples_is_not():
+    transport = ShardsInProcess(2, stored=True)
+    client, _ = transport.client("w0", *DECLARATIONS)
+    client.take(QUEUE, None)
+    write_checkpoint(transport, client)
+    second = client.take(QUEUE, ms.Finished(0, 1.0)).block
+    transport.lose_state(0)
+    fresh = client.pull(NAMES)
+
+    def outcome(block):
+        gradients = [replace(one, array=np.ones(2)) for one in fresh]
+        return client.push(gradients, progress=(ms.Progress("data", block.number, 2),)).result().outcome
+
+    transport.sent.clear()
+    assert (outcome(second), transport.messages(ms.Push)) == (ms.Outcome.DROPPED, [])
+    first = client.take(QUEUE, None).block
+    assert outcome(first) is ms.Outcome.APPLIED
+
+
+@pytest.mark.usefixtures("split_small")
+@pytest.mark.parametrize("optimizer", [None, SGD], ids=["with its optimizer", "and then its optimizer"])
+def test_a_variable_of_which_the_cut_has_one_part_is_registered_again(optimizer):
+    """Its first worker was killed between the two shards, or when it added the optimizer."""
+    transport = ShardsInProcess(2, stored=True)
+    whole = ms.Declaration(TensorSpec("s", (16,), "float64"), np.zeros(16), SGD)
+    killed, _ = transport.client("killed")
+    if optimizer is not None:
+        killed.register([replace(whole, optimizer=None)])
+    transport.refuse = lambda shard, message: shard == 1 and isinstance(message, ms.Register) and not message.dry_run
+    with pytest.raises(InvalidMessage):
+        killed.register([whole])
+    transport.refuse = lambda shard, message: False
+    killed.leave(failed=True)
+    client, _ = transport.client("w0")
+    write_checkpoint(transport, client)
+    (value,) = client.register([whole])
+    client.value_of = lambda name: value.array
+    transport.lose_state(1)
+    (fresh,) = client.pull("s")
+    assert client.push([replace(fresh, array=-np.ones(16))]).result().outcome is ms.Outcome.APPLIED
+    assert client.pull("s")[0].array.tolist() == [1] * 16
 
 
 def test_a_shard_that_refuses_to_go_back_ends_the_worker_with_its_reason():
