@@ -1,9 +1,11 @@
 """Tokens of a cluster: made by `psworker local` and `psworker ray`, found by the same user's commands on this machine.
 
-They are in a folder of the user's alone, `paramserver-UID` in the folder for temporary files, with one folder for each
-cluster, which holds a lock on it. What a killed one has left is removed by the next. Standard library only.
+They are in a folder of the user's alone, `paramserver-UID` in the folder for temporary files, or where another user has
+made that one, `paramserver-UID-RANDOM`. It has one folder for each cluster, which holds a lock on it. What a killed one
+has left is removed by the next. Standard library only.
 """
 
+import logging
 import os
 import shutil
 import stat
@@ -17,6 +19,8 @@ from pswire.errors import ConfigurationError
 from pswire.security.private_files import read_secret, write_atomically
 from pswire.security.token_files import Role, add_token
 from pswire.system.host import WINDOWS
+
+log = logging.getLogger(__name__)
 
 _PREFIX, _LOCK = "cluster-", "lock"
 
@@ -71,7 +75,7 @@ def private_folder() -> Iterator[Path]:
 
     Raises `ConfigurationError` if the folder cannot be used.
     """
-    folder, lock = _new_folder(_user_folder())
+    folder, lock = _new_folder()
     try:
         yield folder
     finally:
@@ -81,37 +85,25 @@ def private_folder() -> Iterator[Path]:
             folder.parent.rmdir()
 
 
-def _new_folder(home: Path) -> tuple[Path, int]:
+def _new_folder() -> tuple[Path, int]:
     """A new folder and its lock, made while no other command makes or removes one."""
     import fcntl  # not on Windows, where there are no local clusters
 
     for _ in range(_ATTEMPTS):
-        with suppress(FileNotFoundError), _opened(home) as descriptor:
-            if not _is_private(home):
-                raise ConfigurationError(
-                    f"the folder {home} for the tokens of local clusters is not this user's alone: remove it"
-                )
+        with suppress(FileNotFoundError), _opened(home := _home()) as descriptor:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             _sweep(home)
             folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=home))
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX)
             return folder, lock
-    raise ConfigurationError(f"the folder {home} for the tokens of local clusters is removed again and again")
+    raise ConfigurationError(f"the folder {_first()} for the tokens of local clusters is removed again and again")
 
 
 @contextmanager
 def _opened(home: Path) -> Iterator[int]:
-    """A descriptor of the folder, which is made if it is not there; the end of another cluster may remove it again."""
-    try:
-        home.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise ConfigurationError(
-            f"the folder {home} for the tokens of local clusters cannot be used: {error.strerror}"
-        ) from error
+    """A descriptor of the folder, which the end of another cluster may remove. Raises `OSError`."""
+    descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield descriptor
     finally:
@@ -120,17 +112,42 @@ def _opened(home: Path) -> Iterator[int]:
 
 def local_token(address: str) -> str:
     """The admin's token of this user's cluster that has a server at `address`; "" if there is none."""
-    if WINDOWS or not _is_private(home := _user_folder()):
+    if WINDOWS:
         return ""
-    for folder in sorted(home.glob(f"{_PREFIX}*")):
+    for folder in [one for home in _homes() for one in sorted(home.glob(f"{_PREFIX}*"))]:
         with suppress(ConfigurationError, UnicodeDecodeError):  # it ends, or was begun, at this moment
             if _key(address) in read_secret(folder / "addresses", "the file").decode().splitlines():
                 return LocalTokens(folder).read(Role.ADMIN)
     return ""
 
 
-def _user_folder() -> Path:
+def _first() -> Path:
+    """The first choice of a folder for all clusters of this user."""
     return Path(tempfile.gettempdir()) / f"paramserver-{os.getuid()}"
+
+
+def _homes() -> list[Path]:
+    """The folders for clusters of this user that are there, and are its alone."""
+    first = _first()
+    return [one for one in (first, *sorted(first.parent.glob(f"{first.name}-*"))) if _is_private(one)]
+
+
+def _home() -> Path:
+    """A folder for clusters, which is made if there is none. Raises `ConfigurationError`."""
+    first = _first()
+    try:
+        with suppress(FileExistsError):
+            first.mkdir(mode=0o700)
+        if homes := _homes():
+            return homes[0]
+        fresh = Path(tempfile.mkdtemp(prefix=f"{first.name}-", dir=first.parent))
+    except OSError as error:
+        raise ConfigurationError(
+            f"the folder {first} for the tokens of local clusters cannot be made: {error.strerror}"
+        ) from error
+    if os.path.lexists(first):
+        log.warning("%s is not a folder of this user alone: tokens of clusters are in %s", first, fresh)
+    return fresh
 
 
 def _is_private(folder: Path) -> bool:

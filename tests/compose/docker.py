@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE_FILE = ROOT / "deploy" / "compose.yaml"
 #: The default of deploy/Dockerfile.
-BASE_IMAGE = "python:3.11-slim"
+BASE_IMAGE = re.search(r"^ARG BASE_IMAGE=(\S+)$", (ROOT / "deploy" / "Dockerfile").read_text(), re.MULTILINE)[1]
 WORKERS = 3
 TAIL = 40  # lines of a log that are shown after a failure
 GRACE = 10.0  # seconds between SIGTERM and SIGKILL for a command

@@ -71,3 +71,13 @@ def test_make_the_image_and_the_site_install_by_the_hashes():
         assert "--constraint" not in re.sub(
             r"^\t\$\(PIP\) --constraint constraints.txt uv$", "", text, flags=re.MULTILINE
         )
+
+
+def test_the_base_image_is_named_by_its_digest_and_is_the_same_in_the_compose_file():
+    pinned = r"(\S+@sha256:[0-9a-f]{64})"
+    dockerfile, compose = [(ROOT / "deploy" / name).read_text() for name in ("Dockerfile", "compose.yaml")]
+    image = re.search(rf"^ARG BASE_IMAGE={pinned}$", dockerfile, re.MULTILINE)
+    composed = re.search(rf"BASE_IMAGE: \$\{{BASE_IMAGE:-{pinned}\}}$", compose, re.MULTILINE)
+    assert image is not None
+    assert composed is not None
+    assert image[1] == composed[1]

@@ -65,13 +65,38 @@ def test_what_a_killed_cluster_has_left_is_removed_and_what_runs_is_not(home):
             assert running.servers.exists()
 
 
-def test_a_folder_that_others_can_look_into_is_not_used(home):
-    home.mkdir(mode=0o755)
-    home.chmod(0o755)
-    with pytest.raises(ConfigurationError, match=r"is not this user's alone: remove it"), local_tokens():
-        pass
+def open_folder(path):
+    path.mkdir(mode=0o755)
+    path.chmod(0o777)
+
+
+#: What another user may have put where the folder would be.
+SQUATTERS = {
+    "folder": open_folder,
+    "file": lambda path: path.touch(),
+    "link": lambda path: path.symlink_to("/"),
+    "link to nothing": lambda path: path.symlink_to("nowhere"),
+}
+
+
+@pytest.mark.parametrize("squat", SQUATTERS.values(), ids=SQUATTERS)
+def test_where_another_user_has_made_the_folder_a_new_one_is_used_and_found(home, squat, caplog):
+    squat(home)
+    open_folder(home.with_name(f"{home.name}-open"))
+    with local_tokens() as first, local_tokens() as second:
+        first.publish(["127.0.0.1:7070"])
+        second.publish(["127.0.0.1:7071"])
+        fresh = first.folder.parent
+        assert fresh == second.folder.parent != home
+        assert fresh.stat().st_mode & 0o777 == 0o700
+        for address, tokens in (("127.0.0.1:7070", first), ("127.0.0.1:7071", second)):
+            assert read_tokens(tokens.servers).find(NO_CREDENTIALS.token(address)).role is Role.ADMIN
+    assert len([text for text in caplog.messages if "is not a folder of this user alone" in text]) == 1
     assert NO_CREDENTIALS.token("127.0.0.1:7070") == ""
-    home.rmdir()
-    home.touch()
-    with pytest.raises(ConfigurationError, match=r"cannot be used: File exists"), local_tokens():
+    assert not fresh.exists()
+
+
+def test_a_folder_for_temporary_files_that_cannot_be_used_is_named(home, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(home / "nowhere"))
+    with pytest.raises(ConfigurationError, match=r"nowhere/paramserver-.* cannot be made: No such"), local_tokens():
         pass
