@@ -67,6 +67,14 @@ class Zombie(ParamServerError, status="FAILED_PRECONDITION", fault="sender"):
     """An older incarnation of a worker that has joined again since."""
 
 
+class SessionOver(ParamServerError, status="FAILED_PRECONDITION", fault="sender"):
+    """The job of a worker's session is over: others have begun the job of a later session of the program."""
+
+
+class SessionNotBegun(ParamServerError, status="FAILED_PRECONDITION", fault="sender"):
+    """The job of a worker's session has not begun: others take part in that of an earlier session, or are awaited."""
+
+
 class OutOfOrder(ParamServerError, status="FAILED_PRECONDITION", fault="sender"):
     """A message that is older than the last settled one, or was abandoned."""
 

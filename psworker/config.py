@@ -152,7 +152,8 @@ class WorkerConfig:
 
     `keep_memory` is whether the process keeps the memory of freed arrays for the next ones
     (`pswire.system.host.keep_memory`). A process with the same `name_key` takes the place of a live worker of this name
-    at once; one without it waits until its lease has ended. `summary_dir` is "" without summaries.
+    at once; one without it waits until its lease has ended. `summary_dir` is "" without summaries. `workers` is the
+    number of workers that the launcher has started; 0: unknown.
 
     Raises `ConfigurationError` for an invalid field.
     """
@@ -172,6 +173,7 @@ class WorkerConfig:
     resume: bool = False
     name_key: str = ""
     summary_dir: str = ""
+    workers: int = 0
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -189,6 +191,8 @@ class WorkerConfig:
             raise ConfigurationError(
                 f"compression must be one of NoCompression(), Int8(), TopK(FRACTION), got {self.compression!r}"
             )
+        if self.workers < 0:
+            raise ConfigurationError(f"{variable('workers')}, a number of workers, must be at least 0: {self.workers}")
         for name in ("resume", "shared_memory"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigurationError(f"{name} must be True or False, got {getattr(self, name)!r}")

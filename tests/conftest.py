@@ -8,6 +8,7 @@ import pytest
 
 import psworker as ps
 from psworker.launch.processes import blas_threads
+from psworker.sessions import session_numbers
 
 # Before numpy is loaded. Its threads, in more processes than there are cores, wait for each other busily: with them a
 # test of three seconds takes thirty. Processes that tests start have threads as those of users (tests/commands.py).
@@ -38,6 +39,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def own_variables():
-    """A collection of variables for each test."""
+    """A collection of variables for each test, whose sessions are counted from 1 as in a process of its own."""
+    session_numbers.forget()
     with ps.collection():
         yield

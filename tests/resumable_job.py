@@ -16,6 +16,7 @@ import numpy as np
 
 import psworker as ps
 from psworker import nn, ops
+from psworker.sessions import session_numbers
 
 EXAMPLES, BATCH = 200, 10
 STEPS_AN_EPOCH = EXAMPLES // BATCH
@@ -60,7 +61,8 @@ def stop(how: str) -> None:
 
 
 def train(folder, epochs=3, stop_at=0, how="fail", every="7steps", width=16, **options) -> Outcome:
-    """The program, which stops right after the push `stop_at` (a global step; 0: never)."""
+    """The program, which stops right after the push `stop_at` (a global step; 0: never). As in a process of its own."""
+    session_numbers.forget()
     outcome = Outcome()
     ps.set_random_seed(3)
     words = nn.Embedding(30, 6, initializer=ps.RowUniform(-0.5, 0.5), name="words")

@@ -7,15 +7,20 @@ import click
 
 from psserver.cli.status import plain
 from pswire.errors import ConfigurationError, Unavailable
-from pswire.messages import Reset
+from pswire.messages import Job, Reset
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.status.job_status import JobStatus
 from pswire.status.status_client import StatusClient
 from pswire.terminal.fitted_table import Column, FittedTable, make_console
 
+
+def _name(job: Job) -> str:
+    return f"{job.name or '–'}, session {job.session}" if job.session > 1 else job.name or "–"
+
+
 _COLUMNS = (
     Column("job", lambda one: str(one.job.number), number=True),
-    Column("name", lambda one: one.job.name or "–", shortest=8),
+    Column("name", lambda one: _name(one.job), shortest=8),
     Column("state", lambda one: one.state),
     Column("steps", lambda one: f"{one.global_step:,}", number=True),
     Column("workers", lambda one: f"{one.workers:,}", number=True),

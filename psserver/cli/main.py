@@ -138,8 +138,9 @@ _MEMORY = "80 % of the memory of the machine or its container"
 @_field("grace", "Time for calls in progress at a stop.", **_TIME)
 @_field(
     "linger",
-    "Serve one job: when it is done - a worker has finished, and none is left - wait so long for others, and end; "
-    "if none has finished, at least four leases. By default the server stays until it is stopped.",
+    "Serve one program: when its job is done - a worker has finished, and none is left - wait so long for others, or "
+    "for its next session, and end; if none has finished, at least four leases. By default the server stays until it "
+    "is stopped.",
     **_TIME,
 )
 @_field("max-calls", "Calls of workers at the same time, streams left out; further ones are refused and retried.")

@@ -73,6 +73,12 @@ def job_begins(job: Job, before: JobReport) -> Event:
     return Event("job", text, warning=unfinished)
 
 
+def awaited_no_longer(job: Job, joined: int, awaited: int) -> Event:
+    """Workers have not come to a job for a lease after its last worker has left."""
+    text = f"{joined} of {awaited} workers have come to {job}: the others are awaited no longer"
+    return Event("job", text, warning=True)
+
+
 def job_stopped(member: Member, reason: str) -> Event:
     """A worker has stopped the training of all."""
     return Event("stopped", f"worker {member.name!r} has stopped the job: {reason}", worker=member.name)

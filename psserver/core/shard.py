@@ -190,6 +190,7 @@ class Shard:
             groups=self._invariants.groups,
             job=self._jobs.present,
             jobs=self._jobs.earlier,
+            awaited=self._jobs.awaited,
             stopped=self._queues.stopped,
             max_gradient_norm=self._limit_text,
             clipped=pending.clipped,
@@ -222,7 +223,7 @@ class Shard:
         self._queues.restore(state.queues, state.epochs)
         self._queues.stopped = self._minimizations.stopped = state.stopped
         self._minimizations.restore(state.minimizations)
-        self._jobs.restore(state.job, state.jobs)
+        self._jobs.restore(state.job, state.jobs, state.awaited)
         self._repeated, self._changes = state.repeated, list(state.changes)
         self.timeline, self._lost_pushes = state.timeline, state.lost_pushes
         self.cuts.number = self.cuts.completed = state.cut
@@ -313,7 +314,9 @@ class Shard:
         awaited = {} if self._progress_timeout.seconds is None else self._pending.awaited()
         stalled = self._progress_timeout.stalled(awaited, now)
         overdue, (takers, evaluators) = self._queues.overdue(now), self._minimizations.overdue(now)
-        return ms.Tick(self._members.expired(now), overdue, stalled, takers, evaluators)
+        end = self.job_end
+        gives_up = end is not None and end.workers < self._jobs.awaited and end.since + self._lease < now
+        return ms.Tick(self._members.expired(now), overdue, stalled, takers, evaluators, gives_up)
 
     # --- check and step -------------------------------------------------------------------------------------------
 
@@ -643,6 +646,7 @@ class Shard:
             self._begin_job(begun, now, result)
         elif before.state not in ("running", "empty") and self._queues.stopped:
             self._queues.stopped = self._minimizations.stopped = ""  # the job goes on
+        self._jobs.note_workers(message)
         known = self._members.get(message.worker)
         was_live, goes_back = (known.state == "live", known.must_join) if known is not None else (False, False)
         member, new_incarnation = self._members.join(message, now, self.timeline)
@@ -720,6 +724,9 @@ class Shard:
             self._forget(lost, result)
         if tick.stalled:
             result.events.extend([events.stalled(member) for member in self._pending.stall(tick.stalled, result)])
+        if tick.gives_up:
+            result.events.append(events.awaited_no_longer(self.job, self._members.joined, self._jobs.awaited))
+            self._jobs.awaited = 0
         self._queues.explain(tick.overdue, result)
         self._minimizations.explain(tick.takers, tick.evaluators, result)
 
@@ -755,7 +762,7 @@ class Shard:
 
     def _begin_job(self, job: ms.Job, now: float, result: StepResult) -> None:
         """End the present job, whose last state is a cut if there are checkpoints, and begin another one."""
-        report = self._job_report()
+        report, members = self._job_report(), self._members
         if report.state != "empty":
             live = self._members.live
             for member in live:  # of which only shard 0 knew that they are gone
@@ -764,7 +771,7 @@ class Shard:
             if self.cuts.stored and not self.shard and self._store.variables:
                 self._begin_cut(self.cuts.number + 1, result)
             self._make_parts(self._invariants.identity, self._members.last_incarnation)
-        self._jobs.begin(job, report)
+        self._jobs.begin(job, report, members)
         if report.job.number:
             result.events.append(events.job_begins(job, report))
 

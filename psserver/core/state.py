@@ -249,7 +249,7 @@ class ShardState:
 
     `cut` is the number of the last cut, and `timeline` counts how often acknowledged pushes were given up. `places`,
     `groups` and `states` are the job's invariants. `jobs` are the reports of those before `job`, and `stopped` says why
-    this one was stopped.
+    this one was stopped. So many workers as are `awaited` take part in it before the program's next session begins.
     """
 
     shard: int
@@ -282,3 +282,4 @@ class ShardState:
     max_gradient_norm: str = ""
     clipped: int = 0
     minimizations: tuple[MinimizationState, ...] = ()
+    awaited: int = 0

@@ -150,7 +150,7 @@ class Identity:
         body = pb.MemberClaims(
             sender=pb.Sender(worker=sender.worker, incarnation=sender.incarnation),
             process_nonce=claims.process_nonce,
-            job=pb.Job(number=job.number, name=job.name),
+            job=pb.Job(number=job.number, name=job.name, session=job.session),
         ).SerializeToString(deterministic=True)
         return self._mac_of(b"member\0" + body) + body
 
@@ -166,7 +166,8 @@ class Identity:
         except DecodeError:  # with a valid code: of another version
             raise Unauthenticated("the token of this worker is of another version of the server") from None
         sender, job = claims.sender, claims.job
-        return Claims(ms.Sender(sender.worker, sender.incarnation), claims.process_nonce, ms.Job(job.number, job.name))
+        of_job = ms.Job(job.number, job.name, job.session)
+        return Claims(ms.Sender(sender.worker, sender.incarnation), claims.process_nonce, of_job)
 
     def _check_join(self, message: ms.Join, caller: Claims | None) -> None:
         if not message.incarnation:

@@ -19,14 +19,17 @@ class Job:
 
     Attributes:
         number: counts the jobs of the servers from 1, on all shards alike; 0: none.
-        name: for people, and to go on with it; "": no worker has begun it.
+        name: for people, and to go on with it; "": no worker has begun it. All jobs of a program have the same.
+        session: counts the sessions of the program from 1, each of which is a job; 0: it is not numbered.
     """
 
     number: int = 0
     name: str = ""
+    session: int = 0
 
     def __str__(self) -> str:
-        return f"job {self.number} ({self.name})" if self.name else f"job {self.number}"
+        of_program = f", session {self.session}" if self.session > 1 else ""
+        return f"job {self.number} ({self.name}{of_program})" if self.name else f"job {self.number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +45,14 @@ class Join:
         timeline: when joining again: `Joined.timeline`; a shard with another one refuses with `StateLost`. 0: none.
         steps: when joining again: pushes of this incarnation that this shard has acknowledged as applied.
         settled: as in `Renew`: after state was lost, messages from before are refused if they arrive late.
-        job: to shard 0, with number 0: the running job, of this name if it has one; if none is running, a new one. To
-            other shards, and when joining again: `Joined.job`.
+        job: to shard 0, with number 0: the running job, of this name if it has one; if none is running, a new one.
+            With a session, that of the program. To other shards, and when joining again: `Joined.job`.
         resume: go on with the job that the shard has, also if it is over.
         program: for the name of a new job that is given none.
         cut: as in `Renew`.
         proofs: `Joined.proof` of the shards in `states`.
         name_key: while a worker of this name is live, a new incarnation needs the same key; b"": none.
+        workers: that the launcher has started, which are awaited before the program's next session begins; 0: unknown.
     """
 
     worker: str
@@ -67,6 +71,7 @@ class Join:
     cut: int = 0
     proofs: tuple[bytes, ...] = ()
     name_key: bytes = field(default=b"", repr=False)
+    workers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

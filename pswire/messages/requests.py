@@ -43,8 +43,8 @@ class Tick:
 
     `lost` are the workers whose lease has expired, `overdue` the requests for blocks, by worker and data queue, that
     have waited for long, and `stalled` the workers that have held others up for too long. `takers` and `evaluators` are
-    the workers whose TakePortion and whose Evaluate have waited for long. So a shard that is given the same messages
-    again needs no clock.
+    the workers whose TakePortion and whose Evaluate have waited for long. `gives_up`: workers that have not come to the
+    job are awaited no longer. So a shard that is given the same messages again needs no clock.
     """
 
     lost: tuple[str, ...] = ()
@@ -52,6 +52,7 @@ class Tick:
     stalled: tuple[str, ...] = ()
     takers: tuple[str, ...] = ()
     evaluators: tuple[str, ...] = ()
+    gives_up: bool = False
 
 
 Request: TypeAlias = (

@@ -138,7 +138,7 @@ class MemberClaims(_message.Message):
     def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., process_nonce: _Optional[int] = ..., job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("worker", "incarnation", "shard", "shards", "process_nonce", "tensor_transport", "states", "timeline", "steps", "settled", "job", "resume", "program", "cut", "proofs", "name_key")
+    __slots__ = ("worker", "incarnation", "shard", "shards", "process_nonce", "tensor_transport", "states", "timeline", "steps", "settled", "job", "resume", "program", "cut", "proofs", "name_key", "workers")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +155,7 @@ class JoinRequest(_message.Message):
     CUT_FIELD_NUMBER: _ClassVar[int]
     PROOFS_FIELD_NUMBER: _ClassVar[int]
     NAME_KEY_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
     worker: str
     incarnation: int
     shard: int
@@ -171,15 +172,18 @@ class JoinRequest(_message.Message):
     cut: int
     proofs: _containers.RepeatedScalarFieldContainer[bytes]
     name_key: bytes
-    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard: _Optional[int] = ..., shards: _Optional[int] = ..., process_nonce: _Optional[int] = ..., tensor_transport: _Optional[str] = ..., states: _Optional[_Iterable[int]] = ..., timeline: _Optional[int] = ..., steps: _Optional[int] = ..., settled: _Optional[int] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., resume: _Optional[bool] = ..., program: _Optional[str] = ..., cut: _Optional[int] = ..., proofs: _Optional[_Iterable[bytes]] = ..., name_key: _Optional[bytes] = ...) -> None: ...
+    workers: int
+    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard: _Optional[int] = ..., shards: _Optional[int] = ..., process_nonce: _Optional[int] = ..., tensor_transport: _Optional[str] = ..., states: _Optional[_Iterable[int]] = ..., timeline: _Optional[int] = ..., steps: _Optional[int] = ..., settled: _Optional[int] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., resume: _Optional[bool] = ..., program: _Optional[str] = ..., cut: _Optional[int] = ..., proofs: _Optional[_Iterable[bytes]] = ..., name_key: _Optional[bytes] = ..., workers: _Optional[int] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("number", "name")
+    __slots__ = ("number", "name", "session")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
     number: int
     name: str
-    def __init__(self, number: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
+    session: int
+    def __init__(self, number: _Optional[int] = ..., name: _Optional[str] = ..., session: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("incarnation", "number", "lease", "global_step", "consistency", "staleness", "chief", "state", "timeline", "cut", "steps", "job", "note", "stopped", "token", "proof")

@@ -262,7 +262,7 @@ class MinimizationState(_message.Message):
     def __init__(self, name: _Optional[str] = ..., evaluation: _Optional[_Union[_paramserver_pb2.Evaluation, _Mapping]] = ..., counted: _Optional[_Iterable[int]] = ..., portions: _Optional[_Union[PortionsState, _Mapping]] = ..., backups: _Optional[int] = ..., backups_won: _Optional[int] = ..., end: _Optional[str] = ..., point: _Optional[_Union[_paramserver_pb2.AcceptedPoint, _Mapping]] = ..., coordinator: _Optional[_Union[_paramserver_pb2.Sender, _Mapping]] = ..., term: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
 
 class ShardState(_message.Message):
-    __slots__ = ("shard", "shards", "identity", "consistency", "handling", "cut", "timeline", "global_step", "last_step", "applied", "dropped", "repeated", "lost_pushes", "members", "variables", "queues", "epochs", "stalenesses", "changes", "places", "states", "served", "order", "groups", "job", "jobs", "stopped", "max_gradient_norm", "clipped", "minimizations")
+    __slots__ = ("shard", "shards", "identity", "consistency", "handling", "cut", "timeline", "global_step", "last_step", "applied", "dropped", "repeated", "lost_pushes", "members", "variables", "queues", "epochs", "stalenesses", "changes", "places", "states", "served", "order", "groups", "job", "jobs", "stopped", "max_gradient_norm", "clipped", "minimizations", "awaited")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
@@ -293,6 +293,7 @@ class ShardState(_message.Message):
     MAX_GRADIENT_NORM_FIELD_NUMBER: _ClassVar[int]
     CLIPPED_FIELD_NUMBER: _ClassVar[int]
     MINIMIZATIONS_FIELD_NUMBER: _ClassVar[int]
+    AWAITED_FIELD_NUMBER: _ClassVar[int]
     shard: int
     shards: int
     identity: int
@@ -323,7 +324,8 @@ class ShardState(_message.Message):
     max_gradient_norm: str
     clipped: int
     minimizations: _containers.RepeatedCompositeFieldContainer[MinimizationState]
-    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., identity: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., cut: _Optional[int] = ..., timeline: _Optional[int] = ..., global_step: _Optional[int] = ..., last_step: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[int] = ..., repeated: _Optional[int] = ..., lost_pushes: _Optional[int] = ..., members: _Optional[_Union[MembershipState, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableState, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[LastEpoch, _Mapping]]] = ..., stalenesses: _Optional[_Iterable[_Union[_paramserver_pb2.StalenessCount, _Mapping]]] = ..., changes: _Optional[_Iterable[_Union[_paramserver_pb2.Change, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[_paramserver_pb2.Place, _Mapping]]] = ..., states: _Optional[_Iterable[int]] = ..., served: _Optional[_Iterable[_Union[ServedState, _Mapping]]] = ..., order: _Optional[_Union[OrderState, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[VariableGroup, _Mapping]]] = ..., job: _Optional[_Union[_paramserver_pb2.Job, _Mapping]] = ..., jobs: _Optional[_Iterable[_Union[_paramserver_pb2.JobReport, _Mapping]]] = ..., stopped: _Optional[str] = ..., max_gradient_norm: _Optional[str] = ..., clipped: _Optional[int] = ..., minimizations: _Optional[_Iterable[_Union[MinimizationState, _Mapping]]] = ...) -> None: ...
+    awaited: int
+    def __init__(self, shard: _Optional[int] = ..., shards: _Optional[int] = ..., identity: _Optional[int] = ..., consistency: _Optional[str] = ..., handling: _Optional[str] = ..., cut: _Optional[int] = ..., timeline: _Optional[int] = ..., global_step: _Optional[int] = ..., last_step: _Optional[int] = ..., applied: _Optional[int] = ..., dropped: _Optional[int] = ..., repeated: _Optional[int] = ..., lost_pushes: _Optional[int] = ..., members: _Optional[_Union[MembershipState, _Mapping]] = ..., variables: _Optional[_Iterable[_Union[VariableState, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., epochs: _Optional[_Iterable[_Union[LastEpoch, _Mapping]]] = ..., stalenesses: _Optional[_Iterable[_Union[_paramserver_pb2.StalenessCount, _Mapping]]] = ..., changes: _Optional[_Iterable[_Union[_paramserver_pb2.Change, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[_paramserver_pb2.Place, _Mapping]]] = ..., states: _Optional[_Iterable[int]] = ..., served: _Optional[_Iterable[_Union[ServedState, _Mapping]]] = ..., order: _Optional[_Union[OrderState, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[VariableGroup, _Mapping]]] = ..., job: _Optional[_Union[_paramserver_pb2.Job, _Mapping]] = ..., jobs: _Optional[_Iterable[_Union[_paramserver_pb2.JobReport, _Mapping]]] = ..., stopped: _Optional[str] = ..., max_gradient_norm: _Optional[str] = ..., clipped: _Optional[int] = ..., minimizations: _Optional[_Iterable[_Union[MinimizationState, _Mapping]]] = ..., awaited: _Optional[int] = ...) -> None: ...
 
 class Overdue(_message.Message):
     __slots__ = ("worker", "queue")
@@ -334,18 +336,20 @@ class Overdue(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., queue: _Optional[str] = ...) -> None: ...
 
 class Tick(_message.Message):
-    __slots__ = ("lost", "overdue", "stalled", "takers", "evaluators")
+    __slots__ = ("lost", "overdue", "stalled", "takers", "evaluators", "gives_up")
     LOST_FIELD_NUMBER: _ClassVar[int]
     OVERDUE_FIELD_NUMBER: _ClassVar[int]
     STALLED_FIELD_NUMBER: _ClassVar[int]
     TAKERS_FIELD_NUMBER: _ClassVar[int]
     EVALUATORS_FIELD_NUMBER: _ClassVar[int]
+    GIVES_UP_FIELD_NUMBER: _ClassVar[int]
     lost: _containers.RepeatedScalarFieldContainer[str]
     overdue: _containers.RepeatedCompositeFieldContainer[Overdue]
     stalled: _containers.RepeatedScalarFieldContainer[str]
     takers: _containers.RepeatedScalarFieldContainer[str]
     evaluators: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, lost: _Optional[_Iterable[str]] = ..., overdue: _Optional[_Iterable[_Union[Overdue, _Mapping]]] = ..., stalled: _Optional[_Iterable[str]] = ..., takers: _Optional[_Iterable[str]] = ..., evaluators: _Optional[_Iterable[str]] = ...) -> None: ...
+    gives_up: bool
+    def __init__(self, lost: _Optional[_Iterable[str]] = ..., overdue: _Optional[_Iterable[_Union[Overdue, _Mapping]]] = ..., stalled: _Optional[_Iterable[str]] = ..., takers: _Optional[_Iterable[str]] = ..., evaluators: _Optional[_Iterable[str]] = ..., gives_up: _Optional[bool] = ...) -> None: ...
 
 class Record(_message.Message):
     __slots__ = ("join", "renew", "leave", "register", "pull", "push", "assign", "tune", "take", "cut", "restore", "tick", "barrier", "stop", "reset", "intervene", "compute", "evaluate", "takeportion", "claimportion")

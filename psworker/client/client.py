@@ -150,14 +150,18 @@ class Client:
         """A variable with its partitions."""
         return self._placement[name]
 
-    def join(self) -> ms.Joined:
+    def join(self, session: int = 0, name: str = "") -> ms.Joined:
         """Joins every shard and keeps the leases by a heartbeat in the background; shard 0's answer.
 
-        Raises `ConfigurationError` if the shards were started with different policies, and `WrongShard` if they are not
-        the servers of the job, all of them and in their order.
+        With the number of a `session` of the program, from 1, the job is that of the session, after those before it;
+        `name` is the name that their jobs had, unless the worker was given one.
+
+        Raises `SessionOver` if other workers have begun the job of a later session, `ConfigurationError` if the shards
+        were started with different policies, and `WrongShard` if they are not the servers of the job, all of them and
+        in their order.
         """
         try:
-            joined, *others = self._calls.join()
+            joined, *others = self._calls.join(session, name)
         except StateLost as error:
             joined, *others = self._go_back(error, "it has just joined")
         for shard, other in enumerate(others, 1):

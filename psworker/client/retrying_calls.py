@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from pswire import messages as ms
-from pswire.errors import NotJoined, ParamServerError, StateLost, TimedOut, Unavailable, Zombie
+from pswire.errors import NotJoined, ParamServerError, SessionNotBegun, StateLost, TimedOut, Unavailable, Zombie
 from pswire.system.signals import cut_short, deferred_signals, deferred_to_next_block
 from psworker.client.cut_numbers import CutNumbers
 from psworker.transport import Future, Transport
@@ -40,11 +40,12 @@ M = TypeVar("M", ms.Assign, ms.Pull, ms.Push | ms.Pull)  # ordered over shards
 
 @dataclass(frozen=True, slots=True)
 class JobChoice:
-    """The job that a worker is to take part in: as `name`, `Join.resume` and `Join.program` are."""
+    """The job that a worker is to take part in: as `Job.name`, and `Join.resume`, `program` and `workers` are."""
 
     name: str = ""
     resume: bool = False
     program: str = ""
+    workers: int = 0
 
 
 class RetryingCalls:
@@ -107,9 +108,26 @@ class RetryingCalls:
         self._name_key = name_key or PROCESS_KEY
         self._reported: dict[int, str] = {}  # by shard, the tensor transport in the last Join
 
-    def join(self) -> list[ms.Joined]:
-        """Joins every shard, shard 0 first; their answers."""
-        answers = self._join_all(0)
+    def join(self, session: int, name: str) -> list[ms.Joined]:
+        """Joins every shard, shard 0 first; their answers. `session` and `name` are as in `Client.join`.
+
+        Waits while other workers take part in the job of an earlier session, which they leave, or lose by their lease.
+        """
+        self.job = ms.Job(name=self._choice.name or name, session=session)
+        began, pause, next_line = time.monotonic(), INITIAL_BACKOFF, LOG_EVERY
+        while True:
+            try:
+                answers = self._join_all(0)
+                break
+            except SessionNotBegun as error:
+                waited = time.monotonic() - began
+                if self.closing.is_set():
+                    raise
+                if waited >= next_line:
+                    logger.warning("%s waits, for %.0f s: %s", self.sender.worker, waited, error)
+                    next_line = waited + min(waited, MAX_LOG_EVERY)
+                self.closing.wait(pause)
+                pause = min(2 * pause, MAX_BACKOFF)
         self._note_states(answers)
         self.timeline, self.global_step = answers[0].timeline, answers[0].global_step
         return answers
@@ -302,6 +320,7 @@ class RetryingCalls:
             cut=self.cuts.to_show(),
             proofs=self.proofs,
             name_key=self._name_key,
+            workers=choice.workers,
         )
 
     def _current(self, message: ms.Request, rejoins: int) -> ms.Request:

@@ -262,7 +262,7 @@ class Cluster:
         options |= _placed(asdict(self._credentials(Role.WORKER)), place) | job.log_options
         return Start(
             job.worker_command(name, place.servers(self._server_addresses()), place.program(job.script)),
-            config.environment({**options, "resume": True, "name_key": self._name_key}),
+            config.environment({**options, "resume": True, "name_key": self._name_key, "workers": job.workers}),
             threads=job.threads,
             share=max(1, cores() // job.workers),
         )

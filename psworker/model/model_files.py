@@ -52,7 +52,7 @@ def save(path: Path, variables: Iterable[BaseVariable] | None = None) -> None:
 
     In a session the values are pulled from the servers: those of variables in one cut of each shard, and those of
     tables in pieces of `PIECE_BYTES`, each a cut of its own. The slots of optimizers are not saved. The file is
-    replaced whole: if this raises, an earlier one stays as it was.
+    replaced whole: if this raises, an earlier one stays as it was. In a session that is `over` nothing is saved.
 
     Raises:
         ModelFileError: the file cannot be written, for example because the disk is full.
@@ -74,6 +74,8 @@ def save_values(
     for variable in variables:
         check_variable(variable, "psworker.save")
         chosen[variable.name] = variable
+    if session is not None and session.over:
+        return  # what others have trained in it may be in the file
     if not chosen:
         raise ConfigurationError(
             f"{os.fspath(path)}: there is no variable to save; variables belong to the thread that made them"

@@ -49,7 +49,8 @@ class Progress:
     that this process joins, does not begin at 0. It was last seen there when it `began`, and to increase when it
     `advanced`. `past` are moments of the last `LONGEST_PAST` seconds. `problem` says why there is no newer status;
     empty when there is. `job` is the last status, None before one; `events` are the
-    newest ones, the last one first, as of the last status with a detail.
+    newest ones, the last one first, as of the last status with a detail. When the servers have another job, such as
+    that of the program's next session, all begins anew but `seconds` and `events`.
     """
 
     workers: tuple[WorkerProgress, ...] = ()
@@ -68,6 +69,12 @@ class Progress:
     def steps(self) -> int:
         """Steps since the first status."""
         return self.step - (self.first or 0)
+
+    @property
+    def session(self) -> int:
+        """The session of the program to which the job belongs, from 1; 0 if it is not known, or not numbered."""
+        present = None if self.job is None else next(iter(self.job.jobs[-1:]), None)
+        return 0 if present is None else present.job.session
 
     @property
     def queue(self) -> QueueStatus | None:
@@ -126,6 +133,8 @@ def starting(names: Sequence[str]) -> Progress:
 
 def follow(before: Progress, job: JobStatus, seconds: float) -> Progress:
     """The progress when the job has this status at `seconds`."""
+    if before.job is not None and 0 < _number(before.job) != _number(job):
+        before = _of_next_job(before)
     elapsed = seconds - before.seconds
     workers = {worker.status.name: worker for worker in before.workers}
     for status in job.workers:
@@ -144,6 +153,17 @@ def follow(before: Progress, job: JobStatus, seconds: float) -> Progress:
         events=_newest_events(job) or before.events,
     )
     return replace(now, past=_past(before.past, now))
+
+
+def _number(job: JobStatus) -> int:
+    return job.jobs[-1].job.number if job.jobs else 0
+
+
+def _of_next_job(before: Progress) -> Progress:
+    """The progress of a job that has begun since, with the same workers."""
+    seconds = before.seconds
+    anew = starting([worker.status.name for worker in before.workers])
+    return replace(anew, seconds=seconds, first=0, began=seconds, advanced=seconds, events=before.events)
 
 
 def _newest_events(job: JobStatus) -> tuple[EventReport, ...]:

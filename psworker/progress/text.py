@@ -31,6 +31,7 @@ def step_line(job: Progress, width: int | None = None) -> str:
     costs = [worker.cost for worker in job.workers if worker.cost is not None]
     left = job.seconds_left
     parts = [
+        (session_text(job), 3),
         (epoch_text(job), 3),
         (f"step {job.step:,}", 0),
         ("" if left is None else f"{clock(left)} left", 4),
@@ -40,7 +41,7 @@ def step_line(job: Progress, width: int | None = None) -> str:
         (_dropped_text(job), 2),
         (job.problem, 1),
     ]
-    longer = [parts[0], (f"step {job.step:,}{_total_text(job)}", 0), *parts[2:]]
+    longer = [*parts[:2], (f"step {job.step:,}{_total_text(job)}", 0), *parts[3:]]
     line = fit(longer, None)
     return line if width is None or len(line) <= width else fit(parts, width)
 
@@ -75,6 +76,7 @@ def summary_line(job: Progress, width: int | None = None) -> str:
     minimized = "" if job.steps else _minimized_text(job)
     return fit(
         [
+            (session_text(job), 3),
             (minimized or f"{job.steps:,} steps in {seconds:.1f} s", 0),
             (f"{rate_text(job.steps / seconds)} steps/s" if seconds > 0 else "", 2),
             (staleness_text(job), 4),
@@ -83,6 +85,11 @@ def summary_line(job: Progress, width: int | None = None) -> str:
         ],
         width,
     )
+
+
+def session_text(job: Progress) -> str:
+    """The session of the program, from the second one on."""
+    return f"session {job.session}" if job.session > 1 else ""
 
 
 def _minimized_text(job: Progress) -> str:

@@ -6,6 +6,7 @@ May import the client, the engine and the configuration; a transport is imported
 from __future__ import annotations
 
 import logging
+import math
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,8 +18,8 @@ from typing import Any, Self, SupportsFloat
 import numpy as np
 
 from pswire import optimizers
-from pswire.errors import ConfigurationError, DatasetError, DtypeMismatch, ShapeMismatch
-from pswire.messages import AcceptedPoint, Assignment, EpochReport, Outcome, QueueStatus, WorkerStatus
+from pswire.errors import ConfigurationError, DatasetError, DtypeMismatch, SessionOver, ShapeMismatch
+from pswire.messages import AcceptedPoint, Assignment, EpochReport, Joined, Outcome, QueueStatus, WorkerStatus
 from pswire.system.host import keep_memory, process_program
 from pswire.tensors.values import Array, IndexedSlices
 from pswire.terminal.logs import identify
@@ -47,6 +48,7 @@ from psworker.sessions.block_batches import Reading
 from psworker.sessions.data_loop import DataLoop, batches_per_block
 from psworker.sessions.minimization import LEAST_PORTION, PORTIONS, Minimization
 from psworker.sessions.replica import Replica, Step, Target
+from psworker.sessions.session_numbers import sessions_of
 from psworker.sessions.strategies.downpour import Downpour
 from psworker.sessions.strategies.local_steps import OUTER, LocalSteps
 from psworker.sessions.worker_part import SessionPart
@@ -94,6 +96,10 @@ def session(
     Each argument but `outer` defaults to the environment variable of its name, such as `$PSWORKER_PUSH_EVERY`, which
     `psworker run` and `psworker local` set from their flags, and then to the value in brackets.
 
+    The sessions of a program are one job after another, in step over all its workers: the n-th session of each worker
+    is the n-th job, which begins with the values that the program's variables have (docs/jobs.md). A session with a
+    `job` or `resume=True` as its argument names its job itself.
+
     With a `checkpoint_dir` an embedded job goes on where it stopped: the same program continues from the newest
     checkpoint in it. Servers write their own checkpoints (`psserver serve --checkpoint-dir`); with servers the folder
     is that of `Session.save_best` alone.
@@ -105,7 +111,7 @@ def session(
         timeout: seconds for which a call is tried while a server cannot be reached [60].
         job: the name of the job on the servers: the one that they have, or else a new one [none: the job that is
             running or was interrupted; if there is none, a new one].
-        resume: go on with the job that the servers have, also if it is over [False].
+        resume: go on with the job that the servers, or the `checkpoint_dir`, have, also if it is over [False].
         push_every: steps whose gradients are summed and pushed together, as in Downpour SGD [1].
         pull_every: steps after which fresh weights are pulled [1].
         overlap: whether computing goes on while a push is under way [False].
@@ -160,7 +166,7 @@ def session(
     )
     if config.keep_memory:
         keep_memory()
-    return Session(config, outer=outer)
+    return Session(config, outer=outer, numbered=job is None and not resume and not is_interactive())
 
 
 class Session:
@@ -168,17 +174,24 @@ class Session:
 
     Methods that read or change variables, except `push` and `rows`, first push all pending gradients. `pull`, `push`,
     `rows`, `save`, `slot` and `set_hyperparameters` raise `ConfigurationError` when the session is not open. `worker`
-    is this worker's name; `number` is 0 for the first worker of the job that joined, and so on.
+    is this worker's name; `number` is 0 for the first worker of the job that joined, and so on. A session that is
+    `numbered` is the n-th of its program, and its job the n-th of the program.
     """
 
     def __init__(
-        self, config: WorkerConfig, transport: Transport | None = None, outer: optimizers.OptimizerSpec = OUTER
+        self,
+        config: WorkerConfig,
+        transport: Transport | None = None,
+        outer: optimizers.OptimizerSpec = OUTER,
+        *,
+        numbered: bool = True,
     ) -> None:
         if not isinstance(outer, optimizers.OptimizerSpec):
             raise ConfigurationError(f"outer must be an optimizer, such as psworker.Momentum(0.7, 0.9), got {outer!r}")
         self.worker = config.name
         self.number = 0
-        encoder = GradientEncoder("" if config.encoding == "float32" else config.encoding, config.compression)
+        self._config, self._outer, self._numbered = config, outer, numbered
+        self._over = ""
         self._part, self._folder = SessionPart(), config.checkpoints.folder
         self._progress_mode = config.progress
         self._progress: ProgressDisplay | None = None
@@ -201,26 +214,33 @@ class Session:
                 checkpoints=config.checkpoints,
                 worker=self._part,
             )
-        choice = JobChoice(config.job, config.resume or not config.servers, process_program())
-        key = config.name_key.encode()
-        self._client = Client(transport, config.name, config.timeout, encoder, choice, key)
         self._traced = bool(config.servers)
-        client = weakref.ref(self._client)
-        identify("worker", config.name, lambda: None if (now := client()) is None else now.global_step)
         self._loops: list[DataLoop] = []
-        self._strategy, replica = config.strategy, (self._client, self._known, self._loops)
-        if self._strategy.local_steps:
-            self._replica: Replica = LocalSteps(*replica, self._strategy.local_steps, outer)
-        elif self._strategy == StrategyConfig():
-            self._replica = Replica(*replica)
-        else:
-            self._replica = Downpour(*replica, self._strategy)
+        self._strategy = config.strategy
+        workers = config.workers if config.servers else 0
+        self._use(transport, JobChoice(config.job, config.resume or not config.servers, process_program(), workers))
         self._collection: Collection | None = None
         self._entered = False
         #: By variable: the loss whose gradient it gets next, and the version of the weights.
         self._computed: dict[str, tuple[float, ReadVersion]] = {}
         self._queues = self._minimizations = 0
         self._without_gradient: set[str] = set()  # variables that were logged for it
+
+    def _use(self, transport: Transport, choice: JobChoice) -> None:
+        """Makes the client for a transport, and the replica that uses it."""
+        config, strategy = self._config, self._strategy
+        encoder = GradientEncoder("" if config.encoding == "float32" else config.encoding, config.compression)
+        key = config.name_key.encode()
+        self._client = Client(transport, config.name, config.timeout, encoder, choice, key)
+        client = weakref.ref(self._client)
+        identify("worker", config.name, lambda: None if (now := client()) is None else now.global_step)
+        replica = self._client, self._known, self._loops
+        if strategy.local_steps:
+            self._replica: Replica = LocalSteps(*replica, strategy.local_steps, self._outer)
+        elif strategy == StrategyConfig():
+            self._replica = Replica(*replica)
+        else:
+            self._replica = Downpour(*replica, strategy)
 
     @property
     def global_step(self) -> int:
@@ -264,7 +284,17 @@ class Session:
 
         Loops over `batches` end by themselves; others check it.
         """
-        return self._client.stopped
+        return self._over or self._client.stopped
+
+    @property
+    def over(self) -> bool:
+        """Whether the other workers were through with this session of the program when this worker came to it.
+
+        As a worker that is started again while the others are in their third session comes to its first two. Then
+        nothing is trained and saved in it: it is `stopped`, so loops over `batches` end at once, `evaluate` returns
+        NaN, and this worker is not the chief. The variables keep the values that they have.
+        """
+        return bool(self._over)
 
     @property
     def summary(self) -> Summary:
@@ -284,7 +314,7 @@ class Session:
         As last reported by shard 0, with each block of examples and each heartbeat: check it each time. A chief that
         the network has cut off learns that it is none any more only when it is back.
         """
-        return self._client.chief
+        return self._client.chief and not self._over
 
     def __enter__(self) -> Self:
         """Joins the servers and registers the variables made so far; they get the server's values.
@@ -307,7 +337,7 @@ class Session:
                 here.forget_unreferenced()
             if self._traced:
                 self._client.tracing = open_tracing("psworker", self.worker)
-            joined = self._client.join()
+            joined = self._join()
             self._replica.check()
             self.number = joined.number
             self._collection = here
@@ -319,10 +349,33 @@ class Session:
             self._client.close()
             raise
         here.session = self
-        self._progress = ProgressDisplay(self._progress_mode, self._client.status)
+        self._progress = ProgressDisplay("off" if self._over else self._progress_mode, self._client.status)
         global opened
         opened += 1
+        sessions = sessions_of(self._config)
+        sessions.count += 1
+        if self._numbered and not self._over:
+            sessions.name = self._client.job.name
         return self
+
+    def _join(self) -> Joined:
+        """Joins the job of this session, or a shard of this process if it is over."""
+        sessions = sessions_of(self._config)
+        session = sessions.count + 1 if self._numbered else 0
+        try:
+            return self._client.join(session, sessions.name if self._numbered else "")
+        except SessionOver as error:
+            self._over = str(error)
+        logger.warning(
+            "%s trains nothing in this session, and its variables keep the values that they have: %s",
+            self.worker,
+            self._over,
+        )
+        self._client.close()
+        self._use(open_transport(()), JobChoice(sessions.name))
+        joined = self._client.join()
+        self._client.stop(self._over)
+        return joined
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -365,7 +418,7 @@ class Session:
                 self._client.close()
 
     def _open_summaries(self) -> None:
-        if self._summary_dir is not None:
+        if self._summary_dir is not None and not self._over:
             replica, client = self._replica, self._client
             progress = lambda: (client.global_step, replica.dropped)
             summaries = WorkerSummaries(self._summary_dir, client, self.number, progress, self._options)
@@ -466,7 +519,7 @@ class Session:
             maximize: whether the highest value is best; the same in each call.
 
         Returns:
-            Whether the model was saved; False in a worker that is not the chief.
+            Whether the model was saved; False in a worker that is not the chief, and in a session that is `over`.
 
         Raises:
             ConfigurationError: the session has no `checkpoint_dir`, or is not open, or `maximize` has changed.
@@ -764,10 +817,12 @@ class Session:
 
         `function` is the mean over a batch, such as an accuracy or a loss; this worker reads all examples, in order.
         `source`, `batch_size` and `collate` are as in `batches`. Raises `DatasetError` if the source is none, or has no
-        examples, `ValueError` for a batch size that does not fit it.
+        examples, `ValueError` for a batch size that does not fit it. In a session that is `over` it is NaN.
         """
         reading = Reading(open_source(source, collate), batch_size)
         reading.check()
+        if self._over:
+            return math.nan
         self.pull()
         total, count = 0.0, 0
         with no_grad():
@@ -821,6 +876,8 @@ class Session:
     def checkpoint(self, timeout: float | None = None) -> int:
         """Makes all servers write a checkpoint of this moment; returns its number when it is written.
 
+        In a session that is `over` it writes none, and returns 0.
+
         Args:
             timeout: seconds to wait [that of the session].
 
@@ -830,6 +887,8 @@ class Session:
             ParamServerError: it could not be written, with the reason.
         """
         self._known()
+        if self._over:
+            return 0
         self._replica.flush()
         return self._client.checkpoint(timeout)
 

@@ -79,17 +79,19 @@ class EmbeddedTransport:
         return answer
 
     def _step_with(self, checkpoints: EmbeddedCheckpoints, ticket: int, message: Request) -> None:
-        match message:
-            case Join() if not checkpoints.started:
-                checkpoints.start(self._shard)
-            case Register():
-                checkpoints.check(message)
+        first = isinstance(message, Join) and not checkpoints.started
+        if first:
+            checkpoints.start(self._shard)
+        elif isinstance(message, Register):
+            checkpoints.check(message)
         checkpoints.before(message)
         try:
             self._step(ticket, message)
         except ParamServerError as error:
             raise checkpoints.explained(error) from None
-        if isinstance(message, Push) or (isinstance(message, Compute) and message.note):
+        if first:
+            checkpoints.joined()
+        elif isinstance(message, Push) or (isinstance(message, Compute) and message.note):
             checkpoints.after_update()
         elif isinstance(message, Cut):
             report = self._answers[ticket]

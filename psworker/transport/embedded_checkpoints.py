@@ -42,6 +42,7 @@ class EmbeddedCheckpoints:
         self._shard: Shard | None = None
         self._lock = self._process = -1
         self._start = Start(folder, *_AT)
+        self._continues = False  # whether the job is that of the checkpoint
         self._begun = False  # the run: nothing is written before its first change
         self._unchecked: set[str] = set()  # variables of the checkpoint, until the program has registered its own
         self._last = 0  # the number of the last checkpoint
@@ -70,8 +71,7 @@ class EmbeddedCheckpoints:
         except BaseException:
             self._unlock()
             raise
-        self._shard, self._process = shard, os.getpid()
-        self._tried_at, self._tried_step = time.monotonic(), shard.global_step
+        self._shard, self._process, self._tried_at = shard, os.getpid(), time.monotonic()
 
     def _restore(self, shard: Shard, now: float) -> None:
         self._start = start = find_start(self._folder, *_AT)
@@ -88,12 +88,24 @@ class EmbeddedCheckpoints:
             return
         live = tuple([member.name for member in state.members.members if member.state == "live"])
         run(shard.step(0, Tick(live), now).tasks)
-        if start.worker is not None:
-            self._worker.restore(start.worker)
-        self._unchecked = {one.spec.name for one in state.variables}
-        self._last, self._last_kept = start.number, _kept(shard.state(), self._worker.data())
+        self._last = start.number
         for note in start.notes:
             logger.warning("%s: %s", self._folder, note)
+
+    def joined(self) -> None:
+        """To be called when the worker has joined: the job continues from the checkpoint, or another one has begun."""
+        shard, start = self._open, self._start
+        self._tried_step = shard.global_step
+        if start.state is None:
+            return
+        self._continues = shard.job == start.state.job
+        if not self._continues:
+            logger.info("%s begins after %s, whose last state is %s", shard.job, start.state.job, self._from)
+            return
+        if start.worker is not None:
+            self._worker.restore(start.worker)
+        self._unchecked = {one.spec.name for one in start.state.variables}
+        self._last_kept = _kept(shard.state(), self._worker.data())
         logger.warning("the job continues from %s", self._from)
 
     @property
@@ -123,7 +135,7 @@ class EmbeddedCheckpoints:
 
     def explained(self, error: ParamServerError) -> ParamServerError:
         """The error of a message, with the checkpoint that the job continues from, where it may be the reason."""
-        if self._start.state is None or not isinstance(error, AlreadyRegistered | ShapeMismatch):
+        if not self._continues or not isinstance(error, AlreadyRegistered | ShapeMismatch):
             return error
         return type(error)(
             f"{error} (the job continues from {self._from}: if the program was changed, give it another "

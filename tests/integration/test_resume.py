@@ -171,7 +171,7 @@ def test_a_checkpoint_in_a_report_brings_that_report_again_and_the_last_one_does
             if fails:
                 raise Stopped
 
-        with ps.collection(), suppress(Stopped), ps.session(checkpoint_dir=tmp_path) as session:
+        with ps.collection(), suppress(Stopped), ps.session(checkpoint_dir=tmp_path, resume=True) as session:
             variable, seen = ps.Variable(np.float32(0), name="W"), []
             for _ in session.batches(DATA, BATCH, 2, on_epoch=report):
                 SGD.minimize(variable * 1)
@@ -235,7 +235,7 @@ def test_a_checkpoint_on_demand_is_one_to_continue_from(tmp_path):
         SGD.minimize(ops.sum(variable))
     with ps.collection(), ps.session() as session, pytest.raises(ConfigurationError, match="checkpoint_dir"):
         session.checkpoint()
-    with ps.collection(), ps.session(checkpoint_dir=tmp_path) as session:
+    with ps.collection(), ps.session(checkpoint_dir=tmp_path, resume=True) as session:
         assert ps.Variable(np.zeros(5000, np.float32), name="W").value[0] == -1.5
 
 
@@ -259,7 +259,7 @@ def test_a_changed_program_is_refused_with_the_folder_and_the_difference(tmp_pat
 
 def test_variables_may_be_made_in_the_session_as_before(tmp_path):
     for began in (0, 3):
-        with ps.collection(), ps.session(checkpoint_dir=tmp_path) as session:
+        with ps.collection(), ps.session(checkpoint_dir=tmp_path, resume=True) as session:
             assert session.global_step == began
             late = ps.Variable(np.float32(5), name="late")
             assert late.value == 5 - began
@@ -365,7 +365,7 @@ def best(folder) -> tuple[float, int, float]:
 
 def test_the_best_model_is_kept_also_over_a_resume(tmp_path):
     def life(*values, maximize=False):
-        with ps.collection(), ps.session(checkpoint_dir=tmp_path) as session:
+        with ps.collection(), ps.session(checkpoint_dir=tmp_path, resume=True) as session:
             variable = ps.Variable(np.float32(0), name="W")
             saved = []
             for value in values:
@@ -439,7 +439,7 @@ def test_training_goes_on_on_a_disk_that_is_full_from_the_beginning(tmp_path, ca
         assert (numbers(tmp_path), messages(caplog).count("training goes on")) == ([], 1)
         SGD.minimize(ops.sum(variable))
         assert (numbers(tmp_path), session.global_step) == ([4], 4)
-    with ps.collection(), ps.session(checkpoint_dir=tmp_path) as session:
+    with ps.collection(), ps.session(checkpoint_dir=tmp_path, resume=True) as session:
         variable = ps.Variable(np.zeros(5000, np.float32), name="W")
         assert (session.global_step, variable.value[0]) == (4, -2)
 

@@ -14,6 +14,7 @@ error's class, and the interpreter checks that it changed nothing."""
 import ast
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,7 +36,7 @@ ANSWERS_BELOW = "----"
 #: hyperparameters or sizes.
 OPTIONS = {
     **dict.fromkeys(["sequence", "at", "settled", "half_pushes", "reports_received"], int),
-    **dict.fromkeys(["incarnation", "process_nonce"], int),
+    **dict.fromkeys(["incarnation", "process_nonce", "session", "workers"], int),
     **dict.fromkeys(["loss", "cost", "scale_learning_rate"], float),
     **dict.fromkeys(
         ["program", "encoding", "tensor_transport", "after", "group", "value", "table", "part", "finished"], str
@@ -129,8 +130,11 @@ class Scenario:
         """`join w0 [0 of 2] [incarnation=3] [process_nonce=77] [states=11,12] [transport=gRPC]`.
 
         `name_key=` is that of all workers if none is given, so that each may take the place of another of its name.
-        `job=mnist` is the job's name, and `job=3:mnist` also its number; `resume=1`, `program=train`.
+        `job=mnist` is the job's name, and `job=3:mnist` also its number; `resume=1`, `program=train`, `session=2`,
+        `workers=3`.
         """
+        if session := options.pop("session", 0):
+            options["job"] = replace(options.get("job", messages.Job()), session=session)
         shard, shards = (int(place[0]), int(place[2])) if place else (0, 1)
         return self._send(
             who, messages.Join(who.strip("'"), shard=shard, shards=shards, **({"name_key": b"key"} | options))
