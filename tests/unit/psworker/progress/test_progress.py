@@ -12,7 +12,16 @@ from unittest import mock
 import pytest
 from rich.console import Console
 
-from pswire.messages import AcceptedPoint, MinimizationStatus, QueueSpec, QueueStatus, StatusReport, WorkerStatus
+from pswire.messages import (
+    AcceptedPoint,
+    Job,
+    JobReport,
+    MinimizationStatus,
+    QueueSpec,
+    QueueStatus,
+    StatusReport,
+    WorkerStatus,
+)
 from pswire.status.job_status import JobWorker, ShardAnswer, merge_reports
 from psworker.launch.display.choice import make_display
 from psworker.launch.display.dashboard import table
@@ -28,8 +37,10 @@ def status(name="worker-0", state="live", steps=0, staleness_sum=0, loss=None, e
     return WorkerStatus(name, 1, 0, state, steps, 0, staleness_sum, loss, epoch, 15.0)
 
 
-def job(global_step, *workers, queues=()):
-    return merge_reports([ShardAnswer("h:1", StatusReport(0, 1, global_step, 0, workers=workers, queues=queues))])
+def job(global_step, *workers, queues=(), session=0):
+    jobs = (JobReport(Job(session, "sweep-1", session), "running", global_step, len(workers)),) if session else ()
+    report = StatusReport(0, 1, global_step, 0, workers=workers, queues=queues, jobs=jobs)
+    return merge_reports([ShardAnswer("h:1", report)])
 
 
 def data(done, size=1000, epochs=10, limit=0, name="train"):
@@ -50,6 +61,20 @@ def test_workers_are_in_the_order_of_their_numbers_and_starting_until_a_shard_kn
     view = follow(starting(["worker-2", "worker-10"]), job(0, status("worker-9"), status("guest")), 0.5)
     states = [f"{worker.status.name} {worker.status.state}" for worker in view.workers]
     assert states == ["guest live", "worker-2 starting", "worker-9 live", "worker-10 starting"]
+
+
+def test_the_next_session_of_a_program_begins_anew_with_the_same_workers_and_is_numbered():
+    view = follow(starting(NAMES), job(0, session=1), 0.0)
+    view = follow(view, job(900, status("worker-0", steps=900, loss=1.0), queues=(data(9000),), session=1), 1.0)
+    assert "session" not in step_line(view)
+    view = follow(view, job(10, status("worker-1", steps=10, loss=3.0), session=2), 2.0)
+    assert [(one.status.name, one.status.state, one.status.steps) for one in view.workers] == [
+        ("worker-0", "starting", 0),
+        ("worker-1", "live", 10),
+    ]
+    assert (view.steps, view.first, view.began, view.seconds, view.queue) == (10, 0, 1.0, 2.0, None)
+    assert step_line(view) == "session 2 · step 10 · 10 steps/s · cost 3.0000"
+    assert summary_line(view) == "session 2 · 10 steps in 1.0 s · 10 steps/s · 2 workers"
 
 
 def test_a_rate_is_steps_over_seconds_follows_a_change_within_the_time_constant_and_is_zero_when_a_worker_left():
