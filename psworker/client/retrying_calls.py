@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 #: Seconds between two tries, doubled each time. A server that was killed is back in a second: the longest is shorter.
 INITIAL_BACKOFF, MAX_BACKOFF = 0.05, 0.5
 MIN_TRY_SECONDS = 0.5  # seconds that each try has at least: enough to learn why there is no connection
+#: Seconds of a try below which its end without an answer says less than an error of an earlier try.
+SHORT_TRY = 2.0
 #: Seconds between two log lines of a call that waits: the first and shortest, doubled each time, and the longest.
 LOG_EVERY, MAX_LOG_EVERY = 5.0, 60.0
 BEST_EFFORT_SECONDS = 2.0  # for messages the worker does not depend on: that it leaves, is idle, abandons a push
@@ -186,7 +188,7 @@ class RetryingCalls:
 
         `timeout` is in place of that of all calls.
         """
-        seconds = self._timeout if timeout is None else timeout
+        seconds = max(self._timeout, MIN_TRY_SECONDS) if timeout is None else timeout
         as_of = self.rejoins if rejoins is None else rejoins
         sent: dict[int, Future[ms.Answer]] = {}
         with deferred_to_next_block:
@@ -343,6 +345,7 @@ class RetryingCalls:
         Every request may be repeated: those that must not be applied twice carry a sequence number.
         """
         pause, next_line = INITIAL_BACKOFF, LOG_EVERY
+        tried, said = timeout, None  # the seconds of this try, and the last error but no answer in time
         while True:
             try:
                 answer = future.result()
@@ -354,6 +357,8 @@ class RetryingCalls:
                     answered, reason = self.hold_reasons.get(shard, (began, ""))
                     waits = "held the push" if isinstance(message, ms.Push) else "waits"
                     held = f": shard {shard} {waits}: {reason}" if reason and answered >= began else ""
+                    if said is not None and isinstance(error, TimedOut) and tried < SHORT_TRY:
+                        error = said
                     raise type(error)(f"gave up after {waited:.1f} s: {error}{held}") from None
                 if waited >= next_line:
                     worker = self.sender.worker
@@ -363,8 +368,9 @@ class RetryingCalls:
                 if cut_short():
                     raise  # the exception of the signal comes when the calls to other shards have ended
                 pause = min(2 * pause, MAX_BACKOFF)
-                left = began + timeout - time.monotonic()
-                future = self.transport.call(shard, self._current(message, rejoins), max(left, MIN_TRY_SECONDS))
+                said = said if isinstance(error, TimedOut) else error
+                tried = max(began + timeout - time.monotonic(), MIN_TRY_SECONDS)
+                future = self.transport.call(shard, self._current(message, rejoins), tried)
             else:
                 if isinstance(answer, WITH_CUT):
                     if answer.cut > self.cuts.newest:

@@ -5,6 +5,7 @@ import math
 import threading
 import time
 from dataclasses import replace
+from itertools import chain, repeat
 
 import pytest
 
@@ -56,6 +57,32 @@ def answered(caplog, *script):
         start_heartbeat(heartbeat, lease=0.003)
         heartbeat.join()
     return transport, [(record.levelname, record.getMessage()) for record in caplog.records]
+
+
+REFUSED, SILENT = Unavailable("job 'other' cannot begin while the servers run job 1"), TimedOut("the server is busy")
+
+
+def test_a_call_that_is_given_up_has_the_reason_of_the_server_although_the_last_try_was_too_short_for_an_answer():
+    transport = Scripted()
+    transport.script = chain([REFUSED], repeat(SILENT))
+    transport.calls._timeout = 0.0
+    sent = transport.calls.send({0: ms.Status()}, timeout=0.01)
+    with pytest.raises(Unavailable, match=r"^gave up after .* s: job 'other' cannot begin while the servers run "):
+        transport.calls.results(sent, ms.StatusReport)
+    transport.calls.send({0: ms.Status()})
+    assert transport.timeouts[-1] == retrying_calls.MIN_TRY_SECONDS, "of the first try, too"
+
+
+def test_a_call_whose_last_try_was_long_has_the_reason_of_that_try():
+    def script():
+        yield REFUSED
+        transport.closing.set()
+        yield SILENT
+
+    transport = Scripted()
+    transport.script = script()
+    with pytest.raises(TimedOut, match=r"^gave up after .* s: the server is busy$"):
+        transport.calls.call(0, ms.Status(), ms.StatusReport)
 
 
 def test_heartbeats_report_the_workers_state_and_new_reasons_of_a_held_push_are_logged_and_the_last_is_kept(caplog):
