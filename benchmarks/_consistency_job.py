@@ -3,11 +3,13 @@
 import argparse
 import time
 
+import _report
+
 import psworker as ps
 from pswire.specs import initializers
 from psworker import datasets, nn, ops
 
-IMAGES = 6_000
+IMAGES = _report.size(6_000, 300)
 BATCH = 50
 
 

@@ -14,6 +14,7 @@ import sys
 import time
 import tracemalloc
 
+import _report
 import numpy as np
 from _push_pull import SHAPES
 
@@ -47,6 +48,7 @@ def normal(*shape):
 
 def median(function, warm_up=5, runs=30):
     """Seconds, measured as the peers' scripts do."""
+    warm_up, runs = _report.size((warm_up, runs), (0, 1))
     for _ in range(warm_up):
         function()
     seen = []
@@ -95,9 +97,10 @@ def product(times, rows, inner, columns):
     return min(median(form, 2, 10) for form in forms)
 
 
-def rate(step, seconds=5.0):
+def rate(step):
     """Calls per second."""
-    for _ in range(3):
+    warm_up, seconds = _report.size((3, 5.0), (0, 0.1))
+    for _ in range(warm_up):
         step()
     count, began = 0, time.perf_counter()
     while time.perf_counter() < began + seconds:

@@ -9,16 +9,42 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[1]
 
 #: `RESULT <work> <system> <median> <unit>`, printed by every benchmark and peer script.
 RESULT = re.compile(r"^RESULT (?P<work>\S+) (?P<system>\S+) (?P<median>\S+) (?P<unit>\S+)")
+
+
+#: Whether benchmarks run in their smallest form, in seconds: it shows that they work, and its figures mean nothing. An
+#: environment variable, so that the processes that they start have it as well.
+SMALLEST = bool(os.environ.get("BENCHMARK_SMALLEST"))
+
+
+def size(full: T, smallest: T) -> T:
+    """One of the two sizes of a part of a benchmark."""
+    return smallest if SMALLEST else full
+
+
+def one_of(choices: Collection[str]) -> Callable[[str], str]:
+    """The `type` of a positional argument that may be given several times, or not at all.
+
+    With `choices`, argparse compares the list that is its default with each of them, and refuses it.
+    """
+
+    def chosen(text: str) -> str:
+        if text not in choices:
+            raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {', '.join(choices)})")
+        return text
+
+    return chosen
 
 
 def arguments(description: str) -> argparse.ArgumentParser:

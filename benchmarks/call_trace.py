@@ -17,7 +17,7 @@ import numpy as np
 import psworker as ps
 
 PACKAGES = tuple(f"{_report.ROOT / name}/" for name in ("pswire", "psserver", "psworker"))
-REPEATS, ROUNDS = 2000, 7
+REPEATS, ROUNDS = _report.size((2000, 7), (10, 1))
 
 _Call = tuple[int, str, str]
 

@@ -59,7 +59,7 @@ with ps.session() as session:
 
 def disk(folder: Path) -> None:
     """What the disk gives to one writer that syncs after each block."""
-    for name, nbytes, count in (("13MB", 13_100_000, 40), ("32KB", 32_000, 300)):
+    for name, nbytes, count in (("13MB", 13_100_000, _report.size(40, 1)), ("32KB", 32_000, _report.size(300, 3))):
         block, path = os.urandom(nbytes), folder / "disk"
         with open(path, "wb", buffering=0) as file:
             seconds = []
@@ -97,7 +97,7 @@ def latency(folder: Path, seconds: float) -> None:
                 began = time.perf_counter()
                 weights = push(client, weights, gradients)
                 pushes.append(1e3 * (time.perf_counter() - began))
-        pushes = pushes[10:]
+        pushes = pushes[_report.size(10, 0) :]
         spread = f"(slowest {max(pushes):.1f}, 99 % below {np.percentile(pushes, 99):.1f}, {len(pushes)} pushes)"
         print(f"RESULT push-latency paramserver-{name} {statistics.median(pushes):.1f} ms {spread}", flush=True)
 
@@ -175,7 +175,7 @@ def start(options: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], str]]
 def main() -> None:
     parser = _report.arguments(__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=None, help="on the disk that is measured; default: temporary")
-    parser.add_argument("--gb", type=float, default=3.0, help="size of the large state; 0: none")
+    parser.add_argument("--gb", type=float, default=_report.size(3.0, 0.0), help="size of the large state; 0: none")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--only", choices=["disk", "rates", "latency", "restore"], action="append")
     options = parser.parse_args()
@@ -189,12 +189,12 @@ def main() -> None:
             script = folder / "softmax.py"
             script.write_text(SOFTMAX)
             kinds = ["nothing", "journal-every", "journal-100ms", "journal-off"]
-            for workers in (1, 2):
-                rates(folder, "small", [str(script)], workers, kinds, options.rounds)
-            rates(folder, "deep", cluster.PROGRAM, 2, ["nothing", "journal-every"], options.rounds)
-            rates(folder, "deep", cluster.PROGRAM, 2, ["nothing", "checkpoint-each-10s"], options.rounds)
+            for workers in _report.size((1, 2), (1,)):
+                rates(folder, "small", [str(script)], workers, _report.size(kinds, kinds[:2]), options.rounds)
+            for kind in _report.size(("journal-every", "checkpoint-each-10s"), ()):
+                rates(folder, "deep", cluster.PROGRAM, 2, ["nothing", kind], options.rounds)
         if "latency" in chosen:
-            latency(folder, 8.0)
+            latency(folder, _report.size(8.0, 0.1))
         if "restore" in chosen:
             shapes = list(_push_pull.SHAPES.values())
             write_and_restore(folder / "deep", "deep", shapes, journal=True)

@@ -23,9 +23,9 @@ from pswire.messages import Status, StatusReport
 from psworker.transport.grpc_transport import GrpcTransport
 
 PROGRAM = (str(_report.ROOT / "examples" / "deep_mnist.py"), "--report", "1000000", "--steps", "1000000")
-WARM_UP = 20  # steps, over all workers
-WINDOW = 4.0  # seconds: about 100 steps
-WINDOWS = 3
+WARM_UP = _report.size(20, 1)  # steps, over all workers
+WINDOW = _report.size(4.0, 0.5)  # seconds: about 100 steps
+WINDOWS = _report.size(3, 1)
 PATIENCE = 60.0  # seconds until the first steps are done
 
 
@@ -95,17 +95,18 @@ def watch(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
 def main() -> None:
     """Alternates with the peer, for one and two workers."""
     parser = _report.arguments(__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=_report.size(2, 1))
     parser.add_argument(
         "--options", default="", help="additional options of psworker run, such as '--encoding bfloat16'"
     )
     options = parser.parse_args()
     _report.describe_machine()
-    kinds = {"paramserver": False} | ({"paramserver-fast": True} if importlib.util.find_spec("numba") else {})
+    has_numba = not _report.SMALLEST and importlib.util.find_spec("numba")
+    kinds = {"paramserver": False} | ({"paramserver-fast": True} if has_numba else {})
     figures, transports = _report.Figures("cluster", "steps/s"), set()
     began = time.monotonic()
     for _ in range(options.rounds):
-        for workers in (1, 2):
+        for workers in _report.size((1, 2), (1,)):
             figures.add(f"matrix-products-alone-{workers}p", alone("products-rate", workers))
             figures.add(f"engine-alone-{workers}p", alone("rate", workers))
             for kind, numba in kinds.items():

@@ -21,7 +21,7 @@ from psworker.transport.grpc_transport import GrpcTransport
 
 SMALL = np.zeros((784, 10), np.float32)
 LARGE = np.zeros(3_274_634, np.float32)  # as many as Deep MNIST has
-PULLS = 500
+PULLS = _report.size(500, 5)
 
 
 def join(transport, worker: str, name: str, value) -> Sender:

@@ -54,7 +54,7 @@ def one_core() -> Iterator[None]:
 def main() -> None:
     """Alternates with the peers."""
     parser = _report.arguments(__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=_report.size(3, 1))
     options = parser.parse_args()
     _report.describe_machine()
     began = time.monotonic()

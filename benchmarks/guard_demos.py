@@ -54,7 +54,14 @@ def _workers(count: int) -> tuple[str, ...]:
 
 _EDGE = ("--learning-rate", "0.25", "--steps", "2500")
 _MOMENTUM = ("--learning-rate", "0.02", "--momentum", "0.9", "--steps", "2000")
-_SCALE = ("--fault", "scale", "--scale", "30", "--fault-at", "150", "--steps", "1500")
+_SCALE = (
+    "--fault",
+    "scale",
+    "--scale",
+    "30",
+    "--fault-at",
+    *_report.size(("150", "--steps", "1500"), ("15", "--steps", "30")),
+)
 _SHARDED = ("--sharded", "--steps", "3000", "--pause", "0.025")
 _ADAM = ("--adam", "--learning-rate", "0.03", "--pause", "0.03", "--steps", "3000")
 _ALONE = ("--pause", "0.01", "--steps", "1500")
@@ -182,7 +189,8 @@ def _accuracy(one: Run) -> str:
 def main() -> None:
     """Run the demonstrations, print the tables, draw the plots."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("names", nargs="*", choices=[[], *DEMOS], default=list(DEMOS))
+    names = _report.size(list(DEMOS), ["worker"])
+    parser.add_argument("names", nargs="*", type=_report.one_of(DEMOS), default=names, metavar="NAME")
     parser.add_argument("--runs", type=int, default=1, help="of each job, with other seeds")
     parser.add_argument("--plots", type=Path, help="a folder for guard-NAME.png")
     options = parser.parse_args()
@@ -190,7 +198,7 @@ def main() -> None:
     for name in options.names:
         results: dict[str, list[Run]] = {}
         print(f"\n{name}")
-        for job in DEMOS[name]:
+        for job in _report.size(DEMOS[name], DEMOS[name][:1]):
             runs = results[job.label] = [run(job, seed) for seed in range(options.runs)]
             kinds = [found[0][1] if (found := one.findings) else "-" for one in runs]
             seconds = [f"{one.findings[0][0]:.0f} s" for one in runs if one.findings]

@@ -78,7 +78,8 @@ def show(what: str, system: str, began: float, memory: _report.Memory) -> None:
 def main() -> None:
     """Measures both tensor transports, as far as memory allows."""
     parser = _report.arguments(__doc__.splitlines()[0])
-    parser.add_argument("--gib", type=float, default=3.0, help="size of the variable, in units of 1024^3 bytes")
+    gib = _report.size(3.0, 0.01)
+    parser.add_argument("--gib", type=float, default=gib, help="size of the variable, in units of 1024^3 bytes")
     options = parser.parse_args()
     _report.describe_machine()
     elements = int(options.gib * GIB) // 4

@@ -42,7 +42,7 @@ from psworker.transport.grpc_transport import GrpcTransport
 from psworker.versions import VersionedArray
 
 HEARTBEAT = 1e-3
-MAX_BYTES = 4 << 20
+MAX_BYTES = _report.size(4 << 20, 4 << 10)
 SERVICE = "/paramserver.v1.ParameterServer/"
 
 
@@ -232,7 +232,7 @@ def no_messages(server: Server) -> None:
 def main() -> None:
     """Runs all cases."""
     parser = _report.arguments(__doc__.splitlines()[0])
-    parser.add_argument("--variables", type=int, default=20_000)
+    parser.add_argument("--variables", type=int, default=_report.size(20_000, 20))
     options = parser.parse_args()
     _report.describe_machine()
     with ExitStack() as stack:

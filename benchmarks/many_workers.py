@@ -35,9 +35,9 @@ from psworker.client.client import Client
 from psworker.transport.grpc_transport import GrpcTransport
 from psworker.versions import VersionedArray
 
-WORKERS = (1, 4, 16, 64, 100)
+WORKERS = _report.size((1, 4, 16, 64, 100), (1, 2))
 FLOATS = 20
-WARM_UP, WINDOW = 1.0, 4.0  # seconds
+WARM_UP, WINDOW = _report.size((1.0, 4.0), (0.1, 0.5))  # seconds
 TIMEOUT = 60.0  # timeout of joining and of a push, seconds
 
 

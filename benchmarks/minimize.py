@@ -34,9 +34,10 @@ from psworker import datasets
 FOLDER = Path(__file__).parent
 JOB, BYTES, WITHOUT = (FOLDER / f"_{name}.py" for name in ("minimize_job", "minimize_bytes", "without_backups"))
 L2 = 1e-2
-LAYOUTS = tuple(itertools.product((1, 2, 4), (1, 2, 3)))  # workers, shards
-PARAMETERS = 10**4, 10**5, 10**6, 10**7
-ROUNDS = 3
+LAYOUTS = _report.size(tuple(itertools.product((1, 2, 4), (1, 2, 3))), ((2, 2),))  # workers, shards
+IMAGES = _report.size(60_000, 500)
+PARAMETERS = _report.size((10**4, 10**5, 10**6, 10**7), (10**4,))
+ROUNDS = _report.size(3, 1)
 
 
 @contextlib.contextmanager
@@ -80,12 +81,12 @@ def job(addresses: str, workers: int, script: Path, *arguments: str) -> dict[str
 
 def same(options: Any) -> None:
     """Nine layouts, 5,000 images."""
-    compare(options, "minimize", LAYOUTS, examples=5_000, gradient=1e-9)
+    compare(options, "minimize", LAYOUTS, examples=min(IMAGES, 5_000), gradient=_report.size(1e-9, 1e-2))
 
 
 def whole(options: Any) -> None:
     """One layout, all images."""
-    compare(options, "minimize-whole", [(2, 2)], examples=60_000, gradient=1e-7)
+    compare(options, "minimize-whole", [(2, 2)], examples=IMAGES, gradient=_report.size(1e-7, 1e-2))
 
 
 def compare(options: Any, work: str, layouts: Sequence[tuple[int, int]], examples: int, gradient: float) -> None:
@@ -130,6 +131,8 @@ def backups(options: Any) -> None:
         "minimize-slow-computing": ("--examples", "20000", "--iterations", "25"),
         "minimize-slow-waiting": ("--examples", "2048", "--iterations", "10", "--wait", "0.02"),
     }
+    if _report.SMALLEST:
+        ways, works = ways[:1], {"minimize-slow-waiting": ("--examples", "64", "--iterations", "2", "--wait", "0.001")}
     for work, arguments in works.items():
         figures = _report.Figures(work, "s", digits=2)
         for _ in range(ROUNDS):
@@ -159,11 +162,12 @@ def main() -> None:
     """Runs the parts."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     parser = _report.arguments(__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} [all]")
+    parts = _report.one_of(PARTS)
+    parser.add_argument("parts", nargs="*", type=parts, metavar="PART", help=f"{', '.join(PARTS)} [all]")
     options = parser.parse_args()
     _report.describe_machine()
     print(f"load: {os.getloadavg()[0]:.1f}")
-    for part in options.parts or PARTS:
+    for part in options.parts or _report.size([*PARTS], ["same", "backups", "bytes"]):
         began = time.monotonic()
         PARTS[part](options)
         print(f"{part} took {time.monotonic() - began:.0f} s", flush=True)

@@ -39,7 +39,7 @@ from small_model import WINDOW, WORKER
 from pswire.system.host import cores
 
 CORES = cores()
-WORKERS, PAIRS, LIMIT = 2, 8, 170
+WORKERS, PAIRS, LIMIT = 2, _report.size(8, 1), 170
 SCRAPE_EVERY = 5.0  # seconds
 
 
@@ -223,7 +223,8 @@ def compare(name: str, pairs: int) -> None:
 def main() -> None:
     """Compares the parts that are named."""
     parser = _report.arguments(__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", default=["everything"], choices=[*PARTS, "all"])
+    parts = _report.one_of([*PARTS, "all"])
+    parser.add_argument("parts", nargs="*", default=["everything"], type=parts, metavar="PART")
     parser.add_argument("--pairs", type=int, default=PAIRS)
     options = parser.parse_args()
     _report.describe_machine()

@@ -23,8 +23,8 @@ from pswire import optimizers
 from pswire.optimizers import Rule, Step, adam, numba_compiler, rule_for
 from pswire.tensors.values import IndexedSlices
 
-PARAMETERS = 3_274_634
-TABLE, ROWS = (1_000_000, 64), 4_096
+PARAMETERS = _report.size(3_274_634, 10_000)
+TABLE, ROWS = _report.size(((1_000_000, 64), 4_096), ((1000, 64), 64))
 TORCH = Path(__file__).parent / "peers" / "rules_torch.py"
 
 OPTIMIZERS: dict[str, optimizers.UpdateSpec] = {
@@ -89,7 +89,8 @@ def main() -> None:
         )
         for _ in range(8)
     ]
-    numba = [False, True] if numba_compiler.machine_code(adam._adam) is not None else [False]
+    has_numba = not _report.SMALLEST and numba_compiler.machine_code(adam._adam) is not None
+    numba = [False, True] if has_numba else [False]
     for name, spec in OPTIMIZERS.items():
         for work, run in (
             (f"{name}-dense", lambda rule: time_dense(rule, value.copy(), gradient)),

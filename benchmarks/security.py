@@ -28,7 +28,7 @@ from psworker.transport.grpc_transport import GrpcTransport
 from psworker.versions import VersionedArray
 
 #: By name: the shape of the variable, pushes in a turn, and turns.
-WORKS = {"31KB": ((784, 10), 200, 21), "13MB": ((3_274_634,), 4, 9)}
+WORKS = _report.size({"31KB": ((784, 10), 200, 21), "13MB": ((3_274_634,), 4, 9)}, {"31KB": ((784, 10), 2, 1)})
 
 
 def variants(folder: Path) -> dict[str, tuple[tuple[str, ...], Credentials]]:
@@ -97,7 +97,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         systems = variants(Path(folder))
         for work in WORKS:
-            for shared_memory in (True, False):
+            for shared_memory in _report.size((True, False), (False,)):
                 measure(work, systems, shared_memory=shared_memory)
 
 

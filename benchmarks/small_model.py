@@ -16,8 +16,8 @@ from pathlib import Path
 
 import _report
 
-WINDOW = 1000  # steps, over all workers
-WARM_UP = 1000
+WINDOW = _report.size(1000, 100)  # steps, over all workers
+WARM_UP = _report.size(1000, 10)
 WINDOWS = 5
 
 #: The program of each worker. The chief records the time at every WINDOW steps of the server.
@@ -61,13 +61,13 @@ def ours(workers: int) -> float:
 def main() -> None:
     """Alternates with the peer, for one and two workers."""
     parser = _report.arguments(__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=_report.size(2, 1))
     options = parser.parse_args()
     _report.describe_machine()
     figures = _report.Figures("small", "steps/s")
     began = time.monotonic()
     for _ in range(options.rounds):
-        for workers in (1, 2):
+        for workers in _report.size((1, 2), (1,)):
             figures.add(f"paramserver-{workers}w", ours(workers))
             if options.peers:
                 script = options.peer_scripts / "small_sparse_tf.py"

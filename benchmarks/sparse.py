@@ -19,9 +19,9 @@ from pathlib import Path
 
 import _report
 
-STEPS = 150  # per window, as in the peer's script
-WARM_UP = 100
-WINDOWS = 5
+STEPS = _report.size(150, 3)  # per window, as in the peer's script
+WARM_UP = _report.size(100, 3)
+WINDOWS = _report.size(5, 1)
 
 #: The program of the worker.
 WORKER = f"""
@@ -87,11 +87,11 @@ def ours(system: str) -> float:
 def main() -> None:
     """Alternates with the peer."""
     parser = _report.arguments(__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=_report.size(2, 1))
     options = parser.parse_args()
     _report.describe_machine()
     systems = ["paramserver", "paramserver-overlap"]
-    if importlib.util.find_spec("numba"):
+    if not _report.SMALLEST and importlib.util.find_spec("numba"):
         systems += ["paramserver-fast", "paramserver-fast-overlap"]
     figures = _report.Figures("sparse", "steps/s")
     began = time.monotonic()

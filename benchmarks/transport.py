@@ -34,9 +34,9 @@ from psworker.client.error_feedback import GradientEncoder
 from psworker.transport.grpc_transport import GrpcTransport
 from psworker.versions import VersionedArray
 
-STEPS = 30  # per round, as in the peers' scripts
-WARM_UP = 5
-EMPTY = 500  # round trips of a message without tensors
+STEPS = _report.size(30, 2)  # per round, as in the peers' scripts
+WARM_UP = _report.size(5, 1)
+EMPTY = _report.size(500, 5)  # round trips of a message without tensors
 
 #: The peers' scripts, by their environment, with their arguments.
 PEERS = {"torch": ("transport_torch.py",), "tf": ("transport_tf.py", "1"), "ray": ("transport_ray.py",)}
@@ -214,12 +214,12 @@ def floor(*, numba: bool) -> None:
 def main() -> None:
     """Compares with the peers, or profiles a step."""
     parser = _report.arguments(__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=_report.size(3, 1))
     parser.add_argument("--profile", action="store_true", help="profile the parts of a step instead")
     options = parser.parse_args()
     _report.describe_machine()
     keep_memory()  # as every worker does
-    numba = importlib.util.find_spec("numba") is not None
+    numba = not _report.SMALLEST and importlib.util.find_spec("numba") is not None
     if options.profile:
         for kind in (False, True)[: 1 + numba]:
             profile(numba=kind)

@@ -139,8 +139,8 @@ def newcomer(address: str, name: str) -> float:
 def main() -> None:
     """One attack after the other."""
     parser = _report.arguments(__doc__.splitlines()[0])
-    parser.add_argument("--attacks", nargs="*", choices=ATTACKS, default=list(ATTACKS))
-    parser.add_argument("--window", type=float, default=4.0, help="seconds of each measurement")
+    parser.add_argument("--attacks", nargs="*", choices=ATTACKS, default=_report.size([*ATTACKS], ["status-calls"]))
+    parser.add_argument("--window", type=float, default=_report.size(4.0, 0.5), help="seconds of each measurement")
     options = parser.parse_args()
     _report.describe_machine()
     began, kept = time.monotonic(), {}
@@ -168,7 +168,7 @@ def under(name: str, window: float) -> tuple[float, float, float, float]:
         worker = Worker(server.address, Path(folder))
         try:
             deadline = time.monotonic() + 60
-            while worker.steps() < 200 and time.monotonic() < deadline:
+            while worker.steps() < _report.size(200, 2) and time.monotonic() < deadline:
                 time.sleep(0.1)
             memory = _report.Memory(server.pid)
             before = worker.rate(window)

@@ -152,10 +152,12 @@ def ray_command(
     A process that fails, or is lost with its node, is started again up to --restarts times, where Ray has room: a
     worker joins again; a shard continues at its new address from --run-dir, a folder that all nodes see at this path.
 
-    paramserver must be installed on all nodes. Servers of other nodes need --tls-cert, --tls-key and --tls-ca, which
-    are sent to the nodes as Ray sends them; or, in a network that you trust, --insecure.
+    Where the cluster is this machine, as after ray start --head, servers listen on 127.0.0.1, with tokens. On several
+    nodes they need --tls-cert, --tls-key and --tls-ca, which are sent to the nodes as Ray sends them; or, in a network
+    that you trust, --insecure. paramserver must be installed on all nodes.
 
     \b
+      psworker ray train.py
       psworker ray --insecure --workers 8 --shards 2 train.py
       psworker ray --insecure --workers 8 --cpus 4 --restarts 5 --run-dir /shared/a --journal train.py
       ray job submit --working-dir . -- psworker ray --insecure --workers 8 train.py
@@ -168,10 +170,11 @@ def ray_command(
         from psworker.launch.on_ray.nodes import RayNodes, RayOptions, working_folder
 
         folder = working_folder(script, working_dir)
-        ray_options = RayOptions(address, cpus, server_cpus, folder, start_timeout)
+        beyond = bool(options["tls_cert"] or options["insecure"])  # other nodes may reach the servers
+        ray_options = RayOptions(address, cpus, server_cpus, folder, start_timeout, this_machine=not beyond)
     except ConfigurationError as error:
         raise click.ClickException(str(error)) from None
-    options |= {"threads": cpus, "bind": shard_addresses("0.0.0.0", options["shards"])}
+    options |= {"threads": cpus, "bind": shard_addresses("0.0.0.0" if beyond else "127.0.0.1", options["shards"])}
     job = _job(debug, logs, quiet, script, arguments, options)
     _run(job, RayNodes(job.server_names, ray_options, config.paramserver_environment()), progress, logs, quiet)
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 import ray
 from ray.exceptions import RayError
 from ray.util.placement_group import placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from pswire.addresses import check_address
 from pswire.errors import ConfigurationError
@@ -39,7 +39,8 @@ class RayOptions:
     """What a job needs of a Ray cluster at `address`: CPUs of each worker and of each server.
 
     `working_dir` is the folder that Ray copies to each node, where the workers run; None: nodes have the program where
-    this machine has it. `timeout` is in seconds: for a place for all shards, and for them to answer. Raises
+    this machine has it. `timeout` is in seconds: for a place for all shards, and for them to answer. With
+    `this_machine` all processes run on this one, which must be the only node of the cluster. Raises
     `ConfigurationError` for an address that is none of a node.
     """
 
@@ -48,6 +49,7 @@ class RayOptions:
     server_cpus: float = 1.0
     working_dir: Path | None = None
     timeout: float = 300.0
+    this_machine: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a connection of Ray Client, whose driver is elsewhere than it seems."""
@@ -75,13 +77,18 @@ class RayNodes:
         self._stack = ExitStack()
         self._processes: list[RayProcess] = []
         self._group: Any = None
+        self._node = ""  # the id of the only one; "": any
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self._connect(stack)
+            if self._options.this_machine:
+                self._node = _only_node()
             self._folder = stack.enter_context(private_folder())
-            self._group = placement_group([{"CPU": self._options.server_cpus}] * len(self._names), strategy="SPREAD")
-            stack.callback(remove_placement_group, self._group)
+            if not self._node:
+                cpus = {"CPU": self._options.server_cpus}
+                self._group = placement_group([cpus] * len(self._names), strategy="SPREAD")
+                stack.callback(remove_placement_group, self._group)
             stack.callback(self._end_all)
             self._stack = stack.pop_all()
         return self
@@ -95,10 +102,13 @@ class RayNodes:
         options: dict[str, Any] = {"max_restarts": 0, "max_concurrency": _CALLS}
         if name in self._names:
             needs = f"the shards need {count} x {_cpus(cpus)}"
-            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, self._names.index(name))
+            if self._group is not None:
+                options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, self._names.index(name))
         else:
             cpus = self._options.cpus
             needs = f"it needs {_cpus(cpus)} of one node"
+        if self._node:
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(self._node, soft=False)
         actor = ray.remote(ProcessActor).options(num_cpus=cpus, **options).remote()
         process = RayProcess(name, actor, self._shared, start, on_lines, on_end, needs)
         self._processes = [one for one in self._processes if one.code is None]
@@ -136,6 +146,16 @@ class RayNodes:
     def _end_all(self) -> None:
         for process in self._processes:
             process.abandon()
+
+
+def _only_node() -> str:
+    """The id of this node. Raises `ConfigurationError` if the cluster has others."""
+    if (count := sum(one["Alive"] for one in ray.nodes())) > 1:
+        raise ConfigurationError(
+            f"the Ray cluster has {count} nodes, and servers that other machines reach need --tls-cert, --tls-key and "
+            "--tls-ca (psserver certs makes the files); or, in a network that you trust, --insecure"
+        )
+    return str(ray.get_runtime_context().get_node_id())
 
 
 def working_folder(script: str, given: str | None) -> Path | None:

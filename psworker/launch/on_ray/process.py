@@ -14,6 +14,7 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayError, RayTaskError
 
+from pswire.addresses import is_local
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.security.private_files import read_file
 from psworker.launch.machines import OnEnd, OnLines, Place, Start
@@ -161,7 +162,9 @@ class _Node:
         self._copied: dict[str, bytes] = {}
         self._address, self._folder, self._working_dir = arrival.address, arrival.folder, working_dir
 
-    def bind(self, _: str) -> str:
+    def bind(self, address: str) -> str:
+        if is_local(address):  # the cluster is this machine
+            return address
         return f"{f'[{self._address}]' if ':' in self._address else self._address}:0"
 
     def file(self, path: str) -> str:

@@ -1,0 +1,31 @@
+"""Each benchmark runs to its end in its smallest form, as `make bench` starts it: without arguments."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCHMARKS = sorted(path.name for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
+RESULT = re.compile(r"^RESULT \S+ \S+ (\S+) \S+", re.MULTILINE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_a_benchmark_without_arguments_gives_results(name):
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / name],
+        env=os.environ | {"BENCHMARK_SMALLEST": "1", "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    found = RESULT.findall(done.stdout)
+    assert found, done.stdout
+    for number in found:
+        float(number)
