@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from psserver.core.shard import Shard
-from psserver.storage import records
+from psserver.storage import records, start
 from psserver.storage.checkpoint_folders import available, shard_folder
 from psserver.storage.checkpoints import write as write_checkpoint
 from psserver.storage.recovery import find_start
+from psserver.storage.retention import cuts
 from psserver.storage.run_file import run_path
 from psserver.storage.segment_file import SegmentFile
-from psserver.storage.segments import SegmentHeader, list_segments, segment_path
+from psserver.storage.segments import SegmentHeader, list_segments, read_segments, segment_path
 from psserver.storage.start import journal_folder, start_at, step_late
 from pswire.errors import DamagedFile, NotJoined, StateLost, StorageError
 from pswire.messages import Assign, Assignment, ChangeId, Gradient, Join, Push, Register, Sender, UpdateGroup
@@ -275,6 +276,34 @@ def test_a_server_that_stops_writing_a_journal_has_all_of_it_first(tmp_path):
     assert available(tmp_path, 0, 1) == [0, 1, 2]
     again = Server(tmp_path)
     assert (again.pushes, again.start.gave_up) == (2, True)
+
+
+def test_what_one_of_several_shards_has_replayed_is_no_cut_of_the_job(tmp_path):
+    server = Server(tmp_path, 0, 2, journal=True).begin()
+    server.push()
+    server.segment.close()
+    again = Server(tmp_path, 0, 2).begin()
+    assert again.pushes == 1
+    assert len(available(tmp_path, 0, 2)) == 2, "the state of the journal has a checkpoint"
+    assert cuts(tmp_path, 0, 2) == [0]
+
+
+def test_a_journal_that_is_kept_can_be_read_if_a_start_was_killed_when_it_had_continued_it(tmp_path, monkeypatch):
+    server = Server(tmp_path, journal=True).begin()
+    server.push()
+    server.cut(final=True)
+    server.segment.close()
+    again = Server(tmp_path, journal=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(start, "write_run", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            again.start.begin(again.shard, journal=True, keep_journal=True)
+    again = Server(tmp_path, journal=True)
+    again.start.begin(again.shard, journal=True, keep_journal=True)
+    journal = journal_folder(tmp_path, 0, 1)
+    assert list(list_segments(journal)) == [0, again.start.number]
+    kinds = [type(records.decode(record.payload)) for record in read_segments(journal, 17)]
+    assert kinds == [Join, Register, Push]
 
 
 def test_a_stale_journal_is_not_continued(tmp_path):

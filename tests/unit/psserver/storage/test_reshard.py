@@ -1,5 +1,7 @@
 """A job goes on with another number of shards, to the very values of one that has never stopped."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -234,6 +236,51 @@ def test_half_pushes_changes_and_counts_are_those_of_the_job_and_are_kept_once()
     assert [state.states for state in new] == [(new[0].identity, 0), (0, new[1].identity)]
 
 
+def altered(shard, **fields):
+    """A shard with this state but for some fields."""
+    state = dataclasses.replace(shard.state(), **fields)
+    again = Shard(shard.shard, shard.shards, identity=state.identity)
+    again.restore(state, shard.arrays(), 0.0)
+    return again
+
+
+def with_member(shard, **fields):
+    """A shard that knows its only member otherwise."""
+    members = shard.state().members
+    (one,) = members.members
+    return altered(shard, members=dataclasses.replace(members, members=(dataclasses.replace(one, **fields),)))
+
+
+def test_counts_of_the_job_are_the_highest_or_the_sum_of_all_shards_whichever_has_them():
+    job = Job(new_shards(2))
+    job.push(0)
+    first, second = job.shards
+    variables = [dataclasses.replace(one, version=8, growth=3.5) for one in second.state().variables]
+    done = dataclasses.replace(second.state().members, done=True)
+    second = altered(second, variables=tuple(variables), last_step=70, lost_pushes=2, members=done)
+    new = [state for state, _ in reshard([altered(first, lost_pushes=3), second], 2, 80)]
+    assert {(one.version, one.growth) for state in new for one in state.variables if one.spec.name == "large"} == {
+        (8, 3.5)
+    }, "both parts"
+    assert [(state.last_step, state.members.done, state.lost_pushes) for state in new] == [(70, True, 5), (70, True, 0)]
+
+
+@pytest.mark.parametrize("of", [0, 1])
+def test_a_workers_last_settled_message_is_that_of_its_newest_incarnation_with_the_answer_if_a_shard_has_it(of):
+    job = Job(new_shards(2))
+    job.push(0)
+    pushed = job.shards[of].state().members.members[0].pushed
+    assert pushed is not None
+    older = list(job.shards)
+    older[1 - of] = with_member(job.shards[1 - of], incarnation=0, settled=40)
+    abandoned = list(job.shards)
+    abandoned[1 - of] = with_member(job.shards[1 - of], pushed=None)
+    for shards in (older, abandoned):
+        for state, _ in reshard(shards, 2, 80):
+            (member,) = state.members.members
+            assert (member.incarnation, member.settled, member.pushed) == (1, 1, pushed)
+
+
 def test_parts_are_joined_by_their_rows_in_whatever_order_they_come():
     job = Job(new_shards(3))
     found = whole_variables(reversed(job.shards))
@@ -343,6 +390,34 @@ def parts_of_last_push(job):
     recorder.call = lambda shard, message: found.append((shard, message)) or ms.Pushed(ms.Outcome.APPLIED, 0, 0)
     recorder.push(1)
     return found
+
+
+@pytest.mark.parametrize(("last", "final", "timeline"), [(1, True, 3), (0, True, 3), (0, False, 4)])
+def test_the_timeline_of_the_job_is_the_latest_of_all_shards_and_giving_up_begins_the_next(
+    tmp_path, last, final, timeline
+):
+    job = Job(new_shards(2))
+    for shard in job.shards:
+        shard.timeline = 3 if shard.shard == last else 2
+        write_run(tmp_path, shard.shard, 2, Run(shard.timeline, 0, 3, False))
+    write_all(tmp_path, job, 3)
+    write_all(tmp_path, job, 7, final=final)
+    assert find_start(tmp_path, 0, 1).timeline == timeline
+
+
+def test_a_checkpoint_of_a_timeline_that_was_given_up_is_no_common_cut(tmp_path):
+    """The servers were killed before they moved it aside."""
+    job = Job(new_shards(2))
+    job.push(0)
+    write_all(tmp_path, job, 3)
+    expected = state_of(job.values())
+    job.push(1)
+    write_all(tmp_path, job, 7)
+    for shard in range(2):
+        write_run(tmp_path, shard, 2, Run(2, 3, 3, False))
+    new, starts = started(tmp_path, 1)
+    assert starts[0].notes[0] == "what may have been acknowledged after checkpoint 3 is given up"
+    assert (state_of(Job(new, "v").values()), new[0].timeline) == (expected, 3)
 
 
 def test_a_common_cut_that_is_damaged_on_one_shard_is_not_used(tmp_path):

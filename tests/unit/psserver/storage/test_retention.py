@@ -45,6 +45,12 @@ def test_the_newest_intact_one_stays_whatever_came_after_it(tmp_path, write_all,
     assert checkpoints.latest(tmp_path, 0, 1).checkpoint.manifest.number == 2
 
 
+def test_in_a_folder_that_all_shards_share_nothing_else_is_protected(tmp_path, write_all):
+    for shard in range(2):
+        write_all(1, 2, 3, 4, shard=shard, shards=2)
+    assert prune(tmp_path, 1, 0, 2, protect=2) == [1, 2, 3]
+
+
 def test_of_what_a_shard_has_given_up_the_newest_stays(tmp_path, write_all):
     write_all(1, 2)
     for timeline, shard in [(2, 0), (2, 1), (10, 0), (11, 1)]:
