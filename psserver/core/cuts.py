@@ -11,12 +11,14 @@ Source: T. H. Lai and T. H. Yang, "On Distributed Snapshots", Information Proces
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 
+from psserver.core.events import Event, cut_given_up
 from psserver.core.members.member import Member
 from psserver.core.policies.policy import join_names
 from psserver.core.state import ShardState, VariableArrays
@@ -25,6 +27,12 @@ from psserver.core.variables.variable import Variable
 from pswire import messages as ms
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import DTYPES, Array, IndexedSlices
+
+#: Seconds in which the workers that were live at a snapshot have to show its number; then the cut is given up.
+SECONDS_TO_SHOW = 600.0
+
+#: Bytes that a late change, and each of its entries, takes beside its arrays: names, numbers, hyperparameters.
+LATE_BYTES = 1 << 10
 
 #: A change that belongs to a cut, although it arrived after the snapshot.
 Late: TypeAlias = ms.Push | ms.Assign | ms.Tune | ms.Register | ms.Compute | ms.Evaluate
@@ -89,6 +97,8 @@ class ShardCut:
     released: set[ms.Sender] = field(default_factory=set)
     writing: bool = False  # a server writes it to disk
     applied: Mapping[str, Variable] | None = None
+    late_bytes: int = 0
+    since: float = 0.0
 
     @property
     def complete(self) -> bool:
@@ -117,8 +127,8 @@ class ShardCut:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its copies."""
-        return sum([copy.variable.nbytes for copy in self.copies.values()])
+        """Bytes of its copies, and of its late changes."""
+        return sum([copy.variable.nbytes for copy in self.copies.values()]) + self.late_bytes
 
     def variables(self) -> Mapping[str, Variable]:
         """The variables of a `readable` cut by name."""
@@ -140,6 +150,10 @@ class Cuts:
         self.stored = False  # whether a server writes each cut to disk, from its beginning
         self.enabled = True  # False while messages are replayed, whose cuts were taken before
         self.current: ShardCut | None = None
+        self.free_bytes: Callable[[], float] = lambda: math.inf  # that late changes may still take
+        self._given_up: ShardCut | None = None
+        self._why_given_up = ""
+        self._events: list[Event] = []
         self._seen: ShardCut | None = None  # at the last tick
         self._shards, self._decides = shards, decides
 
@@ -150,6 +164,7 @@ class Cuts:
         variables: Mapping[str, Variable],
         waiting: list[tuple[int, ms.Message]],
         live: Iterable[Member],
+        now: float,
     ) -> ShardCut:
         """Begin the cut of this number; the copies of variables are made with their next change, or one by one."""
         copies = {}
@@ -157,7 +172,7 @@ class Cuts:
             copies[name] = variable.copy = VariableCopy.of(variable)
         missing = {member.name: member.incarnation for member in live} if self._shards > 1 else {}
         self.number, self.late_below = number, number if missing else 0
-        self.current = ShardCut(number, state, copies, waiting, missing, writing=self.stored)
+        self.current = ShardCut(number, state, copies, waiting, missing, writing=self.stored, since=now)
         if not missing:
             self.completed = number
         return self.current
@@ -209,16 +224,52 @@ class Cuts:
                     copy.source.copy = None
         self.current, self.late_below = None, 0
 
+    @property
+    def busy(self) -> ShardCut | None:
+        """The cut that is not over: another one cannot begin. One that was given up is, when it is written no more."""
+        if self.current is None and self._given_up is not None and self._given_up.writing:
+            return self._given_up
+        return self.current
+
     def keep_late(self, change: Late) -> None:
-        """Keep a change of a lower number, which was applied just now; a push only if shard 0 does not decide here."""
-        if self.current is not None and not (self._decides and isinstance(change, ms.Push)):
-            self.current.late.append(_owned(change, self.current.copies))
+        """Keep a change of a lower number, which was applied just now; a push only if shard 0 does not decide here.
+
+        If there is no memory for it, the cut is given up: training goes on.
+        """
+        cut = self.current
+        if cut is None or (self._decides and isinstance(change, ms.Push)):
+            return
+        nbytes = ms.tensor_bytes(change) + LATE_BYTES * (1 + ms.entries(change))
+        if nbytes > self.free_bytes():
+            self._give_up(cut, f"{len(cut.late):,} late changes take {cut.late_bytes:,} bytes, all of --memory-limit")
+            return
+        cut.late.append(_owned(change, cut.copies))
+        cut.late_bytes += nbytes
+
+    def check_time(self, now: float) -> None:
+        """Give up a cut whose number some workers have not shown in time: they may never, and others cannot begin."""
+        cut = self.current
+        if cut is not None and cut.missing and now - cut.since > SECONDS_TO_SHOW:
+            self._give_up(cut, f"more than {SECONDS_TO_SHOW:g} s have passed")
+
+    def events(self) -> list[Event]:
+        """What has happened since the last call."""
+        happened, self._events = self._events, []
+        return happened
+
+    def _give_up(self, cut: ShardCut, why: str) -> None:
+        self._why_given_up = f"{why}, and {cut.waiting_for} did not show its number: a worker does when its push ends"
+        self._events.append(cut_given_up(cut.number, self._why_given_up))
+        self._given_up, cut.late, cut.late_bytes = cut, [], 0
+        self.end()
 
     def report(self, number: int) -> ms.CutReport:
         """The state of a cut on this shard, as far as it is known without its storage."""
         cut = self.current
         if cut is None or cut.number != number:
             over = "" if self.completed == number else f"this shard has no part of cut {number}"
+            if self._given_up is not None and self._given_up.number == number:
+                over = f"nobody: this shard has given cut {number} up, since {self._why_given_up}"
             return ms.CutReport(number, complete=self.completed >= number, waiting_for=over, gone=True)
         if cut.holders and cut.complete and not cut.readable:
             return ms.CutReport(number, waiting_for="copies of the variables", held=True)

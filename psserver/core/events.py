@@ -110,6 +110,11 @@ def cut_skipped(number: int, reason: str) -> Event:
     return Event("checkpoint", f"checkpoint {number:,} was skipped here: {reason}", warning=True)
 
 
+def cut_given_up(number: int, reason: str) -> Event:
+    """The shard has ended a cut that was not complete."""
+    return Event("checkpoint", f"checkpoint {number:,} was given up here: {reason}", warning=True)
+
+
 def lost_pushes(member: Member, count: int) -> Event:
     """Acknowledged pushes of a worker came after the state that was restored."""
     text = f"{pluralize(count, 'acknowledged push')} of worker {member.name!r} came after the restored checkpoint: lost"

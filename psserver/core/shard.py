@@ -144,7 +144,9 @@ class Shard:
         ordered = not shard and shards > 1 and (self._consistency.orders or staleness.orders)
         self._update_order = UpdateOrder() if ordered else None
         self._queues = DataQueues(self._members, self.cuts)
-        self._minimizations = Minimizations(self._members, self.cuts, hands_out=not shard)
+        free_bytes = self.cuts.free_bytes = lambda: self._store.free_bytes
+        self._minimizations = Minimizations(self._members, self.cuts, free_bytes, hands_out=not shard)
+        self._store.other_bytes = lambda: self._minimizations.nbytes
         parts = self._store, self._members, self.cuts, self._queues, self._minimizations, self._update_order
         self._pending = PendingCalls(self._policy, *parts)
         self._traffic = TrafficMeter()
@@ -475,6 +477,7 @@ class Shard:
         traffic = self._traffic
         traffic.pushes, traffic.bytes_in = self._pending.applied, traffic.bytes_in + bytes_in
         traffic.bytes_out += result.bytes_out
+        result.events += self.cuts.events()
         return result
 
     def _check(self, message: ms.Message) -> tuple[Any, bool]:
@@ -714,8 +717,11 @@ class Shard:
         self._note_chief(chief, result)
         result.replies.append(ms.Reply(ticket, ms.Left()))
         self._forget([member], result)
+        if not self._members.live_count:
+            self._minimizations.give_up()
 
     def _tick(self, tick: ms.Tick, now: float, result: StepResult) -> None:
+        self.cuts.check_time(now)
         if tick.lost:
             chief = self._members.chief.state()
             lost = self._members.expire(tick.lost, now)
@@ -928,20 +934,20 @@ class Shard:
             self.cuts.skip(number)
             return
         self.cuts.end_if_idle()
-        store, busy = self._store, self.cuts.current
+        store, busy = self._store, self.cuts.busy
         if busy is not None or store.nbytes > store.free_bytes:
             self.cuts.skip(number)
             needs = f"a copy of {store.nbytes:,} bytes does not fit into --memory-limit"
             result.events.append(events.cut_skipped(number, needs if busy is None else f"{busy.number} is not over"))
             return
         self.cuts.number = number
-        self.cuts.begin(number, self.state(), store.variables, self.waiting(), self._members.live)
+        self.cuts.begin(number, self.state(), store.variables, self.waiting(), self._members.live, result.now)
         result.began_cut = True
 
     def _cut(self, ticket: int, message: ms.Cut, result: StepResult) -> None:
         cuts, number = self.cuts, message.number
         cuts.end_if_idle(unless=number)
-        busy = cuts.current
+        busy = cuts.busy
         if not number and busy is not None:
             waiting_for = f"cut {busy.number} is not over"
             result.replies.append(ms.Reply(ticket, ms.CutReport(0, waiting_for=waiting_for)))

@@ -210,7 +210,7 @@ class Persistence:
             self._write(cut)
         if journal is not None and record is not None:
             journal.append(record)
-        if cut is not None and cut.complete:
+        if cut is None or cut.complete:
             self._complete.set()
         if isinstance(message, ms.Renew):
             self._written_by_all = max(self._written_by_all, min(message.written_by_all, self.last))
@@ -266,7 +266,7 @@ class Persistence:
         try:
             await self._loop.run_in_executor(self._thread, self._to_disk, cut, final)
         except _Aborted:
-            log.info("checkpoint %d was given up: the server stops", cut.number)
+            log.info("checkpoint %d was given up", cut.number)
         except (OSError, ParamServerError) as error:
             self._failed = cut.number
             self.problem = f"checkpoint {cut.number} could not be written to {self._config.folder}: {error}"

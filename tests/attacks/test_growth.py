@@ -1,6 +1,6 @@
 """What a member could let grow without bound, over real sockets: refused, forgotten or given back; others train on."""
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import numpy as np
 import pytest
@@ -12,7 +12,10 @@ from psserver.core.variables import store
 from psserver.rpc.server import ServerThread
 from pswire import errors
 from pswire.messages import (
+    Cut,
     Declaration,
+    Evaluate,
+    Evaluation,
     Finished,
     Gradient,
     Join,
@@ -28,7 +31,7 @@ from pswire.messages import (
 )
 from pswire.specs.initializers import RowUniform
 from pswire.tensors.values import TensorSpec
-from tests.server_client import Client
+from tests.server_client import NAME_KEY, Client, join_all
 
 W = np.zeros(2, np.float32)
 
@@ -150,4 +153,51 @@ def test_data_queues_are_bounded_and_others_go_on(monkeypatch):
         with pytest.raises(errors.TooLarge, match="one more than the 5 that a job may have"):
             client.unary(Take(member, QueueSpec("q5", 4, 2, 1)))
         assert client.unary(Take(member, QueueSpec("q0", 4, 2, 1), Finished(0))).block.number == 1
+        client.channel.close()
+
+
+def test_late_changes_of_a_cut_that_a_member_does_not_show_are_within_the_limit_and_the_next_one_is_written(tmp_path):
+    options = {"shards": 2, "memory_limit": 2 << 20, "checkpoint_dir": tmp_path}
+    with ExitStack() as stack:
+        servers = [stack.enter_context(served(shard=shard, **options)) for shard in range(2)]
+        clients = [Client(server.address) for server in servers]
+        client, large = clients[0], np.zeros(16 << 10, np.float32)
+        attacker, honest = [join_all(clients, name) for name in ("attacker", "honest")]
+        client.register(honest, W=large)
+        number = client.unary(Cut()).number
+        client.unary(Renew(honest, cut=number))
+        sequence = 0
+        while client.status().storage.writing:
+            sequence += 1
+            assert sequence < 30, "a limit of 1 MiB takes no more changes of 64 KiB, beside the variable and its copy"
+            gradient = Gradient("W", 0, large)
+            client.unary(Push(attacker, sequence, (gradient,)))
+        report = client.unary(Cut(number))
+        assert "attacker did not show its number" in report.waiting_for
+        assert not report.written
+        again = number + 1
+        while not all(one.unary(Cut(again)).written for one in clients):
+            for one in clients:
+                one.unary(Cut(again))
+            if client.unary(Cut(again)).waiting_for.startswith("this shard has no part"):
+                again += 1  # the one before was still being given up
+            for one in clients:
+                for sender in (attacker, honest):
+                    one.unary(Renew(sender, cut=again))
+        for one in clients:
+            one.channel.close()
+
+
+def test_portions_of_minimizations_are_within_the_limit_and_free_when_the_last_worker_has_left():
+    with served(memory_limit=64 << 20) as server:
+        client = Client(server.address)
+        member = client.join("member")
+        begin = [Evaluate(member, f"m{number}", Evaluation(1, 32_768, 1), term=1, wait=False) for number in range(3)]
+        for message in begin[:2]:
+            client.unary(message)
+        with pytest.raises(errors.TooLarge, match="make portions larger, or raise --memory-limit"):
+            client.unary(begin[2])
+        client.unary(Leave(member))
+        again = client.unary(Join("member", resume=True, name_key=NAME_KEY)).incarnation
+        client.unary(Evaluate(Sender("member", again), "new", Evaluation(1, 32_768, 1), term=1, wait=False))
         client.channel.close()

@@ -9,6 +9,9 @@ from psserver.core.state import MinimizationState
 from pswire.errors import InvalidMessage, OutOfOrder
 from pswire.messages import AcceptedPoint, Evaluation, MinimizationStatus, Sender
 
+#: Bytes that a minimization takes, with its name; and each portion of its present evaluation, by worker and state.
+MINIMIZATION_BYTES, PORTION_BYTES = 4 << 10, 400
+
 
 @dataclass(slots=True)
 class Minimization:
@@ -34,6 +37,11 @@ class Minimization:
     def number(self) -> int:
         """The number of the present evaluation; 0: none has begun."""
         return 0 if self.evaluation is None else self.evaluation.number
+
+    @property
+    def nbytes(self) -> int:
+        """The most bytes that it takes."""
+        return nbytes(self.evaluation, self.end, self.note)
 
     @property
     def _size(self) -> int:
@@ -90,6 +98,11 @@ class Minimization:
     def _keep_backups(self) -> None:
         self.backups, self.backups_won = self._backups_in_all
 
+    def give_up(self) -> None:
+        """Drop the present evaluation: no worker is left that could go on with it."""
+        self._keep_backups()
+        self.evaluation, self.portions, self.counted = None, None, set()
+
     def missing(self) -> str:
         """What the present evaluation waits for, and which workers have it: text for people."""
         if self.portions is not None:
@@ -122,6 +135,12 @@ class Minimization:
             portions = Portions.restored(state.evaluation, state.portions, state.counted)
         kept = {name: getattr(state, name) for name in (*_COMMON, "backups", "backups_won")}
         return cls(**kept, counted=set(state.counted), portions=portions)
+
+
+def nbytes(evaluation: Evaluation | None, end: str, note: str) -> int:
+    """The most bytes of a minimization with this evaluation, or with this result in its place, and this note."""
+    portions = 0 if evaluation is None or end else evaluation.portions
+    return MINIMIZATION_BYTES + PORTION_BYTES * portions + 4 * (len(end) + len(note))
 
 
 #: The fields that a minimization and its state have in common.

@@ -3,7 +3,7 @@
 Shard 0 hands the portions out (`Portions`); every shard counts those whose gradients are in its sum, each once.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, TypeVar
@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from psserver.core import events
 from psserver.core.cuts import Cuts
 from psserver.core.members.membership import Membership
-from psserver.core.minimization.minimization import Minimization
+from psserver.core.minimization.minimization import Minimization, nbytes
 from psserver.core.minimization.portions import Portions
 from psserver.core.state import MinimizationState
 from psserver.core.variables.array_tasks import StepResult
@@ -36,6 +36,9 @@ MAX_WAIT_SECONDS = 2.0
 #: Minimizations of a job, with those that are over; of these only the result is kept.
 MAX_MINIMIZATIONS = 10_000
 
+#: Bytes of minimizations that do not count: those of an ordinary job.
+UNCOUNTED = 256 << 10
+
 M = TypeVar("M", TakePortion, Evaluate)
 
 _REPLACED = "another call of this worker has replaced this one"
@@ -56,13 +59,20 @@ class Minimizations:
     With `hands_out`, as shard 0 has it, workers take portions here. `stopped` says why the job was stopped.
     """
 
-    def __init__(self, members: Membership, cuts: Cuts, *, hands_out: bool) -> None:
-        self._members, self._cuts, self._hands_out = members, cuts, hands_out
+    def __init__(self, members: Membership, cuts: Cuts, free_bytes: Callable[[], float], *, hands_out: bool) -> None:
+        self._members, self._cuts, self._free_bytes, self._hands_out = members, cuts, free_bytes, hands_out
+        self._bytes: dict[str, int] = {}
+        self._all_bytes = 0
         self._late = False  # whether changes are made again that were checked before
         self._all: dict[str, Minimization] = {}
         self._takers: dict[str, _Waiting[TakePortion]] = {}
         self._evaluators: dict[str, _Waiting[Evaluate]] = {}
         self.stopped = ""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all minimizations, as they count with variables."""
+        return _counted(self._all_bytes)
 
     def state(self) -> tuple[MinimizationState, ...]:
         """All minimizations, without calls that wait."""
@@ -72,6 +82,7 @@ class Minimizations:
         """Continue from a `state`."""
         for state in states:
             one = self._all[state.name] = Minimization.restored(state)
+            self._count(one)
             if self._hands_out and one.portions is None and one.evaluation is not None and not one.end:
                 one.portions = Portions(one.evaluation, {}, ())  # it begins again: the number of shards is another one
 
@@ -83,8 +94,13 @@ class Minimizations:
         """Give up the evaluations in progress, as the chief does: some of their sums are in the cut, others are not."""
         self._late = False
         self._evaluators.clear()
+        self.give_up()
+
+    def give_up(self) -> None:
+        """Drop the evaluations in progress; results and notes stay."""
         for one in self._all.values():
-            one.evaluation, one.portions, one.counted = None, None, set()
+            one.give_up()
+            self._count(one)
 
     def waiting(self) -> list[tuple[int, TakePortion | Evaluate]]:
         """The tickets and messages of calls that wait."""
@@ -110,6 +126,9 @@ class Minimizations:
             raise InvalidMessage(
                 "operations and notes of a minimization need its name, and the term of its coordinator"
             )
+        if message.minimization and message.term:
+            one = self.at(message.minimization)
+            self._check_memory(one.name, nbytes(one.evaluation, one.end, message.note or one.note))
 
     def compute(self, message: Compute) -> tuple[int, str]:
         """Take the term and the note of a message; those of the minimization."""
@@ -117,6 +136,7 @@ class Minimizations:
         if message.term:
             one = self._coordinated(message.minimization, message.sender, message.term)
             one.note = message.note or one.note
+            self._count(one)
         return (0, "") if one is None else (one.term, one.note)
 
     def _check_coordinator(self, name: str, sender: Sender, term: int) -> None:
@@ -144,6 +164,7 @@ class Minimizations:
         """The minimization, with its coordinator."""
         one = self._all.setdefault(name, Minimization(name))
         one.coordinator, one.term = sender, term
+        self._count(one)
         return one
 
     # --- evaluations ----------------------------------------------------------------------------------------------
@@ -160,6 +181,25 @@ class Minimizations:
             raise InvalidMessage(f"an evaluation or the end of {message.name!r} needs the term of its coordinator")
         if known is not None and evaluation is not None and not message.end:
             known.check_evaluation(evaluation)
+        if message.term:
+            one = known or Minimization(message.name)
+            begun = evaluation if evaluation is not None and evaluation.number > one.number else one.evaluation
+            self._check_memory(one.name, nbytes(begun, one.end or message.end, one.note))
+
+    def _check_memory(self, name: str, needed: int) -> None:
+        """Raise `TooLarge` if there is no memory for a minimization that takes so many bytes from now on."""
+        more = _counted(self._all_bytes - self._bytes.get(name, 0) + needed) - self.nbytes
+        if more > 0 and more > self._free_bytes():
+            raise TooLarge(
+                f"minimization {name!r} needs {more:,} bytes more, and this shard has no memory for them: make "
+                "portions larger, or raise --memory-limit"
+            )
+
+    def _count(self, one: Minimization) -> None:
+        """Count the bytes of a minimization, as they are now."""
+        before, now = self._bytes.get(one.name, 0), one.nbytes
+        self._bytes[one.name] = now
+        self._all_bytes += now - before
 
     def evaluate(self, ticket: int, message: Evaluate, now: float, result: StepResult) -> bool:
         """Begin an evaluation, or end the minimization, and let the call wait; whether an evaluation has begun."""
@@ -176,6 +216,7 @@ class Minimizations:
                 begun = True
                 live = {member.name for member in self._members.live} if self._hands_out else None
                 one.begin(message.evaluation, live)
+            self._count(one)
             self._answer_evaluators(one, result)
             self._serve(one, result)
         if self._may_answer(one, message):
@@ -368,6 +409,10 @@ class Minimizations:
         if one.portions is None or one.complete:
             return f"{who} to begin the next evaluation of {one.name!r}"
         return one.missing()
+
+
+def _counted(nbytes: int) -> int:
+    return max(0, nbytes - UNCOUNTED)
 
 
 def _end_replaced(call: _Waiting[TakePortion] | _Waiting[Evaluate] | None, result: StepResult) -> None:

@@ -61,6 +61,7 @@ class Store:
         self._aggregate = aggregate
         self.strength, self.served = strength, ServedWeightsCache()
         self.copied_bytes: Callable[[], int] = lambda: 0  # of the copies of a cut
+        self.other_bytes: Callable[[], int] = lambda: 0  # of what else the shard keeps for its workers
         self.places: Callable[[], int] = lambda: 0  # of variables on all shards, as far as this one knows them
         self.nbytes = self._plain_bytes = 0  # of all values and slots; of the values of plain variables
         self._memory_limit = memory_limit
@@ -82,11 +83,11 @@ class Store:
 
     @property
     def free_bytes(self) -> float:
-        """Bytes that variables, slots and the copies of a cut may still take."""
+        """Bytes that variables, slots, the copies and late changes of a cut, and minimizations may still take."""
         if self._memory_limit is None:
             return math.inf
         objects = object_bytes(len(self.variables), self.places())
-        return self._memory_limit - self.nbytes - objects - self.copied_bytes()
+        return self._memory_limit - self.nbytes - objects - self.copied_bytes() - self.other_bytes()
 
     # --- reading --------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from psserver.core.cuts import SECONDS_TO_SHOW
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run
 from pswire import messages as ms
@@ -46,6 +47,50 @@ def restored(cut, **options):
 
 def value(shard):
     return shard._store["W"].value.tolist()
+
+
+def test_a_cut_whose_late_changes_have_no_memory_is_given_up_and_the_next_one_is_complete():
+    one = driver(memory_limit=9000)
+    held = ms.Cut(5, A)
+    assert one.answer(held).held
+    one.answer(ms.Renew(A, cut=5))
+    cut = one.shard.cuts.current
+    for sequence in range(1, 5):
+        push(one, B, sequence)
+    assert 0 < cut.late_bytes <= 9000
+    assert one.shard._store.copied_bytes() == cut.nbytes
+    result = one.shard.step(0, ms.Push(B, 5, (ms.Gradient("W", 0, -np.ones(2)),)), 0.0)
+    run(result.tasks)
+    assert [event.text[:50] for event in result.events] == ["checkpoint 5 was given up here: 4 late changes take"[:50]]
+    assert one.shard.cuts.current is None
+    report = one.answer(held)
+    assert (report.complete, report.held) == (False, False)
+    assert "this shard has given cut 5 up, since 4 late changes" in report.waiting_for
+    assert "b did not show its number" in report.waiting_for
+    one.answer(ms.Cut(6, A))
+    for worker in (A, B):
+        one.answer(ms.Renew(worker, cut=6))
+    assert one.answer(ms.Cut(6, A)).complete
+    assert value(one.shard) == [5, 5], "training went on"
+
+
+def test_a_cut_that_a_worker_does_not_show_in_time_is_given_up_and_another_one_can_begin_when_it_is_written_no_more():
+    one = driver()
+    one.shard.cuts.stored = True
+    one.answer(ms.Cut(5))
+    cut = one.shard.cuts.current
+    one.now += SECONDS_TO_SHOW
+    one.answer(ms.Renew(A, cut=5))
+    one.answer(ms.Renew(B))
+    one.step(ms.Tick())
+    assert one.shard.cuts.current is cut
+    one.now += 1.0
+    one.step(ms.Tick())
+    assert one.shard.cuts.current is None
+    assert "more than 600 s have passed, and b did not show its number" in one.answer(ms.Cut(5)).waiting_for
+    assert one.answer(ms.Cut()).waiting_for == "cut 5 is not over"
+    cut.writing = False
+    assert one.answer(ms.Cut()).number == 6
 
 
 def test_a_push_of_a_higher_number_comes_after_the_snapshot_and_one_of_a_lower_number_belongs_to_it():

@@ -125,6 +125,38 @@ def test_a_job_has_a_limit_of_minimizations_and_keeps_only_the_result_of_those_t
 
 
 @pytest.mark.parametrize("shard", [0, 1])
+def test_portions_count_with_the_memory_of_variables_until_the_minimization_is_over_or_the_last_worker_has_left():
+    job = ShardDriver(memory_limit=20 << 20)
+    job.answer(evaluate(examples=32_768))
+    job.refuse(evaluate(examples=32_768, name="other"), TooLarge, "'other' needs .* bytes more, .* larger")
+    job.refuse(ms.Register(A, (declared("W", np.zeros(2 << 20)),)), TooLarge)
+    assert [one.name for one in job.shard.state().minimizations] == ["fit"]
+    job.answer(end())
+    job.answer(evaluate(examples=32_768, name="other"))
+    job.answer(ms.Compute(A, 1, minimization="other", term=1, note="kept"))
+    used = job.shard._minimizations.nbytes
+    job.answer(ms.Leave(A))
+    assert job.shard._minimizations.nbytes == used, "the other worker may go on with it"
+    job.answer(ms.Leave(B))
+    assert job.shard._minimizations.nbytes == 0
+    state = job.shard.state().minimizations[1]
+    assert (state.portions, state.counted, state.note) == (None, (), "kept")
+    new = Shard(memory_limit=20 << 20)
+    restored(job.shard, new, job.now)
+    assert state_of(new._minimizations._bytes) == state_of(job.shard._minimizations._bytes)
+
+
+def test_texts_of_minimizations_count_with_the_memory_of_variables(monkeypatch):
+    monkeypatch.setattr(minimizations, "UNCOUNTED", 0)
+    job = ShardDriver(memory_limit=50_000)
+    for number in range(2):
+        name, note = f"m{number}", "x" * 4096
+        job.answer(ms.Compute(A, number + 1, minimization=name, term=1, note=note))
+    full = ms.Compute(A, 3, minimization="m2", term=1, note="x" * 4096)
+    job.refuse(full, TooLarge, "'m2' needs 20,480 bytes more")
+    job.refuse(ms.Evaluate(A, "m0", end="x" * 4096, term=1), TooLarge, "'m0' needs 16,384 bytes more")
+
+
 def test_a_coordinator_of_before_is_refused_whatever_it_asks_and_disturbs_nothing(shard):
     job = ShardDriver(shard=shard, shards=2)
     job.answer(replace(evaluate(5), wait=False))
