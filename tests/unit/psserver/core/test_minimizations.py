@@ -124,12 +124,11 @@ def test_a_job_has_a_limit_of_minimizations_and_keeps_only_the_result_of_those_t
     assert [one.name for one in job.answer(ms.Status()).minimizations] == ["fit-0", "fit-1", "fit-2"]
 
 
-@pytest.mark.parametrize("shard", [0, 1])
 def test_portions_count_with_the_memory_of_variables_until_the_minimization_is_over_or_the_last_worker_has_left():
     job = ShardDriver(memory_limit=20 << 20)
     job.answer(evaluate(examples=32_768))
     job.refuse(evaluate(examples=32_768, name="other"), TooLarge, "'other' needs .* bytes more, .* larger")
-    job.refuse(ms.Register(A, (declared("W", np.zeros(2 << 20)),)), TooLarge)
+    job.refuse(ms.Register(A, (declared("W", np.zeros(2 << 20)),)), TooLarge, "raise --memory-limit")
     assert [one.name for one in job.shard.state().minimizations] == ["fit"]
     job.answer(end())
     job.answer(evaluate(examples=32_768, name="other"))
@@ -157,6 +156,7 @@ def test_texts_of_minimizations_count_with_the_memory_of_variables(monkeypatch):
     job.refuse(ms.Evaluate(A, "m0", end="x" * 4096, term=1), TooLarge, "'m0' needs 16,384 bytes more")
 
 
+@pytest.mark.parametrize("shard", [0, 1])
 def test_a_coordinator_of_before_is_refused_whatever_it_asks_and_disturbs_nothing(shard):
     job = ShardDriver(shard=shard, shards=2)
     job.answer(replace(evaluate(5), wait=False))
