@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from psserver.core.members import membership
+from psserver.core.members.progress_timeout import ProgressTimeout
 from psserver.core.pending_calls import PendingCalls
 from psserver.core.policies.synchronous import Synchronous
 from psserver.core.shard import Shard
 from pswire import errors
 from pswire import messages as ms
 from pswire.optimizers import GradientDescent
-from pswire.specs.consistency import parse_consistency
+from pswire.specs.consistency import parse_consistency, parse_staleness
 from tests.shard_driver import ShardDriver, declared
 from tests.shard_state import run_step, state_of
 
@@ -200,6 +201,73 @@ def test_a_stalled_worker_that_is_lost_and_forgotten_is_in_no_state(few):
     again = Shard.for_state(state)
     again.restore(state, job.shard.arrays(), 0.0)
     assert again.state() == state
+
+
+def test_nobody_waits_for_a_new_incarnation_nor_calls_a_worker_stalled_that_is_idle_or_of_the_loop_before():
+    job = ShardDriver(W, workers="abz", consistency=parse_consistency("bounded:1"))
+
+    def stall():
+        job.push("a", 1, W=np.ones(2))
+        job.push("b", 2, W=np.ones(2))
+        job.push("b", 3, W=np.ones(2))
+        job.push("b", 4, W=np.ones(2))
+        job.step(ms.Tick(stalled=("a",)))
+        assert job.shard.state().members.stalled == ("a",)
+
+    stall()
+    job.answer(ms.Renew(ms.Sender("a", 1), idle=True))
+    assert job.shard.state().members.stalled == ()
+    stall()
+    for worker in "abz":
+        job.answer(ms.Leave(ms.Sender(worker, 1), failed=True))
+    assert job.shard.state().members.stalled == ("a",)
+    for process in (7, 8):
+        joined = job.answer(ms.Join("c", process_nonce=process, name_key=b"key", resume=True))
+        assert (job.shard.state().members.stalled, job.shard.state().members.training) == ((), ())
+        job.answer(ms.Push(ms.Sender("c", joined.incarnation), 1, (ms.Gradient("W", 0, np.ones(2)),)), 5)
+        assert job.shard.state().members.training == ("c",)
+
+
+def test_a_restored_state_has_what_is_known_of_forgotten_workers_and_of_earlier_incarnations(few):
+    job = ShardDriver(W, workers="abz", shards=2, staleness=parse_staleness("drop:5"))
+    for worker in "ab":
+        job.answer(ms.Push(ms.Sender(worker, 1), 1, (ms.Gradient("W", 0, np.ones(2)),), shards=(1,)), 1)
+        job.answer(ms.Renew(ms.Sender(worker, 1), half_pushes=3))
+        job.answer(ms.Leave(ms.Sender(worker, 1)))
+    assert [one.sender.worker for one in job.shard.state().order.undelivered] == ["a", "b"]
+    assert job.answer(ms.Status()).half_pushes == 6
+    for number in range(4):
+        job.answer(ms.Join(f"w{number}", 0, 0, 2))
+        job.answer(ms.Leave(ms.Sender(f"w{number}", job.shard._members[f"w{number}"].incarnation)))
+    report, state = job.answer(ms.Status()), job.shard.state()
+    assert (report.half_pushes, state.order.undelivered, state.members.chief) == (6, (), ms.Sender("a", 1))
+    assert [one.worker for one in report.last_pushes] == ["a", "b"]
+    again = Shard.for_state(state)
+    again.restore(state, job.shard.arrays(), 0.0)
+    assert again.state() == state
+    again.step(1, ms.Register(ms.Sender("z", 1), (W,)), 0.0)
+    assert again.state().groups == state.groups
+
+
+def test_incarnations_of_a_later_job_stay_above_those_of_the_job_before_also_after_a_restart():
+    job = ShardDriver(workers="")
+    job.answer(ms.Join("a", 6))
+    job.answer(ms.Leave(ms.Sender("a", 6)))
+    job.answer(ms.Reset(2))
+    for _ in range(2):
+        state = job.shard.state()
+        assert state.members.last_incarnation == 6
+        job = ShardDriver(workers="")
+        job.shard.restore(state, {}, 0.0)
+        assert job.shard._members.last_incarnation == 6
+    assert job.answer(ms.Join("b")).incarnation == 7
+
+
+def test_the_time_without_progress_begins_anew_when_nobody_has_waited_in_between():
+    timeout, awaited = ProgressTimeout(10.0), {"a": ("a", 1)}
+    assert timeout.stalled(awaited, 0.0) == timeout.stalled({}, 9.0) == timeout.stalled(awaited, 11.0) == ()
+    assert timeout.stalled({"b": ("b", 1)}, 20.0) == timeout.stalled(awaited, 22.0) == ()
+    assert timeout.stalled(awaited, 32.0) == ("a",)
 
 
 def test_all_forgotten_incarnations_are_refused_also_when_lower_ones_are_forgotten_later(few):

@@ -223,6 +223,34 @@ def test_withdrawn_portions_go_to_workers_that_wait_before_the_one_that_withdraw
     assert answers[2] is next(iter(answers.values())), "the other has a backup of it"
 
 
+def test_portions_of_another_evaluation_are_not_withdrawn():
+    job = ShardDriver()
+    for number in (1, 2):
+        job.step(evaluate(number, examples=1), number)
+    job.answer(take(evaluation=2))
+    assert job.answer(ms.ClaimPortion(A, "fit", 2, 0, 1.0)).counted
+    assert job.answer(take(evaluation=1, withdrawn=(0,))).push, "of evaluation 2"
+
+
+def test_a_note_stays_until_there_is_another_one_whoever_coordinates():
+    job = ShardDriver()
+    compute = ms.Compute(A, 1, minimization="fit", term=1)
+    assert job.answer(replace(compute, note="point 1")).note == "point 1"
+    assert job.answer(replace(compute, sequence=2, term=2)).note == "point 1"
+    assert job.answer(replace(compute, sequence=3, term=2, note="point 2")).note == "point 2"
+
+
+def test_portions_are_handed_out_again_by_a_shard_0_whose_state_has_none():
+    """It is of another number of shards (`psserver.storage.reshard`)."""
+    job = ShardDriver()
+    job.step(evaluate(examples=2), 1)
+    state = job.shard.state()
+    (one,) = state.minimizations
+    new = ShardDriver(workers="")
+    new.shard.restore(replace(state, minimizations=(replace(one, portions=None),)), {}, 0.0)
+    assert new.answer(take()).portion == ms.Portion(0, 0, 1)
+
+
 def test_late_evaluations_leave_no_call_that_waits():
     job = ShardDriver()
     job.shard.begin_late()

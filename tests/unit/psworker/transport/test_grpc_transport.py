@@ -240,6 +240,21 @@ def test_threads_share_a_transport_no_push_is_lost_or_doubled_and_an_error_of_th
     np.testing.assert_array_equal(final, 40.0)
 
 
+def test_no_deadline_and_no_answer_is_kept_of_a_call_that_has_ended(transport):
+    embedded = EmbeddedTransport()
+    for one in (transport, embedded):
+        sender = ms.Sender("w9", ask(one, ms.Join("w9")).incarnation)
+        ask(one, ms.Renew(sender))
+        ask(one, ms.Pull(sender, ()))
+        one.tensor_transport(0)
+        tune = ms.Tune(sender, 1, ("none",), GradientDescent(1.0), ("learning_rate",))
+        for unknown in (ms.Pull(sender, ("none",)), tune):
+            with pytest.raises(errors.UnknownVariable):
+                ask(one, unknown)
+    assert (transport._deadlines._waits, embedded._answers) == (set(), {})
+    embedded.close()
+
+
 def test_a_stream_that_ended_while_it_was_idle_fails_no_call(transport, streams):
     worker = Worker(transport, v=ARRAY)
     for call in [worker.begin(PULL) for _ in range(3)]:
