@@ -45,6 +45,7 @@ def test_with_expired_leases_a_part_is_applied_in_order_or_its_push_is_known_to_
     assert all(max(stalenesses) <= most for stalenesses in result.stalenesses), result.stalenesses
     missing = [result.values["V"] - result.values["W"], result.values["W"] - result.values["V"]]
     assert [part.clip(0).sum() for part in missing] in ([result.half_pushes, 0], [0, result.half_pushes])
+    assert result.seen_half == result.half_pushes, "their workers know of all of them"
 
 
 def test_the_simulation_does_what_it_is_for():

@@ -179,12 +179,13 @@ class Run:
 
     `served` has the value that each version of a variable was, `kept` counts those that were there already.
     `stalenesses` has for each shard those of the pushes that it applied, `half_pushes` counts those that, as the
-    shards know, were applied on some of them and not on others.
+    shards know, were applied on some of them and not on others, and `seen_half` those of which their workers know it.
     """
 
     def __init__(self, lease):
         self.handed_out, self.pushes, self.reports, self.values = Counter(), Counter(), {}, {}
         self.served, self.kept, self.leases_end = {}, 0, lease < LEASE
+        self.seen_half = 0
 
 
 def run(seed, shards, *, split=False, consistency="async", staleness="none", lease=LEASE):
@@ -241,6 +242,7 @@ def _train(client, mark, row, weights, result, *, named):
         gradients = [replace(weights["V"], array=-mark), replace(weights["W"], array=rows)]
         pushed = client.push(gradients, 1.0, list(weights), weights.values() if named else ()).result()
         result.pushes[pushed.outcome] += 1
+        result.seen_half += pushed.half_applied
         outcome = pushed.outcome
         for whole in pushed.values:
             was_done = outcome is not Outcome.DROPPED and whole.name in TRAINED and not result.leases_end
