@@ -74,7 +74,7 @@ async def serve(
     """
     with ExitStack() as stack:
         if config.storage is not None:
-            stack.callback(os.close, lock_shard(config.storage.folder, config.shard))
+            stack.enter_context(closing(lock_shard(config.storage.folder, config.shard, config.shards)))
         if config.shared_memory and (swept := sweep()):
             log.info("removed %d sockets for shared memory of killed servers", swept)
         shared = stack.enter_context(

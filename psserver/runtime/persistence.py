@@ -10,6 +10,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from typing import TypeAlias
 
@@ -57,6 +58,15 @@ def start_shard(config: StorageConfig, new_shard: Callable[[], Shard], now: floa
     """
     shard = new_shard()
     start = find_start(config.folder, shard.shard, shard.shards)
+    with ExitStack() as stack:
+        stack.callback(start.close)
+        _begin(config, start, shard, now)
+        stack.pop_all()
+    return shard, start
+
+
+def _begin(config: StorageConfig, start: Start, shard: Shard, now: float) -> None:
+    """Give a new shard the state, and begin its run, unless it is lost; log what it starts from."""
     if start.lost and shard.shards == 1 and config.on_lost_state == "rollback":
         start.give_up()
     start.restore(shard, now)
@@ -68,17 +78,16 @@ def start_shard(config: StorageConfig, new_shard: Callable[[], Shard], now: floa
     lost = "the last run ended without writing down its last changes"
     if start.lost:
         log.warning("shard %d has %s: %s; all shards have to go back to a common one", shard.shard, what, lost)
-        return shard, start
+        return
     for note in start.begin(shard, journal=config.journal, keep_journal=config.keep_journal):
         log.warning("%s", note)
     begins = f"shard {shard.shard} starts from {what}, at global step {shard.global_step}"
-    if start.gave_up and not start.replayed:
+    if (start.gave_up and not start.replayed) or start.went_back:
         log.warning("%s: %s", begins, lost)
     elif start.torn:
         log.warning("%s: %s", begins, _TORN)
     else:
         log.info("%s: nothing is lost", begins)
-    return shard, start
 
 
 class _Aborted(Exception):
@@ -171,6 +180,7 @@ class Persistence:
             self._interrupted = f"shard {present.shard} is going back to checkpoint {message.cut}, but cannot: {error}"
             log.error("%s", self._interrupted)
             raise Unavailable(self._interrupted) from None
+        self._start.close()
         self._start, self._interrupted = start, ""
         self._cuts, self._written_by_all = (), message.cut
         for note in start.notes:
@@ -188,10 +198,19 @@ class Persistence:
     # --- steps ----------------------------------------------------------------------------------------------------
 
     def check(self, message: ms.Message) -> None:
-        """Raise `Unavailable` for a change that could not be written down, before it is made."""
+        """Raise `Unavailable` for a change that could not be written down, before it is made.
+
+        The first change of a provisional run is checked by the shard too, and lets the run be the job's.
+        """
         problem = self._interrupted or self._journal_problem
         if problem and isinstance(message, _CHANGES):
             raise Unavailable(f"shard {self.shard.shard} accepts no changes until it can write them: {problem}")
+        if self._start.provisional and isinstance(message, _CHANGES):
+            self.shard.check(message)
+            try:
+                self._start.confirm()
+            except OSError as error:
+                raise Unavailable(f"shard {self.shard.shard} cannot write that its run begins: {error}") from None
 
     def record(self, message: ms.Message) -> Record | None:
         """The record of a message for the journal, in any thread; None without a journal, or if it changes nothing."""
@@ -365,11 +384,12 @@ class Persistence:
     async def finish(self) -> None:
         """Write a last checkpoint, from which the next start continues without loss. Call when no step can follow."""
         await self._end_writing()
-        if not self.shard.lost:
+        if not self.shard.lost and not self._start.provisional:  # of which the files have all
             cut = self.shard.begin_final_cut()
             if cut is not None:
                 self._complete.set()
                 await self._written_checkpoint(cut, final=True)
         if self.journal is not None:
             await self.journal.close()
+        self._start.close()
         self._thread.shutdown()

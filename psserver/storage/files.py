@@ -58,15 +58,17 @@ def forget_pages(descriptor: int, start: int, end: int) -> None:
         os.posix_fadvise(descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
 
 
-def lock_file(path: Path, what: str, in_use: str) -> int:
+def lock_file(path: Path, what: str, in_use: str, *, shared: bool = False) -> int:
     """Reserve a file, which is made if it is not there, until the returned descriptor is closed, or the process ends.
+
+    Several processes may have it `shared` at the same time. Never waits.
 
     Raises `OSError` if it cannot be opened, `StorageError` about `what` if it is `in_use` or the file system has no
     locks.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
         in_use = f"is in use by another process: {in_use}"

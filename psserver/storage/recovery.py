@@ -1,13 +1,15 @@
 """The start of a shard from the files of a job of this or another number of shards; and whole jobs from their files."""
 
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from psserver.core.shard import Shard
-from psserver.storage.checkpoint_folders import available, found, sweep
+from psserver.storage.checkpoint_folders import found, lock_shards_before, sweep
 from psserver.storage.files import remove_leftovers
 from psserver.storage.reshard import reshard
 from psserver.storage.retention import cuts, given_up
+from psserver.storage.run_file import read_run
 from psserver.storage.start import Start, journal_folder, own_start, start_at
 from pswire.errors import DamagedFile, StorageError
 from pswire.terminal.plurals import pluralize
@@ -22,7 +24,7 @@ class StoredJob:
         cut: what came after this cut is not there; None: nothing that was acknowledged is missing.
         timeline: that of its last run.
         number: of the newest checkpoint that was looked at.
-        notes: as in `Start`.
+        torn, notes: as in `Start`.
     """
 
     shards: list[Shard]
@@ -30,21 +32,24 @@ class StoredJob:
     timeline: int
     number: int
     notes: list[str]
+    torn: bool = False
 
 
 def find_start(folder: Path, shard: int, shards: int) -> Start:
     """What a shard starts from. Removes only what a killed process of it has left.
 
     If the newest checkpoints are of another number of shards, and those of all of them are here, the start is the state
-    of the job on this number of shards (`psserver.storage.reshard`), which every new shard computes alike.
+    of the job on this number of shards (`psserver.storage.reshard`), which every new shard computes alike. The shards
+    of before cannot run until this one has begun for good (`Start.confirm`), or is closed.
 
     Raises:
         DamagedFile: the run file is damaged, or checkpoints are there and none is intact.
-        StorageError: files may not be read, or are of a later version; or checkpoints that should be there are not.
+        StorageError: files may not be read, or are of a later version; or checkpoints that should be there are not; or
+            a shard of before runs.
     """
     sweep(folder, shard, shards)
     remove_leftovers(journal_folder(folder, shard, shards))
-    mine = max(available(folder, shard, shards), default=-1)
+    mine = max([number for number, there in begun(folder).items() if (shard, shards) in there], default=-1)
     newest, before = newest_job(folder, without=shards)
     if newest > mine:
         return _on_other_shards(folder, shard, shards, before)
@@ -56,8 +61,31 @@ def newest_job(folder: Path, without: int = 0) -> tuple[int, int]:
 
     Those of `without` shards are left out.
     """
-    numbers = [(number, of) for number, there in found(folder).items() for _, of in there if of != without]
+    numbers = [(number, of) for number, there in begun(folder).items() for _, of in there if of != without]
     return max(numbers, default=(-1, 0))
+
+
+def begun(folder: Path) -> dict[int, set[tuple[int, int]]]:
+    """As `found`, without checkpoints of provisional runs (`psserver.storage.run_file`).
+
+    The job is still as it was on the number of shards before. If nothing of that is here, they count.
+    """
+    numbers = found(folder)
+    firsts = {at: _provisional_from(folder, *at) for at in set().union(*numbers.values())}
+    kept = {
+        number: {at for at in there if (first := firsts[at]) is None or number < first}
+        for number, there in numbers.items()
+    }
+    return {number: there for number, there in kept.items() if there} or numbers
+
+
+def _provisional_from(folder: Path, shard: int, shards: int) -> int | None:
+    """The number of the checkpoint with which a provisional run has begun; None: the run is not provisional."""
+    try:
+        run = read_run(folder, shard, shards)
+    except StorageError:
+        return None  # its own start names what is wrong with it
+    return run.began_from if run is not None and run.provisional else None
 
 
 def stored_job(folder: Path, shards: int, number: int | None = None) -> StoredJob:
@@ -65,7 +93,7 @@ def stored_job(folder: Path, shards: int, number: int | None = None) -> StoredJo
 
     Raises `DamagedFile`, or `StorageError` if checkpoints are missing, may not be read, or are of a later version.
     """
-    numbers = found(folder)
+    numbers = begun(folder) if number is None else found(folder)
     chosen = numbers.values() if number is None else [numbers.get(number, set())]
     present = sorted({shard for there in chosen for shard, of in there if of == shards})
     if present != list(range(shards)):
@@ -85,24 +113,30 @@ def stored_job(folder: Path, shards: int, number: int | None = None) -> StoredJo
         starts = _common_cut(starts)
         cut = starts[0].number
         notes.append(f"what may have been acknowledged after checkpoint {cut} is given up")
-    return StoredJob([_restored(start) for start in starts], cut, timeline, newest, notes)
+    shards_before = [_restored(start) for start in starts]
+    return StoredJob(shards_before, cut, timeline, newest, notes, any(start.torn for start in starts))
 
 
 def _on_other_shards(folder: Path, shard: int, shards: int, before: int) -> Start:
     """The start from the files of a job of `before` shards, which are not changed."""
-    try:
-        job = stored_job(folder, before)
-    except StorageError as error:
-        raise type(error)(
-            f"the newest checkpoints in {folder} are of {before} shards, and this is shard {shard} of {shards}; they "
-            f"cannot be used here, start {before} servers instead: {error}"
-        ) from error
-    number = max([job.number, *[one.cuts.number for one in job.shards]]) + 1
-    timeline = job.timeline + (job.cut is not None)
-    state, arrays = reshard(job.shards, shards, number)[shard]
-    notes = [*job.notes, f"the job goes on with {pluralize(shards, 'shard')} instead of {before}"]
-    state = replace(state, timeline=timeline)
-    return Start(folder, shard, shards, timeline, number, state, arrays, notes=notes)
+    with ExitStack() as stack:
+        lock = stack.enter_context(closing(lock_shards_before(folder, before)))
+        try:
+            job = stored_job(folder, before)
+        except StorageError as error:
+            raise type(error)(
+                f"the newest checkpoints in {folder} are of {before} shards, and this is shard {shard} of {shards}; "
+                f"they cannot be used here, start {before} servers instead: {error}"
+            ) from error
+        number = max([job.number, *[one.cuts.number for one in job.shards]]) + 1
+        timeline = job.timeline + (job.cut is not None)
+        state, arrays = reshard(job.shards, shards, number)[shard]
+        notes = [*job.notes, f"the job goes on with {pluralize(shards, 'shard')} instead of {before}"]
+        state = replace(state, timeline=timeline)
+        stack.pop_all()
+    start = Start(folder, shard, shards, timeline, number, state, arrays, notes=notes, before=lock)
+    start.torn, start.went_back = job.torn, job.cut is not None
+    return start
 
 
 def _common_cut(starts: list[Start]) -> list[Start]:

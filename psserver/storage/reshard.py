@@ -124,12 +124,12 @@ def _groups(state: ShardState, variables: dict[str, WholeVariable]) -> list[list
 def _shard_state(states: Sequence[ShardState], job: JobStatus, shard: int, shards: int, number: int) -> ShardState:
     """The state of a new shard, without its variables."""
     first = states[0]
-    identity = _identity([state.identity for state in states], number, shard, shards)
+    identities = [_identity(states, number, other, shards) for other in range(shards)]
     state = replace(
         first,
         shard=shard,
         shards=shards,
-        identity=identity,
+        identity=identities[shard],
         cut=number,
         timeline=max([one.timeline for one in states]),
         global_step=job.global_step,
@@ -145,7 +145,7 @@ def _shard_state(states: Sequence[ShardState], job: JobStatus, shard: int, shard
         stalenesses=(),
         changes=(),
         places=(),
-        states=tuple([identity if other == shard else 0 for other in range(shards)]),
+        states=tuple(identities),
         served=(),
         order=None,
         groups=(),
@@ -217,7 +217,14 @@ def _end_memberships(shard: Shard) -> None:
     run(shard.step(0, Tick(lost=live), 0.0).tasks)
 
 
-def _identity(old: Sequence[int], number: int, shard: int, shards: int) -> int:
-    """A number from 1 on that only this new shard has, of 63 bits."""
-    text = f"{list(old)} {number} {shard} {shards}".encode()
+def _identity(old: Sequence[ShardState], number: int, shard: int, shards: int) -> int:
+    """A number from 1 on, of 63 bits, that only this new shard has that begins from these steps of the old ones.
+
+    Each new shard knows those of all, so that ones that began from different steps are refused when a worker joins.
+    """
+    steps = [
+        (one.identity, one.global_step, one.applied, one.dropped, [(v.spec.name, v.version) for v in one.variables])
+        for one in old
+    ]
+    text = f"{steps} {number} {shard} {shards}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1 | 1

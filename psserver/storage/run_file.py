@@ -21,6 +21,8 @@ class Run:
         began_from: the number of the checkpoint that the run began from.
         journal: whether it has written a journal.
         gave_up: whether it has begun with the late changes of the checkpoint, as a cut, and gave up what came after it.
+        provisional: it has accepted no change since it began from the state of another number of shards, which is
+            still the job's as long as that is so.
     """
 
     timeline: int
@@ -28,11 +30,12 @@ class Run:
     began_from: int
     journal: bool
     gave_up: bool = False
+    provisional: bool = False
 
 
 #: The fields of a run, and those that earlier versions did not write.
 _TYPES: dict[str, type] = {"timeline": int, "timeline_cut": int, "began_from": int, "journal": bool}
-_LATER: dict[str, type] = {"gave_up": bool}
+_LATER: dict[str, type] = {"gave_up": bool, "provisional": bool}
 
 
 def run_path(folder: Path, shard: int, shards: int) -> Path:
@@ -54,7 +57,7 @@ def read_run(folder: Path, shard: int, shards: int) -> Run | None:
         raise _damaged(path, "it fails its checksum")
     if data.pop("format", None) != FORMAT:
         raise StorageError(f"run file {path}: it has another format than {FORMAT}: use a version that has it")
-    if {name: type(value) for name, value in data.items()} not in (_TYPES, _TYPES | _LATER):
+    if not _TYPES.items() <= {name: type(value) for name, value in data.items()}.items() <= (_TYPES | _LATER).items():
         raise _damaged(path, "it has other fields than those of a run")
     run = Run(**data)
     if min(run.timeline, run.timeline_cut, run.began_from) < 0:

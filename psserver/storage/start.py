@@ -11,11 +11,16 @@ cut to which they go back. Both begin a new timeline.
 
 A run begins in an order that makes this true at every moment at which the process may be killed:
 
-1. a state that no checkpoint has is written as a final one;
+1. a state that no checkpoint has is written as a final one; one from another number of shards after the run file of a
+   provisional run;
 2. a journal that does not continue from this state is removed, or moved aside if it was given up, and an empty segment
    begins;
-3. the run file (`psserver.storage.run_file`) says which run this is;
+3. the run file (`psserver.storage.run_file`) says which run this is; after something was given up, the empty segment
+   follows it, or the loss would not be known after a kill between the two;
 4. checkpoints that its timeline gave up, which are ignored from now on, are moved aside (`psserver.storage.set_aside`).
+
+A run from the state of another number of shards is provisional, and those shards stay locked, until it accepts its
+first change (`Start.confirm`): it may have been started by mistake.
 """
 
 import itertools
@@ -33,7 +38,14 @@ from psserver.core.state import ShardState, VariableArrays
 from psserver.core.variables.array_tasks import run
 from psserver.storage import checkpoints, records
 from psserver.storage.array_files import damaged
-from psserver.storage.checkpoint_folders import available, remove_if_empty, shard_folder, step_folder
+from psserver.storage.checkpoint_folders import (
+    FolderLock,
+    available,
+    remove,
+    remove_if_empty,
+    shard_folder,
+    step_folder,
+)
 from psserver.storage.checkpoint_manifest import MANIFEST
 from psserver.storage.files import remove_leftovers, rename_to_remove, sync_path
 from psserver.storage.retention import given_up
@@ -68,8 +80,10 @@ class Start:
         replayed: the journal has what came after it.
         lost: something newer may have been acknowledged: the shard cannot begin a run from here.
         gave_up: what may have been acknowledged after the cut is given up: all workers have to join again.
-        torn: the journal ended with an incomplete record, which was cut off.
+        torn: the journal ended with an incomplete record, which was cut off; that of any shard of before too.
+        went_back: the shards of before went back to a cut, without what may have been acknowledged after it.
         notes: sentences for the log: what was damaged, left out or given up.
+        before: the locks of the shards from whose state on another number this one begins, until it has.
     """
 
     folder: Path
@@ -86,7 +100,10 @@ class Start:
     lost: bool = False
     gave_up: bool = False
     torn: bool = False
+    went_back: bool = False
     notes: list[str] = field(default_factory=list)
+    before: FolderLock | None = None
+    _run: Run | None = None
 
     @property
     def number(self) -> int:
@@ -129,16 +146,28 @@ class Start:
             shard.go_back(self.timeline)
         if self.replayed:
             journal = journal_folder(self.folder, self.shard, self.shards)
-            self.torn = _replay(shard, journal, self.number, tickets, now, truncate=truncate)
+            self.torn |= _replay(shard, journal, self.number, tickets, now, truncate=truncate)
         shard.resume(now)
 
+    @property
+    def provisional(self) -> bool:
+        """Whether a run of it is provisional: nothing that this shard has was acknowledged by it."""
+        return self.before is not None
+
     def begin(self, shard: Shard, *, journal: bool, keep_journal: bool = False) -> list[str]:
-        """Begin the run of the restored shard, durably. Raises `OSError`, or `StorageError`.
+        """Begin the run of the restored shard, durably; call `confirm` before its first change if it is provisional.
 
         With a `journal`, its newest segment continues from the shard's state. With `keep_journal`, the segments before
-        it stay if they lead to this state. Returns sentences for the log: what was moved aside.
+        it stay if they lead to this state. Returns sentences for the log: what was moved aside. Raises `OSError`, or
+        `StorageError`.
         """
         folder, at, number = self.folder, (self.shard, self.shards), self.number
+        if self.provisional:
+            last = read_run(folder, *at)
+            for old in available(folder, *at):
+                if last is not None and last.provisional and old >= last.began_from:
+                    remove(folder, old, *at)
+            write_run(folder, *at, Run(self.timeline, self.timeline_cut, number, journal, provisional=True))
         continues = self.replayed and journal
         if not self.stored or (self.replayed and not journal):
             if self.replayed:
@@ -146,26 +175,42 @@ class Start:
             arrays, is_cut = iter(shard.arrays().items()), not self.replayed or self.shards == 1
             checkpoints.write(folder, shard.state(), arrays, tuple, final=True, is_cut=is_cut)
         path, aside = journal_folder(folder, *at), set[Path]()
-        if keep_journal and not continues and self.stored and not self.gave_up and _segments(folder, *at):
+        continued = keep_journal and not continues and self.stored and not self.gave_up and bool(_segments(folder, *at))
+        if continued:
             _continue_journal(path, number, shard.identity)
         elif not continues:
             if self.gave_up and not self.replayed and has_records(folder, *at):
                 aside.add(move_aside(folder, self.timeline, path))
             else:
                 remove_journal(folder, *at)
-            if journal:
-                make_private_folder(path)
-                SegmentFile.create(path, SegmentHeader(number, shard.identity)).close()
-                sync_path(folder)
-        began_from = Run(self.timeline, self.timeline_cut, number, journal, self.gave_up and number == self.number)
+        gives_up, begins = self.gave_up and not self.replayed, journal and not continues and not continued
+        if begins and not gives_up:
+            _begin_journal(path, number, shard.identity)
+        gave_up = self.gave_up and number == self.number
+        self._run = Run(self.timeline, self.timeline_cut, number, journal, gave_up, self.provisional)
         given = given_up(folder, self.timeline, self.timeline_cut, *at)
         for there in aside:
             copy_aside(run_path(folder, *at), there)
-        write_run(folder, *at, began_from)
+        write_run(folder, *at, self._run)
+        if begins and gives_up:
+            _begin_journal(path, number, shard.identity)
         for old in given:
             aside.add(move_aside(folder, self.timeline, shard_folder(folder, old, *at)))
             remove_if_empty(step_folder(folder, old))
         return [f"what was given up was moved to {there}" for there in sorted(aside)]
+
+    def confirm(self) -> None:
+        """Let a provisional run be the job's, durably, before its first change is acknowledged. Raises `OSError`."""
+        if self.provisional:
+            assert self._run is not None, "begun"
+            write_run(self.folder, self.shard, self.shards, replace(self._run, provisional=False))
+        self.close()
+
+    def close(self) -> None:
+        """Give up the locks of the shards from whose state it begins; may be called again."""
+        if self.before is not None:
+            self.before.close()
+        self.before = None
 
 
 def start_at(folder: Path, timeline: int, cut: int, shard: int, shards: int) -> Start:
@@ -217,7 +262,8 @@ def own_start(folder: Path, shard: int, shards: int) -> Start:
         start.lost = not (is_final and len(available(folder, *at)) == 1) or has_records(folder, *at)
         return start
     start.timeline, start.timeline_cut = last.timeline, last.timeline_cut
-    if not (is_final and start.number > last.began_from):
+    unchanged = last.provisional and start.number == last.began_from
+    if not (is_final and (start.number > last.began_from or unchanged)):
         start.replayed = last.journal and start.number in _segments(folder, *at)
         start.gave_up = start.replayed and last.gave_up and start.number == last.began_from
         start.lost = not start.replayed
@@ -228,6 +274,13 @@ def _segments(folder: Path, shard: int, shards: int) -> Iterable[int]:
     """The numbers of the segments of the journal: that of a checkpoint begins there."""
     path = journal_folder(folder, shard, shards)
     return list_segments(path) if os.path.isdir(path) else ()
+
+
+def _begin_journal(path: Path, number: int, identity: int) -> None:
+    """Begin a journal with an empty segment, durably."""
+    make_private_folder(path)
+    SegmentFile.create(path, SegmentHeader(number, identity)).close()
+    sync_path(path.parent)
 
 
 def _continue_journal(path: Path, number: int, identity: int) -> None:

@@ -16,7 +16,7 @@ from psserver.core.shard import Shard
 from psserver.core.state import MembershipState, ShardState
 from psserver.core.variables.array_tasks import run
 from psserver.storage import checkpoints, retention
-from psserver.storage.checkpoint_folders import lock_shard, step_folder
+from psserver.storage.checkpoint_folders import FolderLock, lock_shard, step_folder
 from psserver.storage.recovery import find_start
 from psserver.storage.start import Start
 from pswire.errors import AlreadyRegistered, ConfigurationError, ParamServerError, ShapeMismatch, StorageError
@@ -40,7 +40,8 @@ class EmbeddedCheckpoints:
         assert folder is not None
         self._folder, self._every, self._keep, self._worker = folder, config.checkpoint_every, config.keep, worker
         self._shard: Shard | None = None
-        self._lock = self._process = -1
+        self._lock: FolderLock | None = None
+        self._process = -1
         self._start = Start(folder, *_AT)
         self._continues = False  # whether the job is that of the checkpoint
         self._begun = False  # the run: nothing is written before its first change
@@ -65,7 +66,7 @@ class EmbeddedCheckpoints:
         Raises `StorageError` if the folder cannot be used, another process uses it, or none of its checkpoints is
         intact.
         """
-        self._lock = lock_shard(self._folder, _AT[0])
+        self._lock = lock_shard(self._folder, *_AT)
         try:
             self._restore(shard, time.monotonic())
         except BaseException:
@@ -188,6 +189,7 @@ class EmbeddedCheckpoints:
     def _begin(self) -> None:
         for note in self._start.begin(self._open, journal=False):
             logger.warning("%s: %s", self._folder, note)
+        self._start.confirm()
         self._begun = True
 
     def _begin_cut(self) -> None:
@@ -225,8 +227,9 @@ class EmbeddedCheckpoints:
             self._problem = ""
 
     def _unlock(self) -> None:
-        os.close(self._lock)
-        self._lock = -1
+        self._start.close()
+        if self._lock is not None:
+            self._lock.close()
 
 
 def _kept(state: ShardState, worker: dict[str, Any]) -> tuple[ShardState, dict[str, Any]]:

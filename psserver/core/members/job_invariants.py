@@ -84,11 +84,12 @@ class JobInvariants:
             self._states[shard] = self._states[shard] or state
 
     def _check_states(self, states: tuple[int, ...]) -> None:
-        """Raise `WrongShard` if a shard is known with two states: it was restarted; it may be this one."""
+        """Raise `WrongShard` if a shard is known with two states: it, or this one, has begun from something else."""
         if states and len(states) != self._shards:
             raise InvalidMessage(f"the states of {len(states)} shards, but the job has {self._shards}: name each once")
         for shard, (met, known) in enumerate(zip(states, self._states, strict=False)):
             if met and known and met != known:
                 raise WrongShard(
-                    f"shard {shard} was restarted and has lost its state; restart the whole job, including all servers"
+                    f"shard {shard} was restarted and has lost its state, or has begun from another step of the job on "
+                    "another number of shards; restart the whole job, including all servers"
                 )

@@ -1,6 +1,7 @@
 """A job goes on with another number of shards, to the very values of one that has never stopped."""
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from psserver.storage.reshard import reshard, whole_variables
 from psserver.storage.run_file import Run, write_run
 from pswire import messages as ms
 from pswire import placement
+from pswire.errors import WrongShard
 from pswire.optimizers import Adam, GradientDescent, Momentum
 from pswire.placement import place
 from pswire.specs.consistency import parse_consistency, parse_staleness
@@ -233,7 +235,16 @@ def test_half_pushes_changes_and_counts_are_those_of_the_job_and_are_kept_once()
     assert {one.version for state in new for one in state.variables if one.spec.name == "large"} == {2}
     assert [(state.global_step, state.cut, state.last_step) for state in new] == 2 * [(2, 77, before[0].last_step)]
     assert len({state.identity for state in new} - {state.identity for state in before} - {0}) == 2
-    assert [state.states for state in new] == [(new[0].identity, 0), (0, new[1].identity)]
+    assert [state.states for state in new] == 2 * [(new[0].identity, new[1].identity)], "each knows all of them"
+
+
+def test_new_shards_that_began_from_different_steps_of_the_old_ones_refuse_each_other():
+    """Under the same number of a checkpoint, as after a kill of old shards with a journal."""
+    early, late = Job(new_shards(1)), Job(new_shards(1))
+    late.push(0)
+    torn = [resharded(late.shards, 2)[0], resharded(early.shards, 2)[1]]
+    with pytest.raises(WrongShard, match="has begun from another step of the job on another number of shards"):
+        Job(torn, "v")
 
 
 def altered(shard, **fields):
@@ -321,14 +332,16 @@ def write_all(folder, job, number, late=None, final=False):
 
 def started(folder, count):
     """New servers, one after the other: each begins its run before the next looks."""
-    starts = [find_start(folder, shard, count) for shard in range(1)]
-    new = new_shards(count)
+    starts, new = [], new_shards(count)
     for shard in new:
-        start = starts[0] if not shard.shard else find_start(folder, shard.shard, count)
+        start = find_start(folder, shard.shard, count)
         starts.append(start)
         start.restore(shard, 0.0)
         start.begin(shard, journal=False)
-    return new, starts[1:]
+    for start in starts:
+        if start.provisional:
+            start.confirm()
+    return new, starts
 
 
 def test_servers_of_another_number_start_from_the_files_and_nothing_is_lost_after_a_stop(tmp_path):
@@ -376,8 +389,45 @@ def test_after_a_kill_they_start_from_the_newest_common_cut_with_its_late_change
         write_run(tmp_path, shard, 2, Run(1, 0, 0, False))
     new, starts = started(tmp_path, 1)
     assert starts[0].notes[0] == "what may have been acknowledged after checkpoint 5 is given up"
+    assert starts[0].went_back
     assert state_of(Job(new, "v").values()) == state_of(reference.values())
     assert new[0].timeline == 2
+
+
+def test_a_run_on_another_number_of_shards_is_none_until_it_accepts_a_change(tmp_path):
+    """Then the old shards go on from where they were, and later new ones begin from there."""
+    job = Job(new_shards(1))
+    job.push(0)
+    write_all(tmp_path, job, 3, final=True)
+    start = find_start(tmp_path, 1, 2)
+    shard = new_shards(2)[1]
+    start.restore(shard, 0.0)
+    start.begin(shard, journal=True)
+    start.close()  # stopped, or killed
+    assert available(tmp_path, 1, 2) == [4]
+    old = find_start(tmp_path, 0, 1)
+    assert (old.number, old.lost, old.notes) == (3, False, [])
+    job.push(1)
+    write_all(tmp_path, job, 4, final=True)
+    new, starts = started(tmp_path, 2)
+    assert {one.number for one in starts} == {5}
+    assert state_of(Job(new, "v").values()) == state_of(job.values())
+    assert [available(tmp_path, shard, 2) for shard in range(2)] == [[5], [5]]
+
+
+def test_a_provisional_run_goes_on_where_the_files_of_the_old_shards_were_removed(tmp_path):
+    job = Job(new_shards(1))
+    write_all(tmp_path, job, 3, final=True)
+    for number in range(2):
+        start = find_start(tmp_path, number, 2)
+        shard = new_shards(2)[number]
+        start.restore(shard, 0.0)
+        start.begin(shard, journal=False)
+        start.close()
+    shutil.rmtree(shard_folder(tmp_path, 3, 0, 1))
+    starts = [find_start(tmp_path, shard, 2) for shard in range(2)]
+    assert [(one.number, one.lost) for one in starts] == [(4, False)] * 2
+    assert find_start(tmp_path, 0, 1).number == 5
 
 
 def parts_of_last_push(job):
