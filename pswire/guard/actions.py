@@ -67,7 +67,8 @@ class GuardActions:
     ) -> None:
         self._mode, self._interventions, self._guard = mode, interventions, guard or Guard()
         self._report, self._note, self._stopped = report, note, stopped
-        self._rollbacks = 0
+        self._job = 0  # its number
+        self._rollbacks = 0  # of this job
         self._ended = False
 
     @property
@@ -80,6 +81,9 @@ class GuardActions:
 
         The `last` status is that of a job that has failed: nothing is done any more.
         """
+        number = job.jobs[-1].job.number if job.jobs else self._job
+        if number != self._job:
+            self._job, self._rollbacks, self._ended = number, 0, False
         opened = self._guard.observe(job, seconds, last=last)
         for finding in opened:
             self._report(finding)

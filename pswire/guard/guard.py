@@ -33,7 +33,7 @@ class _Evidence:
 
 
 class Guard:
-    """The guard of one job. Not thread-safe; pure: it tells what it finds, and does nothing.
+    """The guard of one job after another. Not thread-safe; pure: it tells what it finds, and does nothing.
 
     Args:
         patience: seconds without pushes, or with useless ones, after which a worker's data counts as gone.
@@ -59,8 +59,11 @@ class Guard:
 
         For the `last` status of a job that has failed, findings need not last.
         """
+        jobs = self._history.jobs
         if not self._history.add(job, seconds, at_once=last):
             return []
+        if self._history.jobs != jobs:  # what was found was of the job before
+            self._evidence.clear()
         for key, one in list(self._evidence.items()):
             if seconds - one.last >= (CLOSES_AFTER if one.opened else OPENS_AFTER[one.finding.kind]):
                 del self._evidence[key]

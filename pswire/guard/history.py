@@ -65,11 +65,12 @@ class History:
         highest_gradient: the highest median of the workers' gradients.
         known_errors: when calls of workers were refused the last time, of those that were known when the job went back.
         lowest: the lowest smoothed cost since then, and `lowest_step` the global step of it.
+        jobs: how often another job began, as that of the next session of a program.
     """
 
     def __init__(self) -> None:
         self.first: float | None = None
-        self.fresh = False
+        self.fresh, self.jobs = False, 0
         self.first_gradient = self.highest_gradient = 0.0
         self.known_errors: dict[str, float] = {}
         self.moments: deque[Moment] = deque(maxlen=MAX_MOMENTS)
@@ -114,6 +115,7 @@ class History:
         before = self.moments[-1].job
         if job.jobs and before.jobs and job.jobs[-1].job.number != before.jobs[-1].job.number:
             self.first, self.highest_gradient = None, 0.0
+            self.jobs += 1
             self.forget()
         elif job.global_step < before.global_step:
             self.forget()

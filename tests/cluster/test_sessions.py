@@ -5,74 +5,9 @@ import json
 import pytest
 
 from tests.commands import free_address
+from tests.sessions_program import PROGRAM, expected
 
 pytestmark = pytest.mark.slow
-
-#: Four programs. Each result is exact: the sum of what all workers have pushed, in powers of two.
-PROGRAM = """
-    import sys
-    import numpy as np
-    import psworker as ps
-    from psworker import ops
-
-    DATA = ps.Dataset({"x": np.arange(24, dtype=np.float64)})
-    kind, workers = sys.argv[1], int(sys.argv[2])
-
-    def train(optimizer, source=DATA, epochs=2, bias=0.0):
-        '''The weight when all examples are trained, in a session of its own.'''
-        with ps.session() as session:
-            for batch in session.batches(source, 4, epochs=epochs):
-                optimizer.minimize(-ops.sum(w * len(batch)))
-            session.pull()
-            seen.append(session.job)
-            return float(w.value[0]), session.evaluate(lambda batch: float(w.value[0]) + batch.x.mean(), DATA)
-
-    def count(learning_rate):
-        '''The weight when all workers have made four steps; without a data queue.'''
-        with ps.session() as session:
-            for _ in range(4):
-                ps.GradientDescent(learning_rate).minimize(-ops.sum(w))
-            while w.value[0] < 4 * learning_rate * workers:
-                session.pull()
-            seen.append(session.job)
-            return float(w.value[0])
-
-    seen, results = [], []
-    if kind == "sweep":
-        for rate in (0.25, 0.5, 1.0):
-            ps.reset()
-            w = ps.Variable(np.zeros(2), name="w")
-            results.append(train(ps.GradientDescent(rate))[0])
-    elif kind == "folds":
-        for fold in range(3):
-            ps.reset()
-            w = ps.Variable(np.zeros(2), name="w")
-            kept = DATA.x[np.arange(24) % 3 != fold] if fold else DATA.x[:20]
-            results.append(train(ps.Momentum(0.5, 0.0), ps.Dataset({"x": kept}))[1])
-    elif kind == "tuned":
-        w = ps.Variable(np.zeros(2), name="w")
-        results += [train(ps.GradientDescent(0.25))[0], train(ps.Momentum(0.5, 0.0), epochs=1)[0]]
-    else:
-        for rate in (0.25, 0.5, 1.0):
-            ps.reset()
-            w = ps.Variable(np.zeros(2), name="w")
-            results.append(count(rate))
-    print(*results, flush=True)
-"""
-
-#: The results of each program: what its examples, epochs and rates sum up to.
-RESULTS = {
-    "sweep": "12.0 24.0 48.0",
-    "folds": "31.5 27.5 27.5",
-    "tuned": "12.0 24.0",
-}
-
-
-def expected(kind, workers):
-    if kind == "steps":
-        return " ".join(str(4 * workers * rate) for rate in (0.25, 0.5, 1.0))
-    return RESULTS[kind]
-
 
 KINDS = pytest.mark.parametrize("kind", ["sweep", "folds", "tuned", "steps"])
 

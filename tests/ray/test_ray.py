@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from tests.commands import Command, wait_until
 from tests.ray.nodes import CPUS, Nodes, missing, no_job_server
+from tests.sessions_program import PROGRAM, expected
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -176,6 +178,15 @@ def test_workers_without_a_place_are_pending_and_join_on_a_node_that_is_added_an
     found = [nodes_of(job, f"worker-{number}") for number in range(places + 2)]
     assert sorted(map(len, found)) == [0, *[1] * (places + 1)]
     assert [added] in found
+
+
+@pytest.mark.parametrize("kind", ["sweep", "steps"])
+def test_each_session_of_a_program_is_a_job_of_its_own(nodes, tmp_path, kind):
+    (tmp_path / "train.py").write_text(textwrap.dedent(PROGRAM))
+    job = nodes.psworker("--insecure", "--shards", "2", "train.py", kind, "2", folder=tmp_path)
+    assert job.wait() == 0, job.err
+    results = [line for line in job.out if line.endswith(expected(kind, 2))]
+    assert sorted(results) == [f"worker-{number} | {expected(kind, 2)}" for number in (0, 1)], job.out
 
 
 def test_the_exit_code_is_that_of_a_program_that_fails(nodes, tmp_path):

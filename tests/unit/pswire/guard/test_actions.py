@@ -8,6 +8,7 @@ from pswire.errors import StorageError
 from pswire.guard import Finding
 from pswire.guard import actions as guard_actions
 from pswire.guard.actions import GuardActions
+from pswire.messages import Job, JobReport
 from tests.unit.pswire.guard.jobs import job, workers
 
 RATE = Finding("staleness", "error", "", "it rises", "try less", step=40, scale_learning_rate=0.25, harmed=True)
@@ -115,6 +116,17 @@ def test_a_job_goes_back_a_few_times_at_most(monkeypatch):
     calls, _, stopped = acted("rollback", RATE, RATE, RATE, RATE)
     assert [call[0] for call in calls] == ["back", "scale", "back", "scale", "stop"]
     assert stopped == ["going back 2 times has not helped: it rises. Remedy: try less"]
+
+
+def test_the_next_job_is_stopped_and_goes_back_like_the_first(monkeypatch):
+    monkeypatch.setattr(guard_actions, "MAX_ROLLBACKS", 1)
+    servers, stopped = Servers(), []
+    actions = GuardActions("rollback", servers, stopped=stopped.append, guard=Scripted(*[RATE] * 6))
+    for number in (1, 1, 1, 2, 2, 2):
+        status = replace(job(0, workers(3, 10)), jobs=(JobReport(Job(number, "sweep-1", number), "running", 0, 3),))
+        actions.observe(status, 0.0)
+    assert [call[0] for call in servers.calls] == ["back", "scale", "stop"] * 2
+    assert len(stopped) == 2
 
 
 def test_what_a_silent_server_cannot_be_told_is_told_to_people():

@@ -7,7 +7,7 @@ import pytest
 from pswire.guard import Guard
 from pswire.guard.history import MAX_MOMENTS, History
 from pswire.guard.momentum import effective_momentum, lower_momentum
-from pswire.messages import QueueSpec, QueueStatus
+from pswire.messages import Job, JobReport, QueueSpec, QueueStatus
 from pswire.optimizers import Adam, GradientDescent, Momentum, MovingAverage
 from tests.unit.pswire.guard.jobs import found, job, variable, workers
 
@@ -562,3 +562,12 @@ def test_statuses_with_missing_shards_are_left_out_and_another_job_begins_anew()
     assert found(silent, guard) == []
     back = [*training(FALLS), *[(20 + seconds, status) for seconds, status in training(FALLS)]]
     assert found(back) == [], "the global step went back: costs of another state are no rise"
+
+
+def test_what_was_found_in_a_job_is_found_again_in_the_next_one():
+    def of_job(number, start):
+        jobs = (JobReport(Job(number, "sweep-1", number), "running", 0, 4),)
+        return [(start + seconds, status) for seconds, status in training(RISES, jobs=jobs)]
+
+    first, second = found([*of_job(1, 0.0), *of_job(2, len(RISES))])
+    assert (first[1].kind, second[0]) == (second[1].kind, first[0] + len(RISES))
