@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from psserver.rpc.guard import end_call
 from pswire.errors import ConfigurationError, ParamServerError, PermissionDenied, Unauthenticated
 from pswire.network.channel import status_of
 from pswire.security.private_files import stamp
@@ -168,6 +169,6 @@ def _refusal(error: ParamServerError) -> grpc.RpcMethodHandler:
 
     async def refuse(_: object, context: grpc.aio.ServicerContext) -> None:
         log.info("refused %s: %s: %s", context.peer(), type(error).__name__, error)
-        await context.abort(*status_of(error))
+        await end_call(context, status_of(error))
 
     return grpc.stream_unary_rpc_method_handler(refuse)

@@ -10,7 +10,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc.aio
 
@@ -64,8 +64,8 @@ class Guard:
             self._measurements.refuse(error)
             refusal = status_of(error)
             error.__traceback__ = None
-        except grpc.aio.BaseError:
-            raise  # the worker has disconnected: gRPC knows
+        except grpc.aio.BaseError as error:
+            raise _end_of(error) from None
         except Exception as fault:
             reference = secrets.token_hex(4)
             log.exception("internal error %s, on a call of %s", reference, context.peer())
@@ -77,15 +77,7 @@ class Guard:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._closing.wait()
-        try:
-            await context.abort(*refusal)
-        except grpc.aio.AbortError:
-            raise
-        except grpc.aio.BaseError:  # a frame of its answer still waits for the peer to read
-            if not context.cancelled() and disconnect(context.peer()):
-                log.info("disconnected %s, which does not read its answer", context.peer())
-                await asyncio.sleep(SECONDS_TO_NOTICE)
-            raise
+        await end_call(context, refusal)
 
     def _pause(self, peer: str, now: float) -> float:
         """Count a refusal; the seconds to wait before it is answered."""
@@ -97,3 +89,26 @@ class Guard:
         if len(self._refusals) > MAX_CONNECTIONS:
             self._refusals.popitem(last=False)
         return min(MAX_PAUSE, PAUSE * max(0.0, count - FREE_REFUSALS))
+
+
+async def end_call(context: grpc.aio.ServicerContext, refusal: tuple[Any, ...]) -> NoReturn:
+    """End a call with what `status_of` returns; its caller may end it at this moment."""
+    try:
+        await context.abort(*refusal)
+    except grpc.aio.AbortError:
+        raise
+    except grpc.aio.BaseError as error:  # it has ended, or a frame of its answer still waits for the peer to read
+        if not context.cancelled() and disconnect(context.peer()):
+            log.info("disconnected %s, which does not read its answer", context.peer())
+            await asyncio.sleep(SECONDS_TO_NOTICE)
+        raise _end_of(error) from None
+    raise AssertionError("abort always raises")
+
+
+def _end_of(error: Exception) -> BaseException:
+    """The exception by which the handler of a call ends: cancellation, if the call or the server has ended.
+
+    gRPC logs any other with its traceback, unless it knows already that the caller has gone.
+    """
+    ours = isinstance(error, grpc.aio.AbortError | grpc.aio.UsageError)
+    return error if ours else asyncio.CancelledError()
