@@ -45,7 +45,7 @@ def end_of(serve, error):
     context = Context(error)
     try:
         asyncio.run(Guard().run(serve, None, context))
-    except (Exception, asyncio.CancelledError) as raised:
+    except (grpc.aio.BaseError, asyncio.CancelledError) as raised:
         return type(raised), context.aborted
     return None, context.aborted
 
