@@ -50,7 +50,7 @@ def end_of(serve, error):
     return None, context.aborted
 
 
-GONE = grpc.aio.InternalError("Failed \"execute_batch\"")
+GONE = grpc.aio.InternalError('Failed "execute_batch"')
 
 
 def test_a_call_that_ends_while_its_refusal_is_sent_is_cancelled_since_grpc_logs_other_errors():
