@@ -150,6 +150,7 @@ class Cuts:
         self.stored = False  # whether a server writes each cut to disk, from its beginning
         self.enabled = True  # False while messages are replayed, whose cuts were taken before
         self.current: ShardCut | None = None
+        self.not_before = -math.inf  # a time before which no other cut begins
         self.free_bytes: Callable[[], float] = lambda: math.inf  # that late changes may still take
         self._given_up: ShardCut | None = None
         self._why_given_up = ""

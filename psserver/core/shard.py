@@ -775,7 +775,7 @@ class Shard:
                 self._members.leave(member, now, failed=True)
             self._forget(live, result)
             if self.cuts.stored and not self.shard and self._store.variables:
-                self._begin_cut(self.cuts.number + 1, result)
+                self._begin_cut(self.cuts.number + 1, result, at_once=True)
             self._make_parts(self._invariants.identity, self._members.last_incarnation)
         self._jobs.begin(job, report, members)
         if report.job.number:
@@ -928,9 +928,12 @@ class Shard:
 
     # --- cuts -----------------------------------------------------------------------------------------------------
 
-    def _begin_cut(self, number: int, result: StepResult) -> None:
-        """Take the snapshot of a cut, unless another one is not over, or there is no memory for its copies."""
-        if not self.cuts.enabled:
+    def _begin_cut(self, number: int, result: StepResult, *, at_once: bool = False) -> None:
+        """Take the snapshot of a cut, unless another one is not over, or there is no memory for its copies.
+
+        Nor one right after another (`Cuts.not_before`), unless `at_once`.
+        """
+        if not self.cuts.enabled or (result.now < self.cuts.not_before and not at_once):
             self.cuts.skip(number)
             return
         self.cuts.end_if_idle()
@@ -950,6 +953,10 @@ class Shard:
         busy = cuts.busy
         if not number and busy is not None:
             waiting_for = f"cut {busy.number} is not over"
+            result.replies.append(ms.Reply(ticket, ms.CutReport(0, waiting_for=waiting_for)))
+            return
+        if not number and result.now < cuts.not_before:
+            waiting_for = f"cut {cuts.number} began a moment ago, and took a part of the time of this shard"
             result.replies.append(ms.Reply(ticket, ms.CutReport(0, waiting_for=waiting_for)))
             return
         if (number > cuts.number or not number) and not message.release:
@@ -999,7 +1006,7 @@ class Shard:
     def begin_final_cut(self) -> ShardCut | None:
         """The cut of a shard that takes no more messages: complete at once; None if there is no memory for it."""
         self.cuts.end()
-        self._begin_cut(self.cuts.number + 1, StepResult())
+        self._begin_cut(self.cuts.number + 1, StepResult(), at_once=True)
         cut = self.cuts.current
         if cut is not None:
             self.cuts.leave(list(cut.missing))

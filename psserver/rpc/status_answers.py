@@ -17,8 +17,9 @@ from pswire.v1 import paramserver_pb2 as pb
 #: Bytes of an answer: what gRPC carries, with room for its own.
 MAX_ANSWER = MAX_MESSAGE - (64 << 10)
 
-#: The time between two answers, in times of what the last one took, and at least so many seconds.
-PAUSE, LEAST_PAUSE = 10.0, 0.02
+#: The time between two answers, in times of what the last one took, and at least, and at most, so many seconds: it may
+#: have taken long because it waited for others.
+PAUSE, LEAST_PAUSE, MOST_PAUSE = 10.0, 0.02, 1.0
 
 #: Different requests that wait at a time.
 MAX_WAITING = 64
@@ -60,7 +61,7 @@ class StatusAnswers:
                 return await self._aside(encoded, report)  # what is encoded never changes
             finally:
                 took = loop.time() - began
-                self._next = loop.time() + max(LEAST_PAUSE, PAUSE * took)
+                self._next = loop.time() + min(MOST_PAUSE, max(LEAST_PAUSE, PAUSE * took))
 
 
 def encoded(report: Answer) -> bytes:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from time import time_ns
+from time import perf_counter, time_ns
 from typing import NamedTuple, TypeVar
 
 from psserver.config import StorageConfig
@@ -59,6 +59,10 @@ from pswire.optimizers.numba_compiler import Loop
 
 #: Bytes of arrays that a step may inspect in the event loop: one pass that only reads, some 50 us a MiB.
 MAX_BYTES_INSPECTED_IN_LOOP = 2 << 20
+
+#: The time between two cuts, in times of what the last one took, with its copies at so many bytes a second; those that
+#: took fewer seconds than this have no pause.
+PAUSE_OF_CUTS, COPIED_A_SECOND, SHORT_CUT = 10.0, 4e9, 0.02
 
 #: Entries of a message that is stepped in the event loop: some 10 us each.
 MAX_ENTRIES_IN_LOOP = 500
@@ -141,10 +145,20 @@ class Executor:
         """Whether a message is stepped in a thread: for its entries, or since it goes through so many variables."""
         if is_large(message):
             return True
-        begins_cut = getattr(message, "cut", 0) > self.shard.cuts.number
-        return (begins_cut or isinstance(message, Cut | Status | Intervene)) and len(
-            self.shard.variables
-        ) > MAX_ENTRIES_IN_LOOP
+        if len(self.shard.variables) <= MAX_ENTRIES_IN_LOOP:
+            return False
+        return isinstance(message, Status | Intervene) or self._may_begin_cut(message)
+
+    def _may_begin_cut(self, message: Request) -> bool:
+        """Whether a message may begin a cut, or start its copies, which goes through all variables."""
+        cuts = self.shard.cuts
+        if isinstance(message, Cut):
+            number = message.number or cuts.number + 1
+            if cuts.current is not None and cuts.current.late:
+                return True
+        else:
+            number = getattr(message, "cut", 0)
+        return number > cuts.number and cuts.busy is None and self._clock() >= cuts.not_before
 
     async def aside(self, function: Callable[..., _Result], *arguments: object) -> _Result:
         """What a function returns that is called in a thread, beside steps: for messages with many entries.
@@ -342,7 +356,7 @@ class Executor:
         record: Record | None = None,
     ) -> _Step:
         """Step the shard; call `_complete` before the next step. Raises what `Shard.step` does."""
-        settled = self._tasks.idle
+        settled, began = self._tasks.idle, perf_counter()
         step = partial(self.shard.step, ticket, message, now, inspection=inspection, allocator=allocator)
         try:
             result = step(settled=settled)
@@ -350,6 +364,9 @@ class Executor:
             if not self._tasks.has_run(self.shard.guardable(message)):
                 raise
             result = step(settled=True)
+        if result.began_cut and self.shard.cuts.current is not None:
+            took = perf_counter() - began + self.shard.cuts.current.nbytes / COPIED_A_SECOND
+            self.shard.cuts.not_before = now + PAUSE_OF_CUTS * took if took > SHORT_CUT else now
         bundles = self._tasks.bundles(result.tasks) if large and result.tasks else None
         if self.persistence is not None and not large:
             record = self.persistence.record(message)

@@ -82,6 +82,32 @@ def test_who_asks_after_a_change_sees_it(client):
         assert client.status().totals.live == number + 1
 
 
+def test_an_answer_that_waited_long_for_others_does_not_keep_the_next_one_waiting(monkeypatch):
+    async def ask():
+        loop, pauses, sleep = asyncio.get_running_loop(), [], asyncio.sleep
+        now = [100.0]
+
+        async def slow(message):
+            now[0] += 60.0
+            return "report"
+
+        async def aside(function, report):
+            return report
+
+        async def note(seconds):
+            pauses.append(seconds)
+            await sleep(0)
+
+        monkeypatch.setattr(loop, "time", lambda: now[0])
+        monkeypatch.setattr(status_answers.asyncio, "sleep", note)
+        answers = StatusAnswers(slow, aside)
+        for _ in range(2):
+            await answers.answer(Status())
+        return pauses
+
+    assert asyncio.run(ask())[1:] == [status_answers.MOST_PAUSE]
+
+
 def test_different_requests_that_wait_are_bounded(monkeypatch):
     monkeypatch.setattr(status_answers, "MAX_WAITING", 3)
 

@@ -93,6 +93,21 @@ def test_a_cut_that_a_worker_does_not_show_in_time_is_given_up_and_another_one_c
     assert one.answer(ms.Cut()).number == 6
 
 
+def test_before_its_time_no_cut_begins_whether_it_is_asked_for_or_shown_but_that_of_a_job_that_is_over_does():
+    one = driver()
+    one.shard.cuts.stored = True
+    one.shard.cuts.not_before = 5.0
+    assert one.answer(ms.Cut()).waiting_for == "cut 0 began a moment ago, and took a part of the time of this shard"
+    one.answer(ms.Renew(A, cut=3))
+    assert (one.shard.cuts.number, one.shard.cuts.current) == (3, None)
+    assert one.answer(ms.Cut(3)).waiting_for == "this shard has no part of cut 3"
+    one.answer(ms.Reset(2, force=True))
+    assert one.shard.cuts.current.number == 4
+    one.shard.cuts.current.writing = False
+    one.now = 5.0
+    assert one.answer(ms.Cut()).number == 5
+
+
 def test_a_push_of_a_higher_number_comes_after_the_snapshot_and_one_of_a_lower_number_belongs_to_it():
     one = driver()
     assert push(one, A, 1).cut == 0

@@ -7,6 +7,7 @@ import asyncio
 import copy
 import dataclasses
 import inspect
+import itertools
 import logging
 import random
 import sys
@@ -21,7 +22,7 @@ from psserver.core import shard as core_shard
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import ArrayTask, run, run_parts, stages
 from psserver.rpc.transfer_memory import ReusedArrays
-from psserver.runtime import task_order
+from psserver.runtime import executor, task_order
 from psserver.runtime.executor import MAX_BYTES_INSPECTED_IN_LOOP, Executor
 from psserver.runtime.task_order import MAX_INLINE_BYTES, TASK_OVERHEAD, THREADS
 from pswire import errors
@@ -692,3 +693,16 @@ def test_whatever_threads_do_the_arrays_are_those_of_the_same_steps_one_after_th
         assert len(shard.steps) > WORKERS * CALLS
 
     compare()
+
+
+def test_a_cut_that_took_long_is_followed_by_a_pause(monkeypatch):
+    seconds = itertools.count()
+    monkeypatch.setattr(executor, "perf_counter", lambda: float(next(seconds)))  # each step takes one
+
+    async def ask():
+        server = Executor(Shard(), lambda: 7.0)
+        numbers = [(await server.step(ms.Cut())).number for _ in range(2)]
+        await server.shutdown()
+        return numbers, server.shard.cuts.not_before
+
+    assert asyncio.run(ask()) == ([1, 0], 7.0 + executor.PAUSE_OF_CUTS)
