@@ -187,7 +187,10 @@ def test_the_page_lists_every_variable_of_the_compose_file_with_its_default():
         names, values = row.split("|")[1:3]
         documented |= zip(re.findall(r"`([A-Z_]+)`", names), [v.strip(" `") for v in values.split(",")], strict=True)
     words = {"": "none", "0": "all"}
-    used = {name: words.get(default, default) for name, default in re.findall(r"\$\{(\w+):-([^}]*)\}", COMPOSE)}
+    used = {
+        name: words.get(default, default).partition("@")[0]
+        for name, default in re.findall(r"\$\{(\w+):-([^}]*)\}", COMPOSE)
+    }
     assert documented == used
 
 
