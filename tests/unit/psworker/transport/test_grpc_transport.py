@@ -386,6 +386,12 @@ def segments(monkeypatch):
     return alive
 
 
+def test_the_question_for_shared_memory_leaves_no_deadline_that_cancels_a_later_call_on_its_stream(shared):
+    ask(shared, ms.Join("w0"))
+    assert shared.tensor_transport(0) == "shared memory"
+    assert shared._deadlines._waits == set()
+
+
 def test_values_stay_as_they_are_for_as_long_as_they_are_used(segments, shared):
     """When there are no more segments than these, further values come by frames, and are as right.
 
