@@ -16,7 +16,7 @@ from pswire.errors import ConfigurationError, DatasetError, OutOfOrder
 from psworker import ops
 from psworker.client.retrying_calls import RetryingCalls
 from psworker.minimize.shard_space import AlreadyOver, JobStopped, ShardSpace
-from psworker.sessions import claimed_portions
+from psworker.sessions import claimed_portions, session_numbers
 from tests import event_files
 from tests.transports import EMBEDDED, GRPC, SHARED_OF_TWO, TransportCase, parameters
 
@@ -430,6 +430,7 @@ class Killed(Exception):
 
 def test_a_program_that_is_started_again_goes_on_from_its_last_accepted_point(tmp_path):
     def program(until):
+        session_numbers.forget()  # as in a process of its own
         seen = []
 
         def note(point):
