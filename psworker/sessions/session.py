@@ -184,7 +184,7 @@ class Session:
         transport: Transport | None = None,
         outer: optimizers.OptimizerSpec = OUTER,
         *,
-        numbered: bool = True,
+        numbered: bool = False,
     ) -> None:
         if not isinstance(outer, optimizers.OptimizerSpec):
             raise ConfigurationError(f"outer must be an optimizer, such as psworker.Momentum(0.7, 0.9), got {outer!r}")

@@ -17,6 +17,7 @@ from pswire.messages import Push, QueueSpec, Renew, Take
 from pswire.specs.consistency import Bounded
 from psworker import ops
 from psworker.config import StrategyConfig, WorkerConfig
+from psworker.sessions import session_numbers
 from psworker.sessions.session import Session
 from tests.shards_in_process import ShardsInProcess
 
@@ -284,6 +285,7 @@ def test_a_resumed_job_with_more_steps_trains_the_batches_of_one_that_had_them_f
 
     def run(folder, steps, stop_at=0):
         seen, ledger = [], ps.Variable(np.zeros(25), name="ledger")
+        session_numbers.forget()  # as in a process of its own
         with suppress(InterruptedError), ps.session(checkpoint_dir=folder) as session:
             for batch in session.batches(DATA, 2, None, seed=3, steps=steps):
                 mark = np.zeros(25)
@@ -306,6 +308,7 @@ def test_a_resumed_job_with_more_steps_trains_the_batches_of_one_that_had_them_f
 
 def test_a_resumed_job_counts_the_steps_of_an_iterable_on(tmp_path):
     def run(steps):
+        session_numbers.forget()  # as in a process of its own
         with ps.session(checkpoint_dir=tmp_path) as session:
             variable, numbers = count(), ({"x": [n]} for n in itertools.count())
             seen = [train(variable, batch) for batch in session.batches(numbers, None, steps=steps)]

@@ -34,7 +34,7 @@ def killed(session):
 
 def train(addresses, name, optimizer, epochs=1, **options):
     """A session of its own: the sum of what all workers have pushed."""
-    with Session(WorkerConfig(tuple(addresses), name, 30, **options)) as session:
+    with Session(WorkerConfig(tuple(addresses), name, 30, **options), numbered=True) as session:
         w = ps.global_variables()[0] if ps.global_variables() else ps.Variable(np.zeros(2), name="w")
         for batch in session.batches(DATA, 4, epochs=epochs):
             optimizer.minimize(-ops.sum(w * len(batch)))
@@ -101,7 +101,7 @@ def test_a_worker_that_is_started_again_passes_the_sessions_that_are_over_and_sa
             ps.GradientDescent(1.0).minimize(-ops.sum(w))
             with ps.collection():
                 again = ps.Variable(np.zeros(2), name="w")
-                with Session(WorkerConfig(servers.addresses, "again", 30)) as passed:
+                with Session(WorkerConfig(servers.addresses, "again", 30), numbered=True) as passed:
                     assert passed.over
                     assert "session 1 of" in passed.stopped
                     assert not passed.is_chief
@@ -116,7 +116,7 @@ def test_a_worker_that_is_started_again_passes_the_sessions_that_are_over_and_sa
                     assert not result.converged
                 assert not (tmp_path / "model.safetensors").exists()
                 assert "trains nothing in this session" in caplog.text
-                with Session(WorkerConfig(servers.addresses, "again", 30)) as second:
+                with Session(WorkerConfig(servers.addresses, "again", 30), numbered=True) as second:
                     assert (second.over, second.job, second.number) == (False, stays.job, 1)
                     assert again.value.tolist() == [7.0, 7.0]
                     assert [one.name for one in stays.workers] == ["stays", "again"]
@@ -127,7 +127,7 @@ def test_the_whole_program_that_is_started_again_goes_on_in_the_session_in_which
         for life in range(2):
             with ps.collection():
                 for number in (1, 2):
-                    session = Session(WorkerConfig(servers.addresses, "alone", 30)).open()
+                    session = Session(WorkerConfig(servers.addresses, "alone", 30), numbered=True).open()
                     w = ps.Variable(np.zeros(2), name=f"w{number}")
                     assert session.over == (life == 1 and number == 1)
                     if number == 2:
@@ -177,7 +177,7 @@ def test_sessions_with_one_folder_are_one_job_after_another_and_a_restart_goes_o
 def test_a_worker_of_a_session_that_is_over_while_it_was_suspended_ends(caplog):
     caplog.set_level(logging.INFO)
     with serve(lease=0.5) as servers, ps.collection():
-        suspended = Session(WorkerConfig(servers.addresses, "suspended", 30)).open()
+        suspended = Session(WorkerConfig(servers.addresses, "suspended", 30), numbered=True).open()
         w = ps.Variable(np.zeros(2), name="w")
         suspended._client._closing.set()  # no heartbeats
         suspended._client._heartbeat.join()
