@@ -96,7 +96,7 @@ def test_a_worker_that_is_started_again_passes_the_sessions_that_are_over_and_sa
     with serve() as servers, ps.collection():
         config = WorkerConfig(servers.addresses, "stays", 30)
         train(servers.addresses, "stays", ps.GradientDescent(0.25))
-        with Session(config) as stays:
+        with Session(config, numbered=True) as stays:
             w = ps.global_variables()[0]
             ps.GradientDescent(1.0).minimize(-ops.sum(w))
             with ps.collection():
