@@ -235,7 +235,7 @@ def test_a_refused_push_is_an_error_of_its_worker_and_a_banner_with_cause_and_re
             bad.unary(Push(sender, 1, (Gradient("W", 0, np.full((3, 4), np.nan, np.float32)),)))
         banner = browser.wait_for("document.querySelector('.findings li[data-level=error]')?.textContent")
         assert "a push of worker 'bad' was refused, and has changed nothing: " in banner
-        assert "Remedy: look at its input, and clip gradients" in banner
+        assert "Remedy: look for NaN in its examples" in banner
         assert "NotFinite" in wait_inside(browser, "row('bad').querySelector('.error:not([hidden])')?.textContent")
         bad.channel.close()
     assert browser.problems() == []
