@@ -101,6 +101,7 @@ class Client:
         self._taken: dict[str, int] = {}  # by data queue, the recoveries when a block was taken
         self.value_of: Callable[[str], Array | None] = lambda name: None
         self.on_recovery: Callable[[], None] = lambda: None
+        self._recovered = 0  # `recoveries` at the last call of `on_recovery`
 
     @property
     def chief(self) -> bool:
@@ -598,10 +599,15 @@ class Client:
         return self._repeated(lambda: self._cuts.hold(seconds, read), "it begins another generation")
 
     def release_cut(self) -> None:
-        """Ends the generation, if it is not gone; raises nothing."""
+        """Ends the generation, if it is not gone; raises nothing, unless all shards went back during it.
+
+        Then `on_recovery` is called now: values from before, which the worker still had, are of a timeline that is over.
+        """
         generation, self.generation = self.generation, 0
         if generation:
             self._cuts.release(generation)
+        if self._recovered != self.recoveries:
+            self._call_on_recovery()
 
     def checkpoint(self, timeout: float | None = None) -> int:
         """Begins a checkpoint, and waits until all servers have written it; its number. See `JobCuts.write`."""
@@ -650,8 +656,12 @@ class Client:
                 f"the values of generation {self.generation} are gone, repeat the block of session.generation(): "
                 f"{self._recovery.reason}"
             )
-        self.on_recovery()
+        self._call_on_recovery()
         return answers
+
+    def _call_on_recovery(self) -> None:
+        self._recovered = self.recoveries
+        self.on_recovery()
 
     def give_back(self, queue: ms.QueueSpec) -> None:
         """Gives back the block that this worker holds, so that it need not leave first; raises nothing."""
