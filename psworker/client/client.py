@@ -601,7 +601,7 @@ class Client:
     def release_cut(self) -> None:
         """Ends the generation, if it is not gone; raises nothing, unless all shards went back during it.
 
-        Then `on_recovery` is called now: values from before, which the worker still had, are of a timeline that is over.
+        Then `on_recovery` is called now: the values that the worker has are of a timeline that is over.
         """
         generation, self.generation = self.generation, 0
         if generation:

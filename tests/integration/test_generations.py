@@ -173,6 +173,21 @@ def test_of_a_generation_that_servers_lose_the_worker_has_all_variables_and_othe
     assert not holders(transport)
 
 
+def test_a_push_after_a_block_that_ended_as_shards_went_back_is_of_fresh_values_and_applied():
+    transport, momentum = ShardsInProcess(2, stored=True, lease=10.0), ps.Momentum(1.0, 0.5)
+    with ps.collection(), session_over(transport) as session:
+        a, b = two_variables()
+        momentum.apply_gradients([(-np.ones(3), a), (-np.ones(3), b)])
+        transport.show_cuts(session._client, begin=True)
+        with suppress(GenerationLost), session.generation():
+            transport.lose_state(0)
+            session.slot(a, "momentum")
+            raise AssertionError("it is not lost")
+        assert momentum.apply_gradients([(-np.ones(3), a), (-np.ones(3), b)]).outcome == "applied"
+        assert session.dropped == 0
+        assert a.value.tolist() == b.value.tolist() == [2.5, 2.5, 2.5]
+
+
 @pytest.mark.parametrize("moment", ["begun", "complete"])
 @pytest.mark.parametrize("shard", [0, 1])
 def test_a_cut_that_a_shard_loses_before_the_block_begins_or_before_it_is_written_is_taken_again(shard, moment):

@@ -455,14 +455,20 @@ def test_the_timeline_of_the_job_is_the_latest_of_all_shards_and_giving_up_begin
     assert find_start(tmp_path, 0, 1).timeline == timeline
 
 
-def test_a_checkpoint_of_a_timeline_that_was_given_up_is_no_common_cut(tmp_path):
-    """The servers were killed before they moved it aside."""
+def write_two_cuts(folder):
+    """Checkpoints 3 and 7 of two shards, with a push between them; the values of the first."""
     job = Job(new_shards(2))
     job.push(0)
-    write_all(tmp_path, job, 3)
+    write_all(folder, job, 3)
     expected = state_of(job.values())
     job.push(1)
-    write_all(tmp_path, job, 7)
+    write_all(folder, job, 7)
+    return expected
+
+
+def test_a_checkpoint_of_a_timeline_that_was_given_up_is_no_common_cut(tmp_path):
+    """The servers were killed before they moved it aside."""
+    expected = write_two_cuts(tmp_path)
     for shard in range(2):
         write_run(tmp_path, shard, 2, Run(2, 3, 3, False))
     new, starts = started(tmp_path, 1)
@@ -471,12 +477,7 @@ def test_a_checkpoint_of_a_timeline_that_was_given_up_is_no_common_cut(tmp_path)
 
 
 def test_a_common_cut_that_is_damaged_on_one_shard_is_not_used(tmp_path):
-    job = Job(new_shards(2))
-    job.push(0)
-    write_all(tmp_path, job, 3)
-    expected = state_of(job.values())
-    job.push(1)
-    write_all(tmp_path, job, 7)
+    expected = write_two_cuts(tmp_path)
     path = shard_folder(tmp_path, 7, 1, 2) / "slots.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"!")
     for shard in range(2):
