@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from contextlib import suppress
 
 import numpy as np
 import pytest
