@@ -95,11 +95,14 @@ def _make_folder(path: Path) -> None:
     try:
         path.mkdir(mode=0o700)
     except OSError as error:
-        if path.is_dir():
-            return
-        if isinstance(error, FileExistsError) and not os.path.lexists(path):
-            raise FileNotFoundError(errno.ENOENT, "it was removed meanwhile", str(path)) from error
-        raise
+        try:
+            mode = path.stat().st_mode  # one look: another process may remove it, and make it again, at any moment
+        except FileNotFoundError:
+            if isinstance(error, FileExistsError) and not path.is_symlink():
+                raise FileNotFoundError(errno.ENOENT, "it was removed meanwhile", str(path)) from error
+            raise error from None
+        if not stat.S_ISDIR(mode):
+            raise
 
 
 def stamp(path: str | Path) -> tuple[int, ...]:

@@ -842,7 +842,7 @@ class Session:
         Everything that this worker has pushed is in these values; each push of another worker is on all shards, or on
         none. `pull`, `rows`, `slot`, `evaluate` and `save` read them, and nothing can be trained in the block. The
         servers keep a copy of what changes meanwhile. After the block variables have fresh values; after an error in
-        it those of the generation.
+        it those of the generation, or fresh ones if all shards went back to a checkpoint meanwhile.
 
         This worker has the values of all variables from the beginning of the block on, so servers may be killed and
         started again meanwhile. Slots and rows of tables are read from the servers: if a server was started again, or
