@@ -75,7 +75,8 @@ def line_search(
         slope: f'(0), which is negative.
         first: the first step that is tried.
         decrease: c1 of the conditions, above 0.
-        curvature: c2 of the conditions, between c1 and 1: 0.9 for quasi-Newton methods, 0.1 for conjugate gradients.
+        curvature: c2 of the conditions, between c1 and 1: 0.9 for quasi-Newton methods, below 0.5 for conjugate
+            gradients.
         longest: the longest step.
         limit: calls of the function at most.
         rounding: the relative difference of two values that may be rounding: some 1e-7 for values of float32. Slopes
