@@ -156,7 +156,7 @@ class Cuts:
         self._why_given_up = ""
         self._events: list[Event] = []
         self._seen: ShardCut | None = None  # at the last tick
-        self._shards, self._decides = shards, decides
+        self._shards, self.decides = shards, decides
 
     def begin(
         self,
@@ -238,7 +238,7 @@ class Cuts:
         If there is no memory for it, the cut is given up: training goes on.
         """
         cut = self.current
-        if cut is None or (self._decides and isinstance(change, ms.Push)):
+        if cut is None or (self.decides and isinstance(change, ms.Push)):
             return
         nbytes = ms.tensor_bytes(change) + LATE_BYTES * (1 + ms.entries(change))
         if nbytes > self.free_bytes():

@@ -200,6 +200,10 @@ class PendingCalls:
         if self._update_order is not None:
             self._update_order.settle(sender, sequence + 1)
 
+    def holds_push_of(self, member: Member) -> bool:
+        """Whether a push of this worker is held."""
+        return any(call.held and call.member is member for call in self._calls.values())
+
     def held_since(self) -> dict[str, float]:
         """The workers of which a push is held, each with when that has come."""
         return {call.member.name: call.since for call in self._calls.values() if call.held}

@@ -694,7 +694,14 @@ class Shard:
             self._pending.abandon(member, result)
             self._pending.decide(result)
         waiting_for, chief = self._waits_for(member), self._members.chief.is_chief(member.name)
-        renewed = ms.Renewed(self.global_step, waiting_for, chief, self.cuts.number, stopped=self._queues.stopped)
+        renewed = ms.Renewed(
+            self.global_step,
+            waiting_for,
+            chief,
+            self.cuts.number,
+            stopped=self._queues.stopped,
+            push_held=self.cuts.decides and self._pending.holds_push_of(member),
+        )
         result.replies.insert(0, ms.Reply(ticket, renewed))
 
     def _waits_for(self, member: Member) -> str:

@@ -142,6 +142,8 @@ class Renewed:
 
     Attributes:
         written: the newest cuts that the shard has written, ascending, 16 at most.
+        push_held: of shard 0, where it decides about pushes: a push of the worker is held. It is decided after the
+            snapshot of `cut`, so its parts on other shards come after the cut as well.
     """
 
     global_step: int
@@ -150,6 +152,7 @@ class Renewed:
     cut: int = 0
     written: tuple[int, ...] = ()
     stopped: str = ""
+    push_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,20 +242,22 @@ class RenewRequest(_message.Message):
     def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., idle: _Optional[bool] = ..., tensor_transport: _Optional[str] = ..., settled: _Optional[int] = ..., half_pushes: _Optional[int] = ..., cut: _Optional[int] = ..., written_by_all: _Optional[int] = ..., timeline: _Optional[int] = ...) -> None: ...
 
 class RenewReply(_message.Message):
-    __slots__ = ("global_step", "waiting_for", "chief", "cut", "written", "stopped")
+    __slots__ = ("global_step", "waiting_for", "chief", "cut", "written", "stopped", "push_held")
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     CHIEF_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
+    PUSH_HELD_FIELD_NUMBER: _ClassVar[int]
     global_step: int
     waiting_for: str
     chief: bool
     cut: int
     written: _containers.RepeatedScalarFieldContainer[int]
     stopped: str
-    def __init__(self, global_step: _Optional[int] = ..., waiting_for: _Optional[str] = ..., chief: _Optional[bool] = ..., cut: _Optional[int] = ..., written: _Optional[_Iterable[int]] = ..., stopped: _Optional[str] = ...) -> None: ...
+    push_held: bool
+    def __init__(self, global_step: _Optional[int] = ..., waiting_for: _Optional[str] = ..., chief: _Optional[bool] = ..., cut: _Optional[int] = ..., written: _Optional[_Iterable[int]] = ..., stopped: _Optional[str] = ..., push_held: _Optional[bool] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("sender", "failed")

@@ -250,7 +250,7 @@ class Client:
         if calls.went_back and self._is_outdated(gradients, progress):
             return Future(partial(self._dropped, pull))
         pulled = ShardedPull(self._placement, pull, known_values, calls.rejoins)
-        cut = calls.cuts.begin_change()
+        cut = calls.cuts.begin_change(awaits_decision=pushing.decides)
         try:
             messages = pushing.messages(self._placement, self._sequence + 1, gradients, loss, pulled, cut, progress)
             if self.tracing is not None and (span := current.get()) is not None:

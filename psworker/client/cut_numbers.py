@@ -14,7 +14,10 @@ class CutNumbers:
         with cuts as number:  # adopts the newest
             ...               # sends messages with this number; no heartbeat carries a newer one meanwhile
 
-    A change that begins adopts the newest number, so no later change carries an older one than any shard was shown.
+    A change that begins adopts the newest number, so no later change carries an older one than any shard was shown. A
+    push that shard 0 decides about is in a cut if it was decided before shard 0's snapshot, whatever number its first
+    message had: a newer number is shown while shard 0 says that it holds the push (`note_held_push`).
+
     `resets` counts how often all shards went back to an older cut.
 
     A worker has one change at a time, begun by its own thread. `_lock` guards all fields, which heartbeats use too;
@@ -23,21 +26,21 @@ class CutNumbers:
 
     def __init__(self) -> None:
         self.newest = self._adopted = self.resets = 0
-        self._in_change = False
+        self._in_change = self._awaits_decision = False
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
 
-    def begin_change(self) -> int:
-        """Adopts the newest number, for all messages of a change."""
+    def begin_change(self, *, awaits_decision: bool = False) -> int:
+        """Adopts the newest number, for all messages of a change. `awaits_decision`: a push, of which shard 0 decides."""
         with self._lock:
-            self._in_change = True
+            self._in_change, self._awaits_decision = True, awaits_decision
             self._adopted = self.newest
             return self._adopted
 
     def end_change(self) -> None:
         """All messages of the change are answered or abandoned."""
         with self._lock:
-            self._in_change = False
+            self._in_change = self._awaits_decision = False
             if self.newest > self._adopted:
                 self._changed.notify_all()
 
@@ -68,6 +71,16 @@ class CutNumbers:
                     if not self._in_change:
                         self._changed.notify_all()
 
+    def note_held_push(self, number: int, resets: int) -> None:
+        """Notes that shard 0 held a push of the worker when its last cut had this number; `resets` as in `note`.
+
+        The push is decided after that snapshot, as is any later one: the number is shown although a push is open.
+        """
+        with self._lock:
+            if resets == self.resets and self._awaits_decision and number > self._adopted:
+                self._adopted = number
+                self._changed.notify_all()
+
     def reset(self, number: int) -> None:
         """Continues from an older number, after all shards went back to it."""
         with self._lock:
@@ -80,8 +93,11 @@ class CutNumbers:
         Whoever sets `closing` calls `wake` next.
         """
         with self._lock:
-            self._changed.wait_for(lambda: closing.is_set() or (not self._in_change and self.newest > shown), timeout)
+            self._changed.wait_for(lambda: closing.is_set() or self._showable() > shown, timeout)
         return closing.is_set()
+
+    def _showable(self) -> int:
+        return self._adopted if self._in_change else self.newest
 
     def wake(self) -> None:
         """Ends all waits."""

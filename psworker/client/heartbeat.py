@@ -69,6 +69,8 @@ class Heartbeat:
                 assert isinstance(answer, Renewed)
                 calls.update_chief(shard, answer, reports)
                 calls.cuts.note(answer.cut, resets)
+                if answer.push_held:
+                    calls.cuts.note_held_push(answer.cut, resets)
                 calls.written[shard] = resets, answer.written
                 _, before = calls.hold_reasons.get(shard, (0.0, ""))
                 calls.hold_reasons[shard] = time.monotonic(), answer.waiting_for

@@ -13,6 +13,7 @@ from psserver.rpc.server import ServerThread
 from psserver.storage.checkpoint_manifest import read_manifest
 from pswire.errors import ConfigurationError, GenerationLost, TimedOut
 from pswire.messages import Cut, CutReport, Pull
+from pswire.specs.consistency import parse_consistency
 from psworker.config import CheckpointConfig, StrategyConfig, WorkerConfig
 from psworker.sessions.session import Session
 from psworker.sessions.worker_part import SessionPart
@@ -80,6 +81,40 @@ def test_all_values_are_of_one_moment_while_another_worker_trains_and_fresh_ones
             thread.join()
     assert seen == sorted(set(seen))
     assert not holders(transport)
+
+
+@pytest.mark.parametrize("consistency", ["sync:2", "bounded:0"])
+def test_generations_and_checkpoints_begin_while_the_policy_holds_the_push_of_another_worker(tmp_path, consistency):
+    """That one shows the number by its heartbeats: its push waits for the worker that waits for the cut."""
+    choice = {"consistency": parse_consistency(consistency)}
+    configs = [ServerConfig(shard=one, shards=2, checkpoint_dir=tmp_path, lease=1.5, **choice) for one in range(2)]
+    with ServerThread(configs[0]) as first, ServerThread(configs[1]) as second:
+        addresses = (first.address, second.address)
+
+        def worker(name):
+            return Session(WorkerConfig(addresses, name=name, timeout=20), open_transport(addresses))
+
+        def train():
+            with ps.collection(), worker("other"):
+                variables = two_variables()
+                for _ in range(4):
+                    step(*variables)
+
+        with ps.collection(), worker("w0") as session:
+            variables = two_variables()
+            thread = threading.Thread(target=train)
+            thread.start()
+            step(*variables)
+            for done in (1.0, 2.0):
+                wait_until(lambda: any(one.held for one in session._client.status(5.0).workers))
+                with session.generation(timeout=10):
+                    a, b = [one.value.tolist() for one in variables]
+                assert a == b
+                assert a[0] >= done
+                session.checkpoint(timeout=10)
+                step(*variables)
+            step(*variables)
+        thread.join()
 
 
 def test_slots_and_saved_files_are_of_the_generation_too(tmp_path):

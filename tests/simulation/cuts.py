@@ -60,7 +60,8 @@ class Run:
     """A run: its shards, and what its workers did.
 
     `finished` has the workers that make no more changes, `acknowledged` by shard the pushes that it has acknowledged as
-    applied, `dropped` counts those that the clients reported as dropped.
+    applied, `dropped` counts those that the clients reported as dropped, `shown_while_held` the numbers of cuts that they
+    showed while shard 0 held a push.
     """
 
     def __init__(self, seed, shards, options, *, lease, kill, lose):
@@ -73,7 +74,7 @@ class Run:
         self.kill, self.lose = kill, lose
         # a job that all have left begins anew with the first that is back, for whose push there are no others
         self.may_leave = not lose and not isinstance(options[0], Synchronous)
-        self.killed = self.losses = self.dropped = 0
+        self.killed = self.losses = self.dropped = self.shown_while_held = 0
         self.finished = set()
         self.acknowledged = [0] * shards
         self.clients = []
@@ -184,7 +185,11 @@ def _push(result, client, weights):
         ones = -np.ones(SHAPE)
         rows = IndexedSlices(ones, np.arange(len(ones)), SHAPE)
         gradients.append(replace(whole, name=name, array=rows if number % 2 else ones))
-    pushed = client.push(gradients, 1.0, list(weights)).result()
+    pushed = client.push(gradients, 1.0, list(weights))
+    while result.random.random() < 0.4:  # others may act while shard 0 holds it
+        result.transport.turns.pass_on()
+        _heartbeat(result, client)
+    pushed = pushed.result()
     result.dropped += pushed.outcome is Outcome.DROPPED
     weights.update({whole.name: whole for whole in pushed.values})
 
@@ -194,13 +199,16 @@ def _heartbeat(result, client):
     calls = client._calls
     for shard in range(result.transport.shards):
         if result.random.random() < 0.9:
-            rejoins = calls.rejoins
+            rejoins, resets = calls.rejoins, calls.cuts.resets
             try:
                 answer = calls.transport.call(shard, calls.renewal(shard, 0), 1.0).result()
             except ParamServerError:
                 continue
             if rejoins == calls.rejoins:
                 calls.cuts.note(answer.cut)
+                if answer.push_held:
+                    result.shown_while_held += answer.cut > calls.cuts.to_show()
+                    calls.cuts.note_held_push(answer.cut, resets)
 
 
 class _Deadly:

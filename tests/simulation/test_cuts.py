@@ -70,15 +70,16 @@ def test_what_shards_have_after_losses_is_what_they_acknowledged_without_what_th
 
 
 def test_the_simulation_does_what_it_is_for():
-    """There are cuts with late changes, workers are killed and leave pushes half, and state is lost."""
-    cuts = late = killed = halves = losses = dropped = 0
+    """There are cuts with late changes, numbers shown while a push is held, killed workers, half pushes, lost state."""
+    cuts = late = killed = halves = losses = dropped = shown_while_held = 0
     for seed in range(3):
         result = run(seed, 2, split=True)
         cuts += len(result.cuts())
         late += sum(len(one.late) for link in result.transport.links for one in link.stored.checkpoints.values())
+        shown_while_held += run(seed, 2, split=True, consistency="sync:2").shown_while_held
         result = run(seed, 2, split=True, lease=20.0, kill=0.01)
         killed += result.killed
         halves += sum(half_pushes(result.restored(number)) for number in result.cuts())
         result = run(seed, 2, split=True, lose=0.05)
         losses, dropped = losses + result.losses, dropped + result.dropped
-    assert min(cuts, late, killed, halves, losses, dropped) > 0
+    assert min(cuts, late, killed, halves, losses, dropped, shown_while_held) > 0
