@@ -31,7 +31,7 @@ class CutNumbers:
         self._changed = threading.Condition(self._lock)
 
     def begin_change(self, *, awaits_decision: bool = False) -> int:
-        """Adopts the newest number, for all messages of a change. `awaits_decision`: a push, of which shard 0 decides."""
+        """Adopts the newest number, for all messages of a change. `awaits_decision`: shard 0 decides on it."""
         with self._lock:
             self._in_change, self._awaits_decision = True, awaits_decision
             self._adopted = self.newest

@@ -60,8 +60,8 @@ class Run:
     """A run: its shards, and what its workers did.
 
     `finished` has the workers that make no more changes, `acknowledged` by shard the pushes that it has acknowledged as
-    applied, `dropped` counts those that the clients reported as dropped, `shown_while_held` the numbers of cuts that they
-    showed while shard 0 held a push.
+    applied, `dropped` counts those that the clients reported as dropped, `shown_while_held` the numbers of cuts that
+    they showed while shard 0 held a push.
     """
 
     def __init__(self, seed, shards, options, *, lease, kill, lose):
