@@ -141,7 +141,7 @@ class Server:
         self.job, self.shard, self.folder = job, shard, folder
         folder.mkdir(parents=True, exist_ok=True)
         self.process = self.executor = None
-        self.life, self.up, self.calls = 0, False, {}  # calls without an answer: a set in order
+        self.life, self.up, self.ticking, self.calls = 0, False, False, {}  # calls without an answer: a set in order
         self.open = 0
         self.config = StorageConfig(
             folder,
@@ -173,9 +173,11 @@ class Server:
         async def serve(shard, start):
             self.executor = executor = Executor(shard, clock)
             executor.persist(self.config, self.new_shard, start)
-            self.up = True
+            self.up = self.ticking = True
             while True:
                 await asyncio.sleep(tick)
+                if not self.ticking:
+                    return
                 executor.tick()
 
         def begin():
@@ -221,6 +223,7 @@ class Server:
                     break
                 await asyncio.sleep(0.1)
             await executor.step(ms.Status())
+            self.ticking = False  # as a server's, which would begin cuts
             await executor.shutdown()
             simulation.after(0.0, lambda: self.process is process and self._end(process))
 
