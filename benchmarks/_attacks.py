@@ -104,7 +104,7 @@ def slow_unary(address: str) -> Iterator[str]:
 def _joined(address: str, name: str) -> tuple[GrpcTransport, Sender, bytes]:
     """A member, and its token; b"" from a server that gives none."""
     transport = GrpcTransport([address], shared_memory=False)
-    joined = transport.call(0, Join(name), 10.0).result()
+    joined = transport.call(0, Join(worker=name), 10.0).result()
     assert isinstance(joined, Joined)
     return transport, Sender(name, joined.incarnation), getattr(joined, "token", b"")
 
@@ -118,7 +118,9 @@ def slow_pushes(address: str) -> Iterator[str]:
     for sequence in count(1):
         while len(streams) < SLOW_PUSHES:
             sender = StreamSender()
-            header = to_frame(Push(member, sequence, (gradient,), None, (LARGE,)), sender)
+            header = to_frame(
+                Push(sender=member, sequence=sequence, gradients=(gradient,), loss=None, pull=(LARGE,)), sender
+            )
             begun = message(header.SerializeToString()) + message(bytes(1 << 20))[:100]
             streams.append(connection.open(f"{SERVICE}/Transfer", begun, metadata=metadata))
         yield f"{ended} pushes ended by the server"
@@ -141,7 +143,7 @@ def join_flood(address: str) -> Iterator[str]:
         transport = GrpcTransport([address], shared_memory=False)
         while not _stop.is_set():
             with suppress(ParamServerError):
-                transport.call(0, Join(f"flood-{next(numbers)}"), 5.0).result()
+                transport.call(0, Join(worker=f"flood-{next(numbers)}"), 5.0).result()
                 done[0] += 1
 
     yield from _in_threads(JOINERS, join, lambda: f"{done[0]:,} joined")
@@ -157,7 +159,7 @@ def large_pulls(address: str) -> Iterator[str]:
             with suppress(ParamServerError):
                 if transport is None or member is None:
                     transport, member, _ = _joined(address, f"puller-{next(numbers)}")
-                transport.call(0, Pull(member, (LARGE,)), 10.0).result()
+                transport.call(0, Pull(sender=member, names=(LARGE,)), 10.0).result()
                 done[0] += 1
 
     yield from _in_threads(PULLERS, pull, lambda: f"{done[0]:,} pulls of 13.1 MB")

@@ -62,13 +62,17 @@ class _Walk:
             nbytes = bytes_needed([one.nbytes for one in self._gradients.values()])
             self._segment, self._answers = self._fetch(0, nbytes), self._fetch(1, nbytes)
             self._attached.settle()
-        joined = await self._entrance.step(Join("worker"))
+        joined = await self._entrance.step(Join(worker="worker"))
         sender = Sender("worker", joined.incarnation)
         declarations = [declaration(name, value) for name, value in arrays(0.1, 0).items()]
-        await self._entrance.step(Register(sender, tuple(declarations)))
+        await self._entrance.step(Register(sender=sender, declarations=tuple(declarations)))
         for sequence in range(1, WARM_UP + STEPS + 1):
             gradients = [Gradient(name, sequence - 1, array) for name, array in self._gradients.items()]
-            await self._one(Push(sender, sequence, tuple(gradients), None, tuple(self._gradients)))
+            await self._one(
+                Push(
+                    sender=sender, sequence=sequence, gradients=tuple(gradients), loss=None, pull=tuple(self._gradients)
+                )
+            )
         await self._entrance.shutdown()
         self._attached.close()
         self._memory.close()

@@ -26,9 +26,9 @@ PULLS = _report.size(500, 5)
 
 def join(transport, worker: str, name: str, value) -> Sender:
     """Joins the shard and registers the variable."""
-    sender = Sender(worker, transport.call(0, Join(worker), 30).result().incarnation)
+    sender = Sender(worker, transport.call(0, Join(worker=worker), 30).result().incarnation)
     declaration = Declaration(TensorSpec.of(name, value), value, optimizers.Adam())
-    transport.call(0, Register(sender, (declaration,)), 30).result()
+    transport.call(0, Register(sender=sender, declarations=(declaration,)), 30).result()
     return sender
 
 
@@ -40,7 +40,9 @@ def push(address: str, ready, stop, count) -> None:
         while not stop.is_set():
             sequence += 1
             gradient = Gradient("large", sequence - 1, LARGE)
-            transport.call(0, Push(sender, sequence, (gradient,), None, ("large",)), 30).result()
+            transport.call(
+                0, Push(sender=sender, sequence=sequence, gradients=(gradient,), loss=None, pull=("large",)), 30
+            ).result()
             count.value = sequence
             ready.set()
 
@@ -50,7 +52,7 @@ def pulls(transport, sender: Sender) -> list[float]:
     seen = []
     for _ in range(PULLS):
         began = time.perf_counter()
-        transport.call(0, Pull(sender, ("small",)), 30).result()
+        transport.call(0, Pull(sender=sender, names=("small",)), 30).result()
         seen.append((time.perf_counter() - began) * 1e3)
     return seen
 

@@ -101,7 +101,7 @@ class Server:
 
     def join(self, name: str) -> Member:
         """A new member."""
-        data = self.send("Join", encode(ms.Join(name), InlineSender()).SerializeToString())
+        data = self.send("Join", encode(ms.Join(worker=name), InlineSender()).SerializeToString())
         joined = decode(pb.JoinReply.FromString(data), InlineReceiver())
         assert isinstance(joined, ms.Joined)
         return Member(pb.Sender(worker=name, incarnation=joined.incarnation), joined.token)

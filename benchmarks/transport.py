@@ -129,11 +129,11 @@ def check(way: Way, first, gradients, weights: Sequence[VersionedArray]) -> None
 def empty() -> float:
     """Milliseconds of a round trip without tensors, on a stream."""
     with _report.server() as address, closing(GrpcTransport([address])) as transport:
-        sender = Sender("worker", transport.call(0, Join("worker"), 30.0).result().incarnation)
+        sender = Sender("worker", transport.call(0, Join(worker="worker"), 30.0).result().incarnation)
         seen = []
         for _ in range(EMPTY):
             began = time.perf_counter()
-            transport.call(0, Pull(sender, ()), 30.0).result()
+            transport.call(0, Pull(sender=sender, names=()), 30.0).result()
             seen.append((time.perf_counter() - began) * 1e3)
     return statistics.median(seen)
 

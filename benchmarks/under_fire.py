@@ -131,7 +131,7 @@ def newcomer(address: str, name: str) -> float:
         calls = (
             lambda: check_health(address, PATIENCE),
             lambda: transport.call(0, Status(), PATIENCE).result(),
-            lambda: transport.call(0, Join(name), PATIENCE).result(),
+            lambda: transport.call(0, Join(worker=name), PATIENCE).result(),
         )
         return float(np.max([seconds_of(call) for call in calls]))  # nan if one is
 

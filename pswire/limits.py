@@ -25,11 +25,17 @@ MAX_SHARDS = 1024
 #: Choices in a pull: each costs the shard some microseconds, during which it serves nothing else.
 MAX_CHOICES = 1000
 
+#: Values in an answer: of variables, and then of choices, which may be several of one variable.
+MAX_VALUES = MAX_ENTRIES + MAX_CHOICES
+
 #: Parts of a packed array: its elements, and their scales or indices.
 MAX_PACKED_PARTS = 2
 
 #: Operations with vectors in a message, and vectors of a variable: those of a history of 50 pairs.
 MAX_OPERATIONS, MAX_VECTORS = 256, 128
+
+#: Numbers in the results of operations: two for each.
+MAX_RESULTS = 2 * MAX_OPERATIONS
 
 #: Characters of a note that a minimization keeps on a shard.
 MAX_NOTE_LENGTH = 4096

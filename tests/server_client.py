@@ -26,10 +26,12 @@ NAME_KEY = b"0123456789abcdef"
 def join_all(clients, worker):
     """The sender, when a worker has joined all shards of a job."""
     first, *others = clients
-    joined = first.unary(Join(worker, shards=len(clients), name_key=NAME_KEY))
+    joined = first.unary(Join(worker=worker, shards=len(clients), name_key=NAME_KEY))
     for shard, client in enumerate(others, 1):
         client.tokens = first.tokens
-        client.unary(Join(worker, joined.incarnation, shard, len(clients), job=joined.job))
+        client.unary(
+            Join(worker=worker, incarnation=joined.incarnation, shard=shard, shards=len(clients), job=joined.job)
+        )
     return Sender(worker, joined.incarnation)
 
 
@@ -44,7 +46,7 @@ class Client:
 
     def token(self, sender):
         """The token of a worker that has joined."""
-        return self.tokens.of(Pull(sender, ()))
+        return self.tokens.of(Pull(sender=sender, names=()))
 
     def unary(self, message):
         answer = self.send(type(message).__name__, encode(message, InlineSender()), self.tokens.of(message))
@@ -78,14 +80,14 @@ class Client:
         return answer
 
     def join(self, worker="w0"):
-        return Sender(worker, self.unary(Join(worker, name_key=NAME_KEY)).incarnation)
+        return Sender(worker, self.unary(Join(worker=worker, name_key=NAME_KEY)).incarnation)
 
     def register(self, sender, optimizer=GradientDescent(1.0), **arrays):  # noqa: B008 - frozen
         declared = [Declaration(TensorSpec.of(name, array), array, optimizer) for name, array in arrays.items()]
-        return self.transfer(Register(sender, tuple(declared)))
+        return self.transfer(Register(sender=sender, declarations=tuple(declared)))
 
     def value(self, sender, name):
-        return self.transfer(Pull(sender, (name,))).values[0].array
+        return self.transfer(Pull(sender=sender, names=(name,))).values[0].array
 
     def status(self):
         return self.unary(Status())

@@ -23,9 +23,9 @@ class ShardDriver:
     def __init__(self, *declarations, workers="ab", **options):
         self.shard, self.now, self.sequences = Shard(**options), 0.0, {}
         for worker in workers:
-            self.answer(Join(worker, 0, self.shard.shard, self.shard.shards))
+            self.answer(Join(worker=worker, incarnation=0, shard=self.shard.shard, shards=self.shard.shards))
         if declarations:
-            self.answer(Register(A, declarations))
+            self.answer(Register(sender=A, declarations=declarations))
 
     def step(self, message, ticket=0, **options):
         """The answers by ticket, when the tasks are done."""
@@ -40,7 +40,10 @@ class ShardDriver:
         self.sequences[worker] = sequence or self.sequences.get(worker, 0) + 1
         arrays = {name: one if isinstance(one, IndexedSlices) else np.asarray(one) for name, one in gradients.items()}
         chosen = tuple(Gradient(name, version, array) for name, array in arrays.items())
-        return self.step(Push(Sender(worker, 1), self.sequences[worker], chosen, loss, pull), ticket)
+        return self.step(
+            Push(sender=Sender(worker, 1), sequence=self.sequences[worker], gradients=chosen, loss=loss, pull=pull),
+            ticket,
+        )
 
     def refuse(self, message, error, match):
         """The message must be refused with this error, and change nothing."""

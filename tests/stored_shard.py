@@ -4,10 +4,11 @@ import itertools
 from dataclasses import dataclass
 
 from psserver.core.cuts import Late
-from psserver.core.state import ShardState, VariableArrays
+from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import run
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, Unavailable, WrongShard
+from pswire.messages import ShardState
 from tests.shard_state import finish_copies
 
 _identities = itertools.count(1)
@@ -83,7 +84,9 @@ class StoredShard:
             self.began = message.cut
             self.checkpoints = {number: one for number, one in self.checkpoints.items() if number <= message.cut}
         shard = self.shard
-        answer = ms.Restored(shard.timeline, self.began, shard.lost, tuple(sorted(self.checkpoints)))
+        answer = ms.Restored(
+            timeline=shard.timeline, cut=self.began, lost=shard.lost, cuts=tuple(sorted(self.checkpoints))
+        )
         return [*replies, ms.Reply(ticket, answer)]
 
     def _ended(self, why):

@@ -13,14 +13,14 @@ import numpy as np
 
 from psserver.cli.status import plain, tables, to_json
 from psserver.core.shard import Shard
-from psserver.core.state import QueueState, VariableArrays, VariableState
+from psserver.core.state import VariableArrays
 from psserver.core.variables.variable import stored_slot_specs
 from psserver.storage import checkpoints
 from psserver.storage.checkpoint_folders import found, shard_folder
 from psserver.storage.checkpoint_manifest import Manifest, read_manifest
 from psserver.storage.retention import prune
 from pswire.errors import DamagedFile, StorageError
-from pswire.messages import StatusReport
+from pswire.messages import QueueState, StatusReport, VariableState
 from pswire.status.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.status.shard_table import size
 from pswire.tensors.values import DTYPES, Array, TensorSpec

@@ -21,10 +21,11 @@ import numpy as np
 from psserver.core.events import Event, cut_given_up
 from psserver.core.members.member import Member
 from psserver.core.policies.policy import join_names
-from psserver.core.state import ShardState, VariableArrays
+from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import ArrayTask, StepResult
 from psserver.core.variables.variable import Variable
 from pswire import messages as ms
+from pswire.messages import ShardState
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import DTYPES, Array, IndexedSlices
 
@@ -271,10 +272,10 @@ class Cuts:
             over = "" if self.completed == number else f"this shard has no part of cut {number}"
             if self._given_up is not None and self._given_up.number == number:
                 over = f"nobody: this shard has given cut {number} up, since {self._why_given_up}"
-            return ms.CutReport(number, complete=self.completed >= number, waiting_for=over, gone=True)
+            return ms.CutReport(number=number, complete=self.completed >= number, waiting_for=over, gone=True)
         if cut.holders and cut.complete and not cut.readable:
-            return ms.CutReport(number, waiting_for="copies of the variables", held=True)
-        return ms.CutReport(number, cut.complete, cut.waiting_for, held=bool(cut.holders))
+            return ms.CutReport(number=number, waiting_for="copies of the variables", held=True)
+        return ms.CutReport(number=number, complete=cut.complete, waiting_for=cut.waiting_for, held=bool(cut.holders))
 
 
 def _owned(change: Late, snapshot: Mapping[str, VariableCopy]) -> Late:

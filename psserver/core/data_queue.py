@@ -11,10 +11,19 @@ import math
 from dataclasses import dataclass, replace
 
 from psserver.core import events
-from psserver.core.state import Holding, OpenEpoch, QueueState
 from psserver.core.variables.array_tasks import StepResult
 from pswire.errors import InvalidMessage
-from pswire.messages import Block, EpochReport, Finished, Progress, QueueSpec, QueueStatus
+from pswire.messages import (
+    Block,
+    EpochReport,
+    Finished,
+    Holding,
+    OpenEpoch,
+    Progress,
+    QueueSpec,
+    QueueState,
+    QueueStatus,
+)
 
 #: Reports of complete epochs that a queue keeps, the newest: a queue without end would fill memory and messages.
 MAX_REPORTS = 1000
@@ -61,17 +70,33 @@ class DataQueue:
     def state(self) -> QueueState:
         """Which blocks are handed out, returned and done."""
         return QueueState(
-            self.spec,
-            self._handed_out,
-            tuple([Holding(worker, number, start, start) for number, start, worker in self._returned]),
-            tuple(
+            spec=self.spec,
+            handed_out=self._handed_out,
+            returned=tuple(
                 [
-                    Holding(worker, held.block.number, held.block.start, held.position, held.cost_sum)
+                    Holding(worker=worker, block=number, start=start, position=start)
+                    for number, start, worker in self._returned
+                ]
+            ),
+            out=tuple(
+                [
+                    Holding(
+                        worker=worker,
+                        block=held.block.number,
+                        start=held.block.start,
+                        position=held.position,
+                        cost_sum=held.cost_sum,
+                    )
                     for worker, held in self._out.items()
                 ]
             ),
-            tuple([OpenEpoch(n, one.done, one.cost_sum, one.cost_examples) for n, one in self._open.items()]),
-            tuple(self.reports),
+            open=tuple(
+                [
+                    OpenEpoch(epoch=n, done=one.done, cost_sum=one.cost_sum, cost_examples=one.cost_examples)
+                    for n, one in self._open.items()
+                ]
+            ),
+            reports=tuple(self.reports),
         )
 
     @classmethod
@@ -125,7 +150,7 @@ class DataQueue:
             number = self.complete + 1
             del self._open[number]
             cost = one.cost_sum / one.cost_examples if one.cost_examples else None
-            report = EpochReport(self.spec.name, number, cost, one.done)
+            report = EpochReport(queue=self.spec.name, epoch=number, cost=cost, examples=one.done)
             self.reports.append(report)
             result.events.append(events.epoch_done(report))
         del self.reports[:-MAX_REPORTS]
@@ -192,7 +217,9 @@ class DataQueue:
         done = self._size * self.complete + sum(epoch.done for epoch in self._open.values())
         done += sum(held.position - held.block.start for held in self._out.values())
         epochs = math.inf if self.spec.total is None else -(-self.spec.total // self._size)
-        return QueueStatus(self.spec, int(min(self.complete + 1, epochs)), done, len(self._out))
+        return QueueStatus(
+            spec=self.spec, epoch=int(min(self.complete + 1, epochs)), done=done, blocks_out=len(self._out)
+        )
 
     def extend(self, spec: QueueSpec) -> None:
         """Give the queue a later end. Where the former end has cut off a block, the rest of it is to be handed out."""
@@ -225,4 +252,4 @@ class DataQueue:
         stop = min(first + self.spec.block, self._size)
         if self.spec.total is not None:
             stop = min(stop, self.spec.total - epoch * self._size)
-        return Block(number, epoch + 1, first if start is None else start, stop)
+        return Block(number=number, epoch=epoch + 1, start=first if start is None else start, stop=stop)

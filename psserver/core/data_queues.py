@@ -9,10 +9,21 @@ from psserver.core import events
 from psserver.core.cuts import Cuts
 from psserver.core.data_queue import DataQueue
 from psserver.core.members.membership import Membership
-from psserver.core.state import LastEpoch, QueueState
 from psserver.core.variables.array_tasks import StepResult
 from pswire.errors import AlreadyRegistered, TooLarge, Unavailable
-from pswire.messages import Block, EpochReport, Push, QueueSpec, QueueStatus, Reply, Take, Taken
+from pswire.messages import (
+    Block,
+    EpochReport,
+    LastEpoch,
+    Overdue,
+    Push,
+    QueueSpec,
+    QueueState,
+    QueueStatus,
+    Reply,
+    Take,
+    Taken,
+)
 
 #: Seconds after which a waiting Take is answered with the workers it waits for, so that its worker can report them.
 MAX_WAIT_SECONDS = 2.0
@@ -149,13 +160,16 @@ class DataQueues:
         """Forget the epoch of the last block of a worker that is gone."""
         self._epochs.pop(worker, None)
 
-    def overdue(self, now: float) -> tuple[tuple[str, str], ...]:
-        """The requests, by worker and queue, that have waited for long."""
-        return tuple([key for key, request in self._waiting.items() if now - request.since >= MAX_WAIT_SECONDS])
+    def overdue(self, now: float) -> tuple[Overdue, ...]:
+        """The requests that have waited for long."""
+        return tuple(
+            [Overdue(*key) for key, request in self._waiting.items() if now - request.since >= MAX_WAIT_SECONDS]
+        )
 
-    def explain(self, overdue: Iterable[tuple[str, str]], result: StepResult) -> None:
+    def explain(self, overdue: Iterable[Overdue], result: StepResult) -> None:
         """Answer requests that have waited for long with the workers they wait for; their workers ask again."""
-        for key in overdue:
+        for one in overdue:
+            key = one.worker, one.queue
             request = self._waiting.get(key)
             if request is None:
                 continue
@@ -236,7 +250,15 @@ class DataQueues:
         unreported = self._queues[message.queue.name].reports_after(message.reports_received)
         chief = self._members.chief.is_chief(message.sender.worker)
         number = self._cuts.number
-        taken = Taken(block, done, waiting_for, unreported, chief, number, self.stopped)
+        taken = Taken(
+            block=block,
+            done=done,
+            waiting_for=waiting_for,
+            reports=unreported,
+            chief=chief,
+            cut=number,
+            stopped=self.stopped,
+        )
         return Reply(request.ticket, taken)
 
 

@@ -16,12 +16,12 @@ from psserver.core.minimization.minimizations import Minimizations
 from psserver.core.policies.asynchronous import Asynchronous
 from psserver.core.policies.policy import Apply, Drop, Policy, PushView, ShardView, join_names
 from psserver.core.policies.update_order import UpdateOrder
-from psserver.core.state import ShardState
 from psserver.core.variables.array_tasks import StepResult
 from psserver.core.variables.element_checks import Magnitudes
 from psserver.core.variables.store import Store
 from pswire import messages as ms
 from pswire.errors import NotFinite, ParamServerError, Unavailable
+from pswire.messages import ShardState
 
 
 @dataclass(slots=True, eq=False)
@@ -138,7 +138,11 @@ class PendingCalls:
             self._cuts.keep_late(push)
         cut = self._cuts.number
         self._set_answer(
-            call, push, ms.Pushed(ms.Outcome.APPLIED, 0, self.global_step, frontier=self.frontier, cut=cut)
+            call,
+            push,
+            ms.Pushed(
+                outcome=ms.Outcome.APPLIED, staleness=0, global_step=self.global_step, frontier=self.frontier, cut=cut
+            ),
         )
 
     def quarantine(self, member: Member, result: StepResult) -> None:
@@ -346,7 +350,7 @@ class PendingCalls:
         if self._update_order is not None or len(pushes) > 1:
             changes = tuple([ms.ChangeId(push.sender, push.sequence, push.shards) for push in pushes])
             if group is None and len(pushes) > 1:
-                group = ms.UpdateGroup(self.global_step, changes)
+                group = ms.UpdateGroup(number=self.global_step, members=changes)
             if self._update_order is not None:
                 frontier = self._update_order.add(changes, [one.name for push in pushes for one in push.remote])
         self.global_step += 1
@@ -360,7 +364,9 @@ class PendingCalls:
                 member.counts.add_loss(loss)
             member.counts.add_gradients(push.gradients, call.magnitudes, self._store.variables, self.global_step)
             if push.shards:
-                member.last_push = ms.LastPush(member.name, member.incarnation, push.sequence, push.shards)
+                member.last_push = ms.LastPush(
+                    worker=member.name, incarnation=member.incarnation, sequence=push.sequence, shards=push.shards
+                )
             self.stalenesses[staleness if staleness < EXACT else rounded(staleness)] += 1
             if push.cut < self._cuts.late_below:
                 self._cuts.keep_late(push)
@@ -370,7 +376,19 @@ class PendingCalls:
                 member.clipped += 1
             outcome, step = ms.Outcome.APPLIED, self.global_step
             self._record(
-                call, push, ms.Pushed(outcome, staleness, step, (), call.clipped, group, frontier, cut), result
+                call,
+                push,
+                ms.Pushed(
+                    outcome=outcome,
+                    staleness=staleness,
+                    global_step=step,
+                    values=(),
+                    reason=call.clipped,
+                    group=group,
+                    frontier=frontier,
+                    cut=cut,
+                ),
+                result,
             )
         self.applied += len(pushes)
 
@@ -382,7 +400,21 @@ class PendingCalls:
         call.member.counts.drop_reason = reason
         staleness, frontier = self._staleness(call, push), self.frontier
         cut, outcome, step = self._cuts.number, ms.Outcome.DROPPED, self.global_step
-        self._record(call, push, ms.Pushed(outcome, staleness, step, (), reason, None, frontier, cut), result)
+        self._record(
+            call,
+            push,
+            ms.Pushed(
+                outcome=outcome,
+                staleness=staleness,
+                global_step=step,
+                values=(),
+                reason=reason,
+                group=None,
+                frontier=frontier,
+                cut=cut,
+            ),
+            result,
+        )
 
     def _record(self, call: PendingCall, push: ms.Push, answer: ms.Pushed, result: StepResult) -> None:
         """Settle a push that was a step of its worker."""
@@ -417,7 +449,9 @@ class PendingCalls:
             frontier = self._update_order.add([change], message.remote)
         if message.cut < self._cuts.late_below:
             self._cuts.keep_late(message)
-        answer = ms.Assigned(ms.Outcome.APPLIED, versions, self.global_step, frontier)
+        answer = ms.Assigned(
+            outcome=ms.Outcome.APPLIED, versions=versions, global_step=self.global_step, frontier=frontier
+        )
         self._members.record(call.member, message.sequence, answer)
         result.replies.append(ms.Reply(call.ticket, answer))
 
@@ -433,7 +467,9 @@ class PendingCalls:
             self._store.add_to_sum(message.assignments, result)
             if message.cut < self._cuts.late_below:
                 self._cuts.keep_late(message)
-        answer = ms.Assigned(outcome, (), self.global_step, self.frontier, reason)
+        answer = ms.Assigned(
+            outcome=outcome, versions=(), global_step=self.global_step, frontier=self.frontier, reason=reason
+        )
         self._members.record(call.member, message.sequence, answer)
         result.replies.append(ms.Reply(call.ticket, answer))
         if outcome is ms.Outcome.APPLIED:
@@ -449,7 +485,16 @@ class PendingCalls:
         else:
             outcome, staleness, reason = settled.outcome, settled.staleness, settled.reason
             group, frontier, cut = settled.group, settled.frontier, settled.cut
-            answer = ms.Pushed(outcome, staleness, self.global_step, values, reason, group, frontier, cut)
+            answer = ms.Pushed(
+                outcome=outcome,
+                staleness=staleness,
+                global_step=self.global_step,
+                values=values,
+                reason=reason,
+                group=group,
+                frontier=frontier,
+                cut=cut,
+            )
         result.replies.append(ms.Reply(call.ticket, answer))
 
 

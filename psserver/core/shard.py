@@ -30,7 +30,7 @@ from psserver.core.policies import policy_for
 from psserver.core.policies.gradient_norm import RejectLargeGradients
 from psserver.core.policies.policy import Policy, join_names
 from psserver.core.policies.update_order import UpdateOrder
-from psserver.core.state import ShardState, VariableArrays
+from psserver.core.state import VariableArrays
 from psserver.core.status import detail, worker_status
 from psserver.core.variables.array_tasks import StepResult, TasksPending
 from psserver.core.variables.element_checks import Inspection, Magnitudes, inspect, is_gradient
@@ -39,6 +39,7 @@ from psserver.core.variables.store import Store
 from psserver.core.variables.variable import Variable
 from pswire import messages as ms
 from pswire.errors import GenerationLost, InvalidMessage, StateLost, Unavailable, UnknownVariable, WrongShard
+from pswire.messages import ShardState
 from pswire.optimizers import UpdateSpec
 from pswire.specs.consistency import (
     Asynchronous,
@@ -71,7 +72,7 @@ _STALLED = "nobody: it has held others up for longer than --progress-timeout, an
 
 
 #: Messages that are refused when they come from before the shards went back.
-_OF_TIMELINES = ms.Renew, ms.Take, ms.Evaluate, ms.TakePortion, ms.ClaimPortion
+_OF_TIMELINES = tuple([call.request for call in ms.CALLS if call.of_timeline])
 
 
 class Shard:
@@ -166,11 +167,11 @@ class Shard:
         pending, queues, stalenesses = self._pending, self._queues.state(), self._pending.stalenesses
         places, states = self._invariants.state()
         return ShardState(
-            self.shard,
-            self.shards,
-            self._invariants.identity,
-            str(self._consistency),
-            str(self._staleness),
+            shard=self.shard,
+            shards=self.shards,
+            identity=self._invariants.identity,
+            consistency=str(self._consistency),
+            handling=str(self._staleness),
             cut=self.cuts.number,
             timeline=self.timeline,
             global_step=pending.global_step,
@@ -247,7 +248,7 @@ class Shard:
                 by, _, reason = (known.quarantined or member.quarantined).partition(": ")
                 names = (member.name,)
                 quarantine, release = (names, ()) if known.quarantined else ((), names)
-                changes.append(ms.Intervene(by, reason, quarantine=quarantine, release=release))
+                changes.append(ms.Intervene(by=by, reason=reason, quarantine=quarantine, release=release))
         return changes
 
     def resume(self, now: float) -> None:
@@ -318,7 +319,14 @@ class Shard:
         overdue, (takers, evaluators) = self._queues.overdue(now), self._minimizations.overdue(now)
         end = self.job_end
         gives_up = end is not None and end.workers < self._jobs.awaited and end.since + self._lease < now
-        return ms.Tick(self._members.expired(now), overdue, stalled, takers, evaluators, gives_up)
+        return ms.Tick(
+            lost=self._members.expired(now),
+            overdue=overdue,
+            stalled=stalled,
+            takers=takers,
+            evaluators=evaluators,
+            gives_up=gives_up,
+        )
 
     # --- check and step -------------------------------------------------------------------------------------------
 
@@ -388,7 +396,7 @@ class Shard:
             message = self._after_changes_here(message)
         if self.shard and isinstance(message, ms.Push) and message.group is not None:
             group, members = message.group, self._members_here(message.group)
-            group = ms.UpdateGroup(group.number, members, pushes=max(group.pushes, len(group.members)))
+            group = ms.UpdateGroup(number=group.number, members=members, pushes=max(group.pushes, len(group.members)))
             message = dataclasses.replace(message, group=group)
         needs_norm = self._max_gradient_norm is not None
         magnitudes, bytes_in, norm = inspection or inspect(self._store.variables, message, norm=needs_norm)
@@ -661,11 +669,17 @@ class Shard:
             self._settle(member, message.settled)
         if new_incarnation or not was_live:
             result.events.append(events.joined(member, new_incarnation=new_incarnation))
-        step, lease, chief = self.global_step, self._members.lease, self._members.chief.is_chief(member.name)
-        consistency, staleness, state = str(self._consistency), str(self._staleness), self._invariants.identity
         note = "" if self.shard or message.resume else joined_note(before, self.job)
         joined = ms.Joined(
-            *(member.incarnation, member.number, lease, step, consistency, staleness, chief, state, self.timeline),
+            incarnation=member.incarnation,
+            number=member.number,
+            lease=self._members.lease,
+            global_step=self.global_step,
+            consistency=str(self._consistency),
+            staleness=str(self._staleness),
+            chief=self._members.chief.is_chief(member.name),
+            state=self._invariants.identity,
+            timeline=self.timeline,
             cut=self.cuts.number,
             steps=member.steps,
             job=self.job,
@@ -695,10 +709,10 @@ class Shard:
             self._pending.decide(result)
         waiting_for, chief = self._waits_for(member), self._members.chief.is_chief(member.name)
         renewed = ms.Renewed(
-            self.global_step,
-            waiting_for,
-            chief,
-            self.cuts.number,
+            global_step=self.global_step,
+            waiting_for=waiting_for,
+            chief=chief,
+            cut=self.cuts.number,
             stopped=self._queues.stopped,
             push_held=self.cuts.decides and self._pending.holds_push_of(member),
         )
@@ -792,7 +806,14 @@ class Shard:
         members, reports = self._members, self._queues.reports(1)
         cost = reports[-1].cost if reports else None
         step, workers = self.global_step, members.joined
-        return ms.JobReport(self.job, self._job_state, step, workers, self._queues.complete_epochs, cost)
+        return ms.JobReport(
+            job=self.job,
+            state=self._job_state,
+            global_step=step,
+            workers=workers,
+            epochs=self._queues.complete_epochs,
+            cost=cost,
+        )
 
     @property
     def _job_state(self) -> str:
@@ -870,7 +891,7 @@ class Shard:
             self.cuts.keep_late(message)
         self._store.declare(message.declarations, magnitudes, result)
         names = tuple([one.spec.name for one in message.declarations if not self._store.is_table(one)])
-        values = self._store.read(ms.Pull(message.sender, names), result, allocator)
+        values = self._store.read(ms.Pull(sender=message.sender, names=names), result, allocator)
         result.replies.append(ms.Reply(ticket, ms.Registered(values, self.global_step, self._pending.frontier)))
 
     def _push(self, call: PendingCall, repeated: bool, result: StepResult) -> None:
@@ -891,7 +912,7 @@ class Shard:
             answer = member.answer
             if answer is None:
                 reason = "its part came too late: the worker's lease had expired here, or it had abandoned the part"
-                answer = ms.Pushed(ms.Outcome.DROPPED, 0, self.global_step, reason=reason)
+                answer = ms.Pushed(outcome=ms.Outcome.DROPPED, staleness=0, global_step=self.global_step, reason=reason)
                 self._members.record(member, message.sequence, answer)
                 self._members.half_pushes.late_part(member, message.sequence)
             assert isinstance(answer, ms.Pushed), "checked"
@@ -924,13 +945,17 @@ class Shard:
         self._pending.abandon(member, result)  # a held push would settle an older number later
         if message.cut < self.cuts.late_below:
             self.cuts.keep_late(message)
-        computed = ms.Computed(ms.Outcome.APPLIED, results, self.global_step, term, note)
+        computed = ms.Computed(
+            outcome=ms.Outcome.APPLIED, results=results, global_step=self.global_step, term=term, note=note
+        )
         self._members.record(member, message.sequence, computed)
         result.replies.append(ms.Reply(ticket, computed))
 
     def _note_change(self, by: str, names: Sequence[str], optimizer: UpdateSpec) -> None:
         named = tuple(names[:MAX_NAMED])
-        change = ms.Change(self.global_step, by, named, optimizer, len(names) - len(named))
+        change = ms.Change(
+            global_step=self.global_step, worker=by, names=named, optimizer=optimizer, others=len(names) - len(named)
+        )
         self._changes = [*self._changes, change][-MAX_LISTED:]
 
     # --- cuts -----------------------------------------------------------------------------------------------------
@@ -960,11 +985,11 @@ class Shard:
         busy = cuts.busy
         if not number and busy is not None:
             waiting_for = f"cut {busy.number} is not over"
-            result.replies.append(ms.Reply(ticket, ms.CutReport(0, waiting_for=waiting_for)))
+            result.replies.append(ms.Reply(ticket, ms.CutReport(number=0, waiting_for=waiting_for)))
             return
         if not number and result.now < cuts.not_before:
             waiting_for = f"cut {cuts.number} began a moment ago, and took a part of the time of this shard"
-            result.replies.append(ms.Reply(ticket, ms.CutReport(0, waiting_for=waiting_for)))
+            result.replies.append(ms.Reply(ticket, ms.CutReport(number=0, waiting_for=waiting_for)))
             return
         if (number > cuts.number or not number) and not message.release:
             number = number or max(cuts.number + 1, self.global_step)
@@ -1092,7 +1117,9 @@ class Shard:
         first = min(first_variable, len(self._store.variables))
         listed = islice(self._store, first, first + MAX_LISTED)
         members, queues = self._members, self._queues.count
-        totals = ms.Totals(len(self._store.variables), members.joined, members.live_count, queues)
+        totals = ms.Totals(
+            variables=len(self._store.variables), workers=members.joined, live=members.live_count, queues=queues
+        )
         pending, half_pushes = self._pending, self._members.half_pushes
         newest, held = members.newest(MAX_LISTED), pending.held_since()
         between_blocks = self._queues.between_blocks()
@@ -1101,10 +1128,10 @@ class Shard:
             for variable in islice(self._store, MAX_SAMPLED):
                 variable.rounding.due = True
         return ms.StatusReport(
-            self.shard,
-            self.shards,
-            self.global_step,
-            self._repeated,
+            shard=self.shard,
+            shards=self.shards,
+            global_step=self.global_step,
+            repeated=self._repeated,
             variables=tuple([variable.status() for variable in listed]),
             workers=tuple([self._worker_status(one, now, held.get(one.name), between_blocks) for one in newest]),
             epochs=tuple(self._queues.reports(MAX_LISTED)),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from psserver.core.shard import Shard
-from psserver.core.state import ShardState, VariableArrays
+from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import StepResult
 from psserver.storage import checkpoints, records
 from psserver.storage.checkpoint_folders import available
@@ -20,6 +20,7 @@ from psserver.storage.segments import list_segments, read_segments
 from psserver.storage.start import Start, journal_folder, record_errors
 from pswire import messages as ms
 from pswire.errors import StorageError
+from pswire.messages import ShardState
 
 _JOURNAL = re.compile(r"journal-(\d+)-of-(\d+)")
 

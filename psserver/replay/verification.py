@@ -7,11 +7,11 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from psserver.core.shard import Shard
-from psserver.core.state import MemberState, ShardState
 from psserver.core.variables.array_tasks import run
 from psserver.replay.journal_replay import Entry, JournalReplay
 from psserver.storage import checkpoints
 from psserver.storage.checkpoint_folders import available
+from pswire.messages import MemberState, ShardState
 from pswire.tensors.values import bytes_of
 
 #: Fields of the state that are compared, besides variables and members.

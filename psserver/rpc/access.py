@@ -17,6 +17,7 @@ import grpc.aio
 
 from psserver.rpc.guard import end_call
 from pswire.errors import ConfigurationError, ParamServerError, PermissionDenied, Unauthenticated
+from pswire.messages import CALLS
 from pswire.network.channel import status_of
 from pswire.security.private_files import stamp
 from pswire.security.token_files import Role, TokenEntry, read_tokens
@@ -26,17 +27,15 @@ log = logging.getLogger(__name__)
 #: Seconds between two looks whether the token file has changed.
 RECHECK = 1.0
 
-_ALL, _WORKERS, _ADMINS = frozenset(Role), frozenset({Role.WORKER, Role.ADMIN}), frozenset({Role.ADMIN})
+#: Roles in the order of what they may do: each may do what those before it may.
+_RANKS = [Role.OBSERVER, Role.WORKER, Role.ADMIN]
 
-#: The roles that may call a method; what a Transfer carries are calls of workers. What belongs to a member of the job
-#: needs membership as well.
+#: The roles that may call a method (`CALLS`); what a Transfer carries are calls of workers. What belongs
+#: to a member of the job needs membership as well.
 ROLES: dict[str, frozenset[Role]] = {
-    "Status": _ALL,
-    **dict.fromkeys(("Join", "Renew", "Leave", "Register", "Pull", "Push", "Transfer", "Assign", "Tune"), _WORKERS),
-    **dict.fromkeys(("Compute", "Take", "Barrier", "Stop", "Cut", "Restore"), _WORKERS),
-    **dict.fromkeys(("Evaluate", "TakePortion", "ClaimPortion"), _WORKERS),
-    **dict.fromkeys(("Reset", "Intervene"), _ADMINS),
-}
+    call.name: frozenset(_RANKS[_RANKS.index(Role(call.role)) :]) for call in CALLS
+} | {"Transfer": frozenset({Role.WORKER, Role.ADMIN})}
+_ADMINS = frozenset({Role.ADMIN})
 
 
 _UNKNOWN = (

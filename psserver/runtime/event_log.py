@@ -41,7 +41,15 @@ class EventLog:
         self._count += 1
         self.counts[event.kind] = self.counts.get(event.kind, 0) + 1
         self._events.append(
-            EventReport(self._count, time.time(), event.kind, event.text, event.warning, event.worker, global_step)
+            EventReport(
+                number=self._count,
+                time=time.time(),
+                kind=event.kind,
+                text=event.text,
+                warning=event.warning,
+                worker=event.worker,
+                global_step=global_step,
+            )
         )
 
     def note_refusal(self, worker: str, error: Exception) -> None:

@@ -21,7 +21,7 @@ from psserver.config import StorageConfig
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import StepResult, TasksPending
 from psserver.core.variables.element_checks import Inspection
-from psserver.measurements import BARRIER, DATA, JOURNAL, ORDER, POLICY, Measurements, Waits
+from psserver.measurements import JOURNAL, Measurements, Waits
 from psserver.runtime.call_times import CallTimes, call_times
 from psserver.runtime.event_log import EventLog
 from psserver.runtime.interpreter import Turns
@@ -30,13 +30,12 @@ from psserver.runtime.task_order import Bundle, TaskOrder
 from psserver.storage.start import Start
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.messages import (
+    CALLS,
     Allocator,
     Answer,
     Assign,
-    Barrier,
     Cut,
     CutReport,
-    Evaluate,
     Intervene,
     Push,
     Register,
@@ -47,8 +46,6 @@ from pswire.messages import (
     Restored,
     Status,
     StatusReport,
-    Take,
-    TakePortion,
     Tick,
     Tune,
     entries,
@@ -81,7 +78,7 @@ _REPORTS = (Renewed, CutReport, StatusReport)
 
 
 #: The reason of a wait by the class of its message.
-_REASONS: dict[type, str] = {Push: POLICY, **dict.fromkeys((Take, TakePortion, Evaluate), DATA), Barrier: BARRIER}
+_REASONS: dict[type, str] = {call.request: call.wait for call in CALLS}
 
 
 class AnswerTooLarge(TooLarge):
@@ -280,7 +277,7 @@ class Executor:
 
     def _hold(self, ticket: int, message: Request) -> None:
         """Count a call that waits for a later step."""
-        reason = _REASONS.get(type(message), ORDER)
+        reason = _REASONS[type(message)]
         waits = self.measurements.waits[reason]
         waits.begin()
         self._held[ticket] = waits, self._clock()

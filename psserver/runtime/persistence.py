@@ -32,10 +32,7 @@ from pswire import messages as ms
 from pswire.errors import InvalidMessage, ParamServerError, StorageError, Unavailable, WrongShard
 
 #: Messages that change a shard, besides pulls where served weights are kept, and heartbeats that settle something.
-_CHANGES = (
-    *(ms.Push, ms.Take, ms.Assign, ms.Tune, ms.Register, ms.Join, ms.Leave, ms.Barrier, ms.Stop, ms.Reset),
-    *(ms.Intervene, ms.Compute, ms.Evaluate, ms.TakePortion, ms.ClaimPortion),
-)
+_CHANGES = tuple([call.request for call in ms.CALLS if call.change])
 
 Record: TypeAlias = list[bytes | memoryview]
 
@@ -193,7 +190,9 @@ class Persistence:
         shard, shards = self.shard.shard, self.shard.shards
         found = await self._loop.run_in_executor(None, retention.cuts, self._config.folder, shard, shards)
         usable = [number for number in found if number not in self._unusable]
-        return ms.Restored(self.shard.timeline, self._start.timeline_cut, self.shard.lost, tuple(usable))
+        return ms.Restored(
+            timeline=self.shard.timeline, cut=self._start.timeline_cut, lost=self.shard.lost, cuts=tuple(usable)
+        )
 
     # --- steps ----------------------------------------------------------------------------------------------------
 

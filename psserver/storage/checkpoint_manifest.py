@@ -8,11 +8,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from psserver.core.state import ShardState
 from psserver.storage import checksummed_json, manifest
 from psserver.storage.array_files import FileSum, NewFile, damaged, unreadable
 from psserver.storage.checkpoint_folders import shard_folder
 from pswire.errors import Malformed, StorageError
+from pswire.messages import ShardState
 from pswire.tensors.values import Array, TensorSpec
 
 FORMAT = 1

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from psserver.core.state import ShardState, VariableArrays, VariableState
+from psserver.core.state import VariableArrays
 from psserver.core.variables.variable import stored_slot_specs
 from psserver.storage import manifest, records
 from psserver.storage.array_files import FileSum, NewFile, StoredFile, array_header, damaged, read_arrays
@@ -24,7 +24,7 @@ from psserver.storage.checkpoint_folders import available, remove, shard_folder
 from psserver.storage.checkpoint_manifest import Manifest, read_manifest, write_manifest
 from psserver.storage.files import new_folder
 from pswire.errors import DamagedFile, Malformed
-from pswire.messages import Message
+from pswire.messages import Message, ShardState, VariableState
 from pswire.tensors.values import Array, TensorSpec
 
 VARIABLES, SLOTS, SERVED, LATE = "variables.safetensors", "slots.safetensors", "served.safetensors", "late.log"

@@ -16,10 +16,10 @@ from google.protobuf.message import DecodeError
 
 from pswire import codec
 from pswire import messages as ms
-from pswire.codec.fields import KINDS, Part, Row, check_name, many
+from pswire.codec.generated import get_tick, put_tick
 from pswire.errors import Malformed
 from pswire.tensors.stream import StreamReceiver, StreamSender
-from pswire.tensors.transport import TensorReceiver, TensorSender
+from pswire.tensors.transport import TensorReceiver
 from pswire.v1 import state_pb2 as spb
 
 #: Elements begin at a multiple of this in a record, as Python's bytes objects do: arrays are aligned.
@@ -28,19 +28,8 @@ ALIGNMENT = 16
 _LENGTH = struct.Struct("<I")
 
 
-class _Overdue:
-    def put(self, message: tuple[str, str], proto: spb.Overdue, sender: TensorSender) -> None:
-        proto.worker, proto.queue = message
-
-    def get(self, proto: spb.Overdue, receiver: TensorReceiver) -> tuple[str, str]:
-        return check_name(proto.worker), check_name(proto.queue)
-
-
-KINDS[spb.Overdue] = many(_Overdue())
-_TICK: Part = Row(ms.Tick, spb.Tick, file=True)
-
-#: The field of each message in a `Record`.
-_FIELDS: dict[type, str] = {kind: kind.__name__.lower() for kind in (*ms.ANSWERS, ms.Tick) if kind is not ms.Status}
+#: The field of a message in a `Record`, by its protobuf.
+_FIELDS = {field.message_type: field.name for field in spb.Record.DESCRIPTOR.fields}
 
 
 def encode(message: ms.Message) -> list[bytes | memoryview]:
@@ -51,10 +40,11 @@ def encode(message: ms.Message) -> list[bytes | memoryview]:
     Raises `InvalidMessage` for a value that the protocol does not have.
     """
     record, sender = spb.Record(), StreamSender()
-    proto: Any = getattr(record, _FIELDS[type(message)])
+    kind = spb.Tick if isinstance(message, ms.Tick) else codec.proto_of(message)
+    proto: Any = getattr(record, _FIELDS[kind.DESCRIPTOR])
     proto.SetInParent()
     if isinstance(message, ms.Tick):
-        _TICK.put(message, proto, sender)
+        put_tick(message, proto, sender)
     else:
         codec.fill(proto, message, sender)
     head = record.SerializeToString()
@@ -85,7 +75,7 @@ def decode(buffer: bytes | bytearray | memoryview) -> ms.Message:
     if field is None:
         raise Malformed("a record without a message")
     proto, receiver = getattr(record, field), StreamReceiver(view[elements:])
-    get: Callable[[Any, TensorReceiver], Any] = _TICK.get if field == "tick" else codec.decode
+    get: Callable[[Any, TensorReceiver], Any] = get_tick if field == "tick" else codec.decode
     message: ms.Message = get(proto, receiver)
     receiver.check_data()
     return message

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from psserver.core.shard import Shard
-from psserver.core.state import MembershipState, MemberState, OrderState, ShardState, VariableArrays, VariableState
+from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import run
-from pswire.messages import Place, Tick
+from pswire.messages import MembershipState, MemberState, OrderState, Place, ShardState, Tick, VariableState
 from pswire.placement import Partition, place_again
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.status.job_status import JobStatus, ShardAnswer, merge_reports
@@ -176,10 +176,10 @@ def _members(states: Sequence[MembershipState]) -> MembershipState:
             entries.setdefault(member.name, []).append(member)
     first = states[0]
     return MembershipState(
-        tuple([_member(mine) for mine in entries.values()]),
-        (),
-        first.finished,
-        first.last_clock,
+        members=tuple([_member(mine) for mine in entries.values()]),
+        training=(),
+        finished=first.finished,
+        last_clock=first.last_clock,
         done=any(state.done for state in states),
         joined=max([state.joined for state in states]),
         forgotten=max([state.forgotten for state in states]),

@@ -34,7 +34,7 @@ from typing import Any, get_args
 
 from psserver.core.cuts import Late
 from psserver.core.shard import Shard
-from psserver.core.state import ShardState, VariableArrays
+from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import run
 from psserver.storage import checkpoints, records
 from psserver.storage.array_files import damaged
@@ -54,7 +54,7 @@ from psserver.storage.segment_file import SegmentFile
 from psserver.storage.segments import SEGMENT_HEADER, SegmentHeader, list_segments, read_segments
 from psserver.storage.set_aside import copy_aside, move_aside
 from pswire.errors import DamagedFile, Malformed, NotJoined, ParamServerError, StorageError
-from pswire.messages import Join, Message
+from pswire.messages import Join, Message, ShardState
 from pswire.security.private_files import make_private_folder
 
 #: The timeline of a job that has given up nothing; 0 means none in messages.
@@ -304,7 +304,12 @@ def step_late(shard: Shard, changes: Iterable[Message], tickets: Iterator[int], 
             try:
                 shard.check(change)
             except NotJoined:
-                join = Join(change.sender.worker, change.sender.incarnation, shard.shard, shard.shards)
+                join = Join(
+                    worker=change.sender.worker,
+                    incarnation=change.sender.incarnation,
+                    shard=shard.shard,
+                    shards=shard.shards,
+                )
                 run(shard.step(next(tickets), join, now).tasks)
             run(shard.step(next(tickets), change, now).tasks)
         except ParamServerError as error:

@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import fields
 from operator import attrgetter
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol
 
-from pswire.messages.requests import Answer, Message, Request, Tick
-from pswire.messages.variables import Assign, Choice, Pull, Pulled, Push, Pushed, Register, Registered
+from pswire.messages.arrays import Choice
+from pswire.messages.generated import (
+    CALLS,
+    Answer,
+    Assign,
+    Pull,
+    Pulled,
+    Push,
+    Pushed,
+    Register,
+    Registered,
+    Request,
+    Tick,
+)
+from pswire.messages.requests import Message
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, TensorSpec
 
@@ -40,7 +53,7 @@ def _lists_of(kind: type) -> Callable[[Any], Iterable[Sized]]:
 
 
 #: The lists of each message class, without those of numbers.
-_LISTS = {kind: _lists_of(kind) for kind in (*get_args(Request), *get_args(Answer), Tick)}
+_LISTS = {kind: _lists_of(kind) for kind in (*[kind for call in CALLS for kind in (call.request, call.answer)], Tick)}
 
 
 def entries(message: Message | Answer) -> int:

@@ -37,19 +37,19 @@ class Interventions(ShardStubs):
 
     def stop(self, reason: str) -> None:
         """End the training of all workers, as `Session.stop_all` does."""
-        self._intervene(Intervene(self._by, _line(reason), stop=True), 1)
+        self._intervene(Intervene(by=self._by, reason=_line(reason), stop=True), 1)
 
     def quarantine(self, worker: str, reason: str) -> list[str]:
         """Have pushes of a worker dropped from now on; all workers of which they are, by now."""
-        return self._intervene(Intervene(self._by, _line(reason), quarantine=(worker,)))
+        return self._intervene(Intervene(by=self._by, reason=_line(reason), quarantine=(worker,)))
 
     def release(self, worker: str, reason: str) -> list[str]:
         """Have pushes of a worker applied again; the workers that remain in quarantine."""
-        return self._intervene(Intervene(self._by, _line(reason), release=(worker,)))
+        return self._intervene(Intervene(by=self._by, reason=_line(reason), release=(worker,)))
 
     def scale_learning_rates(self, factor: float, reason: str) -> None:
         """Multiply the learning rates of all variables."""
-        self._intervene(Intervene(self._by, _line(reason), scale_learning_rate=factor))
+        self._intervene(Intervene(by=self._by, reason=_line(reason), scale_learning_rate=factor))
 
     def roll_back(self, step: int) -> int:
         """Bring all shards back to the newest checkpoint that all have from a global step up to this one; its number.

@@ -308,11 +308,11 @@ def _changes(reports: Sequence[StatusReport]) -> tuple[Change, ...]:
     same = _grouped(((one.global_step, one.worker, one.optimizer), one) for one in changes)
     return tuple(
         Change(
-            step,
-            worker,
-            _distinct(itertools.chain(*[one.names for one in same[step, worker, optimizer]])),
-            optimizer,
-            sum([one.others for one in same[step, worker, optimizer]]),
+            global_step=step,
+            worker=worker,
+            names=_distinct(itertools.chain(*[one.names for one in same[step, worker, optimizer]])),
+            optimizer=optimizer,
+            others=sum([one.others for one in same[step, worker, optimizer]]),
         )
         for step, worker, optimizer in sorted(same, key=lambda key: key[0])
     )

@@ -1,3 +1,4 @@
+from pswire.v1 import options_pb2 as _options_pb2
 from pswire.v1 import paramserver_pb2 as _paramserver_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor

@@ -315,12 +315,12 @@ class Client:
         pull = ShardedPull(self._placement, names, known_values, calls.rejoins)
         messages = {shard: pull.message(shard, calls.sender, encoding) for shard in sorted(pull.names)}
         if self.generation:
-            messages.setdefault(0, ms.Pull(calls.sender, ()))  # for its global step
+            messages.setdefault(0, ms.Pull(sender=calls.sender, names=()))  # for its global step
             messages = {shard: replace(message, of_cut=self.generation) for shard, message in messages.items()}
         if self.generation or not self._pushing.orders:
             sent = calls.send(messages, pull.rejoins)
             return Future(lambda: pull.joined(calls.results(sent, ms.Pulled), None))
-        first = calls.send({0: messages.get(0) or ms.Pull(calls.sender, ())}, pull.rejoins)
+        first = calls.send({0: messages.get(0) or ms.Pull(sender=calls.sender, names=())}, pull.rejoins)
 
         def result() -> list[VersionedArray]:
             """The other shards answer once they have made all changes that shard 0 had decided."""
@@ -350,7 +350,9 @@ class Client:
         messages = {}
         for index, partition in enumerate(variable.partitions):
             shard, choice = partition.shard, ms.Choice(name, None if numbers is None else numbers[index], slot)
-            messages[shard] = ms.Pull(calls.sender, (), (choice,), encoding=encoding, of_cut=self.generation)
+            messages[shard] = ms.Pull(
+                sender=calls.sender, names=(), choices=(choice,), encoding=encoding, of_cut=self.generation
+            )
         if orders:
             messages |= calls.in_order(messages)
         answers = calls.results(calls.send(messages), ms.Pulled)
@@ -385,7 +387,10 @@ class Client:
         calls, sequence = self._calls, self._sequence
         shards = tuple(sorted(parts.keys() - {0}))
         messages = {
-            shard: ms.Assign(calls.sender, sequence, tuple(parts[shard]), add, shards) for shard in sorted(parts)
+            shard: ms.Assign(
+                sender=calls.sender, sequence=sequence, assignments=tuple(parts[shard]), add=add, shards=shards
+            )
+            for shard in sorted(parts)
         }
         remote = tuple([one.name for one in assignments if self._placement[one.name].partitions[-1].shard])
         with deferred_signals, calls.cuts as cut:
@@ -393,7 +398,9 @@ class Client:
             if not self._pushing.orders:
                 calls.results(calls.send(messages), ms.Assigned)
                 return
-            first = messages.get(0) or ms.Assign(calls.sender, sequence, (), add, shards, cut=cut)
+            first = messages.get(0) or ms.Assign(
+                sender=calls.sender, sequence=sequence, assignments=(), add=add, shards=shards, cut=cut
+            )
             failed = list(shards)
             try:
                 calls.call(0, replace(first, remote=remote), ms.Assigned)
@@ -417,7 +424,14 @@ class Client:
         calls, sequence = self._calls, self._sequence
         with calls.cuts as cut:
             messages = {
-                shard: ms.Tune(calls.sender, sequence, tuple(parts[shard]), optimizer, tuple(fields), cut)
+                shard: ms.Tune(
+                    sender=calls.sender,
+                    sequence=sequence,
+                    names=tuple(parts[shard]),
+                    optimizer=optimizer,
+                    fields=tuple(fields),
+                    cut=cut,
+                )
                 for shard in sorted(parts)
             }
             calls.results(calls.send(messages), ms.Tuned)
@@ -432,7 +446,13 @@ class Client:
 
         def attempt() -> ms.Taken:
             done = finished if self.has_block(queue) else None  # a retry would finish the block that comes again
-            return calls.call(0, ms.Take(calls.sender, queue, done, reports, timeline=calls.timeline), ms.Taken)
+            return calls.call(
+                0,
+                ms.Take(
+                    sender=calls.sender, queue=queue, finished=done, reports_received=reports, timeline=calls.timeline
+                ),
+                ms.Taken,
+            )
 
         taken = self._repeated(attempt, "it takes another block of examples")
         self._taken[queue.name] = self.recoveries
@@ -462,9 +482,17 @@ class Client:
         with self._changing, self._recovering("the minimization goes on from its last point there"):
             self._sequence += 1
             with calls.cuts as cut:
-                fields = tuple(operations), minimization, term, note, cut
                 messages = {
-                    shard: ms.Compute(calls.sender, self._sequence, tuple(parts.get(shard, ())), *fields)
+                    shard: ms.Compute(
+                        sender=calls.sender,
+                        sequence=self._sequence,
+                        names=tuple(parts.get(shard, ())),
+                        operations=tuple(operations),
+                        minimization=minimization,
+                        term=term,
+                        note=note,
+                        cut=cut,
+                    )
                     for shard in shards
                 }
                 return calls.results(calls.send(messages), ms.Computed)
@@ -485,8 +513,17 @@ class Client:
         calls = self._calls
         shards = self.shards_of(names)
         with self._changing, calls.cuts as cut:
-            fields = minimization, evaluation, end, calls.timeline, point
-            message = ms.Evaluate(calls.sender, *fields, wait=False, cut=cut, term=term)
+            message = ms.Evaluate(
+                sender=calls.sender,
+                name=minimization,
+                evaluation=evaluation,
+                end=end,
+                timeline=calls.timeline,
+                point=point,
+                wait=False,
+                cut=cut,
+                term=term,
+            )
             for some in (shards[1:], shards[:1]):
                 self._evaluate(some, message)
 
@@ -499,8 +536,9 @@ class Client:
         `OutOfOrder` as `compute` does.
         """
         calls = self._calls
-        fields = minimization, evaluation
-        message = ms.Evaluate(calls.sender, *fields, timeline=calls.timeline, term=term)
+        message = ms.Evaluate(
+            sender=calls.sender, name=minimization, evaluation=evaluation, timeline=calls.timeline, term=term
+        )
         return self._evaluate(self.shards_of(names), message)
 
     def _evaluate(self, shards: Sequence[int], message: ms.Evaluate) -> list[ms.Evaluated]:
@@ -519,15 +557,29 @@ class Client:
         calls = self._calls
 
         def attempt() -> ms.PortionTaken:
-            fields = evaluation, tuple(holding), tuple(withdrawn), calls.timeline
-            return calls.call(0, ms.TakePortion(calls.sender, minimization, *fields), ms.PortionTaken)
+            message = ms.TakePortion(
+                sender=calls.sender,
+                name=minimization,
+                evaluation=evaluation,
+                holding=tuple(holding),
+                withdrawn=tuple(withdrawn),
+                timeline=calls.timeline,
+            )
+            return calls.call(0, message, ms.PortionTaken)
 
         return self._repeated(attempt, "it takes another portion of the data")
 
     def claim_portion(self, minimization: str, evaluation: int, portion: int, loss: float) -> bool:
         """Claims a portion, with the sum of its losses; whether the claim counts. Not after the shards went back."""
         calls = self._calls
-        message = ms.ClaimPortion(calls.sender, minimization, evaluation, portion, loss, calls.timeline)
+        message = ms.ClaimPortion(
+            sender=calls.sender,
+            name=minimization,
+            evaluation=evaluation,
+            portion=portion,
+            loss=loss,
+            timeline=calls.timeline,
+        )
         try:
             with self._recovering("what it has computed of a portion is discarded"):
                 return calls.call(0, message, ms.PortionClaimed).counted
@@ -563,7 +615,13 @@ class Client:
         with calls.cuts as cut:
             messages = {
                 shard: ms.Assign(
-                    calls.sender, self._sequence, tuple(mine), add=True, shards=others, cut=cut, portions=portions
+                    sender=calls.sender,
+                    sequence=self._sequence,
+                    assignments=tuple(mine),
+                    add=True,
+                    shards=others,
+                    cut=cut,
+                    portions=portions,
                 )
                 for shard, mine in parts.items()
             }
@@ -666,7 +724,7 @@ class Client:
     def give_back(self, queue: ms.QueueSpec) -> None:
         """Gives back the block that this worker holds, so that it need not leave first; raises nothing."""
         if not self._closing.is_set():  # it has not left
-            message = ms.Take(self._calls.sender, queue, give_back=True)
+            message = ms.Take(sender=self._calls.sender, queue=queue, give_back=True)
             self._calls.call_best_effort(0, message, f"could not give back the block of {queue.name}")
 
     def barrier(self, timeout: float | None = None) -> None:

@@ -86,7 +86,9 @@ class ShardedPull:
     def message(self, shard: int, sender: ms.Sender, encoding: str) -> ms.Pull:
         """The pull for a shard."""
         known_versions = tuple(self.known_versions.get(shard, ()))
-        return ms.Pull(sender, tuple(self.names.get(shard, ())), known_versions=known_versions, encoding=encoding)
+        return ms.Pull(
+            sender=sender, names=tuple(self.names.get(shard, ())), known_versions=known_versions, encoding=encoding
+        )
 
     def joined(
         self, answers: Iterable[ms.Registered | ms.Pulled | ms.Pushed], served_at: int | None
@@ -168,11 +170,11 @@ class ShardedPush:
             if shard in parts or not shard:
                 names, known = tuple(pull.names.get(shard, ())), tuple(pull.known_versions.get(shard, ()))
                 messages[shard] = ms.Push(
-                    sender,
-                    sequence,
-                    tuple(parts.get(shard, ())),
-                    loss,
-                    names,
+                    sender=sender,
+                    sequence=sequence,
+                    gradients=tuple(parts.get(shard, ())),
+                    loss=loss,
+                    pull=names,
                     known_versions=known,
                     encoding=encoding,
                     shards=shards,

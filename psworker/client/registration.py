@@ -126,7 +126,9 @@ class Registration:
                 part = replace(declaration, spec=partition.spec, value=array, part=partition.part)
                 parts[partition.shard].append(part)
         messages = {
-            shard: ms.Register(calls.sender, tuple(part), states=calls.states, cut=cut, proofs=calls.proofs)
+            shard: ms.Register(
+                sender=calls.sender, declarations=tuple(part), states=calls.states, cut=cut, proofs=calls.proofs
+            )
             for shard, part in parts.items()
         }
         if shards > 1:

@@ -283,7 +283,16 @@ class RetryingCalls:
         timeline = self.timeline  # before all numbers that belong to it
         tensor_transport, half = self.transport.tensor_transport(shard), self.half_pushes[shard]
         cut, written = self.cuts.to_show(), self._written_by_all()
-        return ms.Renew(self.sender, idle, tensor_transport, sequence, half, cut, written, timeline)
+        return ms.Renew(
+            sender=self.sender,
+            idle=idle,
+            tensor_transport=tensor_transport,
+            settled=sequence,
+            half_pushes=half,
+            cut=cut,
+            written_by_all=written,
+            timeline=timeline,
+        )
 
     def _written_by_all(self) -> int:
         """The newest cut that all shards have written, as their last heartbeats have it; 0: none is known."""
@@ -310,9 +319,15 @@ class RetryingCalls:
     def _join(self, shard: int, settled: int = 0) -> ms.Join:
         sender, transport = self.sender, self.transport
         travel = self._reported[shard] = transport.tensor_transport(shard)
-        nonce, states, choice = self._process_nonce, self.states, self._choice
+        choice = self._choice
         return ms.Join(
-            *(sender.worker, sender.incarnation, shard, transport.shards, nonce, travel, states),
+            worker=sender.worker,
+            incarnation=sender.incarnation,
+            shard=shard,
+            shards=transport.shards,
+            process_nonce=self._process_nonce,
+            tensor_transport=travel,
+            states=self.states,
             timeline=self.timeline,
             steps=self.steps[shard],
             settled=settled,

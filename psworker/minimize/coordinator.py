@@ -96,7 +96,7 @@ class Coordinator:
 def _last(space: ShardSpace, reason: str) -> Result:
     """The end at the last accepted point, if there is one."""
     if space.point is None:
-        return Result(AcceptedPoint(0, 0, float("nan"), float("nan")), reason)
+        return Result(AcceptedPoint(iterations=0, evaluations=0, loss=float("nan"), gradient=float("nan")), reason)
     space.run([Copy(VARIABLES, POINT)])
     return Result(space.point, reason)
 

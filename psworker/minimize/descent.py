@@ -166,7 +166,7 @@ def descend(
     before: tuple[float, float] | None
     if saved is None:
         loss, decrease, before = method.evaluate(space), math.inf, None
-        progress = AcceptedPoint(0, 1, loss, _accept(method, space))
+        progress = AcceptedPoint(iterations=0, evaluations=1, loss=loss, gradient=_accept(method, space))
         if not (math.isfinite(loss) and math.isfinite(progress.gradient)):
             at_start = f"the loss at the start is {loss:g}, the gradient there has up to {progress.gradient:g}"
             return Result(progress, at_start)
@@ -193,7 +193,13 @@ def descend(
         except ArithmeticError:
             method.forget()
         decrease, before = progress.loss - found.value, (found.step, slope)
-        progress = AcceptedPoint(progress.iterations + 1, evaluations, found.value, _accept(method, space), found.step)
+        progress = AcceptedPoint(
+            iterations=progress.iterations + 1,
+            evaluations=evaluations,
+            loss=found.value,
+            gradient=_accept(method, space),
+            step=found.step,
+        )
         _save(space, progress, decrease, before, method)
         stopped = report(progress)
     return end

@@ -122,13 +122,21 @@ class Reading(NamedTuple):
     def queue(self, name: str, batches_per_block: int) -> QueueSpec:
         """The data queue that hands out the blocks."""
         if self.batch_size is None or isinstance(self.source, Stream):
-            return QueueSpec(name, 0, batches_per_block, 0, limit=self.steps or 0)
+            return QueueSpec(name=name, size=0, block=batches_per_block, epochs=0, limit=self.steps or 0)
         size, limit = len(self.source), 0
         if self.steps is not None:  # batches do not go beyond the end of an epoch
             epochs, batches = divmod(self.steps, -(-size // self.batch_size))
             limit = epochs * size + batches * self.batch_size
         block = self.batch_size * batches_per_block
-        return QueueSpec(name, size, block, self.epochs or 0, self.seed, limit, not self.shuffle)
+        return QueueSpec(
+            name=name,
+            size=size,
+            block=block,
+            epochs=self.epochs or 0,
+            seed=self.seed,
+            limit=limit,
+            in_order=not self.shuffle,
+        )
 
     def batches(self, queue: QueueSpec) -> BlockBatches:
         """The batches of the blocks of the queue."""

@@ -60,7 +60,9 @@ class DataLoop:
         """The block's examples up to the end of the current batch; None before the first batch."""
         if self._block is None:
             return None
-        return Progress(self.queue.name, self._block.number, self._position, self._cost_sum())
+        return Progress(
+            queue=self.queue.name, block=self._block.number, position=self._position, cost_sum=self._cost_sum()
+        )
 
     def _cost_sum(self) -> float | None:
         """The sum of the losses of the block's examples so far; those without a loss have the mean of the others."""

@@ -13,14 +13,25 @@ from collections.abc import Callable
 from typing import Any
 
 from psserver.core.shard import Shard
-from psserver.core.state import MembershipState, ShardState
 from psserver.core.variables.array_tasks import run
 from psserver.storage import checkpoints, retention
 from psserver.storage.checkpoint_folders import FolderLock, lock_shard, step_folder
 from psserver.storage.recovery import find_start
 from psserver.storage.start import Start
 from pswire.errors import AlreadyRegistered, ConfigurationError, ParamServerError, ShapeMismatch, StorageError
-from pswire.messages import Assign, Compute, Cut, CutReport, Push, Register, Request, Tick, Tune
+from pswire.messages import (
+    Assign,
+    Compute,
+    Cut,
+    CutReport,
+    MembershipState,
+    Push,
+    Register,
+    Request,
+    ShardState,
+    Tick,
+    Tune,
+)
 from psworker.config import CheckpointConfig
 from psworker.transport import WorkerPart
 
@@ -88,7 +99,7 @@ class EmbeddedCheckpoints:
             logger.info("no checkpoint in %s yet: the job begins", self._folder)
             return
         live = tuple([member.name for member in state.members.members if member.state == "live"])
-        run(shard.step(0, Tick(live), now).tasks)
+        run(shard.step(0, Tick(lost=live), now).tasks)
         self._last = start.number
         for note in start.notes:
             logger.warning("%s: %s", self._folder, note)

@@ -20,7 +20,7 @@ import grpc
 import numpy as np
 
 from pswire import messages as ms
-from pswire.codec import decode, encode, from_frame, to_frame
+from pswire.codec import decode, encode, framed, from_frame, to_frame
 from pswire.errors import InternalError, Malformed, TimedOut, TooLarge, Unavailable
 from pswire.messages import Answer, Request
 from pswire.network.channel import error_from, member_metadata, open_channel, timeout_message
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 MAX_BYTES = 16 << 30
 
 #: Messages of every training step, which go on streams.
-_ON_STREAMS = (ms.Register, ms.Pull, ms.Push, ms.Assign, ms.Take)
+_ON_STREAMS = tuple([call.request for call in ms.CALLS if framed(call.request)])
 
 #: Seconds that a server has to answer the first request for shared memory.
 PROBE_TIMEOUT = 2.0

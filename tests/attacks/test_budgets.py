@@ -35,7 +35,7 @@ def connect(request):
 
 
 def push(sender, array, sequence=1):
-    return ms.Push(sender, sequence, (ms.Gradient("w", 0, array),))
+    return ms.Push(sender=sender, sequence=sequence, gradients=(ms.Gradient("w", 0, array),))
 
 
 def test_of_unfinished_unary_messages_a_server_takes_a_few_and_a_window_of_the_others(connect):
@@ -101,7 +101,7 @@ def test_an_answer_that_nobody_reads_is_given_up(connect, method):
         reader, client = connect(server, RawConnection, answer_window=0), connect(server)
         sender = client.join()
         client.register(sender, w=SMALL)
-        pull = ms.Pull(sender, ("w",))
+        pull = ms.Pull(sender=sender, names=("w",))
         request = frame_of(pull) if method == "Transfer" else encode(pull, InlineSender())
         metadata = {MEMBER_TOKEN: base64.b64encode(client.token(sender)).decode()}
         stream = reader.open(f"{SERVICE}/{method}", message(request.SerializeToString()), metadata=metadata)

@@ -145,7 +145,7 @@ def test_a_token_that_was_added_is_taken_and_one_that_was_removed_is_refused_wit
             client.join("w1")
         remove_token(tokens, Role.WORKER)
         with pytest.raises(Unauthenticated, match="was removed"):
-            worker.unary(Join("w0"))
+            worker.unary(Join(worker="w0"))
 
 
 @pytest.mark.parametrize("reloads", [0, 1, 3])
@@ -157,7 +157,7 @@ def test_a_stream_ends_whose_token_was_removed_however_often_the_file_changed_be
         for client, name in ((worker, "w0"), (admin, "w1")):
             sender = client.join(name)
             client.register(sender, GradientDescent(1.0), w=np.ones(3, np.float32))
-            streams[name] = stream, pull = Stream(client), frame_of(Pull(sender, ("w",)))
+            streams[name] = stream, pull = Stream(client), frame_of(Pull(sender=sender, names=("w",)))
             stream.send(pull)
             assert stream.answer().values[0].array.tolist() == [1, 1, 1]
         for number in range(reloads):
@@ -182,7 +182,7 @@ def test_a_stream_that_sends_nothing_ends_with_its_token_although_nobody_calls(c
         sender = worker.join("w0")
         worker.register(sender, GradientDescent(1.0), w=np.ones(3, np.float32))
         stream = Stream(worker)
-        stream.send(frame_of(Pull(sender, ("w",))))
+        stream.send(frame_of(Pull(sender=sender, names=("w",))))
         assert stream.answer().values[0].array.tolist() == [1, 1, 1]
         remove_token(tokens, Role.WORKER)
         with pytest.raises(Unauthenticated, match="was removed"):

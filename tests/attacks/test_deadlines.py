@@ -44,7 +44,7 @@ def test_a_push_that_sends_a_little_now_and_then_is_aborted(connect, server, mon
     sender = client.join()
     client.register(sender, w=LARGE)
     stream = Stream(client)
-    stream.send(frames_of(ms.Push(sender, 1, (ms.Gradient("w", 0, LARGE),)))[0])
+    stream.send(frames_of(ms.Push(sender=sender, sequence=1, gradients=(ms.Gradient("w", 0, LARGE),)))[0])
     for _ in range(300):
         stream.send(pb.Frame(chunk=bytes(4)))
         time.sleep(0.01)  # far less than 0.3 s
@@ -57,7 +57,7 @@ def test_a_push_that_sends_a_little_now_and_then_is_aborted(connect, server, mon
 
 
 def test_a_stream_of_a_stranger_ends_at_once_and_one_of_a_member_rests(connect, server):
-    client, pull = connect(server), frame_of(ms.Pull(ms.Sender("w0", 1), ()))
+    client, pull = connect(server), frame_of(ms.Pull(sender=ms.Sender("w0", 1), names=()))
     with pytest.raises(errors.Unauthenticated, match="a Transfer is for members"):
         Stream(client).frame()
     client.join()
@@ -75,7 +75,7 @@ def test_the_streams_of_a_worker_end_when_it_is_no_member_any_more(connect, monk
         sender, other = client.join(), client.join("other")
         streams = [Stream(client, client.token(caller)) for caller in (sender, sender, other)]
         for stream, caller in zip(streams, (sender, sender, other), strict=True):
-            stream.send(frame_of(ms.Pull(caller, ())))
+            stream.send(frame_of(ms.Pull(sender=caller, names=())))
             assert stream.answer().global_step == 0
         if how == "left":
             client.unary(ms.Leave(sender))
@@ -84,7 +84,7 @@ def test_the_streams_of_a_worker_end_when_it_is_no_member_any_more(connect, monk
         for stream in streams[:2]:
             with pytest.raises((errors.NotJoined, errors.Zombie), match=r"has left|has joined since"):
                 stream.answer()
-        streams[2].send(frame_of(ms.Pull(other, ())), None)
+        streams[2].send(frame_of(ms.Pull(sender=other, names=())), None)
         assert streams[2].answer().global_step == 0
 
 
@@ -94,12 +94,12 @@ def test_a_member_has_so_many_streams(connect, server, monkeypatch):
     sender, other = client.join(), client.join("other")
     streams = [Stream(client, client.token(sender)) for _ in range(3)]
     for stream in streams[:2]:
-        stream.send(frame_of(ms.Pull(sender, ())))
+        stream.send(frame_of(ms.Pull(sender=sender, names=())))
         assert stream.answer().global_step == 0
-    streams[2].send(frame_of(ms.Pull(sender, ())))
+    streams[2].send(frame_of(ms.Pull(sender=sender, names=())))
     with pytest.raises(errors.Unavailable, match="worker 'w0' has 2 streams open"):
         streams[2].answer()
-    assert client.transfer(ms.Pull(other, ())).global_step == 0
+    assert client.transfer(ms.Pull(sender=other, names=())).global_step == 0
 
 
 def test_a_connection_has_so_many_calls_whether_they_are_reset_or_not(connect, server):
@@ -137,7 +137,7 @@ def test_a_connection_whose_calls_are_refused_again_and_again_waits_for_its_refu
     for name, value in (("FREE_REFUSALS", 2), ("PAUSE", 1000.0), ("MAX_PAUSE", 1000.0)):
         monkeypatch.setattr(f"psserver.rpc.guard.{name}", value)
     flood, other = connect(server), connect(server)
-    nobody = ms.Pull(ms.Sender("nobody", 1), ())
+    nobody = ms.Pull(sender=ms.Sender("nobody", 1), names=())
     for client in (flood, flood, other):
         with pytest.raises(errors.Unauthenticated):
             client.unary(nobody)

@@ -27,7 +27,7 @@ W = np.zeros(2, np.float32)
 ROWS = IndexedSlices(np.ones((1, 1), np.float32), np.array([1]), (4, 1))
 SMALLEST, LARGEST = -(1 << 63), (1 << 63) - 1
 EXTREMES = (SMALLEST, 0, MAX_GAP, MAX_NUMBER, LARGEST)
-QUEUE = ms.QueueSpec("q", 8, 4, 2, 1, 5)
+QUEUE = ms.QueueSpec(name="q", size=8, block=4, epochs=2, seed=1, limit=5)
 
 
 class Job:
@@ -67,9 +67,14 @@ class Job:
             client.register(worker, **{f"w{shard}": W})
         others = tuple(range(1, len(self.clients)))
         for shard, client in enumerate(self.clients):
-            push = ms.Push(worker, 1, (ms.Gradient(f"w{shard}", 0, W + 1),), shards=() if shard else others)
+            push = ms.Push(
+                sender=worker,
+                sequence=1,
+                gradients=(ms.Gradient(f"w{shard}", 0, W + 1),),
+                shards=() if shard else others,
+            )
             assert client.unary(push).outcome is ms.Outcome.APPLIED
-            assert client.unary(ms.Renew(worker, settled=1)).global_step > 0
+            assert client.unary(ms.Renew(sender=worker, settled=1)).global_step > 0
             assert client.status().global_step > 0
         for client in self.clients:
             client.unary(ms.Leave(worker))
@@ -87,10 +92,10 @@ class Job:
         number, reports = 0, []
         while not all(report.written for report in reports) or not reports:
             if not reports or any(report.waiting_for.startswith("this shard has no part") for report in reports):
-                number = 1 + max(client.unary(ms.Renew(worker)).cut for client in self.clients)
+                number = 1 + max(client.unary(ms.Renew(sender=worker)).cut for client in self.clients)
             reports = [client.unary(ms.Cut(number)) for client in self.clients]
             for client in self.clients:
-                client.unary(ms.Renew(worker, cut=number))
+                client.unary(ms.Renew(sender=worker, cut=number))
         for client in self.clients:
             client.unary(ms.Leave(worker))
 
@@ -100,29 +105,98 @@ def requests(me, shard, shards, job, sequence):
     change = ms.ChangeId(me, sequence, (1,))
     cut = ms.Cut(1, me)
     declared = ms.Declaration(TensorSpec("t", (4, 1), "float32"), None, GradientDescent(1.0), RowUniform(-1, 1))
-    group = ms.UpdateGroup(1, (change,), pushes=1)
+    group = ms.UpdateGroup(number=1, members=(change,), pushes=1)
     slices, whole = ms.Gradient("t", 0, ROWS), ms.Gradient(f"w{shard}", 0, W)
-    progress = ms.Progress("q", 0, 1)
-    point = ms.AcceptedPoint(1, 1, 0.5, 0.5)
+    progress = ms.Progress(queue="q", block=0, position=1)
+    point = ms.AcceptedPoint(iterations=1, evaluations=1, loss=0.5, gradient=0.5)
     evaluation = ms.Evaluation(1, 10, 4)
     return [
-        ms.Join(me.worker, me.incarnation, shard, shards, job=job, timeline=1, steps=1, settled=1, cut=1),
-        ms.Join("new", 0, shard, shards, steps=1, settled=1, cut=1, process_nonce=7, name_key=NAME_KEY),
-        ms.Renew(me, settled=1, half_pushes=1, cut=1, written_by_all=1, timeline=1),
-        ms.Register(me, (replace(declared, part=Part(0, 4)),), (ms.Place("t", shard),), states=(0,) * shards),
-        ms.Register(me, (declared,), (ms.Place("t", shard),), states=(0,) * shards, cut=1),
-        ms.Pull(me, (f"w{shard}",), (ms.Choice("t", np.array([1])),), (-1,), of_cut=1),
-        ms.Push(me, sequence, (whole,), global_step=1, cut=1, progress=() if shard else (progress,)),
-        ms.Push(me, sequence, (slices,), after=(change,) * shard, group=group if shard else None),
-        ms.Push(me, sequence, (whole,), shards=(1,) * (shards > 1 and not shard), remote=(ms.RemoteWeights("x", 1),)),
-        ms.Assign(me, sequence, (ms.Assignment(f"w{shard}", W[:1], 1),), cut=1, after=(change,) * shard),
-        ms.Assign(me, sequence, (ms.Assignment("t", ROWS.values, 1),), portions=ms.CountedPortions("m", 1, (0,))),
-        ms.Tune(me, sequence, (f"w{shard}",), GradientDescent(0.5), ("learning_rate",), cut=1),
-        ms.Compute(me, sequence, (f"w{shard}",), (), "m", 1, "note", 1),
-        ms.Take(me, QUEUE, ms.Finished(0), 1, timeline=1),
-        ms.Evaluate(me, "m", evaluation, point=point, wait=False, cut=1, term=1, timeline=1),
-        ms.TakePortion(me, "m", 1, (0,), (1,), timeline=1),
-        ms.ClaimPortion(me, "m", 1, 0, 0.5, timeline=1),
+        ms.Join(
+            worker=me.worker,
+            incarnation=me.incarnation,
+            shard=shard,
+            shards=shards,
+            job=job,
+            timeline=1,
+            steps=1,
+            settled=1,
+            cut=1,
+        ),
+        ms.Join(
+            worker="new",
+            incarnation=0,
+            shard=shard,
+            shards=shards,
+            steps=1,
+            settled=1,
+            cut=1,
+            process_nonce=7,
+            name_key=NAME_KEY,
+        ),
+        ms.Renew(sender=me, settled=1, half_pushes=1, cut=1, written_by_all=1, timeline=1),
+        ms.Register(
+            sender=me,
+            declarations=(replace(declared, part=Part(0, 4)),),
+            places=(ms.Place("t", shard),),
+            states=(0,) * shards,
+        ),
+        ms.Register(sender=me, declarations=(declared,), places=(ms.Place("t", shard),), states=(0,) * shards, cut=1),
+        ms.Pull(
+            sender=me, names=(f"w{shard}",), choices=(ms.Choice("t", np.array([1])),), known_versions=(-1,), of_cut=1
+        ),
+        ms.Push(
+            sender=me,
+            sequence=sequence,
+            gradients=(whole,),
+            global_step=1,
+            cut=1,
+            progress=() if shard else (progress,),
+        ),
+        ms.Push(
+            sender=me, sequence=sequence, gradients=(slices,), after=(change,) * shard, group=group if shard else None
+        ),
+        ms.Push(
+            sender=me,
+            sequence=sequence,
+            gradients=(whole,),
+            shards=(1,) * (shards > 1 and not shard),
+            remote=(ms.RemoteWeights("x", 1),),
+        ),
+        ms.Assign(
+            sender=me,
+            sequence=sequence,
+            assignments=(ms.Assignment(f"w{shard}", W[:1], 1),),
+            cut=1,
+            after=(change,) * shard,
+        ),
+        ms.Assign(
+            sender=me,
+            sequence=sequence,
+            assignments=(ms.Assignment("t", ROWS.values, 1),),
+            portions=ms.CountedPortions("m", 1, (0,)),
+        ),
+        ms.Tune(
+            sender=me,
+            sequence=sequence,
+            names=(f"w{shard}",),
+            optimizer=GradientDescent(0.5),
+            fields=("learning_rate",),
+            cut=1,
+        ),
+        ms.Compute(
+            sender=me,
+            sequence=sequence,
+            names=(f"w{shard}",),
+            operations=(),
+            minimization="m",
+            term=1,
+            note="note",
+            cut=1,
+        ),
+        ms.Take(sender=me, queue=QUEUE, finished=ms.Finished(0), reports_received=1, timeline=1),
+        ms.Evaluate(sender=me, name="m", evaluation=evaluation, point=point, wait=False, cut=1, term=1, timeline=1),
+        ms.TakePortion(sender=me, name="m", evaluation=1, holding=(0,), withdrawn=(1,), timeline=1),
+        ms.ClaimPortion(sender=me, name="m", evaluation=1, portion=0, loss=0.5, timeline=1),
         cut,
         ms.Restore(1, 1),
         ms.Status(1),
@@ -130,7 +204,7 @@ def requests(me, shard, shards, job, sequence):
         ms.Stop(me, "over"),
         ms.Leave(me),
         ms.Reset(1, force=True),
-        ms.Intervene("me", "why"),
+        ms.Intervene(by="me", reason="why"),
     ]
 
 
@@ -215,17 +289,17 @@ def test_numbers_that_a_shard_counts_on_from_cannot_be_raised_to_the_end_in_one_
             me = join_all(job.clients, "attacker")
             for number in (MAX_GAP + 1, MAX_NUMBER, LARGEST):
                 for message in (
-                    ms.Renew(me, half_pushes=number),
+                    ms.Renew(sender=me, half_pushes=number),
                     ms.Cut(number + 1000),
                     ms.Restore(number, 1),
                     ms.Reset(number + 100, force=True),
-                    ms.Push(me, 1, (ms.Gradient("w0", 0, W),), global_step=number + 100),
-                    ms.Join("new", steps=number),
+                    ms.Push(sender=me, sequence=1, gradients=(ms.Gradient("w0", 0, W),), global_step=number + 100),
+                    ms.Join(worker="new", steps=number),
                 ):
                     proto = encode(replace(message, **_bounded(message)), InlineSender())
                     with pytest.raises((errors.InvalidMessage, errors.Malformed), match=r"without such gaps|at most"):
                         client.send(type(message).__name__, proto, client.token(me))
-            client.unary(ms.Renew(me, half_pushes=MAX_GAP))
+            client.unary(ms.Renew(sender=me, half_pushes=MAX_GAP))
         with pytest.raises(errors.InvalidMessage, match="timeline 1,002, but the last one known here is 1"):
             client.send("Restore", pb.RestoreRequest(timeline=MAX_TIMELINE_GAP + 2, cut=1), client.token(me))
         assert client.status().half_pushes == 2 * MAX_GAP
@@ -239,8 +313,10 @@ def test_the_positions_of_a_queue_that_are_done_fit_into_a_status_however_large_
     with Job(tmp_path, 1) as job:
         me, (client,) = join_all(job.clients, "attacker"), job.clients
         with pytest.raises(errors.Malformed, match=r"Queue\.block must be at most 4294967296, got 46116860"):
-            client.unary(ms.Take(me, ms.QueueSpec("huge", MAX_NUMBER, MAX_NUMBER, 0)))
-        queue = ms.QueueSpec("large", MAX_BLOCK, MAX_BLOCK, 0)
+            client.unary(
+                ms.Take(sender=me, queue=ms.QueueSpec(name="huge", size=MAX_NUMBER, block=MAX_NUMBER, epochs=0))
+            )
+        queue = ms.QueueSpec(name="large", size=MAX_BLOCK, block=MAX_BLOCK, epochs=0)
         for number in range(3):
-            client.unary(ms.Take(me, queue, ms.Finished(number - 1) if number else None))
+            client.unary(ms.Take(sender=me, queue=queue, finished=ms.Finished(number - 1) if number else None))
         assert client.status().queues[0].done == 2 * MAX_BLOCK

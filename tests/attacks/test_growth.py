@@ -42,7 +42,7 @@ def served(**options):
 
 
 def push(client, sender, sequence=1):
-    return client.unary(Push(sender, sequence, (Gradient("W", 0, np.ones(2, np.float32)),)))
+    return client.unary(Push(sender=sender, sequence=sequence, gradients=(Gradient("W", 0, np.ones(2, np.float32)),)))
 
 
 def test_workers_that_joined_and_left_are_forgotten_and_what_they_sent_late_is_refused(monkeypatch):
@@ -75,7 +75,7 @@ def test_a_flood_of_joins_is_refused_at_the_limit_and_members_train_on():
                 client.join(f"w{number}")
         assert push(client, worker).global_step == 1
         client.unary(Leave(Sender("w0", 1)))
-        assert client.unary(Renew(client.join("last"))).global_step == 1
+        assert client.unary(Renew(sender=client.join("last"))).global_step == 1
         client.channel.close()
 
 
@@ -85,7 +85,10 @@ LIMIT, ROWS = 1 << 22, (3 << 20) // 2 // 4
 
 def table(sender, name, rows=ROWS):
     """A registration of some 100 bytes, for which the server fills a table."""
-    return Register(sender, (Declaration(TensorSpec(name, (rows, 1), "float32"), None, None, RowUniform(-1.0, 1.0)),))
+    return Register(
+        sender=sender,
+        declarations=(Declaration(TensorSpec(name, (rows, 1), "float32"), None, None, RowUniform(-1.0, 1.0)),),
+    )
 
 
 @pytest.mark.parametrize("forced", [False, True])
@@ -129,16 +132,16 @@ def test_empty_variables_and_places_count_with_what_they_take(monkeypatch):
     monkeypatch.setattr(store, "UNCOUNTED", 10)
     with served(memory_limit=2 * 5 * store.VARIABLE_BYTES, shards=2) as server:
         client = Client(server.address)
-        member = client.unary(Join("member", 0, 0, 2))
+        member = client.unary(Join(worker="member", incarnation=0, shard=0, shards=2))
         member, empty = Sender("member", member.incarnation), np.zeros(0, np.float32)
         declared = [Declaration(TensorSpec.of(f"v{number}", empty), empty) for number in range(16)]
         for one in declared[:15]:
-            client.unary(Register(member, (one,)))
+            client.unary(Register(sender=member, declarations=(one,)))
         with pytest.raises(errors.TooLarge, match="v15 with their slots need 8,192 bytes more"):
-            client.unary(Register(member, (declared[15],)))
+            client.unary(Register(sender=member, declarations=(declared[15],)))
         places = tuple([Place(f"p{number}", 1) for number in range(100)])
         with pytest.raises(errors.TooLarge):
-            client.unary(Register(member, (), places=places))
+            client.unary(Register(sender=member, declarations=(), places=places))
         assert client.status().totals.variables == 15
         client.channel.close()
 
@@ -149,10 +152,20 @@ def test_data_queues_are_bounded_and_others_go_on(monkeypatch):
         client = Client(server.address)
         member = client.join("member")
         for number in range(5):
-            assert client.unary(Take(member, QueueSpec(f"q{number}", 4, 2, 1))).block.number == 0
+            assert (
+                client.unary(
+                    Take(sender=member, queue=QueueSpec(name=f"q{number}", size=4, block=2, epochs=1))
+                ).block.number
+                == 0
+            )
         with pytest.raises(errors.TooLarge, match="one more than the 5 that a job may have"):
-            client.unary(Take(member, QueueSpec("q5", 4, 2, 1)))
-        assert client.unary(Take(member, QueueSpec("q0", 4, 2, 1), Finished(0))).block.number == 1
+            client.unary(Take(sender=member, queue=QueueSpec(name="q5", size=4, block=2, epochs=1)))
+        assert (
+            client.unary(
+                Take(sender=member, queue=QueueSpec(name="q0", size=4, block=2, epochs=1), finished=Finished(0))
+            ).block.number
+            == 1
+        )
         client.channel.close()
 
 
@@ -165,13 +178,13 @@ def test_late_changes_of_a_cut_that_a_member_does_not_show_are_within_the_limit_
         attacker, honest = [join_all(clients, name) for name in ("attacker", "honest")]
         client.register(honest, W=large)
         number = client.unary(Cut()).number
-        client.unary(Renew(honest, cut=number))
+        client.unary(Renew(sender=honest, cut=number))
         sequence = 0
         while client.status().storage.writing:
             sequence += 1
             assert sequence < 30, "a limit of 1 MiB takes no more changes of 64 KiB, beside the variable and its copy"
             gradient = Gradient("W", 0, large)
-            client.unary(Push(attacker, sequence, (gradient,)))
+            client.unary(Push(sender=attacker, sequence=sequence, gradients=(gradient,)))
         report = client.unary(Cut(number))
         assert "attacker did not show its number" in report.waiting_for
         assert not report.written
@@ -183,7 +196,7 @@ def test_late_changes_of_a_cut_that_a_member_does_not_show_are_within_the_limit_
                 again += 1  # the one before was still being given up
             for one in clients:
                 for sender in (attacker, honest):
-                    one.unary(Renew(sender, cut=again))
+                    one.unary(Renew(sender=sender, cut=again))
         for one in clients:
             one.channel.close()
 
@@ -192,12 +205,19 @@ def test_portions_of_minimizations_are_within_the_limit_and_free_when_the_last_w
     with served(memory_limit=64 << 20) as server:
         client = Client(server.address)
         member = client.join("member")
-        begin = [Evaluate(member, f"m{number}", Evaluation(1, 32_768, 1), term=1, wait=False) for number in range(3)]
+        begin = [
+            Evaluate(sender=member, name=f"m{number}", evaluation=Evaluation(1, 32_768, 1), term=1, wait=False)
+            for number in range(3)
+        ]
         for message in begin[:2]:
             client.unary(message)
         with pytest.raises(errors.TooLarge, match="make portions larger, or raise --memory-limit"):
             client.unary(begin[2])
         client.unary(Leave(member))
-        again = client.unary(Join("member", resume=True, name_key=NAME_KEY)).incarnation
-        client.unary(Evaluate(Sender("member", again), "new", Evaluation(1, 32_768, 1), term=1, wait=False))
+        again = client.unary(Join(worker="member", resume=True, name_key=NAME_KEY)).incarnation
+        client.unary(
+            Evaluate(
+                sender=Sender("member", again), name="new", evaluation=Evaluation(1, 32_768, 1), term=1, wait=False
+            )
+        )
         client.channel.close()

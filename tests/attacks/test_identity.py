@@ -23,7 +23,7 @@ from pswire.tensors.transport import InlineSender
 from tests.server_client import NAME_KEY, Client, frames_of, join_all
 
 W = np.zeros(3, np.float32)
-QUEUE = ms.QueueSpec("train", size=8, block=4, epochs=1)
+QUEUE = ms.QueueSpec(name="train", size=8, block=4, epochs=1)
 
 
 @pytest.fixture
@@ -55,25 +55,25 @@ def victim(clients):
 
 
 def push(sender, sequence, **fields):
-    return ms.Push(sender, sequence, (ms.Gradient("w", 0, W + 1),), **fields)
+    return ms.Push(sender=sender, sequence=sequence, gradients=(ms.Gradient("w", 0, W + 1),), **fields)
 
 
 def in_the_name_of(sender):
     """A message of each kind that a worker sends, as a stranger would make it from what a status shows."""
     return {
         "a push that ends its sequence": push(sender, 2**63 - 1),
-        "a heartbeat that ends its sequence": ms.Renew(sender, settled=2**63 - 1),
+        "a heartbeat that ends its sequence": ms.Renew(sender=sender, settled=2**63 - 1),
         "a leave": ms.Leave(sender),
-        "a finished block": ms.Take(sender, QUEUE, finished=ms.Finished(1)),
-        "an assignment": ms.Assign(sender, 1, (ms.Assignment("w", W + 7),)),
-        "a registration": ms.Register(sender, (), states=(99,)),
-        "a pull": ms.Pull(sender, ("w",)),
+        "a finished block": ms.Take(sender=sender, queue=QUEUE, finished=ms.Finished(1)),
+        "an assignment": ms.Assign(sender=sender, sequence=1, assignments=(ms.Assignment("w", W + 7),)),
+        "a registration": ms.Register(sender=sender, declarations=(), states=(99,)),
+        "a pull": ms.Pull(sender=sender, names=("w",)),
         "a barrier": ms.Barrier(sender, 1),
         "a stop": ms.Stop(sender, "because"),
         "a cut that it holds": ms.Cut(holder=sender),
-        "a join as its incarnation": ms.Join(sender.worker, sender.incarnation),
-        "a join as the next incarnation": ms.Join(sender.worker, sender.incarnation + 1),
-        "a join that locks the name": ms.Join(sender.worker, MAX_GAP),
+        "a join as its incarnation": ms.Join(worker=sender.worker, incarnation=sender.incarnation),
+        "a join as the next incarnation": ms.Join(worker=sender.worker, incarnation=sender.incarnation + 1),
+        "a join that locks the name": ms.Join(worker=sender.worker, incarnation=MAX_GAP),
     }
 
 
@@ -87,7 +87,7 @@ def test_nobody_acts_in_the_name_of_another_worker(victim, kind, who):
     with pytest.raises(errors.Unauthenticated, match="'victim'"):
         attacker.send(type(message).__name__, encode(message, InlineSender()))
     assert client.transfer(push(sender, 1)).outcome is ms.Outcome.APPLIED
-    (block, report) = client.unary(ms.Take(sender, QUEUE)).block, client.status()
+    (block, report) = client.unary(ms.Take(sender=sender, queue=QUEUE)).block, client.status()
     assert (block.start, report.workers[0].state, report.stopped) == (0, "live", "")
 
 
@@ -102,7 +102,7 @@ def test_a_stream_carries_the_messages_of_the_member_that_opened_it_and_is_for_n
     token = client.token(sender)
     for forged in (token[:-1], token + b"\0", bytes([token[0] ^ 1]) + token[1:], b"", b"x" * 5000):
         with pytest.raises(errors.Unauthenticated):
-            attacker.send("Renew", encode(ms.Renew(sender), InlineSender()), forged)
+            attacker.send("Renew", encode(ms.Renew(sender=sender), InlineSender()), forged)
     assert client.transfer(push(sender, 1)).outcome is ms.Outcome.APPLIED
 
 
@@ -126,24 +126,28 @@ def test_a_name_that_is_live_is_for_the_same_worker_or_free_when_its_lease_has_e
     client, sender, attacker = victim
     for key in (b"", b"fedcba9876543210"):
         with pytest.raises(errors.Unavailable, match="a worker 'victim' is live: another process has this name"):
-            attacker.unary(ms.Join("victim", name_key=key))
+            attacker.unary(ms.Join(worker="victim", name_key=key))
     assert client.transfer(push(sender, 1)).outcome is ms.Outcome.APPLIED
-    assert client.unary(ms.Join("victim", name_key=NAME_KEY)).incarnation == 2
+    assert client.unary(ms.Join(worker="victim", name_key=NAME_KEY)).incarnation == 2
     client.unary(ms.Leave(ms.Sender("victim", 2)))
-    assert attacker.unary(ms.Join("victim", name_key=b"fedcba9876543210")).incarnation == 3
+    assert attacker.unary(ms.Join(worker="victim", name_key=b"fedcba9876543210")).incarnation == 3
 
 
 @pytest.mark.parametrize("job", [ms.Job(2**40, "mine"), ms.Job(2, "")])
 def test_a_job_is_begun_by_the_servers_and_not_by_its_number(victim, job):
     client, sender, attacker = victim
     with pytest.raises(errors.InvalidMessage, match="it joins shard 0 first, which gives it one, and its job"):
-        attacker.unary(ms.Join("new", job=job))
+        attacker.unary(ms.Join(worker="new", job=job))
     assert client.transfer(push(sender, 1)).outcome is ms.Outcome.APPLIED
 
 
 def test_numbers_that_no_member_can_have_reached_are_refused(victim):
     client, sender, _ = victim
-    for message in (push(sender, MAX_GAP + 1), ms.Renew(sender, settled=2 * MAX_GAP), push(sender, 1, cut=2**62 - 1)):
+    for message in (
+        push(sender, MAX_GAP + 1),
+        ms.Renew(sender=sender, settled=2 * MAX_GAP),
+        push(sender, 1, cut=2**62 - 1),
+    ):
         with pytest.raises(errors.InvalidMessage, match="without such gaps"):
             client.unary(message)
     assert client.transfer(push(sender, 1)).outcome is ms.Outcome.APPLIED
@@ -153,7 +157,7 @@ def written_checkpoint(client, sender):
     """Waits until a checkpoint is written."""
     number = client.unary(ms.Cut()).number
     while not client.unary(ms.Cut(number)).written:
-        client.unary(ms.Renew(sender))
+        client.unary(ms.Renew(sender=sender))
 
 
 def stored_nonce(folder):
@@ -164,7 +168,7 @@ def stored_nonce(folder):
 
 def test_a_live_worker_s_token_is_not_given_for_what_its_checkpoint_says_of_its_process(clients, tmp_path):
     (client,) = clients(checkpoint_dir=tmp_path, journal=True)
-    joined = client.unary(ms.Join("w0", process_nonce=12345, name_key=NAME_KEY))
+    joined = client.unary(ms.Join(worker="w0", process_nonce=12345, name_key=NAME_KEY))
     sender = ms.Sender("w0", joined.incarnation)
     client.register(sender, w=W)
     written_checkpoint(client, sender)
@@ -172,8 +176,8 @@ def test_a_live_worker_s_token_is_not_given_for_what_its_checkpoint_says_of_its_
     with closing(attacker.channel):
         for nonce in (stored_nonce(tmp_path), 0):
             with pytest.raises(errors.Unavailable, match="another process has this name"):
-                attacker.unary(ms.Join("w0", process_nonce=nonce))
-    again = client.unary(ms.Join("w0", process_nonce=12345))
+                attacker.unary(ms.Join(worker="w0", process_nonce=nonce))
+    again = client.unary(ms.Join(worker="w0", process_nonce=12345))
     assert (again.incarnation, again.token) == (joined.incarnation, joined.token), "its answer was lost"
 
 
@@ -183,7 +187,7 @@ def test_a_checkpoint_with_the_number_itself_is_restored_and_gives_no_token_eith
         earlier.setattr(Identity, "hashed", lambda self, message: message)
         with ServerThread(config) as server:
             client = Client(server.address)
-            joined = client.unary(ms.Join("w0", process_nonce=12345, name_key=NAME_KEY))
+            joined = client.unary(ms.Join(worker="w0", process_nonce=12345, name_key=NAME_KEY))
             client.register(ms.Sender("w0", joined.incarnation), w=W)
             client.channel.close()
     assert stored_nonce(tmp_path) == 12345
@@ -191,7 +195,7 @@ def test_a_checkpoint_with_the_number_itself_is_restored_and_gives_no_token_eith
         client = Client(server.address)
         with closing(client.channel):
             with pytest.raises(errors.Unavailable, match="another process has this name"):
-                client.unary(ms.Join("w0", process_nonce=12345))
+                client.unary(ms.Join(worker="w0", process_nonce=12345))
             assert client.status().variables[0].spec.name == "w"
 
 
@@ -227,7 +231,9 @@ def test_the_journal_and_checkpoints_have_neither_tokens_nor_the_key_of_a_name(c
 def test_a_state_that_a_shard_has_not_said_is_not_believed_and_the_job_goes_on(clients):
     shards = clients(2)
     attacker, honest = join_all(shards, "attacker"), join_all(shards, "honest")
-    again = [ms.Join("attacker", 1, shard, 2, job=ms.Job(1, "job-1")) for shard in range(2)]
+    again = [
+        ms.Join(worker="attacker", incarnation=1, shard=shard, shards=2, job=ms.Job(1, "job-1")) for shard in range(2)
+    ]
     joined = [client.unary(message) for client, message in zip(shards, again, strict=True)]
     states, proofs = tuple([one.state for one in joined]), tuple([one.proof for one in joined])
     assert proofs[0] != proofs[1]
@@ -237,11 +243,11 @@ def test_a_state_that_a_shard_has_not_said_is_not_believed_and_the_job_goes_on(c
         (states, ()),
         (states, proofs[:1]),
     ):
-        message = ms.Register(attacker, (), states=made_up, proofs=with_proofs)
+        message = ms.Register(sender=attacker, declarations=(), states=made_up, proofs=with_proofs)
         with pytest.raises(errors.InvalidMessage, match=r"has not said that this is its state|proofs for the states"):
             shards[0].unary(message)
     for client in shards:
-        client.unary(ms.Register(honest, (), states=states, proofs=proofs))
+        client.unary(ms.Register(sender=honest, declarations=(), states=states, proofs=proofs))
 
 
 def test_an_update_that_shard_0_has_not_decided_holds_nobody_up(clients):
@@ -252,9 +258,15 @@ def test_an_update_that_shard_0_has_not_decided_holds_nobody_up(clients):
     with ThreadPoolExecutor(2) as threads:
         first, second = threads.map(lambda one: shards[0].transfer(push(one, 1, shards=(1,))), (a, b))
         members = tuple([ms.ChangeId(one, 1, (1,)) for one in (attacker, a)])
-        invented = ms.UpdateGroup(5, members, first.group.proof)
-        nobody = ms.UpdateGroup(first.group.number, (*first.group.members, ms.ChangeId(attacker, 1, (1,))), b"")
-        for group in (invented, nobody, ms.UpdateGroup(first.group.number, members, first.group.proof)):
+        invented = ms.UpdateGroup(number=5, members=members, proof=first.group.proof)
+        nobody = ms.UpdateGroup(
+            number=first.group.number, members=(*first.group.members, ms.ChangeId(attacker, 1, (1,))), proof=b""
+        )
+        for group in (
+            invented,
+            nobody,
+            ms.UpdateGroup(number=first.group.number, members=members, proof=first.group.proof),
+        ):
             with pytest.raises(errors.InvalidMessage, match="shard 0 has not decided this"):
                 shards[1].transfer(push(attacker, 1, group=group))
         decided = (push(a, 1, group=first.group), push(b, 1, group=second.group))
@@ -267,14 +279,18 @@ def test_changes_that_shard_0_has_not_decided_are_not_waited_for(clients):
     for client in shards:
         client.register(honest, w=W)
     made_up = (ms.ChangeId(honest, 3, (1,)),)
-    for message in (push(attacker, 1, after=made_up), ms.Pull(attacker, ("w",), after=made_up, after_proof=b"x" * 32)):
+    for message in (
+        push(attacker, 1, after=made_up),
+        ms.Pull(sender=attacker, names=("w",), after=made_up, after_proof=b"x" * 32),
+    ):
         with pytest.raises(errors.InvalidMessage, match="shard 0 has not decided this"):
             shards[1].transfer(message)
     shards[0].transfer(push(honest, 1, shards=(1,)))
-    frontier = shards[0].transfer(ms.Pull(attacker, ("w",))).frontier
+    frontier = shards[0].transfer(ms.Pull(sender=attacker, names=("w",))).frontier
     with ThreadPoolExecutor(1) as threads:
         pulled = threads.submit(
-            shards[1].transfer, ms.Pull(attacker, ("w",), after=frontier.undelivered, after_proof=frontier.proof)
+            shards[1].transfer,
+            ms.Pull(sender=attacker, names=("w",), after=frontier.undelivered, after_proof=frontier.proof),
         )
         assert shards[1].transfer(push(honest, 1)).outcome is ms.Outcome.APPLIED
         np.testing.assert_array_equal(pulled.result().values[0].array, -1 - W)
@@ -286,4 +302,4 @@ def test_servers_with_different_keys_say_so(clients):
     with ServerThread(ServerConfig(default_key=b"another key")) as server:
         other = Client(server.address)
         with closing(other.channel), pytest.raises(errors.Unauthenticated, match="all servers of a job need the same"):
-            other.send("Renew", encode(ms.Renew(ms.Sender("w0", 1)), InlineSender()), token)
+            other.send("Renew", encode(ms.Renew(sender=ms.Sender("w0", 1)), InlineSender()), token)

@@ -37,14 +37,14 @@ def servers(shards=1, lease=60.0, **options):
 def push(client, sender, sequence, value=1.0, version=0, **fields):
     """The answer to a push of one gradient of W, with the value of W."""
     gradient = Gradient("W", version, np.full(3, value, np.float32))
-    return client.transfer(Push(sender, sequence, (gradient,), pull=("W",), **fields))
+    return client.transfer(Push(sender=sender, sequence=sequence, gradients=(gradient,), pull=("W",), **fields))
 
 
 def renewing(client, member, waiting):
     """The answer of a call that waits, during which a member does nothing but renew its lease."""
     renewed = []
     while not waiting.done():
-        renewed.append(client.unary(Renew(member)))
+        renewed.append(client.unary(Renew(sender=member)))
     return waiting.result(), renewed
 
 
@@ -72,7 +72,10 @@ def test_a_member_that_leaves_out_a_part_of_its_push_and_renews_its_lease_does_n
     with servers(2, **options) as clients, ThreadPoolExecutor(2) as threads:
         worker, member = join_all(clients, "worker"), join_all(clients, "member")
         clients[1].register(worker, W=np.zeros(3, np.float32))
-        decided = [threads.submit(clients[0].transfer, Push(one, 1, (), shards=(1,))) for one in (worker, member)]
+        decided = [
+            threads.submit(clients[0].transfer, Push(sender=one, sequence=1, gradients=(), shards=(1,)))
+            for one in (worker, member)
+        ]
         group = decided[0].result().group
         assert {one.sender for one in group.members} == {worker, member}
         waiting = threads.submit(push, clients[1], worker, 1, group=group)
@@ -88,7 +91,7 @@ def test_pushes_without_gradients_move_no_step_and_are_none_of_the_gradients_of_
         client.register(worker, W=np.zeros(3, np.float32))
         held = threads.submit(push, client, worker, 1)
         for sequence in range(1, 21):
-            answer = client.unary(Push(member, sequence, ()))
+            answer = client.unary(Push(sender=member, sequence=sequence, gradients=()))
             assert (answer.outcome, answer.staleness) == (Outcome.APPLIED, 0)
         before = 0 if consistency == "sync:2" else held.result().global_step
         assert client.status().global_step == before
@@ -96,7 +99,7 @@ def test_pushes_without_gradients_move_no_step_and_are_none_of_the_gradients_of_
             answer = push(client, member, 21, value=3.0)
             np.testing.assert_array_equal(answer.values[0].array, [-2, -2, -2])
         with pytest.raises(InvalidMessage, match=r"a push with parts on shards \(1,\) of 1"):
-            client.unary(Push(member, 30, (), shards=(1,)))
+            client.unary(Push(sender=member, sequence=30, gradients=(), shards=(1,)))
 
 
 @pytest.mark.parametrize("gradient", [1.0, 1e30], ids=["ordinary", "guarded"])
@@ -108,14 +111,14 @@ def test_others_push_while_a_member_has_the_server_fill_large_tables_with_random
         client.register(worker, W=np.zeros_like(W))
         specs = [TensorSpec(f"T{one}", (1 << 14, 16), "float32") for one in range(32 * THREADS)]
         tables = tuple([Declaration(spec, None, GradientDescent(1.0), RowNormal(1.0)) for spec in specs])
-        filled, pushes = threads.submit(client.unary, Register(member, tables)), 0
+        filled, pushes = threads.submit(client.unary, Register(sender=member, declarations=tables)), 0
         while len(client.status().variables) == 1:
             pass  # the registration has not arrived
         while not filled.done():
             pushes += 1
-            client.transfer(Push(worker, pushes, (Gradient("W", 0, W),)))
+            client.transfer(Push(sender=worker, sequence=pushes, gradients=(Gradient("W", 0, W),)))
         assert pushes > 2
-        first = client.unary(Pull(member, (), (Choice("T0", np.array([0, (1 << 14) - 1])),)))
+        first = client.unary(Pull(sender=member, names=(), choices=(Choice("T0", np.array([0, (1 << 14) - 1])),)))
         assert 0.1 < np.abs(first.values[0].array).mean() < 3
 
 
@@ -130,7 +133,7 @@ def trained(consistency, steps=15):
             gradients = [value - goal + random.normal(0, 0.1, 3).astype(np.float32) for _ in range(4)]
             gradients.append(random.choice([-1e6, 1e6], 3).astype(np.float32))
             pushes = [
-                Push(sender, step + 1, (Gradient("W", step, gradient),), pull=("W",))
+                Push(sender=sender, sequence=step + 1, gradients=(Gradient("W", step, gradient),), pull=("W",))
                 for sender, gradient in zip(senders, gradients, strict=True)
             ]
             answers = list(threads.map(client.transfer, pushes))
@@ -153,7 +156,7 @@ def test_the_gradients_of_a_push_change_a_model_by_the_largest_norm_at_most(acti
         for sequence, gradient in enumerate(
             [Gradient("W", 0, np.full(4, 1e35, np.float32)), Gradient("E", 0, rows)], 1
         ):
-            answer = client.transfer(Push(member, sequence, (gradient,)))
+            answer = client.transfer(Push(sender=member, sequence=sequence, gradients=(gradient,)))
             assert answer.outcome is (Outcome.APPLIED if action == "clip" else Outcome.DROPPED)
             assert answer.reason.startswith(f"--max-gradient-norm 10:{action}: the norm of its gradients")
         row = client.status().workers[1]

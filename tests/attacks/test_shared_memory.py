@@ -80,13 +80,15 @@ class Target:
     def train(self):
         """An honest worker takes part, with shared memory."""
         with closing(GrpcTransport([self.address])) as transport:
-            joined = transport.call(0, ms.Join("honest", name_key=NAME_KEY), BOUND).result()
+            joined = transport.call(0, ms.Join(worker="honest", name_key=NAME_KEY), BOUND).result()
             worker = ms.Sender("honest", joined.incarnation)
             spec, optimizer = TensorSpec.of("honest", LARGE), GradientDescent(1.0)
-            declared = ms.Register(worker, (ms.Declaration(spec, LARGE, optimizer),))
+            declared = ms.Register(sender=worker, declarations=(ms.Declaration(spec, LARGE, optimizer),))
             (before,) = transport.call(0, declared, BOUND).result().values
             gradient = ms.Gradient("honest", before.version, LARGE)
-            pushed = transport.call(0, ms.Push(worker, 1, (gradient,), pull=("honest",)), BOUND).result()
+            pushed = transport.call(
+                0, ms.Push(sender=worker, sequence=1, gradients=(gradient,), pull=("honest",)), BOUND
+            ).result()
             assert (pushed.values[0].array == before.array - 1).all()
             assert transport.tensor_transport(0) == "shared memory"
 
@@ -170,7 +172,7 @@ def test_memory_that_was_mapped_can_not_be_taken_away_and_gradients_there_are_ap
         with pytest.raises(PermissionError):
             os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_TRUNC)
         assert punch(descriptor, 2 * MB) == errno.EPERM
-    push = ms.Push(sender, 1, (ms.Gradient("w", 0, LARGE),), pull=("w",))
+    push = ms.Push(sender=sender, sequence=1, gradients=(ms.Gradient("w", 0, LARGE),), pull=("w",))
     frame = to_frame(push, Region(0, memory))
     frame.answer_region.offset, frame.answer_region.nbytes = MB, MB
     stream.memories[0] = memory

@@ -31,7 +31,7 @@ def client():
 def register(client, names):
     worker = client.join("worker")
     declared = [Declaration(TensorSpec.of(name, EMPTY), EMPTY, GradientDescent(1.0)) for name in names]
-    client.unary(Register(worker, tuple(declared)))
+    client.unary(Register(sender=worker, declarations=tuple(declared)))
     return worker
 
 
@@ -60,7 +60,11 @@ def test_changes_of_hyperparameters_name_some_variables_and_count_the_others(cli
     names = tuple([f"v{number}" for number in range(300)])
     worker = register(client, names)
     for sequence in (1, 2, 3):
-        client.unary(Tune(worker, sequence, names, GradientDescent(0.5), ("learning_rate",)))
+        client.unary(
+            Tune(
+                sender=worker, sequence=sequence, names=names, optimizer=GradientDescent(0.5), fields=("learning_rate",)
+            )
+        )
     changes = client.status().changes
     assert [(one.names, one.others) for one in changes] == [(names[: shard.MAX_NAMED], 200)] * 3
 

@@ -205,10 +205,12 @@ class Cluster:
         choices = (Choice("dense", np.array([0])), Choice("table", np.arange(scheme.COLUMNS)))  # rows of a shard's part
         for shard, names in enumerate(scheme.small(len(self.servers))):
             incarnation, job = (joined.incarnation, joined.job) if joined else (0, Job())
-            join = Join("auditor", incarnation, shard, len(self.servers), job=job, resume=True)
+            join = Join(
+                worker="auditor", incarnation=incarnation, shard=shard, shards=len(self.servers), job=job, resume=True
+            )
             joined = transport.call(shard, join, BOUND).result()
             sender = Sender("auditor", joined.incarnation)
-            values = transport.call(shard, Pull(sender, names, choices), BOUND).result().values
+            values = transport.call(shard, Pull(sender=sender, names=names, choices=choices), BOUND).result().values
             transport.call(shard, Leave(sender, True), BOUND).result()
             first, second, dense, table = (np.asarray(value.array).tolist() for value in values)
             finals.append(Final(first, second, dense[0][: scheme.COLUMNS], table, values[0].version))

@@ -23,11 +23,11 @@ from tests.compose.docker import Container, made
 HOSTS = {"0123456789ab": "worker-1", "ba9876543210": "worker-2"}
 PROCESS = process_number(7, 0xF0000123)  # in a container
 FIRST, SECOND = (Member(f"{host}-{PROCESS}", number, 1, steps=1350) for number, host in enumerate(HOSTS))
-BLOCK = Block(1_051, 2, 1_600, 3_200)
+BLOCK = Block(number=1_051, epoch=2, start=1_600, stop=3_200)
 LOST = shard_events.lost(FIRST, 15.0)
 GIVEN_BACK = shard_events.block_returned("train", BLOCK, FIRST.name)
 HANDED_OUT = shard_events.handed_out_again("train", BLOCK, SECOND.name, FIRST.name)
-EPOCH_DONE = shard_events.epoch_done(EpochReport("train", 10, 0.39236, 55_000))
+EPOCH_DONE = shard_events.epoch_done(EpochReport(queue="train", epoch=10, cost=0.39236, examples=55_000))
 ACCURACY = "test accuracy: 0.8737 on the first 3,000, 0.9038 on all"
 
 

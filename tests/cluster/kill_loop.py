@@ -174,10 +174,14 @@ class KillLoop:
         with closing(GrpcTransport(self.addresses, shared_memory=False)) as transport:
             for shard in range(SHARDS):
                 incarnation, job = (joined.incarnation, joined.job) if joined else (0, Job())
-                join = Join("auditor", incarnation, shard, SHARDS, job=job, resume=True)
+                join = Join(worker="auditor", incarnation=incarnation, shard=shard, shards=SHARDS, job=job, resume=True)
                 joined = transport.call(shard, join, BOUND).result()
                 sender, name = Sender("auditor", joined.incarnation), f"marks{shard}"
-                (value,) = transport.call(shard, Pull(sender, (), (Choice(name, rows),)), BOUND).result().values
+                (value,) = (
+                    transport.call(shard, Pull(sender=sender, names=(), choices=(Choice(name, rows),)), BOUND)
+                    .result()
+                    .values
+                )
                 found.append(np.asarray(value.array)[:, 0].astype(float))
                 transport.call(shard, Leave(sender, True), BOUND).result()
         return found

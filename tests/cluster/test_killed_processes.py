@@ -91,10 +91,10 @@ class Pushes:
         self.command = commands.python("-c", SERVER, folder, "serve", *memory, *arguments)
         self.command.wait_for("listening on")
         self.transport = GrpcTransport([self.command.address], shared_memory=False)
-        self.sender = Sender("other", self.ask(Join("other", name_key=b"key")).incarnation)
+        self.sender = Sender("other", self.ask(Join(worker="other", name_key=b"key")).incarnation)
         zeros = np.zeros(SHAPE, np.float32)
         declared = [Declaration(TensorSpec.of(name, zeros), zeros, Momentum(1.0)) for name in NAMES]
-        self.ask(Register(self.sender, tuple(declared)))
+        self.ask(Register(sender=self.sender, declarations=tuple(declared)))
 
     def ask(self, message):
         return self.transport.call(0, message, BOUND).result()
@@ -110,14 +110,17 @@ class Pushes:
     def push(self, number):
         """Pushes gradients that are all this number: a transfer as large as the traffic limit."""
         gradients = [Gradient(name, 0, np.full(SHAPE, number, np.float32)) for name in NAMES]
-        assert self.ask(Push(self.sender, 1, tuple(gradients), pull=NAMES)).outcome is Outcome.APPLIED
+        assert (
+            self.ask(Push(sender=self.sender, sequence=1, gradients=tuple(gradients), pull=NAMES)).outcome
+            is Outcome.APPLIED
+        )
 
     def versions(self):
         return [variable.version for variable in self.ask(Status()).variables]
 
     def values(self):
         """The versions, and the value that all elements of each variable have."""
-        values = [value.array for value in self.ask(Pull(self.sender, NAMES)).values]
+        values = [value.array for value in self.ask(Pull(sender=self.sender, names=NAMES)).values]
         assert [value.min() for value in values] == [value.max() for value in values]
         return self.versions(), [float(value[0, 0]) for value in values]
 
@@ -240,8 +243,8 @@ class Training:
         """The global step; the sum of the elements; and the number of examples by how often they were trained on."""
         with closing(GrpcTransport([self.server.address], shared_memory=False)) as transport:
             step = transport.call(0, Status(), BOUND).result().global_step
-            sender = Sender("reader", transport.call(0, Join("reader", resume=True), BOUND).result().incarnation)
-            (value,) = transport.call(0, Pull(sender, ("seen",)), BOUND).result().values
+            sender = Sender("reader", transport.call(0, Join(worker="reader", resume=True), BOUND).result().incarnation)
+            (value,) = transport.call(0, Pull(sender=sender, names=("seen",)), BOUND).result().values
         seen = np.asarray(value.array)
         return step, seen.sum(), np.bincount((seen / 6).astype(int)).tolist()
 

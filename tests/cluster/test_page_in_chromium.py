@@ -79,7 +79,9 @@ class RawWorkers:
 
     def __init__(self, address, names, variables):
         self._client, self._end = Client(address), threading.Event()
-        self._senders = [Sender(name, self._client.unary(Join(name, name_key=NAME_KEY)).incarnation) for name in names]
+        self._senders = [
+            Sender(name, self._client.unary(Join(worker=name, name_key=NAME_KEY)).incarnation) for name in names
+        ]
         arrays = {name: np.ones(shape, np.float32) for name, shape in variables.items()}
         self._client.register(self._senders[0], **arrays)
         self._gradients = tuple(Gradient(name, 0, array) for name, array in arrays.items())
@@ -90,7 +92,7 @@ class RawWorkers:
             for sender in self._senders:
                 if self._end.wait(0.005):
                     return
-                self._client.unary(Push(sender, sequence, self._gradients, loss=1 / sequence))
+                self._client.unary(Push(sender=sender, sequence=sequence, gradients=self._gradients, loss=1 / sequence))
 
     def __enter__(self):
         self._thread.start()
@@ -232,7 +234,9 @@ def test_a_refused_push_is_an_error_of_its_worker_and_a_banner_with_cause_and_re
         bad = Client(server.address)
         sender = bad.join("bad")
         with pytest.raises(NotFinite):
-            bad.unary(Push(sender, 1, (Gradient("W", 0, np.full((3, 4), np.nan, np.float32)),)))
+            bad.unary(
+                Push(sender=sender, sequence=1, gradients=(Gradient("W", 0, np.full((3, 4), np.nan, np.float32)),))
+            )
         banner = browser.wait_for("document.querySelector('.findings li[data-level=error]')?.textContent")
         assert "a push of worker 'bad' was refused, and has changed nothing: " in banner
         assert "Remedy: look for NaN in its examples" in banner

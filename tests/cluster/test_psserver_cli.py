@@ -33,11 +33,11 @@ READY = re.compile(r"psserver: shard 0/1 listening on 127\.0\.0\.1:\d+")
 def test_a_server_says_where_it_listens_and_ends_in_good_order(number, commands):
     server = commands.serve()
     with closing(GrpcTransport([server.address])) as transport:
-        sender = Sender("trainer", transport.call(0, Join("trainer"), BOUND).result().incarnation)
+        sender = Sender("trainer", transport.call(0, Join(worker="trainer"), BOUND).result().incarnation)
         declaration = Declaration(TensorSpec.of("w", W), W, GradientDescent(1.0))
-        transport.call(0, Register(sender, (declaration,)), BOUND).result()
+        transport.call(0, Register(sender=sender, declarations=(declaration,)), BOUND).result()
         for sequence in (1, 2):
-            transport.call(0, Push(sender, sequence, (Gradient("w", 0, W),)), BOUND).result()
+            transport.call(0, Push(sender=sender, sequence=sequence, gradients=(Gradient("w", 0, W),)), BOUND).result()
     code, (line,), errors = server.end(number)
     assert (code, bool(READY.fullmatch(line))) == (0, True)
     assert errors[-1] == "psserver: shard 0/1 stopped at global step 2: 1 worker, 0 pushes or assigns repeated"
@@ -71,7 +71,7 @@ def test_a_second_ctrl_c_ends_it_at_once(commands):
         sender = client.join("w0")
         client.register(sender, w=np.zeros(4 << 20, np.float32))
         stream = Stream(client)
-        stream.send(frame_of(Pull(sender, ("w",))))
+        stream.send(frame_of(Pull(sender=sender, names=("w",))))
         assert stream.frame().data is None, "a call in progress: 16 MiB follow that are not read"
         health = health_pb2_grpc.HealthStub(client.channel).Watch(health_pb2.HealthCheckRequest(), timeout=BOUND)
         assert next(health).status == health_pb2.HealthCheckResponse.SERVING

@@ -35,11 +35,11 @@ def train(address):
     with closing(GrpcTransport([address])) as transport:
         zeros = np.zeros(2)
         declared = Declaration(TensorSpec.of("W", zeros), zeros, Momentum(1.0, 0.5))
-        for message in (Join("me"), Register(ME, (declared,))):
+        for message in (Join(worker="me"), Register(sender=ME, declarations=(declared,))):
             transport.call(0, message, BOUND).result()
         for number, loss in enumerate(LOSSES, 1):
             gradient = Gradient("W", max(number - 3, 0), np.array([-1.0, 0]))
-            transport.call(0, Push(ME, number, (gradient,), loss), BOUND).result()
+            transport.call(0, Push(sender=ME, sequence=number, gradients=(gradient,), loss=loss), BOUND).result()
         transport.call(0, Leave(ME), BOUND).result()
 
 
@@ -98,10 +98,10 @@ def test_the_state_at_a_step_is_a_file_of_variables_or_a_checkpoint_from_which_a
     assert commands.run(*until, "at-3")[0] == 0
     server = commands.serve("--checkpoint-dir", "at-3")
     with closing(GrpcTransport([server.address])) as transport:
-        other = Sender("other", transport.call(0, Join("other"), BOUND).result().incarnation)
-        pulled = transport.call(0, Pull(other, ("W",)), BOUND).result()
+        other = Sender("other", transport.call(0, Join(worker="other"), BOUND).result().incarnation)
+        pulled = transport.call(0, Pull(sender=other, names=("W",)), BOUND).result()
         assert (pulled.global_step, pulled.values[0].version, pulled.values[0].array.tolist()) == (3, 3, [AFTER[2], 0])
-        push = Push(other, 1, (Gradient("W", 3, np.array([-1.0, 0])),), pull=("W",))
+        push = Push(sender=other, sequence=1, gradients=(Gradient("W", 3, np.array([-1.0, 0])),), pull=("W",))
         assert transport.call(0, push, BOUND).result().values[0].array.tolist() == [AFTER[3], 0], "slots go on too"
     server.end()
 
@@ -160,13 +160,13 @@ def test_the_whole_journal_of_a_server_that_was_killed_again_and_again_gives_all
     for life in range(4):
         server = serve("run", "--keep-journal", "--checkpoint-every", "3steps")
         with closing(GrpcTransport([server.address])) as transport:
-            me = Sender("me", transport.call(0, Join("me", name_key=b"key"), BOUND).result().incarnation)
+            me = Sender("me", transport.call(0, Join(worker="me", name_key=b"key"), BOUND).result().incarnation)
             if not life:
                 declared = Declaration(TensorSpec.of("W", np.zeros(2)), np.zeros(2), Momentum(1.0, 0.5))
-                transport.call(0, Register(me, (declared,)), BOUND).result()
+                transport.call(0, Register(sender=me, declarations=(declared,)), BOUND).result()
             for number in range(10 * life + 1, 10 * life + 11):
                 gradient = Gradient("W", number - 1, np.array([-1.0, number]))
-                transport.call(0, Push(me, number, (gradient,)), BOUND).result()
+                transport.call(0, Push(sender=me, sequence=number, gradients=(gradient,)), BOUND).result()
         if life < 3:
             server.end(signal.SIGKILL)
     assert server.end()[0] == 0

@@ -37,13 +37,15 @@ def train_two(*addresses):
             sender = Sender("w0", joined.incarnation)
             value = np.zeros((rows, 4), np.float32)
             declaration = Declaration(TensorSpec.of("table", value), value, Momentum(0.5), part=Part(3 * shard, 5))
-            transport.call(shard, Register(sender, (declaration,)), BOUND).result()
-            transport.call(shard, Push(sender, 1, (Gradient("table", 0, value),), 0.5), BOUND).result()
+            transport.call(shard, Register(sender=sender, declarations=(declaration,)), BOUND).result()
+            transport.call(
+                shard, Push(sender=sender, sequence=1, gradients=(Gradient("table", 0, value),), loss=0.5), BOUND
+            ).result()
 
 
 def join(transport, name, shard, first=None):
     incarnation, job = (first.incarnation, first.job) if first else (0, Job())
-    message = Join(name, incarnation, shard, shards=2, tensor_transport="gRPC", job=job)
+    message = Join(worker=name, incarnation=incarnation, shard=shard, shards=2, tensor_transport="gRPC", job=job)
     return transport.call(shard, message, BOUND).result()
 
 

@@ -200,7 +200,14 @@ def recorded(program: str, policy: tuple[str, str], options: dict[str, str], fol
         assert [worker.wait(timeout=120) for worker in workers] == [0, 0]
         client = Client(server.address)
         client.status()
-        intervention = ms.Intervene("operator", "to record it", True, ("w0",), ("w1",), 0.5)
+        intervention = ms.Intervene(
+            by="operator",
+            reason="to record it",
+            stop=True,
+            quarantine=("w0",),
+            release=("w1",),
+            scale_learning_rate=0.5,
+        )
         for message in (intervention, ms.Restore(), ms.Reset(2)):
             client.unary(message)
         client.channel.close()

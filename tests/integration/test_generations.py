@@ -285,7 +285,7 @@ def test_a_checkpoint_of_which_a_server_has_lost_its_part_before_it_was_written_
             asked[message.number] += 1
             if asked[message.number] == 3 and len(lost) < 2:
                 lost.append(message.number)
-                answer = CutReport(message.number, storage=True, gone=True)
+                answer = CutReport(number=message.number, storage=True, gone=True)
         return Future(lambda: answer)
 
     transport.call = call

@@ -487,7 +487,12 @@ def test_a_coordinator_of_an_earlier_term_is_refused():
             second.run([])
             second.accept([])
             second.save({"x": 1})
-            for call in (first.evaluate, lambda: first.end({"by": "first"}, ms.AcceptedPoint(1, 1, 0.5, 0.5))):
+            for call in (
+                first.evaluate,
+                lambda: first.end(
+                    {"by": "first"}, ms.AcceptedPoint(iterations=1, evaluations=1, loss=0.5, gradient=0.5)
+                ),
+            ):
                 with pytest.raises(OutOfOrder, match=r"in term 1, but .* in term 2"):
                     call()
             third = ShardSpace(session._client, ["W"], "task", 10, 2)
@@ -525,7 +530,7 @@ def test_the_next_coordinator_tells_all_shards_that_a_minimization_is_over_if_th
         with open_session("w0") as session:
             client = session._client
             ShardSpace(client, names, "fit", 10, 2)
-            client._evaluate([1], ms.Evaluate(client._calls.sender, "fit", end='{"by": "w0"}', term=1))
+            client._evaluate([1], ms.Evaluate(sender=client._calls.sender, name="fit", end='{"by": "w0"}', term=1))
             assert [one.end for one in client.evaluated(names, "fit")] == ["", '{"by": "w0"}', ""]
             with pytest.raises(AlreadyOver):
                 ShardSpace(client, names, "fit", 10, 2)

@@ -95,7 +95,7 @@ def frames(sender):
 
 
 def push(sender, name, array, sequence=1, **fields):
-    return ms.Push(sender, sequence, (ms.Gradient(name, 0, array),), **fields)
+    return ms.Push(sender=sender, sequence=sequence, gradients=(ms.Gradient(name, 0, array),), **fields)
 
 
 def declared(name, array):
@@ -140,7 +140,7 @@ def test_a_failure_of_the_server_itself_is_logged_and_answered_with_a_reference(
     with monkeypatch.context() as patch:
         patch.setattr(Shard, "answer_bytes", lambda self, message, **_: 1 // 0)
         with pytest.raises(errors.InternalError, match="the server failed on this message") as caught:
-            client.unary(ms.Pull(sender, ("small",)))
+            client.unary(ms.Pull(sender=sender, names=("small",)))
     (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert record.exc_info[0] is ZeroDivisionError
     assert record.args[0] in str(caught.value)
@@ -173,14 +173,14 @@ def test_a_broken_transfer_is_malformed_and_nothing_of_it_applied(damage, compla
 def test_a_stream_takes_any_number_of_calls_until_one_fails_and_those_before_it_stay(client, sender, frames):
     assert list(client.send_frames([])) == []
     two = np.full(2, 2.0)
-    assign = frames_of(ms.Assign(sender, 2, (ms.Assignment("large", LARGE),)))
+    assign = frames_of(ms.Assign(sender=sender, sequence=2, assignments=(ms.Assignment("large", LARGE),)))
     calls = [
-        [frame_of(ms.Register(sender, (declared("two", two),)))],
+        [frame_of(ms.Register(sender=sender, declarations=(declared("two", two),)))],
         frames,
-        [frame_of(ms.Pull(sender, ("two",)))],
+        [frame_of(ms.Pull(sender=sender, names=("two",)))],
         assign,
-        [frame_of(ms.Pull(sender, ("large", "two")))],
-        [frame_of(ms.Pull(sender, ("nowhere",)))],
+        [frame_of(ms.Pull(sender=sender, names=("large", "two")))],
+        [frame_of(ms.Pull(sender=sender, names=("nowhere",)))],
         frames_of(push(sender, "large", LARGE, sequence=3)),
     ]
     answers = client.send_frames(frame for call in calls for frame in call)
@@ -196,7 +196,7 @@ def test_a_stream_takes_any_number_of_calls_until_one_fails_and_those_before_it_
 def test_a_stream_rests_between_two_calls_until_the_lease_ends_but_a_transfer_that_stalls_is_aborted(connect):
     with ServerThread(ServerConfig(lease=0.2)) as server:
         client = connect(server)
-        pull = frames_of(ms.Pull(client.join(), ()))
+        pull = frames_of(ms.Pull(sender=client.join(), names=()))
         stream = Stream(client)
         stream.send(*pull)
         assert stream.answer().global_step == 0
@@ -213,7 +213,7 @@ def test_a_stream_rests_between_two_calls_until_the_lease_ends_but_a_transfer_th
 
 
 def test_announced_terabytes_are_refused_at_once(client, sender):
-    register = frames_of(ms.Register(sender, (declared("huge", LARGE),)))
+    register = frames_of(ms.Register(sender=sender, declarations=(declared("huge", LARGE),)))
     register[0].register.declarations[0].tensor.shape[:] = [1 << 20, 1 << 20]
     rows = frames_of(push(sender, "large", IndexedSlices(LARGE, np.zeros(3, np.int64), SHAPE)))
     for described in (rows[0].push.gradients[0].tensor, rows[0].push.gradients[0].indices):
@@ -244,15 +244,18 @@ def test_a_transfer_above_the_traffic_limit_is_refused_with_the_figures_also_of_
         sender, half = client.join(), LARGE[:1]
         client.register(sender, w=half)
         with pytest.raises(errors.TooLarge, match=r"6,291,456 bytes.* room for\s+3,145,728 at a time"):
-            client.transfer(ms.Register(sender, (declared("v", LARGE[:2]), declared("w", half))))
-        row_again = ms.Pull(sender, (), (ms.Choice("w", np.zeros(4, np.int32)),))
+            client.transfer(ms.Register(sender=sender, declarations=(declared("v", LARGE[:2]), declared("w", half))))
+        row_again = ms.Pull(sender=sender, names=(), choices=(ms.Choice("w", np.zeros(4, np.int32)),))
         with pytest.raises(errors.TooLarge, match=r"4,194,320 bytes.* room for\s+3,145,728 at a time"):
             list(client.send_frames([frame_of(row_again)]))
         rows = IndexedSlices(np.zeros((4, CHUNK // 4), np.float32), np.zeros(4, np.int64), half.shape)
         refused = pytest.raises(errors.TooLarge, match=r"4,194,336 bytes.* room for 3,145,728 at a time")
         with closing(SharedStream(client, sender)) as stream, refused:
             stream.call(push(sender, "w", rows))
-        assert client.transfer(ms.Assign(sender, 1, (ms.Assignment("w", half + 1),))).outcome is ms.Outcome.APPLIED
+        assert (
+            client.transfer(ms.Assign(sender=sender, sequence=1, assignments=(ms.Assignment("w", half + 1),))).outcome
+            is ms.Outcome.APPLIED
+        )
 
 
 # --- shared memory ----------------------------------------------------------------------------------------------------
@@ -318,11 +321,11 @@ def test_what_is_in_shared_memory_may_change_when_the_call_was_answered(value, c
     """The server keeps nothing of an initial value, a gradient or an assigned value, but what it has computed of it."""
     x, rows = "x", IndexedSlices(value[:2], np.array([1, 1]), value.shape)
     for call in [
-        ms.Register(sender, (ms.Declaration(TensorSpec.of(x, value), value, ps.Adam(0.5)),)),
+        ms.Register(sender=sender, declarations=(ms.Declaration(TensorSpec.of(x, value), value, ps.Adam(0.5)),)),
         push(sender, x, value + 1),
         push(sender, x, rows, sequence=2),
-        ms.Assign(sender, 3, (ms.Assignment(x, value),), add=True),
-        ms.Assign(sender, 4, (ms.Assignment(x, value),)),
+        ms.Assign(sender=sender, sequence=3, assignments=(ms.Assignment(x, value),), add=True),
+        ms.Assign(sender=sender, sequence=4, assignments=(ms.Assignment(x, value),)),
     ]:
         stream.call(call, 8 << 20, 5 << 20)
         before = client.value(sender, x)
@@ -344,7 +347,7 @@ def test_an_invalid_segment_is_refused_with_a_reason_and_the_stream_goes_on(send
     assert re.fullmatch(
         "a segment of .* bytes, but 'w0' has 16,777,216 and .*: raise --shared-memory-limit", reply.reason
     )
-    pulled = stream.call(ms.Pull(sender, ("small",)), 0, 4096)
+    pulled = stream.call(ms.Pull(sender=sender, names=("small",)), 0, 4096)
     np.testing.assert_array_equal(pulled.values[0].array, SMALL)
     assert stream.offset_of(pulled.values[0].array) == 0, "the segment attached before still is"
     stream.fetch(15, 4096)
@@ -365,7 +368,12 @@ PLACES = [
 @pytest.mark.parametrize("kind", ["gradient", "region"])
 @pytest.mark.parametrize("place", PLACES)
 def test_an_invalid_place_is_malformed_and_nothing_of_its_push_is_applied(kind, place, client, sender, stream):
-    message = ms.Push(sender, 1, (ms.Gradient("large", 0, LARGE), ms.Gradient("small", 0, SMALL)), pull=("large",))
+    message = ms.Push(
+        sender=sender,
+        sequence=1,
+        gradients=(ms.Gradient("large", 0, LARGE), ms.Gradient("small", 0, SMALL)),
+        pull=("large",),
+    )
     frame = stream.header(message, 8 << 20, 4096)
     shared = frame.answer_region if kind == "region" else frame.push.gradients[1].tensor.shared
     shared.segment, shared.offset, reason = place
@@ -398,7 +406,7 @@ def test_a_server_answers_at_a_free_port_and_at_a_socket_also_one_that_a_killed_
     with ServerThread(ServerConfig(bind.format(folder=tmp_path))) as server:
         assert server.address.rpartition(":")[0] == bind.format(folder=tmp_path).rpartition(":")[0]
         assert not server.address.endswith(":0")
-        assert connect(server).unary(ms.Join("w0")).number == 0
+        assert connect(server).unary(ms.Join(worker="w0")).number == 0
 
 
 def test_an_address_that_cannot_be_bound_is_refused_in_one_line_with_the_reason(tmp_path, capfd):
@@ -460,7 +468,7 @@ def test_a_server_that_does_not_linger_ends_by_itself_when_the_job_is_done(conne
         assert next(watched).status == SERVING
         sender = client.join("w0")
         client.register(sender, w=np.zeros(2, np.float32))
-        client.unary(ms.Push(sender, 1, (ms.Gradient("w", 0, np.zeros(2, np.float32)),)))
+        client.unary(ms.Push(sender=sender, sequence=1, gradients=(ms.Gradient("w", 0, np.zeros(2, np.float32)),)))
         client.unary(ms.Leave(sender))
         assert [answer.status for answer in watched] == [NOT_SERVING]
         assert [(worker.state, worker.steps) for worker in server.report.workers] == [("left", 1)]
@@ -508,10 +516,12 @@ def test_a_stream_between_two_calls_and_one_whose_call_is_pending_end_at_once_wh
     with ServerThread(ServerConfig(grace=1000.0, consistency=Synchronous(2))) as server:
         client = connect(server)
         sender, idle, pending = client.join(), Stream(client), Stream(client)
-        idle.send(*frames_of(ms.Pull(sender, ())))
+        idle.send(*frames_of(ms.Pull(sender=sender, names=())))
         assert idle.answer().global_step == 0
         client.register(sender, w=np.zeros(2, np.float32))
-        pending.send(*frames_of(ms.Push(sender, 1, (ms.Gradient("w", 0, np.zeros(2, np.float32)),))))
+        pending.send(
+            *frames_of(ms.Push(sender=sender, sequence=1, gradients=(ms.Gradient("w", 0, np.zeros(2, np.float32)),)))
+        )
         while not client.status().workers[0].waiting_for:
             pass
     for stream in (idle, pending):
@@ -526,7 +536,7 @@ def slow_transfer(client):
     array, sender = np.ones(1 << 19), client.join()
     client.register(sender, w=np.zeros_like(array))
     stream = Stream(client)
-    *frames, last = frames_of(ms.Push(sender, 1, (ms.Gradient("w", 0, array),)))
+    *frames, last = frames_of(ms.Push(sender=sender, sequence=1, gradients=(ms.Gradient("w", 0, array),)))
     stream.send(*frames)
     stream.flush()
     client.status()
@@ -567,7 +577,7 @@ def one_of_two(connect, tmp_path):
     """A server of two that keeps its state, with a client, and a worker that takes part."""
     with ServerThread(ServerConfig(shards=2, checkpoint_dir=tmp_path / "kept", lease=60.0)) as server:
         client = connect(server)
-        joined = client.unary(ms.Join("w0", shards=2))
+        joined = client.unary(ms.Join(worker="w0", shards=2))
         sender = ms.Sender("w0", joined.incarnation)
         client.register(sender, w=np.zeros(2, np.float32))
         yield server, client, sender

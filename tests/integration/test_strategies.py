@@ -420,7 +420,7 @@ def test_a_push_that_one_shard_drops_as_a_quarantine_has_begun_there_is_reported
     with session_over(transport) as session:
         pairs = two_scalars()
         SGD.apply_gradients(pairs)
-        transport.call(quarantined, Intervene("an operator", "its disk", quarantine=("w0",)), 1.0).result()
+        transport.call(quarantined, Intervene(by="an operator", reason="its disk", quarantine=("w0",)), 1.0).result()
         report = SGD.apply_gradients(pairs)
         expected = {shard: "dropped" if shard == quarantined else "applied" for shard in (0, 1)}
         assert (report.outcome, report.shards) == ("half-applied", expected)

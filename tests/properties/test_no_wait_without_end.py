@@ -29,14 +29,14 @@ class Worker:
         self.join()
 
     def join(self):
-        joined = self.job.send(Join(self.name, name_key=b"key"))
+        joined = self.job.send(Join(worker=self.name, name_key=b"key"))
         self.sender, self.sequence = Sender(self.name, joined.incarnation), 0
 
     def push(self, version):
         self.sequence += 1
         self.held, self.ticket = self.job.now, self.job.ticket + 1
         gradient = Gradient("W", version, np.float32(1))
-        self.job.send(Push(self.sender, self.sequence, (gradient,)))
+        self.job.send(Push(sender=self.sender, sequence=self.sequence, gradients=(gradient,)))
 
 
 class Job:
@@ -48,7 +48,7 @@ class Job:
         self.workers = [Worker(self, name) for name in ("w0", "w1", "other0", "other1")]
         value = np.zeros((), np.float32)
         declared = Declaration(TensorSpec.of("W", value), value, GradientDescent(1.0))
-        self.send(Register(self.workers[0].sender, (declared,)))
+        self.send(Register(sender=self.workers[0].sender, declarations=(declared,)))
         for worker in self.workers:  # all of them begin
             worker.push(0)
 
@@ -72,13 +72,13 @@ class Job:
             if act == "join":
                 other.join()
             elif act == "renew":
-                self.send(Renew(other.sender))
+                self.send(Renew(sender=other.sender))
             else:
                 other.push(self.version if act == "push" else 0)
         for worker in honest:
             if worker.held is None:
                 worker.push(self.version)
-            self.send(Renew(worker.sender))
+            self.send(Renew(sender=worker.sender))
         tick = self.shard.due(self.now)
         if any((tick.lost, tick.overdue, tick.stalled)):
             self.send(tick)

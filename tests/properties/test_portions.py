@@ -45,17 +45,31 @@ class Worker:
 
     def joining(self, shard: int) -> ms.Join:
         name, incarnation = self.me.worker, self.me.incarnation
-        return ms.Join(name, incarnation, shard, SHARDS, self.nonce, name_key=b"key", job=self.number, resume=True)
+        return ms.Join(
+            worker=name,
+            incarnation=incarnation,
+            shard=shard,
+            shards=SHARDS,
+            process_nonce=self.nonce,
+            name_key=b"key",
+            job=self.number,
+            resume=True,
+        )
 
     def renew(self) -> Calls:
         """Heartbeats."""
         for shard in itertools.cycle(range(SHARDS)):
-            yield shard, ms.Renew(self.me)
+            yield shard, ms.Renew(sender=self.me)
 
     def compute(self) -> Calls:
         evaluation, holding, total, withdrawn = 0, {}, [], ()
         while True:
-            answer = yield 0, ms.TakePortion(self.me, "fit", evaluation, tuple(holding), withdrawn)
+            answer = yield (
+                0,
+                ms.TakePortion(
+                    sender=self.me, name="fit", evaluation=evaluation, holding=tuple(holding), withdrawn=withdrawn
+                ),
+            )
             withdrawn = ()
             if answer.evaluation != evaluation:
                 evaluation, holding, total = answer.evaluation, {}, []
@@ -69,7 +83,12 @@ class Worker:
                 withdrawn, total = (yield from self.push(evaluation, total)), []
             elif holding:
                 number, portion = holding.popitem()
-                claimed = yield 0, ms.ClaimPortion(self.me, "fit", evaluation, number, LOSSES[number])
+                claimed = yield (
+                    0,
+                    ms.ClaimPortion(
+                        sender=self.me, name="fit", evaluation=evaluation, portion=number, loss=LOSSES[number]
+                    ),
+                )
                 if claimed.counted and portion.alone:
                     withdrawn = yield from self.push(evaluation, [number])
                 elif claimed.counted:
@@ -83,7 +102,10 @@ class Worker:
         gradient[numbers] = 1
         for shard in (*range(1, SHARDS), 0):
             value = (ms.Assignment(f"V{shard}", gradient.copy()),)
-            answer = yield shard, ms.Assign(self.me, self.sequence, value, add=True, portions=portions)
+            answer = yield (
+                shard,
+                ms.Assign(sender=self.me, sequence=self.sequence, assignments=value, add=True, portions=portions),
+            )
             if answer.outcome is ms.Outcome.DROPPED:
                 break
         self.changing = ""
@@ -92,7 +114,7 @@ class Worker:
     def begin_change(self, thread: str) -> Calls:
         """Wait for the change of the other thread; the next sequence number."""
         while self.changing:
-            yield 0, ms.Renew(self.me)
+            yield 0, ms.Renew(sender=self.me)
         self.changing = thread
         self.sequence += 1
 
@@ -101,7 +123,7 @@ class Worker:
         highest = 0
         yield from self.begin_change("evaluate")
         for shard in range(SHARDS):
-            answer = yield shard, ms.Compute(self.me, self.sequence, minimization="fit", term=term)
+            answer = yield shard, ms.Compute(sender=self.me, sequence=self.sequence, minimization="fit", term=term)
             highest = max(highest, answer.term)
         self.changing = ""
         return highest
@@ -111,15 +133,15 @@ class Worker:
         number, term = 0, 1 + (yield from self.compute_on_all(0))
         yield from self.compute_on_all(term)
         for shard in range(SHARDS):
-            number = max(number, (yield shard, ms.Evaluate(self.me, "fit")).number)
+            number = max(number, (yield shard, ms.Evaluate(sender=self.me, name="fit")).number)
         while True:
             number += 1
             evaluation, loss, complete = ms.Evaluation(number, PORTIONS, 1), None, set()
             for shard in (*range(1, SHARDS), 0):
-                yield shard, ms.Evaluate(self.me, "fit", evaluation, wait=False, term=term)
+                yield shard, ms.Evaluate(sender=self.me, name="fit", evaluation=evaluation, wait=False, term=term)
             while len(complete) < SHARDS:
                 for shard in range(SHARDS):
-                    answer = yield shard, ms.Evaluate(self.me, "fit", evaluation, term=term)
+                    answer = yield shard, ms.Evaluate(sender=self.me, name="fit", evaluation=evaluation, term=term)
                     assert answer.number == number, "nobody else evaluates"
                     loss = loss if shard else answer.loss
                     complete |= {shard} if answer.counted == PORTIONS else set()
@@ -166,7 +188,7 @@ class Job:
         for shard in range(SHARDS):
             value = np.zeros(PORTIONS)
             declared = ms.Declaration(TensorSpec.of(f"V{shard}", value), value)
-            self.deliver(shard, ms.Register(sender, (declared,), () if shard else places))
+            self.deliver(shard, ms.Register(sender=sender, declarations=(declared,), places=() if shard else places))
 
     def step(self, shard: int, ticket: int, message: ms.Message) -> None:
         for reply in run_step(self.shards[shard], ticket, message, self.now):

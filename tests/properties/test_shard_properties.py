@@ -27,7 +27,7 @@ from tests.properties.model import BLOCK, EPOCHS, HALVING, LEASE, ROW, SIZE, Hel
 from tests.shard_state import restored, run_step, state_of
 
 WORKERS = ("w0", "w1", "w2")
-QUEUE = messages.QueueSpec("mnist", SIZE, BLOCK, EPOCHS)
+QUEUE = messages.QueueSpec(name="mnist", size=SIZE, block=BLOCK, epochs=EPOCHS)
 
 # --- the variables of the model -----------------------------------------------------------------------------------
 
@@ -231,7 +231,7 @@ class AnyInterleaving(RuleBasedStateMachine):
         self.last_push.pop(worker, None)
         self.settled.pop(worker, None)
         self.model.join(worker)
-        joined = self.send(messages.Join(worker, resume=True, name_key=b"key"))
+        joined = self.send(messages.Join(worker=worker, resume=True, name_key=b"key"))
         self.check_joined(worker, joined)
         assert (joined.lease, joined.global_step) == (LEASE, before)
         assert (joined.consistency, joined.staleness) == (str(self.model.consistency), str(self.model.staleness))
@@ -240,7 +240,9 @@ class AnyInterleaving(RuleBasedStateMachine):
     def join_again(self, worker):
         """The same life: a retry of its join, or after it was lost, or had left."""
         self.model.join_again(worker)
-        self.check_joined(worker, self.send(messages.Join(worker, self.model.lives[worker].incarnation)))
+        self.check_joined(
+            worker, self.send(messages.Join(worker=worker, incarnation=self.model.lives[worker].incarnation))
+        )
 
     def check_joined(self, worker, joined):
         life = self.model.lives[worker]
@@ -254,7 +256,9 @@ class AnyInterleaving(RuleBasedStateMachine):
     @rule(worker=workers, idle=st.booleans())
     def renew(self, worker, idle):
         """Idle also while a push of it is held, which it has then abandoned."""
-        answer = self.send(messages.Renew(self.me(worker), idle=idle), lambda _: idle and self.model.idle(worker))
+        answer = self.send(
+            messages.Renew(sender=self.me(worker), idle=idle), lambda _: idle and self.model.idle(worker)
+        )
         if answer is not None:
             assert (answer.global_step, answer.chief) == (self.model.global_step, worker == self.model.chief)
             assert bool(answer.waiting_for) == any(one.worker == worker for one in self.model.held.values())
@@ -270,15 +274,21 @@ class AnyInterleaving(RuleBasedStateMachine):
     def a_zombie_is_refused(self, data, sequence):
         zombie = data.draw(st.sampled_from(self.zombies))
         all_kinds = [
-            Push(zombie, sequence, (gradient("W", [6, 6], 0),)),
-            Assign(zombie, sequence, (messages.Assignment("W", np.ones(2)),)),
-            messages.Tune(zombie, sequence, ("W",), GradientDescent(8.0), ("learning_rate",)),
-            messages.Pull(zombie, ("W",)),
-            messages.Register(zombie, (declaration("W"),)),
-            messages.Take(zombie, QUEUE, Finished(0)),
-            messages.Renew(zombie, idle=True),
+            Push(sender=zombie, sequence=sequence, gradients=(gradient("W", [6, 6], 0),)),
+            Assign(sender=zombie, sequence=sequence, assignments=(messages.Assignment("W", np.ones(2)),)),
+            messages.Tune(
+                sender=zombie,
+                sequence=sequence,
+                names=("W",),
+                optimizer=GradientDescent(8.0),
+                fields=("learning_rate",),
+            ),
+            messages.Pull(sender=zombie, names=("W",)),
+            messages.Register(sender=zombie, declarations=(declaration("W"),)),
+            messages.Take(sender=zombie, queue=QUEUE, finished=Finished(0)),
+            messages.Renew(sender=zombie, idle=True),
             messages.Leave(zombie),
-            messages.Join(zombie.worker, zombie.incarnation),
+            messages.Join(worker=zombie.worker, incarnation=zombie.incarnation),
         ]
         self.refused(data.draw(st.sampled_from(all_kinds)), errors.Zombie)
 
@@ -287,7 +297,9 @@ class AnyInterleaving(RuleBasedStateMachine):
     @rule(worker=workers, names=st.lists(names, unique=True, min_size=1), number=sixes)
     def register(self, worker, names, number):
         """A worker that comes later gets the present values, whatever it brings and whatever was tuned since."""
-        answer = self.send(messages.Register(self.me(worker), tuple(declaration(name, number) for name in names)))
+        answer = self.send(
+            messages.Register(sender=self.me(worker), declarations=tuple(declaration(name, number) for name in names))
+        )
         if answer is not None:
             self.check_values(worker, answer.values, [name for name in names if name != "E"])
 
@@ -295,7 +307,7 @@ class AnyInterleaving(RuleBasedStateMachine):
     def pull(self, worker, names, rows):
         """Whole variables, rows of the table, and a slot; also while a push of the worker is held."""
         choices = (messages.Choice("E", np.array(rows, np.int64)), messages.Choice("M", slot="momentum"))
-        answer = self.send(messages.Pull(self.me(worker), tuple(names), choices))
+        answer = self.send(messages.Pull(sender=self.me(worker), names=tuple(names), choices=choices))
         if answer is None:
             return
         *whole, chosen, slot = answer.values
@@ -329,14 +341,25 @@ class AnyInterleaving(RuleBasedStateMachine):
         at = dict(self.seen[worker])
         chosen = tuple(gradient(name, given, at[name]) for name, given in numbers.items())
         notes = () if done is None else self.progress(worker, *done)
-        push = Push(self.me(worker), self.next_sequence(worker, gap), chosen, 0.5, pull, progress=notes)
+        push = Push(
+            sender=self.me(worker),
+            sequence=self.next_sequence(worker, gap),
+            gradients=chosen,
+            loss=0.5,
+            pull=pull,
+            progress=notes,
+        )
         self.push(push, numbers, at)
 
     def progress(self, worker, own, number, examples, cost):
         """Of its own block, or of one that it may not hold; a cost of 9 is not known."""
         number = self.model.out.get(worker, number) if own else number
         _, start, stop = self.model.blocks[number]
-        return (messages.Progress("mnist", number, min(start + examples, stop), None if cost == 9 else cost),)
+        return (
+            messages.Progress(
+                queue="mnist", block=number, position=min(start + examples, stop), cost_sum=None if cost == 9 else cost
+            ),
+        )
 
     def push(self, message, numbers, at):
         worker = message.sender.worker
@@ -379,7 +402,13 @@ class AnyInterleaving(RuleBasedStateMachine):
         bad, error = BAD_PUSHES[fault]
         good = gradient("M", [1, 1, 1], self.seen[worker]["M"])
         chosen = (*bad, good) if first else (good, *bad)
-        message = Push(self.me(worker), self.next_sequence(worker), chosen, None, ("W", "nothing") if not bad else ())
+        message = Push(
+            sender=self.me(worker),
+            sequence=self.next_sequence(worker),
+            gradients=chosen,
+            loss=None,
+            pull=("W", "nothing") if not bad else (),
+        )
         self.refused(message, error, by_check=fault not in IN_THE_ELEMENTS)
 
     @rule(worker=workers, values=values, add=st.booleans())
@@ -388,20 +417,26 @@ class AnyInterleaving(RuleBasedStateMachine):
         assignments = tuple(messages.Assignment(name, full(name, number)) for name, number in values.items())
         change = {name: [number] * SIZES[name] for name, number in values.items()}
         message, before = (
-            Assign(self.me(worker), self.next_sequence(worker), assignments, add),
+            Assign(sender=self.me(worker), sequence=self.next_sequence(worker), assignments=assignments, add=add),
             self.model.global_step,
         )
         kind = "assign_add" if add else "assign"
         answer = self.send(message, lambda _: self.model.change(worker, kind, change))
         if answer is not None:
             versions = tuple(self.model.version(name) for name in values)
-            assert answer == messages.Assigned(Outcome.APPLIED, versions, before)
-            self.settle(message, messages.Assigned(Outcome.REPEATED, versions, before))
+            assert answer == messages.Assigned(outcome=Outcome.APPLIED, versions=versions, global_step=before)
+            self.settle(message, messages.Assigned(outcome=Outcome.REPEATED, versions=versions, global_step=before))
 
     @rule(worker=workers, rate=st.sampled_from([1, 2, 0.5]))
     def tune(self, worker, rate):
         optimizer = GradientDescent(float(rate))
-        message = messages.Tune(self.me(worker), self.next_sequence(worker), ("W",), optimizer, ("learning_rate",))
+        message = messages.Tune(
+            sender=self.me(worker),
+            sequence=self.next_sequence(worker),
+            names=("W",),
+            optimizer=optimizer,
+            fields=("learning_rate",),
+        )
         answer = self.send(message, lambda _: self.model.change(worker, "tune", rate))
         if answer is not None:
             assert answer == messages.Tuned(Outcome.APPLIED, self.model.global_step)
@@ -435,7 +470,7 @@ class AnyInterleaving(RuleBasedStateMachine):
 
     def take(self, worker, finished, reports_received=0):
         done = None if finished is None else Finished(*finished)
-        message = messages.Take(self.me(worker), QUEUE, done, reports_received)
+        message = messages.Take(sender=self.me(worker), queue=QUEUE, finished=done, reports_received=reports_received)
         assert self.send(message, lambda ticket: self.model.take(ticket, worker, finished, reports_received)) is None
 
     @precondition(lambda self: all(self.model.lives[one.worker].out_of_data for one in self.model.waiting))

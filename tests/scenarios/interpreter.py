@@ -137,12 +137,12 @@ class Scenario:
             options["job"] = replace(options.get("job", messages.Job()), session=session)
         shard, shards = (int(place[0]), int(place[2])) if place else (0, 1)
         return self._send(
-            who, messages.Join(who.strip("'"), shard=shard, shards=shards, **({"name_key": b"key"} | options))
+            who, messages.Join(worker=who.strip("'"), shard=shard, shards=shards, **({"name_key": b"key"} | options))
         )
 
     def do_renew(self, who: str, *idle: str, options, **_) -> list[str]:
         """`renew w0 [idle] [settled=3] [half_pushes=1] [transport=gRPC]`."""
-        return self._send(who, messages.Renew(self._sender(who), "idle" in idle, **options))
+        return self._send(who, messages.Renew(sender=self._sender(who), idle="idle" in idle, **options))
 
     def do_leave(self, who: str, *failed: str, **_) -> list[str]:
         """`leave w0 [failed]`."""
@@ -162,7 +162,7 @@ class Scenario:
 
     def do_intervene(self, by: str, *reason: str, options, **_) -> list[str]:
         """`intervene guard the cost rises [stop=1] [quarantine=w1] [release=w1] [scale_learning_rate=0.5]`."""
-        return self._send("intervene", messages.Intervene(by, " ".join(reason), **options))
+        return self._send("intervene", messages.Intervene(by=by, reason=" ".join(reason), **options))
 
     def do_reports(self, **_) -> list[str]:
         """`reports`: of all jobs, the present one last."""
@@ -181,7 +181,7 @@ class Scenario:
         """
         value, table, part = (options.pop(option, "") for option in ("value", "table", "part"))
         if not name:
-            return self._send(who, messages.Register(self._sender(who), (), **options))
+            return self._send(who, messages.Register(sender=self._sender(who), declarations=(), **options))
         dtype = next((word for word in rest if word in DTYPES), "float32")
         kind = next((UpdateSpec.kinds[word] for word in rest if word in UpdateSpec.kinds), None)
         spec = TensorSpec(name, _shape(shape), dtype)
@@ -193,7 +193,7 @@ class Scenario:
             _field(table) if table else None,
             Part(*map(int, part.split("/"))) if part else None,
         )
-        return self._send(who, messages.Register(self._sender(who), (declared,), **options))
+        return self._send(who, messages.Register(sender=self._sender(who), declarations=(declared,), **options))
 
     def do_pull(self, who: str, *names: str, options, **_) -> list[str]:
         """`pull w0 W b [known_versions=3,-1] [encoding=bfloat16] [after=w1/3]`.
@@ -206,7 +206,7 @@ class Scenario:
             name, _, slot = target.partition(".")
             choices.append(messages.Choice(name, np.array(_numbers(rows), np.int64) if bracket else None, slot))
         whole = tuple(name for name in names if "[" not in name and "." not in name)
-        return self._send(who, messages.Pull(self._sender(who), whole, tuple(choices), **options))
+        return self._send(who, messages.Pull(sender=self._sender(who), names=whole, choices=tuple(choices), **options))
 
     def do_push(self, who: str, *, options, pairs) -> list[str]:
         """`push w0 seq=1 W=1 b=1,2,3 [at=4] [loss=0.5] [pull=W,b] [known_versions=3,-1] [encoding=bfloat16]`.
@@ -226,8 +226,8 @@ class Scenario:
             gradients.append(messages.Gradient(spec.name, version, array))
         if "group" in options:
             number, _, members = options["group"].partition(":")
-            options["group"] = messages.UpdateGroup(int(number), self._changes(members))
-        return self._send(who, messages.Push(self._sender(who), gradients=tuple(gradients), **options))
+            options["group"] = messages.UpdateGroup(number=int(number), members=self._changes(members))
+        return self._send(who, messages.Push(sender=self._sender(who), gradients=tuple(gradients), **options))
 
     def _changes(self, text: str) -> tuple[messages.ChangeId, ...]:
         return tuple(messages.ChangeId(self._sender(who), sequence) for who, sequence in _pairs(text))
@@ -239,29 +239,33 @@ class Scenario:
             name, _, first = target.partition("@")
             spec = self._spec(name)
             assignments.append(messages.Assignment(spec.name, _array(text, spec), int(first) if first else None))
-        return self._send(who, messages.Assign(self._sender(who), assignments=tuple(assignments), add=add, **options))
+        return self._send(
+            who, messages.Assign(sender=self._sender(who), assignments=tuple(assignments), add=add, **options)
+        )
 
     def do_evaluate(self, who: str, name: str, number: str = "", *, options, pairs) -> list[str]:
         """`evaluate w0 fit 1 examples=10 portion=4 [term=1]`; without a number it only asks."""
         sizes = {key: int(text) for key, text in pairs}
         options.setdefault("term", 1 if number else 0)
         evaluation = messages.Evaluation(int(number), **sizes) if number else None
-        return self._send(who, messages.Evaluate(self._sender(who), name, evaluation, **options))
+        return self._send(who, messages.Evaluate(sender=self._sender(who), name=name, evaluation=evaluation, **options))
 
     def do_end(self, who: str, name: str, result: str, *, options, **_) -> list[str]:
         """`end w0 fit converged [term=1]`."""
         options.setdefault("term", 1)
-        return self._send(who, messages.Evaluate(self._sender(who), name, end=result, **options))
+        return self._send(who, messages.Evaluate(sender=self._sender(who), name=name, end=result, **options))
 
     def do_take_portion(self, who: str, name: str, *, options, **_) -> list[str]:
         """`take_portion w0 fit [evaluation=1 holding=3,4 withdrawn=5]`: by default of the last evaluation it saw."""
         options.setdefault("evaluation", self._evaluations.get((who, name), 0))
-        return self._send(who, messages.TakePortion(self._sender(who), name, **options))
+        return self._send(who, messages.TakePortion(sender=self._sender(who), name=name, **options))
 
     def do_claim(self, who: str, name: str, portion: str, *, options, **_) -> list[str]:
         """`claim w0 fit 3 loss=0.5 [evaluation=1]`: by default of the last evaluation it saw."""
         options.setdefault("evaluation", self._evaluations.get((who, name), 0))
-        return self._send(who, messages.ClaimPortion(self._sender(who), name, portion=int(portion), **options))
+        return self._send(
+            who, messages.ClaimPortion(sender=self._sender(who), name=name, portion=int(portion), **options)
+        )
 
     def do_sum(self, who: str, *, options, pairs) -> list[str]:
         """`sum w0 seq=1 portions=fit/1/3,4 W=5`: the sum of the gradients of portions 3 and 4."""
@@ -284,7 +288,9 @@ class Scenario:
         """`tune w0 momentum W V seq=2 learning_rate=0.5 [fields=beta]`: by default the fields that are given."""
         values = {key: _field(text) for key, text in pairs}
         fields = {"fields": tuple(values), **options}
-        tune = messages.Tune(self._sender(who), names=names, optimizer=UpdateSpec.kinds[kind](**values), **fields)
+        tune = messages.Tune(
+            sender=self._sender(who), names=names, optimizer=UpdateSpec.kinds[kind](**values), **fields
+        )
         return self._send(who, tune)
 
     def do_take(self, who: str, name: str, *, options, pairs) -> list[str]:
@@ -294,14 +300,14 @@ class Scenario:
         unless `reports_received` is given.
         """
         sizes = {key: int(text) for key, text in pairs}
-        queue = messages.QueueSpec(name, **sizes) if sizes else self._queues[name]
+        queue = messages.QueueSpec(name=name, **sizes) if sizes else self._queues[name]
         self._queues.setdefault(name, queue)
         options.setdefault("reports_received", self._reports.get((who, name), 0))
         self._reports[who, name] = options["reports_received"]
         cost = options.pop("cost", None)
         if "finished" in options:
             options["finished"] = messages.Finished(int(options["finished"]), cost)
-        return self._send(who, messages.Take(self._sender(who), queue, **options))
+        return self._send(who, messages.Take(sender=self._sender(who), queue=queue, **options))
 
     def do_tick(self, seconds: str, **_) -> list[str]:
         """`tick 2`: two seconds pass, and the shard gets a tick."""
@@ -418,7 +424,9 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _progress(queue: str, block: str, position: str, cost: str | None = None) -> messages.Progress:
-    return messages.Progress(queue, int(block), int(position), None if cost is None else float(cost))
+    return messages.Progress(
+        queue=queue, block=int(block), position=int(position), cost_sum=None if cost is None else float(cost)
+    )
 
 
 def _counted(name: str, evaluation: str, numbers: str) -> messages.CountedPortions:
@@ -462,9 +470,9 @@ def _rows(text: str, indices: str, spec: TensorSpec) -> IndexedSlices:
 
 def _describe(answer: messages.Answer) -> str:
     match answer:
-        case messages.Joined(incarnation, number, _, step):
+        case messages.Joined(incarnation=incarnation, number=number, global_step=step):
             return f"joined as worker {number}, incarnation {incarnation}, step {step}"
-        case messages.Renewed(step, waiting_for):
+        case messages.Renewed(global_step=step, waiting_for=waiting_for):
             return f"renewed, step {step}" + (f"; held: {waiting_for}" if waiting_for else "")
         case messages.Left():
             return "left"
@@ -480,20 +488,22 @@ def _describe(answer: messages.Answer) -> str:
             return f"registered {_values(values)}".rstrip()
         case messages.Pulled(values, step, frontier):
             return f"pulled {_values(values)}, step {step}{_frontier(frontier)}"
-        case messages.Pushed(outcome, staleness, step, values, reason, group, frontier):
+        case messages.Pushed():
+            outcome, staleness, step, values = answer.outcome, answer.staleness, answer.global_step, answer.values
+            reason, group, frontier = answer.reason, answer.group, answer.frontier
             because = f" ({reason})" if reason else f" in group {group.number}" if group else ""
             fresh = f", {_values(values)}" if values else ""
             return f"{outcome.value}{because}, staleness {staleness}, step {step}{fresh}{_frontier(frontier)}"
-        case messages.Assigned(messages.Outcome.DROPPED, reason=reason):
+        case messages.Assigned(outcome=messages.Outcome.DROPPED, reason=reason):
             return f"dropped ({reason})"
-        case messages.Assigned(outcome, versions, step, frontier):
+        case messages.Assigned(outcome=outcome, versions=versions, global_step=step, frontier=frontier):
             named = f", versions {', '.join(map(str, versions))}" if versions else ""
             return f"{outcome.value}{named}, step {step}{_frontier(frontier)}"
         case messages.Tuned(outcome, step):
             return f"{outcome.value}, step {step}"
-        case messages.Taken(block, done, waiting_for, reports, stopped=stopped) if stopped and done:
+        case messages.Taken(done=done, reports=reports, stopped=stopped) if stopped and done:
             return "; ".join([f"all done, stopped by {stopped}", *map(_report, reports)])
-        case messages.Taken(block, done, waiting_for, reports):
+        case messages.Taken(block=block, done=done, waiting_for=waiting_for, reports=reports):
             what = _block(block) if block else "all done" if done else f"waiting for {waiting_for}"
             return "; ".join([what, *map(_report, reports)])
         case messages.Evaluated():

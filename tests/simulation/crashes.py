@@ -41,7 +41,7 @@ from psworker.transport import Future
 from tests.shard_driver import declared
 from tests.simulation.simulated_time import PROCESS, Event, Killed, Process, Simulation, Waitable
 
-QUEUE = ms.QueueSpec("examples", size=20, block=4, epochs=4)
+QUEUE = ms.QueueSpec(name="examples", size=20, block=4, epochs=4)
 EXAMPLES = {(epoch, position) for epoch in range(1, QUEUE.epochs + 1) for position in range(QUEUE.size)}
 WORKERS = ("w0", "w1", "w2")
 MARKS = 400  # pushes of a worker, at most
@@ -475,7 +475,9 @@ class Job:
                 one = self.marks[name, mark] = Mark(name, mark, (block.epoch, position))
                 gradient = np.zeros((self.options.shards, MARKS))
                 gradient[:, mark] = -1
-                progress = ms.Progress(QUEUE.name, block.number, position + 1, position + 1.0 - block.start)
+                progress = ms.Progress(
+                    queue=QUEUE.name, block=block.number, position=position + 1, cost_sum=position + 1.0 - block.start
+                )
                 push = client.push([replace(weights[name], array=gradient)], 1.0, [name], progress=(progress,))
                 result = push.result()
                 one.outcome = "HALF" if result.half_applied else result.outcome.name

@@ -33,7 +33,7 @@ def test_in_every_cut_all_shards_have_the_same_pushes(seed, consistency, stalene
 def half_pushes(shards):
     """The pushes that only some of these shards have, as `psserver status` counts them when no worker is back."""
     for shard in shards:
-        run_step(shard, 0, Tick(tuple([one.name for one in status(shard).workers])), 0.0)
+        run_step(shard, 0, Tick(lost=tuple([one.name for one in status(shard).workers])), 0.0)
     answers = [ShardAnswer(f"shard-{number}", status(shard)) for number, shard in enumerate(shards)]
     return merge_reports(answers).half_pushes
 

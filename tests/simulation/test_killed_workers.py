@@ -21,10 +21,10 @@ from psworker.client.retrying_calls import JobChoice
 from tests.shard_driver import declared
 from tests.simulation.unreliable import LEASE, WORKERS, UnreliableTransport
 
-QUEUE = QueueSpec("mnist", size=11, block=4, epochs=2)
+QUEUE = QueueSpec(name="mnist", size=11, block=4, epochs=2)
 BLOCKS = 3  # of an epoch
 SHAPE = (QUEUE.epochs, QUEUE.size)
-LIMITED = QueueSpec("mnist", size=11, block=4, epochs=0, limit=17)  # its last block is cut off
+LIMITED = QueueSpec(name="mnist", size=11, block=4, epochs=0, limit=17)  # its last block is cut off
 MOMENTS = ("before a push", "in a push", "after a push")
 
 
@@ -81,7 +81,9 @@ class Job:
                     raise KilledError(moment)
                 mark = np.zeros(SHAPE)
                 mark[block.epoch - 1, position] = -1
-                progress = Progress(QUEUE.name, block.number, position + 1, position + 1.0 - block.start)
+                progress = Progress(
+                    queue=QUEUE.name, block=block.number, position=position + 1, cost_sum=position + 1.0 - block.start
+                )
                 push = client.push([replace(weights, array=mark)], 1.0, ["V"], progress=(progress,))
                 self.open.add((block.epoch, position))
                 if (step, moment) == (last, MOMENTS[1]):

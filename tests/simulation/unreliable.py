@@ -30,7 +30,7 @@ from psworker.transport import Future
 from tests.shard_driver import declared
 from tests.shard_state import run_step
 
-QUEUE = QueueSpec("mnist", size=7, block=2, epochs=3)
+QUEUE = QueueSpec(name="mnist", size=7, block=2, epochs=3)
 SHAPE = (QUEUE.epochs, QUEUE.size)
 WORKERS = ("w0", "w1", "w2")
 TRAINED = ("V", "W")  # of one size: with two shards each has one

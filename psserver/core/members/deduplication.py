@@ -71,7 +71,9 @@ class HalfPushes:
         """Note that the worker knows the outcome of its messages up to this one; False if that was known."""
         new = sequence > (member.last_push.sequence if member.last_push else 0)
         if new:
-            member.last_push = LastPush(member.name, member.incarnation, sequence, ())
+            member.last_push = LastPush(
+                worker=member.name, incarnation=member.incarnation, sequence=sequence, shards=()
+            )
         return new
 
     def late_part(self, member: Member, sequence: int) -> None:

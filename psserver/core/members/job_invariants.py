@@ -6,9 +6,8 @@ consistent.
 
 from collections.abc import Iterable
 
-from psserver.core.state import VariableGroup
 from pswire.errors import AlreadyRegistered, InvalidMessage, UnknownVariable, WrongShard
-from pswire.messages import Join, Place, Register
+from pswire.messages import Join, Place, Register, VariableGroup
 
 
 class JobInvariants:

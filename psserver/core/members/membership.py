@@ -13,9 +13,8 @@ from operator import attrgetter
 from psserver.core.members.chief import ChiefElection
 from psserver.core.members.deduplication import HalfPushes
 from psserver.core.members.member import Member, Progress
-from psserver.core.state import MembershipState, MemberState
 from pswire.errors import InvalidMessage, NotJoined, ParamServerError, Unavailable, Zombie
-from pswire.messages import Assigned, Computed, Join, Pushed, Sender, Tuned
+from pswire.messages import Assigned, Computed, Join, MembershipState, MemberState, Pushed, Sender, Tuned
 
 #: Incarnations of a worker in one timeline, at most. Each timeline begins above those before it: shard 0 numbers them,
 #: and the state to which it went back may know fewer of them than those of other shards.
@@ -74,16 +73,16 @@ class Membership:
         training, finished, stalled, last_clock = self.progress.state()
         half_pushes, last_pushes = self.half_pushes.state()
         return MembershipState(
-            tuple([_member_state(member) for member in self]),
-            training,
-            finished,
-            last_clock,
-            self.chief.state(),
-            self._done,
-            half_pushes,
-            last_pushes,
-            self._last_incarnation,
-            stalled,
+            members=tuple([_member_state(member) for member in self]),
+            training=training,
+            finished=finished,
+            last_clock=last_clock,
+            chief=self.chief.state(),
+            done=self._done,
+            half_pushes=half_pushes,
+            last_pushes=last_pushes,
+            last_incarnation=self._last_incarnation,
+            stalled=stalled,
             joined=self.joined,
             forgotten=self._forgotten,
             forgotten_lost=self._forgotten_lost,

@@ -100,7 +100,7 @@ class PushCounts:
         """Its row in a `StalenessMatrix` of these variables."""
         counts = [self._by_variable.get(name, (0, 0)) for name in variables]
         pushes, sums = tuple([one[0] for one in counts]), tuple([one[1] for one in counts])
-        return WorkerStaleness(worker, incarnation, pushes, sums)
+        return WorkerStaleness(worker=worker, incarnation=incarnation, pushes=pushes, sums=sums)
 
 
 def _encoding(array: Array | IndexedSlices | Packed) -> str:

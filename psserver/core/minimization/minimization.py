@@ -5,9 +5,8 @@ from dataclasses import dataclass, field, fields
 
 from psserver.core.minimization.portions import Portions
 from psserver.core.policies.policy import join_names
-from psserver.core.state import MinimizationState
 from pswire.errors import InvalidMessage, OutOfOrder
-from pswire.messages import AcceptedPoint, Evaluation, MinimizationStatus, Sender
+from pswire.messages import AcceptedPoint, Evaluation, MinimizationState, MinimizationStatus, Sender
 
 #: Bytes that a minimization takes, with its name; and each portion of its present evaluation, by worker and state.
 MINIMIZATION_BYTES, PORTION_BYTES = 4 << 10, 400
@@ -111,10 +110,19 @@ class Minimization:
 
     def status(self) -> MinimizationStatus:
         """How far it is."""
-        portions, counted = self.portions, len(self.counted)
-        in_hand = (0, 0) if portions is None else (portions.out, portions.claimed)
-        at = self.name, self.number, self._size, counted
-        return MinimizationStatus(*at, *in_hand, *self._backups_in_all, self.end, self.point)
+        portions, (backups, won) = self.portions, self._backups_in_all
+        return MinimizationStatus(
+            name=self.name,
+            evaluation=self.number,
+            portions=self._size,
+            counted=len(self.counted),
+            out=0 if portions is None else portions.out,
+            claimed=0 if portions is None else portions.claimed,
+            backups=backups,
+            backups_won=won,
+            end=self.end,
+            point=self.point,
+        )
 
     def state(self) -> MinimizationState:
         """All of it."""

@@ -13,7 +13,6 @@ from psserver.core.cuts import Cuts
 from psserver.core.members.membership import Membership
 from psserver.core.minimization.minimization import Minimization, nbytes
 from psserver.core.minimization.portions import Portions
-from psserver.core.state import MinimizationState
 from psserver.core.variables.array_tasks import StepResult
 from pswire.errors import InvalidMessage, OutOfOrder, TooLarge, Unavailable
 from pswire.messages import (
@@ -22,6 +21,7 @@ from pswire.messages import (
     CountedPortions,
     Evaluate,
     Evaluated,
+    MinimizationState,
     MinimizationStatus,
     PortionClaimed,
     PortionTaken,
@@ -241,7 +241,15 @@ class Minimizations:
 
     def _evaluated(self, one: Minimization, waiting_for: str = "") -> Evaluated:
         loss = one.portions.loss() if one.complete and one.portions is not None else None
-        return Evaluated(one.number, len(one.counted), loss, waiting_for, one.end, self.stopped, self._cuts.number)
+        return Evaluated(
+            number=one.number,
+            counted=len(one.counted),
+            loss=loss,
+            waiting_for=waiting_for,
+            end=one.end,
+            stopped=self.stopped,
+            cut=self._cuts.number,
+        )
 
     # --- portions -------------------------------------------------------------------------------------------------
 
@@ -289,7 +297,9 @@ class Minimizations:
         chief = self._members.chief.is_chief(worker)
         if one.end:
             stop, cut = message.holding, self._cuts.number
-            return PortionTaken(one.number, stop=stop, end=one.end, chief=chief, stopped=self.stopped, cut=cut)
+            return PortionTaken(
+                evaluation=one.number, stop=stop, end=one.end, chief=chief, stopped=self.stopped, cut=cut
+            )
         if portions is None or self.stopped or self._members[worker].quarantined:
             return None
         present = message.evaluation == one.number
@@ -298,7 +308,9 @@ class Minimizations:
         push = portion is None and portions.push_is_due(worker)
         if portion is None and not push and not stop:
             return None
-        return PortionTaken(one.number, portion, push, stop, chief=chief, cut=self._cuts.number)
+        return PortionTaken(
+            evaluation=one.number, portion=portion, push=push, stop=stop, chief=chief, cut=self._cuts.number
+        )
 
     def forget(self, workers: Collection[str], result: StepResult) -> None:
         """Hand out again the portions of workers that are gone, and end their calls."""
@@ -392,7 +404,7 @@ class Minimizations:
                 one = self.at(call.message.name)
                 chief, why = self._members.chief.is_chief(worker), self._why_no_portion(one, worker)
                 number, cut = one.number, self._cuts.number
-                taken = PortionTaken(number, waiting_for=why, chief=chief, stopped=self.stopped, cut=cut)
+                taken = PortionTaken(evaluation=number, waiting_for=why, chief=chief, stopped=self.stopped, cut=cut)
                 result.replies.append(Reply(call.ticket, taken))
         for worker in evaluators:
             if (waiting := self._evaluators.pop(worker, None)) is not None:

@@ -9,8 +9,7 @@ since its sum may have reached some of the other shards.
 from collections import deque
 from collections.abc import Collection, Container, Iterable, Mapping
 
-from psserver.core.state import OutPortion, PortionsState, WorkerPortions
-from pswire.messages import Evaluation, Portion
+from pswire.messages import Evaluation, OutPortion, Portion, PortionsState, WorkerPortions
 from pswire.tensors.sums import exact_sum
 
 #: In place of a worker: portions that are left, and are no one's.
@@ -50,20 +49,20 @@ class Portions:
             had.setdefault(worker, []).append(number)
         workers = {**self._left, **self._claimed, **had}  # those with portions left come first: their order decides
         return PortionsState(
-            tuple([OutPortion(number, tuple(holders)) for number, holders in self._out.items()]),
-            tuple(
+            out=tuple([OutPortion(number, tuple(holders)) for number, holders in self._out.items()]),
+            workers=tuple(
                 [
                     WorkerPortions(
-                        worker,
-                        tuple(self._left.get(worker, ())),
-                        tuple(sorted(self._claimed.get(worker, ()))),
-                        tuple(had.get(worker, ())),
+                        worker=worker,
+                        left=tuple(self._left.get(worker, ())),
+                        claimed=tuple(sorted(self._claimed.get(worker, ()))),
+                        had=tuple(had.get(worker, ())),
                     )
                     for worker in workers
                 ]
             ),
-            tuple([self._losses[number] for number in sorted(self._losses)]),
-            tuple(sorted(self._alone)),
+            losses=tuple([self._losses[number] for number in sorted(self._losses)]),
+            alone=tuple(sorted(self._alone)),
         )
 
     @classmethod
@@ -139,7 +138,7 @@ class Portions:
     def _portion(self, number: int) -> Portion:
         start = number * self.evaluation.portion
         stop = min(start + self.evaluation.portion, self.evaluation.examples)
-        return Portion(number, start, stop, number in self._alone)
+        return Portion(number=number, start=start, stop=stop, alone=number in self._alone)
 
     # --- claims ---------------------------------------------------------------------------------------------------
 

@@ -9,9 +9,8 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import takewhile
 
-from psserver.core.state import OrderState, VariableChanges
 from pswire.errors import InvalidMessage
-from pswire.messages import ChangeId, Frontier, RemoteWeights, Sender
+from pswire.messages import ChangeId, Frontier, OrderState, RemoteWeights, Sender, VariableChanges
 
 #: Number of changes remembered for each variable: far more than a useful gradient has missed.
 MAX_REMEMBERED_CHANGES = 10_000

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psserver.core.state import ServedState
-from pswire.messages import Gradient, Value
+from pswire.messages import Gradient, ServedState, Value
 from pswire.optimizers.optimizer import LIMITS
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import Array, IndexedSlices

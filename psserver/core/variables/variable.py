@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from psserver.core.state import VariableArrays, VariableState
+from psserver.core.state import VariableArrays
 from psserver.core.variables.rounding import RoundingSample
 from pswire.errors import AlreadyRegistered, InvalidMessage, UnknownVariable
-from pswire.messages import Choice, Declaration, Tune, VariableStatus
+from pswire.messages import Choice, Declaration, Tune, VariableState, VariableStatus
 from pswire.optimizers import OptimizerSpec, Rule, UpdateSpec, ordinary_growth, rule_for
 from pswire.optimizers.optimizer import GUARDED, LIMITS, Limits
 from pswire.specs.initializers import RowInitializer, check_fits, fill_elements
@@ -67,8 +67,15 @@ class Variable:
     def state(self) -> VariableState:
         """All but its arrays."""
         return VariableState(
-            *(self.spec, self.version, self.updates, self.growth, self.declared, self.optimizer, self.initial),
-            *(self.part, tuple(self.vectors)),
+            spec=self.spec,
+            version=self.version,
+            updates=self.updates,
+            growth=self.growth,
+            declared=self.declared,
+            optimizer=self.optimizer,
+            initial=self.initial,
+            part=self.part,
+            vectors=tuple(self.vectors),
         )
 
     @property
@@ -139,9 +146,15 @@ class Variable:
 
     def status(self) -> VariableStatus:
         """Its row in a shard's status."""
-        slots, is_table = tuple(self.slot_specs), self.initial is not None
         return VariableStatus(
-            *(self.spec, self.version, self.updates, self.optimizer, slots, self.nbytes, self.part, is_table),
+            spec=self.spec,
+            version=self.version,
+            updates=self.updates,
+            optimizer=self.optimizer,
+            slots=tuple(self.slot_specs),
+            nbytes=self.nbytes,
+            part=self.part,
+            table=self.initial is not None,
             bytes_in=self.bytes_in,
             bytes_out=self.bytes_out,
             sampled=self.rounding.sampled,

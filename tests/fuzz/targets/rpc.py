@@ -34,17 +34,25 @@ def before() -> list[tuple[int, bytes]]:
         ms.Declaration(TensorSpec("T", (8, 4)), None, GradientDescent(0.5), RowUniform(-1.0, 1.0, 7)),
     )
     messages = [
-        ms.Join("w0", process_nonce=1, name_key=bytes(16)),
-        ms.Join("w1", process_nonce=2, name_key=bytes(range(16))),
-        ms.Register(w0, declarations),
-        ms.Compute(w0, 1, ("W",), (Fill(GRADIENT, 0.0),), "minimize-1", 1, "{}"),
-        ms.Push(w0, 2, (ms.Gradient("W", 0, value),), 0.5, ("W",)),
-        ms.Take(w0, ms.QueueSpec("batches", 100, 10, 2, 1)),
-        ms.Pull(w1, ("W", "b")),
-        ms.Evaluate(w0, "minimize-1", ms.Evaluation(1, 10, 4), wait=False, term=1),
-        ms.TakePortion(w1, "minimize-1"),
-        ms.ClaimPortion(w1, "minimize-1", 1, 0, 0.5),
-        ms.TakePortion(w1, "minimize-1", 1),
+        ms.Join(worker="w0", process_nonce=1, name_key=bytes(16)),
+        ms.Join(worker="w1", process_nonce=2, name_key=bytes(range(16))),
+        ms.Register(sender=w0, declarations=declarations),
+        ms.Compute(
+            sender=w0,
+            sequence=1,
+            names=("W",),
+            operations=(Fill(GRADIENT, 0.0),),
+            minimization="minimize-1",
+            term=1,
+            note="{}",
+        ),
+        ms.Push(sender=w0, sequence=2, gradients=(ms.Gradient("W", 0, value),), loss=0.5, pull=("W",)),
+        ms.Take(sender=w0, queue=ms.QueueSpec(name="batches", size=100, block=10, epochs=2, seed=1)),
+        ms.Pull(sender=w1, names=("W", "b")),
+        ms.Evaluate(sender=w0, name="minimize-1", evaluation=ms.Evaluation(1, 10, 4), wait=False, term=1),
+        ms.TakePortion(sender=w1, name="minimize-1"),
+        ms.ClaimPortion(sender=w1, name="minimize-1", evaluation=1, portion=0, loss=0.5),
+        ms.TakePortion(sender=w1, name="minimize-1", evaluation=1),
     ]
     return [(METHODS.index(type(one).__name__), encode(one, InlineSender()).SerializeToString()) for one in messages]
 

@@ -29,12 +29,12 @@ def test_a_value_at_a_bound_counts_under_it_and_one_above_all_bounds_in_the_last
 
 def test_answers_count_by_outcome_with_staleness_and_duration_and_clipped_ones_beside():
     measured = Measurements()
-    applied = ms.Pushed(ms.Outcome.APPLIED, 3, 1)
+    applied = ms.Pushed(outcome=ms.Outcome.APPLIED, staleness=3, global_step=1)
     for answer in (
         applied,
-        ms.Pushed(ms.Outcome.APPLIED, 1, 2, reason="scaled down"),
-        ms.Pushed(ms.Outcome.DROPPED, 9, 2, reason="too stale"),
-        ms.Pushed(ms.Outcome.REPEATED, 3, 2),
+        ms.Pushed(outcome=ms.Outcome.APPLIED, staleness=1, global_step=2, reason="scaled down"),
+        ms.Pushed(outcome=ms.Outcome.DROPPED, staleness=9, global_step=2, reason="too stale"),
+        ms.Pushed(outcome=ms.Outcome.REPEATED, staleness=3, global_step=2),
         ms.Pulled((), 2),
         ms.Left(),
     ):
@@ -67,12 +67,12 @@ def test_a_push_that_the_policy_holds_waits_until_it_is_decided_and_one_that_is_
     async def scenario():
         nonlocal now
         executor = Executor(Shard(consistency=parse_consistency("sync:2")), clock=lambda: now)
-        senders = [ms.Sender(name, (await executor.step(ms.Join(name))).incarnation) for name in ("w0", "w1")]
+        senders = [ms.Sender(name, (await executor.step(ms.Join(worker=name))).incarnation) for name in ("w0", "w1")]
         declared = ms.Declaration(TensorSpec("W", (2,), "float32"), np.zeros(2, np.float32), GradientDescent(1.0))
         for sender in senders:
-            await executor.step(ms.Register(sender, (declared,)))
+            await executor.step(ms.Register(sender=sender, declarations=(declared,)))
         gradient = ms.Gradient("W", 0, np.ones(2, np.float32))
-        first, second = [ms.Push(sender, 1, (gradient,)) for sender in senders]
+        first, second = [ms.Push(sender=sender, sequence=1, gradients=(gradient,)) for sender in senders]
         waits = executor.measurements.waits["policy"]
         held = asyncio.create_task(executor.step(first))
         await until(lambda: waits.now)

@@ -30,7 +30,7 @@ def job(tmp_path):
     job = Job(new_shards(2))
     write_all(tmp_path, job, 0)
     job.push(0)
-    job.call(0, ms.Take(job.sender, QUEUE))
+    job.call(0, ms.Take(sender=job.sender, queue=QUEUE))
     write_all(tmp_path, job, 3)
     job.push(1)
     write_all(tmp_path, job, 7)

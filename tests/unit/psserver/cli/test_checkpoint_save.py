@@ -16,7 +16,7 @@ def test_a_checkpoint_of_which_a_server_has_lost_its_part_begins_again(monkeypat
         """Shard 1 was started again while it wrote checkpoint 5."""
         asked.append((shard, message.number))
         number = message.number or 4 + asked.count((0, 0))
-        return CutReport(number, storage=True, written=number == 6, gone=(shard, number) == (1, 5))
+        return CutReport(number=number, storage=True, written=number == 6, gone=(shard, number) == (1, 5))
 
     @contextmanager
     def stubs(addresses, credentials):
@@ -29,7 +29,7 @@ def test_a_checkpoint_of_which_a_server_has_lost_its_part_begins_again(monkeypat
     assert asked == [(0, 0), (1, 5), (0, 0), (1, 6)]
 
 
-@pytest.mark.parametrize("report", [CutReport(5), CutReport(5, gone=True)])
+@pytest.mark.parametrize("report", [CutReport(number=5), CutReport(number=5, gone=True)])
 def test_servers_without_storage_are_named(report, monkeypatch):
     servers = SimpleNamespace(call=lambda *_: report, addresses=SimpleNamespace(current=["a:1"]))
     with pytest.raises(checkpoint_save.StorageError, match="a:1 keeps no checkpoints"):

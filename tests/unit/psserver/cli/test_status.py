@@ -50,11 +50,17 @@ def test_a_data_queue_is_shown_with_its_epoch_and_how_far_it_is():
 
 def test_a_minimization_is_shown_with_its_last_accepted_point_and_how_many_portions_of_its_evaluation_are_counted():
     number = 1_000_000_002  # the second one after all shards went back to a checkpoint
-    running = MinimizationStatus("minimize-2", number, 1200, 900, 12, 40, 5, 3)
-    answer = ShardAnswer("a:1", StatusReport(0, 1, 0, 0, minimizations=(replace(running, end="{}"),)))
+    running = MinimizationStatus(
+        name="minimize-2", evaluation=number, portions=1200, counted=900, out=12, claimed=40, backups=5, backups_won=3
+    )
+    answer = ShardAnswer(
+        "a:1", StatusReport(shard=0, shards=1, global_step=0, repeated=0, minimizations=(replace(running, end="{}"),))
+    )
     counts = ["900 of 1,200", "12", "40", "5", "3"]
     assert row(shown(answer), "minimize-2") == ["minimize-2", "over", *"–––––", *counts]
-    running = replace(running, point=AcceptedPoint(1012, 1056, 0.26939, 0.0069, 0.5))
+    running = replace(
+        running, point=AcceptedPoint(iterations=1012, evaluations=1056, loss=0.26939, gradient=0.0069, step=0.5)
+    )
     answer = replace(answer, report=replace(answer.report, minimizations=(running,)))
     point = ["1,012", "0.26939", "6.9e-03", "0.5", "1,056"]
     assert row(shown(answer), "minimize-2") == ["minimize-2", "running", *point, *counts]
@@ -63,15 +69,17 @@ def test_a_minimization_is_shown_with_its_last_accepted_point_and_how_many_porti
 
 def test_names_are_shown_as_they_are_and_infinity_too():
     odd = worker("[bold]\x1b[2Jw[/bold] :smile:", loss=float("inf"))
-    text = shown(ShardAnswer("a:1", StatusReport(0, 1, 0, 0, workers=(odd,))))
+    text = shown(ShardAnswer("a:1", StatusReport(shard=0, shards=1, global_step=0, repeated=0, workers=(odd,))))
     assert "[bold]\N{REPLACEMENT CHARACTER}[2Jw[/bold] :smile: " in text
     assert " inf " in text
 
 
 def test_a_schedule_is_shown_with_its_fields_and_the_learning_rate_of_the_next_push():
     optimizer = Momentum(WarmUp(10, CosineDecay(0.1, 100)))
-    variable = VariableStatus(TensorSpec("W", (2,)), 5, 4, optimizer)
-    text = shown(ShardAnswer("host:1", StatusReport(0, 1, 35, 0, (variable,))))
+    variable = VariableStatus(spec=TensorSpec("W", (2,)), version=5, updates=4, optimizer=optimizer)
+    text = shown(
+        ShardAnswer("host:1", StatusReport(shard=0, shards=1, global_step=35, repeated=0, variables=(variable,)))
+    )
     assert "learning_rate=WarmUp(steps=10, then=CosineDecay(initial=0.1, decay_steps=100, alpha=0.0))" in text
     assert "(learning rate now 0.0853553)" in text  # (1 + cos(pi / 4)) / 20
 
@@ -111,7 +119,12 @@ def test_a_silent_shard_is_named_with_its_reason_and_the_others_are_shown():
 def test_a_narrow_terminal_shows_addresses_and_hyperparameters_unbroken_and_no_line_is_cut():
     first, second = two_shards()
     large = VariableStatus(
-        TensorSpec("classifier/dense_1/weights", (3136, 1024)), 12_345, 12_345, Adam(0.001), ("m", "v"), 38_535_168
+        spec=TensorSpec("classifier/dense_1/weights", (3136, 1024)),
+        version=12_345,
+        updates=12_345,
+        optimizer=Adam(0.001),
+        slots=("m", "v"),
+        nbytes=38_535_168,
     )
     report = replace(first.report, global_step=1_234_567, nbytes=13_100_000, variables=(large,))
     text = shown(ShardAnswer("10.0.12.34:5000", report), ShardAnswer("10.0.12.35:5000", second.report), width=80)
@@ -138,10 +151,20 @@ def test_any_width_from_60_columns_shows_whole_numbers_all_letters_of_names_and_
     members = [worker(name, number=n, steps=51_234, loss=0.4567, **GRPC) for n, name in enumerate(names)]
     members[0] = dataclasses.replace(members[0], **waits)
     variables = [
-        VariableStatus(TensorSpec(f"classifier/dense_{number}/weights", (3136, 1024)), 123_456, 123_456, SCHEDULE)
+        VariableStatus(
+            spec=TensorSpec(f"classifier/dense_{number}/weights", (3136, 1024)),
+            version=123_456,
+            updates=123_456,
+            optimizer=SCHEDULE,
+        )
         for number in range(12)
     ]
-    reports = [StatusReport(shard, shards, 1_234_567, 0, (), tuple(members)) for shard in range(shards)]
+    reports = [
+        StatusReport(
+            shard=shard, shards=shards, global_step=1_234_567, repeated=0, variables=(), workers=tuple(members)
+        )
+        for shard in range(shards)
+    ]
     reports[0] = dataclasses.replace(reports[0], variables=tuple(variables), nbytes=13_000_000)
     text = shown(*[ShardAnswer(f"{HOST}:{7070 + report.shard}", report) for report in reports], width=width)
     assert max(map(len, text.splitlines())) <= width

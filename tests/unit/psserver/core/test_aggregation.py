@@ -92,7 +92,9 @@ def test_a_synchronous_shard_updates_by_the_aggregate_also_of_compressed_gradien
     ]
     for number, array in enumerate(packed):
         sender = Sender("abcde"[number], 1)
-        answers = driver.step(Push(sender, 1, (Gradient("W", 0, array),), pull=("W",)), number)
+        answers = driver.step(
+            Push(sender=sender, sequence=1, gradients=(Gradient("W", 0, array),), pull=("W",)), number
+        )
     exact = [one if isinstance(one, np.ndarray) else one.unpacked() for one in packed]
     np.testing.assert_allclose(answers[4].values[0].array, start - np.median(np.stack(exact), axis=0), rtol=1e-6)
 
@@ -104,11 +106,19 @@ def test_a_follower_counts_the_pushes_of_the_group_without_a_part_here_as_zero_a
 
     def push(name, pushes):
         gradient = Gradient("W", 0, np.array([-2.0 if name == "a" else 5.0]))
-        return Push(Sender(name, 1), 1, (gradient,), pull=("W",), group=UpdateGroup(0, members, pushes=pushes))
+        return Push(
+            sender=Sender(name, 1),
+            sequence=1,
+            gradients=(gradient,),
+            pull=("W",),
+            group=UpdateGroup(number=0, members=members, pushes=pushes),
+        )
 
-    alone = UpdateGroup(0, (ChangeId(Sender("a", 1), 1, (1,)), ChangeId(Sender("b", 1), 1)))
+    alone = UpdateGroup(number=0, members=(ChangeId(Sender("a", 1), 1, (1,)), ChangeId(Sender("b", 1), 1)))
     follower = ShardDriver(declared("W", [0.0], GradientDescent(1.0)), **options)
-    first = Push(Sender("a", 1), 1, (Gradient("W", 0, np.array([-2.0])),), pull=("W",), group=alone)
+    first = Push(
+        sender=Sender("a", 1), sequence=1, gradients=(Gradient("W", 0, np.array([-2.0])),), pull=("W",), group=alone
+    )
     np.testing.assert_array_equal(follower.answer(first, 1).values[0].array, [1.0])  # of -2 and 0; it waits for no part
 
     driver.refuse(push("a", 4), InvalidMessage, "an update of 4 pushes, with --consistency sync:3,aggregate=median")

@@ -25,15 +25,15 @@ def driver(shard=0, shards=2, **options):
     """One of two shards, with workers a and b, and a variable W that counts pushes."""
     one = ShardDriver(shard=shard, shards=shards, workers="", **options)
     for worker in "ab":
-        one.answer(ms.Join(worker, 1, shard, shards))
-    one.answer(ms.Register(A, (declared("W", np.zeros(2), SUM),)))
+        one.answer(ms.Join(worker=worker, incarnation=1, shard=shard, shards=shards))
+    one.answer(ms.Register(sender=A, declarations=(declared("W", np.zeros(2), SUM),)))
     return one
 
 
 def push(one, sender, sequence, cut=0):
     """A push that adds 1, of this cut number."""
     gradient = ms.Gradient("W", 0, -np.ones(2))
-    return one.answer(ms.Push(sender, sequence, (gradient,), cut=cut))
+    return one.answer(ms.Push(sender=sender, sequence=sequence, gradients=(gradient,), cut=cut))
 
 
 def restored(cut, **options):
@@ -53,13 +53,13 @@ def test_a_cut_whose_late_changes_have_no_memory_is_given_up_and_the_next_one_is
     one = driver(memory_limit=9000)
     held = ms.Cut(5, A)
     assert one.answer(held).held
-    one.answer(ms.Renew(A, cut=5))
+    one.answer(ms.Renew(sender=A, cut=5))
     cut = one.shard.cuts.current
     for sequence in range(1, 5):
         push(one, B, sequence)
     assert 0 < cut.late_bytes <= 9000
     assert one.shard._store.copied_bytes() == cut.nbytes
-    result = one.shard.step(0, ms.Push(B, 5, (ms.Gradient("W", 0, -np.ones(2)),)), 0.0)
+    result = one.shard.step(0, ms.Push(sender=B, sequence=5, gradients=(ms.Gradient("W", 0, -np.ones(2)),)), 0.0)
     run(result.tasks)
     assert [event.text[:50] for event in result.events] == ["checkpoint 5 was given up here: 4 late changes take"[:50]]
     assert one.shard.cuts.current is None
@@ -69,7 +69,7 @@ def test_a_cut_whose_late_changes_have_no_memory_is_given_up_and_the_next_one_is
     assert "b did not show its number" in report.waiting_for
     one.answer(ms.Cut(6, A))
     for worker in (A, B):
-        one.answer(ms.Renew(worker, cut=6))
+        one.answer(ms.Renew(sender=worker, cut=6))
     assert one.answer(ms.Cut(6, A)).complete
     assert value(one.shard) == [5, 5], "training went on"
 
@@ -80,8 +80,8 @@ def test_a_cut_that_a_worker_does_not_show_in_time_is_given_up_and_another_one_c
     one.answer(ms.Cut(5))
     cut = one.shard.cuts.current
     one.now += SECONDS_TO_SHOW
-    one.answer(ms.Renew(A, cut=5))
-    one.answer(ms.Renew(B))
+    one.answer(ms.Renew(sender=A, cut=5))
+    one.answer(ms.Renew(sender=B))
     one.step(ms.Tick())
     assert one.shard.cuts.current is cut
     one.now += 1.0
@@ -98,7 +98,7 @@ def test_before_its_time_no_cut_begins_whether_it_is_asked_for_or_shown_but_that
     one.shard.cuts.stored = True
     one.shard.cuts.not_before = 5.0
     assert one.answer(ms.Cut()).waiting_for == "cut 0 began a moment ago, and took a part of the time of this shard"
-    one.answer(ms.Renew(A, cut=3))
+    one.answer(ms.Renew(sender=A, cut=3))
     assert (one.shard.cuts.number, one.shard.cuts.current) == (3, None)
     assert one.answer(ms.Cut(3)).waiting_for == "this shard has no part of cut 3"
     one.answer(ms.Reset(2, force=True))
@@ -121,7 +121,11 @@ def test_a_push_of_a_higher_number_comes_after_the_snapshot_and_one_of_a_lower_n
     assert value(one.shard) == [4, 4]
     assert value(restored(cut)) == [2, 2], "a's first push and b's late one"
     again = restored(cut)
-    retried = again.step(1, ms.Push(B, 1, (ms.Gradient("W", 0, np.ones(2)),)), 0.0).replies[0].answer
+    retried = (
+        again.step(1, ms.Push(sender=B, sequence=1, gradients=(ms.Gradient("W", 0, np.ones(2)),)), 0.0)
+        .replies[0]
+        .answer
+    )
     assert retried.outcome is ms.Outcome.REPEATED
 
 
@@ -129,8 +133,12 @@ def test_a_late_change_may_follow_changes_that_the_cut_does_not_have():
     one = driver(shard=1, staleness=DropStalePushes(9))
     push(one, A, 1, cut=5)  # after the cut
     late = ms.Gradient("W", 1, -np.ones(2))  # of weights with that push
-    assert one.answer(ms.Push(B, 1, (late,), after=(ms.ChangeId(A, 1),))).cut == 5
-    one.answer(ms.Assign(B, 2, (ms.Assignment("W", np.ones(2)),), add=True, after=(ms.ChangeId(A, 1),)))
+    assert one.answer(ms.Push(sender=B, sequence=1, gradients=(late,), after=(ms.ChangeId(A, 1),))).cut == 5
+    one.answer(
+        ms.Assign(
+            sender=B, sequence=2, assignments=(ms.Assignment("W", np.ones(2)),), add=True, after=(ms.ChangeId(A, 1),)
+        )
+    )
     push(one, B, 3, cut=5)
     cut = one.shard.cuts.current
     assert cut.complete
@@ -140,7 +148,7 @@ def test_a_late_change_may_follow_changes_that_the_cut_does_not_have():
 
 def test_a_single_shard_has_no_late_changes_and_its_cut_is_complete_at_once():
     one = driver(shards=1)
-    assert one.answer(ms.Cut()) == ms.CutReport(1, complete=True)
+    assert one.answer(ms.Cut()) == ms.CutReport(number=1, complete=True)
     push(one, B, 1, cut=0)
     finish_copies(one.shard)
     assert value(restored(one.shard.cuts.current)) == [0, 0]
@@ -152,7 +160,7 @@ def test_a_worker_that_is_gone_is_not_waited_for():
     push(one, A, 1, cut=number)
     assert not one.shard.cuts.current.complete
     one.answer(ms.Leave(B))
-    assert one.answer(ms.Cut(number)) == ms.CutReport(number, complete=True, gone=True)
+    assert one.answer(ms.Cut(number)) == ms.CutReport(number=number, complete=True, gone=True)
 
 
 def test_values_and_slots_of_a_held_cut_stay_as_they_were_while_training_goes_on():
@@ -162,12 +170,12 @@ def test_values_and_slots_of_a_held_cut_stay_as_they_were_while_training_goes_on
     before = [one.shard._store["W"].value.copy(), one.shard._store["W"].slots["m"].copy()]
     number = one.answer(ms.Cut(holder=A)).number
     one.push("b", W=np.ones(2, np.float32))
-    pull = ms.Pull(A, ("W",), (ms.Choice("W", None, "m"),), of_cut=number)
+    pull = ms.Pull(sender=A, names=("W",), choices=(ms.Choice("W", None, "m"),), of_cut=number)
     got = [one_value.array for one_value in one.answer(pull).values]
     np.testing.assert_array_equal(got, before)
     assert (one.shard._store["W"].value != before[0]).all()
     assert one.answer(ms.Cut()).number == 0, "one cut at a time"
-    one.refuse(ms.Pull(B, ("W",), of_cut=number), GenerationLost, "does not hold generation .* for b")
+    one.refuse(ms.Pull(sender=B, names=("W",), of_cut=number), GenerationLost, "does not hold generation .* for b")
     one.answer(ms.Cut(number, A, release=True))
     one.refuse(pull, GenerationLost, "Repeat the block")
     one.answer(ms.Cut(number, A))  # an earlier message that arrives late
@@ -181,7 +189,7 @@ def test_the_values_of_a_held_cut_have_its_late_changes_too():
     push(one, A, 1)
     number = one.answer(ms.Cut(holder=A)).number
     push(one, B, 1, cut=number - 1)
-    pull = ms.Pull(A, ("W",), of_cut=number)
+    pull = ms.Pull(sender=A, names=("W",), of_cut=number)
     one.refuse(pull, InvalidMessage, "not complete")
     push(one, B, 2, cut=number)
     push(one, A, 2, cut=number)
@@ -199,27 +207,29 @@ def test_late_changes_are_made_in_a_held_cut_only_when_it_is_written_for_a_resto
     number = one.answer(ms.Cut(holder=A)).number
     push(one, B, 1, cut=number - 1)
     for sender in (A, B):
-        one.answer(ms.Renew(sender, cut=number))
+        one.answer(ms.Renew(sender=sender, cut=number))
     for _ in range(3):
-        assert one.answer(ms.Cut(number, A)) == ms.CutReport(number, waiting_for="copies of the variables", held=True)
+        assert one.answer(ms.Cut(number, A)) == ms.CutReport(
+            number=number, waiting_for="copies of the variables", held=True
+        )
     cut = one.shard.cuts.current
     assert cut.copies["W"].variable.value.tolist() == [1, 1], "the file has this, and the late push beside it"
     cut.writing = False
     while not one.answer(ms.Cut(number, A)).complete:
         pass
-    assert one.answer(ms.Pull(A, ("W",), of_cut=number)).values[0].array.tolist() == [2, 2]
+    assert one.answer(ms.Pull(sender=A, names=("W",), of_cut=number)).values[0].array.tolist() == [2, 2]
 
 
 def test_what_comes_after_a_cut_is_complete_does_not_belong_to_it_whatever_number_it_carries():
     one = driver()
     number = one.answer(ms.Cut(holder=A)).number
     for sender in (A, B):
-        one.answer(ms.Renew(sender, cut=number))
-    one.answer(ms.Join("c", 1, 0, 2))
+        one.answer(ms.Renew(sender=sender, cut=number))
+    one.answer(ms.Join(worker="c", incarnation=1, shard=0, shards=2))
     assert push(one, ms.Sender("c", 1), 1, cut=0).outcome is ms.Outcome.APPLIED
-    one.answer(ms.Assign(B, 1, (ms.Assignment("W", np.ones(2)),), add=True))
+    one.answer(ms.Assign(sender=B, sequence=1, assignments=(ms.Assignment("W", np.ones(2)),), add=True))
     assert one.shard.cuts.current.late == []
-    assert one.answer(ms.Pull(A, ("W",), of_cut=number)).values[0].array.tolist() == [0, 0]
+    assert one.answer(ms.Pull(sender=A, names=("W",), of_cut=number)).values[0].array.tolist() == [0, 0]
 
 
 def test_a_cut_that_is_not_complete_or_is_being_written_stays_though_nobody_holds_it():
@@ -227,7 +237,7 @@ def test_a_cut_that_is_not_complete_or_is_being_written_stays_though_nobody_hold
     push(one, A, 1, cut=7)
     one.shard.cuts.tick()
     one.shard.cuts.tick()
-    assert one.answer(ms.Cut()) == ms.CutReport(0, waiting_for="cut 7 is not over")
+    assert one.answer(ms.Cut()) == ms.CutReport(number=0, waiting_for="cut 7 is not over")
     single = driver(shards=1)
     single.shard.cuts.stored = True
     push(single, A, 1)
@@ -246,23 +256,36 @@ def test_a_cut_that_others_have_begun_and_completed_can_still_be_held_by_the_wor
     for sender, sequence in ((A, 2), (B, 1)):
         push(one, sender, sequence, cut=7)
     one.shard.cuts.tick()
-    assert one.answer(ms.Cut(7, A)) == ms.CutReport(7, complete=True, held=True)
-    assert one.answer(ms.Pull(A, ("W",), of_cut=7)).values[0].array.tolist() == [1, 1]
+    assert one.answer(ms.Cut(7, A)) == ms.CutReport(number=7, complete=True, held=True)
+    assert one.answer(ms.Pull(sender=A, names=("W",), of_cut=7)).values[0].array.tolist() == [1, 1]
 
 
 def changes_of_b():
     """Changes of every kind, each with the messages before it."""
-    evaluation = ms.Evaluate(B, "fit", ms.Evaluation(1, 2, 1), term=1, wait=False)
-    ready = [evaluation, ms.TakePortion(B, "fit", 1), ms.ClaimPortion(B, "fit", 1, 0, 1.0)]
+    evaluation = ms.Evaluate(sender=B, name="fit", evaluation=ms.Evaluation(1, 2, 1), term=1, wait=False)
+    ready = [
+        evaluation,
+        ms.TakePortion(sender=B, name="fit", evaluation=1),
+        ms.ClaimPortion(sender=B, name="fit", evaluation=1, portion=0, loss=1.0),
+    ]
     ones = (ms.Assignment("W", np.ones(2)),)
     return {
-        "push": ([], ms.Push(B, 1, (ms.Gradient("W", 0, np.ones(2)),))),
-        "assign": ([], ms.Assign(B, 1, ones)),
-        "tune": ([], ms.Tune(B, 1, ("W",), GradientDescent(2.0), ("learning_rate",))),
-        "register": ([], ms.Register(B, (declared("V", np.ones(2)),))),
-        "compute": ([], ms.Compute(B, 1, ("W",), (Fill("x", 1.0),), "fit", 1)),
+        "push": ([], ms.Push(sender=B, sequence=1, gradients=(ms.Gradient("W", 0, np.ones(2)),))),
+        "assign": ([], ms.Assign(sender=B, sequence=1, assignments=ones)),
+        "tune": (
+            [],
+            ms.Tune(sender=B, sequence=1, names=("W",), optimizer=GradientDescent(2.0), fields=("learning_rate",)),
+        ),
+        "register": ([], ms.Register(sender=B, declarations=(declared("V", np.ones(2)),))),
+        "compute": (
+            [],
+            ms.Compute(sender=B, sequence=1, names=("W",), operations=(Fill("x", 1.0),), minimization="fit", term=1),
+        ),
         "evaluation": ([], evaluation),
-        "sum": (ready, ms.Assign(B, 1, ones, add=True, portions=ms.CountedPortions("fit", 1, (0,)))),
+        "sum": (
+            ready,
+            ms.Assign(sender=B, sequence=1, assignments=ones, add=True, portions=ms.CountedPortions("fit", 1, (0,))),
+        ),
     }
 
 
@@ -272,11 +295,11 @@ def test_a_change_of_any_kind_belongs_to_the_cut_by_its_number(kind):
     for number, late in ((0, [type(change)]), (7, [])):
         one = ShardDriver(shards=2, workers="")
         for worker in "ba":  # b is the chief, which coordinates
-            one.answer(ms.Join(worker, 1, 0, 2))
-        one.answer(ms.Register(A, (declared("W", np.zeros(2), SUM),)))
+            one.answer(ms.Join(worker=worker, incarnation=1, shard=0, shards=2))
+        one.answer(ms.Register(sender=A, declarations=(declared("W", np.zeros(2), SUM),)))
         for message in before:
             one.answer(message)
-        one.answer(ms.Join("c", 1, 0, 2))  # for which the cut waits
+        one.answer(ms.Join(worker="c", incarnation=1, shard=0, shards=2))  # for which the cut waits
         one.answer(ms.Cut(7))
         one.answer(replace(change, cut=number))
         assert [type(message) for message in one.shard.cuts.current.late] == late
@@ -298,7 +321,7 @@ def test_an_answer_of_a_held_cut_has_its_global_step_and_an_earlier_cut_stays_co
     push(one, A, 1)
     number = one.answer(ms.Cut(holder=A)).number
     push(one, A, 2)
-    assert one.answer(ms.Pull(A, ("W",), of_cut=number)).global_step == 1
+    assert one.answer(ms.Pull(sender=A, names=("W",), of_cut=number)).global_step == 1
     one.answer(ms.Cut(number, A, release=True))
     assert one.answer(ms.Cut()).number == number + 1
     assert one.answer(ms.Cut(number)).complete
@@ -309,7 +332,7 @@ def test_a_cut_is_over_with_the_lease_of_its_last_holder_and_was_complete_also_t
     number = one.answer(ms.Cut(holder=A)).number
     one.answer(ms.Cut(number, B))
     one.step(ms.Tick(lost=("a",)))
-    assert one.answer(ms.Pull(B, ("W",), of_cut=number)).values[0].array.tolist() == [0, 0]
+    assert one.answer(ms.Pull(sender=B, names=("W",), of_cut=number)).values[0].array.tolist() == [0, 0]
     one.step(ms.Tick(lost=("b",)))
     assert one.shard.cuts.current is None
     assert one.answer(ms.Cut(number)).complete
@@ -323,15 +346,15 @@ def late_messages():
     packed_rows = IndexedSlices(to_16_bits(np.ones(1, np.float32), "float16"), np.array([1]), (4,))
 
     def push(array, name="W"):
-        return ms.Push(B, 1, (ms.Gradient(name, 0, array),))
+        return ms.Push(sender=B, sequence=1, gradients=(ms.Gradient(name, 0, array),))
 
     return {
         "dense": (push(dense), [dense]),
         "rows": (push(rows), [rows.values, rows.indices]),
         "packed": (push(packed, "V"), [*packed.parts]),
         "packed rows": (push(packed_rows, "V"), [*packed_rows.values.parts, packed_rows.indices]),
-        "assigned": (ms.Assign(B, 1, (ms.Assignment("W", dense),)), [dense]),
-        "registered": (ms.Register(B, (declared("T", table, SUM),)), [table]),
+        "assigned": (ms.Assign(sender=B, sequence=1, assignments=(ms.Assignment("W", dense),)), [dense]),
+        "registered": (ms.Register(sender=B, declarations=(declared("T", table, SUM),)), [table]),
     }
 
 
@@ -340,7 +363,7 @@ def test_a_late_change_keeps_its_elements_when_the_memory_of_its_message_is_used
     expected = []
     for used_again in (False, True):
         one = driver()
-        one.answer(ms.Register(A, (declared("V", np.zeros(4, np.float32), SUM),)))
+        one.answer(ms.Register(sender=A, declarations=(declared("V", np.zeros(4, np.float32), SUM),)))
         one.answer(ms.Cut())
         message, arrays = late_messages()[kind]
         one.answer(message)
@@ -354,14 +377,17 @@ def test_a_late_change_keeps_its_elements_when_the_memory_of_its_message_is_used
 
 def test_the_values_of_a_held_cut_have_a_late_push_that_waited_for_one_of_a_lost_worker():
     one = driver(shard=1, consistency=Synchronous(2))
-    group = ms.UpdateGroup(0, tuple([ms.ChangeId(sender, 1) for sender in (A, B)]))
-    assert one.answer(ms.Push(A, 1, (ms.Gradient("W", 0, -np.ones(2)),), group=group), ticket=1) is None
+    group = ms.UpdateGroup(number=0, members=tuple([ms.ChangeId(sender, 1) for sender in (A, B)]))
+    assert (
+        one.answer(ms.Push(sender=A, sequence=1, gradients=(ms.Gradient("W", 0, -np.ones(2)),), group=group), ticket=1)
+        is None
+    )
     number = one.answer(ms.Cut(holder=A)).number
     assert one.step(ms.Leave(B), ticket=2)[1].outcome is ms.Outcome.APPLIED, "b's part will not come"
-    one.answer(ms.Renew(A, cut=number))
+    one.answer(ms.Renew(sender=A, cut=number))
     while not one.answer(ms.Cut(number, A)).complete:
         finish_copies(one.shard)
-    held = one.answer(ms.Pull(A, ("W",), of_cut=number)).values[0].array
+    held = one.answer(ms.Pull(sender=A, names=("W",), of_cut=number)).values[0].array
     assert held.tolist() == value(one.shard) != [0, 0]
 
 
@@ -384,29 +410,29 @@ def test_after_going_back_members_join_again_and_what_they_lost_is_counted_once(
     back.shard = restored(one.shard.cuts.current)
     back.shard.go_back(timeline=1)
     with pytest.raises(Exception, match="join again"):
-        back.shard.check(ms.Push(A, 4, ()))
+        back.shard.check(ms.Push(sender=A, sequence=4, gradients=()))
     with pytest.raises(StateLost, match="timeline"):
-        back.shard.check(ms.Join("a", 1, timeline=2))
-    joined = back.answer(ms.Join("a", 1, timeline=1, steps=3))
+        back.shard.check(ms.Join(worker="a", incarnation=1, timeline=2))
+    joined = back.answer(ms.Join(worker="a", incarnation=1, timeline=1, steps=3))
     assert joined.timeline == 1
-    back.answer(ms.Join("a", 1, timeline=1, steps=3))
+    back.answer(ms.Join(worker="a", incarnation=1, timeline=1, steps=3))
     assert back.answer(ms.Status()).storage.lost_pushes == 2
 
 
 def test_heartbeats_from_before_going_back_are_refused_as_their_numbers_of_cuts_are_no_longer_true():
     one = driver(shards=1)
     one.shard.go_back(timeline=2)
-    one.answer(ms.Join("a", 1, timeline=2))
+    one.answer(ms.Join(worker="a", incarnation=1, timeline=2))
     with pytest.raises(StateLost, match="follows timeline 2 of the job, and worker 'a' timeline 1"):
-        one.shard.check(ms.Renew(A, cut=30, timeline=1))
-    assert one.answer(ms.Renew(A, cut=30, timeline=2)).cut == 30
+        one.shard.check(ms.Renew(sender=A, cut=30, timeline=1))
+    assert one.answer(ms.Renew(sender=A, cut=30, timeline=2)).cut == 30
 
 
 def test_a_new_process_gets_an_incarnation_that_no_shard_can_know_from_before_going_back():
     one = driver(shards=1)
     one.shard.go_back(timeline=3)
-    assert one.answer(ms.Join("a", 1, timeline=3)).incarnation == 1, "the same process"
-    assert one.answer(ms.Join("new", process_nonce=5)).incarnation == 2_000_001
+    assert one.answer(ms.Join(worker="a", incarnation=1, timeline=3)).incarnation == 1, "the same process"
+    assert one.answer(ms.Join(worker="new", process_nonce=5)).incarnation == 2_000_001
     one.answer(ms.Leave(ms.Sender("a", 1)))
-    joins = [ms.Join("a", process_nonce=nonce, name_key=b"key") for nonce in (6, 7)]
+    joins = [ms.Join(worker="a", process_nonce=nonce, name_key=b"key") for nonce in (6, 7)]
     assert [one.answer(join).incarnation for join in joins] == [2_000_001, 2_000_002]

@@ -51,7 +51,7 @@ def test_the_norm_of_a_push_is_that_of_all_its_gradients_together(arrays):
     gradients.append(Gradient("average", 0, np.full(2, 1e9, np.float32)))
     every = np.concatenate([[0.0], *[dense(one).astype(np.longdouble).ravel() for one in arrays]])
     expected = float(np.sqrt(np.sum(every * every)))
-    found = norm_of_gradients(driver.shard.variables, Push(A, 1, tuple(gradients)))
+    found = norm_of_gradients(driver.shard.variables, Push(sender=A, sequence=1, gradients=tuple(gradients)))
     assert found == pytest.approx(expected, rel=1e-6 if arrays and arrays[0] is ROWS else 1e-12)
 
 
@@ -84,7 +84,7 @@ def test_a_clipped_push_changes_a_variable_as_its_gradient_of_the_largest_norm_d
     for limit, pushed in (("2:clip", gradient), ("off", small)):
         options = {"consistency": parse_consistency(consistency), "max_gradient_norm": parse_gradient_norm(limit)}
         driver = ShardDriver(declared("W", start, optimizer), **options)
-        (answer,) = driver.step(Push(A, 1, (Gradient("W", 0, pushed),), pull=("W",))).values()
+        (answer,) = driver.step(Push(sender=A, sequence=1, gradients=(Gradient("W", 0, pushed),), pull=("W",))).values()
         values.append(answer.values[0].array)
     np.testing.assert_allclose(values[0], values[1], rtol=1e-5)
     assert np.abs(values[0]).max() > 0.01

@@ -18,13 +18,13 @@ from tests.shard_state import restored
 
 
 def queue(number=0, size=2, epochs=1):
-    return ms.QueueSpec(f"q{number}", size, 1, epochs)
+    return ms.QueueSpec(name=f"q{number}", size=size, block=1, epochs=epochs)
 
 
 def test_a_take_touches_its_queue_only(monkeypatch):
     job, touched = ShardDriver(), set()
     for number in range(50):
-        assert job.answer(ms.Take(A, queue(number, size=3))).block.number == 0
+        assert job.answer(ms.Take(sender=A, queue=queue(number, size=3))).block.number == 0
     for name in ("take", "holds", "holders", "give_back"):
         method = getattr(data_queue.DataQueue, name)
 
@@ -33,9 +33,9 @@ def test_a_take_touches_its_queue_only(monkeypatch):
             return method(queue, *arguments)
 
         monkeypatch.setattr(data_queue.DataQueue, name, note)
-    assert job.answer(ms.Take(B, queue(7, size=3))).block.number == 1
-    assert job.answer(ms.Take(A, queue(7, size=3), ms.Finished(0))).block.number == 2
-    assert job.answer(ms.Take(A, queue(7, size=3), give_back=True)).block is None
+    assert job.answer(ms.Take(sender=B, queue=queue(7, size=3))).block.number == 1
+    assert job.answer(ms.Take(sender=A, queue=queue(7, size=3), finished=ms.Finished(0))).block.number == 2
+    assert job.answer(ms.Take(sender=A, queue=queue(7, size=3), give_back=True)).block is None
     assert touched == {"q7"}
     touched.clear()
     job.answer(ms.Leave(B))
@@ -44,34 +44,37 @@ def test_a_take_touches_its_queue_only(monkeypatch):
 
 def test_a_worker_that_holds_a_block_of_any_queue_has_not_finished():
     job = ShardDriver(declared("W", np.zeros(2), GradientDescent(1.0)), consistency=parse_consistency("sync:2"))
-    job.answer(ms.Take(A, queue(0)))
+    job.answer(ms.Take(sender=A, queue=queue(0)))
     job.push("a", 1, W=np.ones(2))
-    job.answer(ms.Take(B, queue(1, size=1)))
-    assert job.answer(ms.Take(A, queue(1, size=1)), 2) is None, "it waits, with a block of another queue"
-    job.answer(ms.Take(B, queue(2)))
+    job.answer(ms.Take(sender=B, queue=queue(1, size=1)))
+    assert job.answer(ms.Take(sender=A, queue=queue(1, size=1)), 2) is None, "it waits, with a block of another queue"
+    job.answer(ms.Take(sender=B, queue=queue(2)))
     assert not job.shard._members.progress.ending
 
 
 def test_epochs_that_are_open_are_bounded_and_further_blocks_wait(monkeypatch):
     monkeypatch.setattr(data_queue, "MAX_OPEN_EPOCHS", 3)
     job, spec = ShardDriver(), queue(size=2, epochs=100)
-    assert job.answer(ms.Take(A, spec)).block.number == 0
+    assert job.answer(ms.Take(sender=A, queue=spec)).block.number == 0
     finished = None
     for number in range(1, 6):
-        assert job.answer(ms.Take(B, spec, finished)).block.number == number
+        assert job.answer(ms.Take(sender=B, queue=spec, finished=finished)).block.number == number
         finished = ms.Finished(number)
-    assert job.answer(ms.Take(B, spec, finished), 7) is None, "until the first block is done"
-    answers = job.step(ms.Take(A, spec, ms.Finished(0)), 8)
+    assert job.answer(ms.Take(sender=B, queue=spec, finished=finished), 7) is None, "until the first block is done"
+    answers = job.step(ms.Take(sender=A, queue=spec, finished=ms.Finished(0)), 8)
     assert {ticket: answer.block.number for ticket, answer in answers.items()} == {7: 6, 8: 7}
-    assert job.shard._queues.reports(2) == [ms.EpochReport("q0", 2, None, 2), ms.EpochReport("q0", 3, None, 2)]
+    assert job.shard._queues.reports(2) == [
+        ms.EpochReport(queue="q0", epoch=2, cost=None, examples=2),
+        ms.EpochReport(queue="q0", epoch=3, cost=None, examples=2),
+    ]
 
 
 def test_the_newest_epochs_and_queues_are_listed():
     job = ShardDriver()
     for number in range(3):
-        job.answer(ms.Take(A, queue(number, size=1, epochs=2)))
-        job.answer(ms.Take(A, queue(number, size=1, epochs=2), ms.Finished(0)))
-        job.answer(ms.Take(A, queue(number, size=1, epochs=2), ms.Finished(1)))
+        job.answer(ms.Take(sender=A, queue=queue(number, size=1, epochs=2)))
+        job.answer(ms.Take(sender=A, queue=queue(number, size=1, epochs=2), finished=ms.Finished(0)))
+        job.answer(ms.Take(sender=A, queue=queue(number, size=1, epochs=2), finished=ms.Finished(1)))
     queues = job.shard._queues
     assert [(one.queue, one.epoch) for one in queues.reports(3)] == [("q1", 2), ("q2", 1), ("q2", 2)]
     assert [one.spec.name for one in queues.status(2)] == ["q1", "q2"]
@@ -80,7 +83,7 @@ def test_the_newest_epochs_and_queues_are_listed():
 
 def test_bytes_are_counted_as_variables_come_and_not_added_up_each_time(monkeypatch):
     job = ShardDriver(declared("W", np.zeros(6)), declared("V", np.zeros(2, np.float32), GradientDescent(0.1)))
-    job.answer(ms.Register(A, (ms.Declaration(declared("W", np.zeros(6)).spec, None, Adam(0.1)),)))
+    job.answer(ms.Register(sender=A, declarations=(ms.Declaration(declared("W", np.zeros(6)).spec, None, Adam(0.1)),)))
     expected = sum([one.nbytes for one in job.shard.variables.values()])
     assert job.shard._store.nbytes == expected == 48 * 3 + 8
     again = ShardDriver(workers="").shard
@@ -88,7 +91,7 @@ def test_bytes_are_counted_as_variables_come_and_not_added_up_each_time(monkeypa
     assert again._store.nbytes == expected
     looked, nbytes = [], Variable.nbytes.fget
     monkeypatch.setattr(Variable, "nbytes", property(lambda one: looked.append(one.spec.name) or nbytes(one)))
-    job.answer(ms.Register(B, (declared("N", np.zeros(1)),)))
+    job.answer(ms.Register(sender=B, declarations=(declared("N", np.zeros(1)),)))
     assert set(looked) <= {"N"}
 
 
@@ -110,7 +113,7 @@ def test_the_arrays_of_a_job_are_freed_when_it_is_over(how):
     else:
         job.answer(ms.Leave(A))
         job.answer(ms.Leave(B))
-        job.answer(ms.Join("next"))
+        job.answer(ms.Join(worker="next"))
     gc.collect()
     assert [reference() for reference in references] == [None] * 3
 
@@ -118,15 +121,21 @@ def test_the_arrays_of_a_job_are_freed_when_it_is_over(how):
 def test_memory_that_a_checkpoint_holds_for_now_is_waited_for():
     job = ShardDriver(memory_limit=1000)
     job.shard._store.copied_bytes = lambda: 500
-    job.refuse(ms.Register(A, (declared("W", np.zeros(100)),)), errors.Unavailable, "holds 500: try again when it is")
-    job.refuse(ms.Register(A, (declared("W", np.zeros(200)),)), errors.TooLarge, "raise --memory-limit")
+    job.refuse(
+        ms.Register(sender=A, declarations=(declared("W", np.zeros(100)),)),
+        errors.Unavailable,
+        "holds 500: try again when it is",
+    )
+    job.refuse(
+        ms.Register(sender=A, declarations=(declared("W", np.zeros(200)),)), errors.TooLarge, "raise --memory-limit"
+    )
 
 
 def test_a_worker_that_has_finished_its_last_block_and_is_idle_has_finished_also_when_others_take_blocks():
     job = ShardDriver(declared("W", np.zeros(2), GradientDescent(1.0)), consistency=parse_consistency("sync:1"))
-    job.answer(ms.Take(A, queue(0, size=1)))
+    job.answer(ms.Take(sender=A, queue=queue(0, size=1)))
     job.push("a", 1, W=np.ones(2))
-    assert job.answer(ms.Take(A, queue(0, size=1), ms.Finished(0))).done
-    job.answer(ms.Renew(A, idle=True))
-    job.answer(ms.Take(B, queue(1)))
+    assert job.answer(ms.Take(sender=A, queue=queue(0, size=1), finished=ms.Finished(0))).done
+    job.answer(ms.Renew(sender=A, idle=True))
+    job.answer(ms.Take(sender=B, queue=queue(1)))
     assert job.shard._members.progress.ending

@@ -124,7 +124,7 @@ def test_a_variable_is_checked_when_its_growths_add_up_to_half_of_the_limit():
     """With a rate of 9e23, an ordinary gradient of 1e10 may take 9e33 of the 1e37 that there are."""
     driver, waited = ShardDriver(declared("W", np.ones(3, np.float32), GradientDescent(9e23))), []
     for sequence in range(1, 1300):
-        message = Push(A, sequence, (Gradient("W", 0, np.float32([1e-10, 0, 0])),))
+        message = Push(sender=A, sequence=sequence, gradients=(Gradient("W", 0, np.float32([1e-10, 0, 0])),))
         try:
             driver.shard.step(1, message, 0.0, settled=False)
         except TasksPending:

@@ -47,7 +47,9 @@ def test_a_push_left_half_by_the_death_of_its_worker_is_counted(staleness, lives
     for _ in range(lives):
         client, ones = job.join()
         client.push(ones).result()
-        job.call(0, Push(client._calls.sender, 2, (), shards=(1,)), 1).result()  # and then it is killed
+        job.call(
+            0, Push(sender=client._calls.sender, sequence=2, gradients=(), shards=(1,)), 1
+        ).result()  # and then it is killed
     assert job.half_pushes == lives - 1, "of the last life it may still be under way"
     job.sleep(LEASE + 1)
     assert job.half_pushes == lives
@@ -104,10 +106,29 @@ def test_a_part_that_comes_too_late_is_reported_and_the_worker_goes_on():
 
 
 def test_the_status_counts_half_pushes_of_the_shards_that_answer():
-    gone = WorkerStatus("w0", 2, 0, "lost", 0, 0, 0, None, 0, 0.0)
-    last = LastPush("w0", 1, 7, (1, 2))
-    first = StatusReport(0, 3, 9, 0, workers=(gone,), half_pushes=2, last_pushes=(last,))
-    second = StatusReport(1, 3, 9, 0, last_pushes=(last, LastPush("w0", 2, 3, (1,))))
+    gone = WorkerStatus(
+        name="w0",
+        incarnation=2,
+        number=0,
+        state="lost",
+        steps=0,
+        staleness=0,
+        staleness_sum=0,
+        loss=None,
+        epoch=0,
+        lease_left=0.0,
+    )
+    last = LastPush(worker="w0", incarnation=1, sequence=7, shards=(1, 2))
+    first = StatusReport(
+        shard=0, shards=3, global_step=9, repeated=0, workers=(gone,), half_pushes=2, last_pushes=(last,)
+    )
+    second = StatusReport(
+        shard=1,
+        shards=3,
+        global_step=9,
+        repeated=0,
+        last_pushes=(last, LastPush(worker="w0", incarnation=2, sequence=3, shards=(1,))),
+    )
     answers = [ShardAnswer("a:1", first), ShardAnswer("b:1", second), ShardAnswer("c:1", problem="silent")]
     status = merge_reports(answers)
     assert status.half_pushes == 3, "two reported, and one of the second life that shard 0 never had"

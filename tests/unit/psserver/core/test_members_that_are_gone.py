@@ -50,7 +50,7 @@ def churn(job, workers, first=0):
     """So many workers join and leave, one after another."""
     senders = []
     for number in range(first, first + workers):
-        sender = ms.Sender(f"w{number}", job.answer(ms.Join(f"w{number}")).incarnation)
+        sender = ms.Sender(f"w{number}", job.answer(ms.Join(worker=f"w{number}")).incarnation)
         job.answer(ms.Leave(sender))
         senders.append(sender)
     return senders
@@ -77,13 +77,13 @@ def test_a_tick_and_a_message_cost_the_live_members_however_many_have_left():
     assert visited(job.shard.due, 1.0) <= 2
     assert visited(job.step, ms.Tick()) == 0
     assert visited(job.push) == 0
-    assert visited(job.answer, ms.Renew(ms.Sender("a", 1))) == 0
+    assert visited(job.answer, ms.Renew(sender=ms.Sender("a", 1))) == 0
 
 
 def test_explaining_why_pushes_are_held_costs_as_much_for_many_workers_as_for_one(monkeypatch):
     workers = [f"w{number}" for number in range(60)]
     job = ShardDriver(workers=workers, consistency=parse_consistency("sync:61"))
-    job.answer(ms.Register(ms.Sender("w0", 1), (W,)))
+    job.answer(ms.Register(sender=ms.Sender("w0", 1), declarations=(W,)))
     computed = counted(monkeypatch, PendingCalls, "_computed_staleness")
     for ticket, worker in enumerate(workers, 1):
         assert job.push(worker, ticket, W=np.ones(2)) == {}
@@ -95,24 +95,24 @@ def test_explaining_why_pushes_are_held_costs_as_much_for_many_workers_as_for_on
         "worker or lower N"
     }
     for worker in workers:
-        assert job.answer(ms.Renew(ms.Sender(worker, 1))).waiting_for == report.workers[0].waiting_for
+        assert job.answer(ms.Renew(sender=ms.Sender(worker, 1))).waiting_for == report.workers[0].waiting_for
     assert (len(views), len(explained), len(computed)) == (1, 1, 60)
 
 
 def test_an_explanation_is_of_the_moment_also_right_after_a_change():
     job = ShardDriver(W, workers="abc", consistency=parse_consistency("sync:3"))
     job.push("a", 1, W=np.ones(2))
-    assert job.answer(ms.Renew(ms.Sender("a", 1))).waiting_for.endswith("not arrived yet: b and c")
+    assert job.answer(ms.Renew(sender=ms.Sender("a", 1))).waiting_for.endswith("not arrived yet: b and c")
     job.push("b", 2, W=np.ones(2))
-    assert job.answer(ms.Renew(ms.Sender("a", 1))).waiting_for.endswith("not arrived yet: c")
+    assert job.answer(ms.Renew(sender=ms.Sender("a", 1))).waiting_for.endswith("not arrived yet: c")
     assert set(job.push("c", 3, W=np.ones(2))) == {1, 2, 3}
-    assert job.answer(ms.Renew(ms.Sender("a", 1))).waiting_for == ""
+    assert job.answer(ms.Renew(sender=ms.Sender("a", 1))).waiting_for == ""
 
 
 def test_staleness_of_held_pushes_counts_changes_that_come_later():
     job = ShardDriver(W, workers="abc", consistency=parse_consistency("sync:2"))
     job.push("a", 1, W=np.ones(2))
-    job.answer(ms.Assign(ms.Sender("b", 1), 1, (ms.Assignment("W", np.ones(2)),)), 2)
+    job.answer(ms.Assign(sender=ms.Sender("b", 1), sequence=1, assignments=(ms.Assignment("W", np.ones(2)),)), 2)
     assert job.shard.waiting() == []
     report = {one.name: one.dropped for one in job.answer(ms.Status()).workers}
     assert report == {"a": 1, "b": 0, "c": 0}
@@ -125,21 +125,31 @@ def test_the_longest_gone_are_forgotten_and_their_messages_and_joins_refused(few
     assert [one.name for one in report.workers] == ["a", "w5", "w6", "w7", "w8"]
     assert report.jobs[-1].workers == 10, "all count that ever joined"
     for sender in gone[:5]:
-        job.refuse(ms.Push(sender, 1, (ms.Gradient("W", 0, np.ones(2)),)), errors.Zombie, "so long ago")
-        job.refuse(ms.Join(sender.worker, sender.incarnation), errors.Zombie, "has forgotten it: this process must end")
+        job.refuse(
+            ms.Push(sender=sender, sequence=1, gradients=(ms.Gradient("W", 0, np.ones(2)),)),
+            errors.Zombie,
+            "so long ago",
+        )
+        job.refuse(
+            ms.Join(worker=sender.worker, incarnation=sender.incarnation),
+            errors.Zombie,
+            "has forgotten it: this process must end",
+        )
     for sender in gone[5:]:
-        job.refuse(ms.Renew(sender), errors.NotJoined, "has left: join again")
+        job.refuse(ms.Renew(sender=sender), errors.NotJoined, "has left: join again")
 
 
 def test_a_forgotten_name_gets_an_incarnation_above_all_that_were_forgotten_on_any_shard(few):
     shards, incarnations = [ShardDriver(workers="", shard=shard, shards=2) for shard in range(2)], []
     for shard in shards:
-        shard.answer(ms.Join("stays", 0, shard.shard.shard, 2))
+        shard.answer(ms.Join(worker="stays", incarnation=0, shard=shard.shard.shard, shards=2))
     for _ in range(3):
         for number in range(8):
             incarnation = 0
             for index, shard in enumerate(shards):
-                incarnation = shard.answer(ms.Join(f"w{number}", incarnation, index, 2)).incarnation
+                incarnation = shard.answer(
+                    ms.Join(worker=f"w{number}", incarnation=incarnation, shard=index, shards=2)
+                ).incarnation
             sender = ms.Sender(f"w{number}", incarnation)
             for shard in shards:
                 shard.answer(ms.Leave(sender))
@@ -153,7 +163,7 @@ def test_who_comes_back_while_it_is_remembered_repeats_nothing(few):
     assert job.push("a", 1, W=np.ones(2))[1].outcome is ms.Outcome.APPLIED
     job.step(ms.Tick(lost=("a",)))
     churn(job, 3)
-    job.answer(ms.Join("a", 1))
+    job.answer(ms.Join(worker="a", incarnation=1))
     assert job.push("a", 1, sequence=1, W=np.ones(2))[1].outcome is ms.Outcome.REPEATED
 
 
@@ -166,7 +176,7 @@ def test_a_job_is_still_interrupted_and_has_still_finished_when_those_workers_ar
     assert set(job.push("b", 3, version=1, W=np.ones(2))) == {3}, "a worker has finished: b goes on alone"
     job.step(ms.Tick(lost=("b",)))
     for number in range(10, 18):
-        sender = ms.Sender(f"w{number}", job.answer(ms.Join(f"w{number}")).incarnation)
+        sender = ms.Sender(f"w{number}", job.answer(ms.Join(worker=f"w{number}")).incarnation)
         job.answer(ms.Leave(sender, failed=True))
     assert job.shard._members.some_were_lost
     assert "b" not in [one.name for one in job.answer(ms.Status()).workers]
@@ -183,7 +193,7 @@ def test_a_restored_shard_forgets_the_same_members_and_keeps_the_counts(few):
     assert again.state() == state
     for shard in (job.shard, again):
         run_step(shard, 1, ms.Leave(ms.Sender("b", 1)), 0.0)
-        run_step(shard, 2, ms.Join("new"), 0.0)
+        run_step(shard, 2, ms.Join(worker="new"), 0.0)
     assert state_of(again) == state_of(job.shard)
 
 
@@ -215,29 +225,37 @@ def test_nobody_waits_for_a_new_incarnation_nor_calls_a_worker_stalled_that_is_i
         assert job.shard.state().members.stalled == ("a",)
 
     stall()
-    job.answer(ms.Renew(ms.Sender("a", 1), idle=True))
+    job.answer(ms.Renew(sender=ms.Sender("a", 1), idle=True))
     assert job.shard.state().members.stalled == ()
     stall()
     for worker in "abz":
         job.answer(ms.Leave(ms.Sender(worker, 1), failed=True))
     assert job.shard.state().members.stalled == ("a",)
     for process in (7, 8):
-        joined = job.answer(ms.Join("c", process_nonce=process, name_key=b"key", resume=True))
+        joined = job.answer(ms.Join(worker="c", process_nonce=process, name_key=b"key", resume=True))
         assert (job.shard.state().members.stalled, job.shard.state().members.training) == ((), ())
-        job.answer(ms.Push(ms.Sender("c", joined.incarnation), 1, (ms.Gradient("W", 0, np.ones(2)),)), 5)
+        job.answer(
+            ms.Push(
+                sender=ms.Sender("c", joined.incarnation), sequence=1, gradients=(ms.Gradient("W", 0, np.ones(2)),)
+            ),
+            5,
+        )
         assert job.shard.state().members.training == ("c",)
 
 
 def test_a_restored_state_has_what_is_known_of_forgotten_workers_and_of_earlier_incarnations(few):
     job = ShardDriver(W, workers="abz", shards=2, staleness=parse_staleness("drop:5"))
     for worker in "ab":
-        job.answer(ms.Push(ms.Sender(worker, 1), 1, (ms.Gradient("W", 0, np.ones(2)),), shards=(1,)), 1)
-        job.answer(ms.Renew(ms.Sender(worker, 1), half_pushes=3))
+        job.answer(
+            ms.Push(sender=ms.Sender(worker, 1), sequence=1, gradients=(ms.Gradient("W", 0, np.ones(2)),), shards=(1,)),
+            1,
+        )
+        job.answer(ms.Renew(sender=ms.Sender(worker, 1), half_pushes=3))
         job.answer(ms.Leave(ms.Sender(worker, 1)))
     assert [one.sender.worker for one in job.shard.state().order.undelivered] == ["a", "b"]
     assert job.answer(ms.Status()).half_pushes == 6
     for number in range(4):
-        job.answer(ms.Join(f"w{number}", 0, 0, 2))
+        job.answer(ms.Join(worker=f"w{number}", incarnation=0, shard=0, shards=2))
         job.answer(ms.Leave(ms.Sender(f"w{number}", job.shard._members[f"w{number}"].incarnation)))
     report, state = job.answer(ms.Status()), job.shard.state()
     assert (report.half_pushes, state.order.undelivered, state.members.chief) == (6, (), ms.Sender("a", 1))
@@ -245,13 +263,13 @@ def test_a_restored_state_has_what_is_known_of_forgotten_workers_and_of_earlier_
     again = Shard.for_state(state)
     again.restore(state, job.shard.arrays(), 0.0)
     assert again.state() == state
-    again.step(1, ms.Register(ms.Sender("z", 1), (W,)), 0.0)
+    again.step(1, ms.Register(sender=ms.Sender("z", 1), declarations=(W,)), 0.0)
     assert again.state().groups == state.groups
 
 
 def test_incarnations_of_a_later_job_stay_above_those_of_the_job_before_also_after_a_restart():
     job = ShardDriver(workers="")
-    job.answer(ms.Join("a", 6))
+    job.answer(ms.Join(worker="a", incarnation=6))
     job.answer(ms.Leave(ms.Sender("a", 6)))
     job.answer(ms.Reset(2))
     for _ in range(2):
@@ -260,7 +278,7 @@ def test_incarnations_of_a_later_job_stay_above_those_of_the_job_before_also_aft
         job = ShardDriver(workers="")
         job.shard.restore(state, {}, 0.0)
         assert job.shard._members.last_incarnation == 6
-    assert job.answer(ms.Join("b")).incarnation == 7
+    assert job.answer(ms.Join(worker="b")).incarnation == 7
 
 
 def test_the_time_without_progress_begins_anew_when_nobody_has_waited_in_between():
@@ -273,36 +291,38 @@ def test_the_time_without_progress_begins_anew_when_nobody_has_waited_in_between
 def test_all_forgotten_incarnations_are_refused_also_when_lower_ones_are_forgotten_later(few):
     job = ShardDriver(workers="z")
     for worker, incarnation in (("high", 7), ("low", 3)):
-        job.answer(ms.Join(worker, incarnation))
+        job.answer(ms.Join(worker=worker, incarnation=incarnation))
         job.answer(ms.Leave(ms.Sender(worker, incarnation)))
     churn(job, 4)
     for worker, incarnation in (("high", 7), ("low", 3)):
-        job.refuse(ms.Join(worker, incarnation), errors.Zombie, "has forgotten it: this process must end")
+        job.refuse(
+            ms.Join(worker=worker, incarnation=incarnation), errors.Zombie, "has forgotten it: this process must end"
+        )
 
 
 def test_incarnations_after_a_restart_are_above_those_of_forgotten_workers(few):
     job = ShardDriver(workers="")
     for worker, incarnation in (("high", 7), ("w0", 1), ("w1", 1), ("w2", 1), ("w3", 1)):
-        job.answer(ms.Join(worker, incarnation))
+        job.answer(ms.Join(worker=worker, incarnation=incarnation))
         job.answer(ms.Leave(ms.Sender(worker, incarnation)))
     again = ShardDriver(workers="")
     again.shard.restore(job.shard.state(), {}, 0.0)
-    assert again.answer(ms.Join("high")).incarnation == 8
+    assert again.answer(ms.Join(worker="high")).incarnation == 8
 
 
 def test_no_more_workers_are_live_than_there_may_be_and_a_place_becomes_free():
     job = ShardDriver(W, workers="ab", max_workers=2)
-    job.refuse(ms.Join("c"), errors.Unavailable, "2 workers are live, and there may be no more")
-    assert job.answer(ms.Join("a", 1)).incarnation == 1, "who is live may join again"
+    job.refuse(ms.Join(worker="c"), errors.Unavailable, "2 workers are live, and there may be no more")
+    assert job.answer(ms.Join(worker="a", incarnation=1)).incarnation == 1, "who is live may join again"
     job.answer(ms.Leave(ms.Sender("a", 1)))
-    assert job.answer(ms.Join("c")).incarnation == 1
-    job.refuse(ms.Join("a", 1), errors.Unavailable, "--max-workers")
+    assert job.answer(ms.Join(worker="c")).incarnation == 1
+    job.refuse(ms.Join(worker="a", incarnation=1), errors.Unavailable, "--max-workers")
 
 
 def test_the_oldest_live_worker_becomes_chief_also_if_it_has_come_back():
     job = ShardDriver(W, workers="abc")
     job.step(ms.Tick(lost=("a",)))
-    job.answer(ms.Join("a", 1))
+    job.answer(ms.Join(worker="a", incarnation=1))
     job.answer(ms.Leave(ms.Sender("b", 1), failed=True))
     chief = [one.name for one in job.answer(ms.Status()).workers if one.chief]
     assert chief == ["a"]

@@ -19,24 +19,30 @@ from tests.shard_state import restored, state_of
 
 
 def evaluate(number=1, examples=4, portion=1, name="fit", sender=A, term=1):
-    return ms.Evaluate(sender, name, ms.Evaluation(number, examples, portion), term=term)
+    return ms.Evaluate(sender=sender, name=name, evaluation=ms.Evaluation(number, examples, portion), term=term)
 
 
 def end(name="fit", sender=A, term=1, **fields):
-    return ms.Evaluate(sender, name, end="{}", term=term, **fields)
+    return ms.Evaluate(sender=sender, name=name, end="{}", term=term, **fields)
 
 
 def take(sender=A, holding=(), evaluation=1, **fields):
-    return ms.TakePortion(sender, "fit", evaluation, holding, **fields)
+    return ms.TakePortion(sender=sender, name="fit", evaluation=evaluation, holding=holding, **fields)
 
 
 def claim(number, sender=A, loss=1.0):
-    return ms.ClaimPortion(sender, "fit", 1, number, loss)
+    return ms.ClaimPortion(sender=sender, name="fit", evaluation=1, portion=number, loss=loss)
 
 
 def gradients(numbers, sequence=1, sender=A, **arrays):
     assignments = tuple(ms.Assignment(name, np.asarray(array)) for name, array in arrays.items())
-    return ms.Assign(sender, sequence, assignments, add=True, portions=ms.CountedPortions("fit", 1, numbers))
+    return ms.Assign(
+        sender=sender,
+        sequence=sequence,
+        assignments=assignments,
+        add=True,
+        portions=ms.CountedPortions("fit", 1, numbers),
+    )
 
 
 def test_a_restored_shard_goes_on_with_every_portion_where_it_was():
@@ -91,7 +97,10 @@ def test_a_sum_needs_memory_and_a_plain_variable_of_floating_point():
 
 
 def test_the_status_has_the_point_that_came_with_the_last_evaluation_or_the_end_also_after_a_restart():
-    job, point = ShardDriver(workers="a"), ms.AcceptedPoint(1, 3, 0.5, 1e-3, 0.25)
+    job, point = (
+        ShardDriver(workers="a"),
+        ms.AcceptedPoint(iterations=1, evaluations=3, loss=0.5, gradient=1e-3, step=0.25),
+    )
 
     def shown(shard):
         (reply,) = shard.step(9, ms.Status(), 0.0).replies
@@ -117,8 +126,8 @@ def test_a_job_has_a_limit_of_minimizations_and_keeps_only_the_result_of_those_t
         assert job.answer(end(f"fit-{number}"), 9).end == "{}"
     job.refuse(evaluate(name="fit-3"), TooLarge, "one more than the 3")
     job.refuse(end("fit-3"), TooLarge, "one more than the 3")
-    job.refuse(ms.Compute(A, 1, minimization="fit-3", term=1), TooLarge, "one more than the 3")
-    assert job.answer(ms.Evaluate(A, "fit-3")).number == 0, "it only asks"
+    job.refuse(ms.Compute(sender=A, sequence=1, minimization="fit-3", term=1), TooLarge, "one more than the 3")
+    assert job.answer(ms.Evaluate(sender=A, name="fit-3")).number == 0, "it only asks"
     assert job.answer(evaluate(2, name="fit-0")).end == "{}", "it is over"
     assert all(one.portions is None and not one.counted for one in job.shard.state().minimizations)
     assert [one.name for one in job.answer(ms.Status()).minimizations] == ["fit-0", "fit-1", "fit-2"]
@@ -128,11 +137,13 @@ def test_portions_count_with_the_memory_of_variables_until_the_minimization_is_o
     job = ShardDriver(memory_limit=20 << 20)
     job.answer(evaluate(examples=32_768))
     job.refuse(evaluate(examples=32_768, name="other"), TooLarge, "'other' needs .* bytes more, .* larger")
-    job.refuse(ms.Register(A, (declared("W", np.zeros(2 << 20)),)), TooLarge, "raise --memory-limit")
+    job.refuse(
+        ms.Register(sender=A, declarations=(declared("W", np.zeros(2 << 20)),)), TooLarge, "raise --memory-limit"
+    )
     assert [one.name for one in job.shard.state().minimizations] == ["fit"]
     job.answer(end())
     job.answer(evaluate(examples=32_768, name="other"))
-    job.answer(ms.Compute(A, 1, minimization="other", term=1, note="kept"))
+    job.answer(ms.Compute(sender=A, sequence=1, minimization="other", term=1, note="kept"))
     used = job.shard._minimizations.nbytes
     job.answer(ms.Leave(A))
     assert job.shard._minimizations.nbytes == used, "the other worker may go on with it"
@@ -150,10 +161,10 @@ def test_texts_of_minimizations_count_with_the_memory_of_variables(monkeypatch):
     job = ShardDriver(memory_limit=50_000)
     for number in range(2):
         name, note = f"m{number}", "x" * 4096
-        job.answer(ms.Compute(A, number + 1, minimization=name, term=1, note=note))
-    full = ms.Compute(A, 3, minimization="m2", term=1, note="x" * 4096)
+        job.answer(ms.Compute(sender=A, sequence=number + 1, minimization=name, term=1, note=note))
+    full = ms.Compute(sender=A, sequence=3, minimization="m2", term=1, note="x" * 4096)
     job.refuse(full, TooLarge, "'m2' needs 20,480 bytes more")
-    job.refuse(ms.Evaluate(A, "m0", end="x" * 4096, term=1), TooLarge, "'m0' needs 16,384 bytes more")
+    job.refuse(ms.Evaluate(sender=A, name="m0", end="x" * 4096, term=1), TooLarge, "'m0' needs 16,384 bytes more")
 
 
 @pytest.mark.parametrize("shard", [0, 1])
@@ -162,10 +173,10 @@ def test_a_coordinator_of_before_is_refused_whatever_it_asks_and_disturbs_nothin
     job.answer(replace(evaluate(5), wait=False))
     job.answer(ms.Leave(A, failed=True))
     assert job.answer(replace(evaluate(6, sender=B, term=2), wait=False)).number == 6
-    job.answer(ms.Join("a", 0, shard, 2, 7))
+    job.answer(ms.Join(worker="a", incarnation=0, shard=shard, shards=2, process_nonce=7))
     a, before = ms.Sender("a", 2), job.shard.state().minimizations
     refused = "coordinates 'fit' in term 1, but worker 'b' does so in term 2"
-    compute = ms.Compute(a, 1, minimization="fit", term=1, note="mine")
+    compute = ms.Compute(sender=a, sequence=1, minimization="fit", term=1, note="mine")
     for message in (evaluate(5, sender=a), evaluate(7, sender=a), end(sender=a), compute):
         job.refuse(message, OutOfOrder, refused)
     job.refuse(evaluate(7, sender=a, term=2), OutOfOrder, "in term 2, but worker 'b' does so in term 2")
@@ -175,9 +186,9 @@ def test_a_coordinator_of_before_is_refused_whatever_it_asks_and_disturbs_nothin
 
 def test_on_shard_0_only_the_chief_becomes_a_coordinator():
     job = ShardDriver()
-    for message in (evaluate(sender=B), end(sender=B), ms.Compute(B, 1, minimization="fit", term=1)):
+    for message in (evaluate(sender=B), end(sender=B), ms.Compute(sender=B, sequence=1, minimization="fit", term=1)):
         job.refuse(message, OutOfOrder, "worker 'b' is not the chief, which coordinates 'fit'")
-    assert job.answer(ms.Compute(B, 1, minimization="fit")).term == 0, "it only asks"
+    assert job.answer(ms.Compute(sender=B, sequence=1, minimization="fit")).term == 0, "it only asks"
     job.answer(replace(evaluate(1), wait=False))
     job.refuse(evaluate(2, sender=B, term=2), OutOfOrder, "is not the chief")
 
@@ -186,7 +197,11 @@ def test_portions_and_claims_from_before_the_shards_went_back_are_refused():
     job = ShardDriver()
     job.shard.timeline = 2
     old = {"timeline": 1}
-    for message in (take(**old), ms.ClaimPortion(A, "fit", 1, 0, 1.0, **old), ms.Evaluate(A, "fit", None, **old)):
+    for message in (
+        take(**old),
+        ms.ClaimPortion(sender=A, name="fit", evaluation=1, portion=0, loss=1.0, **old),
+        ms.Evaluate(sender=A, name="fit", evaluation=None, **old),
+    ):
         job.refuse(message, StateLost, "follows timeline 2 of the job, and worker 'a' timeline 1")
 
 
@@ -197,7 +212,7 @@ def test_a_worker_that_went_back_with_its_shard_gives_up_its_portions():
     job.answer(claim(0, B))
     job.answer(take(B))
     job.shard.go_back(3)
-    joined = job.answer(ms.Join("b", 1, timeline=3, job=job.shard.job))
+    joined = job.answer(ms.Join(worker="b", incarnation=1, timeline=3, job=job.shard.job))
     assert joined.incarnation == 1
     assert job.shard.state().minimizations[0].portions.alone == (0,)
     assert not job.shard.state().minimizations[0].portions.out
@@ -219,7 +234,7 @@ def test_withdrawn_portions_go_to_workers_that_wait_before_the_one_that_withdraw
     job.answer(claim(0))
     assert not job.step(take(B), 2)
     answers = job.step(take(withdrawn=(0,)), 3)
-    assert [answers[ticket].portion for ticket in (2, 3)] == [ms.Portion(0, 0, 1, alone=True)] * 2
+    assert [answers[ticket].portion for ticket in (2, 3)] == [ms.Portion(number=0, start=0, stop=1, alone=True)] * 2
     assert answers[2] is next(iter(answers.values())), "the other has a backup of it"
 
 
@@ -228,13 +243,13 @@ def test_portions_of_another_evaluation_are_not_withdrawn():
     for number in (1, 2):
         job.step(evaluate(number, examples=1), number)
     job.answer(take(evaluation=2))
-    assert job.answer(ms.ClaimPortion(A, "fit", 2, 0, 1.0)).counted
+    assert job.answer(ms.ClaimPortion(sender=A, name="fit", evaluation=2, portion=0, loss=1.0)).counted
     assert job.answer(take(evaluation=1, withdrawn=(0,))).push, "of evaluation 2"
 
 
 def test_a_note_stays_until_there_is_another_one_whoever_coordinates():
     job = ShardDriver()
-    compute = ms.Compute(A, 1, minimization="fit", term=1)
+    compute = ms.Compute(sender=A, sequence=1, minimization="fit", term=1)
     assert job.answer(replace(compute, note="point 1")).note == "point 1"
     assert job.answer(replace(compute, sequence=2, term=2)).note == "point 1"
     assert job.answer(replace(compute, sequence=3, term=2, note="point 2")).note == "point 2"
@@ -248,7 +263,7 @@ def test_portions_are_handed_out_again_by_a_shard_0_whose_state_has_none():
     (one,) = state.minimizations
     new = ShardDriver(workers="")
     new.shard.restore(replace(state, minimizations=(replace(one, portions=None),)), {}, 0.0)
-    assert new.answer(take()).portion == ms.Portion(0, 0, 1)
+    assert new.answer(take()).portion == ms.Portion(number=0, start=0, stop=1)
 
 
 def test_late_evaluations_leave_no_call_that_waits():
@@ -266,7 +281,7 @@ def test_backups_of_all_evaluations_are_counted_at_the_end_too():
         job.step(evaluate(number, examples=1), 1)
         for sender in (A, B):
             job.answer(take(sender, evaluation=number))
-        assert job.answer(ms.ClaimPortion(B, "fit", number, 0, 1.0)).counted
+        assert job.answer(ms.ClaimPortion(sender=B, name="fit", evaluation=number, portion=0, loss=1.0)).counted
     job.step(end(), 9)
     (status,) = job.answer(ms.Status()).minimizations
     assert (status.backups, status.backups_won) == (2, 2)
@@ -306,7 +321,7 @@ def test_work_is_taken_from_the_worker_with_most_of_it_left_from_its_end():
     assert job.answer(take(A, **ask)).portion.number == 0
     assert job.answer(take(B, **ask)).portion.number == 1
     assert job.answer(take(A, (0,), **ask)).portion.number == 5
-    job.answer(ms.ClaimPortion(A, "fit", 2, 0, 1.0))
+    job.answer(ms.ClaimPortion(sender=A, name="fit", evaluation=2, portion=0, loss=1.0))
     assert job.answer(take(A, (5,), **ask)).portion.number == 3
     assert job.answer(take(B, (1,), **ask)).portion.number == 2
     job.step(evaluate(3, examples=5), 3)

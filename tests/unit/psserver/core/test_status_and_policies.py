@@ -43,7 +43,7 @@ def test_each_push_of_an_update_counts_with_its_own_staleness_and_all_bytes():
     """W has 16 bytes, sent and served at its registration; so have three assigns, two gradients, and a value served."""
     shard = job(policy=AllAsOne())
     for sequence in (1, 2, 3):
-        shard.answer(Assign(A, sequence, (Assignment("W", np.zeros(2)),)))
+        shard.answer(Assign(sender=A, sequence=sequence, assignments=(Assignment("W", np.zeros(2)),)))
     shard.push("a", 1, sequence=4, version=3, pull=("W",), W=np.ones(2))
     assert set(shard.push("b", 2, W=np.ones(2))) == {1, 2}
     shard.now = 2.0
@@ -57,10 +57,18 @@ def test_each_push_of_an_update_counts_with_its_own_staleness_and_all_bytes():
 def test_of_very_many_workers_and_changes_a_status_lists_the_live_and_the_newest():
     shard = job("a")
     for number in range(1, 1500):
-        shard.answer(Join(f"w{number}"))
+        shard.answer(Join(worker=f"w{number}"))
         shard.answer(Leave(Sender(f"w{number}", 1)))
     for count in range(MAX_LISTED + 2):
-        shard.answer(Tune(A, 1 + count, ("W",), GradientDescent(float(count)), ("learning_rate",)))
+        shard.answer(
+            Tune(
+                sender=A,
+                sequence=1 + count,
+                names=("W",),
+                optimizer=GradientDescent(float(count)),
+                fields=("learning_rate",),
+            )
+        )
     status = shard.answer(Status())
     assert [worker.number for worker in status.workers] == [0, *range(501, 1500)]
     assert [change.optimizer.learning_rate for change in status.changes] == list(range(2, MAX_LISTED + 2))
@@ -69,7 +77,7 @@ def test_of_very_many_workers_and_changes_a_status_lists_the_live_and_the_newest
 def test_a_worker_that_joins_gets_the_consistency_of_the_shard():
     for texts in (("async", "none"), ("bounded:3", "scale"), ("sync:2,backup=1", "drop:4")):
         shard = job(consistency=parse_consistency(texts[0]), staleness=parse_staleness(texts[1]))
-        joined, status = shard.answer(Join("c")), shard.answer(Status())
+        joined, status = shard.answer(Join(worker="c")), shard.answer(Status())
         assert (joined.consistency, joined.staleness) == (status.consistency, status.handling) == texts
 
 

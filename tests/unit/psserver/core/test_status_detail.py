@@ -75,7 +75,7 @@ def test_the_matrix_has_the_first_variables_and_the_newest_live_workers(monkeypa
 def test_the_counts_of_a_new_incarnation_begin_anew():
     shard = job()
     shard.push("a", loss=1.0, W=ONES)
-    shard.answer(Join("a", 2))
+    shard.answer(Join(worker="a", incarnation=2))
     found = worker(shard, "a")
     assert (found.cost, found.encoding, found.gradient) == (None, "", 0.0)
     row = shard.answer(Status(detail=True)).detail.matrix.workers[0]
@@ -109,7 +109,7 @@ def test_the_encoding_of_a_worker_is_that_of_its_last_push():
     for sequence, (array, name) in enumerate(
         [(ONES, "float32"), (to_16_bits(ONES, "bfloat16"), "bfloat16"), (rows, "rows float32")], 1
     ):
-        shard.step(Push(A, sequence, (Gradient("W", sequence - 1, array),)))
+        shard.step(Push(sender=A, sequence=sequence, gradients=(Gradient("W", sequence - 1, array),)))
         assert worker(shard, "a").encoding == name
 
 
@@ -117,7 +117,7 @@ def test_bytes_are_counted_by_variable_in_both_directions():
     """W has 8 bytes and V has 12, which were served at their registration."""
     shard = job()
     shard.push("a", W=ONES, V=np.ones(3, np.float32), pull=("V",))
-    shard.answer(Pull(B, ("W",)))
+    shard.answer(Pull(sender=B, names=("W",)))
     counts = {one.spec.name: (one.bytes_in, one.bytes_out) for one in shard.answer(Status()).variables}
     assert counts == {"W": (8, 8 + 8), "V": (12, 12 + 12)}
 
@@ -158,7 +158,7 @@ def test_the_worker_of_a_job_has_the_longest_wait_and_the_last_error_of_its_shar
     shards = [job(shard=shard, shards=2) for shard in (0, 1)]
     reports = []
     for number, shard in enumerate(shards):
-        shard.step(Push(Sender("a", 1), 1, (Gradient("W", 0, ONES),), 4.0))
+        shard.step(Push(sender=Sender("a", 1), sequence=1, gradients=(Gradient("W", 0, ONES),), loss=4.0))
         report = shard.answer(Status())
         mine = replace(report.workers[0], waited=1.0 + number, error=f"error {number}", error_time=5.0 - number)
         reports.append(replace(report, workers=(mine,)))
@@ -203,7 +203,7 @@ def test_empty_pushes_are_counted_and_a_worker_is_in_training_from_its_first_pus
     shard.push("a")
     found = worker(shard, "a")
     assert (found.training, found.steps, found.empty) == (True, 2, 1)
-    shard.answer(Renew(A, idle=True))
+    shard.answer(Renew(sender=A, idle=True))
     assert not worker(shard, "a").training
 
 
@@ -220,20 +220,27 @@ def test_the_first_loss_and_the_highest_cost_of_a_worker_are_kept():
 
 def test_a_worker_is_between_blocks_from_the_end_of_one_to_its_first_push_of_the_next():
     """As one that evaluates the model when it gets the report of an epoch, together with its next block."""
-    shard, queue, seen = job(), QueueSpec("q", 8, 4, 2), []
+    shard, queue, seen = job(), QueueSpec(name="q", size=8, block=4, epochs=2), []
 
     def note():
         seen.append(worker(shard, "a").between_blocks)
 
     note()
     for block in range(2):
-        shard.answer(Take(A, queue, Finished(block - 1) if block else None))
+        shard.answer(Take(sender=A, queue=queue, finished=Finished(block - 1) if block else None))
         note()
         for position in (2, 4):
-            progress = Progress("q", block, 4 * block + position)
-            shard.answer(Push(A, 2 * block + position // 2, (Gradient("W", 0, ONES),), progress=(progress,)))
+            progress = Progress(queue="q", block=block, position=4 * block + position)
+            shard.answer(
+                Push(
+                    sender=A,
+                    sequence=2 * block + position // 2,
+                    gradients=(Gradient("W", 0, ONES),),
+                    progress=(progress,),
+                )
+            )
             note()
-    shard.answer(Take(A, queue, Finished(1), give_back=True))
+    shard.answer(Take(sender=A, queue=queue, finished=Finished(1), give_back=True))
     note()
     assert seen == [False, True, False, False, True, False, False, True]
     assert not worker(shard, "b").between_blocks, "it has had no block"
@@ -241,7 +248,7 @@ def test_a_worker_is_between_blocks_from_the_end_of_one_to_its_first_push_of_the
 
 def test_a_worker_in_quarantine_is_marked_until_it_is_released():
     shard = job()
-    shard.answer(Intervene("me", "a test", quarantine=("a",)))
+    shard.answer(Intervene(by="me", reason="a test", quarantine=("a",)))
     assert [worker(shard, name).quarantined for name in "ab"] == [True, False]
-    shard.answer(Intervene("me", "a test", release=("a",)))
+    shard.answer(Intervene(by="me", reason="a test", release=("a",)))
     assert not worker(shard, "a").quarantined

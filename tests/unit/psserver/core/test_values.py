@@ -61,7 +61,9 @@ def shard_with(optimizer=None, **options):
 
 
 def push(sender, sequence, gradient=ONES, name="W", pull=(), **options):
-    return Push(sender, sequence, (Gradient(name, 0, gradient),), None, pull, **options)
+    return Push(
+        sender=sender, sequence=sequence, gradients=(Gradient(name, 0, gradient),), loss=None, pull=pull, **options
+    )
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -69,7 +71,9 @@ def push(sender, sequence, gradient=ONES, name="W", pull=(), **options):
 def test_values_of_float32_are_encoded_and_others_are_not(encoding, memory):
     shard = shard_with(Adagrad(0.5, initial_accumulator=0.1))
     choices = (Choice("W", np.array([1, 1, 0])), Choice("W", slot="accumulator"), Choice("d", np.array([1])))
-    values = shard.answer(Pull(A, ("d", "W", "s"), choices, encoding=encoding), allocator=memory).values
+    values = shard.answer(
+        Pull(sender=A, names=("d", "W", "s"), choices=choices, encoding=encoding), allocator=memory
+    ).values
     expected = [*(STARTS[name] for name in ("d", "W", "s")), STARTS["W"][[1, 1, 0]], np.full((2, 2), 0.1, "f4")]
     for value, array in zip(values, [*expected, STARTS["d"][[1]]], strict=True):
         if array.dtype == np.float64:
@@ -86,7 +90,7 @@ def test_values_of_float32_are_encoded_and_others_are_not(encoding, memory):
 
 def test_values_are_written_into_memory_of_the_caller_in_order_and_are_read_only():
     memory, choices = Memory("s"), (Choice("W", np.array([1])), Choice("d"))
-    pull = Pull(A, ("d", "s", "W"), choices, known_versions=(-1, -1, -1))
+    pull = Pull(sender=A, names=("d", "s", "W"), choices=choices, known_versions=(-1, -1, -1))
     d, s, *others = shard_with().answer(pull, allocator=memory).values
     assert [name for name, _ in memory.taken] == ["d", "W", "W", "d"]
     arrays = [array for _, array in memory.taken]
@@ -115,7 +119,7 @@ def test_a_held_push_is_answered_in_memory_of_its_own_call():
 
 def test_delay_is_compensated_by_the_weights_as_they_were_encoded_which_are_not_in_memory_of_the_caller():
     shard, memory = shard_with(staleness=DelayCompensation(0.5)), Memory()
-    then = shard.answer(Pull(A, ("W",), encoding="bfloat16"), allocator=memory).values[0].array.unpacked()
+    then = shard.answer(Pull(sender=A, names=("W",), encoding="bfloat16"), allocator=memory).values[0].array.unpacked()
     assert not memory.taken
     shard.answer(push(B, 1))
     now, (value,) = STARTS["W"] - 1, shard.answer(push(A, 1, 2 * ONES, pull=("W",))).values
@@ -126,45 +130,54 @@ def test_sizes_of_an_answer_are_counted_as_it_will_travel_before_it_is_made():
     shard = shard_with(Adagrad(0.5))
     count, spec_of = shard.shard.answer_bytes, {name: TensorSpec.of(name, one) for name, one in STARTS.items()}.get
     choices = (Choice("W", np.array([1, 1])), Choice("W", np.array([1]), "accumulator"), Choice("d"), Choice("s"))
-    everything = Pull(A, ("W", "d"), choices)
+    everything = Pull(sender=A, names=("W", "d"), choices=choices)
     assert most_answer_sizes(everything, spec_of) == [16, 16, 16, 16, 16, 4], "a slot may be float64"
     assert count(everything) == 76 == tensor_bytes(shard.answer(everything))
     encoded = replace(everything, encoding="float16")
     assert count(encoded) == 54 == tensor_bytes(shard.answer(encoded))
-    known = Pull(A, ("W", "d"), known_versions=(0, 3))
+    known = Pull(sender=A, names=("W", "d"), known_versions=(0, 3))
     assert count(known) == 32, "it may be modified until the step is taken"
     assert count(known, at_once=True) == 16 == tensor_bytes(shard.answer(known))
     follower = ShardDriver(workers="", shard=1, shards=2, staleness=DropStalePushes(1))
-    follower.answer(Join("a", shard=1, shards=2))
-    follower.answer(Register(A, (declared("W", STARTS["W"]),)))
-    assert follower.shard.answer_bytes(Pull(A, ("W",), known_versions=(0,)), at_once=True) == 16, "it may have to wait"
+    follower.answer(Join(worker="a", shard=1, shards=2))
+    follower.answer(Register(sender=A, declarations=(declared("W", STARTS["W"]),)))
+    assert follower.shard.answer_bytes(Pull(sender=A, names=("W",), known_versions=(0,)), at_once=True) == 16, (
+        "it may have to wait"
+    )
     pushed = push(A, 1, pull=("W", "d"), known_versions=(0, 0))
     assert most_answer_sizes(pushed, spec_of) == [16, 16]
     assert most_answer_sizes(replace(pushed, encoding="bfloat16"), spec_of) == [8, 16]
     assert count(pushed, at_once=True) == 16 == tensor_bytes(shard.answer(pushed))
     table = Declaration(TensorSpec("E", (5, 2)), None, None, RowConstant(1.0))
-    first, again = [Register(A, (one, declared("s", STARTS["s"]))) for one in (table, replace(table, initial=None))]
+    first, again = [
+        Register(sender=A, declarations=(one, declared("s", STARTS["s"])))
+        for one in (table, replace(table, initial=None))
+    ]
     assert most_answer_sizes(first, spec_of) == [4], "tables are not sent back"
     for both in (first, again):
         assert count(both) == 4
         assert count(replace(both, dry_run=True)) == 0
         shard.answer(both)
-    assert most_answer_sizes(Assign(A, 1, ()), spec_of) == []
+    assert most_answer_sizes(Assign(sender=A, sequence=1, assignments=()), spec_of) == []
     for bad in (Choice("F"), Choice("W", slot="m")):
         with pytest.raises(ParamServerError):
-            count(Pull(A, (), (bad,)))
+            count(Pull(sender=A, names=(), choices=(bad,)))
 
 
 def test_rows_are_of_any_integer_dtype_and_in_the_order_asked_for():
     shard = shard_with()
     for dtype in ("int8", "uint8", "int32", "uint64", ">i4"):
         for rows in ([1, 0, 1], []):
-            (value,) = shard.answer(Pull(A, (), (Choice("W", np.array(rows, dtype)),))).values
+            (value,) = shard.answer(Pull(sender=A, names=(), choices=(Choice("W", np.array(rows, dtype)),))).values
             np.testing.assert_array_equal(value.array, STARTS["W"][rows].reshape(-1, 2))
     for rows in ([1.0], [True], [[1]], 1):
-        message = Pull(A, (), (Choice("W", np.array(rows)),))
+        message = Pull(sender=A, names=(), choices=(Choice("W", np.array(rows)),))
         shard.refuse(message, InvalidMessage, r"integers of shape \(n,\), not (float64|bool|int64)\[")
-    shard.refuse(Pull(A, (), (Choice("W", np.array([2**64 - 1], np.uint64)),)), InvalidMessage, "they span 184467")
+    shard.refuse(
+        Pull(sender=A, names=(), choices=(Choice("W", np.array([2**64 - 1], np.uint64)),)),
+        InvalidMessage,
+        "they span 184467",
+    )
 
 
 def test_a_malformed_packed_gradient_is_refused_with_its_fault():
@@ -196,16 +209,18 @@ def test_an_initial_value_is_copied_and_set_and_added_to_whatever_its_layout_and
         assert value.flags.c_contiguous
         assert value.dtype == DTYPES[dtype]
         for sequence, add in enumerate((True, False), 1):
-            shard.answer(Assign(A, sequence, (Assignment("v", given),), add))
+            shard.answer(Assign(sender=A, sequence=sequence, assignments=(Assignment("v", given),), add=add))
             np.testing.assert_array_equal(value, expected + given if add else given)
 
 
 def test_an_addition_wraps_integers_around_and_is_refused_whole_if_it_overflows():
     shard = ShardDriver(declared("v", np.array([200], np.uint8)), declared("w", np.array([6e4], np.float16)))
     value, hundred = shard.shard._store["v"].value, Assignment("v", np.array([100], np.uint8))
-    shard.answer(Assign(A, 1, (hundred,), add=True))
+    shard.answer(Assign(sender=A, sequence=1, assignments=(hundred,), add=True))
     assert value.tolist() == [44]
-    answer = shard.answer(Assign(A, 2, (hundred, Assignment("w", np.array([6e4], np.float16))), add=True))
+    answer = shard.answer(
+        Assign(sender=A, sequence=2, assignments=(hundred, Assignment("w", np.array([6e4], np.float16))), add=True)
+    )
     with pytest.raises(NotFinite, match=r"what is added for 'w' has 1 of 1 elements .*: nothing was changed"):
         raise answer
     assert value.tolist() == [44]

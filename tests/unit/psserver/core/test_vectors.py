@@ -135,7 +135,9 @@ def shard(**options):
 
 def compute(driver, *operations, sequence=None, names=("W", "v"), sender=A, **fields):
     driver.sequences["a"] = sequence or driver.sequences.get("a", 0) + 1
-    return driver.answer(Compute(sender, driver.sequences["a"], names, operations, **fields))
+    return driver.answer(
+        Compute(sender=sender, sequence=driver.sequences["a"], names=names, operations=operations, **fields)
+    )
 
 
 def totals(answer):
@@ -154,7 +156,7 @@ def test_operations_of_one_message_are_done_in_order_over_all_variables():
     assert totals(answer) == [2 * 30.25, 30.25]
     answer = compute(driver, Axpy(VARIABLES, 0.5, "d"), MaxAbs(VARIABLES), Norm1("d"))
     assert totals(answer) == [6.0, 10.5]
-    values = driver.answer(Pull(A, ("W", "v"))).values
+    values = driver.answer(Pull(sender=A, names=("W", "v"))).values
     assert [one.array.tolist() for one in values] == [[[1.5, -3.0], [4.5, 0.75]], [6.0]]
     assert [one.version for one in values] == [1, 1], "workers see that it changed"
 
@@ -168,26 +170,46 @@ def test_a_message_that_comes_again_changes_nothing_and_has_the_same_answer():
     assert totals(again) == totals(first) == [121.0]
     assert vectors_of(driver) == {"W": {"d": [2.0, -4.0, 6.0, 1.0]}, "v": {"d": [8.0]}}
     assert compute(driver, names=(), minimization="minimize-1").note == '{"step": 3}'
-    driver.refuse(Compute(A, 2, ("W",), (Fill("d", 0.0),)), OutOfOrder, "came after its message 3")
+    driver.refuse(
+        Compute(sender=A, sequence=2, names=("W",), operations=(Fill("d", 0.0),)),
+        OutOfOrder,
+        "came after its message 3",
+    )
 
 
 def test_a_minimization_has_one_coordinator_the_one_of_the_highest_term():
     driver = shard(shard=1, shards=2)
     compute(driver, Fill("d", 1.0), minimization="t", term=3, note="by a")
-    driver.refuse(Compute(B, 1, ("W",), (Fill("d", 2.0),), "t", 3), OutOfOrder, "but worker 'a' does so in term 3")
-    asked = driver.answer(Compute(B, 1, minimization="t"))
+    driver.refuse(
+        Compute(sender=B, sequence=1, names=("W",), operations=(Fill("d", 2.0),), minimization="t", term=3),
+        OutOfOrder,
+        "but worker 'a' does so in term 3",
+    )
+    asked = driver.answer(Compute(sender=B, sequence=1, minimization="t"))
     assert (asked.term, asked.note) == (3, "by a")
-    driver.answer(Compute(B, 2, ("W",), (Fill("d", 2.0),), "t", asked.term + 1))
-    driver.refuse(Compute(A, 2, ("W",), (Fill("d", 3.0),), "t", 3), OutOfOrder, "but worker 'b' does so in term 4")
-    assert driver.answer(Compute(B, 3, (), (), "t", 4)).note == "by a"
+    driver.answer(
+        Compute(sender=B, sequence=2, names=("W",), operations=(Fill("d", 2.0),), minimization="t", term=asked.term + 1)
+    )
+    driver.refuse(
+        Compute(sender=A, sequence=2, names=("W",), operations=(Fill("d", 3.0),), minimization="t", term=3),
+        OutOfOrder,
+        "but worker 'b' does so in term 4",
+    )
+    assert (
+        driver.answer(Compute(sender=B, sequence=3, names=(), operations=(), minimization="t", term=4)).note == "by a"
+    )
     assert vectors_of(driver)["W"] == {"d": [2.0] * 4}
-    driver.answer(Compute(B, 4, ("W",), (Drop(),), "t", 4))
-    driver.refuse(Compute(A, 2, ("W",), (Scale("d", 2.0),), "t", 3), OutOfOrder, "but worker 'b' does so in term 4")
+    driver.answer(Compute(sender=B, sequence=4, names=("W",), operations=(Drop(),), minimization="t", term=4))
+    driver.refuse(
+        Compute(sender=A, sequence=2, names=("W",), operations=(Scale("d", 2.0),), minimization="t", term=3),
+        OutOfOrder,
+        "but worker 'b' does so in term 4",
+    )
 
 
 def test_results_of_a_repeated_message_wait_for_the_tasks_of_the_first():
     driver = shard()
-    message = Compute(A, 1, ("W", "v"), (Fill("d", 2.0), Dot("d", "d")))
+    message = Compute(sender=A, sequence=1, names=("W", "v"), operations=(Fill("d", 2.0), Dot("d", "d")))
     first = driver.shard.step(0, message, 0.0)
     again = driver.shard.step(1, message, 0.0)
     assert {task.variable for task in again.tasks} == {"W", "v"}
@@ -197,17 +219,29 @@ def test_results_of_a_repeated_message_wait_for_the_tasks_of_the_first():
 
 def test_what_cannot_be_computed_is_refused_and_changes_nothing():
     driver = shard(memory_limit=400)
-    missing = Compute(A, 1, ("W",), (Fill("x", 0.0), Dot("x", "y")))
+    missing = Compute(sender=A, sequence=1, names=("W",), operations=(Fill("x", 0.0), Dot("x", "y")))
     driver.refuse(missing, InvalidMessage, "needs the vector 'y' of .*'W'")
-    driver.refuse(Compute(A, 1, ("u",), ()), UnknownVariable, "no variable 'u'")
-    driver.refuse(Compute(A, 1, ("W",), (), note="a"), InvalidMessage, "need its name")
-    driver.refuse(Compute(A, 1, ("W",), (Drop(),), "task"), InvalidMessage, "need its name, and the term")
+    driver.refuse(Compute(sender=A, sequence=1, names=("u",), operations=()), UnknownVariable, "no variable 'u'")
+    driver.refuse(Compute(sender=A, sequence=1, names=("W",), operations=(), note="a"), InvalidMessage, "need its name")
+    driver.refuse(
+        Compute(sender=A, sequence=1, names=("W",), operations=(Drop(),), minimization="task"),
+        InvalidMessage,
+        "need its name, and the term",
+    )
     many = tuple([Fill(f"x-{number}", 0.0) for number in range(10)])
-    driver.refuse(Compute(A, 1, ("W", "v"), many), TooLarge, "vectors of W and v need 360 bytes more")
+    driver.refuse(
+        Compute(sender=A, sequence=1, names=("W", "v"), operations=many),
+        TooLarge,
+        "vectors of W and v need 360 bytes more",
+    )
     whole = tuple([Fill(f"x-{number}", 0.0) for number in range(200)])
-    driver.refuse(Compute(A, 1, ("v",), whole), TooLarge, "would have 201 vectors: 128 at most")
+    driver.refuse(
+        Compute(sender=A, sequence=1, names=("v",), operations=whole), TooLarge, "would have 201 vectors: 128 at most"
+    )
     numbers = ShardDriver(declared("n", np.array([1, 2])))
-    numbers.refuse(Compute(A, 1, ("n",), (Fill("x", 0.0),)), InvalidMessage, "has no vectors")
+    numbers.refuse(
+        Compute(sender=A, sequence=1, names=("n",), operations=(Fill("x", 0.0),)), InvalidMessage, "has no vectors"
+    )
 
 
 def test_dropped_vectors_give_their_memory_back():
@@ -220,8 +254,16 @@ def test_dropped_vectors_give_their_memory_back():
     compute(driver, Drop())
     assert driver.shard.status(0.0).nbytes == before
     assert vectors_of(driver) == {"W": {}, "v": {}}
-    driver.refuse(Compute(A, 4, ("W",), (Fill("d", 0.0), Drop())), InvalidMessage, "before other operations")
-    driver.refuse(Compute(A, 4, ("W",), (Drop(), Copy("d", "g"))), InvalidMessage, "needs the vector 'g'")
+    driver.refuse(
+        Compute(sender=A, sequence=4, names=("W",), operations=(Fill("d", 0.0), Drop())),
+        InvalidMessage,
+        "before other operations",
+    )
+    driver.refuse(
+        Compute(sender=A, sequence=4, names=("W",), operations=(Drop(), Copy("d", "g"))),
+        InvalidMessage,
+        "needs the vector 'g'",
+    )
 
 
 def test_vectors_notes_and_the_last_answer_survive_in_the_state_of_the_shard():
@@ -242,7 +284,9 @@ def test_a_cut_has_the_vectors_of_its_moment():
     driver = shard(shards=1)
     compute(driver, Fill("d", 1.0))
     cut = driver.shard.begin_final_cut()
-    step = driver.shard.step(9, Compute(A, 7, ("W", "v"), (Drop(), Fill("d", 2.0), Fill("late", 0.0))), 0.0)
+    step = driver.shard.step(
+        9, Compute(sender=A, sequence=7, names=("W", "v"), operations=(Drop(), Fill("d", 2.0), Fill("late", 0.0))), 0.0
+    )
     run_all(step.tasks)
     assert {name: one.slots["vector/d"].tolist() for name, one in ((n, c.arrays) for n, c in cut.copies.items())} == {
         "W": [[1.0, 1.0], [1.0, 1.0]],
@@ -257,28 +301,42 @@ def test_variables_may_become_infinite_and_a_later_push_is_guarded():
     assert math.isinf(totals(compute(driver, MaxAbs(VARIABLES)))[0])
     compute(driver, Copy(VARIABLES, "p"))
     driver.push(W=np.ones((2, 2)), v=np.ones(1, np.float32), sequence=9)
-    driver.answer(Assign(B, 1, (Assignment("v", V),)))
-    assert driver.answer(Pull(A, ("v",))).values[0].array.tolist() == [4.0]
+    driver.answer(Assign(sender=B, sequence=1, assignments=(Assignment("v", V),)))
+    assert driver.answer(Pull(sender=A, names=("v",))).values[0].array.tolist() == [4.0]
 
 
 def test_a_table_has_no_vectors():
     driver = ShardDriver()
-    driver.answer(Register(A, (Declaration(TensorSpec("E", (3, 2), "float32"), None, None, RowConstant(1.0)),)))
-    driver.refuse(Compute(A, 1, ("E",), (Copy("d", GRADIENT),)), InvalidMessage, "plain ones of floating point")
+    driver.answer(
+        Register(
+            sender=A, declarations=(Declaration(TensorSpec("E", (3, 2), "float32"), None, None, RowConstant(1.0)),)
+        )
+    )
+    driver.refuse(
+        Compute(sender=A, sequence=1, names=("E",), operations=(Copy("d", GRADIENT),)),
+        InvalidMessage,
+        "plain ones of floating point",
+    )
 
 
 def test_a_cut_in_the_middle_of_an_evaluation_has_its_sums_and_what_was_made_of_them():
     """The evaluation, a sum and the point all come after the snapshot, and belong to the cut: A had not seen it."""
     driver = ShardDriver(declared("W", W), shard=1, shards=2)
     compute(driver, Fill(GRADIENT, 7.0), names=("W",), minimization="t", term=1)
-    driver.answer(Renew(B, cut=5))
-    driver.answer(Evaluate(A, "t", Evaluation(1, 4, 2), wait=False, term=1))
+    driver.answer(Renew(sender=B, cut=5))
+    driver.answer(Evaluate(sender=A, name="t", evaluation=Evaluation(1, 4, 2), wait=False, term=1))
     for number in (0, 1):
-        sums = Assign(A, 2 + number, (Assignment("W", W),), add=True, portions=CountedPortions("t", 1, (number,)))
+        sums = Assign(
+            sender=A,
+            sequence=2 + number,
+            assignments=(Assignment("W", W),),
+            add=True,
+            portions=CountedPortions("t", 1, (number,)),
+        )
         assert driver.answer(sums).outcome is Outcome.APPLIED
     compute(driver, Copy("point", GRADIENT), Scale("point", 0.5), sequence=4, names=("W",), minimization="t", term=1)
     cut = driver.shard.cuts.current
-    driver.answer(Renew(A, cut=5))
+    driver.answer(Renew(sender=A, cut=5))
     finish_copies(driver.shard)
     assert cut.complete
     assert len(cut.late) == 4

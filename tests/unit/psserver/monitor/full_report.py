@@ -10,23 +10,52 @@ from pswire import messages as ms
 from pswire.status.job_status import ShardAnswer, merge_reports
 from pswire.tensors.values import TensorSpec
 
-WORKER = ms.WorkerStatus("w0", 1, 0, "live", 8, 2, 12, 0.5, 1, 9.0, dropped=3, cost=0.75, waited=1.5)
-VARIABLE = ms.VariableStatus(TensorSpec("W", (2, 3), "float32"), 9, 8, None, nbytes=48, bytes_in=96, bytes_out=120)
-QUEUE = ms.QueueStatus(ms.QueueSpec("train", size=10, block=10, epochs=5), 2, 15, 1)
-MINIMIZATION = ms.MinimizationStatus("fit", 14, 64, 37, 2, 5, 3, 1, "", ms.AcceptedPoint(12, 13, 0.25, 0.5, 1.0))
+WORKER = ms.WorkerStatus(
+    name="w0",
+    incarnation=1,
+    number=0,
+    state="live",
+    steps=8,
+    staleness=2,
+    staleness_sum=12,
+    loss=0.5,
+    epoch=1,
+    lease_left=9.0,
+    dropped=3,
+    cost=0.75,
+    waited=1.5,
+)
+VARIABLE = ms.VariableStatus(
+    spec=TensorSpec("W", (2, 3), "float32"), version=9, updates=8, optimizer=None, nbytes=48, bytes_in=96, bytes_out=120
+)
+QUEUE = ms.QueueStatus(spec=ms.QueueSpec(name="train", size=10, block=10, epochs=5), epoch=2, done=15, blocks_out=1)
+MINIMIZATION = ms.MinimizationStatus(
+    name="fit",
+    evaluation=14,
+    portions=64,
+    counted=37,
+    out=2,
+    claimed=5,
+    backups=3,
+    backups_won=1,
+    end="",
+    point=ms.AcceptedPoint(iterations=12, evaluations=13, loss=0.25, gradient=0.5, step=1.0),
+)
 REPORT = ms.StatusReport(
-    1,
-    2,
-    8,
-    0,
+    shard=1,
+    shards=2,
+    global_step=8,
+    repeated=0,
     variables=(VARIABLE,),
     workers=(WORKER, replace(WORKER, name="w1", state="left"), replace(WORKER, name="w2", state="lost")),
     nbytes=48,
     consistency="sync:2",
     half_pushes=1,
-    storage=ms.StorageStatus("run", 7, 30.0, journal=True, journal_bytes=99, lost_pushes=4, problem="disk full"),
+    storage=ms.StorageStatus(
+        folder="run", last=7, age=30.0, journal=True, journal_bytes=99, lost_pushes=4, problem="disk full"
+    ),
     queues=(QUEUE,),
-    totals=ms.Totals(1, 3, 1, 1),
+    totals=ms.Totals(variables=1, workers=3, live=1, queues=1),
     minimizations=(MINIMIZATION,),
 )
 

@@ -21,16 +21,37 @@ from pswire.tensors.values import TensorSpec
 def worker(name, steps, staleness_sum=0, *, incarnation=1, state="live", **fields):
     """The row of a worker; its number is the digits of its name."""
     number = int("".join(filter(str.isdigit, name)) or 0)
-    return WorkerStatus(name, incarnation, number, state, steps, 0, staleness_sum, None, 0, 10.0, **fields)
+    return WorkerStatus(
+        name=name,
+        incarnation=incarnation,
+        number=number,
+        state=state,
+        steps=steps,
+        staleness=0,
+        staleness_sum=staleness_sum,
+        loss=None,
+        epoch=0,
+        lease_left=10.0,
+        **fields,
+    )
 
 
 def variable(name, bytes_in=0, bytes_out=0, nbytes=400):
     spec = TensorSpec(name, (10, 10), "float32")
-    return VariableStatus(spec, 3, 3, GradientDescent(0.5), (), nbytes, bytes_in=bytes_in, bytes_out=bytes_out)
+    return VariableStatus(
+        spec=spec,
+        version=3,
+        updates=3,
+        optimizer=GradientDescent(0.5),
+        slots=(),
+        nbytes=nbytes,
+        bytes_in=bytes_in,
+        bytes_out=bytes_out,
+    )
 
 
 def event(number, time=0.0, text="", kind="joined"):
-    return EventReport(number, time, kind, text or f"event {number}")
+    return EventReport(number=number, time=time, kind=kind, text=text or f"event {number}")
 
 
 def report(
@@ -39,20 +60,27 @@ def report(
     """A report; `matrix` has, by (worker, incarnation), by variable, pushes and the sum of their stalenesses."""
     names = tuple(one.spec.name for one in variables)
     rows = tuple(
-        WorkerStaleness(*who, *[tuple(row.get(name, (0, 0))[part] for name in names) for part in (0, 1)])
-        for who, row in (matrix or {}).items()
+        WorkerStaleness(
+            worker=worker,
+            incarnation=incarnation,
+            pushes=tuple(row.get(name, (0, 0))[0] for name in names),
+            sums=tuple(row.get(name, (0, 0))[1] for name in names),
+        )
+        for (worker, incarnation), row in (matrix or {}).items()
     )
     counts = tuple(StalenessCount(*one) for one in (stalenesses or {}).items())
-    totals = Totals(len(variables), len(workers), sum(one.state == "live" for one in workers), 0)
+    totals = Totals(
+        variables=len(variables), workers=len(workers), live=sum(one.state == "live" for one in workers), queues=0
+    )
     detail = StatusDetail(tuple(events), counts, StalenessMatrix(names, rows))
     return StatusReport(
-        shard,
-        shards,
-        step,
-        0,
-        tuple(variables),
-        tuple(workers),
-        jobs=(JobReport(Job(job, "train"), "running", step, 1),),
+        shard=shard,
+        shards=shards,
+        global_step=step,
+        repeated=0,
+        variables=tuple(variables),
+        workers=tuple(workers),
+        jobs=(JobReport(job=Job(job, "train"), state="running", global_step=step, workers=1),),
         totals=totals,
         detail=detail,
         **fields,

@@ -58,7 +58,7 @@ def test_the_metrics_of_a_shard_have_the_numbers_of_its_report():
 def test_what_was_measured_is_in_cumulative_buckets_by_the_labels_of_the_conventions():
     measured = Measurements()
     for seconds, staleness in ((0.0004, 0), (0.002, 2), (20.0, 40)):
-        measured.answered(ms.Pushed(ms.Outcome.APPLIED, staleness, 1), seconds)
+        measured.answered(ms.Pushed(outcome=ms.Outcome.APPLIED, staleness=staleness, global_step=1), seconds)
     measured.received.add(1, 2, 3)
     measured.sent.stream = 4
     measured.waits["policy"].begin()
@@ -80,7 +80,7 @@ def test_what_was_measured_is_in_cumulative_buckets_by_the_labels_of_the_convent
 def test_a_shard_without_a_folder_has_no_metrics_of_checkpoints_and_one_without_a_journal_none_of_that():
     names = {name for name, *_ in samples(shard(replace(REPORT, storage=ms.StorageStatus())))}
     assert [name for name in names if name.startswith(("checkpoint", "journal", "storage"))] == []
-    names = {name for name, *_ in samples(shard(replace(REPORT, storage=ms.StorageStatus("run"))))}
+    names = {name for name, *_ in samples(shard(replace(REPORT, storage=ms.StorageStatus(folder="run"))))}
     assert {name for name in names if name.startswith("journal")} == set()
     assert "checkpoint_duration_seconds_count" in names
 

@@ -154,7 +154,7 @@ def test_a_sample_is_json_although_losses_may_be_infinite_and_a_large_matrix_has
 
 def test_of_very_many_variables_the_traffic_of_a_shard_is_what_it_counts_itself():
     status = report(5, variables=[variable("a", 100, 100)])
-    status = replace(status, totals=Totals(2000), traffic=Traffic(1.0, 123.0, 456.0))
+    status = replace(status, totals=Totals(variables=2000), traffic=Traffic(1.0, 123.0, 456.0))
     _, sample = samples(job(status), job(status))
     assert (sample["shards"][0]["bytes_in_per_second"], sample["shards"][0]["bytes_out_per_second"]) == (123.0, 456.0)
 
@@ -179,8 +179,19 @@ def test_the_matrix_goes_on_when_a_variable_is_registered_or_leaves_the_list():
 
 
 def test_a_sample_has_the_last_accepted_point_of_each_minimization_without_numbers_that_json_does_not_have():
-    point = AcceptedPoint(3, 5, 0.25, math.inf, 1.0)
-    one = MinimizationStatus("fit", 6, 64, 37, 2, 5, 3, 1, "", point)
+    point = AcceptedPoint(iterations=3, evaluations=5, loss=0.25, gradient=math.inf, step=1.0)
+    one = MinimizationStatus(
+        name="fit",
+        evaluation=6,
+        portions=64,
+        counted=37,
+        out=2,
+        claimed=5,
+        backups=3,
+        backups_won=1,
+        end="",
+        point=point,
+    )
     over = replace(one, name="before", end="{}", point=None)
     (found,) = samples(job(replace(report(1), minimizations=(over, one))))
     counts = {"portions": 64, "counted": 37, "backups": 3, "backups_won": 1}

@@ -213,13 +213,13 @@ class ServerByHand:
     def push(self, worker, sequence, number, loss=None, version=0):
         """The answer to come."""
         gradient = Gradient("S", version, np.array([number], self.dtype))
-        push = Push(Sender(worker, 1), sequence, (gradient,), loss)
+        push = Push(sender=Sender(worker, 1), sequence=sequence, gradients=(gradient,), loss=loss)
         metadata = member_metadata(self.client.tokens.of(push))
         self._calls.append(self.client.stub.Push.future(encode(push, InlineSender()), timeout=60, metadata=metadata))
         return self._calls[-1]
 
     def wait_until_held(self, worker):
-        until(lambda: self.client.unary(Renew(Sender(worker, 1))).waiting_for)
+        until(lambda: self.client.unary(Renew(sender=Sender(worker, 1))).waiting_for)
 
     def checkpoint(self):
         number = self.client.unary(Cut()).number
@@ -278,8 +278,18 @@ def test_a_repeated_push_and_assignments_and_changed_hyperparameters_are_told(tm
         server.begin()
         for _ in range(2):
             server.push("a", 1, -1.0).result()
-        server.client.transfer(Assign(Sender("b", 1), 1, (Assignment("S", np.array([5.0])),)))
-        server.client.unary(Tune(Sender("a", 1), 2, ("S",), GradientDescent(0.5), ("learning_rate",)))
+        server.client.transfer(
+            Assign(sender=Sender("b", 1), sequence=1, assignments=(Assignment("S", np.array([5.0])),))
+        )
+        server.client.unary(
+            Tune(
+                sender=Sender("a", 1),
+                sequence=2,
+                names=("S",),
+                optimizer=GradientDescent(0.5),
+                fields=("learning_rate",),
+            )
+        )
         server.push("b", 2, 2.0).result()
     lines, _ = lines_of(tmp_path, ("S",))
     told = [line.text if isinstance(line, Happening) else (line.fate, line.learning_rate) for line in lines]
@@ -297,12 +307,16 @@ def test_the_sum_of_an_evaluation_is_told_without_the_number_of_that(tmp_path):
     number, a = 1_000_000_001, Sender("a", 1)
     with ServerByHand(tmp_path) as server:
         server.begin()
-        server.client.unary(Compute(a, 1, ("S",), (Fill(GRADIENT, 0.0),), "fit", 1))
-        server.client.unary(Evaluate(a, "fit", Evaluation(number, 3, 3), wait=False, term=1))
-        server.client.unary(TakePortion(a, "fit"))
-        server.client.unary(ClaimPortion(a, "fit", number, 0, 0.5))
+        server.client.unary(
+            Compute(sender=a, sequence=1, names=("S",), operations=(Fill(GRADIENT, 0.0),), minimization="fit", term=1)
+        )
+        server.client.unary(Evaluate(sender=a, name="fit", evaluation=Evaluation(number, 3, 3), wait=False, term=1))
+        server.client.unary(TakePortion(sender=a, name="fit"))
+        server.client.unary(ClaimPortion(sender=a, name="fit", evaluation=number, portion=0, loss=0.5))
         portions = CountedPortions("fit", number, (0,))
-        server.client.transfer(Assign(a, 2, (Assignment("S", np.array([5.0])),), add=True, portions=portions))
+        server.client.transfer(
+            Assign(sender=a, sequence=2, assignments=(Assignment("S", np.array([5.0])),), add=True, portions=portions)
+        )
     lines, _ = lines_of(tmp_path, ("S",))
     told = [line.text for line in lines if isinstance(line, Happening)]
     assert told[-1] == "worker 'a' pushed the gradients of 1 portion of 'fit'"

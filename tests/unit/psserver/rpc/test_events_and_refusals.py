@@ -27,7 +27,7 @@ def client():
 
 def test_the_detail_of_a_status_has_the_events_with_numbers_kinds_and_times(client):
     before = time.time()
-    joined = client.unary(Join("w"))
+    joined = client.unary(Join(worker="w"))
     client.unary(Leave(Sender("w", joined.incarnation)))
     with StatusClient([client.address]) as statuses:
         [answer] = statuses.ask(10, detail=True).answers
@@ -41,16 +41,18 @@ def test_the_newest_events_are_kept_and_their_numbers_have_no_gap():
     log = EventLog()
     for number in range(MAX_EVENTS + 5):
         log.keep(Event("joined", f"{number}"), number)
-    [kept] = [log.completed(StatusReport(0, 1, 0, 0, detail=StatusDetail())).detail.events]
+    [kept] = [
+        log.completed(StatusReport(shard=0, shards=1, global_step=0, repeated=0, detail=StatusDetail())).detail.events
+    ]
     assert [(one.number, one.text) for one in kept] == [(n + 1, str(n)) for n in range(5, MAX_EVENTS + 5)]
 
 
 def test_the_last_refused_call_of_a_worker_is_in_its_row(client):
-    joined = client.unary(Join("w"))
+    joined = client.unary(Join(worker="w"))
     sender = Sender("w", joined.incarnation)
     client.register(sender, W=ONES)
     with pytest.raises(ShapeMismatch):
-        client.unary(Push(sender, 1, (Gradient("W", 0, np.ones(5, np.float32)),)))
+        client.unary(Push(sender=sender, sequence=1, gradients=(Gradient("W", 0, np.ones(5, np.float32)),)))
     [row] = client.unary(Status()).workers
     assert row.error.startswith("ShapeMismatch: gradient for 'W'")
     assert abs(row.error_time - time.time()) < 60

@@ -37,7 +37,7 @@ def test_pushes_count_by_outcome_refused_ones_by_class_and_all_tensors_that_came
         sender = client.join()
         client.register(sender, W=value)
         assert by_transport(measured.received) == (0, value.nbytes, 0)
-        first = Push(sender, 1, (Gradient("W", 0, value + 1),), pull=("W",))
+        first = Push(sender=sender, sequence=1, gradients=(Gradient("W", 0, value + 1),), pull=("W",))
         client.transfer(first)
         client.transfer(first)
         client.unary(replace(first, sequence=2))

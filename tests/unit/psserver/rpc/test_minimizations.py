@@ -21,27 +21,37 @@ def test_an_evaluation_over_grpc_waits_for_its_last_portion_and_has_the_sum_of_a
         a, b = chief.join("a"), other.join("b")
         chief.register(a, W=np.zeros(3))
         evaluation = ms.Evaluation(1, 5, 2)
-        waiting = threads.submit(chief.unary, ms.Evaluate(a, "fit", evaluation, term=1))
+        waiting = threads.submit(chief.unary, ms.Evaluate(sender=a, name="fit", evaluation=evaluation, term=1))
         losses, sequence = {0: 0.25, 1: 0.5, 2: np.inf}, {a: 0, b: 0}
         for sender, client in ((a, chief), (b, other), (a, chief)):
-            while (portion := client.unary(ms.TakePortion(sender, "fit", 1)).portion) is None:
+            while (portion := client.unary(ms.TakePortion(sender=sender, name="fit", evaluation=1)).portion) is None:
                 pass  # until it has begun: each call waits
-            claim = ms.ClaimPortion(sender, "fit", 1, portion.number, losses[portion.number])
+            claim = ms.ClaimPortion(
+                sender=sender, name="fit", evaluation=1, portion=portion.number, loss=losses[portion.number]
+            )
             assert client.unary(claim).counted
             sequence[sender] += 1
             gradient = ms.Assignment("W", np.full(3, 2.0**portion.number))
             counted = ms.CountedPortions("fit", 1, (portion.number,))
-            pushed = client.unary(ms.Assign(sender, sequence[sender], (gradient,), add=True, portions=counted))
+            pushed = client.unary(
+                ms.Assign(sender=sender, sequence=sequence[sender], assignments=(gradient,), add=True, portions=counted)
+            )
             assert pushed.outcome is ms.Outcome.APPLIED
-        assert waiting.result(30) == ms.Evaluated(1, 3, np.inf)
-        computed = chief.unary(ms.Compute(a, 9, ("W",), (Dot(GRADIENT, GRADIENT),)))
+        assert waiting.result(30) == ms.Evaluated(number=1, counted=3, loss=np.inf)
+        computed = chief.unary(ms.Compute(sender=a, sequence=9, names=("W",), operations=(Dot(GRADIENT, GRADIENT),)))
         assert sum(computed.results) == 3 * (1 + 2 + 4) ** 2
         (status,) = other.status().minimizations
         assert (status.counted, status.portions, status.out, status.claimed) == (3, 3, 0, 0)
-        waiting = threads.submit(other.unary, ms.TakePortion(b, "fit", 1))
-        assert chief.unary(ms.Evaluate(a, "fit", end='{"reason": "done"}', term=1)).end == '{"reason": "done"}'
+        waiting = threads.submit(other.unary, ms.TakePortion(sender=b, name="fit", evaluation=1))
+        assert (
+            chief.unary(ms.Evaluate(sender=a, name="fit", end='{"reason": "done"}', term=1)).end == '{"reason": "done"}'
+        )
         assert waiting.result(30).end == '{"reason": "done"}'
-        for message in (ms.TakePortion(a, "fit"), ms.ClaimPortion(a, "fit", 1, 0, 0.0), ms.Evaluate(a, "fit")):
+        for message in (
+            ms.TakePortion(sender=a, name="fit"),
+            ms.ClaimPortion(sender=a, name="fit", evaluation=1, portion=0, loss=0.0),
+            ms.Evaluate(sender=a, name="fit"),
+        ):
             with pytest.raises(errors.ParamServerError, match="with the token of"):
                 other.send(type(message).__name__, encode(message, InlineSender()), other.token(b))
         for client in clients:

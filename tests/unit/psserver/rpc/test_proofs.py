@@ -22,8 +22,10 @@ class Server:
         self.driver, self._identity = ShardDriver(workers="", shard=shard, shards=2, **options), Identity(b"key")
         job = ms.Job(shard)  # shard 0 begins job 1, and shard 1 is told its number
         for sender in (A, B):
-            self.driver.answer(ms.Join(sender.worker, sender.incarnation, shard, 2, job=job))
-        self.answer(ms.Register(A, (W,), places=(ms.Place("W", 0),)))
+            self.driver.answer(
+                ms.Join(worker=sender.worker, incarnation=sender.incarnation, shard=shard, shards=2, job=job)
+            )
+        self.answer(ms.Register(sender=A, declarations=(W,), places=(ms.Place("W", 0),)))
 
     def answer(self, message):
         self.check(message)
@@ -38,14 +40,14 @@ class Server:
 
 
 def push(sender=A, sequence=1, **fields):
-    return ms.Push(sender, sequence, (ms.Gradient("W", 0, np.ones(2)),), **fields)
+    return ms.Push(sender=sender, sequence=sequence, gradients=(ms.Gradient("W", 0, np.ones(2)),), **fields)
 
 
 ANSWERED = {
     "Push": push(B, 1),
-    "Pull": ms.Pull(B, ("W",)),
-    "Assign": ms.Assign(B, 1, (ms.Assignment("W", np.ones(2)),)),
-    "Register": ms.Register(B, (W,), places=(ms.Place("W", 0),)),
+    "Pull": ms.Pull(sender=B, names=("W",)),
+    "Assign": ms.Assign(sender=B, sequence=1, assignments=(ms.Assignment("W", np.ones(2)),)),
+    "Register": ms.Register(sender=B, declarations=(W,), places=(ms.Place("W", 0),)),
 }
 
 
@@ -55,20 +57,20 @@ def test_every_answer_with_changes_that_other_shards_may_not_have_proves_them(ki
     first.answer(push(shards=(1,)))
     frontier = first.answer(ANSWERED[kind]).frontier
     assert ms.ChangeId(A, 1, (1,)) in frontier.undelivered
-    second.check(ms.Pull(B, ("W",), after=frontier.undelivered, after_proof=frontier.proof))
+    second.check(ms.Pull(sender=B, names=("W",), after=frontier.undelivered, after_proof=frontier.proof))
 
 
 def test_a_proof_is_for_the_changes_it_was_given_for_and_not_for_others_nor_after_the_shards_went_back():
     first, second = [Server(shard, staleness=DropStalePushes(5)) for shard in (0, 1)]
     first.answer(push(shards=(1,)))
-    frontier = first.answer(ms.Pull(B, ("W",))).frontier
+    frontier = first.answer(ms.Pull(sender=B, names=("W",))).frontier
     (change,) = frontier.undelivered
-    pull = ms.Pull(B, ("W",), after=(change,), after_proof=frontier.proof)
+    pull = ms.Pull(sender=B, names=("W",), after=(change,), after_proof=frontier.proof)
     second.check(pull)
     others = [replace(change, shards=()), replace(change, sequence=2), replace(change, sender=B)]
     others.append(replace(change, sender=replace(A, incarnation=2)))
     for after in [*[(one,) for one in others], (change, change)]:
-        for message in (pull, push(B), ms.Assign(B, 1, ())):
+        for message in (pull, push(B), ms.Assign(sender=B, sequence=1, assignments=())):
             second.refuse(replace(message, after=after, after_proof=frontier.proof))
     second.driver.shard.go_back(timeline=2)
     second.refuse(pull)

@@ -34,21 +34,28 @@ def test_no_bytes_are_counted_when_calls_of_every_kind_have_ended(monkeypatch):
             sender = client.join()
             client.register(sender, large=value, small=value[:8])
             client.status()
-            client.unary(ms.Pull(sender, ("small",)))
+            client.unary(ms.Pull(sender=sender, names=("small",)))
             stream = Stream(client)
-            stream.send(frame_of(ms.Pull(sender, ("small",))))
+            stream.send(frame_of(ms.Pull(sender=sender, names=("small",))))
             assert stream.answer().values[0].array.size == 8
-            push = ms.Push(sender, 1, (ms.Gradient("large", 0, value + 1),), pull=("large", "small"))
+            push = ms.Push(
+                sender=sender, sequence=1, gradients=(ms.Gradient("large", 0, value + 1),), pull=("large", "small")
+            )
             assert client.transfer(push).outcome is ms.Outcome.APPLIED
             for refused, error in (
-                (ms.Push(sender, 2, (ms.Gradient("large", 1, value + np.nan),)), NotFinite),
-                (ms.Push(sender, 2, (ms.Gradient("small", 0, value[:8] + np.nan),)), NotFinite),
-                (ms.Pull(sender, ("none",)), UnknownVariable),
+                (ms.Push(sender=sender, sequence=2, gradients=(ms.Gradient("large", 1, value + np.nan),)), NotFinite),
+                (
+                    ms.Push(sender=sender, sequence=2, gradients=(ms.Gradient("small", 0, value[:8] + np.nan),)),
+                    NotFinite,
+                ),
+                (ms.Pull(sender=sender, names=("none",)), UnknownVariable),
             ):
                 with pytest.raises(error):
                     client.transfer(refused)
             with pytest.raises(NotFinite):
-                client.unary(ms.Push(sender, 2, (ms.Gradient("small", 0, value[:8] + np.nan),)))
+                client.unary(
+                    ms.Push(sender=sender, sequence=2, gradients=(ms.Gradient("small", 0, value[:8] + np.nan),))
+                )
     assert [(one._used, one._used_by, one._waiting) for one in admissions] == [(0, {}, {})]
 
 
@@ -80,7 +87,7 @@ def test_a_status_is_answered_although_another_caller_that_waits_for_it_has_gone
         async def ask(message):
             await asked.wait()
             answers.append(message)
-            return ms.StatusReport(0, 1, 0, 0)
+            return ms.StatusReport(shard=0, shards=1, global_step=0, repeated=0)
 
         async def aside(function, *arguments):
             return function(*arguments)
@@ -104,7 +111,7 @@ def test_a_status_that_fails_is_raised_to_all_who_wait_and_the_next_one_is_asked
         async def ask(message):
             if errors:
                 raise errors.pop()
-            return ms.StatusReport(0, 1, 0, 0)
+            return ms.StatusReport(shard=0, shards=1, global_step=0, repeated=0)
 
         async def aside(function, *arguments):
             return function(*arguments)

@@ -151,7 +151,9 @@ def test_bytes_that_have_arrived_have_room_of_their_own_and_are_refused_at_once_
 
 
 def pushed(**arrays):
-    return ReusedArrays(ms.Push(ME, 1, tuple(ms.Gradient(name, 0, array) for name, array in arrays.items())))
+    return ReusedArrays(
+        ms.Push(sender=ME, sequence=1, gradients=tuple(ms.Gradient(name, 0, array) for name, array in arrays.items()))
+    )
 
 
 def zeros(dtype="f4", shape=(2, 3)):
@@ -167,10 +169,10 @@ def test_an_array_is_given_out_once_and_only_for_its_own_variable():
     assert allocator.take(TensorSpec("V", (2, 3))) is other
     assert allocator.take(TensorSpec("X", (2, 3), "int16")) is encoded.parts[0]
     declared = ms.Declaration(SPEC, own), ms.Declaration(TensorSpec("V", (2,)), None)
-    registered = ReusedArrays(ms.Register(ME, declared))
+    registered = ReusedArrays(ms.Register(sender=ME, declarations=declared))
     assert registered.take(TensorSpec("V", (2,))) is None
     assert registered.take(SPEC) is own
-    assert ReusedArrays(ms.Assign(ME, 1, (ms.Assignment("W", zeros()),))).take(SPEC) is None
+    assert ReusedArrays(ms.Assign(sender=ME, sequence=1, assignments=(ms.Assignment("W", zeros()),))).take(SPEC) is None
 
 
 UNFIT = {

@@ -32,7 +32,7 @@ def test_no_lease_ends_by_a_stop_of_the_server_before_the_next_heartbeat_is_due(
     """Heartbeats come each third of a lease, and a third later again if a stopped server did not answer."""
     members, tick = Membership(lease), lease / TICKS_PER_LEASE
     after = clock_with(0.0, tick)
-    (member, _) = members.join(Join("w0"), after(0.0))
+    (member, _) = members.join(Join(worker="w0"), after(0.0))
     third = [tick] * (TICKS_PER_LEASE // 3)
     for seconds in (*third, stop * lease, *third):  # the server stops right before the next heartbeat
         assert not members.expired(after(seconds))

@@ -37,7 +37,7 @@ from tests.commands import BOUND
 from tests.shard_state import run_step, state_of
 
 LARGE = MAX_BYTES_INSPECTED_IN_LOOP // 8 + 1  # float64 elements: too many for the event loop
-QUEUE = ms.QueueSpec("train", size=10, block=10, epochs=1)
+QUEUE = ms.QueueSpec(name="train", size=10, block=10, epochs=1)
 
 
 class Gate:
@@ -114,20 +114,20 @@ def executor_test(**options):
 
 
 async def join(executor, worker="w0"):
-    return ms.Sender(worker, (await executor.step(ms.Join(worker, name_key=b"key"))).incarnation)
+    return ms.Sender(worker, (await executor.step(ms.Join(worker=worker, name_key=b"key"))).incarnation)
 
 
 async def register(executor, sender, optimizer=None, **arrays):
     declarations = tuple(ms.Declaration(TensorSpec.of(name, array), array, optimizer) for name, array in arrays.items())
-    return await executor.step(ms.Register(sender, declarations))
+    return await executor.step(ms.Register(sender=sender, declarations=declarations))
 
 
 async def value(executor, sender, name):
-    return (await executor.step(ms.Pull(sender, (name,)))).values[0].array
+    return (await executor.step(ms.Pull(sender=sender, names=(name,)))).values[0].array
 
 
 def set_to(sender, sequence, name, array):
-    return ms.Assign(sender, sequence, (ms.Assignment(name, array),))
+    return ms.Assign(sender=sender, sequence=sequence, assignments=(ms.Assignment(name, array),))
 
 
 async def until(condition):
@@ -165,7 +165,7 @@ async def registered(executor, size=LARGE):
 
 
 def push(sender, sequence, name, array, pull=()):
-    return ms.Push(sender, sequence, (ms.Gradient(name, 0, array),), None, pull)
+    return ms.Push(sender=sender, sequence=sequence, gradients=(ms.Gradient(name, 0, array),), loss=None, pull=pull)
 
 
 # --- cancelled callers ------------------------------------------------------------------------------------------------
@@ -191,8 +191,10 @@ async def test_a_caller_who_goes_or_is_replaced_while_its_message_is_inspected_h
 @executor_test()
 async def test_a_pending_call_is_answered_by_a_later_step_or_with_the_error_that_ends_it(executor, shard):
     first, second, third = [await join(executor, name) for name in ("w0", "w1", "w2")]
-    block = (await executor.step(ms.Take(first, QUEUE))).block
-    replaced, left, answered = [await begun(executor, ms.Take(sender, QUEUE)) for sender in (second, second, third)]
+    block = (await executor.step(ms.Take(sender=first, queue=QUEUE))).block
+    replaced, left, answered = [
+        await begun(executor, ms.Take(sender=sender, queue=QUEUE)) for sender in (second, second, third)
+    ]
     with pytest.raises(errors.Unavailable, match="another call of this worker has replaced this one"):
         await replaced
     assert not left.done()
@@ -200,20 +202,20 @@ async def test_a_pending_call_is_answered_by_a_later_step_or_with_the_error_that
     with pytest.raises(errors.NotJoined, match="worker 'w1' has left: join again"):
         await left
     assert not answered.done()
-    assert (await executor.step(ms.Take(first, QUEUE, ms.Finished(block.number)))).done
+    assert (await executor.step(ms.Take(sender=first, queue=QUEUE, finished=ms.Finished(block.number)))).done
     assert (await answered).done
 
 
 @executor_test()
 async def test_the_answer_to_a_cancelled_call_is_dropped(executor, shard):
     first, second = await join(executor, "w0"), await join(executor, "w1")
-    block = (await executor.step(ms.Take(first, QUEUE))).block
-    await cancelled(await begun(executor, ms.Take(second, QUEUE)))
+    block = (await executor.step(ms.Take(sender=first, queue=QUEUE))).block
+    await cancelled(await begun(executor, ms.Take(sender=second, queue=QUEUE)))
     with pytest.raises(errors.UnknownVariable):
-        await executor.step(ms.Pull(first, ("nowhere",)))
+        await executor.step(ms.Pull(sender=first, names=("nowhere",)))
     assert executor._waiting == {}, "nothing is kept of cancelled or refused calls"
     await executor.step(ms.Leave(first))
-    assert (await executor.step(ms.Take(second, QUEUE))).block == block
+    assert (await executor.step(ms.Take(sender=second, queue=QUEUE))).block == block
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------
@@ -223,18 +225,18 @@ async def test_the_answer_to_a_cancelled_call_is_dropped(executor, shard):
 async def test_closing_fails_pending_calls_and_later_ones_and_lets_decided_steps_finish(executor, shard):
     first, second, third = [await join(executor, name) for name in ("w0", "w1", "w2")]
     await register(executor, first, w=np.zeros(LARGE))
-    block = (await executor.step(ms.Take(first, QUEUE))).block
-    pending = await begun(executor, ms.Take(second, QUEUE))
+    block = (await executor.step(ms.Take(sender=first, queue=QUEUE))).block
+    pending = await begun(executor, ms.Take(sender=second, queue=QUEUE))
     large = await at_gate(executor, shard.gates["w"], set_to(first, 1, "w", np.ones(LARGE)))
-    pull = await begun(executor, ms.Pull(first, ("w",)))
+    pull = await begun(executor, ms.Pull(sender=first, names=("w",)))
     executor.close()
-    for call in (pending, executor.step(ms.Take(third, QUEUE))):
+    for call in (pending, executor.step(ms.Take(sender=third, queue=QUEUE))):
         with pytest.raises(errors.Unavailable, match="the server is stopping"):
             await call
     shard.gates["w"].open()
     assert (await large).outcome is ms.Outcome.APPLIED
     assert (await pull).values[0].array.all()
-    assert (await executor.step(ms.Take(first, QUEUE, ms.Finished(block.number)))).done
+    assert (await executor.step(ms.Take(sender=first, queue=QUEUE, finished=ms.Finished(block.number)))).done
 
 
 @executor_test()
@@ -242,7 +244,7 @@ async def test_shutting_down_waits_for_all_tasks_also_those_of_cancelled_callers
     sender = await registered(executor)
     shard.gates["w"].shut()
     for sequence in (1, 2, 3):
-        add = ms.Assign(sender, sequence, (ms.Assignment("w", np.ones(LARGE)),), add=True)
+        add = ms.Assign(sender=sender, sequence=sequence, assignments=(ms.Assignment("w", np.ones(LARGE)),), add=True)
         call = asyncio.create_task(executor.step(add))
         await until(lambda sequence=sequence: len(shard.steps) == 2 + sequence)
         await cancelled(call)
@@ -251,7 +253,7 @@ async def test_shutting_down_waits_for_all_tasks_also_those_of_cancelled_callers
     assert not ending.done()
     shard.gates["w"].open()
     await ending
-    pulled = run_step(shard, 0, ms.Pull(sender, ("w",)), 0.0)[0].answer
+    pulled = run_step(shard, 0, ms.Pull(sender=sender, names=("w",)), 0.0)[0].answer
     np.testing.assert_array_equal(pulled.values[0].array, 3)
 
 
@@ -296,18 +298,18 @@ async def test_an_answer_that_does_not_fit_is_refused_before_the_step_unless_the
 ):
     sender, ghost = await registered(executor, 4), ms.Sender("ghost", 1)
     with pytest.raises(errors.TooLarge, match=r"32 bytes of values.*carries 31: use Transfer"):
-        await executor.step(ms.Pull(sender, ("w",)), most=31)
+        await executor.step(ms.Pull(sender=sender, names=("w",)), most=31)
     for sequence in (1, 2):
         await executor.step(set_to(sender, sequence, "w", np.ones(4)))
     for error, message in [
-        (errors.NotJoined, ms.Push(ghost, 1, (), pull=("nowhere",))),
-        (errors.NotJoined, ms.Pull(ghost, ("w",))),
-        (errors.UnknownVariable, ms.Push(sender, 3, (), pull=("nowhere",))),
-        (errors.OutOfOrder, ms.Push(sender, 1, (), pull=("w",))),
+        (errors.NotJoined, ms.Push(sender=ghost, sequence=1, gradients=(), pull=("nowhere",))),
+        (errors.NotJoined, ms.Pull(sender=ghost, names=("w",))),
+        (errors.UnknownVariable, ms.Push(sender=sender, sequence=3, gradients=(), pull=("nowhere",))),
+        (errors.OutOfOrder, ms.Push(sender=sender, sequence=1, gradients=(), pull=("w",))),
     ]:
         with pytest.raises(error):
             await executor.step(message, most=1)
-    assert len((await executor.step(ms.Pull(sender, ("w",)), most=32)).values) == 1
+    assert len((await executor.step(ms.Pull(sender=sender, names=("w",)), most=32)).values) == 1
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
@@ -409,7 +411,11 @@ async def test_others_are_answered_while_the_loop_of_an_optimizer_is_compiled(ex
     assert [one.spec.name for one in (await executor.step(ms.Status())).variables] == ["v"]
     compiling.open()
     np.testing.assert_array_equal((await registering).values[0].array, array)
-    tuning = await at_gate(executor, compiling, ms.Tune(first, 1, ("v",), Ftrl(1.0), ("learning_rate_power",)))
+    tuning = await at_gate(
+        executor,
+        compiling,
+        ms.Tune(sender=first, sequence=1, names=("v",), optimizer=Ftrl(1.0), fields=("learning_rate_power",)),
+    )
     pushed = await executor.step(push(other, 1, "w", gradient, pull=("w",)))
     np.testing.assert_array_equal(pushed.values[0].array, array - gradient)
     assert not tuning.done()
@@ -522,10 +528,10 @@ async def test_a_guarded_push_waits_for_no_table_that_is_being_filled_and_a_push
     shard.gates["table"].shut()
     spec = TensorSpec("table", (3, 2), "float32")
     table = ms.Declaration(spec, None, GradientDescent(1.0), RowNormal(1.0))
-    registering = await begun(executor, ms.Register(worker, (table,)))
+    registering = await begun(executor, ms.Register(sender=worker, declarations=(table,)))
     await until(shard.gates["table"].reached.is_set)
     rows = IndexedSlices(np.full((1, 2), 1e30, np.float32), np.array([1]), (3, 2))
-    waiting = await begun(executor, ms.Push(other, 1, (ms.Gradient("table", 0, rows),)))
+    waiting = await begun(executor, ms.Push(sender=other, sequence=1, gradients=(ms.Gradient("table", 0, rows),)))
     answer = await executor.step(push(worker, 1, "W", np.full(2, 1e30, np.float32), pull=("W",)))
     np.testing.assert_array_equal(answer.values[0].array, np.full(2, -1e30, np.float32))
     assert not waiting.done()
@@ -541,9 +547,11 @@ async def test_large_variables_of_a_push_are_updated_side_by_side_and_each_is_se
     await register(executor, w0, GradientDescent(1.0), w=np.zeros(LARGE), v=np.zeros(LARGE), small=np.zeros(1))
     shard.gates["w"].shut()
     gradients = tuple([ms.Gradient(name, 0, np.ones(LARGE)) for name in "wv"])
-    updating = await at_gate(executor, shard.gates["v"], ms.Push(w0, 1, gradients, pull=("w", "v")))
+    updating = await at_gate(
+        executor, shard.gates["v"], ms.Push(sender=w0, sequence=1, gradients=gradients, pull=("w", "v"))
+    )
     await until(shard.gates["w"].reached.is_set)
-    same = await begun(executor, ms.Pull(w1, ("w",)))
+    same = await begun(executor, ms.Pull(sender=w1, names=("w",)))
     row = await begun(executor, push(w1, 1, "w", IndexedSlices(np.ones(1), np.array([0]), (LARGE,))))
     shard.gates["v"].open()
     np.testing.assert_array_equal(await value(executor, w1, "v"), -1)
@@ -565,7 +573,7 @@ async def test_very_many_little_tasks_are_not_done_in_the_event_loop_although_th
     for name in names:
         await register(executor, sender, **{name: np.zeros(())})
     for count in (few, many):
-        assert len((await executor.step(ms.Pull(sender, tuple(names[:count])))).values) == count
+        assert len((await executor.step(ms.Pull(sender=sender, names=tuple(names[:count])))).values) == count
         assert any(shard.gates[name].reached.is_set() for name in names) == (count == many)
 
 
@@ -613,23 +621,41 @@ class RandomWorker:
         how = {"known_versions": known, "encoding": self.dice.choice(["", *ENCODINGS])}
         match self.dice.choice(["push"] * 6 + ["pull"] * 2 + ["assign", "register", "tune", "idle"]):
             case "push":
-                return ms.Push(me, sequence, tuple(map(self.gradient, names)), None, pull, **how)
+                return ms.Push(
+                    sender=me,
+                    sequence=sequence,
+                    gradients=tuple(map(self.gradient, names)),
+                    loss=None,
+                    pull=pull,
+                    **how,
+                )
             case "pull":
                 rows = np.array([self.dice.randrange(6) for _ in range(self.dice.randint(0, 5))], np.int32)
-                return ms.Pull(me, pull, (ms.Choice("table", rows), ms.Choice("a", slot=self.dice.choice("mv"))), **how)
+                return ms.Pull(
+                    sender=me,
+                    names=pull,
+                    choices=(ms.Choice("table", rows), ms.Choice("a", slot=self.dice.choice("mv"))),
+                    **how,
+                )
             case "assign":
                 arrays = [ms.Assignment(name, np.full(SHAPES[name], self.dice.random(), "f4")) for name in names]
-                return ms.Assign(me, sequence, tuple(arrays), add=self.dice.random() < 0.5)
+                return ms.Assign(sender=me, sequence=sequence, assignments=tuple(arrays), add=self.dice.random() < 0.5)
             case "register":
-                return ms.Register(me, tuple(map(self.declaration, names)))
+                return ms.Register(sender=me, declarations=tuple(map(self.declaration, names)))
             case "tune":
-                return ms.Tune(me, sequence, ("m",), Momentum(self.dice.random(), 0.5), ("learning_rate",))
-        return ms.Renew(me, idle=True)
+                return ms.Tune(
+                    sender=me,
+                    sequence=sequence,
+                    names=("m",),
+                    optimizer=Momentum(self.dice.random(), 0.5),
+                    fields=("learning_rate",),
+                )
+        return ms.Renew(sender=me, idle=True)
 
     async def work(self, executor, allocator_of, answers):
         """`answers` gets the state of each answer when it came, by its id."""
         self.sender = await join(executor, self.name)
-        everything = ms.Register(self.sender, tuple(map(self.declaration, SHAPES)))
+        everything = ms.Register(sender=self.sender, declarations=tuple(map(self.declaration, SHAPES)))
         for message in (everything, *map(self.message, range(1, CALLS))):
             allocator = allocator_of(message)
             answer = await executor.step(message, allocator=allocator)

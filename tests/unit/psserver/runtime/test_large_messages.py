@@ -60,15 +60,15 @@ def executor_test(scenario):
 
 
 async def registered(executor, names=NAMES, worker="w0"):
-    sender = ms.Sender(worker, (await executor.step(ms.Join(worker))).incarnation)
+    sender = ms.Sender(worker, (await executor.step(ms.Join(worker=worker))).incarnation)
     declared = [ms.Declaration(TensorSpec.of(name, ONE), ONE, Momentum(0.5)) for name in names]
-    await executor.step(ms.Register(sender, tuple(declared)))
+    await executor.step(ms.Register(sender=sender, declarations=tuple(declared)))
     return sender
 
 
 def push(sender, sequence=1, names=NAMES):
     gradients = [ms.Gradient(name, sequence - 1, sequence * ONE) for name in names]
-    return ms.Push(sender, sequence, tuple(gradients), pull=names)
+    return ms.Push(sender=sender, sequence=sequence, gradients=tuple(gradients), pull=names)
 
 
 async def reached(event):
@@ -95,12 +95,12 @@ async def test_while_a_large_step_is_in_a_thread_the_loop_goes_on_and_no_other_s
     executor, shard
 ):
     me = await registered(executor)
-    other = ms.Sender("w1", (await executor.step(ms.Join("w1"))).incarnation)
+    other = ms.Sender("w1", (await executor.step(ms.Join(worker="w1"))).incarnation)
     shard.gate.clear()
     large = asyncio.create_task(executor.step(push(me)))
     await reached(shard.reached)
     taken = len(shard.steps)
-    small = [asyncio.create_task(executor.step(ms.Renew(one))) for one in (other, me)]
+    small = [asyncio.create_task(executor.step(ms.Renew(sender=one))) for one in (other, me)]
     for _ in range(10):
         await asyncio.sleep(0)
         executor.tick()
@@ -148,14 +148,14 @@ def test_large_steps_give_the_bits_of_the_same_steps_one_after_the_other(monkeyp
         one, two = await registered(executor), await registered(executor, worker="w1")
         for sequence in range(1, 4):
             await asyncio.gather(*(executor.step(push(worker, sequence)) for worker in (one, two)))
-        values = (await executor.step(ms.Pull(one, NAMES))).values
+        values = (await executor.step(ms.Pull(sender=one, names=NAMES))).values
         await executor.shutdown()
         return [(value.name, value.version, value.array.tobytes()) for value in values]
 
     direct = Shard()
-    senders = [ms.Sender(w, run_step(direct, 0, ms.Join(w), 0.0)[0].answer.incarnation) for w in ("w0", "w1")]
+    senders = [ms.Sender(w, run_step(direct, 0, ms.Join(worker=w), 0.0)[0].answer.incarnation) for w in ("w0", "w1")]
     declared = [ms.Declaration(TensorSpec.of(name, ONE), ONE, Momentum(0.5)) for name in NAMES]
-    run_step(direct, 0, ms.Register(senders[0], tuple(declared)), 0.0)
+    run_step(direct, 0, ms.Register(sender=senders[0], declarations=tuple(declared)), 0.0)
     for sequence in range(1, 4):
         for sender in senders:
             run_step(direct, 0, push(sender, sequence), 0.0)

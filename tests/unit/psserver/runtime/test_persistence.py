@@ -87,7 +87,8 @@ class Server:
         return await asyncio.wait_for(self.executor.step(message), BOUND)
 
     async def join(self, worker="a", incarnation=1, **fields):
-        joined = await self.ask(ms.Join(worker, incarnation, *self.at, **fields))
+        shard, shards = self.at
+        joined = await self.ask(ms.Join(worker=worker, incarnation=incarnation, shard=shard, shards=shards, **fields))
         self.senders[worker] = ms.Sender(worker, joined.incarnation)
         return joined
 
@@ -98,12 +99,14 @@ class Server:
     async def declare(self, worker="a"):
         values = {"W": (np.zeros(2), GradientDescent(1.0)), "V": (np.ones((3, 2), np.float32), Adam(0.1))}
         declared = [ms.Declaration(TensorSpec.of(name, one), one, rule) for name, (one, rule) in values.items()]
-        await self.ask(ms.Register(self.sender(worker), tuple(declared)))
+        await self.ask(ms.Register(sender=self.sender(worker), declarations=tuple(declared)))
 
     async def push(self, worker="a", cut=0, sequence=None, version=0):
         gradients = ms.Gradient("W", version, -np.ones(2)), ms.Gradient("V", 0, np.full((3, 2), 0.5, np.float32))
         number = sequence or next(self.sequence)
-        return await self.ask(ms.Push(self.sender(worker), number, gradients, pull=("V",), cut=cut))
+        return await self.ask(
+            ms.Push(sender=self.sender(worker), sequence=number, gradients=gradients, pull=("V",), cut=cut)
+        )
 
     async def hold_first_push(self):
         """The first push of `a`, which the policy holds until `b` pushes too; both have joined."""
@@ -147,7 +150,7 @@ async def test_a_journal_gives_back_the_very_bits_and_the_answers_to_retries(tmp
             for _ in range(3):
                 await server.push()
             await server.checkpoint()
-            pulled = await server.ask(ms.Pull(A, ("W",)))
+            pulled = await server.ask(ms.Pull(sender=A, names=("W",)))
             await server.push("b", sequence=8)
             await server.push(version=pulled.values[0].version)
             last = await server.push("b", sequence=9)
@@ -206,15 +209,21 @@ async def test_a_cut_whose_checkpoint_was_not_written_before_a_kill_does_not_end
 async def test_an_evaluation_goes_on_after_a_kill_from_a_checkpoint_and_the_journal(tmp_path):
     def gradients(sequence, number):
         values = ms.Assignment("W", np.full(2, 1.0 + number)), ms.Assignment("V", np.ones((3, 2), np.float32))
-        return ms.Assign(A, sequence, values, add=True, portions=ms.CountedPortions("fit", 1, (number,)))
+        return ms.Assign(
+            sender=A, sequence=sequence, assignments=values, add=True, portions=ms.CountedPortions("fit", 1, (number,))
+        )
 
     async with Server(tmp_path / "one", journal=True) as server:
         await server.join()
         await server.declare()
-        waiting = asyncio.create_task(server.ask(ms.Evaluate(A, "fit", ms.Evaluation(1, 3, 1), term=1)))
+        waiting = asyncio.create_task(
+            server.ask(ms.Evaluate(sender=A, name="fit", evaluation=ms.Evaluation(1, 3, 1), term=1))
+        )
         for number in range(3):
-            assert (await server.ask(ms.TakePortion(A, "fit", 1))).portion.number == number
-            assert (await server.ask(ms.ClaimPortion(A, "fit", 1, number, 0.5))).counted
+            assert (await server.ask(ms.TakePortion(sender=A, name="fit", evaluation=1))).portion.number == number
+            assert (
+                await server.ask(ms.ClaimPortion(sender=A, name="fit", evaluation=1, portion=number, loss=0.5))
+            ).counted
             if number == 0:
                 assert (await server.ask(gradients(1, 0))).outcome is ms.Outcome.APPLIED
                 await server.checkpoint()
@@ -225,32 +234,36 @@ async def test_an_evaluation_goes_on_after_a_kill_from_a_checkpoint_and_the_jour
     async with Server(killed, journal=True) as again:
         assert again.shard.state().minimizations == state.minimizations
         assert (await again.ask(gradients(2, 1))).outcome is ms.Outcome.REPEATED
-        assert (await again.ask(ms.ClaimPortion(A, "fit", 1, 2, 0.5))).counted, "a retry"
-        assert (await again.ask(ms.TakePortion(A, "fit", 1))).push
+        assert (await again.ask(ms.ClaimPortion(sender=A, name="fit", evaluation=1, portion=2, loss=0.5))).counted, (
+            "a retry"
+        )
+        assert (await again.ask(ms.TakePortion(sender=A, name="fit", evaluation=1))).push
         assert (await again.ask(gradients(3, 2))).outcome is ms.Outcome.APPLIED
-        assert await again.ask(ms.Evaluate(A, "fit", ms.Evaluation(1, 3, 1), term=1)) == ms.Evaluated(1, 3, 1.5, cut=1)
+        assert await again.ask(
+            ms.Evaluate(sender=A, name="fit", evaluation=ms.Evaluation(1, 3, 1), term=1)
+        ) == ms.Evaluated(number=1, counted=3, loss=1.5, cut=1)
         assert again.shard.variables["W"].vectors["gradient"].tolist() == [6.0, 6.0]
 
 
 @run
 async def test_the_journal_has_the_calls_that_ended_since_they_had_waited_for_long(tmp_path):
-    evaluate = ms.Evaluate(A, "fit", ms.Evaluation(1, 2, 1), wait=False, term=1)
+    evaluate = ms.Evaluate(sender=A, name="fit", evaluation=ms.Evaluation(1, 2, 1), wait=False, term=1)
     async with Server(tmp_path / "one", journal=True) as server:
         await server.join()
         b = ms.Sender("b", (await server.join("b")).incarnation)
-        waiting = asyncio.create_task(server.ask(ms.TakePortion(b, "fit")))
+        waiting = asyncio.create_task(server.ask(ms.TakePortion(sender=b, name="fit")))
         while not server.shard.waiting():
             await asyncio.sleep(0)
         server.now = 60.0
         server.executor.tick()
         assert (await waiting).waiting_for, "it asks again, or not at all"
         await server.ask(evaluate)
-        assert (await server.ask(ms.TakePortion(A, "fit", 1))).portion.number == 0
+        assert (await server.ask(ms.TakePortion(sender=A, name="fit", evaluation=1))).portion.number == 0
         await server.ask(ms.Leave(b))
         state, killed = server.shard.state(), server.killed("two")
     async with Server(killed, journal=True) as again:
         assert again.shard.state().minimizations == state.minimizations
-        assert (await again.ask(ms.ClaimPortion(A, "fit", 1, 0, 0.5))).counted
+        assert (await again.ask(ms.ClaimPortion(sender=A, name="fit", evaluation=1, portion=0, loss=0.5))).counted
 
 
 @run
@@ -259,7 +272,7 @@ async def test_a_pull_of_a_cut_is_not_replayed(tmp_path):
         await server.join()
         await server.declare()
         cut = (await server.ask(ms.Cut(holder=A))).number
-        await server.ask(ms.Pull(A, ("W",), of_cut=cut))
+        await server.ask(ms.Pull(sender=A, names=("W",), of_cut=cut))
         await server.push()
         while not (await server.ask(ms.Cut(cut))).written:
             await asyncio.sleep(0.001)
@@ -343,7 +356,15 @@ async def test_a_running_shard_goes_back_with_the_others_and_refuses_if_it_was_t
 async def test_a_push_that_a_policy_held_when_the_server_was_killed_is_not_replaced_by_the_call_of_another(tmp_path):
     async with Server(tmp_path / "one", consistency="sync:2", journal=True) as server:
         held = await server.hold_first_push()
-        await server.ask(ms.Tune(ms.Sender("b", 1), 1, ("W",), GradientDescent(1.0), ("learning_rate",)))
+        await server.ask(
+            ms.Tune(
+                sender=ms.Sender("b", 1),
+                sequence=1,
+                names=("W",),
+                optimizer=GradientDescent(1.0),
+                fields=("learning_rate",),
+            )
+        )
         killed = server.killed("two")
         held.cancel()
     async with Server(killed, consistency="sync:2", journal=True) as again:
@@ -362,7 +383,7 @@ async def test_a_restarted_server_goes_on_without_a_stalled_worker_like_the_one_
         assert (await held).outcome is ms.Outcome.APPLIED
         before = server.killed("before")
         await server.checkpoint()  # the state has it too
-        second = ms.Push(A, 2, (ms.Gradient("W", 1, -np.ones(2)),))
+        second = ms.Push(sender=A, sequence=2, gradients=(ms.Gradient("W", 1, -np.ones(2)),))
         assert (await server.ask(second)).outcome is ms.Outcome.APPLIED
         killed = server.killed("two")
     async with Server(before, consistency="sync:2", journal=True) as again:
@@ -370,7 +391,7 @@ async def test_a_restarted_server_goes_on_without_a_stalled_worker_like_the_one_
     for folder in (killed, tmp_path / "one"):
         async with Server(folder, consistency="sync:2", journal=True) as again:
             assert again.W == [2, 2]
-            third = ms.Push(A, 3, (ms.Gradient("W", 2, -np.ones(2)),))
+            third = ms.Push(sender=A, sequence=3, gradients=(ms.Gradient("W", 2, -np.ones(2)),))
             assert (await again.ask(third)).outcome is ms.Outcome.APPLIED
 
 
@@ -381,12 +402,12 @@ async def test_late_pushes_that_make_one_update_are_in_the_cut(tmp_path):
             await server.join(worker)
         await server.declare()
         cut = (await server.ask(ms.Cut(5))).number
-        group = ms.UpdateGroup(0, tuple([ms.ChangeId(ms.Sender(worker, 1), 1) for worker in "ab"]))
+        group = ms.UpdateGroup(number=0, members=tuple([ms.ChangeId(ms.Sender(worker, 1), 1) for worker in "ab"]))
         gradients = (ms.Gradient("W", 0, -np.ones(2)),)
-        late = [ms.Push(ms.Sender(worker, 1), 1, gradients, group=group) for worker in "ab"]
+        late = [ms.Push(sender=ms.Sender(worker, 1), sequence=1, gradients=gradients, group=group) for worker in "ab"]
         await asyncio.gather(*[server.ask(one) for one in late])
         for worker in "ab":
-            await server.ask(ms.Renew(ms.Sender(worker, 1), cut=cut))
+            await server.ask(ms.Renew(sender=ms.Sender(worker, 1), cut=cut))
         while not (await server.ask(ms.Cut(cut))).written:
             await asyncio.sleep(0.001)
         await server.ask(ms.Restore(2, cut))
@@ -428,7 +449,7 @@ async def test_a_checkpoint_is_complete_only_when_the_journal_has_begun_the_segm
 async def test_half_pushes_of_heartbeats_are_in_the_journal(tmp_path):
     async with Server(tmp_path / "one", journal=True) as server:
         await server.join()
-        await server.ask(ms.Renew(A, half_pushes=3))
+        await server.ask(ms.Renew(sender=A, half_pushes=3))
         assert (await server.ask(ms.Status())).half_pushes == 3
         await server.declare()  # unlike a heartbeat it is answered when it is written
         killed = server.killed("two")
@@ -676,12 +697,12 @@ async def test_with_a_disk_of_its_own_a_shard_keeps_the_newest_cut_that_all_shar
         await server.declare()
         cuts = [0] + [await server.cut_of_all() for _ in range(3)]
         assert available(server.folder, 1, 2) == cuts, "no other shard is known to have any"
-        assert (await server.ask(ms.Renew(A))).written == tuple(cuts)
-        await server.ask(ms.Renew(A, written_by_all=cuts[2]))
-        await server.ask(ms.Renew(A, written_by_all=cuts[1]))  # of a worker that knows less
+        assert (await server.ask(ms.Renew(sender=A))).written == tuple(cuts)
+        await server.ask(ms.Renew(sender=A, written_by_all=cuts[2]))
+        await server.ask(ms.Renew(sender=A, written_by_all=cuts[1]))  # of a worker that knows less
         cuts.append(await server.cut_of_all())
         assert available(server.folder, 1, 2) == cuts[2:]
-        await server.ask(ms.Renew(A, written_by_all=cuts[4]))
+        await server.ask(ms.Renew(sender=A, written_by_all=cuts[4]))
         await server.ask(ms.Restore(2, cuts[2]))
         assert available(server.folder, 1, 2) == cuts[2:3]
         await server.join(timeline=2, steps=9)
@@ -706,10 +727,10 @@ async def test_while_the_journal_cannot_be_written_changes_are_refused_before_th
 async def test_a_worker_whose_push_waits_for_the_journal_learns_why_from_its_heartbeats(tmp_path):
     async with Server(tmp_path / "one", journal=True) as server:
         await server.join()
-        assert (await server.ask(ms.Renew(A))).waiting_for == ""
+        assert (await server.ask(ms.Renew(sender=A))).waiting_for == ""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Journal, "problem", "the disk is full")
-            assert (await server.ask(ms.Renew(A))).waiting_for == "the disk is full"
+            assert (await server.ask(ms.Renew(sender=A))).waiting_for == "the disk is full"
 
 
 @run

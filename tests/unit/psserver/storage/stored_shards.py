@@ -51,18 +51,25 @@ def varied_shard(**options):
     gradients[table.name] = IndexedSlices(np.ones((2, 3), np.float32), np.array([4, 0]), (5, 3))
     driver = ShardDriver(*declarations, **options)
     names = tuple(gradients)
-    driver.answer(Pull(B, names))
+    driver.answer(Pull(sender=B, names=names))
     for _ in range(3):
         driver.push(pull=names, loss=0.5, **gradients)
     driver.push("b", pull=names[:3], **{names[0]: gradients[names[0]]})
     ones = np.ones((2, 3, 1), np.uint8)
-    driver.answer(Assign(B, 2, (Assignment("of uint8", ones),)))
-    driver.answer(Tune(A, 4, (names[0],), GradientDescent(0.25), ("learning_rate",)))
-    queue = QueueSpec("examples", 10, 3, 2, seed=1)
-    driver.answer(Take(A, queue))
-    driver.answer(Take(B, queue))
-    driver.answer(Take(A, queue, Finished(0, 1.5)))
-    driver.answer(Register(B, (Declaration(TensorSpec("late", (2,)), np.zeros(2, np.float32), GradientDescent(0.1)),)))
+    driver.answer(Assign(sender=B, sequence=2, assignments=(Assignment("of uint8", ones),)))
+    driver.answer(
+        Tune(sender=A, sequence=4, names=(names[0],), optimizer=GradientDescent(0.25), fields=("learning_rate",))
+    )
+    queue = QueueSpec(name="examples", size=10, block=3, epochs=2, seed=1)
+    driver.answer(Take(sender=A, queue=queue))
+    driver.answer(Take(sender=B, queue=queue))
+    driver.answer(Take(sender=A, queue=queue, finished=Finished(0, 1.5)))
+    driver.answer(
+        Register(
+            sender=B,
+            declarations=(Declaration(TensorSpec("late", (2,)), np.zeros(2, np.float32), GradientDescent(0.1)),),
+        )
+    )
     return driver
 
 
@@ -93,4 +100,4 @@ def bits(shard):
 def push(worker, sequence, cut=0, shards=(), incarnation=1, **gradients):
     """A push whose gradients are of the first version."""
     entries = tuple([Gradient(name, 0, np.asarray(array)) for name, array in gradients.items()])
-    return Push(Sender(worker, incarnation), sequence, entries, shards=shards, cut=cut)
+    return Push(sender=Sender(worker, incarnation), sequence=sequence, gradients=entries, shards=shards, cut=cut)

@@ -66,8 +66,8 @@ def test_late_changes_come_back_as_they_were_and_without_any_there_is_no_file(tm
     shard, large = small_shard().shard, np.arange(400_000, dtype=np.float32).reshape(2, -1)
     late = [
         push("a", 7, W=np.full_like(W, 0.5), b=np.float32(2)),
-        Assign(B, 3, (Assignment("W", large),), cut=3),
-        Register(A, (declared("new", np.zeros(3)),), cut=3),
+        Assign(sender=B, sequence=3, assignments=(Assignment("W", large),), cut=3),
+        Register(sender=A, declarations=(declared("new", np.zeros(3)),), cut=3),
     ]
     path = write(tmp_path, shard, late=late)
     assert state_of(list(read(tmp_path, 0, 0, 1).late)) == state_of(late)

@@ -14,7 +14,10 @@ from tests.shard_state import state_of
 from tests.unit.pswire.codec.test_codec import FULL, bare
 
 SEED = 20261122
-TICK = ms.Tick(("wörker-0", "b"), (("a", "queue"), ("a", "other queue"), ("b", "queue")))
+TICK = ms.Tick(
+    lost=("wörker-0", "b"),
+    overdue=tuple([ms.Overdue(*one) for one in (("a", "queue"), ("a", "other queue"), ("b", "queue"))]),
+)
 TAKEN = [one for one in (*FULL, TICK) if isinstance(one, ms.Message) and not isinstance(one, ms.Status)]
 every_message = pytest.mark.parametrize("message", [*TAKEN, *map(bare, TAKEN)], ids=lambda one: type(one).__name__)
 
@@ -41,7 +44,9 @@ def test_every_message_that_a_shard_takes_has_a_record_but_status_which_changes_
 
 def test_large_arrays_are_not_copied_in_either_direction_and_cannot_be_written():
     value, rows = np.arange(600_000, dtype=np.float32), np.arange(1_000, dtype=np.int64)
-    push = ms.Push(ms.Sender("a", 1), 1, (ms.Gradient("W", 0, value), ms.Gradient("E", 0, rows)))
+    push = ms.Push(
+        sender=ms.Sender("a", 1), sequence=1, gradients=(ms.Gradient("W", 0, value), ms.Gradient("E", 0, rows))
+    )
     parts = records.encode(push)
     own = [np.frombuffer(part, np.uint8) for part in parts if isinstance(part, memoryview)]
     assert sum(part.nbytes for part in own) == value.nbytes + rows.nbytes

@@ -80,8 +80,8 @@ class Server:
             newest = max(list_segments(folder))
             self.segment = SegmentFile.reopen(segment_path(folder, newest), 17)
         if "W" not in self.shard.arrays():
-            self.take(Join("a", 1, self.start.shard, self.start.shards))
-            self.take(Register(ME, (declared("W", [0.0], GradientDescent(1.0)),)))
+            self.take(Join(worker="a", incarnation=1, shard=self.start.shard, shards=self.start.shards))
+            self.take(Register(sender=ME, declarations=(declared("W", [0.0], GradientDescent(1.0)),)))
         return self
 
     def take(self, message):
@@ -94,7 +94,7 @@ class Server:
 
     def push(self):
         gradient = Gradient("W", 0, np.array([-1.0]))
-        self.take(Push(ME, self.settled + 1, (gradient,)))
+        self.take(Push(sender=ME, sequence=self.settled + 1, gradients=(gradient,)))
 
     @property
     def settled(self):
@@ -172,7 +172,7 @@ def test_wherever_the_process_is_killed_a_start_has_all_or_says_that_it_gave_som
             assert not journal
             assert server.start.timeline == 2
             with pytest.raises((NotJoined, StateLost)):
-                server.shard.check(Push(ME, 1, ()))
+                server.shard.check(Push(sender=ME, sequence=1, gradients=()))
         else:
             kept += 1
             assert ledger.acknowledged <= server.pushes <= ledger.sent
@@ -229,7 +229,7 @@ def interrupted_returns(tmp_path, monkeypatch, before, after):
         if start.timeline == 2 and not start.lost:
             assert start.gave_up
             with pytest.raises(NotJoined, match="has to join again"):
-                found.shard.check(Push(ME, 1, ()))
+                found.shard.check(Push(sender=ME, sequence=1, gradients=()))
         if complete:
             break
     assert complete
@@ -259,10 +259,10 @@ def test_a_journal_gives_the_very_state_and_the_answers_of_repeated_pushes(tmp_p
         server.push()
         if number == 1:
             server.cut()
-    server.take(Assign(ME, 5, (Assignment("W", np.array([0.5])),), add=True))
+    server.take(Assign(sender=ME, sequence=5, assignments=(Assignment("W", np.array([0.5])),), add=True))
     again = Server(tmp_path, journal=True)
     assert bits(again.shard) == bits(server.shard)
-    repeated = Assign(ME, 5, (Assignment("W", np.array([0.5])),), add=True)
+    repeated = Assign(sender=ME, sequence=5, assignments=(Assignment("W", np.array([0.5])),), add=True)
     assert state_of(run_step(again.shard, 0, repeated, 0.0)) == state_of(run_step(server.shard, 0, repeated, 0.0))
     assert again.shard.cuts.enabled
 
@@ -482,7 +482,7 @@ def test_of_several_shards_one_that_may_have_lost_something_waits_with_its_newes
     again = Server(tmp_path, 1, 2)
     assert (again.start.lost, again.start.gave_up, again.start.number, again.pushes) == (True, False, 5, 1)
     with pytest.raises(StateLost):
-        again.shard.check(Join("b", 0, 1, 2))
+        again.shard.check(Join(worker="b", incarnation=0, shard=1, shards=2))
 
 
 def test_late_changes_are_made_also_those_of_workers_that_joined_after_the_snapshot_and_what_is_refused_is_named(
@@ -492,10 +492,10 @@ def test_late_changes_are_made_also_those_of_workers_that_joined_after_the_snaps
     server.push()
     again = Gradient("W", 0, np.array([-1.0]))
     late = [
-        Push(Sender("new", 3), 1, (again,)),
-        Push(ME, 2, (again,)),
-        Push(Sender("new", 2), 1, (again,)),
-        Register(Sender("other", 1), (declared("V", [1.0]),)),
+        Push(sender=Sender("new", 3), sequence=1, gradients=(again,)),
+        Push(sender=ME, sequence=2, gradients=(again,)),
+        Push(sender=Sender("new", 2), sequence=1, gradients=(again,)),
+        Register(sender=Sender("other", 1), declarations=(declared("V", [1.0]),)),
     ]
     server.shard.cuts.number = 5
     state = server.shard.state()
@@ -564,11 +564,11 @@ def test_late_pushes_of_one_synchronous_update_are_applied_together_without_that
     """Shard 1 of two has the snapshot before the parts of an update; the first of them is held again."""
     shard = Shard(1, 2, consistency=parse_consistency("sync:2"))
     for worker in "abc":
-        run_step(shard, 1, Join(worker, 1, 1, 2), 0.0)
-    run_step(shard, 1, Register(ME, (declared("W", [0.0], GradientDescent(1.0)),)), 0.0)
-    group = UpdateGroup(0, (ChangeId(ME, 1), ChangeId(Sender("b", 1), 1)))
+        run_step(shard, 1, Join(worker=worker, incarnation=1, shard=1, shards=2), 0.0)
+    run_step(shard, 1, Register(sender=ME, declarations=(declared("W", [0.0], GradientDescent(1.0)),)), 0.0)
+    group = UpdateGroup(number=0, members=(ChangeId(ME, 1), ChangeId(Sender("b", 1), 1)))
     late = [
-        Push(Sender(worker, 1), 1, (Gradient("W", 0, np.array([value])),), group=group)
+        Push(sender=Sender(worker, 1), sequence=1, gradients=(Gradient("W", 0, np.array([value])),), group=group)
         for worker, value in (("a", -1.0), ("b", -3.0))
         if worker in arrived
     ]

@@ -22,7 +22,7 @@ from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.shard_state import run_step, state_of
 from tests.unit.psserver.storage.stored_shards import write
 
-QUEUE = ms.QueueSpec("examples", 12, 3, 2, seed=1)
+QUEUE = ms.QueueSpec(name="examples", size=12, block=3, epochs=2, seed=1)
 RNG = np.random.default_rng(5)
 #: Variables in two groups: partitioned, a table, a scalar, an empty one.
 GROUPS = (
@@ -48,7 +48,9 @@ class Job:
 
     def __init__(self, shards, worker="w", **options):
         self.shards, self.worker, self.sequence, self.now = shards, worker, 0, 0.0
-        self.joined = [self.call(n, ms.Join(worker, 0, n, len(shards))) for n in range(len(shards))]
+        self.joined = [
+            self.call(n, ms.Join(worker=worker, incarnation=0, shard=n, shards=len(shards))) for n in range(len(shards))
+        ]
         self.sender = ms.Sender(worker, self.joined[0].incarnation)
         self.placed = {}
         for group in GROUPS:
@@ -77,7 +79,10 @@ class Job:
             places = tuple(places) if not number and len(self.shards) > 1 else ()
             states = tuple([answer.state for answer in self.joined])
             if declarations or places:
-                self.call(number, ms.Register(self.sender, tuple(declarations), places, states=states))
+                self.call(
+                    number,
+                    ms.Register(sender=self.sender, declarations=tuple(declarations), places=places, states=states),
+                )
 
     def versions(self):
         return {v.spec.name: v.version for shard in self.shards for v in shard.state().variables}
@@ -102,7 +107,14 @@ class Job:
         for number, gradients in parts.items():
             if (gradients or not number) and (shards is None or number in shards):
                 step = self.shards[0].global_step - (number > 0)
-                push = ms.Push(self.sender, self.sequence, tuple(gradients), 0.5, shards=others, global_step=step)
+                push = ms.Push(
+                    sender=self.sender,
+                    sequence=self.sequence,
+                    gradients=tuple(gradients),
+                    loss=0.5,
+                    shards=others,
+                    global_step=step,
+                )
                 assert self.call(number, push).outcome is ms.Outcome.APPLIED
 
     def values(self):
@@ -161,9 +173,15 @@ def test_staleness_stays_comparable_where_shard_0_orders_all_changes(options):
     for step in range(3):
         job.push(step)
     new = Job(resharded(job.shards, 3, **chosen), "v")
-    frontier = new.call(0, ms.Pull(new.sender, ())).frontier
+    frontier = new.call(0, ms.Pull(sender=new.sender, names=())).frontier
     assert (frontier.decided, frontier.undelivered) == (0, ())
-    push = ms.Push(new.sender, 1, (), shards=(1, 2), remote=(ms.RemoteWeights("large", frontier.decided),))
+    push = ms.Push(
+        sender=new.sender,
+        sequence=1,
+        gradients=(),
+        shards=(1, 2),
+        remote=(ms.RemoteWeights("large", frontier.decided),),
+    )
     answer = new.call(0, push)
     assert (answer.outcome, answer.staleness, answer.frontier.decided) == (ms.Outcome.APPLIED, 0, 1)
     again = resharded(new.shards, 2, 60, **chosen)
@@ -173,9 +191,9 @@ def test_staleness_stays_comparable_where_shard_0_orders_all_changes(options):
 def test_members_are_lost_their_blocks_are_returned_and_their_names_begin_new_incarnations():
     job = Job(new_shards(2))
     other = Job(job.shards, "other")
-    assert job.call(0, ms.Take(job.sender, QUEUE)).block.number == 0
-    assert job.call(0, ms.Take(other.sender, QUEUE)).block.number == 1
-    job.call(0, ms.Take(job.sender, QUEUE, ms.Finished(0, 3.0)))
+    assert job.call(0, ms.Take(sender=job.sender, queue=QUEUE)).block.number == 0
+    assert job.call(0, ms.Take(sender=other.sender, queue=QUEUE)).block.number == 1
+    job.call(0, ms.Take(sender=job.sender, queue=QUEUE, finished=ms.Finished(0, 3.0)))
     job.push(0)
     for shard in range(2):
         job.call(shard, ms.Leave(other.sender))
@@ -192,20 +210,22 @@ def test_members_are_lost_their_blocks_are_returned_and_their_names_begin_new_in
     again = Job(new)
     assert {answer.incarnation for answer in again.joined} == {2}
     assert again.joined[0].chief
-    assert again.call(0, ms.Take(again.sender, QUEUE)).block.number == 1
+    assert again.call(0, ms.Take(sender=again.sender, queue=QUEUE)).block.number == 1
 
 
 def test_an_evaluation_begins_again_on_other_shards_and_results_of_minimizations_are_kept():
     job = Job(new_shards(2))
     for shard in range(2):
-        job.call(shard, ms.Evaluate(job.sender, "before", end="{}", term=1))
-        job.shards[shard].step(7, ms.Evaluate(job.sender, "fit", ms.Evaluation(3, 10, 4), term=1), 0.0)
-    job.call(0, ms.Compute(job.sender, 1, minimization="fit", term=1, note="the last point"))
-    assert job.call(0, ms.TakePortion(job.sender, "fit")).portion.number == 0
-    assert job.call(0, ms.ClaimPortion(job.sender, "fit", 3, 0, 1.0)).counted
+        job.call(shard, ms.Evaluate(sender=job.sender, name="before", end="{}", term=1))
+        job.shards[shard].step(
+            7, ms.Evaluate(sender=job.sender, name="fit", evaluation=ms.Evaluation(3, 10, 4), term=1), 0.0
+        )
+    job.call(0, ms.Compute(sender=job.sender, sequence=1, minimization="fit", term=1, note="the last point"))
+    assert job.call(0, ms.TakePortion(sender=job.sender, name="fit")).portion.number == 0
+    assert job.call(0, ms.ClaimPortion(sender=job.sender, name="fit", evaluation=3, portion=0, loss=1.0)).counted
     portions = ms.CountedPortions("fit", 3, (0,))
     for shard in (1, 0):
-        job.call(shard, ms.Assign(job.sender, 2, (), add=True, portions=portions))
+        job.call(shard, ms.Assign(sender=job.sender, sequence=2, assignments=(), add=True, portions=portions))
     new = resharded(job.shards, 3)
     for shard in new:
         over, running = shard.state().minimizations
@@ -213,15 +233,20 @@ def test_an_evaluation_begins_again_on_other_shards_and_results_of_minimizations
         assert (running.name, running.evaluation, running.counted) == ("fit", ms.Evaluation(3, 10, 4), ())
         assert (running.term, running.note) == (1, "the last point"), "the next coordinator goes on from it"
     again = Job(new)
-    assert again.call(0, ms.TakePortion(again.sender, "fit")).portion == ms.Portion(0, 0, 4)
-    assert again.call(2, ms.Evaluate(again.sender, "fit")).counted == 0
+    assert again.call(0, ms.TakePortion(sender=again.sender, name="fit")).portion == ms.Portion(
+        number=0, start=0, stop=4
+    )
+    assert again.call(2, ms.Evaluate(sender=again.sender, name="fit")).counted == 0
 
 
 def test_half_pushes_changes_and_counts_are_those_of_the_job_and_are_kept_once():
     job = Job(new_shards(3))
     job.push(0)
     for shard in range(3):
-        job.call(shard, ms.Tune(job.sender, 2, ("large",), Adam(0.5), ("learning_rate",)))
+        job.call(
+            shard,
+            ms.Tune(sender=job.sender, sequence=2, names=("large",), optimizer=Adam(0.5), fields=("learning_rate",)),
+        )
     job.sequence = 2
     job.push(1, shards=[0, 1])
     before = [shard.state() for shard in job.shards]
@@ -314,7 +339,11 @@ def test_a_variable_that_was_registered_on_some_of_its_shards_only_is_left_out()
     known = [partition for partitions in job.placed.values() for partition in partitions]
     one = place([spec], 3, known)["half"][0]
     job.call(
-        0, ms.Register(job.sender, (ms.Declaration(one.spec, np.ones(one.spec.shape, "f4"), None, None, one.part),))
+        0,
+        ms.Register(
+            sender=job.sender,
+            declarations=(ms.Declaration(one.spec, np.ones(one.spec.shape, "f4"), None, None, one.part),),
+        ),
     )
     assert "half" not in whole_variables(job.shards)
     new = resharded(job.shards, 2)
@@ -437,7 +466,9 @@ def parts_of_last_push(job):
     recorder.__dict__ |= job.__dict__ | {"sequence": job.sequence - 1}
     before = {name: version - 1 for name, version in job.versions().items()}
     recorder.versions = lambda: before
-    recorder.call = lambda shard, message: found.append((shard, message)) or ms.Pushed(ms.Outcome.APPLIED, 0, 0)
+    recorder.call = lambda shard, message: (
+        found.append((shard, message)) or ms.Pushed(outcome=ms.Outcome.APPLIED, staleness=0, global_step=0)
+    )
     recorder.push(1)
     return found
 

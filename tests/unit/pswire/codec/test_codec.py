@@ -67,8 +67,8 @@ SAMPLES = {
     "encoding: str": itertools.cycle(ENCODINGS),
     "state: str": itertools.cycle(("live", "lost")),
     "tuple[JobReport, ...]": [
-        ms.JobReport(ms.Job(3, "a"), "done", 7, 2, 5, 0.5),
-        ms.JobReport(ms.Job(), "empty", 0, 0),
+        ms.JobReport(job=ms.Job(3, "a"), state="done", global_step=7, workers=2, epochs=5, cost=0.5),
+        ms.JobReport(job=ms.Job(), state="empty", global_step=0, workers=0),
     ],
     "known_versions: tuple[int, ...]": [-1, 2**62 - 1],
     "tuple[Value, ...]": [ms.Value(f"name-{n}", 7 + n, one) for n, one in enumerate((*ARRAYS, *PACKED, None))],
@@ -258,8 +258,13 @@ def test_a_name_may_have_256_letters_of_any_alphabet(letter):
 def test_values_and_dtypes_that_the_protocol_does_not_have_are_not_sent():
     rows = IndexedSlices(W, np.array([0, 1, 2], np.uint64), (3, 2))
     arrays = [*(np.zeros(2, dtype) for dtype in ("complex64", "U3", "uint32")), rows]
-    pushes = [ms.Push(ME, 1, (ms.Gradient("W", 0, array),)) for array in arrays]
-    others = (ms.Renewed(2**63), ms.Join("w", shards=2**31), ms.Renew(ms.Sender("\ud800", 1)), ms.Renewed("one"))
+    pushes = [ms.Push(sender=ME, sequence=1, gradients=(ms.Gradient("W", 0, array),)) for array in arrays]
+    others = (
+        ms.Renewed(global_step=2**63),
+        ms.Join(worker="w", shards=2**31),
+        ms.Renew(sender=ms.Sender("\ud800", 1)),
+        ms.Renewed(global_step="one"),
+    )
     for message in (*pushes, *others):
         dtype = ": variable 'W' has the dtype" if isinstance(message, ms.Push) else ""
         with pytest.raises(InvalidMessage, match=f"this {type(message).__name__} cannot be sent{dtype}"):

@@ -123,7 +123,10 @@ def test_the_next_job_is_stopped_and_goes_back_like_the_first(monkeypatch):
     servers, stopped = Servers(), []
     actions = GuardActions("rollback", servers, stopped=stopped.append, guard=Scripted(*[RATE] * 6))
     for number in (1, 1, 1, 2, 2, 2):
-        status = replace(job(0, workers(3, 10)), jobs=(JobReport(Job(number, "sweep-1", number), "running", 0, 3),))
+        status = replace(
+            job(0, workers(3, 10)),
+            jobs=(JobReport(job=Job(number, "sweep-1", number), state="running", global_step=0, workers=3),),
+        )
         actions.observe(status, 0.0)
     assert [call[0] for call in servers.calls] == ["back", "scale", "stop"] * 2
     assert len(stopped) == 2

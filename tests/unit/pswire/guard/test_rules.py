@@ -483,7 +483,7 @@ def test_a_worker_whose_examples_are_harder_or_fewer_than_those_of_the_others_is
 
 
 def test_nobody_is_missed_when_the_data_comes_to_its_end():
-    queue = QueueStatus(QueueSpec("mnist", size=1000, epochs=1, block=100), 1, 900, 1)
+    queue = QueueStatus(spec=QueueSpec(name="mnist", size=1000, epochs=1, block=100), epoch=1, done=900, blocks_out=1)
     at_end = [(seconds, replace(status, queues=(queue,))) for seconds, status in with_worker(1, steps=120)]
     assert found(at_end) == []
 
@@ -566,7 +566,7 @@ def test_statuses_with_missing_shards_are_left_out_and_another_job_begins_anew()
 
 def test_what_was_found_in_a_job_is_found_again_in_the_next_one():
     def of_job(number, start):
-        jobs = (JobReport(Job(number, "sweep-1", number), "running", 0, 4),)
+        jobs = (JobReport(job=Job(number, "sweep-1", number), state="running", global_step=0, workers=4),)
         return [(start + seconds, status) for seconds, status in training(RISES, jobs=jobs)]
 
     first, second = found([*of_job(1, 0.0), *of_job(2, len(RISES))])

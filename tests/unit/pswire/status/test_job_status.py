@@ -12,7 +12,10 @@ from tests.job_reports import two_shards, worker
 
 FIRST, SECOND = two_shards()
 SILENT = ShardAnswer("a:1", problem="gone")
-ALONE, SCALE = (ShardAnswer("a:1", StatusReport(0, n, 0, 0, handling=how)) for n, how in ((1, "none"), (2, "scale")))
+ALONE, SCALE = (
+    ShardAnswer("a:1", StatusReport(shard=0, shards=n, global_step=0, repeated=0, handling=how))
+    for n, how in ((1, "none"), (2, "scale"))
+)
 ORDER, SAME = "workers must name the servers in the order of their shards", "all servers of a job need the same"
 HAVE = "these have none and scale"
 
@@ -31,8 +34,16 @@ def test_a_worker_is_what_all_shards_report_of_its_newest_incarnation():
     w0, w1 = merge_reports([FIRST, SECOND]).workers
     assert w0 == JobWorker("w0", 0, 1, "live", 8, 1, 4 / 16, 0.25, 3, 8.5, "", "gRPC and shared memory", True)
     assert w1 == JobWorker("w1", 1, 1, "lost", 4, 0, 7 / 7, 1.5, 0, None, "w0, 2 steps behind", "gRPC", False)
-    now = StatusReport(0, 2, 5, 0, workers=(worker(incarnation=2, steps=5, staleness_sum=5),))
-    before = StatusReport(1, 2, 90, 0, workers=(worker(state="lost", steps=90, loss=0.5, tensor_transport="gRPC"),))
+    now = StatusReport(
+        shard=0, shards=2, global_step=5, repeated=0, workers=(worker(incarnation=2, steps=5, staleness_sum=5),)
+    )
+    before = StatusReport(
+        shard=1,
+        shards=2,
+        global_step=90,
+        repeated=0,
+        workers=(worker(state="lost", steps=90, loss=0.5, tensor_transport="gRPC"),),
+    )
     (again,) = merge_reports([ShardAnswer("a:1", now), ShardAnswer("a:2", before)]).workers
     assert again == JobWorker("w0", 0, 2, "live", 5, 0, 1.0, None, 0, 15.0, "", "")
 
@@ -42,8 +53,8 @@ def test_counts_are_of_the_job_and_a_change_on_several_shards_is_one():
     assert (job.global_step, job.shards, job.repeated, job.dropped, job.nbytes) == (12, 2, 3, 1, 1684)
     assert (job.consistency, job.handling, job.problems) == ("bounded:2", "none", ())
     assert job.changes == (
-        Change(1, "w0", ("b",), GradientDescent(0.125)),
-        Change(2, "w1", ("W", "b"), GradientDescent(0.25)),
+        Change(global_step=1, worker="w0", names=("b",), optimizer=GradientDescent(0.125)),
+        Change(global_step=2, worker="w1", names=("W", "b"), optimizer=GradientDescent(0.25)),
     )
     twice = merge_reports([FIRST, FIRST])
     assert (twice.nbytes, twice.variables[1].shards) == (1168, (0,)), "of two reports of a shard one counts"
@@ -70,11 +81,17 @@ def test_missing_shards_and_inconsistencies_are_problems(answers, problems):
 
 def test_of_lists_that_shards_cut_short_the_status_has_whole_variables_and_says_what_is_left_out():
     def part(first, rows):
-        return VariableStatus(TensorSpec("cut", (rows, 2), "float32"), 0, 0, None, part=Part(first, 5))
+        return VariableStatus(
+            spec=TensorSpec("cut", (rows, 2), "float32"), version=0, updates=0, optimizer=None, part=Part(first, 5)
+        )
 
-    alone = VariableStatus(TensorSpec("alone", (2,), "float32"), 3, 3, None)
-    first = StatusReport(0, 2, 5, 0, (alone, part(0, 3)), totals=Totals(variables=2))
-    second = StatusReport(1, 2, 5, 0, (part(3, 2),), totals=Totals(variables=1))
+    alone = VariableStatus(spec=TensorSpec("alone", (2,), "float32"), version=3, updates=3, optimizer=None)
+    first = StatusReport(
+        shard=0, shards=2, global_step=5, repeated=0, variables=(alone, part(0, 3)), totals=Totals(variables=2)
+    )
+    second = StatusReport(
+        shard=1, shards=2, global_step=5, repeated=0, variables=(part(3, 2),), totals=Totals(variables=1)
+    )
     whole = merge_reports([ShardAnswer("a:1", first), ShardAnswer("b:1", second)])
     assert [one.spec.name for one in whole.variables] == ["alone", "cut"]
     assert whole.omitted == ()

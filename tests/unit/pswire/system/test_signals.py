@@ -150,7 +150,7 @@ class InterruptedTransport:
     def _answer(self, shard):
         interrupt()
         self.answered.append(shard)
-        return Renewed(0)
+        return Renewed(global_step=0)
 
     def tensor_transport(self, shard):
         return ""
@@ -168,7 +168,7 @@ def test_a_client_gets_all_answers_before_it_is_raised(use, answered):
     transport = InterruptedTransport()
     calls = RetryingCalls(transport, "w", 1.0, threading.Event())
     with pytest.raises(Interrupted):
-        use(calls, Renew(Sender("w", 1)))
+        use(calls, Renew(sender=Sender("w", 1)))
     assert transport.answered == answered
 
 

@@ -259,7 +259,10 @@ def test_what_a_worker_writes_afterwards_reaches_no_row_number_no_index_of_an_el
     some = Packed("topk", (20,), (np.int32([3, 7]), np.float32([1, 2])))
     gradients = (Gradient("E", 0, rows), Gradient("W", 0, some), Gradient("f", 0, np.array([True])))
     region, arrived = Region(0, memory), []
-    for message in (Push(me, 1, gradients), Pull(me, (), (Choice("E", np.array([0, 2])),))):
+    for message in (
+        Push(sender=me, sequence=1, gradients=gradients),
+        Pull(sender=me, names=(), choices=(Choice("E", np.array([0, 2])),)),
+    ):
         frame = incoming(to_frame(message, region).SerializeToString())
         arrived.append(from_frame(frame, StreamReceiver(None, SharedReceiver({0: memory}))))
     memory[:] = 0xFF

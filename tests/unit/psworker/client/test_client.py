@@ -482,8 +482,8 @@ def test_of_a_variable_in_several_parts_those_come_that_have_changed_and_the_old
     transport.answers.clear()
     old, before, count = known["trained"], known["trained"].array.copy(), EVEN // shards
     part = ms.Gradient("trained", 0, np.ones((count, 2), np.float32))
-    transport.call(1, ms.Join("other", 1, 1, shards, 5), 0)
-    transport.call(1, ms.Push(ms.Sender("other", 1), 1, (part,)), 0)
+    transport.call(1, ms.Join(worker="other", incarnation=1, shard=1, shards=shards, process_nonce=5), 0)
+    transport.call(1, ms.Push(sender=ms.Sender("other", 1), sequence=1, gradients=(part,)), 0)
     (now,) = client.pull(["trained"], [old])
     assert received(transport) == SPECS["trained"].nbytes // shards
     assert now.read.versions == tuple(int(shard == 1) for shard in range(shards))
@@ -604,7 +604,7 @@ def test_a_worker_whose_lease_has_ended_goes_on_and_knows_whether_it_is_chief_an
     client.push([gradient("a")]).result()
     other, _ = transport.client("w1")
     assert (client.chief, other.chief) == (True, False)
-    queue = ms.QueueSpec("q", size=4, block=2, epochs=1)
+    queue = ms.QueueSpec(name="q", size=4, block=2, epochs=1)
     held = client.take(queue, None).block
     transport.sleep(600)
     other.report_idle()

@@ -48,7 +48,7 @@ def test_all_messages_of_a_change_carry_the_newest_number_that_any_shard_had_sho
     client.assign([ms.Assignment(name, np.zeros(2)) for name in "ab"])
     assert numbers(transport, ms.Assign) == [(0, number), (1, number)]
     begin_cut(transport, 0)
-    client.take(ms.QueueSpec("data", 1, 1, 1), None)
+    client.take(ms.QueueSpec(name="data", size=1, block=1, epochs=1), None)
     client.tune(["a", "b"], SGD, ["learning_rate"])
     assert numbers(transport, ms.Tune) == [(0, number + 1), (1, number + 1)]
 
@@ -102,7 +102,9 @@ def test_a_push_that_fails_ends_its_change():
         transport.refuse = refuse
         wrong = [replace(one, array=np.ones(3)) for one in gradients(known)]
         with pytest.raises(InvalidMessage):
-            client.push(gradients(known) if refuse(0, ms.Push(None, 1, ())) else wrong).result()
+            client.push(
+                gradients(known) if refuse(0, ms.Push(sender=None, sequence=1, gradients=())) else wrong
+            ).result()
         assert client._calls.cuts.to_show() == 4, "no heartbeat holds the cut back"
 
 

@@ -21,24 +21,30 @@ from tests.shards_in_process import ShardsInProcess
 SGD = GradientDescent(learning_rate=1)
 NAMES = ("a", "b")
 DECLARATIONS = [ms.Declaration(TensorSpec(name, (2,), "float64"), np.zeros(2), SGD) for name in NAMES]
-QUEUE = ms.QueueSpec("data", 6, 2, 1)
+QUEUE = ms.QueueSpec(name="data", size=6, block=2, epochs=1)
 
 
 @pytest.mark.parametrize(
     ("answers", "expected"),
     [
-        ([Restored(1, 0, cuts=(5, 8)), Restored(1, 0, lost=True, cuts=(5, 8))], (2, 8)),
-        ([Restored(1, 0, cuts=(5, 8)), Restored(1, 0, lost=True, cuts=(5,))], (2, 5)),
-        ([Restored(1, 0, lost=True, cuts=(3, 5)), Restored(1, 0, lost=True, cuts=(1, 3, 4))], (2, 3)),
+        ([Restored(timeline=1, cut=0, cuts=(5, 8)), Restored(timeline=1, cut=0, lost=True, cuts=(5, 8))], (2, 8)),
+        ([Restored(timeline=1, cut=0, cuts=(5, 8)), Restored(timeline=1, cut=0, lost=True, cuts=(5,))], (2, 5)),
+        (
+            [
+                Restored(timeline=1, cut=0, lost=True, cuts=(3, 5)),
+                Restored(timeline=1, cut=0, lost=True, cuts=(1, 3, 4)),
+            ],
+            (2, 3),
+        ),
         # another worker has told shard 0 already, or all
-        ([Restored(2, 5, cuts=(5,)), Restored(1, 0, lost=True, cuts=(5, 8))], (2, 5)),
-        ([Restored(2, 5, cuts=(5,)), Restored(1, 0, cuts=(5, 8))], (2, 5)),
-        ([Restored(2, 5, cuts=(5, 9)), Restored(2, 5, cuts=(5, 9))], (2, 5)),
+        ([Restored(timeline=2, cut=5, cuts=(5,)), Restored(timeline=1, cut=0, lost=True, cuts=(5, 8))], (2, 5)),
+        ([Restored(timeline=2, cut=5, cuts=(5,)), Restored(timeline=1, cut=0, cuts=(5, 8))], (2, 5)),
+        ([Restored(timeline=2, cut=5, cuts=(5, 9)), Restored(timeline=2, cut=5, cuts=(5, 9))], (2, 5)),
         # shard 0 has gone back, and shard 1 cannot follow, or was lost again since
-        ([Restored(2, 8, cuts=(5, 8)), Restored(1, 0, lost=True, cuts=(5,))], (3, 5)),
-        ([Restored(2, 5, cuts=(5, 9)), Restored(2, 5, lost=True, cuts=(5,))], (3, 5)),
-        ([Restored(2, 5, cuts=(5, 9)), Restored(2, 9, cuts=(5, 9))], (3, 9)),
-        ([Restored(0, 0, lost=True, cuts=(4,))], (1, 4)),
+        ([Restored(timeline=2, cut=8, cuts=(5, 8)), Restored(timeline=1, cut=0, lost=True, cuts=(5,))], (3, 5)),
+        ([Restored(timeline=2, cut=5, cuts=(5, 9)), Restored(timeline=2, cut=5, lost=True, cuts=(5,))], (3, 5)),
+        ([Restored(timeline=2, cut=5, cuts=(5, 9)), Restored(timeline=2, cut=9, cuts=(5, 9))], (3, 9)),
+        ([Restored(timeline=0, cut=0, lost=True, cuts=(4,))], (1, 4)),
     ],
 )
 def test_all_shards_go_back_to_the_newest_timeline_that_is_in_force_or_else_to_the_newest_common_cut(answers, expected):
@@ -48,7 +54,7 @@ def test_all_shards_go_back_to_the_newest_timeline_that_is_in_force_or_else_to_t
 
 def test_without_a_common_cut_the_job_ends_with_what_each_shard_has():
     with pytest.raises(WrongShard, match=r"shard 0 has 3, 5; shard 1 has none.*start all servers again"):
-        common_cut([Restored(1, 0, cuts=(3, 5)), Restored(1, 0, lost=True)])
+        common_cut([Restored(timeline=1, cut=0, cuts=(3, 5)), Restored(timeline=1, cut=0, lost=True)])
 
 
 POLICIES = [
@@ -324,7 +330,11 @@ def test_a_push_with_examples_from_before_is_dropped_also_with_fresh_weights_and
 
     def outcome(block):
         gradients = [replace(one, array=np.ones(2)) for one in fresh]
-        return client.push(gradients, progress=(ms.Progress("data", block.number, 2),)).result().outcome
+        return (
+            client.push(gradients, progress=(ms.Progress(queue="data", block=block.number, position=2),))
+            .result()
+            .outcome
+        )
 
     transport.sent.clear()
     assert (outcome(second), transport.messages(ms.Push)) == (ms.Outcome.DROPPED, [])
@@ -456,7 +466,7 @@ def test_a_take_from_before_the_shards_went_back_arrives_too_late_to_finish_a_bl
     transport.lose_state(1)
     known = {one.name: one for one in client.pull(NAMES)}
     block = client.take(QUEUE, None).block
-    progress = ms.Progress(QUEUE.name, block.number, block.start + 1, 1.0)
+    progress = ms.Progress(queue=QUEUE.name, block=block.number, position=block.start + 1, cost_sum=1.0)
     client.push([replace(one, array=np.full(2, -1.0)) for one in known.values()], progress=(progress,)).result()
     write_checkpoint(transport, client)
     transport.lose_state(1)
@@ -464,7 +474,12 @@ def test_a_take_from_before_the_shards_went_back_arrives_too_late_to_finish_a_bl
     block = client.take(QUEUE, None).block
     assert block.start == progress.position, "the rest of it"
     assert transport.messages(ms.Take)[-1][1].timeline == client._calls.timeline
-    late = ms.Take(client._calls.sender, QUEUE, ms.Finished(block.number), timeline=client._calls.timeline - 1)
+    late = ms.Take(
+        sender=client._calls.sender,
+        queue=QUEUE,
+        finished=ms.Finished(block.number),
+        timeline=client._calls.timeline - 1,
+    )
     with pytest.raises(StateLost, match="follows timeline"):
         transport.call(0, late, 1.0).result()
     assert client.take(QUEUE, None).block == block

@@ -41,7 +41,7 @@ class Scripted:
             raise answer
         if answer is None:
             self.closing.set()
-        return answer or ms.Renewed(0, "the end")
+        return answer or ms.Renewed(global_step=0, waiting_for="the end")
 
     def tensor_transport(self, shard):
         return f"transport {len(self.sent)}"
@@ -88,16 +88,19 @@ def test_a_call_whose_last_try_was_long_has_the_reason_of_that_try():
 def test_heartbeats_report_the_workers_state_and_new_reasons_of_a_held_push_are_logged_and_the_last_is_kept(caplog):
     began = time.monotonic()
     script = ["", "w1 is at step 3", "w1 is at step 3", "w2 is at step 3", "", "w2 is at step 3"]
-    transport, logged = answered(caplog, *(ms.Renewed(1, reason) for reason in script))
+    transport, logged = answered(caplog, *(ms.Renewed(global_step=1, waiting_for=reason) for reason in script))
     reasons = ("w1 is at step 3", "w2 is at step 3", "w2 is at step 3", "the end")
     assert logged == [("WARNING", f"w0 waits, shard 0: {reason}") for reason in reasons]
     at, reason = transport.calls.hold_reasons[0]
     assert (began < at < time.monotonic(), reason) == (True, "the end")
-    assert transport.sent == [ms.Renew(ms.Sender("w0", 1), True, f"transport {n}", 7, 3) for n in range(7)]
+    assert transport.sent == [
+        ms.Renew(sender=ms.Sender("w0", 1), idle=True, tensor_transport=f"transport {n}", settled=7, half_pushes=3)
+        for n in range(7)
+    ]
 
 
 def test_heartbeats_report_the_newest_cut_that_all_shards_have_written(caplog):
-    transport, _ = answered(caplog, *(ms.Renewed(1, written=cuts) for cuts in [(2, 3), (3, 5), (5,), ()]))
+    transport, _ = answered(caplog, *(ms.Renewed(global_step=1, written=cuts) for cuts in [(2, 3), (3, 5), (5,), ()]))
     assert [message.written_by_all for message in transport.sent] == [0, 3, 5, 5, 0]
     calls = transport.calls
     transport.shards, calls.written = 2, {0: (0, (1, 4, 6, 8))}
@@ -113,7 +116,13 @@ def test_heartbeats_report_the_newest_cut_that_all_shards_have_written(caplog):
 
 
 def test_the_heartbeat_goes_on_after_temporary_errors_and_ends_after_others(caplog):
-    script = Unavailable("gone"), TimedOut("late"), NotJoined("slept"), ms.Renewed(0, "w1"), Zombie("taken")
+    script = (
+        Unavailable("gone"),
+        TimedOut("late"),
+        NotJoined("slept"),
+        ms.Renewed(global_step=0, waiting_for="w1"),
+        Zombie("taken"),
+    )
     transport, logged = answered(caplog, *script)
     assert not transport.closing.is_set(), "it has ended by itself"
     assert logged == [
@@ -127,19 +136,24 @@ def test_the_heartbeat_goes_on_after_temporary_errors_and_ends_after_others(capl
 
 
 @pytest.mark.parametrize(
-    "answer", [ms.Joined(1, 0, 15.0, 0, chief=True), ms.Renewed(0, chief=True), ms.Taken(None, chief=True)]
+    "answer",
+    [
+        ms.Joined(incarnation=1, number=0, lease=15.0, global_step=0, chief=True),
+        ms.Renewed(global_step=0, chief=True),
+        ms.Taken(block=None, chief=True),
+    ],
 )
 def test_chief_is_the_last_report_of_shard_0_but_no_older_heartbeat_and_taking_over_is_logged_once(answer, caplog):
     calls = Scripted().calls
     for shard, report, chief in [
         (1, answer, False),
-        (0, ms.Renewed(0), False),
+        (0, ms.Renewed(global_step=0), False),
         (0, answer, True),
         (0, answer, True),
         (0, ms.Left(), True),
-        (0, ms.Pushed(ms.Outcome.APPLIED, 0, 1), True),
+        (0, ms.Pushed(outcome=ms.Outcome.APPLIED, staleness=0, global_step=1), True),
         (1, replace(answer, chief=False), True),
-        (0, ms.Renewed(0), False),
+        (0, ms.Renewed(global_step=0), False),
     ]:
         calls.update_chief(shard, report)
         assert calls.chief == chief
@@ -147,7 +161,7 @@ def test_chief_is_the_last_report_of_shard_0_but_no_older_heartbeat_and_taking_o
     asked = calls.chief_reports
     calls.update_chief(0, answer)
     for reports, chief in ((asked, True), (calls.chief_reports, False)):  # a heartbeat's answer may be out of date
-        calls.update_chief(0, ms.Renewed(0), reports)
+        calls.update_chief(0, ms.Renewed(global_step=0), reports)
         assert calls.chief == chief
 
 
@@ -196,5 +210,5 @@ def test_pauses_double_and_the_error_at_the_end_names_why_a_push_was_held(monkey
     transport = unreachable(monkeypatch, after)
     transport.calls.hold_reasons[0] = answered, "w0 is slow"
     with pytest.raises(Unavailable, match=f"^{text}$"):
-        transport.calls.call(0, ms.Push(ms.Sender("w0", 1), 1, ()), ms.Pushed)
+        transport.calls.call(0, ms.Push(sender=ms.Sender("w0", 1), sequence=1, gradients=()), ms.Pushed)
     assert transport.timeouts == tries

@@ -27,23 +27,38 @@ from psworker.launch.display.dashboard import Note, dashboard
 from psworker.launch.display.rows import chosen, fitted_rows
 from psworker.progress.progress import follow, starting
 
-QUEUE = QueueSpec("train", 1000, 100, 10)
+QUEUE = QueueSpec(name="train", size=1000, block=100, epochs=10)
 
 
 def worker(number, state="live", steps=100, **fields):
     name = f"worker-{number}"
-    return WorkerStatus(name, 1, number, state, steps, 0, 2 * steps, 1 / (1 + steps), 4, 15.0, **fields)
+    return WorkerStatus(
+        name=name,
+        incarnation=1,
+        number=number,
+        state=state,
+        steps=steps,
+        staleness=0,
+        staleness_sum=2 * steps,
+        loss=1 / (1 + steps),
+        epoch=4,
+        lease_left=15.0,
+        **fields,
+    )
 
 
 def event(number, text, warning=False):
-    return EventReport(number, 1e9 + number, "joined", text, warning)
+    return EventReport(number=number, time=1e9 + number, kind="joined", text=text, warning=warning)
 
 
 def report(shard, shards, step, workers, events=()):
-    traffic, storage = Traffic(90.5, 3 << 20, 5 << 10), StorageStatus("run", last=1200, age=7.0)
-    queues = (QueueStatus(QUEUE, 5, 4300, 3),) * (shard == 0)
+    traffic, storage = Traffic(90.5, 3 << 20, 5 << 10), StorageStatus(folder="run", last=1200, age=7.0)
+    queues = (QueueStatus(spec=QUEUE, epoch=5, done=4300, blocks_out=3),) * (shard == 0)
     return StatusReport(
-        *(shard, shards, step, 0, (), tuple(workers)),
+        shard=shard,
+        shards=shards,
+        global_step=step,
+        workers=tuple(workers),
         nbytes=19 << 20,
         traffic=traffic,
         storage=storage,

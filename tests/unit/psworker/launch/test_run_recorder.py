@@ -81,7 +81,7 @@ def test_no_token_of_the_cluster_is_in_the_record(tmp_path, monkeypatch):
 
 
 def progress_of(*workers, step=10, seconds=2.0):
-    report = StatusReport(0, 1, step, 0, workers=workers)
+    report = StatusReport(shard=0, shards=1, global_step=step, repeated=0, workers=workers)
     before = follow(starting(["worker-0"]), merge_reports([]), 0.0)
     return follow(
         before, JobStatus(**{**_fields(merge_reports([])), "workers": _merged(report), "global_step": step}), seconds
@@ -102,7 +102,20 @@ def _merged(report):
 
 
 def a_worker(name, steps, staleness_sum, cost, dropped=0):
-    return WorkerStatus(name, 1, 0, "live", steps, 0, staleness_sum, None, 1, 1.0, dropped, cost=cost)
+    return WorkerStatus(
+        name=name,
+        incarnation=1,
+        number=0,
+        state="live",
+        steps=steps,
+        staleness=0,
+        staleness_sum=staleness_sum,
+        loss=None,
+        epoch=1,
+        lease_left=1.0,
+        dropped=dropped,
+        cost=cost,
+    )
 
 
 def test_results_are_means_over_workers_and_over_all_their_pushes():

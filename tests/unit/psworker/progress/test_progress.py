@@ -34,19 +34,40 @@ NAMES = ("worker-0", "worker-1")
 
 
 def status(name="worker-0", state="live", steps=0, staleness_sum=0, loss=None, epoch=0):
-    return WorkerStatus(name, 1, 0, state, steps, 0, staleness_sum, loss, epoch, 15.0)
+    return WorkerStatus(
+        name=name,
+        incarnation=1,
+        number=0,
+        state=state,
+        steps=steps,
+        staleness=0,
+        staleness_sum=staleness_sum,
+        loss=loss,
+        epoch=epoch,
+        lease_left=15.0,
+    )
 
 
 def job(global_step, *workers, queues=(), session=0):
-    jobs = (JobReport(Job(session, "sweep-1", session), "running", global_step, len(workers)),) if session else ()
-    report = StatusReport(0, 1, global_step, 0, workers=workers, queues=queues, jobs=jobs)
+    jobs = (
+        (
+            JobReport(
+                job=Job(session, "sweep-1", session), state="running", global_step=global_step, workers=len(workers)
+            ),
+        )
+        if session
+        else ()
+    )
+    report = StatusReport(
+        shard=0, shards=1, global_step=global_step, repeated=0, workers=workers, queues=queues, jobs=jobs
+    )
     return merge_reports([ShardAnswer("h:1", report)])
 
 
 def data(done, size=1000, epochs=10, limit=0, name="train"):
-    spec = QueueSpec(name, size, 100, epochs, limit=limit)
+    spec = QueueSpec(name=name, size=size, block=100, epochs=epochs, limit=limit)
     epoch = 1 if not size else min(done // size + 1, -(-spec.total // size) if spec.total else done)
-    return QueueStatus(spec, epoch, done, 1)
+    return QueueStatus(spec=spec, epoch=epoch, done=done, blocks_out=1)
 
 
 def followed(*moments):
@@ -319,8 +340,12 @@ def test_a_line_leaves_out_what_matters_less_in_a_narrow_terminal_and_never_the_
 
 
 def test_a_running_minimization_has_the_line_with_its_last_accepted_point_and_what_matters_less_is_left_out():
-    point = AcceptedPoint(12, 1013, 0.26941, 0.0069, 1.0)  # and all shards have gone back to a checkpoint before it
-    one = MinimizationStatus("minimize-1", 1_000_000_002, 64, 37, backups=3, point=point)
+    point = AcceptedPoint(
+        iterations=12, evaluations=1013, loss=0.26941, gradient=0.0069, step=1.0
+    )  # and all shards have gone back to a checkpoint before it
+    one = MinimizationStatus(
+        name="minimize-1", evaluation=1_000_000_002, portions=64, counted=37, backups=3, point=point
+    )
 
     def line(status, width=None, before=TRAINING):
         return step_line(replace(before, job=replace(job(50), minimizations=(status,))), width)
@@ -332,7 +357,7 @@ def test_a_running_minimization_has_the_line_with_its_last_accepted_point_and_wh
     assert line(one, 61) == at_point
     assert line(one, 40) == "iteration 12 · loss 0.2694"
     assert line(replace(one, point=None, backups=1), 80) == "minimize-1 · 37/64 portions · 1 backup"
-    at_start = replace(one, point=AcceptedPoint(0, 1, 2.3026, 0.5), backups=0)
+    at_start = replace(one, point=AcceptedPoint(iterations=0, evaluations=1, loss=2.3026, gradient=0.5), backups=0)
     at_point = "minimize-1 · iteration 0 · loss 2.303 · gradient 5.0e-01"
     assert line(at_start, 58) == at_point
     assert line(at_start) == f"{at_point} · 1 evaluation · 37/64 portions"

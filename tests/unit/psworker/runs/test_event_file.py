@@ -14,9 +14,18 @@ from psworker.runs.event_file import RunEvents, read_events
 def report(shard, *events, step=0):
     """The report of a shard with events (number, time)."""
     listed = tuple(
-        EventReport(number, time, "joined", f"{shard}:{number}@{time}", False, "w", 7) for number, time in events
+        EventReport(
+            number=number,
+            time=time,
+            kind="joined",
+            text=f"{shard}:{number}@{time}",
+            warning=False,
+            worker="w",
+            global_step=7,
+        )
+        for number, time in events
     )
-    return StatusReport(shard, 2, step, 0, detail=StatusDetail(events=listed))
+    return StatusReport(shard=shard, shards=2, global_step=step, repeated=0, detail=StatusDetail(events=listed))
 
 
 def status(*reports):
@@ -33,7 +42,7 @@ def test_each_event_of_a_shard_is_written_once_although_reports_repeat_it(tmp_pa
     events = RunEvents(tmp_path)
     events.follow(status(report(0, (1, 10.0)), report(1, (1, 10.5))))
     events.follow(status(report(0, (1, 10.0), (2, 11.0)), report(1, (1, 10.5))))
-    events.follow(status(report(0, (2, 11.0), (3, 12.0)), StatusReport(1, 2, 0, 0)))
+    events.follow(status(report(0, (2, 11.0), (3, 12.0)), StatusReport(shard=1, shards=2, global_step=0, repeated=0)))
     assert texts(tmp_path) == ["0:1@10.0", "1:1@10.5", "0:2@11.0", "0:3@12.0"]
     first = json.loads((tmp_path / "events.jsonl").read_text().splitlines()[0])
     assert first == {

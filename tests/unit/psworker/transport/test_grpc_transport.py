@@ -57,10 +57,10 @@ class Worker:
 
     def __init__(self, transport, name="w0", **values):
         self.transport, self.names, self.sequence = transport, tuple(values), itertools.count(1)
-        self.sender = ms.Sender(name, self.ask(ms.Join(name, name_key=b"key")).incarnation)
+        self.sender = ms.Sender(name, self.ask(ms.Join(worker=name, name_key=b"key")).incarnation)
         specs = [TensorSpec.of(name, value) for name, value in values.items()]
         declared = [ms.Declaration(spec, values[spec.name], GradientDescent(1.0)) for spec in specs]
-        self.ask(ms.Register(self.sender, tuple(declared)))
+        self.ask(ms.Register(sender=self.sender, declarations=tuple(declared)))
         self.gradients = [ms.Gradient(name, 0, np.full_like(value, -1)) for name, value in values.items()]
 
     def begin(self, message, timeout=BOUND):
@@ -71,13 +71,19 @@ class Worker:
 
     def message(self, *gradients, **fields):
         """A push of these gradients, by default of all variables, and fresh values of all."""
-        return ms.Push(self.sender, next(self.sequence), gradients or tuple(self.gradients), pull=self.names, **fields)
+        return ms.Push(
+            sender=self.sender,
+            sequence=next(self.sequence),
+            gradients=gradients or tuple(self.gradients),
+            pull=self.names,
+            **fields,
+        )
 
     def push(self, timeout=BOUND):
         return [value.array for value in self.ask(self.message(), timeout).values]
 
     def pull(self):
-        return [value.array for value in self.ask(ms.Pull(self.sender, self.names)).values]
+        return [value.array for value in self.ask(ms.Pull(sender=self.sender, names=self.names)).values]
 
 
 @pytest.fixture
@@ -121,14 +127,16 @@ def test_calls_with_tensors_share_a_stream_inline_up_to_two_mebibytes_and_others
     worker = Worker(transport, **arrays)
     headers.clear()
     for sequence, (name, array) in enumerate(arrays.items(), 1):
-        push = ms.Push(worker.sender, sequence, (ms.Gradient(name, 0, array / 2),), pull=(name,))
+        push = ms.Push(
+            sender=worker.sender, sequence=sequence, gradients=(ms.Gradient(name, 0, array / 2),), pull=(name,)
+        )
         np.testing.assert_array_equal(worker.ask(push).values[0].array, array / 2)
     assert [nbytes > MAX_INLINE_MESSAGE for nbytes in headers[:3]] == [False, True, False], "then chunks"
     assert len(streams) == 1
 
 
 def test_a_call_without_tensors_is_sent_before_its_result_is_asked_for(transport):
-    joining = transport.call(0, ms.Join("w0", name_key=b"key"), BOUND)
+    joining = transport.call(0, ms.Join(worker="w0", name_key=b"key"), BOUND)
     end = time.monotonic() + BOUND
     while not transport.call(0, ms.Status(), BOUND).result().workers:
         assert time.monotonic() < end, "the shard has not received it"
@@ -137,7 +145,7 @@ def test_a_call_without_tensors_is_sent_before_its_result_is_asked_for(transport
 
 # --- wrong answers and none -------------------------------------------------------------------------------------------
 
-PULL = ms.Pull(ms.Sender("w0", 1), ("v",))
+PULL = ms.Pull(sender=ms.Sender("w0", 1), names=("v",))
 
 
 def frames_with(array):
@@ -195,7 +203,7 @@ def test_an_answer_that_is_larger_than_what_was_asked_for_is_refused(transport, 
         worker.pull()
 
 
-@pytest.mark.parametrize("message", [ms.Renew(PULL.sender), PULL], ids=["unary", "stream"])
+@pytest.mark.parametrize("message", [ms.Renew(sender=PULL.sender), PULL], ids=["unary", "stream"])
 def test_late_calls_time_out_and_closing_ends_those_that_wait_and_refuses_others(message, monkeypatch, request):
     came = threading.Event()
 
@@ -232,7 +240,13 @@ def test_threads_share_a_transport_no_push_is_lost_or_doubled_and_an_error_of_th
             worker.push()
             if push == 5:  # each once: refusals beyond some are slowed
                 with pytest.raises(errors.UnknownVariable, match=name[:100]):
-                    worker.ask(ms.Push(worker.sender, 99, (ms.Gradient(name, 0, np.zeros(8 * CHUNK, np.int8)),)))
+                    worker.ask(
+                        ms.Push(
+                            sender=worker.sender,
+                            sequence=99,
+                            gradients=(ms.Gradient(name, 0, np.zeros(8 * CHUNK, np.int8)),),
+                        )
+                    )
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
@@ -243,12 +257,14 @@ def test_threads_share_a_transport_no_push_is_lost_or_doubled_and_an_error_of_th
 def test_no_deadline_and_no_answer_is_kept_of_a_call_that_has_ended(transport):
     embedded = EmbeddedTransport()
     for one in (transport, embedded):
-        sender = ms.Sender("w9", ask(one, ms.Join("w9")).incarnation)
-        ask(one, ms.Renew(sender))
-        ask(one, ms.Pull(sender, ()))
+        sender = ms.Sender("w9", ask(one, ms.Join(worker="w9")).incarnation)
+        ask(one, ms.Renew(sender=sender))
+        ask(one, ms.Pull(sender=sender, names=()))
         one.tensor_transport(0)
-        tune = ms.Tune(sender, 1, ("none",), GradientDescent(1.0), ("learning_rate",))
-        for unknown in (ms.Pull(sender, ("none",)), tune):
+        tune = ms.Tune(
+            sender=sender, sequence=1, names=("none",), optimizer=GradientDescent(1.0), fields=("learning_rate",)
+        )
+        for unknown in (ms.Pull(sender=sender, names=("none",)), tune):
             with pytest.raises(errors.UnknownVariable):
                 ask(one, unknown)
     assert (transport._deadlines._waits, embedded._answers) == (set(), {})
@@ -329,17 +345,17 @@ def test_cancelled_calls_are_not_kept(deadlines):
 
 
 def test_a_call_to_an_embedded_shard_that_had_to_wait_raises_the_error_that_ended_it_or_that_it_is_late():
-    transport, queue = EmbeddedTransport(), ms.QueueSpec("train", size=1, block=1, epochs=1)
-    a, b, c = (ms.Sender(name, ask(transport, ms.Join(name)).incarnation) for name in "abc")
-    assert ask(transport, ms.Take(a, queue)).block is not None
-    replaced, left = (transport.call(0, ms.Take(b, queue), BOUND) for _ in range(2))
+    transport, queue = EmbeddedTransport(), ms.QueueSpec(name="train", size=1, block=1, epochs=1)
+    a, b, c = (ms.Sender(name, ask(transport, ms.Join(worker=name)).incarnation) for name in "abc")
+    assert ask(transport, ms.Take(sender=a, queue=queue)).block is not None
+    replaced, left = (transport.call(0, ms.Take(sender=b, queue=queue), BOUND) for _ in range(2))
     with pytest.raises(errors.Unavailable, match="another call of this worker has replaced this one"):
         replaced.result()
     assert ask(transport, ms.Leave(b)) == ms.Left()
     with pytest.raises(errors.NotJoined, match="worker 'b' has left: join again"):
         left.result()
     with pytest.raises(errors.TimedOut, match="did not answer Take in time: it waits for other threads"):
-        ask(transport, ms.Take(c, queue), 0.0)
+        ask(transport, ms.Take(sender=c, queue=queue), 0.0)
 
 
 def test_if_an_array_task_fails_the_others_of_its_step_run_and_then_the_call_raises_its_error(monkeypatch):
@@ -387,7 +403,7 @@ def segments(monkeypatch):
 
 
 def test_the_question_for_shared_memory_leaves_no_deadline_that_cancels_a_later_call_on_its_stream(shared):
-    ask(shared, ms.Join("w0"))
+    ask(shared, ms.Join(worker="w0"))
     assert shared.tensor_transport(0) == "shared memory"
     assert shared._deadlines._waits == set()
 
@@ -533,7 +549,7 @@ def test_no_segment_is_left_of_tries_to_reach_a_server_that_is_not_there(segment
     with closing(GrpcTransport(["127.0.0.1:1"])) as transport:
         for _ in range(3):
             with pytest.raises(errors.Unavailable):
-                ask(transport, ms.Push(PULL.sender, 1, (ms.Gradient("w", 0, ONES),)))
+                ask(transport, ms.Push(sender=PULL.sender, sequence=1, gradients=(ms.Gradient("w", 0, ONES),)))
             assert transport.tensor_transport(0) == ""
     assert not segments
 

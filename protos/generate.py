@@ -1,0 +1,408 @@
+"""Writes `generated.py` in pswire/messages and pswire/codec: the messages of the protocol in Python, from protos/.
+
+    python protos/generate.py [--check]
+
+The files describe each message once: its fields, their comments, and what `options.proto` adds. With `--check` nothing
+is written, and the exit code is 1 if the files are not those of the protos.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from google.protobuf import descriptor_pb2 as d
+from grpc_tools import protoc
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+from pswire.v1 import options_pb2 as options  # noqa: E402
+
+F = d.FieldDescriptorProto
+INTEGERS, WIDTH = (F.TYPE_INT32, F.TYPE_INT64), 116
+TYPES = {F.TYPE_DOUBLE: "float", F.TYPE_BOOL: "bool", F.TYPE_STRING: "str", F.TYPE_BYTES: "bytes"}
+ZEROS = {"int": "0", "float": "0.0", "bool": "False", "str": '""', "bytes": 'b""'}
+#: Kinds of texts, with the function that checks them.
+TEXTS = {
+    options.DEFAULT: "answer_text",
+    options.NAME: "name",
+    options.NAME_OR_EMPTY: "name_or_empty",
+    options.LABEL: "label",
+    options.SENTENCE: "sentence",
+    options.NOTE: "note",
+    options.RESULT: "result",
+    options.ENCODING: "encoding",
+    options.WORKER_STATE: "worker_state",
+    options.JOB_STATE: "job_state",
+}
+#: Kinds of which no field can be left out, since the zero of its type is not allowed.
+NEEDED = (options.NAME, options.POSITIVE, options.WORKER_STATE, options.JOB_STATE, options.SPEC)
+
+
+class Field(NamedTuple):
+    """A field of a message; `part` is the message that it has, if any."""
+
+    proto: F
+    comment: str
+    part: "Message | None"
+
+    @property
+    def rule(self) -> Any:
+        return self.proto.options.Extensions[options.rule]
+
+    @property
+    def name(self) -> str:
+        return self.proto.name
+
+    @property
+    def attribute(self) -> str:
+        return self.rule.attribute or self.name
+
+    @property
+    def repeated(self) -> bool:
+        return self.proto.label == F.LABEL_REPEATED
+
+    @property
+    def type(self) -> str:
+        """The annotation, of a list that of its entries."""
+        if self.rule.kind == options.SPEC:
+            return "TensorSpec"
+        if self.proto.type == F.TYPE_ENUM:
+            return self.proto.type_name.rpartition(".")[2]
+        return self.part.python if self.part else TYPES.get(self.proto.type, "int")
+
+    @property
+    def annotation(self) -> str:
+        if self.repeated:
+            return "Sequence[float]" if self.type == "float" else f"tuple[{self.type}, ...]"
+        return f"{self.type} | None" if self.proto.proto3_optional else self.type
+
+    @property
+    def default(self) -> str:
+        """The default as text; "": the field cannot be left out."""
+        if self.rule.value:
+            return f'"{self.rule.value}"' if self.type == "str" else self.rule.value
+        if self.repeated:
+            return "()"
+        if self.proto.proto3_optional:
+            return "None"
+        if self.rule.kind in NEEDED or self.proto.type == F.TYPE_ENUM:
+            return ""
+        if self.part:
+            return "" if any(not one.default for one in self.part.fields) or self.part.by_hand else f"{self.type}()"
+        return ZEROS[self.type]
+
+
+class Message(NamedTuple):
+    """A message and its fields, in the order of their numbers."""
+
+    proto: d.DescriptorProto
+    module: str
+    comment: str
+    fields: list[Field]
+
+    @property
+    def shape(self) -> Any:
+        return self.proto.options.Extensions[options.shape]
+
+    @property
+    def by_hand(self) -> bool:
+        return self.shape.by_hand
+
+    @property
+    def python(self) -> str:
+        return self.shape.python or self.proto.name.removesuffix("Request")
+
+    @property
+    def snake(self) -> str:
+        return re.sub("(?<=[a-z])(?=[A-Z])", "_", self.proto.name).lower()
+
+
+class Protos:
+    """All messages by name, and the methods."""
+
+    def __init__(self) -> None:
+        with tempfile.NamedTemporaryFile() as file:
+            names = [str(path) for path in sorted((ROOT / "protos").glob("pswire/v1/*.proto"))]
+            include = Path(protoc.__file__).parent / "_proto"
+            arguments = [f"--descriptor_set_out={file.name}", "--include_source_info", "--include_imports", *names]
+            if protoc.main(["protoc", f"--proto_path={ROOT / 'protos'}", f"--proto_path={include}", *arguments]):
+                raise SystemExit("protoc has failed")
+            files = d.FileDescriptorSet.FromString(Path(file.name).read_bytes()).file
+        self.messages: dict[str, Message] = {}
+        self.enums: dict[str, d.EnumDescriptorProto] = {}
+        self.methods: list[d.MethodDescriptorProto] = []
+        for one in files:
+            if one.package == "paramserver.v1":
+                self._read(one)
+
+    def _read(self, file: d.FileDescriptorProto) -> None:
+        comments = {tuple(place.path): place.leading_comments for place in file.source_code_info.location}
+        module = "spb" if file.name.endswith("state.proto") else "pb"
+        self.enums |= {one.name: one for one in file.enum_type}
+        for number, proto in enumerate(file.message_type):
+            self.messages[proto.name] = Message(proto, module, comments.get((4, number), ""), [])
+        for number, proto in enumerate(file.message_type):
+            for place, field in enumerate(proto.field):
+                part = self.messages.get(field.type_name.rpartition(".")[2]) if field.type == F.TYPE_MESSAGE else None
+                comment = comments.get((4, number, 2, place), "")
+                self.messages[proto.name].fields.append(Field(field, comment, part))
+        self.methods += [one for service in file.service for one in service.method]
+
+    def request_and_reply(self, method: d.MethodDescriptorProto) -> tuple[Message, Message]:
+        return tuple([self.messages[name.rpartition(".")[2]] for name in (method.input_type, method.output_type)])
+
+    @property
+    def calls(self) -> list[d.MethodDescriptorProto]:
+        return [one for one in self.methods if not one.client_streaming]
+
+    def written(self) -> list[Message]:
+        """The messages of calls, states and ticks with their parts, each after its parts."""
+        found: dict[str, Message] = {}
+
+        def add(message: Message) -> None:
+            if message.proto.name not in found and not message.by_hand:
+                for field in message.fields:
+                    if field.part and field.rule.kind != options.SPEC:
+                        add(field.part)
+                found[message.proto.name] = message
+
+        for method in self.calls:
+            for message in self.request_and_reply(method):
+                add(message)
+        for name in ("ShardState", "Tick"):
+            add(self.messages[name])
+        return list(found.values())
+
+    def text(self, comment: str) -> str:
+        """A comment on one line, with the names of messages in Python."""
+        line = " ".join(comment.split())
+        for name, message in self.messages.items():
+            line = (
+                re.sub(rf"\b{name}\b(?!\.proto)", message.python, line) if name.endswith(("Request", "Reply")) else line
+            )
+        return line
+
+
+def wrap(text: str, indent: str, first: str = "") -> str:
+    return textwrap.fill(
+        first + text, WIDTH, initial_indent=indent, subsequent_indent=indent + ("    " if first else "")
+    )
+
+
+def docstring(protos: Protos, message: Message) -> str:
+    summary, rest = (*re.split(r"(?<=[.:]) (?=[A-Z])", protos.text(message.comment), maxsplit=1), "")[:2]
+    if len(summary) > WIDTH - 4:
+        summary, rest = f"{message.python}: see below.", f"{summary} {rest}".strip()
+    lines = [f'    """{summary or message.python + "."}']
+    if rest:
+        lines += ["", wrap(rest, "    ")]
+    described = [(field.attribute, protos.text(field.comment)) for field in message.fields if field.comment]
+    if described:
+        lines += ["", "    Attributes:"] + [wrap(text, "        ", f"{name}: ") for name, text in described]
+    return "\n".join(lines) + ('"""' if len(lines) == 1 else '\n    """')
+
+
+def write_class(protos: Protos, message: Message) -> str:
+    base = f"({message.shape.base})" if message.shape.base else ""
+    wide = ", kw_only=True" if len(message.fields) > 3 else ""
+    lines = [f"@dataclass(frozen=True, slots=True{wide})", f"class {message.python}{base}:"]
+    lines += [docstring(protos, message), ""]
+    for field in message.fields:
+        default = field.default
+        hidden = ", repr=False" if field.proto.type == F.TYPE_BYTES and not field.repeated else ""  # secrets
+        if hidden or field.rule.ignored:
+            default = f"field(default={default}{hidden}{', compare=False' if field.rule.ignored else ''})"
+        lines.append(f"    {field.attribute}: {field.annotation}" + (f" = {default}" if default else ""))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def write_enum(protos: Protos, enum: d.EnumDescriptorProto) -> str:
+    prefix = f"{enum.name.upper()}_"
+    names = [value.name.removeprefix(prefix) for value in enum.value if value.number]
+    return (
+        "\n".join(
+            [
+                f"class {enum.name}(Enum):",
+                f'    """{enum.name}."""',
+                "",
+                *[f'    {one} = "{one.lower()}"' for one in names],
+            ]
+        )
+        + "\n"
+    )
+
+
+def put(field: Field) -> str:
+    here, there = f"message.{field.attribute}", f"proto.{field.name}"
+    if field.rule.kind == options.SPEC:
+        return f"    put_spec({here}, {there})"
+    if field.part:
+        call = f"put_{field.part.snake}"
+        if field.repeated:
+            one = field.part.snake
+            return f"    for {one} in {here}:\n        {call}({one}, {there}.add(), tensors)"
+        if field.proto.proto3_optional:
+            return (
+                f"    if {here} is not None:\n        {there}.SetInParent()\n        {call}({here}, {there}, tensors)"
+            )
+        return f"    {call}({here}, {there}, tensors)"
+    if field.repeated:
+        return f"    {there}.extend({here})"
+    if field.proto.proto3_optional:
+        return f"    if {here} is not None:\n        {there} = {here}"
+    if field.proto.type == F.TYPE_ENUM:
+        return f"    {there} = _NUMBERS[{here}]"
+    return f"    {there} = {here}"
+
+
+def limit_of(message: Message, field: Field) -> str:
+    """The most entries of a list, as Python; those of the state of a shard may have any number."""
+    default = "MAX_ENTRIES" if field.type == "str" else "MAX_SHARDS"
+    limit = field.rule.limit or (field.part.shape.limit or "MAX_LISTED" if field.part else default)
+    return "None" if message.module == "spb" else f"limits.{limit}"
+
+
+def get(message: Message, field: Field) -> str:
+    """The expression of the checked value."""
+    value, kind = f"proto.{field.name}", field.rule.kind
+    where = f'"{message.proto.name}.{field.name}"'
+    if kind == options.SPEC:
+        return f"get_spec({value})"
+    if field.repeated:
+        return f"{get_list(message, field, value, where)} if {value} else ()"
+    if field.part:
+        call = f"get_{field.part.snake}({value}, tensors)"
+    elif field.proto.type == F.TYPE_ENUM:
+        call = f"outcome({value}, {where})"
+    elif field.type == "str":
+        call = f"check.{TEXTS[kind]}({value}" + (")" if TEXTS[kind] == "name" else f", {where})")
+    elif field.type == "bytes":
+        call = f"check.secret({value}, {where})"
+    elif field.rule.below:
+        call = f'check.below({value}, proto.{field.rule.below}, {where}, "{field.rule.below}")'
+    elif kind == options.ANY or field.type == "bool" or field.proto.proto3_optional:
+        call = value
+    else:
+        call = get_number(field, value, where)
+    return f'{call} if proto.HasField("{field.name}") else None' if field.proto.proto3_optional else call
+
+
+def get_number(field: Field, value: str, where: str) -> str:
+    rule = field.rule
+    if field.type == "float":
+        return f"check.amount({value}, {where}" + (f", {rule.least})" if rule.HasField("least") else ")")
+    if rule.kind == options.RANDOM:
+        return f"check.count({value}, {where}, check.LARGEST)"
+    most = f", limits.{rule.most}" if rule.most else ""
+    if rule.HasField("least"):
+        return f"check.integer({value}, {where}, {int(rule.least)}{most})"
+    return f"check.{'positive' if rule.kind == options.POSITIVE else 'count'}({value}, {where}{most})"
+
+
+def get_list(message: Message, field: Field, value: str, where: str) -> str:
+    limit, rule = limit_of(message, field), field.rule
+    if field.part:
+        distinct = "" if rule.repeats else field.part.shape.distinct
+        key = f', attrgetter("{distinct}")' if distinct else ""
+        total = f', total="{field.part.shape.total}"' if field.part.shape.total else ""
+        return f"check.parts({value}, get_{field.part.snake}, tensors, {where}, {limit}{key}{total})"
+    if field.type in ("str", "bytes"):
+        return f"check.{'names' if field.type == 'str' else 'secrets'}({value}, {where}, {limit})"
+    if field.type == "float":
+        return f"check.any_numbers({value}, {where}, {limit})"
+    least = f", least={int(rule.least)}" if rule.HasField("least") else ""
+    most = ", most=check.LARGEST" if rule.kind == options.RANDOM else ""
+    return f"check.numbers({value}, {where}, {limit}{least}{most})"
+
+
+def write_codec(message: Message) -> str:
+    proto = f"{message.module}.{message.proto.name}"
+    unused = "" if message.fields else "  # noqa: ARG001 - it has no fields"
+    lines = [
+        f"def put_{message.snake}(message: ms.{message.python}, proto: {proto}, tensors: TensorSender) -> None:{unused}"
+    ]
+    lines += [put(field) for field in message.fields] or ["    pass"]
+    lines += [
+        "",
+        "",
+        f"def get_{message.snake}(proto: {proto}, tensors: TensorReceiver) -> ms.{message.python}:{unused}",
+    ]
+    body = [f"    return ms.{message.python}("]
+    body += [f"        {field.attribute}={get(message, field)}," for field in message.fields] + ["    )"]
+    if message.shape.base:
+        body = ["    try:", *[f"    {line}" for line in body], "    except ValueError as error:"]
+        body.append("        raise Malformed(str(error)) from error")
+    return "\n".join(lines + body) + "\n"
+
+
+def write_calls(protos: Protos) -> str:
+    pairs = [(method, *protos.request_and_reply(method)) for method in protos.calls]
+    lines = [
+        f"{name}: TypeAlias = " + " | ".join([pair[place].python for pair in pairs])
+        for name, place in (("Request", 1), ("Answer", 2))
+    ]
+    lines += ["", "#: The methods of the service, but for Transfer.", "CALLS: tuple[Call, ...] = ("]
+    for method, request, reply in pairs:
+        call = method.options.Extensions[options.call]
+        role, wait = options.Role.Name(call.role).lower(), options.Wait.Name(call.wait).lower()
+        lines.append(
+            f'    Call(name="{method.name}", request={request.python}, answer={reply.python}, role="{role}", '
+            f'change={call.change}, of_timeline={call.of_timeline}, wait="{wait}"),'
+        )
+    return "\n".join([*lines, ")"]) + "\n"
+
+
+def write_tables(protos: Protos) -> str:
+    messages = [one for method in protos.calls for one in protos.request_and_reply(method)]
+    lines = ["#: The protobuf of each request and answer, and its functions.", "ROWS = ("]
+    for one in messages:
+        lists = ", ".join(f'"{field.name}": {limit_of(one, field)}' for field in one.fields if field.repeated)
+        lines.append(f"    Row(ms.{one.python}, pb.{one.proto.name}, put_{one.snake}, get_{one.snake}, {{{lists}}}),")
+    return "\n".join([*lines, ")"]) + "\n"
+
+
+def generated() -> dict[Path, str]:
+    protos = Protos()
+    written = protos.written()
+    heads = {name: (ROOT / "protos" / f"{name}.head").read_text() for name in ("messages", "codec")}
+    classes = [write_enum(protos, protos.enums["Outcome"]), *[write_class(protos, one) for one in written]]
+    functions = [write_codec(one) for one in written]
+    names = ["Answer", "CALLS", "Outcome", "Request", *[one.python for one in written]]
+    everything = "__all__ = [" + ", ".join([f'"{one}"' for one in sorted(names)]) + "]\n"
+    texts = {
+        ROOT / "pswire" / "messages" / "generated.py": "\n\n".join(
+            [heads["messages"], everything, *classes, write_calls(protos)]
+        ),
+        ROOT / "pswire" / "codec" / "generated.py": "\n\n".join([heads["codec"], *functions, write_tables(protos)]),
+    }
+    return {path: formatted(path, text) for path, text in texts.items()}
+
+
+def formatted(path: Path, text: str) -> str:
+    """The text as the linter of the project wants it."""
+    for command in (["check", "--fix", "--exit-zero", "--quiet"], ["format", "--quiet"]):
+        arguments = [Path(sys.executable).with_name("ruff"), *command, "--stdin-filename", path, "-"]
+        text = subprocess.run(arguments, input=text, text=True, capture_output=True, check=True).stdout
+    return text
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="only compare, and say which files are outdated")
+    check = parser.parse_args().check
+    stale = [path for path, text in generated().items() if not path.exists() or path.read_text() != text]
+    for path in stale:
+        if check:
+            print(f"{path.relative_to(ROOT)} is not what protos/ says: run make protos", file=sys.stderr)
+        else:
+            path.write_text(generated()[path])
+    return int(check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
