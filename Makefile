@@ -62,6 +62,7 @@ lint: $(BIN)/.installed-dev ## Check style, types and import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python protos/generate.py --check
 
 format: $(BIN)/.installed-dev ## Format the code
 	$(BIN)/ruff check --fix .
@@ -76,8 +77,9 @@ docs: $(BIN)/.installed-docs ## Build the documentation site in build/site, and 
 screenshots: $(BIN)/.installed-dev ## Make the pictures of the documentation, of real runs in Chromium (NAMES=... selects)
 	$(BIN)/python -m tests.tools.screenshots $(NAMES)
 
-protos: $(BIN)/.installed-dev ## Regenerate pswire/v1 from protos/
-	$(BIN)/python -m grpc_tools.protoc --proto_path=protos --python_out=. --pyi_out=. --grpc_python_out=. protos/pswire/v1/*.proto
+protos: $(BIN)/.installed-dev ## Write what protos/ says: pswire/v1, messages and codec
+	$(BIN)/python -m grpc_tools.protoc --proto_path=protos --python_out=. --pyi_out=. protos/pswire/v1/*.proto
+	$(BIN)/python protos/generate.py
 
 locks: $(BIN)/.installed-dev ## Write locks/: the packages of constraints.txt, with the hashes of their files
 	$(PIP) --constraint constraints.txt uv

@@ -90,7 +90,7 @@ class Field(NamedTuple):
             return "()"
         if self.proto.proto3_optional:
             return "None"
-        if self.rule.kind in NEEDED or self.proto.type == F.TYPE_ENUM:
+        if self.rule.kind in NEEDED or self.rule.least > 0 or self.proto.type == F.TYPE_ENUM:
             return ""
         if self.part:
             return "" if any(not one.default for one in self.part.fields) or self.part.by_hand else f"{self.type}()"

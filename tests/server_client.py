@@ -7,6 +7,7 @@ import grpc
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.messages import Declaration, Join, Pull, Register, Sender, Status
 from pswire.network.channel import error_from, member_metadata, open_channel
+from pswire.network.service_stub import ServiceStub
 from pswire.optimizers import GradientDescent
 from pswire.security.credentials import NO_CREDENTIALS
 from pswire.tensors.frames import incoming
@@ -15,7 +16,6 @@ from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
-from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 from psworker.transport.grpc_transport import MemberTokens
 from tests.commands import BOUND
 
@@ -41,7 +41,7 @@ class Client:
     def __init__(self, address, credentials=NO_CREDENTIALS, channel=None):
         self.address, self.credentials = address, credentials
         self.channel = channel or open_channel(address, credentials)
-        self.stub = ParameterServerStub(self.channel)
+        self.stub = ServiceStub(self.channel)
         self.tokens = MemberTokens()
 
     def token(self, sender):

@@ -9,12 +9,12 @@ import grpc
 from pswire.codec import encode
 from pswire.errors import ParamServerError, PermissionDenied, Unauthenticated, Unavailable
 from pswire.network.channel import error_from, open_channel
+from pswire.network.service_stub import ServiceStub
 from pswire.network.shard_numbers import BRIEF_STATUS
 from pswire.security.credentials import Credentials
 from pswire.status.job_status import JobStatus
 from pswire.status.status_client import StatusClient
 from pswire.tensors.transport import InlineSender
-from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 
 #: Seconds for the answer of a server about a token.
 TIMEOUT = 2.0
@@ -79,5 +79,5 @@ class JobServers:
         raise Unavailable(f"no server of the job answers: {known}")
 
     def _status(self, channel: grpc.Channel) -> Any:  # noqa: ANN401 - grpc has no types
-        stub = ParameterServerStub(channel)  # type: ignore[no-untyped-call]
+        stub = ServiceStub(channel)
         return stub.Status.future(encode(BRIEF_STATUS, InlineSender()), timeout=TIMEOUT)

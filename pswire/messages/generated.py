@@ -217,7 +217,7 @@ class Joined:
 
     incarnation: int = 0
     number: int = 0
-    lease: float = 0.0
+    lease: float
     global_step: int = 0
     consistency: str = "async"
     staleness: str = "none"

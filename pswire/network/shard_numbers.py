@@ -11,9 +11,9 @@ from pswire.codec import decode, encode
 from pswire.errors import ParamServerError, WrongShard
 from pswire.messages import Status, StatusReport
 from pswire.network.channel import error_from, open_channel
+from pswire.network.service_stub import ServiceStub
 from pswire.security.credentials import Credentials
 from pswire.tensors.transport import InlineReceiver, InlineSender
-from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 
 #: A status without variables, which costs a server little.
 BRIEF_STATUS = Status(first_variable=1 << 40)
@@ -47,7 +47,7 @@ def ask_for_shards(addresses: Sequence[str], credentials: Credentials, timeout: 
     with ExitStack() as stack:
         calls = {}
         for address in addresses:
-            stub = ParameterServerStub(stack.enter_context(open_channel(address, credentials)))  # type: ignore[no-untyped-call]
+            stub = ServiceStub(stack.enter_context(open_channel(address, credentials)))
             calls[address] = stub.Status.future(encode(BRIEF_STATUS, InlineSender()), timeout=timeout)
         for address, call in calls.items():
             try:

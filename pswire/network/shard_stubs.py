@@ -6,10 +6,10 @@ from contextlib import ExitStack
 from pswire.errors import TimedOut, Unavailable
 from pswire.messages import Answer, Request
 from pswire.network.channel import open_channel
+from pswire.network.service_stub import ServiceStub
 from pswire.network.shard_addresses import ShardAddresses
 from pswire.network.unary_call import call
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
-from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 
 
 class ShardStubs(ExitStack):
@@ -29,7 +29,7 @@ class ShardStubs(ExitStack):
         super().__init__()
         self.addresses = ShardAddresses(servers, credentials)
         self.callback(self.addresses.close)
-        self._open: dict[str, tuple[ParameterServerStub, ExitStack]] = {}
+        self._open: dict[str, tuple[ServiceStub, ExitStack]] = {}
         for address in self.addresses.current:
             self.at(address)
 
@@ -38,14 +38,14 @@ class ShardStubs(ExitStack):
         """For connections to these servers."""
         return self.addresses.credentials
 
-    def at(self, address: str) -> ParameterServerStub:
+    def at(self, address: str) -> ServiceStub:
         """The stub of the server at an address. Connections to addresses that no shard has any more are closed."""
         for other in self._open.keys() - {address, *self.addresses.current}:
             self._open.pop(other)[1].close()
         if address not in self._open:
             own = self.enter_context(ExitStack())
             channel = own.enter_context(open_channel(address, self.credentials))
-            self._open[address] = ParameterServerStub(channel), own  # type: ignore[no-untyped-call]
+            self._open[address] = ServiceStub(channel), own
         return self._open[address][0]
 
     def call(self, shard: int, message: Request, timeout: float) -> Answer | Request:

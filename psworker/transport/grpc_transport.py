@@ -24,6 +24,7 @@ from pswire.codec import decode, encode, framed, from_frame, to_frame
 from pswire.errors import InternalError, Malformed, TimedOut, TooLarge, Unavailable
 from pswire.messages import Answer, Request
 from pswire.network.channel import error_from, member_metadata, open_channel, timeout_message
+from pswire.network.service_stub import ServiceStub
 from pswire.network.shard_addresses import ShardAddresses
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.system.signals import add_cancel, deferred_signals, deferred_to_next_block, remove_cancel
@@ -34,7 +35,6 @@ from pswire.tensors.transport import MAX_INLINE_MESSAGE, InlineReceiver, InlineS
 from pswire.tensors.values import TensorSpec
 from pswire.tracing.tracing import current
 from pswire.v1 import paramserver_pb2 as pb
-from pswire.v1.paramserver_pb2_grpc import ParameterServerStub
 from psworker.transport import Future
 from psworker.transport.deadlines import Deadline, Deadlines
 from psworker.transport.shared_memory import AnswerReceiver, Segment, SegmentPool, fetch_segment
@@ -194,7 +194,7 @@ class Connection:
         self.shard, self.address, self.deadlines, self._tokens = shard, address, deadlines, tokens
         self.receivers = ThreadPoolExecutor(MAX_RECEIVERS, thread_name_prefix="psworker-stream")
         self._channel, self._credentials = channel, credentials
-        stub = ParameterServerStub(self._channel)  # type: ignore[no-untyped-call]
+        stub = ServiceStub(self._channel)
         self._unary: dict[type[Request], Any] = {kind: getattr(stub, kind.__name__) for kind in ms.ANSWERS}
         self._transfer = self._channel.stream_stream("/paramserver.v1.ParameterServer/Transfer")  # of bytes
         self._specs: dict[str, TensorSpec] = {} if before is None else before._specs
