@@ -6,18 +6,15 @@ checks, and reflection, need no role.
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
 import grpc.aio
 
-from psserver.rpc.guard import end_call
-from pswire.errors import ConfigurationError, ParamServerError, PermissionDenied, Unauthenticated
-from pswire.network.channel import status_of
+from pswire.errors import ConfigurationError, PermissionDenied, Unauthenticated
 from pswire.security.private_files import stamp
 from pswire.security.token_files import Role, TokenEntry, read_tokens
 
@@ -109,6 +106,24 @@ class Access:
             "PSSERVER_CLIENT_TOKEN_FILE of commands); whoever runs the server makes one with psserver token add"
         )
 
+    async def serve(
+        self,
+        method: str,
+        serve: Callable[[Any, grpc.aio.ServicerContext], Awaitable[None]],
+        frames: Any,  # noqa: ANN401 - gRPC's iterator of a stream
+        context: grpc.aio.ServicerContext,
+    ) -> None:
+        """Serve a call of a method by a caller of the right role.
+
+        Raises:
+            Unauthenticated: there is no valid token.
+            PermissionDenied: the role may not call the method.
+        """
+        found = self.caller(context.invocation_metadata() or ())
+        found.check(method)
+        caller.set(found)
+        await serve(frames, context)
+
     def look(self) -> None:
         """Read the file again if it has changed, `RECHECK` seconds after the last look; at each call and each tick."""
         if time.monotonic() < self._next_look:
@@ -142,33 +157,3 @@ class Access:
         """The entry of the token in a header, None if the file has none."""
         scheme, _, token = value.partition(" ")
         return self._tokens.find(token) if scheme.lower() == "bearer" else None
-
-
-class CheckedHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # the package has no types
-    """Handlers whose calls have a caller of the right role; the others are refused, and their requests not read."""
-
-    def __init__(self, handlers: grpc.GenericRpcHandler, access: Access) -> None:
-        self._handlers, self._access = handlers, access
-
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        """The handler of a call, in the task that serves it."""
-        handler = self._handlers.service(details)
-        if handler is None:
-            return None
-        try:
-            found = self._access.caller(details.invocation_metadata)
-            found.check(details.method.rpartition("/")[2])
-        except ParamServerError as error:
-            return _refusal(error)
-        caller.set(found)
-        return handler
-
-
-def _refusal(error: ParamServerError) -> grpc.RpcMethodHandler:
-    """A handler that ends a call of any kind with `error`, without a read."""
-
-    async def refuse(_: object, context: grpc.aio.ServicerContext) -> None:
-        log.info("refused %s: %s: %s", context.peer(), type(error).__name__, error)
-        await end_call(context, status_of(error))
-
-    return grpc.stream_unary_rpc_method_handler(refuse)
