@@ -17,7 +17,6 @@ import grpc.aio
 from google.protobuf.message import Message as Proto
 
 from psserver.measurements import ADMISSION
-from psserver.rpc import access
 from psserver.rpc.access import Access
 from psserver.rpc.admission import Admission
 from psserver.rpc.call_spans import METADATA_KEY, call_span
@@ -113,7 +112,7 @@ class Service:
         self._status, self._pages = [StatusAnswers(self._report, executor.aside) for _ in range(2)]
 
     def tick(self) -> None:
-        """End the streams of workers that are no longer members, and those whose token was removed."""
+        """End the streams of workers that are no longer members."""
         self._streams.close_refused(self._executor.shard.check_sender)
 
     def close(self) -> None:
@@ -187,10 +186,9 @@ class Service:
         caller = self._identity.member(context, self._executor.shard)
         attached = AttachedSegments(self._shared, caller.sender.worker)
         try:
-            with self._streams.open(caller.sender, access.caller.get(), context) as stream:
+            with self._streams.open(caller.sender, context) as stream:
                 while (data := await stream.next_call()) is not grpc.aio.EOF:
                     began = perf_counter()
-                    access.caller.get().check_valid()
                     attached.settle()
                     frame = await self._frame(data)
                     piece = frame.header.WhichOneof("piece") or "call"
