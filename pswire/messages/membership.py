@@ -157,15 +157,22 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """A worker ends; its unfinished blocks are handed out again. `failed`: others may wait for its replacement."""
+    """A worker ends; its unfinished blocks are handed out again. `failed`: others may wait for its replacement.
+
+    `done` is `Left.done` of the shards before this one, which gets no push, by which it would know, if it has no
+    variables.
+    """
 
     sender: Sender
     failed: bool = False
+    done: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The worker is no longer a member."""
+    """The worker is no longer a member. `done`: a worker has finished the job, after its first update."""
+
+    done: bool = False
 
 
 # --- the job ----------------------------------------------------------------------------------------------------------
