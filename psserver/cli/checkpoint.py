@@ -18,6 +18,7 @@ from psserver.core.variables.variable import stored_slot_specs
 from psserver.storage import checkpoints
 from psserver.storage.checkpoint_folders import found, shard_folder
 from psserver.storage.checkpoint_manifest import Manifest, read_manifest
+from psserver.storage.recovery import begun
 from psserver.storage.retention import prune
 from pswire.errors import DamagedFile, StorageError
 from pswire.messages import QueueState, StatusReport, VariableState
@@ -30,13 +31,18 @@ from pswire.terminal.plurals import pluralize
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Listed:
-    """A checkpoint of a job of so many `shards`; `damaged` are the reasons of those whose manifest cannot be read."""
+    """A checkpoint of a job of so many `shards`.
+
+    `damaged` are the reasons of those whose manifest cannot be read. `provisional`: servers of another number have
+    written it when they started, and have accepted no change since, so the job does not go on from it.
+    """
 
     number: int
     shards: int
     present: tuple[int, ...]
     manifests: tuple[Manifest, ...]
     damaged: tuple[str, ...]
+    provisional: bool = False
 
     @property
     def complete(self) -> bool:
@@ -66,6 +72,7 @@ class _Listed:
     @property
     def kind(self) -> str:
         words = ["damaged"] * bool(self.damaged) + ["final"] * self.final + ["cut"] * self.is_cut
+        words += ["provisional"] * self.provisional
         return ", ".join(words)
 
     def to_json(self) -> dict[str, Any]:
@@ -77,6 +84,7 @@ class _Listed:
             "complete": self.complete,
             "final": self.final,
             "cut": self.is_cut,
+            "provisional": self.provisional,
             "written": self.written or None,
             "timeline": max([one.timeline for one in self.manifests], default=None),
             "nbytes": self.nbytes,
@@ -105,8 +113,10 @@ def show_list(directory: Path, *, as_json: bool) -> None:
 
 
 def _listed(directory: Path, only: int | None = None) -> Iterator[_Listed]:
+    of_the_job = begun(directory)
     for number, there in found(directory).items():
         for shards in sorted({of for _, of in there}) if only in (None, number) else ():
+            provisional = shards not in {of for _, of in of_the_job.get(number, ())}
             present = tuple(sorted(shard for shard, of in there if of == shards))
             manifests, damaged = [], []
             for shard in present:
@@ -114,7 +124,7 @@ def _listed(directory: Path, only: int | None = None) -> Iterator[_Listed]:
                     manifests.append(read_manifest(directory, number, shard, shards))
                 except DamagedFile as error:
                     damaged.append(str(error))
-            yield _Listed(number, shards, present, tuple(manifests), tuple(damaged))
+            yield _Listed(number, shards, present, tuple(manifests), tuple(damaged), provisional)
 
 
 def _shards_text(one: _Listed) -> str:
@@ -138,10 +148,12 @@ def _age(written: str) -> str:
 
 
 def show(directory: Path, number: int | None, *, as_json: bool) -> None:
-    """Print the job in a checkpoint, the newest without a number. Raises `StorageError`."""
+    """Print the job in a checkpoint; without a number in its newest. Raises `StorageError`."""
     if number is None:
-        number = max([one.number for one in _listed(directory) if one.manifests], default=None)
-    chosen = [one for one in _listed(directory, number) if one.manifests] if number is not None else []
+        listed = [one for one in _listed(directory) if one.manifests and not one.provisional]
+        chosen = [one for one in listed if one.number == listed[-1].number]
+    else:
+        chosen = [one for one in _listed(directory, number) if one.manifests]
     if not chosen:
         which = "" if number is None else f" {number}"
         raise StorageError(f"there is no checkpoint{which} in {directory} with a manifest that is intact")

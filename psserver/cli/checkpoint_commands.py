@@ -54,7 +54,8 @@ def list_command(directory: Path, as_json: bool) -> None:
     """List the checkpoints in DIR, oldest first.
 
     A job can go back to a "cut": a moment that all its shards have. A "final" checkpoint is what a server has written
-    when it stopped. With servers on several hosts, each has only its own shard in its folder.
+    when it stopped. A "provisional" one is of servers of another number that were started and have accepted no change
+    yet: the job is still as it was before. With servers on several hosts, each has only its own shard in its folder.
     """
     from psserver.cli.checkpoint import show_list
 
@@ -66,7 +67,7 @@ def list_command(directory: Path, as_json: bool) -> None:
 @_number
 @json_option
 def show_command(directory: Path, number: int | None, as_json: bool) -> None:
-    """Show the job in checkpoint NUMBER of DIR, or in the newest: workers, variables, optimizers, data queues.
+    """Show the job in checkpoint NUMBER of DIR, or in its newest: workers, variables, optimizers, data queues.
 
     --json prints what `psserver status --json` does, with the data queues and the checkpoint itself. Changes that came
     late, which are made when a job goes back to this checkpoint, are counted but not made.

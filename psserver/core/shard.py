@@ -733,10 +733,11 @@ class Shard:
 
     def _leave(self, ticket: int, message: ms.Leave, member: Member, now: float, result: StepResult) -> None:
         chief = self._members.chief.state()
-        self._members.leave(member, now, failed=message.failed, trained=self.global_step > 0)
+        finished = self.global_step > 0 and not message.failed
+        self._members.leave(member, now, failed=message.failed, done=finished or message.done)
         result.events.append(events.left(member, failed=message.failed))
         self._note_chief(chief, result)
-        result.replies.append(ms.Reply(ticket, ms.Left()))
+        result.replies.append(ms.Reply(ticket, ms.Left(self._members.done)))
         self._forget([member], result)
         if not self._members.live_count:
             self._minimizations.give_up()

@@ -1,24 +1,23 @@
 """Access control: which role may call which method, and the caller of each call, by its token.
 
-A call is checked before its request is read. Without a token file, whoever reaches the server has all roles. Health
-checks, and reflection, need no role.
+A call is checked before its request is read, and ends when its token is removed. Without a token file, whoever reaches
+the server has all roles. Health checks, and reflection, need no role.
 """
 
+import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import grpc
 import grpc.aio
 
-from psserver.rpc.guard import end_call
-from pswire.errors import ConfigurationError, ParamServerError, PermissionDenied, Unauthenticated
+from pswire.errors import ConfigurationError, PermissionDenied, Unauthenticated
 from pswire.messages import CALLS
-from pswire.network.channel import status_of
 from pswire.security.private_files import stamp
 from pswire.security.token_files import Role, TokenEntry, read_tokens
 
@@ -54,16 +53,37 @@ class Caller:
     name: str
     role: Role
     valid: bool = True
+    _calls: set[asyncio.Task[Any]] = field(default_factory=set, repr=False)
 
     @property
     def is_admin(self) -> bool:
         """Whether it may do what otherwise only members may."""
         return self.role is Role.ADMIN
 
-    def check_valid(self) -> None:
-        """Raise `Unauthenticated` if the token was removed since the call began, or has another role now."""
-        if not self.valid:
-            raise Unauthenticated(_UNKNOWN)
+    @contextmanager
+    def while_valid(self) -> Iterator[None]:
+        """A call of the current task: raises `Unauthenticated` when the token is removed, whatever the block waits for.
+
+        To the block that is as the cancellation of a call by its caller.
+        """
+        task = asyncio.current_task()
+        assert task is not None, "gRPC runs each call in a task of its own"
+        self._calls.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self.valid:
+                raise
+            task.uncancel()
+            raise Unauthenticated(_UNKNOWN) from None
+        finally:
+            self._calls.discard(task)
+
+    def end(self) -> None:
+        """End all its calls: the token was removed, or has another role now."""
+        self.valid = False
+        for task in self._calls:
+            task.cancel()
 
     def check(self, method: str) -> None:
         """Raise `PermissionDenied` if the role may not call `method`."""
@@ -108,6 +128,25 @@ class Access:
             "PSSERVER_CLIENT_TOKEN_FILE of commands); whoever runs the server makes one with psserver token add"
         )
 
+    async def serve(
+        self,
+        method: str,
+        serve: Callable[[Any, grpc.aio.ServicerContext], Awaitable[None]],
+        frames: Any,  # noqa: ANN401 - gRPC's iterator of a stream
+        context: grpc.aio.ServicerContext,
+    ) -> None:
+        """Serve a call of a method by a caller of the right role, as long as its token is valid.
+
+        Raises:
+            Unauthenticated: there is no valid token, before the request is read; or it was removed.
+            PermissionDenied: the role may not call the method.
+        """
+        found = self.caller(context.invocation_metadata() or ())
+        found.check(method)
+        caller.set(found)
+        with found.while_valid():
+            await serve(frames, context)
+
     def look(self) -> None:
         """Read the file again if it has changed, `RECHECK` seconds after the last look; at each call and each tick."""
         if time.monotonic() < self._next_look:
@@ -125,7 +164,7 @@ class Access:
             for value, known in list(self._known.items()):
                 entry = self._entry(value)
                 if entry is None or entry.role is not known.role:
-                    known.valid = False
+                    known.end()
                     del self._known[value]
                 else:
                     known.name = entry.name
@@ -141,33 +180,3 @@ class Access:
         """The entry of the token in a header, None if the file has none."""
         scheme, _, token = value.partition(" ")
         return self._tokens.find(token) if scheme.lower() == "bearer" else None
-
-
-class CheckedHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # the package has no types
-    """Handlers whose calls have a caller of the right role; the others are refused, and their requests not read."""
-
-    def __init__(self, handlers: grpc.GenericRpcHandler, access: Access) -> None:
-        self._handlers, self._access = handlers, access
-
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        """The handler of a call, in the task that serves it."""
-        handler = self._handlers.service(details)
-        if handler is None:
-            return None
-        try:
-            found = self._access.caller(details.invocation_metadata)
-            found.check(details.method.rpartition("/")[2])
-        except ParamServerError as error:
-            return _refusal(error)
-        caller.set(found)
-        return handler
-
-
-def _refusal(error: ParamServerError) -> grpc.RpcMethodHandler:
-    """A handler that ends a call of any kind with `error`, without a read."""
-
-    async def refuse(_: object, context: grpc.aio.ServicerContext) -> None:
-        log.info("refused %s: %s: %s", context.peer(), type(error).__name__, error)
-        await end_call(context, status_of(error))
-
-    return grpc.stream_unary_rpc_method_handler(refuse)

@@ -53,8 +53,8 @@ class Guard:
         """Serve a call; an error ends it with its status, message and name.
 
         The error's frames refer to all that came with the call, and are in a reference cycle with it, as the exception
-        of `abort` is with gRPC's context. So the traceback is dropped first, or that memory would stay until a garbage
-        collection.
+        of `abort` is with gRPC's context. So the traceback is dropped first, and that of an error before it, or that
+        memory would stay until a garbage collection.
         """
         try:
             await serve(frames, context)
@@ -63,7 +63,7 @@ class Guard:
             log.info("refused %s: %s: %.500s", context.peer(), type(error).__name__, error)
             self._measurements.refuse(error)
             refusal = status_of(error)
-            error.__traceback__ = None
+            error.__traceback__ = error.__context__ = None
         except grpc.aio.BaseError as error:
             raise _end_of(error) from None
         except Exception as fault:
@@ -72,7 +72,7 @@ class Guard:
             text = f"the server failed on this message: please report it, with entry {reference} of its log"
             self._measurements.refuse(fault)
             refusal = status_of(InternalError(text))
-            fault.__traceback__ = None
+            fault.__traceback__ = fault.__context__ = None
         if pause := self._pause(context.peer(), asyncio.get_running_loop().time()):
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):

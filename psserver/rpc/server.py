@@ -23,7 +23,7 @@ import grpc.aio
 from psserver.config import ServerConfig
 from psserver.core.shard import Shard
 from psserver.measurements import Measurements
-from psserver.rpc.access import Access, CheckedHandlers
+from psserver.rpc.access import Access
 from psserver.rpc.guard import Guard
 from psserver.rpc.health import Health
 from psserver.rpc.identity import Identity
@@ -121,12 +121,12 @@ async def _serve(
         config.traffic_limit,
         config.lease,
         shared,
+        access=access,
         max_calls=config.max_calls,
         exposure=config.exposure,
         tracing=tracing,
     )
-    handlers = service.handlers()
-    server.add_generic_rpc_handlers((handlers if access is None else CheckedHandlers(handlers, access),))
+    server.add_generic_rpc_handlers((service.handlers(),))
     await server.start()
 
     async def tick_until_the_job_ends() -> None:

@@ -17,7 +17,7 @@ import grpc.aio
 from google.protobuf.message import Message as Proto
 
 from psserver.measurements import ADMISSION
-from psserver.rpc import access
+from psserver.rpc.access import Access
 from psserver.rpc.admission import Admission
 from psserver.rpc.call_spans import METADATA_KEY, call_span
 from psserver.rpc.deadline import Deadline
@@ -72,10 +72,11 @@ _Result = TypeVar("_Result")
 class Service:
     """Serves the methods of `paramserver.v1.ParameterServer`.
 
-    A Transfer belongs to the member that opens it. Calls may have `traffic_limit` bytes in progress, and a message may
-    take `timeout` seconds, or longer at `psserver.rpc.deadline.LEAST_RATE`. Members have at most `max_calls` unary
-    calls at a time. Members on this host may attach memory of `shared`. The status has the warning of `exposure`. With
-    `tracing`, calls that name the span they belong to get one.
+    With `access`, calls need a token of the right role. A Transfer belongs to the member that opens it. Calls may have
+    `traffic_limit` bytes in progress, and a message may take `timeout` seconds, or longer at
+    `psserver.rpc.deadline.LEAST_RATE`. Members have at most `max_calls` unary calls at a time. Members on this host may
+    attach memory of `shared`. The status has the warning of `exposure`. With `tracing`, calls that name the span they
+    belong to get one.
     """
 
     def __init__(
@@ -87,12 +88,13 @@ class Service:
         timeout: float,
         shared: SharedMemory,
         *,
+        access: Access | None = None,
         max_calls: int = 10_000,
         exposure: str = "",
         tracing: Tracing | None = None,
     ) -> None:
         self._executor, self._identity, self._guard = executor, identity, guard
-        self._exposure, self._tracing = exposure, tracing
+        self._access, self._exposure, self._tracing = access, exposure, tracing
         self._shared = shared
         self._measurements = executor.measurements
         self._admission = Admission(traffic_limit, timeout, self._measurements.waits[ADMISSION])
@@ -110,7 +112,7 @@ class Service:
         self._status, self._pages = [StatusAnswers(self._report, executor.aside) for _ in range(2)]
 
     def tick(self) -> None:
-        """End the streams of workers that are no longer members, and those whose token was removed."""
+        """End the streams of workers that are no longer members."""
         self._streams.close_refused(self._executor.shard.check_sender)
 
     def close(self) -> None:
@@ -127,8 +129,10 @@ class Service:
         methods = {}
         for method in _SERVICE.methods:
             unary = partial(self._unary, getattr(pb, method.input_type.name))
-            serve = partial(self._guard.run, self._transfer if method.client_streaming else unary)
-            methods[method.name] = grpc.stream_stream_rpc_method_handler(serve)
+            serve = self._transfer if method.client_streaming else unary
+            if self._access is not None:
+                serve = partial(self._access.serve, method.name, serve)
+            methods[method.name] = grpc.stream_stream_rpc_method_handler(partial(self._guard.run, serve))
         return grpc.method_handlers_generic_handler(SERVICE_NAME, methods)
 
     async def _unary(self, kind: type[Proto], frames: object, context: grpc.aio.ServicerContext) -> None:
@@ -182,10 +186,9 @@ class Service:
         caller = self._identity.member(context, self._executor.shard)
         attached = AttachedSegments(self._shared, caller.sender.worker)
         try:
-            with self._streams.open(caller.sender, access.caller.get(), context) as stream:
+            with self._streams.open(caller.sender, context) as stream:
                 while (data := await stream.next_call()) is not grpc.aio.EOF:
                     began = perf_counter()
-                    access.caller.get().check_valid()
                     attached.settle()
                     frame = await self._frame(data)
                     piece = frame.header.WhichOneof("piece") or "call"

@@ -1,34 +1,29 @@
 """Open Transfers: how many a member may have, and their end with its membership.
 
 A stream belongs to the member that opens it, and stays open between its calls, while the worker computes. It ends with
-the membership of the worker, and with the token that opened it.
+the membership of the worker. As every call, it ends with the token that opened it too (`psserver.rpc.access`).
 """
 
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
 
 import grpc.aio
 
-from psserver.rpc.access import Caller
 from pswire.errors import ParamServerError, Unavailable
 from pswire.messages import Sender
-
-_Checked = TypeVar("_Checked")
 
 #: Streams of one member at the same time; a worker has one for each concurrent call, of which it makes two or three.
 STREAMS_OF_A_MEMBER = 24
 
 
 class Stream:
-    """One open Transfer of `caller`, served by the task that made it."""
+    """One open Transfer, served by the task that made it."""
 
-    def __init__(self, context: grpc.aio.ServicerContext, caller: Caller) -> None:
+    def __init__(self, context: grpc.aio.ServicerContext) -> None:
         task = asyncio.current_task()
         assert task is not None, "gRPC runs each call in a task of its own"
         self._context, self._task = context, task
-        self.caller = caller
         self._resting = False
         self._reason: ParamServerError | None = None
 
@@ -66,14 +61,14 @@ class Streams:
         self._closing: ParamServerError | None = None
 
     @contextmanager
-    def open(self, member: Sender, caller: Caller, context: grpc.aio.ServicerContext) -> Iterator[Stream]:
+    def open(self, member: Sender, context: grpc.aio.ServicerContext) -> Iterator[Stream]:
         """A stream of the current task within the block. Raises `Unavailable` if its member has too many."""
         theirs = self._members.setdefault(member, {})
         if len(theirs) >= STREAMS_OF_A_MEMBER:
             raise Unavailable(
                 f"worker {member.worker!r} has {len(theirs)} streams open, which is the limit: close some"
             )
-        stream = Stream(context, caller)
+        stream = Stream(context)
         if self._closing is not None:
             stream.end(self._closing)
         theirs[stream] = None
@@ -85,12 +80,13 @@ class Streams:
                 del self._members[member]
 
     def close_refused(self, check: Callable[[Sender], object]) -> None:
-        """End the streams of workers that `check` raises an error for, and those whose token was removed."""
+        """End the streams of workers that `check` raises an error for."""
         for member, streams in self._members.items():
-            reason = _refusal(check, member)
-            for stream in streams:
-                if (end := reason or _refusal(Caller.check_valid, stream.caller)) is not None:
-                    stream.end(end)
+            try:
+                check(member)
+            except ParamServerError as reason:
+                for stream in streams:
+                    stream.end(reason)
 
     def close(self, reason: ParamServerError) -> None:
         """End all streams between two calls; others, and new ones, end after their call."""
@@ -98,12 +94,3 @@ class Streams:
         for streams in self._members.values():
             for stream in streams:
                 stream.end(reason)
-
-
-def _refusal(check: Callable[[_Checked], object], one: _Checked) -> ParamServerError | None:
-    """The error that a check raises, None if it raises none."""
-    try:
-        check(one)
-    except ParamServerError as reason:
-        return reason
-    return None

@@ -212,21 +212,25 @@ def get_renew_reply(proto: pb.RenewReply, tensors: TensorReceiver) -> ms.Renewed
 def put_leave_request(message: ms.Leave, proto: pb.LeaveRequest, tensors: TensorSender) -> None:
     put_sender(message.sender, proto.sender, tensors)
     proto.failed = message.failed
+    proto.done = message.done
 
 
 def get_leave_request(proto: pb.LeaveRequest, tensors: TensorReceiver) -> ms.Leave:
     return ms.Leave(
         sender=get_sender(proto.sender, tensors),
         failed=proto.failed,
+        done=proto.done,
     )
 
 
 def put_leave_reply(message: ms.Left, proto: pb.LeaveReply, tensors: TensorSender) -> None:
-    pass
+    proto.done = message.done
 
 
 def get_leave_reply(proto: pb.LeaveReply, tensors: TensorReceiver) -> ms.Left:
-    return ms.Left()
+    return ms.Left(
+        done=proto.done,
+    )
 
 
 def put_place(message: ms.Place, proto: pb.Place, tensors: TensorSender) -> None:

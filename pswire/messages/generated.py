@@ -296,15 +296,24 @@ class Leave:
 
     Attributes:
         failed: The worker has not finished: other workers may wait for its replacement.
+        done: To shards other than 0: what those before it have answered. One without variables gets no push, by
+            which it would know.
     """
 
     sender: Sender
     failed: bool = False
+    done: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Left."""
+    """Left.
+
+    Attributes:
+        done: A worker has finished the job, after its first update.
+    """
+
+    done: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,16 +261,20 @@ class RenewReply(_message.Message):
     def __init__(self, global_step: _Optional[int] = ..., waiting_for: _Optional[str] = ..., chief: _Optional[bool] = ..., cut: _Optional[int] = ..., written: _Optional[_Iterable[int]] = ..., stopped: _Optional[str] = ..., push_held: _Optional[bool] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
-    __slots__ = ("sender", "failed")
+    __slots__ = ("sender", "failed", "done")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     failed: bool
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., failed: _Optional[bool] = ...) -> None: ...
+    done: bool
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., failed: _Optional[bool] = ..., done: _Optional[bool] = ...) -> None: ...
 
 class LeaveReply(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("done",)
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    done: bool
+    def __init__(self, done: _Optional[bool] = ...) -> None: ...
 
 class Optimizer(_message.Message):
     __slots__ = ("fields",)

@@ -798,8 +798,10 @@ class Client:
         sender = self._calls.sender
         if not sender.incarnation or os.getpid() != self._process:
             return  # it never joined, or is a fork of the worker that did
+        done = False
         for shard in range(self.shards):
-            self._calls.call_best_effort(shard, ms.Leave(sender, failed), "left without an answer")
+            left = self._calls.call_best_effort(shard, ms.Leave(sender, failed, done), "left without an answer")
+            done |= isinstance(left, ms.Left) and left.done
 
     def close(self) -> None:
         """Closes the connections; no call is possible afterwards."""

@@ -126,7 +126,13 @@ class RetryingCalls:
                 if self.closing.is_set():
                     raise
                 if waited >= next_line:
-                    logger.warning("%s waits, for %.0f s: %s", self.sender.worker, waited, error)
+                    logger.warning(
+                        "%s waits, for %.0f s: %s. A program beside the workers of a job, such as an evaluation, takes "
+                        "part in the present one with ps.session(resume=True)",
+                        self.sender.worker,
+                        waited,
+                        error,
+                    )
                     next_line = waited + min(waited, MAX_LOG_EVERY)
                 self.closing.wait(pause)
                 pause = min(2 * pause, MAX_BACKOFF)

@@ -13,8 +13,11 @@ from psserver.rpc.server import ServerThread
 from pswire import errors
 from pswire import messages as ms
 from pswire.network.channel import SERVER_OPTIONS, check_health
+from pswire.security.credentials import NO_CREDENTIALS
+from pswire.security.token_files import Role
 from pswire.v1 import paramserver_pb2 as pb
 from tests.server_client import Client, Stream, frame_of, frames_of
+from tests.tokens import token_credentials
 
 LARGE = np.zeros(1 << 20, np.float32)  # 4 MiB, in chunks
 TRANSFER, WATCH = "/paramserver.v1.ParameterServer/Transfer", "/grpc.health.v1.Health/Watch"
@@ -148,6 +151,26 @@ def test_a_connection_whose_calls_are_refused_again_and_again_waits_for_its_refu
         call.result(timeout=0.1)
     call.cancel()
     assert flood.join().incarnation == 1, "what is not refused does not wait"
+
+
+@pytest.mark.parametrize("role", [None, Role.OBSERVER, "of another job"])
+def test_callers_without_a_token_or_the_right_role_wait_for_their_refusals_too(tmp_path, monkeypatch, role):
+    for name, value in (("FREE_REFUSALS", 2), ("PAUSE", 1000.0), ("MAX_PAUSE", 1000.0)):
+        monkeypatch.setattr(f"psserver.rpc.guard.{name}", value)
+    tokens, credentials = token_credentials(tmp_path)
+    _, others = token_credentials(tmp_path, "other")
+    credentials |= {None: NO_CREDENTIALS, "of another job": others[Role.ADMIN]}
+    with ServerThread(ServerConfig(token_file=tokens)) as server:
+        flood, worker = Client(server.address, credentials[role]), Client(server.address, credentials[Role.WORKER])
+        with flood.channel, worker.channel:
+            for _ in range(2):
+                with pytest.raises((errors.Unauthenticated, errors.PermissionDenied)):
+                    flood.unary(ms.Join("w0"))
+            call = flood.stub.Join.future(pb.JoinRequest(worker="w0"))
+            assert worker.join().incarnation == 1
+            with pytest.raises(grpc.FutureTimeoutError):
+                call.result(timeout=0.1)
+            call.cancel()
 
 
 def test_a_connection_without_calls_is_closed(connect, monkeypatch):

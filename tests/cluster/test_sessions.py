@@ -56,6 +56,25 @@ def test_each_session_trains_on_a_server_of_one_program_which_ends_after_the_las
     assert sum("job" in line and "begins" in line for line in server.err) == 2, server.err
 
 
+def test_all_servers_of_one_program_end_with_it_also_those_without_variables(commands):
+    addresses = [free_address() for _ in range(3)]
+    options = [("--bind", one, "--shard", f"{shard}/3", "--linger", "0") for shard, one in enumerate(addresses)]
+    servers = [commands.serve(*some) for some in options]
+    script = commands.script("""
+        import psworker as ps
+        from psworker import ops
+
+        w = ps.Variable(0.0, name="w")
+        with ps.session():
+            ps.GradientDescent(1.0).minimize(ops.square(w - 1))
+    """)
+    code, _, err = commands.run("psworker", "run", "--servers", ",".join(addresses), script)
+    assert code == 0, err
+    for server in servers:
+        assert server.wait() == 0
+        assert any("the job is done, and no worker has joined for 0 s" in line for line in server.err), server.err
+
+
 @pytest.mark.parametrize("kind", ["folds", "tuned"])
 def test_each_session_trains_under_a_name_of_the_job_as_slurm_and_kubernetes_give_it(commands, kind):
     address = free_address()

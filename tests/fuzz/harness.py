@@ -1,8 +1,8 @@
 """What holds for each target of fuzzing and each input: only errors of our family, in bounded time and memory.
 
 A target is a module of `tests/fuzz/targets`: its function `run` takes the bytes of an input, `COVERS` names the modules
-whose lines count. For inputs of packets, `HEAD` is the number of bytes before them, and `KINDS` has the protobufs of
-tags, so that mutations keep them well-formed.
+whose lines count, and `MAX_SECONDS` is its own bound if it has a shorter one. For inputs of packets, `HEAD` is the
+number of bytes before them, and `KINDS` has the protobufs of tags, so that mutations keep them well-formed.
 """
 
 import importlib
@@ -77,7 +77,7 @@ def check(target: ModuleType, data: bytes) -> None:
     seconds, growth = time.process_time() - began, _peak() - peak
     if errors.texts:
         raise Finding("logged as an error:\n" + "\n".join(errors.texts))
-    if seconds > MAX_SECONDS:
+    if seconds > getattr(target, "MAX_SECONDS", MAX_SECONDS):
         raise Finding(f"{seconds:.1f} s for an input of {len(data):,} bytes")
     if growth > MAX_GROWTH:
         raise Finding(f"{growth:,} bytes of memory for an input of {len(data):,} bytes")

@@ -32,6 +32,7 @@ from pswire.v1 import state_pb2 as spb
 from tests.fuzz.packets import Packet, pack
 from tests.fuzz.served_shard import IDENTITY, JOB_KEY, METHODS, POLICIES, STREAM, STREAMS
 from tests.fuzz.targets import codec
+from tests.fuzz.targets.http_requests import OTHER, TOKEN
 from tests.fuzz.targets.state_files import ARRAYS
 from tests.server_client import Client
 
@@ -90,6 +91,37 @@ RUNS: list[tuple[str, tuple[str, str], dict[str, str]]] = [
 
 #: Calls of an input.
 LONGEST = 60
+
+#: Header fields of a browser, and of Prometheus.
+BROWSER = """Host: localhost:8080
+Connection: keep-alive
+sec-ch-ua: "Chromium";v="140", "Not=A?Brand";v="24"
+User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 Safari/537.36
+Accept: text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8
+Sec-Fetch-Site: none
+Referer: http://localhost:8080/
+Accept-Encoding: gzip, deflate, br, zstd
+Accept-Language: en-US,en;q=0.9
+Cookie: other=1; psserver-0={}"""
+PROMETHEUS = """Host: 127.0.0.1:8080
+User-Agent: Prometheus/2.42.0
+Accept: application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,*/*;q=0.1
+X-Prometheus-Scrape-Timeout-Seconds: 10
+Authorization: Bearer {}"""
+
+#: Requests for the live page, and their header fields, in which `{}` is a token.
+REQUESTS = [
+    *[(f"GET {path} HTTP/1.1", BROWSER) for path in ("/", "/?token={}", "/main.js", "/api/job", "/a%2F..?x=1&x=2&y=")],
+    ("GET /api/stream?after=17 HTTP/1.1", f"{BROWSER}\nAccept: text/event-stream\nLast-Event-ID: 12"),
+    ("GET /metrics HTTP/1.1", PROMETHEUS),
+    *[(f"{method} /healthz HTTP/1.{minor}", "host: [::1]:8080") for method, minor in (("HEAD", 0), ("GET", 1))],
+    ("GET /readyz HTTP/1.1", "Host: paramserver.example:443\nHost: localhost"),
+    ("GET http://localhost:8080/api/job#x HTTP/1.1", "Host: localhost\nAuthorization: Basic OmZmZg=="),
+    ("POST /api/job HTTP/1.1", "Host: localhost\nContent-Type: multipart/form-data; boundary=x\nContent-Length: 3"),
+    ("GET / HTTP/2.0", "Host: localhost"),
+    ("GET //[x HTTP/1.1", "Host: localhost\n folded: x"),
+    ("GET / HTTP/1.1", "\n".join(f"X-{number}: {number}" for number in range(101))),
+]
 
 
 class Recorder:
@@ -244,15 +276,35 @@ def inputs(policy: int, recorder: Recorder, folder: Path) -> list[tuple[str, byt
     return found
 
 
+def page_requests() -> list[tuple[str, bytes]]:
+    """Target and input of requests for the live page, by viewers with a token and without, and with a wrong role."""
+    found = []
+    for number, (start, fields) in enumerate(REQUESTS):
+        for token in ("", TOKEN, OTHER):
+            lines = [*f"{start}\n{fields}".replace("{}", token).split("\n"), ""]
+            ends = number % 2  # CRLF, or LF alone
+            for choice in (0, 1, 255):
+                found.append(("http_requests", bytes([choice]) + pack([(ends, line.encode()) for line in lines])))
+        found.append(("http_requests", bytes(1) + pack([(2, f"{start}\r\n{fields[:40]}".encode())])))
+    return found
+
+
+def write(folder: Path, target: str, data: bytes) -> None:
+    """Write an input of a target."""
+    path = folder / target / hashlib.sha256(data).hexdigest()[:16]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
 def main(folder: Path) -> None:
     """Record all runs into folders by target."""
+    for target, data in page_requests():
+        write(folder, target, data)
     for program, policy, options in RUNS:
         with tempfile.TemporaryDirectory() as files:
             recorder = recorded(program, policy, options, Path(files))
             for target, data in inputs(POLICIES.index(policy), recorder, Path(files)):
-                path = folder / target / hashlib.sha256(data).hexdigest()[:16]
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(data)
+                write(folder, target, data)
         print(policy, options, len(recorder.calls), "calls", file=sys.stderr)
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,10 +14,12 @@ from psserver.testing import serve
 from pswire.errors import Zombie
 from pswire.status.status_client import StatusClient
 from psworker import ops
+from psworker.client import retrying_calls
 from psworker.config import WorkerConfig
 from psworker.sessions import session_numbers
 from psworker.sessions.session import Session
 from psworker.sessions.session_numbers import sessions_of
+from tests.commands import wait_until
 
 DATA = ps.Dataset({"x": np.arange(24, dtype=np.float64)})
 
@@ -82,6 +85,33 @@ def test_the_next_session_begins_when_all_workers_have_been_in_this_one_however_
                 late = [train(servers.addresses, "late", ps.GradientDescent(0.25), job="run", workers=2)]
                 late += [train(servers.addresses, "late", ps.GradientDescent(0.5), job="run", workers=2)]
             assert soon.result(30) == late == [(6.0, "run"), (18.0, "run")], "the values of the first are trained on"
+
+
+def test_an_evaluation_beside_a_job_does_not_wait_with_resume_which_its_log_says_without_it(caplog, monkeypatch):
+    monkeypatch.setattr(retrying_calls, "LOG_EVERY", 0.0)
+
+    def evaluate(**options):
+        with ps.collection():
+            w = ps.Variable(np.zeros(2), name="w")
+            with ps.session(servers.addresses, name="evaluation", **options) as session:
+                session.pull()
+                return float(w.value[0]), session.number
+
+    with serve() as servers, ps.collection(), ThreadPoolExecutor(1) as pool:
+        w = ps.Variable(np.zeros(2), name="w")
+        with ps.session(servers.addresses, name="trains"):
+            for step in (1.0, 2.0, 3.0):
+                ps.GradientDescent(1.0).minimize(-ops.sum(w))
+                assert evaluate(resume=True) == (step, 1)
+            waits = pool.submit(evaluate)
+            wait_until(lambda: "evaluation waits" in caplog.text or waits.done())
+            assert not waits.done()
+        waits.result(30)
+    assert re.search(
+        r"evaluation waits, for \d+ s: session 4 of .* begins when session 1 is over, and trains takes part in it\. .* "
+        r"with ps\.session\(resume=True\)",
+        caplog.text,
+    )
 
 
 def test_a_worker_that_does_not_come_is_awaited_for_a_lease():

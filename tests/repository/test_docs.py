@@ -48,6 +48,11 @@ def test_every_block_of_code_names_its_language(page):
     assert not unknown, "python and sh are run; console is a transcript with $ before its commands, text anything else"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_page_has_both_sides_of_a_merge(page):
+    assert re.findall(r"^(?:<{7}|={7}|>{7})(?: .*)?$", page.read_text(), re.MULTILINE) == []
+
+
 def check_click(words, script):
     group = GROUPS[words[0]]
     if words[1].startswith("-"):

@@ -144,9 +144,9 @@ class Scenario:
         """`renew w0 [idle] [settled=3] [half_pushes=1] [transport=gRPC]`."""
         return self._send(who, messages.Renew(sender=self._sender(who), idle="idle" in idle, **options))
 
-    def do_leave(self, who: str, *failed: str, **_) -> list[str]:
-        """`leave w0 [failed]`."""
-        return self._send(who, messages.Leave(self._sender(who), "failed" in failed))
+    def do_leave(self, who: str, *how: str, **_) -> list[str]:
+        """`leave w0 [failed] [done]`, the latter as another shard has answered."""
+        return self._send(who, messages.Leave(self._sender(who), "failed" in how, "done" in how))
 
     def do_barrier(self, who: str, number: str, **_) -> list[str]:
         """`barrier w0 1`."""

@@ -63,7 +63,7 @@ class Membership:
         self._highest = last_incarnation  # incarnation that any worker ever had
         self._forgotten = 0  # the highest incarnation of those that are forgotten; 0: none is
         self._forgotten_lost = False  # whether one of them was lost
-        self._done = False  # a worker has finished the job
+        self.done = False  # a worker has finished the job
         self.chief = ChiefElection(self._members, self._live, enabled=has_chief)
         self.progress = Progress()
         self.half_pushes = HalfPushes(self._members)
@@ -78,7 +78,7 @@ class Membership:
             finished=finished,
             last_clock=last_clock,
             chief=self.chief.state(),
-            done=self._done,
+            done=self.done,
             half_pushes=half_pushes,
             last_pushes=last_pushes,
             last_incarnation=self._last_incarnation,
@@ -105,7 +105,7 @@ class Membership:
         self.progress.restore(training, finished, stalled, state.last_clock)
         self.half_pushes.restore(state.half_pushes, state.last_pushes)
         self.chief.restore(state.chief)
-        self._done, self._last_incarnation = state.done, state.last_incarnation
+        self.done, self._last_incarnation = state.done, state.last_incarnation
         self.resume(now)
 
     def resume(self, now: float) -> None:
@@ -217,7 +217,7 @@ class Membership:
             self.renew(known, now, message.tensor_transport)
             self.chief.elect()
             return known, False
-        goes_on = not self._live and not (self._one_job and self._done)
+        goes_on = not self._live and not (self._one_job and self.done)
         if goes_on and not self._one_job:
             self.progress.resume_all()
         number, last = (self.joined, 0) if known is None else (known.number, known.incarnation)
@@ -282,9 +282,9 @@ class Membership:
         member.expires = now + self.lease
         member.tensor_transport = tensor_transport or member.tensor_transport
 
-    def leave(self, member: Member, now: float, *, failed: bool = False, trained: bool = True) -> None:
-        """End a membership; unless it `failed`, and if the job has `trained` before, this finishes the job."""
-        self._done |= trained and not failed
+    def leave(self, member: Member, now: float, *, failed: bool = False, done: bool = False) -> None:
+        """End a membership; `done`: a worker has finished the job, this one or another."""
+        self.done |= done
         self._end(member, "left")
         if failed:
             self.progress.stop(member)
@@ -329,7 +329,7 @@ class Membership:
 
     def _check_job_end(self, now: float) -> None:
         if not self._live:
-            self.job_end = JobEnd(now, self.joined, self._done)
+            self.job_end = JobEnd(now, self.joined, self.done)
 
 
 #: The fields that a member and its state have in common.

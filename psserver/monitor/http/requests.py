@@ -67,8 +67,9 @@ def read_request(lines: BinaryIO, *, certified: bool = False) -> Request | None:
     """
     budget = _Budget(lines)
     start = budget.line()
-    if not start:
+    if budget.is_new:
         return None
+    start = start or budget.line()  # one empty line before a request is ignored (RFC 9112, section 2.2)
     found = _START.fullmatch(start)
     if found is None:
         raise BadRequest(HTTPStatus.BAD_REQUEST, "this is no request of HTTP")
@@ -88,6 +89,11 @@ class _Budget:
     def __init__(self, lines: BinaryIO) -> None:
         self._lines, self._left = lines, MAX_REQUEST
 
+    @property
+    def is_new(self) -> bool:
+        """Whether no byte has been read."""
+        return self._left == MAX_REQUEST
+
     def line(self) -> str:
         """The next line. Raises `BadRequest` if it is not complete, unless nothing has come at all."""
         line = self._lines.readline(self._left)
@@ -96,7 +102,7 @@ class _Budget:
             if not self._left:
                 text = f"a request has {MAX_REQUEST:,} bytes with its headers at most"
                 raise BadRequest(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
-            if line or self._left < MAX_REQUEST:
+            if not self.is_new:
                 raise BadRequest(HTTPStatus.BAD_REQUEST, "the request ended before its empty line")
         return line.decode("latin-1").removesuffix("\n").removesuffix("\r")
 

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 
 from psserver.cli.main import main
 from psserver.storage.checkpoint_folders import available, found, shard_folder
+from psserver.storage.recovery import find_start
 from psserver.storage.run_file import Run, write_run
 from pswire import messages as ms
 from pswire import placement
@@ -85,6 +86,29 @@ def test_list_says_of_each_number_what_it_is_and_which_shards_are_there(tmp_path
     assert psserver("checkpoint", "list", tmp_path / "step-000000003") == (
         f"no checkpoints in {tmp_path / 'step-000000003'}\n"
     )
+
+
+def test_a_checkpoint_of_a_provisional_run_is_marked_and_show_passes_it(tmp_path, job):
+    """That of servers of another number which were started by mistake, and which no worker has joined."""
+
+    def shown(*arguments):
+        data = json.loads(psserver("checkpoint", *arguments, "--json"))
+        return [(one["number"], one["shards"], one["provisional"]) for one in data]
+
+    start, shard = find_start(tmp_path, 0, 1), new_shards(1)[0]
+    start.restore(shard, 0.0)
+    start.begin(shard, journal=False)
+    assert shown("list", tmp_path)[-2:] == [(11, 2, False), (12, 1, True)]
+    assert psserver("checkpoint", "list", tmp_path).splitlines()[-1].endswith(" final, cut, provisional")
+    assert psserver("checkpoint", "show", tmp_path).startswith(f"checkpoint 11 in {tmp_path}: final; shards 1 of 2; ")
+    text = f"checkpoint 12 in {tmp_path}: final, cut, provisional; shards 1; "
+    assert psserver("checkpoint", "show", tmp_path, 12).startswith(text)
+    job.shards[0].cuts.number = 12  # the old servers go on
+    write(tmp_path, job.shards[0])
+    assert shown("list", tmp_path)[-2:] == [(12, 1, True), (12, 2, False)]
+    assert psserver("checkpoint", "show", tmp_path).count("checkpoint 12 in") == 1
+    start.confirm()
+    assert shown("list", tmp_path)[-2:] == [(12, 1, False), (12, 2, False)]
 
 
 def test_show_has_whole_variables_workers_queues_and_half_pushes(tmp_path, job):

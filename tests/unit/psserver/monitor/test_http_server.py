@@ -49,6 +49,11 @@ def test_a_request_gets_an_answer_with_security_headers_and_the_connection_ends(
     assert "Server" not in headers
 
 
+def test_one_empty_line_before_a_request_is_ignored():
+    with serving() as address:
+        assert exchange(address, b"\r\nGET /a HTTP/1.1\r\nHost: h\r\n\r\n").endswith(b"\r\n\r\npath /a {}\n")
+
+
 def test_head_gets_the_headers_of_get_and_no_body():
     with serving() as address:
         assert request(address, "/x", "HEAD")[2] == b""
@@ -67,6 +72,8 @@ def test_other_methods_are_refused(method):
     ("data", "status"),
     [
         (b"GET\r\n\r\n", 400),
+        (b"\r\n", 400),
+        (b"\n\nGET / HTTP/1.1\r\n\r\n", 400),
         (b"GET / HTTP/9.9\r\n\r\n", 505),
         (b"GET / HTTP/x\r\n\r\n", 400),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n", 400),

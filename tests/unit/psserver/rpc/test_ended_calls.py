@@ -1,12 +1,12 @@
 """Calls whose callers are gone when their refusal is sent, or when the server stops: they end without a traceback."""
 
 import asyncio
+from functools import partial
 
 import grpc
 import grpc.aio
-import pytest
 
-from psserver.rpc.access import ROLES, Access, CheckedHandlers
+from psserver.rpc.access import Access
 from psserver.rpc.guard import Guard
 from pswire.errors import Malformed
 from pswire.security.token_files import Role, add_token
@@ -20,6 +20,9 @@ class Context:
 
     def peer(self):
         return ""
+
+    def invocation_metadata(self):
+        return ()
 
     def cancelled(self):
         return False
@@ -67,14 +70,5 @@ def test_a_call_that_ends_while_it_is_served_is_cancelled_and_a_mistake_of_ours_
 
 def test_a_caller_without_a_token_that_is_gone_when_it_is_refused_is_cancelled_too(tmp_path):
     add_token(tmp_path / "tokens", "a", Role.WORKER)
-    methods = {name: grpc.stream_stream_rpc_method_handler(refused) for name in ROLES}
-    handlers = grpc.method_handlers_generic_handler("s", methods)
-    checked = CheckedHandlers(handlers, Access(tmp_path / "tokens"))
-
-    class Details:
-        method, invocation_metadata = "/s/Status", ()
-
-    context = Context(GONE)
-    with pytest.raises(asyncio.CancelledError):
-        asyncio.run(checked.service(Details()).stream_unary(None, context))
-    assert context.aborted == [grpc.StatusCode.UNAUTHENTICATED]
+    serve = partial(Access(tmp_path / "tokens").serve, "Status", refused)
+    assert end_of(serve, GONE) == (asyncio.CancelledError, [grpc.StatusCode.UNAUTHENTICATED])

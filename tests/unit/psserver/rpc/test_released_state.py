@@ -7,7 +7,6 @@ import pytest
 
 from psserver.config import ServerConfig
 from psserver.rpc import guard, service
-from psserver.rpc.access import ANYONE
 from psserver.rpc.admission import Admission
 from psserver.rpc.guard import FREE_REFUSALS, Guard
 from psserver.rpc.server import ServerThread
@@ -73,7 +72,7 @@ def test_streams_that_have_ended_are_not_kept_and_leave_room_for_others():
     async def scenario():
         streams = Streams()
         for _ in range(STREAMS_OF_A_MEMBER + 1):
-            with pytest.raises(InvalidMessage), streams.open(ME, None, ANYONE):
+            with pytest.raises(InvalidMessage), streams.open(ME, None):
                 raise InvalidMessage("of a call")
         assert streams._members == {}
 

@@ -196,6 +196,17 @@ def test_a_fork_of_a_worker_does_not_leave_for_its_parent(client, transport, mon
     assert [shard for shard, _ in transport.messages(ms.Leave)] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("failed", [False, True])
+@pytest.mark.parametrize("trained", [False, True])
+def test_shards_without_variables_have_the_same_end_of_the_job_as_the_others(trained, failed):
+    transport = ShardsInProcess(3)
+    client, known = transport.client("w0", declared("w", 2))
+    client.push([up(known["w"])] if trained else []).result()
+    client.leave(failed=failed)
+    ends = [machine.job_end for machine in transport.machines]
+    assert [(end.workers, end.done) for end in ends] == [(1, trained and not failed)] * 3
+
+
 # --- order ------------------------------------------------------------------------------------------------------------
 
 
