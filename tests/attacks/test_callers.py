@@ -194,8 +194,10 @@ def test_a_stream_that_sends_nothing_ends_with_its_token_although_nobody_calls(c
 GRADIENT = Gradient("w", 0, np.ones(3, np.float32))
 WAITING = {
     "barrier": lambda client, sender: client.unary(Barrier(sender, 1)),
-    "held push": lambda client, sender: client.unary(Push(sender, 1, (GRADIENT,))),
-    "held push on a stream": lambda client, sender: client.transfer(Push(sender, 1, (GRADIENT,))),
+    "held push": lambda client, sender: client.unary(Push(sender=sender, sequence=1, gradients=(GRADIENT,))),
+    "held push on a stream": lambda client, sender: client.transfer(
+        Push(sender=sender, sequence=1, gradients=(GRADIENT,))
+    ),
 }
 
 

@@ -165,7 +165,7 @@ def test_callers_without_a_token_or_the_right_role_wait_for_their_refusals_too(t
         with flood.channel, worker.channel:
             for _ in range(2):
                 with pytest.raises((errors.Unauthenticated, errors.PermissionDenied)):
-                    flood.unary(ms.Join("w0"))
+                    flood.unary(ms.Join(worker="w0"))
             call = flood.stub.Join.future(pb.JoinRequest(worker="w0"))
             assert worker.join().incarnation == 1
             with pytest.raises(grpc.FutureTimeoutError):

@@ -70,10 +70,10 @@ def frames_but_the_last(*arguments):
     sent.set()
     threading.Event().wait()
 
-sender = Sender("killed", ask(Join("killed", name_key=b"key")).incarnation)
+sender = Sender("killed", ask(Join(worker="killed", name_key=b"key")).incarnation)
 Region.put, StreamSender.frames = put_one, frames_but_the_last
 ones = np.ones((1 << 10, 1 << 10), np.float32)
-call = transport.call(0, Push(sender, 1, (Gradient("v", 0, ones), Gradient("w", 0, ones)), pull=("v", "w")), 30)
+call = transport.call(0, Push(sender=sender, sequence=1, gradients=(Gradient("v", 0, ones), Gradient("w", 0, ones)), pull=("v", "w")), 30)
 sent.wait()
 ready()
 """

@@ -15,7 +15,7 @@ from contextlib import closing
 from pswire.messages import Join
 from psworker.transport.grpc_transport import GrpcTransport
 with closing(GrpcTransport([sys.argv[1]])) as transport:
-    transport.call(0, Join("contained"), 30).result()
+    transport.call(0, Join(worker="contained"), 30).result()
     print(transport.tensor_transport(0))
 """
 

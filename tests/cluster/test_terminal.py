@@ -25,12 +25,14 @@ with make_display("auto", names, title="train.py") as display:
     display.note("waiting for server-0 to answer")
     for second in range(1, 11):
         workers = [
-            WorkerStatus(name, 1, number, "lost" if number == 50 and second > 5 else "live", second * (100 + number),
-                         0, second * number, 1.0 / second, 1, 15.0)
+            WorkerStatus(
+                name=name, incarnation=1, number=number, state="lost" if number == 50 and second > 5 else "live",
+                steps=second * (100 + number), staleness_sum=second * number, loss=1.0 / second, epoch=1, lease_left=15.0,
+            )
             for number, name in enumerate(names)
         ]
-        detail = StatusDetail((EventReport(second, second, "epoch", f"epoch {second} is done"),))
-        report = StatusReport(0, 1, 6400 * second, 0, workers=tuple(workers), detail=detail)
+        detail = StatusDetail((EventReport(number=second, time=second, kind="epoch", text=f"epoch {second} is done"),))
+        report = StatusReport(shard=0, shards=1, global_step=6400 * second, workers=tuple(workers), detail=detail)
         progress = follow(progress, merge_reports([ShardAnswer("h:1", report)]), 10.0 * second)
         display.show(progress)
         if second % 4 == 0:
