@@ -142,7 +142,7 @@ class Job(JobText):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """Join.
+    """A worker starts or restarts; all its older incarnations are refused from now on.
 
     Attributes:
         incarnation: 0 asks shard 0 to assign the next one.
@@ -189,7 +189,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """Joined.
+    """The worker is a member.
 
     Attributes:
         number: 0 for the first worker that ever joined.
@@ -243,7 +243,9 @@ class Sender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renew:
-    """Renew.
+    """A heartbeat.
+
+    Every other message of a worker renews its lease too.
 
     Attributes:
         idle: The worker is idle, for example without examples: other workers must not wait for its next push.
@@ -270,7 +272,7 @@ class Renew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewed:
-    """Renewed.
+    """The lease has been renewed. `waiting_for` is as in `WorkerStatus`; `chief`, `cut` and `stopped` as in `Joined`.
 
     Attributes:
         waiting_for: While a push of the worker is held: the workers it waits for, and the reason.
@@ -292,7 +294,11 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Leave.
+    """Leave: see below.
+
+    A worker ends; its unfinished blocks are handed out again. `failed`: others may wait for its replacement. `done`
+    is `Left.done` of the shards before this one, which gets no push, by which it would know, if it has no
+    variables.
 
     Attributes:
         failed: The worker has not finished: other workers may wait for its replacement.
@@ -307,7 +313,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Left.
+    """The worker is no longer a member. `done`: a worker has finished the job, after its first update.
 
     Attributes:
         done: A worker has finished the job, after its first update.
@@ -326,7 +332,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Register:
-    """Register.
+    """Declares variables.
+
+    The first registration of a name wins; later ones must agree, and get its value.
 
     Attributes:
         places: To shard 0 of several, which is called first: the placement of each variable.
@@ -348,10 +356,9 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class ChangeId:
-    """ChangeId: see below.
+    """A push or assign that shard 0 has decided.
 
-    A push or assign that shard 0 has decided, and the other shards that have a part of it (omitted in messages to
-    these).
+    The other shards that have a part of it are omitted in messages to these.
     """
 
     sender: Sender
@@ -374,7 +381,7 @@ class Frontier:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """Registered.
+    """A snapshot of the declared variables' values, in order, without tables. `frontier` is as in `Pushed`.
 
     Attributes:
         frontier: As in Pushed.
@@ -387,7 +394,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pull:
-    """Pull.
+    """Requests values: a snapshot of the shard.
 
     Attributes:
         known_versions: For each name the version that the worker has, -1 for none: an unchanged value is not sent
@@ -409,7 +416,7 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """Pulled.
+    """The values of the names, in order, then those of the choices. `frontier` is as in `Pushed`.
 
     Attributes:
         values: The values of `names` in order, then those of `choices`.
@@ -448,10 +455,10 @@ class RemoteWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Progress: see below.
+    """How far the block that a worker holds is trained.
 
-    How far the block that a worker holds is trained: all its examples before `position`, with this push and those
-    before it. If the worker dies, the rest is handed out again.
+    All its examples before `position` are, with this push and those before it. If the worker dies, the rest is
+    handed out again.
 
     Attributes:
         position: In the order of the epoch: above Block.start and at most Block.stop.
@@ -466,7 +473,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Push:
-    """Push.
+    """The gradients of one step, one per variable: all are applied once, or none.
+
+    A push goes to shard 0 (first, if that decides for all), and to every shard with a part of it. One without
+    gradients on any shard is no step: it is applied at once, and changes only what `progress` and `loss` say.
 
     Attributes:
         sequence: From 1, over pushes, assigns and tunes of this incarnation; the same on all shards; a retry
@@ -508,7 +518,7 @@ class Push:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pushed:
-    """Pushed.
+    """The result of a push, and the values it requested.
 
     Attributes:
         group: Present if the push was applied as one of several.
@@ -538,7 +548,7 @@ class CountedPortions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """Assign.
+    """Sets variables, or adds to them, without an optimizer: all or none, once.
 
     Attributes:
         shards: As in Push.
@@ -563,7 +573,10 @@ class Assign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """Assigned.
+    """Assigned: see below.
+
+    The new versions, in order of the assignments. `frontier` is as in `Pushed`. `reason`: why the sum of an
+    evaluation was dropped (`Assign.portions`), which has no versions.
 
     Attributes:
         frontier: As in Pushed.
@@ -596,7 +609,7 @@ class Tune:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """Tuned."""
+    """Later pushes follow the new hyperparameters."""
 
     outcome: Outcome
     global_step: int = 0
@@ -625,7 +638,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """Computed.
+    """The results, complete when the array tasks of the step have run.
 
     Attributes:
         results: Two numbers for each operation with a result, in order: the result of this shard is their sum.
@@ -661,7 +674,7 @@ class QueueSpec(QueueRules):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Finished."""
+    """A block that its worker has processed to its stop, and the sum of the losses of its examples, if computed."""
 
     number: int = 0
     cost_sum: float | None = None
@@ -669,7 +682,9 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Take:
-    """Take.
+    """Requests the next block.
+
+    A worker holds one block of a queue at a time; a repeated Take gets the same block.
 
     Attributes:
         reports_received: The epoch of the last report of this queue that the worker has received; the answer has
@@ -702,7 +717,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochReport:
-    """EpochReport."""
+    """A complete epoch: every example was processed. `cost` is the mean over them, None without losses."""
 
     queue: str
     epoch: int
@@ -712,7 +727,9 @@ class EpochReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """Taken.
+    """The next block.
+
+    None: either all is `done`, or `waiting_for` describes who holds the rest; ask again.
 
     Attributes:
         chief: As in Joined.
@@ -762,11 +779,10 @@ class AcceptedPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluate:
-    """Evaluate: see below.
+    """Begins an evaluation, if its number is above that of the present one, and waits for it.
 
-    From the chief, to every shard: begins an evaluation if its number is above that of the present one, and waits
-    until all its portions are counted on the shard, or for some seconds. Without one and without `end` it only
-    asks.
+    From the coordinator, to every shard. The answer comes when all portions are counted on the shard, or after some
+    seconds. Without an evaluation and without `end` it only asks.
 
     Attributes:
         name: Of the minimization, equal in all workers.
@@ -791,7 +807,7 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """Evaluated.
+    """How far the present evaluation is on this shard.
 
     Attributes:
         number: Of the present evaluation, which may be another one than was asked for; 0: none.
@@ -835,7 +851,10 @@ class TakePortion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Portion:
-    """Portion.
+    """Portion: see below.
+
+    Positions `start` to `stop` of an evaluation's data set. `alone`: its gradient is pushed by itself, since some
+    shards may have counted it: whoever had it before has pushed it to some of them only.
 
     Attributes:
         alone: Push its gradient by itself. A shard that has counted it before answers OUTCOME_REPEATED, and adds
@@ -850,7 +869,9 @@ class Portion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortionTaken:
-    """PortionTaken.
+    """The next portion.
+
+    None: push the sum, or stop some portions, or it is over; or else ask again.
 
     Attributes:
         push: Push the sum now.
@@ -873,7 +894,9 @@ class PortionTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimPortion:
-    """ClaimPortion.
+    """Claims a portion that the worker has computed, with the sum of its losses; to shard 0.
+
+    A promise to push it. `loss` may be NaN or infinite. `timeline` is as in `Take`.
 
     Attributes:
         loss: The sum of its losses, also NaN or infinite.
@@ -890,7 +913,7 @@ class ClaimPortion:
 
 @dataclass(frozen=True, slots=True)
 class PortionClaimed:
-    """PortionClaimed.
+    """Whether the claim counts: the first one of a portion does, and so does a repetition of that.
 
     Attributes:
         counted: Whether this is the first claim of the portion, or a repetition of that.
@@ -918,7 +941,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutReport:
-    """CutReport.
+    """A cut on this shard.
 
     Attributes:
         number: 0: none could begin yet, because another one is not over.
@@ -954,7 +977,7 @@ class Restore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """Restored.
+    """The timeline that the shard follows, and the cut that it began with.
 
     Attributes:
         lost: The shard began from an older state than it had acknowledged, and waits for a Restore.
@@ -981,7 +1004,7 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """Passed.
+    """All live workers have waited at the barrier, and passed at this global step; a retry gets the present one.
 
     Attributes:
         global_step: The global step at the moment at which they passed; in the answer to a repeated request the
@@ -1004,7 +1027,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """Stopped.
+    """All workers learn of it with their next heartbeat or block. `reason` is the one that counts.
 
     Attributes:
         reason: The reason that counts.
@@ -1030,7 +1053,7 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """Emptied."""
+    """The shard has this job, without workers and variables."""
 
     job: Job = Job()
 
@@ -1059,7 +1082,7 @@ class Intervene:
 
 @dataclass(frozen=True, slots=True)
 class Intervened:
-    """Intervened.
+    """Later pushes follow it. `quarantined`: all workers that are, by now.
 
     Attributes:
         quarantined: All workers whose pushes are dropped.
@@ -1071,7 +1094,10 @@ class Intervened:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Status.
+    """Status: see below.
+
+    Requests a shard's status; needs no membership. `first_variable`: the number of variables that are left out at
+    the beginning, for those that one answer has no room for. `detail`: the report has its `StatusDetail`.
 
     Attributes:
         first_variable: Variables that are left out at the beginning.
@@ -1084,7 +1110,13 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariableStatus:
-    """VariableStatus.
+    """VariableStatus: see below.
+
+    A variable, or the part of it on this shard. `version` counts all changes, `updates` those by its optimizer;
+    `nbytes` has the value and the slots. Of a `table` only rows travel. `bytes_in` are those of all gradients that
+    were applied since the server has started, `bytes_out` those of the values and slots that it has served. Some
+    elements are looked at before and after an update, once after each status: of `sampled` ones with a gradient so
+    many were `unchanged`, because the update vanished in rounding.
 
     Attributes:
         spec: Without data.
@@ -1110,7 +1142,7 @@ class VariableStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
-    """WorkerStatus.
+    """A present or former member.
 
     Attributes:
         state: live, left or lost.
@@ -1234,7 +1266,7 @@ class StorageStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStatus:
-    """QueueStatus.
+    """How far a data queue is.
 
     Attributes:
         epoch: The first epoch that is not complete, or the last one.
@@ -1307,8 +1339,8 @@ class StalenessCount:
 class WorkerStaleness:
     """WorkerStaleness: see below.
 
-    By variable of the matrix: the applied pushes of a worker that had a gradient for it, and the sum of their
-    stalenesses.
+    By variable of the matrix, the applied pushes of a worker that had a gradient for it; and their stalenesses,
+    added up.
     """
 
     worker: str
@@ -1319,7 +1351,7 @@ class WorkerStaleness:
 
 @dataclass(frozen=True, slots=True)
 class StalenessMatrix:
-    """StalenessMatrix."""
+    """Staleness by worker and variable, of the first variables, live workers and the newest of others."""
 
     variables: tuple[str, ...] = ()
     workers: tuple[WorkerStaleness, ...] = ()
@@ -1327,7 +1359,7 @@ class StalenessMatrix:
 
 @dataclass(frozen=True, slots=True)
 class StatusDetail:
-    """StatusDetail.
+    """What a status has on request, for displays that show more than numbers.
 
     Attributes:
         events: The newest ones.
@@ -1341,7 +1373,7 @@ class StatusDetail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinimizationStatus:
-    """MinimizationStatus.
+    """How far a minimization is (`pswire.messages.minimization`).
 
     Attributes:
         evaluation: The number of the present evaluation, and how many portions that has.
@@ -1365,7 +1397,10 @@ class MinimizationStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusReport:
-    """StatusReport.
+    """A snapshot of a shard.
+
+    Its lists have 1,000 entries at most, or fewer where these are too large for one message: the first variables,
+    live workers, and the newest of others. `totals` counts all of them.
 
     Attributes:
         consistency: As in Joined.
@@ -1413,7 +1448,7 @@ class StatusReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberState:
-    """MemberState."""
+    """A worker; one of the answers at most."""
 
     name: str
     number: int = 0
@@ -1444,7 +1479,12 @@ class MemberState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipState:
-    """MembershipState."""
+    """MembershipState: see below.
+
+    The members that are remembered, those that are gone first; names of others in the order in which they matter.
+    `joined` counts the workers that ever joined. Of those that are `forgotten`, that is the highest incarnation,
+    and whether one was lost, or had finished.
+    """
 
     members: tuple[MemberState, ...] = ()
     training: tuple[str, ...] = ()
@@ -1464,7 +1504,7 @@ class MembershipState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariableState:
-    """VariableState.
+    """A variable; its arrays are in `VariableArrays`.
 
     Attributes:
         spec: Without data.
@@ -1483,7 +1523,11 @@ class VariableState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """Holding."""
+    """A block from `start` on that a worker holds, or that it had and that is to be handed out again.
+
+    Its examples before `position` are done, at this cost. `worker` "": the rest of a block that the former end of
+    its queue had cut off, which no worker had.
+    """
 
     worker: str = ""
     block: int = 0
@@ -1494,7 +1538,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenEpoch:
-    """OpenEpoch."""
+    """The sums of an epoch that is not complete."""
 
     epoch: int
     done: int = 0
@@ -1504,7 +1548,7 @@ class OpenEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
-    """QueueState."""
+    """A data queue."""
 
     spec: QueueSpec
     handed_out: int = 0
@@ -1516,7 +1560,7 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True)
 class LastEpoch:
-    """LastEpoch."""
+    """The epoch of a worker's last block."""
 
     worker: str
     epoch: int = 0
@@ -1524,7 +1568,7 @@ class LastEpoch:
 
 @dataclass(frozen=True, slots=True)
 class VariableChanges:
-    """VariableChanges."""
+    """The numbers of the changes that a variable on another shard had (`UpdateOrder`)."""
 
     name: str
     numbers: tuple[int, ...] = ()
@@ -1532,7 +1576,7 @@ class VariableChanges:
 
 @dataclass(frozen=True, slots=True)
 class OrderState:
-    """OrderState."""
+    """The order of changes over all shards."""
 
     count: int = 0
     changes: tuple[VariableChanges, ...] = ()
@@ -1541,14 +1585,14 @@ class OrderState:
 
 @dataclass(frozen=True, slots=True)
 class VariableGroup:
-    """VariableGroup."""
+    """The variables that one registration has brought to the job: see `pswire.placement`."""
 
     names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class OutPortion:
-    """OutPortion."""
+    """A portion that workers have in hand: the first of them, then the one that has it as a backup."""
 
     number: int = 0
     holders: tuple[str, ...] = ()
@@ -1556,7 +1600,12 @@ class OutPortion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPortions:
-    """WorkerPortions."""
+    """WorkerPortions: see below.
+
+    The portions of a worker; of the worker "", unassigned ones. `left` are to be handed out, to this worker first,
+    in order. `claimed` are portions whose gradients it has not pushed yet, and `had` its last claims, in this
+    evaluation or before.
+    """
 
     worker: str = ""
     left: tuple[int, ...] = ()
@@ -1566,7 +1615,11 @@ class WorkerPortions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortionsState:
-    """PortionsState."""
+    """PortionsState: see below.
+
+    The portions of an evaluation on shard 0. `out` in the order in which they were handed out; `losses` of those
+    that are claimed or counted, in the order of their numbers; `alone`: those that are pushed by themselves.
+    """
 
     out: tuple[OutPortion, ...] = ()
     workers: tuple[WorkerPortions, ...] = ()
@@ -1576,7 +1629,7 @@ class PortionsState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinimizationState:
-    """MinimizationState."""
+    """A minimization; `portions` and `note` are those of shard 0."""
 
     name: str
     evaluation: Evaluation | None = None
@@ -1593,7 +1646,12 @@ class MinimizationState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardState:
-    """ShardState.
+    """ShardState: see below.
+
+    Everything that later answers of a shard depend on, besides arrays and pending calls. `cut` is the number of the
+    last cut, and `timeline` counts how often acknowledged pushes were given up. `places`, `groups` and `states` are
+    the job's invariants. `jobs` are the reports of those before `job`, and `stopped` says why this one was stopped.
+    So many workers as are `awaited` take part in it before the program's next session begins.
 
     Attributes:
         awaited: Workers that are to take part in the job before the next session of the program begins.
@@ -1634,7 +1692,7 @@ class ShardState:
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """Overdue."""
+    """A request for a block, by worker and data queue, that has waited for long."""
 
     worker: str
     queue: str
@@ -1642,7 +1700,13 @@ class Overdue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Tick.
+    """Tick: see below.
+
+    What time has brought about, as data (`Shard.due`): a server's message to its own shard, never sent to another.
+    `lost` are the workers whose lease has expired, `overdue` the requests for blocks, by worker and data queue,
+    that have waited for long, and `stalled` the workers that have held others up for too long. `takers` and
+    `evaluators` are the workers whose TakePortion and whose Evaluate have waited for long. `gives_up`: workers that
+    have not come to the job are awaited no longer. So a shard that is given the same messages again needs no clock.
 
     Attributes:
         gives_up: Workers that have not come to the job are awaited no longer.
