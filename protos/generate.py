@@ -134,7 +134,7 @@ class Protos:
                 raise SystemExit("protoc has failed")
             files = d.FileDescriptorSet.FromString(Path(file.name).read_bytes()).file
         self.messages: dict[str, Message] = {}
-        self.enums: dict[str, d.EnumDescriptorProto] = {}
+        self.enums: dict[str, tuple[d.EnumDescriptorProto, str]] = {}
         self.methods: list[d.MethodDescriptorProto] = []
         for one in files:
             if one.package == "paramserver.v1":
@@ -143,7 +143,7 @@ class Protos:
     def _read(self, file: d.FileDescriptorProto) -> None:
         comments = {tuple(place.path): place.leading_comments for place in file.source_code_info.location}
         module = "spb" if file.name.endswith("state.proto") else "pb"
-        self.enums |= {one.name: one for one in file.enum_type}
+        self.enums |= {one.name: (one, comments.get((5, number), "")) for number, one in enumerate(file.enum_type)}
         for number, proto in enumerate(file.message_type):
             self.messages[proto.name] = Message(proto, module, comments.get((4, number), ""), [])
         for number, proto in enumerate(file.message_type):
@@ -188,23 +188,19 @@ class Protos:
         return line
 
 
-def wrap(text: str, indent: str, first: str = "") -> str:
-    return textwrap.fill(
-        first + text, WIDTH, initial_indent=indent, subsequent_indent=indent + ("    " if first else "")
-    )
+def wrap(text: str, indent: str) -> str:
+    return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
 
 
 def docstring(protos: Protos, message: Message) -> str:
-    summary, rest = (*re.split(r"(?<=[.:]) (?=[A-Z])", protos.text(message.comment), maxsplit=1), "")[:2]
-    if len(summary) > WIDTH - 4:
-        summary, rest = f"{message.python}: see below.", f"{summary} {rest}".strip()
-    lines = [f'    """{summary or message.python + "."}']
-    if rest:
-        lines += ["", wrap(rest, "    ")]
+    """The comment of the message, its first sentence apart, and those of its fields."""
+    summary, _, rest = re.sub(r"(?<=[.:]) (?=[A-Z])", "\0", protos.text(message.comment), count=1).partition("\0")
+    paragraphs = [wrap(f'"""{summary}', "    "), *([wrap(rest, "    ")] if rest else [])]
     described = [(field.attribute, protos.text(field.comment)) for field in message.fields if field.comment]
     if described:
-        lines += ["", "    Attributes:"] + [wrap(text, "        ", f"{name}: ") for name, text in described]
-    return "\n".join(lines) + ('"""' if len(lines) == 1 else '\n    """')
+        texts = [textwrap.fill(f"{one}: {text}", WIDTH - 4, subsequent_indent="    ") for one, text in described]
+        paragraphs.append("\n".join(["    Attributes:", *[textwrap.indent(text, "        ") for text in texts]]))
+    return "\n\n".join(paragraphs) + ('"""' if len(paragraphs) == 1 and "\n" not in paragraphs[0] else '\n    """')
 
 
 def write_class(protos: Protos, message: Message) -> str:
@@ -221,20 +217,10 @@ def write_class(protos: Protos, message: Message) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def write_enum(protos: Protos, enum: d.EnumDescriptorProto) -> str:
-    prefix = f"{enum.name.upper()}_"
-    names = [value.name.removeprefix(prefix) for value in enum.value if value.number]
-    return (
-        "\n".join(
-            [
-                f"class {enum.name}(Enum):",
-                f'    """{enum.name}."""',
-                "",
-                *[f'    {one} = "{one.lower()}"' for one in names],
-            ]
-        )
-        + "\n"
-    )
+def write_enum(enum: d.EnumDescriptorProto, comment: str) -> str:
+    names = [value.name.removeprefix(f"{enum.name.upper()}_") for value in enum.value if value.number]
+    lines = [f"class {enum.name}(Enum):", f'    """{comment.strip()}"""', ""]
+    return "\n".join([*lines, *[f'    {one} = "{one.lower()}"' for one in names]]) + "\n"
 
 
 def put(field: Field) -> str:
@@ -370,7 +356,7 @@ def generated() -> dict[Path, str]:
     protos = Protos()
     written = protos.written()
     heads = {name: (ROOT / "protos" / f"{name}.head").read_text() for name in ("messages", "codec")}
-    classes = [write_enum(protos, protos.enums["Outcome"]), *[write_class(protos, one) for one in written]]
+    classes = [write_enum(*protos.enums["Outcome"]), *[write_class(protos, one) for one in written]]
     functions = [write_codec(one) for one in written]
     names = ["Answer", "CALLS", "Outcome", "Request", *[one.python for one in written]]
     everything = "__all__ = [" + ", ".join([f'"{one}"' for one in sorted(names)]) + "]\n"

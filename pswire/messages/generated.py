@@ -116,7 +116,7 @@ __all__ = [
 
 
 class Outcome(Enum):
-    """Outcome."""
+    """The result of a push."""
 
     APPLIED = "applied"
     REPEATED = "repeated"
@@ -149,23 +149,23 @@ class Join:
         shard: The position of this shard in the worker's list of servers, and the length of that list.
         process_nonce: A random number of the worker process, so that a repeated Join counts once. 0: none.
         tensor_transport: The tensor transport to this shard, for status displays: "shared memory" or "gRPC".
-        states: When a worker joins again with its incarnation: the Joined.state of all shards from its first join,
-            in order. A shard with a different state refuses, because it has lost its variables since.
-        timeline: When joining again: Joined.timeline. A shard with another one refuses with StateLost: ask all
-            shards by Restore, which goes back to a cut that all have.
+        states: When a worker joins again with its incarnation: the Joined.state of all shards from its first join, in
+            order. A shard with a different state refuses, because it has lost its variables since.
+        timeline: When joining again: Joined.timeline. A shard with another one refuses with StateLost: ask all shards
+            by Restore, which goes back to a cut that all have.
         steps: When joining again: pushes of this incarnation that this shard has acknowledged as applied.
         settled: As in Renew: after state was lost, messages from before are refused if they arrive late.
-        job: The job to take part in. Number 0: the running one, which must have this name if any is given; or else
-            a new one. To other shards than 0, and when joining again: Joined.job.
+        job: The job to take part in. Number 0: the running one, which must have this name if any is given; or else a
+            new one. To other shards than 0, and when joining again: Joined.job.
         resume: Go on with the job that the shard has, also if it is over.
         program: For the name of a new job that is given none.
         cut: As in Renew.
         proofs: Joined.proof of each shard in `states`.
-        name_key: At least 16 random bytes that other processes do not know; empty: none. While a worker of this
-            name is live, only a process with the same key takes its place, with a new incarnation; others wait
-            until its lease has ended.
-        workers: Workers that the launcher has started, which are awaited before the next session of the program
-            begins; 0: unknown.
+        name_key: At least 16 random bytes that other processes do not know; empty: none. While a worker of this name is
+            live, only a process with the same key takes its place, with a new incarnation; others wait until its lease
+            has ended.
+        workers: Workers that the launcher has started, which are awaited before the next session of the program begins;
+            0: unknown.
     """
 
     worker: str
@@ -196,15 +196,14 @@ class Joined:
         lease: Seconds without a message after which the worker is lost.
         consistency: The consistency policy of the shard: async, bounded:S, or sync:N[,backup=B]; and its staleness
             handling: none, scale, delay-compensated[:STRENGTH] or drop:T. They are the same on all shards of a job.
-            Except under async without drop, shard 0 decides for all shards whether a push is applied: push to shard
-            0 first and, once it has applied the push, to the others with the group of its answer.
-        chief: The worker is the chief, which does what must be done once, such as printing. If the chief dies,
-            another worker becomes chief and is told by this field of its next answer. Valid from shard 0; false
-            from other shards.
-        state: The identity of the shard's state: a random number that changes if the server is restarted without
-            its state. 0: unknown, never compared.
-        timeline: 1 more each time that acknowledged changes were given up (Restore). It must be the same on all
+            Except under async without drop, shard 0 decides for all shards whether a push is applied: push to shard 0
+            first and, once it has applied the push, to the others with the group of its answer.
+        chief: The worker is the chief, which does what must be done once, such as printing. If the chief dies, another
+            worker becomes chief and is told by this field of its next answer. Valid from shard 0; false from other
             shards.
+        state: The identity of the shard's state: a random number that changes if the server is restarted without its
+            state. 0: unknown, never compared.
+        timeline: 1 more each time that acknowledged changes were given up (Restore). It must be the same on all shards.
         cut: The number of the shard's last cut.
         steps: Pushes of this incarnation that the shard has applied.
         note: A sentence for the worker's log if the job before this one, or an interruption of this one, is of
@@ -250,13 +249,12 @@ class Renew:
     Attributes:
         idle: The worker is idle, for example without examples: other workers must not wait for its next push.
         tensor_transport: As in Join.
-        settled: All messages of the sender up to this sequence number have been answered or abandoned: the shard
-            will no longer apply any of them. If the shard has received a later one, `idle` is outdated and ignored.
+        settled: All messages of the sender up to this sequence number have been answered or abandoned: the shard will
+            no longer apply any of them. If the shard has received a later one, `idle` is outdated and ignored.
         half_pushes: Pushes of this incarnation that the worker abandoned on this shard and that other shards have
             applied; reported to the first of several such shards.
         cut: The number of the last cut that the worker knows of, and that no open call of it precedes (Cut).
-        written_by_all: The newest cut that all shards have written, as far as the worker knows; 0: it knows of
-            none.
+        written_by_all: The newest cut that all shards have written, as far as the worker knows; 0: it knows of none.
         timeline: As in Take.
     """
 
@@ -272,7 +270,8 @@ class Renew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewed:
-    """The lease has been renewed. `waiting_for` is as in `WorkerStatus`; `chief`, `cut` and `stopped` as in `Joined`.
+    """The lease has been renewed. `waiting_for` is as in `WorkerStatus`; `chief`, `cut` and `stopped` as in
+    `Joined`.
 
     Attributes:
         waiting_for: While a push of the worker is held: the workers it waits for, and the reason.
@@ -294,16 +293,14 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Leave: see below.
-
-    A worker ends; its unfinished blocks are handed out again. `failed`: others may wait for its replacement. `done`
-    is `Left.done` of the shards before this one, which gets no push, by which it would know, if it has no
+    """A worker ends; its unfinished blocks are handed out again. `failed`: others may wait for its replacement.
+    `done` is `Left.done` of the shards before this one, which gets no push, by which it would know, if it has no
     variables.
 
     Attributes:
         failed: The worker has not finished: other workers may wait for its replacement.
-        done: To shards other than 0: what those before it have answered. One without variables gets no push, by
-            which it would know.
+        done: To shards other than 0: what those before it have answered. One without variables gets no push, by which
+            it would know.
     """
 
     sender: Sender
@@ -339,8 +336,8 @@ class Register:
     Attributes:
         places: To shard 0 of several, which is called first: the placement of each variable.
         dry_run: Only check; register nothing and return no values. The values of new variables may be omitted.
-        states: To every shard: the Joined.state of all shards, in order. A shard keeps the first such list and
-            refuses workers with a different one, because one of the shards has lost its part of the model.
+        states: To every shard: the Joined.state of all shards, in order. A shard keeps the first such list and refuses
+            workers with a different one, because one of the shards has lost its part of the model.
         cut: As in Push.
         proofs: Joined.proof of each shard in `states`.
     """
@@ -447,7 +444,9 @@ class UpdateGroup:
 
 @dataclass(frozen=True, slots=True)
 class RemoteWeights:
-    """A variable with a part on a shard other than 0, and the Frontier.decided of the weights of its gradient there."""
+    """A variable with a part on a shard other than 0, and the Frontier.decided of the weights of its gradient
+    there.
+    """
 
     name: str
     served_at: int = 0
@@ -479,24 +478,23 @@ class Push:
     gradients on any shard is no step: it is applied at once, and changes only what `progress` and `loss` say.
 
     Attributes:
-        sequence: From 1, over pushes, assigns and tunes of this incarnation; the same on all shards; a retry
-            repeats it.
+        sequence: From 1, over pushes, assigns and tunes of this incarnation; the same on all shards; a retry repeats
+            it.
         pull: Names of the variables whose fresh values the answer returns.
         group: To a shard other than 0: the group in shard 0's answer, if any. If that shard refuses the push or the
             worker abandons it, report this there with Renew.settled, because others wait for it.
         known_versions: For `pull`, as in Pull.
         shards: The shards other than 0 that get a part of this push.
-        remote: To shard 0 under sync and drop: every variable with a gradient in this push and a part on another
-            shard.
-        after: To a shard other than 0: the `undelivered` changes in the frontier of shard 0's answer, and its
-            proof. Those that have a part there must be settled there before this one.
+        remote: To shard 0 under sync and drop: every variable with a gradient in this push and a part on another shard.
+        after: To a shard other than 0: the `undelivered` changes in the frontier of shard 0's answer, and its proof.
+            Those that have a part there must be settled there before this one.
         global_step: To a shard other than 0: updates of shard 0 before this one, as far as known, for learning-rate
             schedules.
-        cut: The highest number of a cut that any shard had answered before this push began, the same in its
-            messages to all shards and in retries. Where shard 0 decides, the messages to other shards have the
-            number in its answer instead.
-        progress: To shard 0, for each data queue that the worker reads: noted in the step that applies or drops
-            this push.
+        cut: The highest number of a cut that any shard had answered before this push began, the same in its messages to
+            all shards and in retries. Where shard 0 decides, the messages to other shards have the number in its answer
+            instead.
+        progress: To shard 0, for each data queue that the worker reads: noted in the step that applies or drops this
+            push.
     """
 
     sender: Sender
@@ -554,9 +552,9 @@ class Assign:
         shards: As in Push.
         remote: To shard 0 under sync and drop: assigned variables with a part on another shard.
         after: As in Push.
-        portions: The assignments are the sum of the gradients of these portions of an evaluation, for the sum of
-            the shard. Dropped if one of them is in that already, or the evaluation is not the present one; on shard
-            0 also if they are no claims of this worker.
+        portions: The assignments are the sum of the gradients of these portions of an evaluation, for the sum of the
+            shard. Dropped if one of them is in that already, or the evaluation is not the present one; on shard 0 also
+            if they are no claims of this worker.
     """
 
     sender: Sender
@@ -573,9 +571,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """Assigned: see below.
-
-    The new versions, in order of the assignments. `frontier` is as in `Pushed`. `reason`: why the sum of an
+    """The new versions, in order of the assignments. `frontier` is as in `Pushed`. `reason`: why the sum of an
     evaluation was dropped (`Assign.portions`), which has no versions.
 
     Attributes:
@@ -620,8 +616,8 @@ class Compute:
     """Operations with vectors of variables, in order, all of them or none.
 
     Attributes:
-        minimization: A minimization has one coordinator at a time: the sender with the highest term, which counts
-            them. Term 0 only asks.
+        minimization: A minimization has one coordinator at a time: the sender with the highest term, which counts them.
+            Term 0 only asks.
         note: If there is one, it is kept as that of the minimization.
         cut: As in Push.
     """
@@ -687,11 +683,11 @@ class Take:
     A worker holds one block of a queue at a time; a repeated Take gets the same block.
 
     Attributes:
-        reports_received: The epoch of the last report of this queue that the worker has received; the answer has
-            those of later ones.
+        reports_received: The epoch of the last report of this queue that the worker has received; the answer has those
+            of later ones.
         give_back: Requests no block; the unfinished block of the worker is handed out again.
-        timeline: Joined.timeline; 0: any. A shard with another one refuses with StateLost: the message is older
-            than that.
+        timeline: Joined.timeline; 0: any. A shard with another one refuses with StateLost: the message is older than
+            that.
     """
 
     sender: Sender
@@ -851,10 +847,8 @@ class TakePortion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Portion:
-    """Portion: see below.
-
-    Positions `start` to `stop` of an evaluation's data set. `alone`: its gradient is pushed by itself, since some
-    shards may have counted it: whoever had it before has pushed it to some of them only.
+    """Positions `start` to `stop` of an evaluation's data set. `alone`: its gradient is pushed by itself, since
+    some shards may have counted it: whoever had it before has pushed it to some of them only.
 
     Attributes:
         alone: Push its gradient by itself. A shard that has counted it before answers OUTCOME_REPEATED, and adds
@@ -949,8 +943,7 @@ class CutReport:
         waiting_for: The workers that have not shown the number, or why none could begin.
         problem: Why it could not be written.
         storage: The server keeps checkpoints.
-        gone: This shard has no part of it, any more or at all: it was started again since, or another cut was not
-            over.
+        gone: This shard has no part of it, any more or at all: it was started again since, or another cut was not over.
     """
 
     number: int = 0
@@ -1007,8 +1000,8 @@ class Passed:
     """All live workers have waited at the barrier, and passed at this global step; a retry gets the present one.
 
     Attributes:
-        global_step: The global step at the moment at which they passed; in the answer to a repeated request the
-            present one.
+        global_step: The global step at the moment at which they passed; in the answer to a repeated request the present
+            one.
     """
 
     global_step: int = 0
@@ -1067,8 +1060,8 @@ class Intervene:
     Attributes:
         by: Who asks, and why: for logs.
         stop: Ends the training of all workers, as Stop does; other shards than 0 ignore it.
-        quarantine: Workers whose pushes are dropped from now on, in this and later incarnations; and those whose
-            pushes are applied again.
+        quarantine: Workers whose pushes are dropped from now on, in this and later incarnations; and those whose pushes
+            are applied again.
         scale_learning_rate: Multiplies the learning rates of all variables that have one; 1 leaves them.
     """
 
@@ -1094,10 +1087,8 @@ class Intervened:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Status: see below.
-
-    Requests a shard's status; needs no membership. `first_variable`: the number of variables that are left out at
-    the beginning, for those that one answer has no room for. `detail`: the report has its `StatusDetail`.
+    """Requests a shard's status; needs no membership. `first_variable`: the number of variables that are left out
+    at the beginning, for those that one answer has no room for. `detail`: the report has its `StatusDetail`.
 
     Attributes:
         first_variable: Variables that are left out at the beginning.
@@ -1110,20 +1101,20 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariableStatus:
-    """VariableStatus: see below.
+    """A variable, or the part of it on this shard. `version` counts all changes, `updates` those by its optimizer;
+    `nbytes` has the value and the slots.
 
-    A variable, or the part of it on this shard. `version` counts all changes, `updates` those by its optimizer;
-    `nbytes` has the value and the slots. Of a `table` only rows travel. `bytes_in` are those of all gradients that
-    were applied since the server has started, `bytes_out` those of the values and slots that it has served. Some
-    elements are looked at before and after an update, once after each status: of `sampled` ones with a gradient so
-    many were `unchanged`, because the update vanished in rounding.
+    Of a `table` only rows travel. `bytes_in` are those of all gradients that were applied since the server has
+    started, `bytes_out` those of the values and slots that it has served. Some elements are looked at before and
+    after an update, once after each status: of `sampled` ones with a gradient so many were `unchanged`, because the
+    update vanished in rounding.
 
     Attributes:
         spec: Without data.
         nbytes: Bytes of value and slots.
         bytes_in: Of pushed gradients, and of served values, since the server has started.
-        sampled: Elements that were looked at before and after an update, with a gradient that is not zero; and
-            those of them that it left as they were, for it vanished in rounding. Some are, once after each Status.
+        sampled: Elements that were looked at before and after an update, with a gradient that is not zero; and those of
+            them that it left as they were, for it vanished in rounding. Some are, once after each Status.
     """
 
     spec: TensorSpec
@@ -1150,13 +1141,13 @@ class WorkerStatus:
         chief: As in Joined.
         cost: A moving average of the losses of its pushes.
         waited: Seconds that its pushes were held, and for which its present one is.
-        encoding: Of the gradients of its last push: their encoding, the largest norm of one, and the moving average
-            of that.
+        encoding: Of the gradients of its last push: their encoding, the largest norm of one, and the moving average of
+            that.
         error: The last call that was refused, seconds since 1970; and why its last dropped push was dropped.
         training: From the first push until it is idle, out of data or gone.
         empty: Pushes that changed no variable.
-        jumps: Pushes whose largest norm was far above its usual one: how many, how many times as large the first
-            was, and when.
+        jumps: Pushes whose largest norm was far above its usual one: how many, how many times as large the first was,
+            and when.
         first_loss: The loss of the first push of this incarnation, and the highest `cost` since.
         between_blocks: It has reported the end of its last block, and has pushed nothing of another one.
         quarantined: Its pushes are dropped.
@@ -1284,8 +1275,8 @@ class JobReport:
     """A job, as it is or as it was when the next one began.
 
     Attributes:
-        state: running; done: its workers have finished; ended: they have left, none of them finished; interrupted:
-            they were lost; empty: it has no worker yet.
+        state: running; done: its workers have finished; ended: they have left, none of them finished; interrupted: they
+            were lost; empty: it has no worker yet.
         workers: That ever joined.
         epochs: Complete ones, of all data queues, and the mean cost of the last one.
     """
@@ -1337,9 +1328,7 @@ class StalenessCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStaleness:
-    """WorkerStaleness: see below.
-
-    By variable of the matrix, the applied pushes of a worker that had a gradient for it; and their stalenesses,
+    """By variable of the matrix, the applied pushes of a worker that had a gradient for it; and their stalenesses,
     added up.
     """
 
@@ -1378,8 +1367,7 @@ class MinimizationStatus:
     Attributes:
         evaluation: The number of the present evaluation, and how many portions that has.
         counted: Portions in the sum of shard 0, in the hands of workers, and computed but not pushed yet.
-        backups: Portions of all evaluations that were given to a second worker, and those of which that one was
-            first.
+        backups: Portions of all evaluations that were given to a second worker, and those of which that one was first.
         point: None before the first.
     """
 
@@ -1404,14 +1392,14 @@ class StatusReport:
 
     Attributes:
         consistency: As in Joined.
-        half_pushes: Known pushes that other shards have applied and this one has not: those that workers reported,
-            and late parts.
-        last_pushes: To find pushes that a dead worker has left half-applied, compare the entries of one incarnation
-            on all shards.
+        half_pushes: Known pushes that other shards have applied and this one has not: those that workers reported, and
+            late parts.
+        last_pushes: To find pushes that a dead worker has left half-applied, compare the entries of one incarnation on
+            all shards.
         jobs: The jobs of this server, at most the newest 100, the present one last.
         stopped: As in Joined.
-        exposure: The warning about a server that is open to other machines without TLS or without knowing who
-            calls; "" for others.
+        exposure: The warning about a server that is open to other machines without TLS or without knowing who calls; ""
+            for others.
         held: Pushes that are held now.
         clipped: Pushes whose gradients were scaled down.
         detail: If it was asked for.
@@ -1479,11 +1467,10 @@ class MemberState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipState:
-    """MembershipState: see below.
+    """The members that are remembered, those that are gone first; names of others in the order in which they
+    matter. `joined` counts the workers that ever joined.
 
-    The members that are remembered, those that are gone first; names of others in the order in which they matter.
-    `joined` counts the workers that ever joined. Of those that are `forgotten`, that is the highest incarnation,
-    and whether one was lost, or had finished.
+    Of those that are `forgotten`, that is the highest incarnation, and whether one was lost, or had finished.
     """
 
     members: tuple[MemberState, ...] = ()
@@ -1600,11 +1587,9 @@ class OutPortion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPortions:
-    """WorkerPortions: see below.
-
-    The portions of a worker; of the worker "", unassigned ones. `left` are to be handed out, to this worker first,
-    in order. `claimed` are portions whose gradients it has not pushed yet, and `had` its last claims, in this
-    evaluation or before.
+    """The portions of a worker; of the worker "", unassigned ones. `left` are to be handed out, to this worker
+    first, in order. `claimed` are portions whose gradients it has not pushed yet, and `had` its last claims, in
+    this evaluation or before.
     """
 
     worker: str = ""
@@ -1615,10 +1600,8 @@ class WorkerPortions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortionsState:
-    """PortionsState: see below.
-
-    The portions of an evaluation on shard 0. `out` in the order in which they were handed out; `losses` of those
-    that are claimed or counted, in the order of their numbers; `alone`: those that are pushed by themselves.
+    """The portions of an evaluation on shard 0. `out` in the order in which they were handed out; `losses` of those
+    that are claimed or counted, in the order of their numbers; `alone` are portions that are pushed by themselves.
     """
 
     out: tuple[OutPortion, ...] = ()
@@ -1646,11 +1629,11 @@ class MinimizationState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardState:
-    """ShardState: see below.
+    """Everything that later answers of a shard depend on, besides arrays and pending calls. `cut` is the number of
+    the last cut, and `timeline` counts how often acknowledged pushes were given up. `places`, `groups` and `states`
+    are the job's invariants. `jobs` are the reports of those before `job`, and `stopped` says why this one was
+    stopped.
 
-    Everything that later answers of a shard depend on, besides arrays and pending calls. `cut` is the number of the
-    last cut, and `timeline` counts how often acknowledged pushes were given up. `places`, `groups` and `states` are
-    the job's invariants. `jobs` are the reports of those before `job`, and `stopped` says why this one was stopped.
     So many workers as are `awaited` take part in it before the program's next session begins.
 
     Attributes:
@@ -1700,13 +1683,13 @@ class Overdue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Tick: see below.
-
-    What time has brought about, as data (`Shard.due`): a server's message to its own shard, never sent to another.
-    `lost` are the workers whose lease has expired, `overdue` the requests for blocks, by worker and data queue,
-    that have waited for long, and `stalled` the workers that have held others up for too long. `takers` and
+    """What time has brought about, as data (`Shard.due`): a server's message to its own shard, never sent to
+    another. `lost` are the workers whose lease has expired, `overdue` the requests for blocks, by worker and data
+    queue, that have waited for long, and `stalled` the workers that have held others up for too long. `takers` and
     `evaluators` are the workers whose TakePortion and whose Evaluate have waited for long. `gives_up`: workers that
-    have not come to the job are awaited no longer. So a shard that is given the same messages again needs no clock.
+    have not come to the job are awaited no longer.
+
+    So a shard that is given the same messages again needs no clock.
 
     Attributes:
         gives_up: Workers that have not come to the job are awaited no longer.

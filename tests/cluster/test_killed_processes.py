@@ -73,7 +73,8 @@ def frames_but_the_last(*arguments):
 sender = Sender("killed", ask(Join(worker="killed", name_key=b"key")).incarnation)
 Region.put, StreamSender.frames = put_one, frames_but_the_last
 ones = np.ones((1 << 10, 1 << 10), np.float32)
-call = transport.call(0, Push(sender=sender, sequence=1, gradients=(Gradient("v", 0, ones), Gradient("w", 0, ones)), pull=("v", "w")), 30)
+gradients = Gradient("v", 0, ones), Gradient("w", 0, ones)
+call = transport.call(0, Push(sender=sender, sequence=1, gradients=gradients, pull=("v", "w")), 30)
 sent.wait()
 ready()
 """

@@ -27,7 +27,8 @@ with make_display("auto", names, title="train.py") as display:
         workers = [
             WorkerStatus(
                 name=name, incarnation=1, number=number, state="lost" if number == 50 and second > 5 else "live",
-                steps=second * (100 + number), staleness_sum=second * number, loss=1.0 / second, epoch=1, lease_left=15.0,
+                steps=second * (100 + number), staleness_sum=second * number, loss=1.0 / second,
+                epoch=1, lease_left=15.0,
             )
             for number, name in enumerate(names)
         ]
