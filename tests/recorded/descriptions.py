@@ -145,7 +145,9 @@ def describe_shard(shard):
         for name, one in shard.arrays().items()
     }
     served = {name: array(one) for name, one in manifest.served_arrays(state).items()}
-    return {"state": manifest.to_json(state), "variables": variables, "served": served, "lost": shard.lost}
+    waiting = [describe(message) for _, message in shard.waiting()]
+    found = {"state": manifest.to_json(state), "variables": variables, "served": served, "waiting": waiting}
+    return found | {"lost": shard.lost}
 
 
 def as_json(data):

@@ -9,10 +9,10 @@ import sys
 
 from pswire.optimizers import numba_compiler
 from tests.recorded.formats import FIXTURES
-from tests.tools.record_fixtures import wire
+from tests.tools.record_fixtures import jobs, wire
 
 WIDTH = 160
-PARTS = {"wire": wire.record}
+PARTS = {"wire": wire.record, "jobs": jobs.record}
 
 
 def write(*path, data):
