@@ -66,7 +66,8 @@ def outputs(folder, shards):
         found[f"replay {of} --verify"] = psserver("replay", folder, "--shard", f"{shard}/{shards}", "--verify")
     found["replay, as text"] = psserver("replay", folder, "--shard", f"0/{shards}")
     found["checkpoint list"] = psserver("checkpoint", "list", folder, "--json")
-    found["checkpoint show"] = psserver("checkpoint", "show", folder, "--json")
+    if shards == 1:
+        found["checkpoint show"] = psserver("checkpoint", "show", folder, "--json")
     found["checkpoint show, as text"] = psserver("checkpoint", "show", folder)
     found["checkpoint verify"] = psserver("checkpoint", "verify", folder)
     exported = folder.parent / "exported.safetensors"

@@ -150,6 +150,19 @@ def describe_shard(shard):
     return found | {"lost": shard.lost}
 
 
+def summarize_shard(shard):
+    """The main things of `describe_shard`, and the SHA-256 of all."""
+    found = describe_shard(shard)
+    state, digest = found["state"], sha256(json.dumps(as_json(found), sort_keys=True).encode())
+    members = {
+        one["name"]: [one.get(name, "0") for name in ("incarnation", "settled", "steps", "state")]
+        for one in state["members"].get("members", ())
+    }
+    values = {name: one["value"] for name, one in found["variables"].items()}
+    counts = {name: state.get(name, "0") for name in ("cut", "timeline", "global_step", "identity")}
+    return counts | {"members": members, "values": values, "lost": found["lost"], "sha256 of all": digest}
+
+
 def as_json(data):
     """The data as it is read from a file."""
     return json.loads(json.dumps(data, allow_nan=False))

@@ -19,7 +19,7 @@ from tests.commands import BOUND
 
 #: What a line of the log is about: numbers of checkpoints and steps, files; and whether something is lost, in its words.
 _FACTS = re.compile(
-    r"(?:checkpoint|global step|shard|shards) [\d,]+|\d+ shards?|step-\d+|given-up-[\d-]+\d|segment-\d+\.log"
+    r"(?:checkpoint|global step|shard|shards) \d[\d,]*\b|\d+ shards?|step-\d+|given-up-\d+(?:-\d+)?|segment-\d+\.log"
     r"|(?:journal|shard)-\d+-of-\d+(?:\.json)?|[a-z]+\.(?:json|safetensors|log)|nothing is lost|torn|given up"
 )
 

@@ -25,7 +25,7 @@ from pswire.tensors.compression import quantize_int8, to_16_bits, top_k
 from pswire.tensors.values import IndexedSlices, Part, TensorSpec
 from tests.journals import copy_of_one_moment
 from tests.recorded.commands import outputs
-from tests.recorded.descriptions import as_json, describe, describe_shard
+from tests.recorded.descriptions import as_json, describe_shard
 from tests.recorded.formats import FIXTURES
 from tests.recorded.server import Server
 
@@ -182,8 +182,7 @@ async def _every_kind(folder, stack):
     await _push(ask, ms.Sender("b", 2), 1, V=np.full(3, 0.5))  # dropped: it is in quarantine in this life too
     await _push(ask, A, 9, W=GRADIENT, loss=0.5, pull=("W", "V"))
     await server.settled()
-    status = await ask(ms.Status(detail=True))
-    return {"shards": [describe_shard(server.shard)], "status": describe(status)}
+    return {"shards": [describe_shard(server.shard)]}
 
 
 async def _push(ask, sender, sequence, loss=None, pull=(), progress=(), version=0, **gradients):
@@ -293,5 +292,4 @@ async def _two_shards(folder, stack):
     for server in servers:
         server.tick(1.0)
         await server.settled()
-    answers = [describe(await server.ask(ms.Status())) for server in servers]
-    return {"shards": [describe_shard(server.shard) for server in servers], "status": answers}
+    return {"shards": [describe_shard(server.shard) for server in servers]}

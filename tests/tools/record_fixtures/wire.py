@@ -16,14 +16,16 @@ def record(write):
     for message, minimal in zip(full, [*map(bare, FULL), TICKS[1]], strict=True):
         name = formats.name_of(message)
         cases = {"every field": message, "no optional field": minimal}
-        data = {"message": name, "cases": [{"case": case} | _case(name, one) for case, one in cases.items()]}
+        data = {"message": name, "cases": [{"case": case} | _case(name, one, whole=one is message) for case, one in cases.items()]}
         write("wire", f"{name}.json", data=data)
 
 
-def _case(name, message):
+def _case(name, message, *, whole):
     fields, tick = describe(message), name == "Tick"
     check_names(fields, (spb if tick else pb).DESCRIPTOR.message_types_by_name[name])
     found = {"fields": fields} | ({} if tick else {"bytes": formats.in_text(formats.encode(message))})
+    if not whole and not tick:
+        return found
     if name in formats.transferred():
         for form, chunks in (("frame", False), ("chunks", True)):
             found[form] = list(map(formats.in_text, formats.to_frames(message, chunks=chunks)))
