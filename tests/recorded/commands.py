@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from psserver.cli.main import main as psserver_main
 from psworker.launch.cli import main as psworker_main
-from tests.recorded.descriptions import sha256
+from tests.recorded.descriptions import digest, sha256
 
 
 def psserver(*arguments):
@@ -58,20 +58,23 @@ def _data(text):
 
 
 def outputs(folder, shards):
-    """What all commands say about a folder of a job of so many shards; it is called DIR."""
+    """What commands say about a folder of a job of so many shards, which is called DIR; of JSON a digest."""
     found = {}
     for shard in range(shards):
-        of = f"--shard {shard}/{shards}"
-        found[f"replay {of}"] = psserver("replay", folder, "--shard", f"{shard}/{shards}", "--json")
-        found[f"replay {of} --verify"] = psserver("replay", folder, "--shard", f"{shard}/{shards}", "--verify")
-    found["replay, as text"] = psserver("replay", folder, "--shard", f"0/{shards}")
-    found["checkpoint list"] = psserver("checkpoint", "list", folder, "--json")
-    if shards == 1:
-        found["checkpoint show"] = psserver("checkpoint", "show", folder, "--json")
-    found["checkpoint show, as text"] = psserver("checkpoint", "show", folder)
+        of = f"{shard}/{shards}"
+        found[f"replay {of}"] = psserver("replay", folder, "--shard", of)
+        found[f"replay {of} --json"] = psserver("replay", folder, "--shard", of, "--json")
+        found[f"replay {of} --verify"] = psserver("replay", folder, "--shard", of, "--verify")
+    found["checkpoint list --json"] = psserver("checkpoint", "list", folder, "--json")
+    found["checkpoint show"] = psserver("checkpoint", "show", folder)
+    found["checkpoint show --json"] = psserver("checkpoint", "show", folder, "--json")
     found["checkpoint verify"] = psserver("checkpoint", "verify", folder)
     exported = folder.parent / "exported.safetensors"
     psserver("export", folder, exported, "--slots")
-    found["export"] = {"sha256": sha256(exported.read_bytes())}
+    found["export"] = {"output": sha256(exported.read_bytes())}
     exported.unlink()
-    return json.loads(json.dumps(found).replace(str(folder), "DIR"))
+    found = json.loads(json.dumps(found).replace(str(folder), "DIR"))
+    for name, one in found.items():
+        if name.endswith("--json"):
+            one["output"] = digest(one["output"])
+    return found

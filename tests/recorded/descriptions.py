@@ -163,6 +163,23 @@ def summarize_shard(shard):
     return counts | {"members": members, "values": values, "lost": found["lost"], "sha256 of all": digest}
 
 
+def digest(data):
+    """The SHA-256 of JSON data whose numbers have nine digits: their last bits depend on the processor."""
+    return {"sha256": sha256(json.dumps(rounded(data), sort_keys=True).encode())}
+
+
+def rounded(data):
+    """JSON data with nine digits of each number."""
+    match data:
+        case dict():
+            return {name: rounded(one) for name, one in data.items()}
+        case list():
+            return [rounded(one) for one in data]
+        case float():
+            return float(f"{data:.9g}")
+    return data
+
+
 def as_json(data):
     """The data as it is read from a file."""
     return json.loads(json.dumps(data, allow_nan=False))

@@ -9,10 +9,10 @@ import sys
 
 from pswire.optimizers import numba_compiler
 from tests.recorded.formats import FIXTURES
-from tests.tools.record_fixtures import jobs, starts, wire
+from tests.tools.record_fixtures import jobs, runs, starts, status, wire
 
 WIDTH = 160
-PARTS = {"wire": wire.record, "jobs": jobs.record, "folders": starts.record}
+PARTS = {"wire": wire.record, "jobs": jobs.record, "folders": starts.record, "runs": runs.record, "status": status.record}
 
 
 def write(*path, data):

@@ -45,7 +45,7 @@ class Moment(datetime):
 
 def record(write):
     """Write all jobs."""
-    for name, job in {"every_kind": _every_kind, "synchronous": _synchronous, "two_shards": _two_shards}.items():
+    for name, job in {"every_kind": every_kind, "synchronous": _synchronous, "two_shards": _two_shards}.items():
         kept = asyncio.run(recorded(job, FIXTURES / "jobs" / name))
         write("jobs", f"{name}.json", data=kept)
         with tempfile.TemporaryDirectory() as place:
@@ -96,7 +96,7 @@ DECLARED = (
 )
 
 
-async def _every_kind(folder, stack):
+async def every_kind(folder, stack):
     """One shard that keeps all segments of its journal, with two checkpoints; its last worker is still there."""
     new = Server(
         folder, staleness="delay-compensated", lease=60.0, max_gradient_norm="8:clip", journal=True, keep_journal=True
