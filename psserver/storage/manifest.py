@@ -64,8 +64,8 @@ class _Served:
 _Row = partial(Row, file=True)
 
 
-def _answer(message: type, proto: type[Proto], **kinds: Field) -> Field:
-    return one(_Row(message, proto, outcome=OUTCOME, **kinds), optional=True)
+def _answer(message: type, proto: type[Proto]) -> Field:
+    return one(_Row(message, proto, outcome=OUTCOME), optional=True)
 
 
 _LAST_PUSH = _Row(ms.LastPush, pb.LastPush, worker=NAME)
@@ -78,7 +78,7 @@ _MEMBER = _Row(
     pushed=_answer(ms.Pushed, pb.PushReply),
     assigned=_answer(ms.Assigned, pb.AssignReply),
     tuned=_answer(ms.Tuned, pb.TuneReply),
-    computed=_answer(ms.Computed, pb.ComputeReply, results=RESULTS, note=NOTE),
+    computed=one(_Row(ms.Computed, pb.ComputeReply, outcome=OUTCOME, results=RESULTS, note=NOTE), optional=True),
     last_push=one(_LAST_PUSH, optional=True),
 )
 # In this order: the kinds of a part's own parts come first.

@@ -15,7 +15,7 @@ from tests.recorded.descriptions import digest, sha256
 
 
 def psserver(*arguments):
-    """The exit code of a command, and its lines; with `--json` the data in each of them, or in all."""
+    """The exit code of a command, and the lines that it prints; with `--json` its data."""
     return _invoke(psserver_main, *arguments)
 
 
@@ -42,11 +42,8 @@ def _invoke(main, *arguments):
         result = CliRunner().invoke(main, list(map(str, arguments)))
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     text = re.sub(r", in [\d.]+ s \([\d,]+ records/s\)", "", result.stdout)
-    if "--json" in arguments and text:
-        data = _data(text)
-    else:
-        data = [line.rstrip() for line in text.splitlines()]
-    return {"exit code": result.exit_code, "output": data}
+    lines = [line.rstrip() for line in text.splitlines()]
+    return {"exit code": result.exit_code, "output": _data(text) if "--json" in arguments and text else lines}
 
 
 def _data(text):

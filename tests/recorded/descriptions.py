@@ -82,8 +82,8 @@ def array(value, name=None):
 
 
 def sha256(data):
-    """The first half of the digest."""
-    return hashlib.sha256(data).hexdigest()[:32]
+    """The first 64 bits of the digest."""
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def _of_value(one):

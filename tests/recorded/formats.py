@@ -48,7 +48,9 @@ def journaled():
 
 def transferred():
     """The names of the messages that a frame can have, and that are no part of attaching shared memory."""
-    names = {piece.message_type.name for piece in pb.Frame.DESCRIPTOR.oneofs_by_name["piece"].fields if piece.message_type}
+    names = {
+        piece.message_type.name for piece in pb.Frame.DESCRIPTOR.oneofs_by_name["piece"].fields if piece.message_type
+    }
     return names - {"AttachRequest", "AttachReply"}
 
 
@@ -120,4 +122,3 @@ def canonical_record(data):
     end = 4 + length
     head = spb.Record.FromString(data[4:end]).SerializeToString(deterministic=True)
     return len(head), head, data[end + -end % records.ALIGNMENT :]
-

@@ -19,7 +19,7 @@ def outputs(folder):
             "runs --json": psworker("runs", ".", "--json"),
             "runs killed": psworker("runs", "killed"),
             "runs --compare": psworker("runs", "--compare", *NAMES),
-            "runs --compare --json": psworker("runs", "--compare", "--json", *NAMES),
+            "runs --compare --json": digest(psworker("runs", "--compare", "--json", *NAMES)),
         }
         for name in NAMES:
             found[f"runs {name}"] = psworker("runs", name)
@@ -32,7 +32,7 @@ def outputs(folder):
 
 
 def _plain(curves):
-    """The curves with six digits."""
+    """The curves with five digits."""
     workers = {name: [_points(one) for one in lives] for name, lives in curves.workers.items()}
     marks = [[_short(mark.x), mark.kind, mark.worker] for mark in curves.marks]
     return {"job": _points(curves.job), "workers": workers, "marks": marks}
@@ -43,4 +43,4 @@ def _points(curve):
 
 
 def _short(value):
-    return float(f"{value:.6g}")
+    return float(f"{value:.5g}")

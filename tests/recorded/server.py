@@ -1,4 +1,4 @@
-"""A server without a network, for recorded folders: started as `psserver serve` starts its shard, and what that said."""
+"""A server without a network, for recorded folders: started as `psserver serve` does it; and what it logged."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.gradient_norm import parse_gradient_norm
 from tests.commands import BOUND
 
-#: What a line of the log is about: numbers of checkpoints and steps, files; and whether something is lost, in its words.
+#: What a line of the log names: numbers of checkpoints and steps, files; and whether something is lost.
 _FACTS = re.compile(
     r"(?:checkpoint|global step|shard|shards) \d[\d,]*\b|\d+ shards?|step-\d+|given-up-\d+(?:-\d+)?|segment-\d+\.log"
     r"|(?:journal|shard)-\d+-of-\d+(?:\.json)?|[a-z]+\.(?:json|safetensors|log)|nothing is lost|torn|given up"
@@ -146,7 +146,7 @@ def _logged(lines):
 
 
 def go_back(servers):
-    """Let all shards agree as workers do; the answers of all, before and after, and the refusal of one, if there is one."""
+    """Let all shards go back to their newest common cut, as workers do; the answers of all, before and after."""
 
     async def agree():
         async with contextlib.AsyncExitStack() as stack:

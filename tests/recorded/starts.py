@@ -111,5 +111,3 @@ def _embedded(folder):
         logger.setLevel(level)
         kept.close()
     return {"state": state, "worker": worker.restored, "log": log}
-
-

@@ -14,20 +14,23 @@ from tests.recorded.commands import same_display
 from tests.recorded.descriptions import as_json, digest
 
 #: Names of metrics with values of this process and this version.
-_OF_PROCESS = re.compile(r"^(# (HELP|TYPE) )?(process|python|paramserver_(build_info|process|checkpoint_timestamp))_?\w*[ {]")
+_OF_PROCESS = re.compile(
+    r"^(# (HELP|TYPE) )?(process|python|paramserver_(build_info|process|checkpoint_timestamp))_?\w*[ {]"
+)
 
 TIME = 1_767_225_600.0
 
 
-def displays(reports, widths=(200, 90)):
+def displays(reports, widths=(160, 70)):
     """All displays of the reports of one job, by name; and one of them while a shard is silent."""
     job = merge_reports([ShardAnswer(f"host-{one.shard}:7070", one) for one in reports])
     silent = ShardAnswer(f"host-{len(reports)}:7070", problem="no server answers: Connection refused")
     partly = merge_reports([ShardAnswer("host-0:7070", reports[0]), silent])
     data = as_json(to_json(job, TIME))
-    found = {"status --json": data | {"shards": [digest(one) for one in data["shards"]]}}
+    few = data | {"shards": [digest(one) for one in data["shards"]]}
+    found = {"status --json": few if len(reports) > 1 else digest(data)}
     found["status --json, one silent"] = digest(as_json(to_json(partly, TIME)))
-    for width in widths:
+    for width in widths if len(reports) > 1 else widths[:1]:
         found[f"status, {width} columns"] = _text(job, width)
     found["status, one silent"] = _text(partly, widths[0])[:12]
     for report in reports:

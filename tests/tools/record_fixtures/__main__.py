@@ -12,7 +12,13 @@ from tests.recorded.formats import FIXTURES
 from tests.tools.record_fixtures import jobs, runs, starts, status, wire
 
 WIDTH = 160
-PARTS = {"wire": wire.record, "jobs": jobs.record, "folders": starts.record, "runs": runs.record, "status": status.record}
+PARTS = {
+    "wire": wire.record,
+    "jobs": jobs.record,
+    "folders": starts.record,
+    "runs": runs.record,
+    "status": status.record,
+}
 
 
 def write(*path, data):

@@ -85,8 +85,12 @@ GRADIENT = (np.arange(12, dtype=np.float32).reshape(4, 3) - 5) / 16
 ROWS = IndexedSlices(np.full((3, 2), 0.25, np.float32), np.array([4, 0, 4]), (6, 2))
 DECLARED = (
     declared("W", W, optimizers.Adam(0.01)),
-    declared("V", np.array([0.5, -0.25, 2.0]), optimizers.Momentum(schedules.WarmUp(4, schedules.CosineDecay(0.1, 50)))),
-    declared("H", np.array([[0.5, 1.5], [2.5, -1.0]], np.float16), optimizers.RMSProp(0.02, momentum=0.5, centered=True)),
+    declared(
+        "V", np.array([0.5, -0.25, 2.0]), optimizers.Momentum(schedules.WarmUp(4, schedules.CosineDecay(0.1, 50)))
+    ),
+    declared(
+        "H", np.array([[0.5, 1.5], [2.5, -1.0]], np.float16), optimizers.RMSProp(0.02, momentum=0.5, centered=True)
+    ),
     declared("average", np.ones(2, np.float32), optimizers.MovingAverage(0.9)),
     declared("counts", np.arange(3, dtype=np.int32)),
     declared("flags", np.array([True, False])),

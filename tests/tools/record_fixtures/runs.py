@@ -1,4 +1,4 @@
-"""Records folders of runs, as `psworker local --run-dir` writes them, and what is read from them: `tests/fixtures/runs/`.
+"""Records folders of runs, as `psworker local --run-dir` writes them, and what is read there: `tests/fixtures/runs/`.
 
 Names of hosts, processes, folders and versions are replaced by others. Checkpoints and output are left out.
 """
@@ -34,6 +34,8 @@ with ps.session() as session:
         while number == 7 and os.environ["WAITS"] == "yes" and not os.path.exists("go"):
             time.sleep(0.01)
 """
+#: When all runs began, in seconds since 1970.
+BEGIN = 1_767_225_600.0
 COMMAND = (sys.executable, "-m", "psworker", "local", "--progress", "off", "--workers", "2", "--shards", "2")
 
 
@@ -80,18 +82,33 @@ def _wait_for(run, process):
 def _keep(run, destination):
     shutil.rmtree(destination, ignore_errors=True)
     (destination / "scalars").mkdir(parents=True)
+    begin = json.loads((run / "run.json").read_text())["lives"][0]["begin"]
     for file in [*(run / "scalars").glob("*.jsonl"), run / "events.jsonl", run / "run.json"]:
         text = file.read_text()
         if file.name == "run.json":
-            text = json.dumps(_anonymous(json.loads(text)), indent=1) + "\n"
-        lines = [_without_places(line, run) for line in text.splitlines()]
-        (destination / file.relative_to(run)).write_text("\n".join(lines) + "\n")
+            text = json.dumps(_earlier(_anonymous(json.loads(text)), begin), indent=1)
+        else:
+            text = "\n".join([json.dumps(_earlier(json.loads(line), begin)) for line in text.splitlines()])
+        (destination / file.relative_to(run)).write_text(_without_places(text, run) + "\n")
 
 
-def _without_places(line, run):
+def _earlier(data, begin):
+    """The data with all times moved, so that the run began at the same moment whenever it is recorded."""
+    if isinstance(data, list):
+        return [_earlier(one, begin) for one in data]
+    if not isinstance(data, dict):
+        return data
+    moved = {name: _earlier(one, begin) for name, one in data.items()}
+    for name in {"time", "begin", "updated", "end"} & data.keys():
+        if data[name]:
+            moved[name] = round(data[name] - begin + BEGIN, 4)
+    return moved
+
+
+def _without_places(text, run):
     for process in json.loads((run / "run.json").read_text())["lives"]:
-        line = line.replace(process["start"]["process"]["host"], "host")
-    return line.replace(str(run.parent), "runs")
+        text = text.replace(process["start"]["process"]["host"], "host")
+    return text.replace(str(run.parent), "runs")
 
 
 def _anonymous(data):

@@ -90,7 +90,8 @@ async def _two(destination, options, *, stop=False):
         folder = Path(place, "job")
         async with AsyncExitStack() as stack:
             servers = [
-                await stack.enter_async_context(Server(folder, n, 2, identity=201 + n, keep=2, **options)) for n in range(2)
+                await stack.enter_async_context(Server(folder, n, 2, identity=201 + n, keep=2, **options))
+                for n in range(2)
             ]
             sender, states = ms.Sender("a", 1), (201, 202)
             joined = await servers[0].ask(ms.Join("a", 0, 0, 2, 5, job=ms.Job(0, "example")))
@@ -120,7 +121,7 @@ async def _two(destination, options, *, stop=False):
 
 
 async def _on_one_shard(destination, before, *, confirm):
-    """One shard begins from the state of two; it is killed before a worker joins, or after. Only what is new is kept."""
+    """One shard begins from the state of two, and is killed before a worker joins, or after; what is new is kept."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "job")
         shutil.copytree(before, folder)
@@ -194,7 +195,11 @@ CASES = [
     _one("a server that was stopped", "folders/stopped", options={}),
     _one("a server that was stopped, with a journal from now on", "folders/stopped"),
     _one("a server that was killed without a journal", "folders/killed", options={}),
-    _one("a server that was killed without a journal, and may not go back", "folders/killed", options={"on_lost_state": "fail"}),
+    _one(
+        "a server that was killed without a journal, and may not go back",
+        "folders/killed",
+        options={"on_lost_state": "fail"},
+    ),
     _one("a checkpoint and its journal", "folders/journal"),
     _one("a checkpoint and its journal, without a journal from now on", "folders/journal", options={}),
     _one("all segments of a journal", "folders/kept", options=KEPT),
@@ -209,7 +214,12 @@ CASES = [
     _one("a damaged final checkpoint", "folders/stopped", [flip("step-000000005/shard-0-of-1/slots.safetensors")], {}),
     _one("no checkpoint left", "folders/journal", [remove("step-000000004"), remove("step-000000002")]),
     _one("a damaged record in the middle", "folders/journal", [flip(SEGMENT, 130)]),
-    _one("a segment that is missing", "folders/kept", [flip(VALUES), remove("journal-0-of-1/segment-000000002.log")], KEPT),
+    _one(
+        "a segment that is missing",
+        "folders/kept",
+        [flip(VALUES), remove("journal-0-of-1/segment-000000002.log")],
+        KEPT,
+    ),
     _one("a job that has given something up before", "folders/given_up"),
     _one("an embedded shard", "folders/embedded", options={}),
     _one("an embedded shard goes on", "folders/embedded", embedded=True),
@@ -224,13 +234,37 @@ CASES = [
         shards=2,
         **{"go back": True},
     ),
+    _one(
+        "two shards go back to a cut with late changes",
+        "jobs/two_shards",
+        [remove("journal-0-of-2"), remove("journal-1-of-2")],
+        {"consistency": "bounded:3", "staleness": "drop:5"},
+        shards=2,
+        **{"go back": True},
+    ),
     _one("two shards that were stopped", "folders/two_stopped", shards=2),
     _one("one shard after two that were stopped", "folders/two_stopped"),
     _one("one shard after two that were killed without journals", "folders/two_killed"),
-    _one("one shard after two with journals, whose rows are joined", "jobs/two_shards", options={"consistency": "bounded:3", "staleness": "drop:5"}),
+    _one(
+        "one shard after two with journals, whose rows are joined",
+        "jobs/two_shards",
+        options={"consistency": "bounded:3", "staleness": "drop:5"},
+    ),
+    _one(
+        "two shards after one with queues and minimizations",
+        "jobs/every_kind",
+        options={"staleness": "delay-compensated", "max_gradient_norm": "8:clip"},
+        shards=2,
+    ),
     _one("two shards after one", "folders/journal", shards=2),
     _one("three shards after two", "folders/two_stopped", shards=3),
-    _one("a shard of three whose other shards are elsewhere", "folders/two_stopped", [remove(f"step-{n:09d}/shard-0-of-2") for n in (1, 2, 3)], shards=3, of=[1]),
+    _one(
+        "a shard of three whose other shards are elsewhere",
+        "folders/two_stopped",
+        [remove(f"step-{n:09d}/shard-0-of-2") for n in (1, 2, 3)],
+        shards=3,
+        of=[1],
+    ),
     _one("a provisional run goes on", "folders/two_stopped folders/provisional"),
     _one("two shards after a provisional run of one", "folders/two_stopped folders/provisional", shards=2),
     _one("two shards after a run of one that has begun", "folders/two_stopped folders/confirmed", shards=2),

@@ -16,7 +16,10 @@ def record(write):
     for message, minimal in zip(full, [*map(bare, FULL), TICKS[1]], strict=True):
         name = formats.name_of(message)
         cases = {"every field": message, "no optional field": minimal}
-        data = {"message": name, "cases": [{"case": case} | _case(name, one, whole=one is message) for case, one in cases.items()]}
+        data = {
+            "message": name,
+            "cases": [{"case": case} | _case(name, one, whole=one is message) for case, one in cases.items()],
+        }
         write("wire", f"{name}.json", data=data)
 
 
