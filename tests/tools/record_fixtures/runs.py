@@ -52,6 +52,7 @@ def record(write):
         time.sleep(20.0)  # servers and workers notice
         _keep(folder / "resumed", FIXTURES / "runs" / "killed")
         shutil.rmtree(FIXTURES / "runs" / "killed" / "scalars")
+        (FIXTURES / "runs" / "killed" / "events.jsonl").unlink()
         (folder / "go").touch()
         _run(folder, "resumed", "yes", "--resume")
         for name in ("finished", "resumed"):

@@ -28,7 +28,7 @@ def record(write):
     with mock.patch.object(checkpoint_manifest, "datetime", Moment):
         for name, options in FOLDERS_OF_ONE.items():
             asyncio.run(_life(FOLDERS / name, options, **LIVES.get(name, {})))
-        asyncio.run(_life(FOLDERS / "given_up", {"journal": True}, before=FOLDERS / "killed", pushes=1))
+        asyncio.run(_life(FOLDERS / "given_up", {"journal": True}, before=FOLDERS / "journal", pushes=1))
         asyncio.run(_two(FOLDERS / "two_killed", {}))
         asyncio.run(_two(FOLDERS / "two_stopped", {"journal": True}, stop=True))
         for name, confirm in (("provisional", False), ("confirmed", True)):
@@ -54,11 +54,11 @@ LIVES = {"stopped": {"stop": True}}
 
 
 async def _life(destination, options, *, before=None, pushes=2, stop=False):
-    """A worker pushes 1 to `W`; there are two checkpoints, and pushes after each of them."""
+    """A worker pushes to `W`; there are two checkpoints, and pushes after each; or it goes on from a damaged folder."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "job")
         if before is not None:
-            shutil.copytree(before, folder)
+            copy_of(_one("", before, [flip(VALUES)]), folder)  # it is given up, with its journal
         async with Server(folder, keep=2, **options) as server:
             name = "a" if before is None else "b"
             joined = await server.ask(ms.Join(name, 0, process_nonce=5, job=ms.Job(0, "example"), resume=True))
@@ -177,7 +177,7 @@ JOURNAL, KEPT = {"journal": True}, {"journal": True, "keep_journal": True}
 
 def _one(case, folder=None, changes=(), options=JOURNAL, shards=1, **more):
     """A case of a start: the folder, changes of files as pairs, options of the server."""
-    found = {"case": case, "folders": folder.split() if folder else []}
+    found = {"case": case, "folders": str(folder).split() if folder else []}
     found["changes"] = [{"what": what, "file": file} | of for what, file, of in changes]
     return found | {"shards": shards, "options": options} | more
 
@@ -221,6 +221,7 @@ CASES = [
         KEPT,
     ),
     _one("a job that has given something up before", "folders/given_up"),
+    _one("what was given up, with the damaged file repaired", "folders/given_up/given-up-2", [flip(VALUES)]),
     _one("an embedded shard", "folders/embedded", options={}),
     _one("an embedded shard goes on", "folders/embedded", embedded=True),
     _one("an embedded shard goes on after a server", "folders/stopped", embedded=True),
