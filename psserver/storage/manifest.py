@@ -27,6 +27,7 @@ from pswire.codec.fields import (
     POSITIVE,
     RANDOM,
     RANDOMS,
+    RESULTS,
     Field,
     Row,
     below,
@@ -77,7 +78,7 @@ _MEMBER = _Row(
     pushed=_answer(ms.Pushed, pb.PushReply),
     assigned=_answer(ms.Assigned, pb.AssignReply),
     tuned=_answer(ms.Tuned, pb.TuneReply),
-    computed=_answer(ms.Computed, pb.ComputeReply),
+    computed=one(_Row(ms.Computed, pb.ComputeReply, outcome=OUTCOME, results=RESULTS, note=NOTE), optional=True),
     last_push=one(_LAST_PUSH, optional=True),
 )
 # In this order: the kinds of a part's own parts come first.
