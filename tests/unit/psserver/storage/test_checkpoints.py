@@ -18,9 +18,10 @@ from psserver.storage import array_files, checkpoints
 from psserver.storage.checkpoint_folders import available, remove_if_empty, shard_folder, sweep
 from psserver.storage.checkpoints import read
 from pswire.errors import DamagedFile, StorageError
-from pswire.messages import Assign, Assignment, Register
+from pswire.messages import Assign, Assignment, Compute, Register
 from pswire.optimizers import Adam, GradientDescent
 from pswire.specs.consistency import parse_staleness
+from pswire.specs.vectors import Dot, Fill, Scale
 from tests.full_disk import file_size_limit
 from tests.shard_driver import A, B, ShardDriver, declared
 from tests.shard_state import state_of
@@ -60,6 +61,16 @@ def test_the_plain_safetensors_library_reads_values_and_slots(tmp_path):
     assert {name: state_of(array) for name, array in slots.items()} == {n: state_of(one) for n, one in pairs.items()}
     begin = int.from_bytes((path / "variables.safetensors").read_bytes()[:8], "little") + 8
     assert begin % 64 == 0
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(-1.0, -2.0), (1e200, np.inf), (0.0, np.nan)])
+def test_the_answer_to_operations_on_vectors_comes_back_whatever_its_results_are(tmp_path, factor, expected):
+    driver = ShardDriver(declared("w", np.ones(2), GradientDescent(0.1)))
+    steps = Fill("x", 2.0 if factor < 0 else 1e200), Scale("x", 1e200 if expected != -2.0 else 1.0), Fill("y", factor)
+    compute = Compute(A, 1, ("w",), (*steps, Dot("x", "y")), minimization="fit", term=1, note="of the coordinator")
+    assert np.isclose(sum(driver.answer(compute).results), 2 * expected, equal_nan=True)
+    checkpoints.write(tmp_path, driver.shard.state(), iter(driver.shard.arrays().items()), tuple)
+    assert bits(shard_of(read(tmp_path, 0, 0, 1))) == bits(driver.shard)
 
 
 def test_late_changes_come_back_as_they_were_and_without_any_there_is_no_file(tmp_path):
