@@ -120,18 +120,12 @@ def _of_operation(one):
     return found
 
 
-def _of_tick(one):
-    fields = {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
-    return _present(fields) | {"overdue": [{"worker": worker, "queue": queue} for worker, queue in one.overdue]}
-
-
 _SPECIAL = {
     ms.Value: _of_value,
     ms.Gradient: _of_gradient,
     ms.Assignment: _of_assignment,
     ms.Declaration: _of_declaration,
     ms.Choice: _of_choice,
-    ms.Tick: _of_tick,
     TensorSpec: lambda one: {"name": one.name, "dtype": one.dtype, "shape": list(one.shape)},
     **dict.fromkeys(vectors.Operation.__args__, _of_operation),
 }

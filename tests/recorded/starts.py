@@ -104,7 +104,7 @@ def _embedded(folder):
     try:
         kept.start(shard)
         state = summarize_shard(shard)
-        run_step(shard, 0, ms.Join("worker", resume=True), 0.0)
+        run_step(shard, 0, ms.Join(worker="worker", resume=True), 0.0)
         kept.joined()
     finally:
         logger.removeHandler(handler)

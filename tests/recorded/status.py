@@ -59,7 +59,7 @@ def _measured():
     """Measurements with something in each kind."""
     measured = Measurements()
     for seconds, staleness in ((0.0004, 0), (0.002, 2), (20.0, 40)):
-        measured.answered(ms.Pushed(ms.Outcome.APPLIED, staleness, 1), seconds)
+        measured.answered(ms.Pushed(outcome=ms.Outcome.APPLIED, staleness=staleness, global_step=1), seconds)
     measured.received.add(1, 2, 3)
     measured.waits["policy"].begin()
     measured.waits["policy"].end(0.5)

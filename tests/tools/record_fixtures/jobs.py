@@ -31,8 +31,8 @@ from tests.recorded.server import Server
 
 A, B, C = [ms.Sender(name, 1) for name in "abc"]
 KEY = bytes(range(16))
-EXAMPLES = ms.QueueSpec("examples", 10, 3, 2, seed=1)
-STREAM = ms.QueueSpec("stream", 0, 4, 0)
+EXAMPLES = ms.QueueSpec(name="examples", size=10, block=3, epochs=2, seed=1)
+STREAM = ms.QueueSpec(name="stream", size=0, block=4, epochs=0)
 
 
 class Moment(datetime):
@@ -108,13 +108,32 @@ async def every_kind(folder, stack):
     server = await stack.enter_async_context(new)
     ask = server.ask
     job = ms.Job(0, "example", 1)
-    await ask(ms.Join("a", 0, 0, 1, 11, "gRPC", job=job, program="train.py", name_key=KEY, workers=3))
-    await ask(ms.Join("b", 0, 0, 1, 12, "shared memory", job=job))
-    await ask(ms.Register(A, DECLARED))
-    await ask(ms.Register(B, DECLARED[:2]))
-    await ask(ms.Pull(A, ("W", "V", "H"), encoding="bfloat16"))
-    await ask(ms.Pull(B, ("W",), (ms.Choice("table", np.array([4, 0])), ms.Choice("W", None, "m"))))
-    await ask(ms.Join("c", 0, 0, 1, 13, "gRPC", job=job))
+    await ask(
+        ms.Join(
+            worker="a",
+            incarnation=0,
+            shard=0,
+            shards=1,
+            process_nonce=11,
+            tensor_transport="gRPC",
+            job=job,
+            program="train.py",
+            name_key=KEY,
+            workers=3,
+        )
+    )
+    await ask(
+        ms.Join(
+            worker="b", incarnation=0, shard=0, shards=1, process_nonce=12, tensor_transport="shared memory", job=job
+        )
+    )
+    await ask(ms.Register(sender=A, declarations=DECLARED))
+    await ask(ms.Register(sender=B, declarations=DECLARED[:2]))
+    await ask(ms.Pull(sender=A, names=("W", "V", "H"), encoding="bfloat16"))
+    await ask(
+        ms.Pull(sender=B, names=("W",), choices=(ms.Choice("table", np.array([4, 0])), ms.Choice("W", None, "m")))
+    )
+    await ask(ms.Join(worker="c", incarnation=0, shard=0, shards=1, process_nonce=13, tensor_transport="gRPC", job=job))
     # dense, sparse and compressed gradients
     await _push(ask, A, 1, W=GRADIENT, V=np.array([0.5, 0.25, -1.0]), table=ROWS, loss=2.5)
     await _push(ask, B, 1, W=quantize_int8(GRADIENT, ZERO.copy()), loss=2.25, pull=("W",))
@@ -126,55 +145,61 @@ async def every_kind(folder, stack):
     await _push(ask, C, 2, V=np.array([64.0, 0.0, 0.0]), loss=float("nan"))  # clipped
     await _push(ask, C, 3)  # without gradients
     # values and hyperparameters
-    await ask(ms.Assign(A, 3, (ms.Assignment("counts", np.array([7, 8, 9], np.int32)),)))
-    await ask(ms.Assign(A, 4, (ms.Assignment("W", np.ones((2, 3), np.float32), 1),), add=True))
-    await ask(ms.Tune(A, 5, ("W",), optimizers.Adam(0.5), ("learning_rate",)))
+    await ask(ms.Assign(sender=A, sequence=3, assignments=(ms.Assignment("counts", np.array([7, 8, 9], np.int32)),)))
+    await ask(
+        ms.Assign(sender=A, sequence=4, assignments=(ms.Assignment("W", np.ones((2, 3), np.float32), 1),), add=True)
+    )
+    await ask(ms.Tune(sender=A, sequence=5, names=("W",), optimizer=optimizers.Adam(0.5), fields=("learning_rate",)))
     # data queues
-    await ask(ms.Take(A, EXAMPLES))
-    await ask(ms.Take(B, EXAMPLES))
-    await ask(ms.Take(C, EXAMPLES))
-    await ask(ms.Take(B, STREAM))
-    await _push(ask, A, 6, scalar=np.array(0.25), progress=(ms.Progress("examples", 0, 2, 1.25),))
-    await ask(ms.Take(A, EXAMPLES, ms.Finished(0, 1.5)))
-    await ask(ms.Take(C, EXAMPLES, give_back=True))
+    await ask(ms.Take(sender=A, queue=EXAMPLES))
+    await ask(ms.Take(sender=B, queue=EXAMPLES))
+    await ask(ms.Take(sender=C, queue=EXAMPLES))
+    await ask(ms.Take(sender=B, queue=STREAM))
+    await _push(
+        ask, A, 6, scalar=np.array(0.25), progress=(ms.Progress(queue="examples", block=0, position=2, cost_sum=1.25),)
+    )
+    await ask(ms.Take(sender=A, queue=EXAMPLES, finished=ms.Finished(0, 1.5)))
+    await ask(ms.Take(sender=C, queue=EXAMPLES, give_back=True))
     await server.checkpoint()
     # a minimization
     evaluation = ms.Evaluation(1, 10, 4)
-    point = ms.AcceptedPoint(0, 1, 0.75, 0.5)
-    await ask(ms.Evaluate(A, "fit", evaluation, wait=False, term=1))
+    point = ms.AcceptedPoint(iterations=0, evaluations=1, loss=0.75, gradient=0.5)
+    await ask(ms.Evaluate(sender=A, name="fit", evaluation=evaluation, wait=False, term=1))
     for worker in (A, B, C):
-        await ask(ms.TakePortion(worker, "fit"))
-    await ask(ms.ClaimPortion(A, "fit", 1, 0, 1.5))
-    await ask(ms.ClaimPortion(B, "fit", 1, 1, 0.1))
+        await ask(ms.TakePortion(sender=worker, name="fit"))
+    await ask(ms.ClaimPortion(sender=A, name="fit", evaluation=1, portion=0, loss=1.5))
+    await ask(ms.ClaimPortion(sender=B, name="fit", evaluation=1, portion=1, loss=0.1))
     await ask(_sum(A, 7, (0,), W=GRADIENT, V=np.ones(3)))
-    await ask(ms.TakePortion(B, "fit", 1, (), (1,)))
-    await ask(ms.ClaimPortion(B, "fit", 1, 1, 0.1))
+    await ask(ms.TakePortion(sender=B, name="fit", evaluation=1, holding=(), withdrawn=(1,)))
+    await ask(ms.ClaimPortion(sender=B, name="fit", evaluation=1, portion=1, loss=0.1))
     await ask(_sum(B, 3, (1,), W=-GRADIENT, V=np.full(3, 0.5)))
-    taker = await server.pending(ms.TakePortion(A, "fit", 1))
-    evaluator = await server.pending(ms.Evaluate(A, "fit", evaluation, term=1))
+    taker = await server.pending(ms.TakePortion(sender=A, name="fit", evaluation=1))
+    evaluator = await server.pending(ms.Evaluate(sender=A, name="fit", evaluation=evaluation, term=1))
     server.tick(3.0)  # the portion of c is still out
     await taker
     await evaluator
     steps = (vectors.Copy("direction", vectors.GRADIENT), vectors.Scale("direction", -1.0), vectors.Fill("mask", 1.0))
     steps += (vectors.Axpy(vectors.VARIABLES, 0.125, "direction"), vectors.Dot("direction", vectors.GRADIENT))
-    await ask(ms.Compute(A, 8, ("W", "V"), steps, minimization="fit", term=1, note="noted"))
-    await ask(ms.Evaluate(A, "other", ms.Evaluation(1, 2, 1), wait=False, term=1))
-    await ask(ms.Evaluate(A, "other", end='{"loss": 0.5}', point=point, term=1))
+    await ask(
+        ms.Compute(sender=A, sequence=8, names=("W", "V"), operations=steps, minimization="fit", term=1, note="noted")
+    )
+    await ask(ms.Evaluate(sender=A, name="other", evaluation=ms.Evaluation(1, 2, 1), wait=False, term=1))
+    await ask(ms.Evaluate(sender=A, name="other", end='{"loss": 0.5}', point=point, term=1))
     # heartbeats, interventions
-    await ask(ms.Renew(B, settled=3, half_pushes=1, tensor_transport="gRPC"))
-    await ask(ms.Intervene("operator", "its data are bad", quarantine=("c",), scale_learning_rate=0.5))
+    await ask(ms.Renew(sender=B, settled=3, half_pushes=1, tensor_transport="gRPC"))
+    await ask(ms.Intervene(by="operator", reason="its data are bad", quarantine=("c",), scale_learning_rate=0.5))
     await _push(ask, C, 4, V=np.ones(3))  # dropped
-    await ask(ms.Intervene("operator", "its data are good again", quarantine=("b",), release=("c",)))
+    await ask(ms.Intervene(by="operator", reason="its data are good again", quarantine=("b",), release=("c",)))
     await _push(ask, C, 5, V=np.full(3, 0.0625), loss=1.0)
     await server.checkpoint()
     # what time brings about
     server.tick(30.0)
-    await ask(ms.Renew(A, idle=True, settled=8))
-    await ask(ms.Renew(B, settled=3))
+    await ask(ms.Renew(sender=A, idle=True, settled=8))
+    await ask(ms.Renew(sender=B, settled=3))
     server.tick(40.0)  # c is lost, and its block and portion are handed out again
-    overdue = await server.pending(ms.Take(A, ms.QueueSpec("single", 2, 2, 1)))
+    overdue = await server.pending(ms.Take(sender=A, queue=ms.QueueSpec(name="single", size=2, block=2, epochs=1)))
     await overdue
-    overdue = await server.pending(ms.Take(B, ms.QueueSpec("single", 2, 2, 1)))
+    overdue = await server.pending(ms.Take(sender=B, queue=ms.QueueSpec(name="single", size=2, block=2, epochs=1)))
     server.tick(3.0)
     await overdue
     passed = await server.pending(ms.Barrier(A, 1))
@@ -182,7 +207,7 @@ async def every_kind(folder, stack):
     await passed
     await ask(ms.Stop(B, "that is enough"))
     await ask(ms.Leave(B, failed=True))
-    await ask(ms.Join("b", 0, 0, 1, 14, job=ms.Job(1, "example", 1)))
+    await ask(ms.Join(worker="b", incarnation=0, shard=0, shards=1, process_nonce=14, job=ms.Job(1, "example", 1)))
     await _push(ask, ms.Sender("b", 2), 1, V=np.full(3, 0.5))  # dropped: it is in quarantine in this life too
     await _push(ask, A, 9, W=GRADIENT, loss=0.5, pull=("W", "V"))
     await server.settled()
@@ -191,12 +216,20 @@ async def every_kind(folder, stack):
 
 async def _push(ask, sender, sequence, loss=None, pull=(), progress=(), version=0, **gradients):
     chosen = tuple([ms.Gradient(name, version, array) for name, array in gradients.items()])
-    return await ask(ms.Push(sender, sequence, chosen, loss, pull, progress=progress))
+    return await ask(
+        ms.Push(sender=sender, sequence=sequence, gradients=chosen, loss=loss, pull=pull, progress=progress)
+    )
 
 
 def _sum(sender, sequence, numbers, **arrays):
     assignments = tuple([ms.Assignment(name, array) for name, array in arrays.items()])
-    return ms.Assign(sender, sequence, assignments, add=True, portions=ms.CountedPortions("fit", 1, numbers))
+    return ms.Assign(
+        sender=sender,
+        sequence=sequence,
+        assignments=assignments,
+        add=True,
+        portions=ms.CountedPortions("fit", 1, numbers),
+    )
 
 
 # --- a synchronous job ------------------------------------------------------------------------------------------------
@@ -208,37 +241,42 @@ async def _synchronous(folder, stack):
     server = await stack.enter_async_context(new)
     ask, one = server.ask, np.array([1.0, 2.0])
     variable = declared("W", np.zeros(2), optimizers.GradientDescent(0.5))
-    await ask(ms.Join("a", 0, 0, 1, 21, job=ms.Job(0, "first")))
-    await ask(ms.Register(A, (variable,)))
+    await ask(ms.Join(worker="a", incarnation=0, shard=0, shards=1, process_nonce=21, job=ms.Job(0, "first")))
+    await ask(ms.Register(sender=A, declarations=(variable,)))
     await ask(ms.Leave(A))
     await ask(ms.Reset(2))
     job = ms.Job(0, "second", 1)
-    joined = [await ask(ms.Join(name, 0, 0, 1, 22, job=job, workers=3)) for name in "ab"]
+    joined = [
+        await ask(ms.Join(worker=name, incarnation=0, shard=0, shards=1, process_nonce=22, job=job, workers=3))
+        for name in "ab"
+    ]
     a, b = [ms.Sender(name, one.incarnation) for name, one in zip("ab", joined, strict=True)]
-    await ask(ms.Register(a, (variable,)))
-    held = await server.pending(ms.Push(a, 1, (ms.Gradient("W", 0, one),), 0.5))
+    await ask(ms.Register(sender=a, declarations=(variable,)))
+    held = await server.pending(ms.Push(sender=a, sequence=1, gradients=(ms.Gradient("W", 0, one),), loss=0.5))
     await server.checkpoint()
-    await ask(ms.Push(b, 1, (ms.Gradient("W", 0, one),), 0.25))
+    await ask(ms.Push(sender=b, sequence=1, gradients=(ms.Gradient("W", 0, one),), loss=0.25))
     await held
-    held = await server.pending(ms.Push(a, 2, (ms.Gradient("W", 1, one),)))
+    held = await server.pending(ms.Push(sender=a, sequence=2, gradients=(ms.Gradient("W", 1, one),)))
     server.tick(1.0)
     server.tick(25.0)  # b is stalled: a goes on without it
     await held
-    await ask(ms.Renew(b, settled=1))
-    late = await server.pending(ms.Push(b, 2, (ms.Gradient("W", 1, one),)))
-    held = await server.pending(ms.Push(a, 3, (ms.Gradient("W", 2, one),)))
-    third = await server.pending(ms.Push(b, 3, (ms.Gradient("W", 2, one),)))
+    await ask(ms.Renew(sender=b, settled=1))
+    late = await server.pending(ms.Push(sender=b, sequence=2, gradients=(ms.Gradient("W", 1, one),)))
+    held = await server.pending(ms.Push(sender=a, sequence=3, gradients=(ms.Gradient("W", 2, one),)))
+    third = await server.pending(ms.Push(sender=b, sequence=3, gradients=(ms.Gradient("W", 2, one),)))
     await asyncio.gather(late, held, third)
     await ask(ms.Leave(a))
     await ask(ms.Leave(b))
-    join = ms.Join("a", 0, 0, 1, 23, job=ms.Job(0, "second", 2), workers=3)
+    join = ms.Join(
+        worker="a", incarnation=0, shard=0, shards=1, process_nonce=23, job=ms.Job(0, "second", 2), workers=3
+    )
     with contextlib.suppress(SessionNotBegun):
         await ask(join)
     server.tick(70.0)  # the third worker has not come
     last = await ask(join)
     a = ms.Sender("a", last.incarnation)
-    await ask(ms.Register(a, (variable,)))
-    held = await server.pending(ms.Push(a, 1, (ms.Gradient("W", 0, one),), 0.125))
+    await ask(ms.Register(sender=a, declarations=(variable,)))
+    held = await server.pending(ms.Push(sender=a, sequence=1, gradients=(ms.Gradient("W", 0, one),), loss=0.125))
     await server.settled()
     kept = {"shards": [describe_shard(server.shard)]}
     held.cancel()
@@ -255,14 +293,20 @@ async def _two_shards(folder, stack):
     first, second = servers
     job, states, groups = ms.Job(0, "example"), (101, 102), {}
     for number, name in enumerate("ab", 31):
-        joined = await first.ask(ms.Join(name, 0, 0, 2, number, job=job))
-        await second.ask(ms.Join(name, 1, 1, 2, number, states=states, job=joined.job))
+        joined = await first.ask(ms.Join(worker=name, incarnation=0, shard=0, shards=2, process_nonce=number, job=job))
+        await second.ask(
+            ms.Join(worker=name, incarnation=1, shard=1, shards=2, process_nonce=number, states=states, job=joined.job)
+        )
     rule = optimizers.Adam(0.1)
     table = ms.Declaration(TensorSpec("table", (3, 2)), None, rule, RowUniform(-1.0, 1.0, 7), Part(0, 5))
     places = (ms.Place("U", 0), ms.Place("V", 1), ms.Place("table", 0))
-    await first.ask(ms.Register(A, (declared("U", np.ones(2), rule), table), places, states=states))
+    await first.ask(
+        ms.Register(sender=A, declarations=(declared("U", np.ones(2), rule), table), places=places, states=states)
+    )
     table = ms.Declaration(TensorSpec("table", (2, 2)), None, rule, RowUniform(-1.0, 1.0, 7), Part(3, 5))
-    await second.ask(ms.Register(A, (declared("V", np.ones((2, 2), np.float32), rule), table), states=states))
+    await second.ask(
+        ms.Register(sender=A, declarations=(declared("V", np.ones((2, 2), np.float32), rule), table), states=states)
+    )
 
     async def push(sender, sequence, cut=0, only=(0, 1)):
         value = np.full(2, 0.5 * sequence)
@@ -270,14 +314,26 @@ async def _two_shards(folder, stack):
         gradients = ms.Gradient("U", 0, value), ms.Gradient("table", 0, rows)
         remote = (ms.RemoteWeights("V", 0),)
         if 0 in only:
-            message = ms.Push(sender, sequence, gradients, 0.5, shards=(1,), remote=remote, cut=cut)
+            message = ms.Push(
+                sender=sender, sequence=sequence, gradients=gradients, loss=0.5, shards=(1,), remote=remote, cut=cut
+            )
             groups[sender, sequence] = await first.ask(message)
         if 1 in only:
             pushed = groups[sender, sequence]
             after = () if pushed.frontier is None else pushed.frontier.undelivered
             gradients = (ms.Gradient("V", 0, np.full((2, 2), 0.25, np.float32)),)
             group, step = pushed.group, pushed.global_step
-            await second.ask(ms.Push(sender, sequence, gradients, group=group, after=after, global_step=step, cut=cut))
+            await second.ask(
+                ms.Push(
+                    sender=sender,
+                    sequence=sequence,
+                    gradients=gradients,
+                    group=group,
+                    after=after,
+                    global_step=step,
+                    cut=cut,
+                )
+            )
 
     await push(A, 1)
     await push(B, 1)
@@ -285,10 +341,12 @@ async def _two_shards(folder, stack):
     number = (await first.ask(ms.Cut())).number
     await second.ask(ms.Cut(number))
     await push(A, 2, only=(1,))  # belongs to the cut, and comes late
-    await second.ask(ms.Assign(B, 2, (ms.Assignment("V", np.ones((2, 2), np.float32)),), add=True))
+    await second.ask(
+        ms.Assign(sender=B, sequence=2, assignments=(ms.Assignment("V", np.ones((2, 2), np.float32)),), add=True)
+    )
     for server in servers:
         for sender in (A, B):
-            await server.ask(ms.Renew(sender, settled=2, cut=number))
+            await server.ask(ms.Renew(sender=sender, settled=2, cut=number))
     for server in servers:
         await server.written(number)
     await push(B, 3, cut=number)

@@ -61,19 +61,30 @@ async def _life(destination, options, *, before=None, pushes=2, stop=False):
             copy_of(_one("", before, [flip(VALUES)]), folder)  # it is given up, with its journal
         async with Server(folder, keep=2, **options) as server:
             name = "a" if before is None else "b"
-            joined = await server.ask(ms.Join(name, 0, process_nonce=5, job=ms.Job(0, "example"), resume=True))
+            joined = await server.ask(
+                ms.Join(worker=name, incarnation=0, process_nonce=5, job=ms.Job(0, "example"), resume=True)
+            )
             sender, sequence = ms.Sender(name, joined.incarnation), 0
             if before is None:
-                await server.ask(ms.Register(sender, (declared("W", np.zeros(2), optimizers.Momentum(0.5)),)))
+                await server.ask(
+                    ms.Register(sender=sender, declarations=(declared("W", np.zeros(2), optimizers.Momentum(0.5)),))
+                )
             for _ in range(2 if before is None else 1):
                 for _ in range(pushes):
                     sequence += 1
                     gradient = ms.Gradient("W", 0, np.array([-1.0, -2.0]))
-                    await server.ask(ms.Push(sender, sequence, (gradient,), 0.5))
+                    await server.ask(ms.Push(sender=sender, sequence=sequence, gradients=(gradient,), loss=0.5))
                 await server.checkpoint()
             for _ in range(pushes):
                 sequence += 1
-                await server.ask(ms.Push(sender, sequence, (ms.Gradient("W", 0, np.array([-1.0, -2.0])),), 0.25))
+                await server.ask(
+                    ms.Push(
+                        sender=sender,
+                        sequence=sequence,
+                        gradients=(ms.Gradient("W", 0, np.array([-1.0, -2.0])),),
+                        loss=0.25,
+                    )
+                )
             await server.settled()
             if not stop:
                 copy(folder, destination)
@@ -94,22 +105,28 @@ async def _two(destination, options, *, stop=False):
                 for n in range(2)
             ]
             sender, states = ms.Sender("a", 1), (201, 202)
-            joined = await servers[0].ask(ms.Join("a", 0, 0, 2, 5, job=ms.Job(0, "example")))
-            await servers[1].ask(ms.Join("a", 1, 1, 2, 5, states=states, job=joined.job))
+            joined = await servers[0].ask(
+                ms.Join(worker="a", incarnation=0, shard=0, shards=2, process_nonce=5, job=ms.Job(0, "example"))
+            )
+            await servers[1].ask(
+                ms.Join(worker="a", incarnation=1, shard=1, shards=2, process_nonce=5, states=states, job=joined.job)
+            )
             for server, name in zip(servers, "WV", strict=True):
                 variable = declared(name, np.zeros(2), optimizers.Adam(0.25))
                 places = (ms.Place("W", 0), ms.Place("V", 1)) if name == "W" else ()
-                await server.ask(ms.Register(sender, (variable,), places, states=states))
+                await server.ask(ms.Register(sender=sender, declarations=(variable,), places=places, states=states))
             cut = 0
             for sequence in (1, 2, 3):
                 for server, name in zip(servers, "WV", strict=True):
                     gradient = ms.Gradient(name, 0, np.array([-1.0, -2.0]))
-                    await server.ask(ms.Push(sender, sequence, (gradient,), 0.5, shards=(1,), cut=cut))
+                    await server.ask(
+                        ms.Push(sender=sender, sequence=sequence, gradients=(gradient,), loss=0.5, shards=(1,), cut=cut)
+                    )
                 if sequence < 3:
                     cut = (await servers[0].ask(ms.Cut())).number
                     await servers[1].ask(ms.Cut(cut))
                     for server in servers:
-                        await server.ask(ms.Renew(sender, settled=sequence, cut=cut))
+                        await server.ask(ms.Renew(sender=sender, settled=sequence, cut=cut))
                     for server in servers:
                         await server.written(cut)
             for server in servers:
@@ -127,7 +144,9 @@ async def _on_one_shard(destination, before, *, confirm):
         shutil.copytree(before, folder)
         async with Server(folder, keep=2) as server:
             if confirm:
-                await server.ask(ms.Join("b", 0, process_nonce=6, job=ms.Job(0, "example"), resume=True))
+                await server.ask(
+                    ms.Join(worker="b", incarnation=0, process_nonce=6, job=ms.Job(0, "example"), resume=True)
+                )
             copy(folder, destination)
     for path in [one for one in destination.rglob("*") if one.is_file()]:
         same = before / path.relative_to(destination)

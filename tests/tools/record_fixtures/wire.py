@@ -7,7 +7,17 @@ from tests.recorded import formats
 from tests.recorded.descriptions import describe
 from tests.unit.pswire.codec.test_codec import FULL, bare
 
-TICKS = (ms.Tick(("w0", "w1"), (("w2", "examples"),), ("w3",), ("w4",), ("w5",), gives_up=True), ms.Tick())
+TICKS = (
+    ms.Tick(
+        lost=("w0", "w1"),
+        overdue=(("w2", "examples"),),
+        stalled=("w3",),
+        takers=("w4",),
+        evaluators=("w5",),
+        gives_up=True,
+    ),
+    ms.Tick(),
+)
 
 
 def record(write):

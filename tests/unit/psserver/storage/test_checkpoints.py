@@ -67,7 +67,15 @@ def test_the_plain_safetensors_library_reads_values_and_slots(tmp_path):
 def test_the_answer_to_operations_on_vectors_comes_back_whatever_its_results_are(tmp_path, factor, expected):
     driver = ShardDriver(declared("w", np.ones(2), GradientDescent(0.1)))
     steps = Fill("x", 2.0 if factor < 0 else 1e200), Scale("x", 1e200 if expected != -2.0 else 1.0), Fill("y", factor)
-    compute = Compute(A, 1, ("w",), (*steps, Dot("x", "y")), minimization="fit", term=1, note="of the coordinator")
+    compute = Compute(
+        sender=A,
+        sequence=1,
+        names=("w",),
+        operations=(*steps, Dot("x", "y")),
+        minimization="fit",
+        term=1,
+        note="of the coordinator",
+    )
     assert np.isclose(sum(driver.answer(compute).results), 2 * expected, equal_nan=True)
     checkpoints.write(tmp_path, driver.shard.state(), iter(driver.shard.arrays().items()), tuple)
     assert bits(shard_of(read(tmp_path, 0, 0, 1))) == bits(driver.shard)
