@@ -1,0 +1,107 @@
+"""Mutants of minimizations: portions, coordinators and sums on shards, and the methods of workers."""
+
+from unittest.mock import patch
+
+from tests.tools.mutant_plugin import mutant
+
+PORTIONS = "psserver.core.minimization.portions:Portions"
+ALL = "psserver.core.minimization.minimizations:Minimizations"
+ONE = "psserver.core.minimization.minimization:Minimization"
+SEARCH = "psworker.minimize.line_search"
+PROPERTIES = "tests/properties/test_portions.py"
+SCENARIOS = "tests/scenarios/test_scenarios.py"
+UNIT = "tests/unit/psserver/core/test_minimizations.py"
+VECTORS = "tests/unit/psserver/core/test_vectors.py"
+SESSIONS = "tests/integration/test_minimize.py"
+DESCENT = "tests/unit/psworker/minimize/test_descent.py"
+LINE = "tests/unit/psworker/minimize/test_line_search.py"
+
+
+@mutant("A portion that a lost worker had claimed is pushed with others", f"{PORTIONS}.withdraw", PROPERTIES)
+def _(original, self, worker, numbers):
+    with patch.object(self, "_alone", set()):
+        return original(self, worker, numbers)
+
+
+@mutant("A portion that must be pushed alone is counted in a sum", f"{PORTIONS}.refusal", SCENARIOS)
+def _(original, self, worker, numbers):
+    with patch.object(self, "_alone", set()):
+        return original(self, worker, numbers)
+
+
+@mutant("A portion whose answer was lost is never given again", f"{PORTIONS}.take", PROPERTIES)
+def _(original, self, worker, holding):
+    return original(self, worker, self._held.get(worker, ()))
+
+
+@mutant("A portion that a lost worker had in hand is not handed out again", f"{PORTIONS}._give_back", PROPERTIES)
+def _(original, self, numbers):
+    pass
+
+
+@mutant("The loss is rounded with each addition", "pswire.tensors.sums:exact_sum", PROPERTIES)
+def _(original, terms):
+    return sum(terms)
+
+
+@mutant("A shard counts a portion twice", f"{ALL}.refusal", PROPERTIES)
+def _(original, self, worker, portions):
+    with patch.object(self._all[portions.name], "counted", set()):
+        return original(self, worker, portions)
+
+
+@mutant("A worker that is not the chief becomes coordinator", f"{ALL}._check_coordinator", UNIT)
+def _(original, self, name, sender, term):
+    with patch.object(self, "_hands_out", False):
+        original(self, name, sender, term)
+
+
+@mutant("The coordinator of an earlier term goes on", f"{ONE}.check_coordinator", VECTORS)
+def _(original, self, sender, term):
+    pass
+
+
+@mutant("An evaluation goes on after the shards went back", f"{ONE}.give_up", VECTORS)
+def _(original, self):
+    pass
+
+
+@mutant("Sums of vectors have no compensation", "psserver.core.variables.vectors:CompensatedSum.add", VECTORS)
+def _(original, self, terms):
+    original(self, terms)
+    self._errors[:] = 0
+
+
+# --- workers ----------------------------------------------------------------------------------------------------------
+
+
+@mutant(
+    "The weights of a portion are those of the evaluation before",
+    "psworker.sessions.claimed_portions:ClaimedPortions.begin",
+    SESSIONS,
+)
+def _(original, self, evaluation):
+    original(self, evaluation)
+    return False
+
+
+@mutant("An accepted point replaces the one before at once", "psworker.minimize.shard_space:ShardSpace.save", SESSIONS)
+def _(original, self, data):
+    with patch.object(self, "_buffer", 1 - self._buffer):
+        original(self, data)
+
+
+@mutant("A step after which the function is not flat is taken", f"{SEARCH}:_Search._is_flat", LINE)
+def _(original, self, point):
+    return abs(point.slope) <= -2 * self._curvature * self._start.slope
+
+
+@mutant("The matrix of L-BFGS has no scale", "psworker.minimize.lbfgs:LBFGS._add", DESCENT)
+def _(original, self, number, product, square):
+    original(self, number, product, product)
+
+
+@mutant("OWL-QN goes up where the loss with the 1-norm increases", "psworker.minimize.owlqn:OWLQN.measure", DESCENT)
+def _(original, self):
+    with patch.object(self, "_l1", 0.0):
+        return original(self)

@@ -1,0 +1,146 @@
+"""Mutants of the journal, checkpoints, recovery, and what a server writes down."""
+
+import asyncio
+import itertools
+from dataclasses import replace
+from unittest.mock import patch
+
+from psserver.storage.files import replacement, sync_data
+from psserver.storage.segments import RECORD_HEADER, InvalidRecord
+from pswire import messages as ms
+from tests.tools.mutant_plugin import mutant
+
+WRITER = "psserver.storage.journal_writer:JournalWriter"
+SEGMENT = "psserver.storage.segment_file:SegmentFile"
+SEGMENTS = "psserver.storage.segments"
+PERSISTENCE = "psserver.runtime.persistence:Persistence"
+UNIT = "tests/unit/psserver/storage"
+JOURNAL, FILES = f"{UNIT}/test_journal.py", f"{UNIT}/test_files.py"
+TESTS = "tests/unit/psserver/runtime/test_persistence.py"
+
+
+@mutant("Records are acknowledged before they are synced", f"{WRITER}._write", JOURNAL)
+def _(original, self):
+    with patch.object(self, "_sync_segment"):
+        return original(self)
+
+
+@mutant("Records that a killed process left unsynced stay so", "psserver.storage.journal_writer:sync_path", JOURNAL)
+def _(original, path):
+    pass
+
+
+@mutant("After a failed sync another sync is taken for success", f"{SEGMENT}.sync", JOURNAL)
+def _(original, self):
+    try:
+        original(self)
+    except OSError:
+        sync_data(self._descriptor)
+        self.safe = self.size
+
+
+@mutant("Records of a failed sync are not written again", f"{SEGMENT}._write_again", JOURNAL)
+def _(original, self):
+    pass
+
+
+@mutant("A half-written record stays on a full disk", f"{SEGMENT}.cut", f"{UNIT}/test_full_disk.py")
+def _(original, self, size):
+    self.size = size
+
+
+@mutant(
+    "A bad record is a torn tail although later ones relied on it",
+    f"{SEGMENTS}:_record_that_relies_on",
+    f"{UNIT}/test_segments.py",
+)
+def _(original, file, bad, size, seed):
+    return None
+
+
+@mutant("A record is valid at any offset", f"{SEGMENTS}:record_header", f"{UNIT}/test_segments.py")
+def _(original, length, safe, payload_crc, offset, seed):
+    return original(length, safe, payload_crc, 0, seed)
+
+
+@mutant("A record is valid in any segment", f"{SEGMENTS}:record_header", f"{UNIT}/test_segments.py")
+def _(original, length, safe, payload_crc, offset, seed):
+    return original(length, safe, payload_crc, offset, 0)
+
+
+@mutant("A payload is taken whatever its checksum", f"{SEGMENTS}:read_record", f"{UNIT}/test_segments.py")
+def _(original, file, offset, size, seed):
+    try:
+        return original(file, offset, size, seed)
+    except InvalidRecord as invalid:
+        if "payload" not in str(invalid):
+            raise
+        file.seek(offset)
+        data = file.read(size)
+        return data[:RECORD_HEADER], data[RECORD_HEADER:]
+
+
+@mutant("A segment that was removed or cut is not noticed", f"{SEGMENTS}:pairwise", f"{UNIT}/test_segments.py")
+def _(original):
+    return lambda segments: ()
+
+
+@mutant("A file gets its name before its bytes are on the disk", "psserver.storage.files:write_file", FILES)
+def _(original, path, data):
+    with replacement(path) as temporary:
+        temporary.write_bytes(data)
+
+
+@mutant(
+    "Several servers lock the files of one shard",
+    "psserver.storage.files:lock_file",
+    f"{UNIT}/test_checkpoint_folders.py",
+)
+def _(original, path, what, in_use, *, shared=False):
+    return original(path, what, in_use, shared=True)
+
+
+@mutant(
+    "Late pushes of one update replace each other after a restart",
+    "psserver.storage.start:step_late",
+    f"{UNIT}/test_recovery.py",
+)
+def _(original, shard, changes, tickets, now):
+    return original(shard, changes, itertools.repeat(0), now)
+
+
+@mutant("A shard with a disk of its own removes the only cut that all have", "psserver.storage.retention:prune", TESTS)
+def _(original, folder, keep, shard, shards, **options):
+    return original(folder, keep, shard, shards, **options | {"protect": None})
+
+
+@mutant("Stalled workers are not in the journal", f"{PERSISTENCE}._is_change", TESTS)
+def _(original, self, message):
+    return original(self, replace(message, stalled=()) if isinstance(message, ms.Tick) else message)
+
+
+@mutant("Calls that a policy holds are not in the segment after a checkpoint", f"{PERSISTENCE}.note", TESTS)
+def _(original, self, message, result, record):
+    cut = self.shard.cuts.current
+    if cut is not None:
+        cut.waiting = []
+    original(self, message, result, record)
+
+
+@mutant("Changes are accepted that the journal cannot write", f"{PERSISTENCE}.check", TESTS)
+def _(original, self, message):
+    pass
+
+
+@mutant("A checkpoint is complete before its late changes have arrived", f"{PERSISTENCE}._completed", TESTS)
+async def _(original, self):
+    await asyncio.sleep(0)
+
+
+@mutant(
+    "The cuts of one shard are taken for those of all",
+    "psworker.client.retrying_calls:RetryingCalls._written_by_all",
+    "tests/unit/psworker/client/test_retries.py",
+)
+def _(original, self):
+    return max([cut for _, cuts in self.written.values() for cut in cuts], default=0)
