@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from tests.tools import mutants
-from tests.tools.mutant_plugin import Mutant, check, install, listed
+from tests.tools.mutant_plugin import Mutant, check, install, listed, scenario
 from tests.tools.mutants import BROKEN, KILLED, ROOT, SLOW, SURVIVED, verdict
 
 HERE = __name__
@@ -54,6 +54,8 @@ def test_a_mutant_has_a_target_with_the_parameters_of_its_replacement_and_tests_
         path, _, function = test.partition("::")
         assert not function or function.partition("[")[0] in _functions(path), test
         assert (ROOT / path).is_file(), test
+        if test.startswith(scenario("").rstrip("[]")):
+            assert (ROOT / path).with_name(f"{test.partition('[')[2][:-1]}.txt").is_file(), test
 
 
 @pytest.mark.parametrize(

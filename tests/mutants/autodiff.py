@@ -73,11 +73,6 @@ def _(original, predictions, targets):
     return original(predictions, stop_gradient(targets))
 
 
-@mutant("A gathered element that is chosen twice gets one gradient", f"{OPS}.selection.indexing:add_rows", ALL)
-def _(original, total, indices, rows):
-    total[indices] = rows
-
-
 @mutant(
     "Filters of very different magnitudes use Winograd convolution",
     f"{OPS}.convolution.winograd:filters_have_narrow_range",
@@ -87,6 +82,3 @@ def _(original, filters):
     return True
 
 
-@mutant("The slope of a reduction goes along the wrong axis", f"{OPS}.reductions:_broadcast", ALL)
-def _(original, g, shape, axis, keepdims):
-    return original(g, shape, axis, keepdims)[::-1]

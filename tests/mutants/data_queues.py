@@ -71,7 +71,7 @@ def _(original, self, message):
 
 @mutant(
     "A block is reported as done before its gradients are pushed",
-    "psworker.sessions.replica:Replica.is_flushed",
+    "psworker.sessions.strategies.downpour:Downpour.is_flushed",
     "tests/integration/test_examples_once.py",
 )
 def _(original, self):

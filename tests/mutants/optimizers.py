@@ -35,13 +35,6 @@ def _(original, self, w, g, scratch, slots, *numbers):
     original(self, w, g, scratch, slots, *numbers[:2], 0.0)
 
 
-@mutant("A rule writes into the gradient that it borrows", "pswire.optimizers.momentum:Momentum._block", RULES)
-def _(original, self, w, g, scratch, slots, *numbers):
-    original(self, w, g, scratch, slots, *numbers)
-    if g.flags.writeable:
-        g += 1
-
-
 @mutant("Rows that are not adjacent are not written back", "pswire.optimizers.element_wise:row_blocks", RULES)
 def _(original, value, slots, rows):
     for part, part_slots, gradient in original(value, slots, rows):
@@ -52,11 +45,6 @@ def _(original, value, slots, rows):
 @mutant("A weight decay by which weights grow counts as bounded", f"{ADAM}:AdamW._growth", GUARDED)
 def _(original, self, rate, limits):
     return Adam._growth(self, rate, limits)
-
-
-@mutant("Slots of any magnitude are settled", "pswire.optimizers.optimizer:Rule.settled", GUARDED)
-def _(original, self, value, slots, limits):
-    return original(self, value, {}, limits)
 
 
 @mutant("After a warm-up the schedule begins at the step of the job", "pswire.specs.schedules:WarmUp.at", SCHEDULES)

@@ -30,17 +30,6 @@ def _(original, self, call, push, answer, result):
     call.member.clock -= answer.outcome is ms.Outcome.DROPPED
 
 
-@mutant(
-    "Workers are awaited for one step after the other, for ever",
-    f"{PENDING}.awaited",
-    "tests/properties/test_no_wait_without_end.py",
-)
-def _(original, self):
-    return {
-        name: (name, self._members[name].clock if not who else step) for name, (who, step) in original(self).items()
-    }
-
-
 @mutant("A part that arrives after others went on without it is applied", f"{PENDING}._pass_over", SCENARIOS)
 def _(original, self, changes):
     pass

@@ -63,6 +63,11 @@ def mutant(title: str, target: str, *tests: str) -> Callable[[Callable[..., Any]
     return declare
 
 
+def scenario(name: str) -> str:
+    """The test of one scenario of the shard."""
+    return f"tests/scenarios/test_scenarios.py::test_the_shard_answers_as_the_scenario_says[{name}]"
+
+
 def listed() -> list[Mutant]:
     """All mutants, area by area."""
     return [one for path in sorted(AREAS.glob("*.py")) for one in of_area(path.stem)]

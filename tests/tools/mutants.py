@@ -30,15 +30,15 @@ KILLED, SURVIVED, SLOW, BROKEN = "killed", "SURVIVED", "TOO SLOW", "BROKEN"
 
 
 def run_tests(
-    tests: Iterable[str], mutant: Mutant | None = None, limit: float = LIMIT
+    tests: Iterable[str], mutant: Mutant | None = None, limit: float = LIMIT, tree: Path = ROOT
 ) -> subprocess.CompletedProcess[str] | None:
-    """The run of these tests, with a mutant if one is given; None: not in time."""
+    """The run of these tests in a tree of files, with a mutant if one is given; None: not in time."""
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "-p", "tests.tools.mutant_plugin"]
     chosen = "" if mutant is None else f"{mutant.area}:{mutant.title}"
-    environment = os.environ | blas_threads(1) | {VARIABLE: chosen}
+    environment = os.environ | blas_threads(1) | {VARIABLE: chosen, "PYTHONPATH": str(tree)}
     command += [f"--timeout={PATIENCE}", *tests]
     try:
-        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=limit)
+        return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
         return None
 
