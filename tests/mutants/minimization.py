@@ -2,14 +2,13 @@
 
 from unittest.mock import patch
 
-from tests.tools.mutant_plugin import mutant
+from tests.tools.mutant_plugin import mutant, scenario
 
 PORTIONS = "psserver.core.minimization.portions:Portions"
 ALL = "psserver.core.minimization.minimizations:Minimizations"
 ONE = "psserver.core.minimization.minimization:Minimization"
 SEARCH = "psworker.minimize.line_search"
 PROPERTIES = "tests/properties/test_portions.py"
-SCENARIOS = "tests/scenarios/test_scenarios.py"
 UNIT = "tests/unit/psserver/core/test_minimizations.py"
 VECTORS = "tests/unit/psserver/core/test_vectors.py"
 SESSIONS = "tests/integration/test_minimize.py"
@@ -17,19 +16,31 @@ DESCENT = "tests/unit/psworker/minimize/test_descent.py"
 LINE = "tests/unit/psworker/minimize/test_line_search.py"
 
 
-@mutant("A portion that a lost worker had claimed is pushed with others", f"{PORTIONS}.withdraw", PROPERTIES)
+@mutant(
+    "A portion that a lost worker had claimed is pushed with others",
+    f"{PORTIONS}.withdraw",
+    f"{PROPERTIES}::test_every_portion_is_counted_once_on_every_shard_and_every_evaluation_ends",
+)
 def _(original, self, worker, numbers):
     with patch.object(self, "_alone", set()):
         return original(self, worker, numbers)
 
 
-@mutant("A portion that must be pushed alone is counted in a sum", f"{PORTIONS}.refusal", SCENARIOS)
+@mutant(
+    "A portion that must be pushed alone is counted in a sum",
+    f"{PORTIONS}.refusal",
+    scenario("portions_of_lost_workers"),
+)
 def _(original, self, worker, numbers):
     with patch.object(self, "_alone", set()):
         return original(self, worker, numbers)
 
 
-@mutant("A portion whose answer was lost is never given again", f"{PORTIONS}.take", PROPERTIES)
+@mutant(
+    "A portion whose answer was lost is never given again",
+    f"{PORTIONS}.take",
+    f"{PROPERTIES}::test_every_portion_is_counted_once_on_every_shard_and_every_evaluation_ends",
+)
 def _(original, self, worker, holding):
     return original(self, worker, self._held.get(worker, ()))
 
@@ -39,12 +50,7 @@ def _(original, self, numbers):
     pass
 
 
-@mutant("The loss is rounded with each addition", "pswire.tensors.sums:exact_sum", PROPERTIES)
-def _(original, terms):
-    return sum(terms)
-
-
-@mutant("A shard counts a portion twice", f"{ALL}.refusal", PROPERTIES)
+@mutant("A shard counts a portion twice", f"{ALL}.refusal", scenario("portions_dropped_sums"))
 def _(original, self, worker, portions):
     with patch.object(self._all[portions.name], "counted", set()):
         return original(self, worker, portions)
@@ -61,7 +67,11 @@ def _(original, self, sender, term):
     pass
 
 
-@mutant("An evaluation goes on after the shards went back", f"{ONE}.give_up", VECTORS)
+@mutant(
+    "An evaluation goes on after the shards went back",
+    f"{ONE}.give_up",
+    f"{VECTORS}::test_a_cut_in_the_middle_of_an_evaluation_has_its_sums_and_what_was_made_of_them",
+)
 def _(original, self):
     pass
 

@@ -18,13 +18,6 @@ def _(original, self, step, tiny):
     return original(self, replace(step, number=step.number + 1), tiny)
 
 
-@mutant("Adam's first moment is not corrected", f"{ADAM}:Adam._numbers", RULES)
-def _(original, self, step, tiny):
-    numbers = list(original(self, step, tiny))
-    numbers[4] *= 1 - self.beta1**step.number
-    return tuple(numbers)
-
-
 @mutant("AdamW's decay does not follow the learning rate", f"{ADAM}:AdamW._numbers", RULES)
 def _(original, self, step, tiny):
     return *original(self, step, tiny)[:-1], 1 - self.weight_decay
@@ -35,14 +28,22 @@ def _(original, self, w, g, scratch, slots, *numbers):
     original(self, w, g, scratch, slots, *numbers[:2], 0.0)
 
 
-@mutant("Rows that are not adjacent are not written back", "pswire.optimizers.element_wise:row_blocks", RULES)
+@mutant(
+    "Rows that are not adjacent are not written back",
+    "pswire.optimizers.element_wise:row_blocks",
+    f"{RULES}::test_a_rule_follows_its_formula_and_numpy_compiled_and_all_rows_have_the_same_bits",
+)
 def _(original, value, slots, rows):
     for part, part_slots, gradient in original(value, slots, rows):
         adjacent = np.shares_memory(part, value)
         yield part if adjacent else part.copy(), part_slots, gradient
 
 
-@mutant("A weight decay by which weights grow counts as bounded", f"{ADAM}:AdamW._growth", GUARDED)
+@mutant(
+    "A weight decay by which weights grow counts as bounded",
+    f"{ADAM}:AdamW._growth",
+    f"{GUARDED}::test_updates_of_a_rule_that_may_overflow_are_guarded",
+)
 def _(original, self, rate, limits):
     return Adam._growth(self, rate, limits)
 
@@ -50,10 +51,3 @@ def _(original, self, rate, limits):
 @mutant("After a warm-up the schedule begins at the step of the job", "pswire.specs.schedules:WarmUp.at", SCHEDULES)
 def _(original, self, step):
     return original(self, step if step < self.steps else step + self.steps)
-
-
-@mutant(
-    "A rate may be larger than the largest of its schedule", "pswire.specs.schedules:PolynomialDecay.largest", SCHEDULES
-)
-def _(original, self):
-    return self.initial

@@ -42,17 +42,29 @@ def _(original, self, message, caller):
     original(self, message, caller or Claims(sender, message.process_nonce, message.job))
 
 
-@mutant("The state of a shard is believed whoever reports it", f"{IDENTITY}._check_states", MEMBERS)
+@mutant(
+    "The state of a shard is believed whoever reports it",
+    f"{IDENTITY}._check_states",
+    f"{MEMBERS}::test_a_state_that_a_shard_has_not_said_is_not_believed_and_the_job_goes_on",
+)
 def _(original, self, message):
     pass
 
 
-@mutant("The proof of one shard's state serves for another shard", f"{IDENTITY}._mac", MEMBERS)
+@mutant(
+    "The proof of one shard's state serves for another shard",
+    f"{IDENTITY}._mac",
+    f"{MEMBERS}::test_a_state_that_a_shard_has_not_said_is_not_believed_and_the_job_goes_on",
+)
 def _(original, self, *parts):
     return original(self, *(parts[::2] if parts[0] == "state" else parts))
 
 
-@mutant("An update is believed whoever reports it", f"{IDENTITY}._check_proof", MEMBERS)
+@mutant(
+    "An update is believed whoever reports it",
+    f"{IDENTITY}._check_proof",
+    f"{MEMBERS}::test_an_update_that_shard_0_has_not_decided_holds_nobody_up",
+)
 def _(original, self, shard, proof, *parts):
     pass
 
@@ -62,7 +74,11 @@ def _(original, self, shard, *parts):
     return self._mac(*parts)
 
 
-@mutant("The journal has the key of a name", f"{IDENTITY}.hashed", MEMBERS)
+@mutant(
+    "The journal has the key of a name",
+    f"{IDENTITY}.hashed",
+    f"{MEMBERS}::test_the_journal_and_checkpoints_have_neither_tokens_nor_the_key_of_a_name",
+)
 def _(original, self, message):
     hashed = original(self, message)
     return replace(hashed, name_key=message.name_key) if isinstance(message, ms.Join) else hashed
@@ -73,7 +89,11 @@ def _(original, self, method):
     pass
 
 
-@mutant("A removed token stays valid, since it is known", f"{ACCESS}:Access.look", CALLERS)
+@mutant(
+    "A removed token stays valid, since it is known",
+    f"{ACCESS}:Access.look",
+    f"{CALLERS}::test_a_token_that_was_added_is_taken_and_one_that_was_removed_is_refused_without_a_restart",
+)
 def _(original, self):
     known = dict(self._known)
     original(self)
@@ -134,7 +154,7 @@ def _(original, self, proto, caller):
 @mutant(
     "A message may raise a counter to any number",
     "psserver.core.shard:Shard.check_counters",
-    "tests/attacks/test_extreme_numbers.py",
+    "tests/attacks/test_extreme_numbers.py::test_whatever_number_a_field_has_others_push_and_a_checkpoint_and_a_restart_work",
 )
 def _(original, self, message, member=None):
     pass

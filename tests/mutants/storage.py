@@ -103,23 +103,35 @@ def _(original, path, what, in_use, *, shared=False):
 @mutant(
     "Late pushes of one update replace each other after a restart",
     "psserver.storage.start:step_late",
-    f"{UNIT}/test_recovery.py",
+    f"{UNIT}/test_recovery.py::test_late_pushes_of_one_synchronous_update_are_applied_together_without_that_of_a_killed_worker",
 )
 def _(original, shard, changes, tickets, now):
     return original(shard, changes, itertools.repeat(0), now)
 
 
-@mutant("A shard with a disk of its own removes the only cut that all have", "psserver.storage.retention:prune", TESTS)
+@mutant(
+    "A shard with a disk of its own removes the only cut that all have",
+    "psserver.storage.retention:prune",
+    f"{TESTS}::test_with_a_disk_of_its_own_a_shard_keeps_the_newest_cut_that_all_shards_have_written",
+)
 def _(original, folder, keep, shard, shards, **options):
     return original(folder, keep, shard, shards, **options | {"protect": None})
 
 
-@mutant("Stalled workers are not in the journal", f"{PERSISTENCE}._is_change", TESTS)
+@mutant(
+    "Stalled workers are not in the journal",
+    f"{PERSISTENCE}._is_change",
+    f"{TESTS}::test_a_restarted_server_goes_on_without_a_stalled_worker_like_the_one_before",
+)
 def _(original, self, message):
     return original(self, replace(message, stalled=()) if isinstance(message, ms.Tick) else message)
 
 
-@mutant("Calls that a policy holds are not in the segment after a checkpoint", f"{PERSISTENCE}.note", TESTS)
+@mutant(
+    "Calls that a policy holds are not in the segment after a checkpoint",
+    f"{PERSISTENCE}.note",
+    f"{TESTS}::test_pushes_that_a_policy_holds_at_a_checkpoint_are_in_the_journal_after_it",
+)
 def _(original, self, message, result, record):
     cut = self.shard.cuts.current
     if cut is not None:
@@ -127,12 +139,20 @@ def _(original, self, message, result, record):
     original(self, message, result, record)
 
 
-@mutant("Changes are accepted that the journal cannot write", f"{PERSISTENCE}.check", TESTS)
+@mutant(
+    "Changes are accepted that the journal cannot write",
+    f"{PERSISTENCE}.check",
+    f"{TESTS}::test_going_back_that_cannot_be_written_is_tried_again_and_nothing_is_accepted_meanwhile",
+)
 def _(original, self, message):
     pass
 
 
-@mutant("A checkpoint is complete before its late changes have arrived", f"{PERSISTENCE}._completed", TESTS)
+@mutant(
+    "A checkpoint is complete before its late changes have arrived",
+    f"{PERSISTENCE}._completed",
+    f"{TESTS}::test_a_checkpoint_is_complete_only_when_the_journal_has_begun_the_segment_that_follows_it",
+)
 async def _(original, self):
     await asyncio.sleep(0)
 

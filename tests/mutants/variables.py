@@ -8,50 +8,57 @@ from dataclasses import replace
 import numpy as np
 
 from pswire.optimizers.optimizer import GUARDED
-from tests.tools.mutant_plugin import mutant
+from tests.tools.mutant_plugin import mutant, scenario
 
 STORE = "psserver.core.variables.store:Store"
 SERVED = "psserver.core.variables.delay_compensation:ServedWeightsCache"
 TASKS = "psserver.core.variables.array_tasks"
-SCENARIOS = "tests/scenarios/test_scenarios.py"
 UPDATES = "tests/unit/psserver/core/test_updates.py"
 GROWTH = "tests/unit/psserver/core/test_growth_of_a_job.py"
 AGGREGATION = "tests/unit/psserver/core/test_aggregation.py"
 UNRELIABLE = "tests/simulation/test_unreliable_transport.py"
 
 
-@mutant("A gradient of a version that the variable never had is taken", f"{STORE}.check_gradients", SCENARIOS)
+@mutant(
+    "A gradient of a version that the variable never had is taken", f"{STORE}.check_gradients", scenario("bad_pushes")
+)
 def _(original, self, gradients):
     original(self, [replace(one, version=0) for one in gradients])
 
 
-@mutant("Rows may be assigned behind the end of the variable", f"{STORE}.check_assignments", SCENARIOS)
+@mutant("Rows may be assigned behind the end of the variable", f"{STORE}.check_assignments", scenario("assign"))
 def _(original, self, assignments):
     original(self, [replace(one, first_row=one.first_row and 0) for one in assignments])
 
 
-@mutant("The learning rate of a stale push is not scaled", f"{STORE}.update", SCENARIOS)
+@mutant("The learning rate of a stale push is not scaled", f"{STORE}.update", scenario("stale_pushes"))
 def _(original, self, pushes, count, global_step, scale, *rest):
     original(self, pushes, count, global_step, 1.0, *rest)
 
 
-@mutant("One push of a group is lost", f"{STORE}.update", UNRELIABLE)
+@mutant(
+    "One push of a group is lost",
+    f"{STORE}.update",
+    f"{UNRELIABLE}::test_held_and_dropped_pushes_count_once_too_and_none_has_more_staleness_than_promised",
+)
 def _(original, self, pushes, *rest):
     original(self, list(pushes)[:2], *rest)
 
 
-@mutant("Gradients of any magnitude are ordinary", f"{STORE}.is_guarded", SCENARIOS)
+@mutant("Gradients of any magnitude are ordinary", f"{STORE}.is_guarded", scenario("assign"))
 def _(original, self, magnitudes):
     return any(self.variables[name].growth >= GUARDED for name in magnitudes)
 
 
-@mutant("Of a refused push the variables before the faulty one are changed", f"{TASKS}:update_guarded", SCENARIOS)
+@mutant(
+    "Of a refused push the variables before the faulty one are changed", f"{TASKS}:update_guarded", scenario("guarded")
+)
 def _(original, updates):
     for update in updates:
         original([update])
 
 
-@mutant("The results of guarded updates are not checked", f"{TASKS}:check_result", SCENARIOS)
+@mutant("The results of guarded updates are not checked", f"{TASKS}:check_result", scenario("guarded"))
 def _(original, name, value, slots):
     pass
 
@@ -59,7 +66,7 @@ def _(original, name, value, slots):
 @mutant(
     "New hyperparameters are ordinary from the first update on",
     "psserver.core.variables.variable:Variable.follow",
-    SCENARIOS,
+    scenario("guarded_waits"),
 )
 def _(original, self, optimizer):
     growth = self.growth
@@ -68,14 +75,23 @@ def _(original, self, optimizer):
     return rule
 
 
-@mutant("The mean of gradients is their sum", f"{TASKS}:mean", UPDATES)
+@mutant(
+    "The mean of gradients is their sum",
+    f"{TASKS}:mean",
+    f"{UPDATES}::test_an_update_of_several_gradients_takes_their_mean_rows_or_arrays",
+)
 def _(original, gradients):
     return original(gradients) / (1 / len(gradients))
 
 
-@mutant("float16 gradients are added in float16", f"{TASKS}:mean", UPDATES)
+@mutant(
+    "float16 gradients are added in float16",
+    f"{TASKS}:mean",
+    f"{UPDATES}::test_an_update_of_several_gradients_takes_their_mean_rows_or_arrays",
+)
 def _(original, gradients):
-    return functools.reduce(operator.add, gradients) / len(gradients)
+    with np.errstate(all="ignore"):
+        return functools.reduce(operator.add, gradients) / len(gradients)
 
 
 @mutant(
@@ -90,12 +106,20 @@ def _(original, gradients, aggregate, pushes):
 # --- delay compensation -----------------------------------------------------------------------------------------------
 
 
-@mutant("A gradient of other weights than those served last is compensated", f"{SERVED}.find", SCENARIOS)
+@mutant(
+    "A gradient of other weights than those served last is compensated",
+    f"{SERVED}.find",
+    scenario("delay_compensation"),
+)
 def _(original, self, worker, gradient):
     return self._served.get(worker, {}).get(gradient.name)
 
 
-@mutant("The correction for delay has no bound", "psserver.core.variables.delay_compensation:corrected", SCENARIOS)
+@mutant(
+    "The correction for delay has no bound",
+    "psserver.core.variables.delay_compensation:corrected",
+    scenario("delay_compensation_rows"),
+)
 def _(original, gradient, moved, strength):
     with np.errstate(all="ignore"):
         return gradient + strength * gradient * gradient * moved

@@ -78,7 +78,11 @@ def _(original):
 # --- packed arrays ----------------------------------------------------------------------------------------------------
 
 
-@mutant("What top-k has sent is sent again", f"{COMPRESSION}:top_k", VALUES)
+@mutant(
+    "What top-k has sent is sent again",
+    f"{COMPRESSION}:top_k",
+    f"{VALUES}::test_topk_is_the_largest_of_all_and_the_others_are_the_rest",
+)
 def _(original, array, residual, count):
     packed = original(array, residual, count)
     residual[packed.parts[0]] = packed.parts[1]

@@ -29,12 +29,20 @@ def _(original, self, *args):
         return original(self, *args)
 
 
-@mutant("A message is sent again with versions from before a rejoin", f"{CALLS}._current", CLIENT)
+@mutant(
+    "A message is sent again with versions from before a rejoin",
+    f"{CALLS}._current",
+    f"{CLIENT}::test_no_version_from_before_is_named_to_a_shard_that_was_joined_again_also_if_its_answer_was_lost",
+)
 def _(original, self, message, rejoins):
     return message
 
 
-@mutant("An error of one shard is raised while calls of others are open", f"{CALLS}.results", CLIENT)
+@mutant(
+    "An error of one shard is raised while calls of others are open",
+    f"{CALLS}.results",
+    f"{CLIENT}::test_a_refusal_by_one_shard_is_raised_when_no_call_is_open_any_more",
+)
 def _(original, self, sent, kind, failed=None):
     return [future.result() for future in sent.values()]
 
@@ -44,13 +52,21 @@ def _(original, self, shards, sequence):
     pass
 
 
-@mutant("An abandoned push is not reported again to a shard that missed it", f"{CALLS}.abandon", CLIENT)
+@mutant(
+    "An abandoned push is not reported again to a shard that missed it",
+    f"{CALLS}.abandon",
+    f"{CLIENT}::test_an_abandoned_push_is_reported_before_the_next_change",
+)
 def _(original, self, shards, sequence):
     original(self, shards, sequence)
     self.abandoned.clear()
 
 
-@mutant("A shard does not wait for what shard 0 decided before", f"{CALLS}.in_order", CLIENT)
+@mutant(
+    "A shard does not wait for what shard 0 decided before",
+    f"{CALLS}.in_order",
+    f"{CLIENT}::test_values_of_other_shards_have_all_that_shard_0_had_decided",
+)
 def _(original, self, messages):
     return {shard: message for shard, message in messages.items() if shard}
 
@@ -67,7 +83,11 @@ def _(original, self, shard, sequence, *, idle=False):
     return replace(original(self, shard, sequence, idle=idle), half_pushes=0)
 
 
-@mutant("A message from before all shards went back is carried out", f"{CALLS}._join_all", RECOVERY)
+@mutant(
+    "A message from before all shards went back is carried out",
+    f"{CALLS}._join_all",
+    f"{RECOVERY}::test_a_message_from_before_that_arrives_late_is_refused",
+)
 def _(original, self, settled):
     return original(self, 0)
 
@@ -80,18 +100,30 @@ def _(original, self, timeline, cut, settled):
     return answers
 
 
-@mutant("A fork of a worker leaves the job for it", f"{CLIENT_CLASS}.leave", CLIENT)
+@mutant(
+    "A fork of a worker leaves the job for it",
+    f"{CLIENT_CLASS}.leave",
+    f"{CLIENT}::test_a_fork_of_a_worker_does_not_leave_for_its_parent",
+)
 def _(original, self, *, failed=False):
     self._process = os.getpid()
     original(self, failed=failed)
 
 
-@mutant("Gradients of weights from before the shards went back are pushed", f"{CLIENT_CLASS}._is_outdated", RECOVERY)
+@mutant(
+    "Gradients of weights from before the shards went back are pushed",
+    f"{CLIENT_CLASS}._is_outdated",
+    f"{RECOVERY}::test_a_gradient_of_weights_from_before_is_dropped_without_being_sent",
+)
 def _(original, self, gradients, progress):
     return False
 
 
-@mutant("A block from before the shards went back is finished", f"{CLIENT_CLASS}.has_block", RECOVERY)
+@mutant(
+    "A block from before the shards went back is finished",
+    f"{CLIENT_CLASS}.has_block",
+    f"{RECOVERY}::test_a_take_from_before_the_shards_went_back_arrives_too_late_to_finish_a_block_that_is_trained_again",
+)
 def _(original, self, queue):
     return True
 
@@ -107,14 +139,20 @@ def _(original, self, messages, decision, pull):
     return original(self, messages, replace(decision, cut=messages[0].cut), pull)
 
 
-@mutant("The values of a push that shard 0 drops are not pulled from others", f"{PUSH}._following", CLIENT)
+@mutant(
+    "The values of a push that shard 0 drops are not pulled from others",
+    f"{PUSH}._following",
+    f"{CLIENT}::test_a_push_that_shard_0_drops_reaches_no_other_and_brings_their_values",
+)
 def _(original, self, messages, decision, pull):
     following = original(self, messages, decision, pull)
     return {shard: one for shard, one in following.items() if type(one) is type(messages[shard])}
 
 
 @mutant(
-    "A signal between the decision of shard 0 and the others leaves a push on shard 0 alone", f"{PUSH}.result", CLIENT
+    "A signal between the decision of shard 0 and the others leaves a push on shard 0 alone",
+    f"{PUSH}.result",
+    f"{CLIENT}::test_a_push_that_is_cut_short_on_one_shard_when_the_process_ends_is_on_all_shards_or_none",
 )
 def _(original, self, sent, messages, pull):
     return self._decided(sent, messages, pull) if self.decides else self._answered(sent, messages, pull)
@@ -130,7 +168,7 @@ def _(original, self, number, resets):
     pass
 
 
-@mutant("The number of a cut from before the shards went back is shown", f"{NUMBERS_CLASS}.note", NUMBERS)
+@mutant("The number of a cut from before the shards went back is shown", f"{NUMBERS_CLASS}.note", RETRIES)
 def _(original, self, number, resets=None):
     original(self, number)
 
@@ -138,7 +176,7 @@ def _(original, self, number, resets=None):
 @mutant(
     "Rows of several shards are put together in the wrong places",
     "psworker.client.placement:PlacedVariable.split_rows",
-    PLACEMENT,
+    f"{PLACEMENT}::test_values_gradients_and_rows_are_split_and_joined_in_the_order_asked_for",
 )
 def _(original, self, rows):
     parts, _ = original(self, rows)
@@ -164,7 +202,9 @@ def _(original, self, key, array):
 
 
 @mutant(
-    "A segment is free while a value lies in it", "psworker.transport.shared_memory:AnswerReceiver.close", TRANSPORT
+    "A segment is free while a value lies in it",
+    "psworker.transport.shared_memory:AnswerReceiver.close",
+    f"{TRANSPORT}::test_values_stay_as_they_are_for_as_long_as_they_are_used",
 )
 def _(original, self):
     self._roots.clear()
@@ -177,7 +217,7 @@ def _(original, self):
 @mutant(
     "A sum of gradients has the versions of the last one",
     "psworker.sessions.strategies.downpour:StepSum.add",
-    STRATEGIES,
+    f"{STRATEGIES}::test_a_push_of_several_steps_is_as_stale_as_the_first_of_them",
 )
 def _(original, self, step):
     self._reads.clear()
@@ -187,13 +227,8 @@ def _(original, self, step):
 @mutant(
     "A push names examples whose gradients another sum still has",
     "psworker.sessions.strategies.downpour:Downpour._pushed",
-    "tests/integration/test_examples_once.py",
+    "tests/integration/test_examples_once.py::test_with_two_sums_a_push_names_no_examples_whose_gradients_the_other_sum_has_still",
 )
 def _(original, self):
     with patch.object(self, "_sums", {}):
         return original(self)
-
-
-@mutant("A local step that overflows is applied", "psworker.sessions.strategies.local_steps:check_result", STRATEGIES)
-def _(original, name, value, slots):
-    pass

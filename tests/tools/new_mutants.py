@@ -103,7 +103,9 @@ def main(arguments: list[str]) -> None:
     """Prints the changes that survive."""
     parser = argparse.ArgumentParser(prog="python -m tests.tools.new_mutants")
     parser.add_argument("modules", nargs="+", help="files, such as psserver/core/cuts.py")
-    parser.add_argument("--tests", action="append", default=[], help="by default those of the fixed mutants of the modules")
+    parser.add_argument(
+        "--tests", action="append", default=[], help="by default those of the fixed mutants of the modules"
+    )
     parser.add_argument("--count", type=int, default=40, help="changes at most [40]")
     parser.add_argument("--seed", type=int, default=0, help="of the sample [0]")
     parser.add_argument("--seconds", type=float, default=1200.0, help="after which no other one begins [1200]")
