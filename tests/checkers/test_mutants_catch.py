@@ -39,7 +39,11 @@ ONE = 1
 
 @cache
 def _functions(path):
-    return {node.name for node in ast.walk(ast.parse((ROOT / path).read_text())) if isinstance(node, ast.FunctionDef)}
+    return {
+        node.name
+        for node in ast.walk(ast.parse((ROOT / path).read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
 
 
 def test_there_are_many_mutants_of_different_titles():

@@ -8,7 +8,7 @@ from psserver.core.variables.array_tasks import run
 from psserver.rpc.identity import Claims
 from psserver.runtime.task_order import MAX_INLINE_BYTES
 from pswire import messages as ms
-from tests.tools.mutant_plugin import mutant
+from tests.tools.mutant_plugin import mutant, scenario
 
 IDENTITY, ACCESS = "psserver.rpc.identity:Identity", "psserver.rpc.access"
 ADMISSION = "psserver.rpc.admission:Admission"
@@ -154,7 +154,7 @@ def _(original, self, proto, caller):
 @mutant(
     "A message may raise a counter to any number",
     "psserver.core.shard:Shard.check_counters",
-    "tests/attacks/test_extreme_numbers.py::test_whatever_number_a_field_has_others_push_and_a_checkpoint_and_a_restart_work",
+    scenario("incarnations"),
 )
 def _(original, self, message, member=None):
     pass

@@ -21,7 +21,7 @@ from tests.tools.mutant_plugin import VARIABLE, Mutant, listed
 ROOT = Path(__file__).resolve().parents[2]
 
 #: Seconds after which a test has failed (some mutants make one wait for ever), the tests of a mutant, and all together.
-PATIENCE, LIMIT, ALL = 60, 300.0, 1800.0
+PATIENCE, LIMIT, ALL = 60.0, 300.0, 1800.0
 
 #: Mutants at a time.
 JOBS = 2
@@ -30,13 +30,18 @@ KILLED, SURVIVED, SLOW, BROKEN = "killed", "SURVIVED", "TOO SLOW", "BROKEN"
 
 
 def run_tests(
-    tests: Iterable[str], mutant: Mutant | None = None, limit: float = LIMIT, tree: Path = ROOT
+    tests: Iterable[str],
+    mutant: Mutant | None = None,
+    *,
+    limit: float = LIMIT,
+    patience: float = PATIENCE,
+    tree: Path = ROOT,
 ) -> subprocess.CompletedProcess[str] | None:
     """The run of these tests in a tree of files, with a mutant if one is given; None: not in time."""
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "-p", "tests.tools.mutant_plugin"]
     chosen = "" if mutant is None else f"{mutant.area}:{mutant.title}"
     environment = os.environ | blas_threads(1) | {VARIABLE: chosen, "PYTHONPATH": str(tree)}
-    command += [f"--timeout={PATIENCE}", *tests]
+    command += [f"--timeout={patience}", *tests]
     try:
         return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
@@ -58,9 +63,11 @@ def main(words: Sequence[str]) -> int:
     texts = {one: " ".join([one.area, one.title, one.target, *one.tests]) for one in listed()}
     mutants = [one for one, text in texts.items() if not words or any(word in text for word in words)]
     if mutants:
-        ended = run_tests(sorted({test for one in mutants for test in one.tests}), limit=ALL)
+        ended = run_tests(sorted({test for one in mutants for test in one.tests}), limit=ALL, patience=LIMIT)
         if ended is None or ended.returncode:
-            raise RuntimeError("the tests fail without a mutant:\n" + (ended.stdout + ended.stderr if ended else ""))
+            raise RuntimeError(
+                "the tests fail without a mutant:\n" + (ended.stdout + ended.stderr if ended else "")[-4000:]
+            )
     counts: Counter[str] = Counter()
     with ThreadPoolExecutor(JOBS) as executor:
         for one, result in zip(mutants, executor.map(verdict, mutants), strict=True):
