@@ -26,7 +26,7 @@ def _(original, self, worker, result):
 @mutant(
     "The holders of blocks are forgotten",
     f"{QUEUE}.take",
-    "tests/simulation/test_unreliable_transport.py::test_every_push_assign_and_example_counts_once",
+    "tests/simulation/test_unreliable_transport.py::test_every_push_assign_and_example_counts_once[0-1-False]",
 )
 def _(original, self, worker, result):
     if worker not in self._out:

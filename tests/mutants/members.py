@@ -15,7 +15,7 @@ UNRELIABLE = "tests/simulation/test_unreliable_transport.py"
 @mutant(
     "No message is recognized as a repeated one",
     "psserver.core.members.deduplication:is_repeated",
-    f"{UNRELIABLE}::test_every_push_assign_and_example_counts_once",
+    f"{UNRELIABLE}::test_every_push_assign_and_example_counts_once[0-1-False]",
 )
 def _(original, member, message):
     original(member, message)
@@ -25,7 +25,7 @@ def _(original, member, message):
 @mutant(
     "No answer is recorded, so a retry is applied twice",
     f"{MEMBERSHIP}.record",
-    f"{UNRELIABLE}::test_every_push_assign_and_example_counts_once",
+    f"{UNRELIABLE}::test_every_push_assign_and_example_counts_once[0-1-False]",
 )
 def _(original, self, member, sequence, answer):
     pass

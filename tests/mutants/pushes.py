@@ -59,7 +59,11 @@ def _(original, self, call, result):
     pass
 
 
-@mutant("A push waits for changes that have no part on its shard", "psserver.core.shard:Shard._with_parts_here", CLIENT)
+@mutant(
+    "A push waits for changes that have no part on its shard",
+    "psserver.core.shard:Shard._with_parts_here",
+    f"{CLIENT}::test_a_shard_waits_for_changes_that_are_made_there_and_for_no_others",
+)
 def _(original, self, changes):
     return tuple([ms.ChangeId(change.sender, change.sequence) for change in changes])
 
@@ -108,7 +112,7 @@ def _(original, group, parts, shard):
 @mutant(
     "A shard that follows applies each push of a group by itself",
     "psserver.core.policies.follower:Follower.decide",
-    f"{UNRELIABLE}::test_held_and_dropped_pushes_count_once_too_and_none_has_more_staleness_than_promised",
+    f"{UNRELIABLE}::test_held_and_dropped_pushes_count_once_too_and_none_has_more_staleness_than_promised[0-sync:2,backup=1-drop:3-0-2]",
 )
 def _(original, self, pushes, shard):
     return [Apply((ticket,)) for one in original(self, pushes, shard) for ticket in one.tickets]

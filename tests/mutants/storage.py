@@ -19,7 +19,11 @@ JOURNAL, FILES = f"{UNIT}/test_journal.py", f"{UNIT}/test_files.py"
 TESTS = "tests/unit/psserver/runtime/test_persistence.py"
 
 
-@mutant("Records are acknowledged before they are synced", f"{WRITER}._write", JOURNAL)
+@mutant(
+    "Records are acknowledged before they are synced",
+    f"{WRITER}._write",
+    f"{JOURNAL}::test_with_every_a_record_counts_as_written_once_it_is_synced_and_those_that_wait_share_a_sync",
+)
 def _(original, self):
     with patch.object(self, "_sync_segment"):
         return original(self)
@@ -30,7 +34,11 @@ def _(original, path):
     pass
 
 
-@mutant("After a failed sync another sync is taken for success", f"{SEGMENT}.sync", JOURNAL)
+@mutant(
+    "After a failed sync another sync is taken for success",
+    f"{SEGMENT}.sync",
+    f"{JOURNAL}::test_after_a_failed_sync_the_records_are_written_again_from_their_buffers",
+)
 def _(original, self):
     try:
         original(self)
@@ -39,12 +47,20 @@ def _(original, self):
         self.safe = self.size
 
 
-@mutant("Records of a failed sync are not written again", f"{SEGMENT}._write_again", JOURNAL)
+@mutant(
+    "Records of a failed sync are not written again",
+    f"{SEGMENT}._write_again",
+    f"{JOURNAL}::test_after_a_failed_sync_of_an_interval_the_records_are_written_again_from_the_kernels_memory",
+)
 def _(original, self):
     pass
 
 
-@mutant("A half-written record stays on a full disk", f"{SEGMENT}.cut", f"{UNIT}/test_full_disk.py")
+@mutant(
+    "A half-written record stays on a full disk",
+    f"{SEGMENT}.cut",
+    f"{UNIT}/test_full_disk.py::test_closing_ends_the_pause_and_those_who_wait_get_the_problem",
+)
 def _(original, self, size):
     self.size = size
 
@@ -52,23 +68,35 @@ def _(original, self, size):
 @mutant(
     "A bad record is a torn tail although later ones relied on it",
     f"{SEGMENTS}:_record_that_relies_on",
-    f"{UNIT}/test_segments.py",
+    f"{UNIT}/test_segments.py::test_a_bad_record_that_was_safe_when_a_later_one_was_written_is_damage_and_nothing_is_cut",
 )
 def _(original, file, bad, size, seed):
     return None
 
 
-@mutant("A record is valid at any offset", f"{SEGMENTS}:record_header", f"{UNIT}/test_segments.py")
+@mutant(
+    "A record is valid at any offset",
+    f"{SEGMENTS}:record_header",
+    f"{UNIT}/test_segments.py::test_the_format_is_the_documented_one",
+)
 def _(original, length, safe, payload_crc, offset, seed):
     return original(length, safe, payload_crc, 0, seed)
 
 
-@mutant("A record is valid in any segment", f"{SEGMENTS}:record_header", f"{UNIT}/test_segments.py")
+@mutant(
+    "A record is valid in any segment",
+    f"{SEGMENTS}:record_header",
+    f"{UNIT}/test_segments.py::test_the_format_is_the_documented_one",
+)
 def _(original, length, safe, payload_crc, offset, seed):
     return original(length, safe, payload_crc, offset, 0)
 
 
-@mutant("A payload is taken whatever its checksum", f"{SEGMENTS}:read_record", f"{UNIT}/test_segments.py")
+@mutant(
+    "A payload is taken whatever its checksum",
+    f"{SEGMENTS}:read_record",
+    f"{UNIT}/test_segments.py::test_a_bad_record_that_was_safe_when_a_later_one_was_written_is_damage_and_nothing_is_cut",
+)
 def _(original, file, offset, size, seed):
     try:
         return original(file, offset, size, seed)
@@ -80,12 +108,20 @@ def _(original, file, offset, size, seed):
         return data[:RECORD_HEADER], data[RECORD_HEADER:]
 
 
-@mutant("A segment that was removed or cut is not noticed", f"{SEGMENTS}:pairwise", f"{UNIT}/test_segments.py")
+@mutant(
+    "A segment that was removed or cut is not noticed",
+    f"{SEGMENTS}:pairwise",
+    f"{UNIT}/test_segments.py::test_a_segment_that_is_missing_cut_or_extended_is_found_before_the_first_record_is_returned",
+)
 def _(original):
     return lambda segments: ()
 
 
-@mutant("A file gets its name before its bytes are on the disk", "psserver.storage.files:write_file", FILES)
+@mutant(
+    "A file gets its name before its bytes are on the disk",
+    "psserver.storage.files:write_file",
+    f"{FILES}::test_a_file_is_synced_before_it_gets_its_name_and_its_folder_after",
+)
 def _(original, path, data):
     with replacement(path) as temporary:
         temporary.write_bytes(data)
@@ -94,7 +130,7 @@ def _(original, path, data):
 @mutant(
     "Several servers lock the files of one shard",
     "psserver.storage.files:lock_file",
-    f"{UNIT}/test_checkpoint_folders.py",
+    f"{UNIT}/test_checkpoint_folders.py::test_each_shard_of_a_folder_is_reserved_until_its_lock_is_closed_and_a_lock_is_no_checkpoint",
 )
 def _(original, path, what, in_use, *, shared=False):
     return original(path, what, in_use, shared=True)
@@ -160,7 +196,7 @@ async def _(original, self):
 @mutant(
     "The cuts of one shard are taken for those of all",
     "psworker.client.retrying_calls:RetryingCalls._written_by_all",
-    "tests/unit/psworker/client/test_retries.py",
+    "tests/unit/psworker/client/test_retries.py::test_heartbeats_report_the_newest_cut_that_all_shards_have_written",
 )
 def _(original, self):
     return max([cut for _, cuts in self.written.values() for cut in cuts], default=0)

@@ -39,7 +39,7 @@ def _(original, self, pushes, count, global_step, scale, *rest):
 @mutant(
     "One push of a group is lost",
     f"{STORE}.update",
-    f"{UNRELIABLE}::test_held_and_dropped_pushes_count_once_too_and_none_has_more_staleness_than_promised",
+    f"{UNRELIABLE}::test_held_and_dropped_pushes_count_once_too_and_none_has_more_staleness_than_promised[0-sync:3-none-0-1]",
 )
 def _(original, self, pushes, *rest):
     original(self, list(pushes)[:2], *rest)
@@ -97,7 +97,7 @@ def _(original, gradients):
 @mutant(
     "Rows that a push has not touched are left out of the median",
     "psserver.core.variables.aggregation:robust",
-    AGGREGATION,
+    f"{AGGREGATION}::test_the_aggregate_of_arrays_is_that_of_numpy_and_absent_ones_are_zero",
 )
 def _(original, gradients, aggregate, pushes):
     return original(gradients, aggregate, len(gradients))
@@ -128,7 +128,11 @@ def _(original, gradient, moved, strength):
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-@mutant("Slots take no memory", f"{STORE}.declare", GROWTH)
+@mutant(
+    "Slots take no memory",
+    f"{STORE}.declare",
+    f"{GROWTH}::test_bytes_are_counted_as_variables_come_and_not_added_up_each_time",
+)
 def _(original, self, declarations, magnitudes, result):
     original(self, declarations, magnitudes, result)
     self.nbytes = sum([one.spec.nbytes for one in self])

@@ -23,7 +23,11 @@ STRATEGIES = "tests/integration/test_strategies.py"
 TRANSPORT = "tests/unit/psworker/transport/test_grpc_transport.py"
 
 
-@mutant("A client that leaves goes on trying", f"{CALLS}._answer", RETRIES)
+@mutant(
+    "A client that leaves goes on trying",
+    f"{CALLS}._answer",
+    f"{RETRIES}::test_a_call_whose_last_try_was_long_has_the_reason_of_that_try",
+)
 def _(original, self, *args):
     with patch.object(self.closing, "is_set", return_value=False):
         return original(self, *args)
@@ -47,7 +51,11 @@ def _(original, self, sent, kind, failed=None):
     return [future.result() for future in sent.values()]
 
 
-@mutant("Other workers wait for a part that a shard refused", f"{CALLS}.abandon", CLIENT)
+@mutant(
+    "Other workers wait for a part that a shard refused",
+    f"{CALLS}.abandon",
+    f"{CLIENT}::test_a_refusal_by_one_shard_is_raised_when_no_call_is_open_any_more",
+)
 def _(original, self, shards, sequence):
     pass
 
@@ -72,13 +80,19 @@ def _(original, self, messages):
 
 
 @mutant(
-    "A half-applied push is not reported", f"{CALLS}.report_half_push", "tests/unit/psserver/core/test_half_pushes.py"
+    "A half-applied push is not reported",
+    f"{CALLS}.report_half_push",
+    "tests/unit/psserver/core/test_half_pushes.py::test_a_worker_reports_a_push_that_one_shard_refused_and_not_all_and_it_counts_once",
 )
 def _(original, self, shards, reason, *, counted=False):
     pass
 
 
-@mutant("Heartbeats do not report half-applied pushes", f"{CALLS}.renewal", RETRIES)
+@mutant(
+    "Heartbeats do not report half-applied pushes",
+    f"{CALLS}.renewal",
+    f"{RETRIES}::test_heartbeats_report_the_workers_state_and_new_reasons_of_a_held_push_are_logged_and_the_last_is_kept",
+)
 def _(original, self, shard, sequence, *, idle=False):
     return replace(original(self, shard, sequence, idle=idle), half_pushes=0)
 
@@ -92,7 +106,11 @@ def _(original, self, settled):
     return original(self, 0)
 
 
-@mutant("A push whose answer is lost hides one that is lost later", f"{CALLS}.join_again", RECOVERY)
+@mutant(
+    "A push whose answer is lost hides one that is lost later",
+    f"{CALLS}.join_again",
+    f"{RECOVERY}::test_a_push_whose_answer_did_not_arrive_hides_none_that_is_lost_later",
+)
 def _(original, self, timeline, cut, settled):
     steps = self.steps
     answers = original(self, timeline, cut, settled)
@@ -128,13 +146,21 @@ def _(original, self, queue):
     return True
 
 
-@mutant("The shards go back to a cut that only some of them have", "psworker.client.recovery:common_cut", RECOVERY)
+@mutant(
+    "The shards go back to a cut that only some of them have",
+    "psworker.client.recovery:common_cut",
+    f"{RECOVERY}::test_all_shards_go_back_to_the_newest_timeline_that_is_in_force_or_else_to_the_newest_common_cut",
+)
 def _(original, answers):
     timeline, cut = original(answers)
     return timeline, max([cut, *[number for one in answers for number in one.cuts]])
 
 
-@mutant("The parts of a decided push carry the number that the worker knew", f"{PUSH}._following", NUMBERS)
+@mutant(
+    "The parts of a decided push carry the number that the worker knew",
+    f"{PUSH}._following",
+    f"{NUMBERS}::test_where_shard_0_decides_the_parts_of_a_push_carry_its_number_at_the_decision",
+)
 def _(original, self, messages, decision, pull):
     return original(self, messages, replace(decision, cut=messages[0].cut), pull)
 
@@ -158,7 +184,11 @@ def _(original, self, sent, messages, pull):
     return self._decided(sent, messages, pull) if self.decides else self._answered(sent, messages, pull)
 
 
-@mutant("A heartbeat shows a cut that an open change precedes", f"{NUMBERS_CLASS}.to_show", NUMBERS)
+@mutant(
+    "A heartbeat shows a cut that an open change precedes",
+    f"{NUMBERS_CLASS}.to_show",
+    f"{NUMBERS}::test_a_heartbeat_shows_the_newest_number_but_while_a_change_is_open_the_one_that_it_carries",
+)
 def _(original, self):
     return self.newest
 
@@ -187,13 +217,21 @@ def _(original, self, rows):
 # --- compression ------------------------------------------------------------------------------------------------------
 
 
-@mutant("A compressed gradient forgets what earlier ones have left out", f"{ENCODER}._compressed", FEEDBACK)
+@mutant(
+    "A compressed gradient forgets what earlier ones have left out",
+    f"{ENCODER}._compressed",
+    f"{FEEDBACK}::test_all_that_was_sent_is_in_the_end_the_sum_of_the_gradients",
+)
 def _(original, self, key, array):
     self._residuals.clear()
     return original(self, key, array)
 
 
-@mutant("What is left out of one part of a variable goes into another", f"{ENCODER}._compressed", FEEDBACK)
+@mutant(
+    "What is left out of one part of a variable goes into another",
+    f"{ENCODER}._compressed",
+    f"{FEEDBACK}::test_all_that_was_sent_is_in_the_end_the_sum_of_the_gradients",
+)
 def _(original, self, key, array):
     return original(self, (0, key[1]), array)
 
