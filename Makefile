@@ -7,7 +7,7 @@ CLUSTER = command -v $(firstword $(COMPOSE)) > /dev/null || { echo "Docker with 
 	$(COMPOSE) --file deploy/compose.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all chaos fuzz mutants lint format docs screenshots protos locks bench clean compose-up compose-logs compose-down compose-test kubernetes-test slurm-test
+.PHONY: help demo test test-slow test-all chaos fuzz mutants mutants-new lint format docs screenshots protos locks bench clean compose-up compose-logs compose-down compose-test kubernetes-test slurm-test
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -23,7 +23,8 @@ $(BIN)/.installed: pyproject.toml locks/package.txt locks/build.txt
 	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# The dependencies of tests, linters and generated code; of the generator of the documentation site; and of the fuzzer.
+# The dependencies of tests, linters and generated code; of the generator of the documentation site; of the fuzzer; and of
+# the tool that makes mutants.
 $(BIN)/.installed-dev: $(BIN)/.installed locks/dev.txt
 	$(LOCKED) --requirement locks/dev.txt
 	@touch $@
@@ -34,6 +35,10 @@ $(BIN)/.installed-docs: $(BIN)/.installed-dev locks/docs.txt
 
 $(BIN)/.installed-fuzz: $(BIN)/.installed-dev locks/fuzz.txt
 	$(LOCKED) --requirement locks/fuzz.txt
+	@touch $@
+
+$(BIN)/.installed-mutants: $(BIN)/.installed-dev locks/mutants.txt
+	$(LOCKED) --requirement locks/mutants.txt
 	@touch $@
 
 demo: $(BIN)/.installed ## Train softmax regression on MNIST with a server and two workers
@@ -54,8 +59,11 @@ chaos: $(BIN)/.installed-dev ## Train under injected faults and verify the guara
 fuzz: $(BIN)/.installed-fuzz ## Fuzz each message and file reader for SECONDS (60); TARGETS=... selects (docs/security.md)
 	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60) $(TARGETS)
 
-mutants: $(BIN)/.installed-dev ## Apply known faults to a copy of the code, one at a time; a test must fail for each (WORDS=... selects)
+mutants: $(BIN)/.installed-dev ## Install known faults, one at a time; a test must fail for each (WORDS=... selects)
 	$(BIN)/python -m tests.tools.mutants $(WORDS)
+
+mutants-new: $(BIN)/.installed-mutants ## Change COUNT (40) random places of MODULES=...; list what no test of TESTS=... notices
+	$(BIN)/python -m tests.tools.new_mutants $(MODULES) $(TESTS:%=--tests %) --count $(or $(COUNT),40) --seed $(or $(SEED),0)
 
 lint: $(BIN)/.installed-dev ## Check style, types and import contracts
 	$(BIN)/ruff check .

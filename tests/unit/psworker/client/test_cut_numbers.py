@@ -163,3 +163,19 @@ def test_a_new_number_wakes_the_heartbeats_of_all_shards_as_soon_as_no_change_is
     client.leave()
     assert len(transport.messages(ms.Renew)) == 3, "each shard is shown it once"
     assert all(not thread.is_alive() for thread in client._heartbeat._threads)
+
+
+def test_a_newer_number_is_shown_during_a_change_if_shard_0_holds_its_push_and_none_from_before_going_back():
+    cuts = CutNumbers()
+    cuts.begin_change(awaits_decision=True)
+    cuts.note(5)
+    assert cuts.to_show() == 0
+    cuts.note_held_push(5, resets=0)
+    assert cuts.to_show() == 5
+    cuts.reset(2)
+    cuts.note_held_push(5, resets=0)
+    assert cuts.to_show() == 2
+    cuts.end_change()
+    cuts.begin_change()
+    cuts.note_held_push(6, resets=1)
+    assert cuts.to_show() == 2, "no shard decides about this change"

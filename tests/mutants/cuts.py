@@ -1,0 +1,104 @@
+"""Mutants of cuts and late changes."""
+
+from dataclasses import replace
+from unittest.mock import patch
+
+from psserver.core.variables.array_tasks import StepResult
+from pswire import messages as ms
+from tests.tools.mutant_plugin import mutant
+
+CUTS = "psserver.core.cuts:Cuts"
+TESTS = "tests/unit/psserver/core/test_cuts.py"
+
+
+@mutant(
+    "The values of a generation lack the late changes",
+    "psserver.core.shard:Shard._apply_late",
+    f"{TESTS}::test_the_values_of_a_held_cut_have_its_late_changes_too",
+)
+def _(original, self, cut, result):
+    with patch.object(cut, "late", []):
+        original(self, cut, result)
+
+
+@mutant(
+    "Late changes wait for changes that the cut does not have",
+    "psserver.core.cuts:_owned",
+    f"{TESTS}::test_a_late_change_may_follow_changes_that_the_cut_does_not_have",
+)
+def _(original, change, snapshot):
+    owned = original(change, snapshot)
+    return replace(owned, after=change.after) if isinstance(change, ms.Push | ms.Assign) else owned
+
+
+@mutant(
+    "Late gradients keep versions that the cut does not have",
+    "psserver.core.cuts:_owned",
+    f"{TESTS}::test_a_late_change_may_follow_changes_that_the_cut_does_not_have",
+)
+def _(original, change, snapshot):
+    owned = original(change, snapshot)
+    if not isinstance(change, ms.Push):
+        return owned
+    pairs = zip(owned.gradients, change.gradients, strict=True)
+    return replace(owned, gradients=tuple([replace(one, version=before.version) for one, before in pairs]))
+
+
+@mutant(
+    "A change of an older number is not kept in the cut",
+    f"{CUTS}.keep_late",
+    f"{TESTS}::test_a_cut_whose_late_changes_have_no_memory_is_given_up_and_the_next_one_is_complete",
+)
+def _(original, self, change):
+    pass
+
+
+@mutant(
+    "Late pushes that wait for a lost worker are left out",
+    "psserver.core.shard:Shard.end_late",
+    f"{TESTS}::test_the_values_of_a_held_cut_have_a_late_push_that_waited_for_one_of_a_lost_worker",
+)
+def _(original, self, now):
+    self._minimizations.end_late()
+    return StepResult()
+
+
+@mutant(
+    "A cut is complete before all workers have shown its number",
+    f"{CUTS}.begin",
+    f"{TESTS}::test_a_cut_whose_late_changes_have_no_memory_is_given_up_and_the_next_one_is_complete",
+)
+def _(original, self, *args):
+    cut = original(self, *args)
+    self.leave(list(cut.missing))
+    return cut
+
+
+@mutant(
+    "A shard takes its snapshot after a change of a newer number",
+    "psserver.core.shard:Shard._begin_cut",
+    f"{TESTS}::test_a_cut_whose_late_changes_have_no_memory_is_given_up_and_the_next_one_is_complete",
+)
+def _(original, self, number, result, **options):
+    self.cuts.skip(number)
+
+
+@mutant(
+    "A cut has no vectors",
+    "psserver.core.cuts:VariableCopy._run",
+    "tests/unit/psserver/core/test_vectors.py::test_a_cut_has_the_vectors_of_its_moment",
+)
+def _(original, self):
+    with patch.object(self.variable, "vectors", {}):
+        original(self)
+
+
+@mutant(
+    "A held cut is dropped when another worker releases it",
+    f"{CUTS}.release",
+    f"{TESTS}::test_what_comes_after_a_cut_is_complete_does_not_belong_to_it_whatever_number_it_carries",
+)
+def _(original, self, workers):
+    if self.current is not None:
+        self.current.holders = set()
+        self.end_if_idle()

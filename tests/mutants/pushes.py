@@ -1,0 +1,129 @@
+"""Mutants of pending calls, policies and the order of changes over shards."""
+
+from dataclasses import replace
+from unittest.mock import patch
+
+from psserver.core.policies.policy import Apply
+from pswire import messages as ms
+from tests.tools.mutant_plugin import mutant, scenario
+
+PENDING = "psserver.core.pending_calls:PendingCalls"
+ORDER = "psserver.core.policies.update_order:UpdateOrder"
+POLICIES = "tests/unit/psserver/core/test_status_and_policies.py"
+UNRELIABLE = "tests/simulation/test_unreliable_transport.py"
+CLIENT = "tests/unit/psworker/client/test_client.py"
+
+
+@mutant(
+    "Of a push with weights of other shards those of shard 0 have no staleness",
+    f"{PENDING}._computed_staleness",
+    scenario("order_staleness"),
+)
+def _(original, self, push):
+    return self._update_order.staleness(push.remote) if self._update_order and push.remote else original(self, push)
+
+
+@mutant("A dropped push does not advance its worker's clock", f"{PENDING}._record", scenario("bounded_first_push"))
+def _(original, self, call, push, answer, result):
+    original(self, call, push, answer, result)
+    call.member.clock -= answer.outcome is ms.Outcome.DROPPED
+
+
+@mutant(
+    "A part that arrives after others went on without it is applied", f"{PENDING}._pass_over", scenario("following")
+)
+def _(original, self, changes):
+    pass
+
+
+@mutant("An abandoned part is waited for", f"{PENDING}.settle", scenario("following_second_loop"))
+def _(original, self, sender, sequence):
+    if self._update_order is not None:
+        self._update_order.settle(sender, sequence + 1)
+
+
+@mutant("A held push settles an older number after an empty push", f"{PENDING}.settle_empty", scenario("empty_pushes"))
+def _(original, self, call, result):
+    with patch.object(self, "abandon"):
+        original(self, call, result)
+
+
+@mutant("A tune leaves a held push of its worker", "psserver.core.shard:Shard._tune", scenario("tune_held"))
+def _(original, self, ticket, message, member, result):
+    with patch.object(self._pending, "abandon"):
+        original(self, ticket, message, member, result)
+
+
+@mutant("A push of a worker in quarantine is applied", f"{PENDING}.drop_quarantined", scenario("intervene"))
+def _(original, self, call, result):
+    pass
+
+
+@mutant(
+    "A push waits for changes that have no part on its shard",
+    "psserver.core.shard:Shard._with_parts_here",
+    f"{CLIENT}::test_a_shard_waits_for_changes_that_are_made_there_and_for_no_others",
+)
+def _(original, self, changes):
+    return tuple([ms.ChangeId(change.sender, change.sequence) for change in changes])
+
+
+@mutant(
+    "A push is computed under guard beside earlier array tasks",
+    "psserver.core.shard:Shard.step",
+    scenario("guarded_group"),
+)
+def _(original, self, ticket, message, now, **options):
+    return original(self, ticket, message, now, **options | {"settled": True})
+
+
+# --- policies ---------------------------------------------------------------------------------------------------------
+
+
+@mutant(
+    "With bounded staleness the pushes of all slowest workers are not applied together",
+    "psserver.core.policies.bounded_staleness:BoundedStaleness.decide",
+    scenario("barrier"),
+)
+def _(original, self, pushes, shard):
+    floor = shard.members.progress.least_clock + self.spec.steps
+    return [Apply((push.ticket,)) for push in pushes if shard.members[push.worker].clock < floor]
+
+
+@mutant(
+    "At the end of the data a synchronous update has more gradients than N",
+    "psserver.core.policies.synchronous:Synchronous._needed",
+    scenario("synchronous_end"),
+)
+def _(original, self, shard):
+    progress = shard.members.progress
+    return max(1, len(progress.training)) if progress.ending else original(self, shard)
+
+
+@mutant(
+    "A group waits for a member whose part is settled",
+    "psserver.core.policies.follower:_missing",
+    scenario("following"),
+)
+def _(original, group, parts, shard):
+    return original(group, parts, replace(shard, settled=lambda change: False))
+
+
+@mutant(
+    "A shard that follows applies each push of a group by itself",
+    "psserver.core.policies.follower:Follower.decide",
+    f"{UNRELIABLE}::test_held_and_dropped_pushes_count_once_too_and_none_has_more_staleness_than_promised[0-sync:2,backup=1-drop:3-0-2]",
+)
+def _(original, self, pushes, shard):
+    return [Apply((ticket,)) for one in original(self, pushes, shard) for ticket in one.tickets]
+
+
+@mutant("A change waits on other shards for itself", f"{ORDER}.add", scenario("empty_pushes"))
+def _(original, self, messages, names):
+    original(self, messages, names)
+    return self.frontier()
+
+
+@mutant("Weights may be newer than all that shard 0 has decided", f"{ORDER}.check", scenario("order_over_shards"))
+def _(original, self, remote):
+    pass
