@@ -18,17 +18,17 @@ WIRE = "tests/unit/pswire/tensors/test_wire.py"
 
 @mutant(
     "A list of any length is decoded",
-    "pswire.codec.fields:refuse_length",
+    "pswire.codec.checks:refuse_length",
     f"{LIMITS}::test_a_list_or_text_that_is_too_long_is_refused_with_its_name_its_length_and_the_limit",
 )
-def _(original, proto, name, limit):
+def _(original, count, where, limit):
     pass
 
 
 @mutant(
-    "A name may be in a message twice", "pswire.codec.fields:check_distinct", f"{CODEC}::test_an_invalid_field_is_named"
+    "A name may be in a message twice", "pswire.codec.checks:check_distinct", f"{CODEC}::test_an_invalid_field_is_named"
 )
-def _(original, names):
+def _(original, found):
     pass
 
 
