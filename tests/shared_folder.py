@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from pswire.tensors import segments
+from pswire.tensors import shared_segments
 
 
 @contextmanager
@@ -18,7 +18,7 @@ def shared_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     if not os.path.isdir("/dev/shm"):
         pytest.skip("this machine has no /dev/shm")
     folder = tempfile.mkdtemp(prefix="test-paramserver-", dir="/dev/shm")
-    monkeypatch.setattr(segments, "FOLDER", folder)
+    monkeypatch.setattr(shared_segments, "FOLDER", folder)
     try:
         yield folder
         monkeypatch.undo()

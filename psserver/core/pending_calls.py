@@ -92,9 +92,9 @@ class PendingCalls:
         return None if self._update_order is None else self._update_order.frontier()
 
     @property
-    def may_be_guarded(self) -> bool:
-        """Whether the update of a held push may be guarded."""
-        return any(self._store.is_guarded(call.magnitudes) for call in self._calls.values())
+    def may_be_checked(self) -> bool:
+        """Whether the update of a held push may be checked."""
+        return any(self._store.is_checked(call.magnitudes) for call in self._calls.values())
 
     def held_names(self) -> set[str]:
         """The variables that pending pushes and assigns change."""

@@ -351,7 +351,7 @@ class Shard:
         """
         return inspect(self._store.variables, message, norm=self._max_gradient_norm is not None)
 
-    def guardable(self, message: ms.Message) -> set[str] | None:
+    def checkable(self, message: ms.Message) -> set[str] | None:
         """The variables that a step by `message` may change under guard, whose tasks must have run; None: all."""
         if isinstance(message, ms.Cut):
             return None
@@ -384,10 +384,10 @@ class Shard:
             now: seconds on a clock that never goes back.
             inspection: the result of `inspect`, if it was called.
             allocator: memory for the values of the answer, whenever it comes; borrowed as long as the arrays.
-            settled: all tasks of earlier steps have run, of the variables of `guardable`.
+            settled: all tasks of earlier steps have run, of the variables of `checkable`.
 
         Raises:
-            TasksPending: not `settled`, and a change is guarded (`psserver.core.variables.array_tasks`); call again
+            TasksPending: not `settled`, and a change is checked (`psserver.core.variables.array_tasks`); call again
                 when all tasks have run.
             ParamServerError: the message is refused.
         """
@@ -408,8 +408,8 @@ class Shard:
                 for name, magnitude in magnitudes.items()
             }
         if not settled and (
-            self._pending.may_be_guarded
-            or (isinstance(message, ms.Push | ms.Assign) and self._store.is_guarded(magnitudes))
+            self._pending.may_be_checked
+            or (isinstance(message, ms.Push | ms.Assign) and self._store.is_checked(magnitudes))
             or (isinstance(message, ms.Cut) and self._applies_late(message))
         ):
             raise TasksPending

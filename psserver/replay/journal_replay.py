@@ -15,8 +15,8 @@ from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import StepResult
 from psserver.storage import checkpoints, records
 from psserver.storage.checkpoint_folders import available
-from psserver.storage.run_file import read_run
 from psserver.storage.segments import list_segments, read_segments
+from psserver.storage.shard_run import read_run
 from psserver.storage.start import Start, journal_folder, record_errors
 from pswire import messages as ms
 from pswire.errors import StorageError

@@ -146,7 +146,7 @@ class PushObserver:
         try:
             result = self._replay.step(entry, settled=False)
         except TasksPending:
-            return self._guarded_step(entry)
+            return self._checked_step(entry)
         for task in result.tasks:
             self._run(task)
         return result
@@ -163,7 +163,7 @@ class PushObserver:
         norms.done()
         self._note_all(update, norms)
 
-    def _guarded_step(self, entry: Entry) -> StepResult:
+    def _checked_step(self, entry: Entry) -> StepResult:
         """As `_step`, where updates are made within the step: their norms are those of all its updates together."""
         variables = self._replay.shard.variables
         gradients: dict[str, list[ms.Gradient]] = {}
@@ -178,7 +178,7 @@ class PushObserver:
         run(result.tasks)
         for norms in all_norms.values():
             norms.done()
-        for update in result.guarded:
+        for update in result.checked:
             self._note_all(update, all_norms[update.variable.spec.name])
         return result
 

@@ -12,8 +12,8 @@ from google.protobuf.message import DecodeError
 from grpc.aio import ServicerContext as Context
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
+from psserver.rpc.call_errors import Guard
 from psserver.rpc.deadline import Deadline
-from psserver.rpc.guard import Guard
 from psserver.rpc.reception import MIN_UNFINISHED, Reception
 from pswire.errors import Malformed, Unavailable
 

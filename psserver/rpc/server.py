@@ -24,12 +24,12 @@ from psserver.config import ServerConfig
 from psserver.core.shard import Shard
 from psserver.measurements import Measurements
 from psserver.rpc.access import Access
-from psserver.rpc.guard import Guard
+from psserver.rpc.call_errors import Guard
 from psserver.rpc.health import Health
 from psserver.rpc.identity import Identity
 from psserver.rpc.running import RunningServer
-from psserver.rpc.segment_socket import sweep
 from psserver.rpc.service import SERVICE_NAME, Service
+from psserver.rpc.shared_segment_socket import sweep
 from psserver.rpc.tls import Certificates
 from psserver.rpc.transfer_memory import SharedMemory
 from psserver.runtime.clock import Clock, Linger, tick_seconds

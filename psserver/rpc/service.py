@@ -19,9 +19,9 @@ from google.protobuf.message import Message as Proto
 from psserver.measurements import ADMISSION
 from psserver.rpc.access import Access
 from psserver.rpc.admission import Admission
+from psserver.rpc.call_errors import Guard
 from psserver.rpc.call_spans import METADATA_KEY, call_span
 from psserver.rpc.deadline import Deadline
-from psserver.rpc.guard import Guard
 from psserver.rpc.identity import Claims, Identity
 from psserver.rpc.reception import MIN_UNFINISHED, Reception, unfinished_messages
 from psserver.rpc.status_answers import StatusAnswers

@@ -9,13 +9,13 @@ from collections.abc import Collection
 
 import numpy as np
 
-from psserver.rpc.segment_socket import SegmentSocket
+from psserver.rpc.shared_segment_socket import SegmentSocket
 from pswire.errors import Malformed
 from pswire.messages import Push, Register, Request
 from pswire.specs.encodings import ENCODINGS
 from pswire.tensors.compression import Packed
-from pswire.tensors.segments import MAX_SEGMENTS, NotShared
 from pswire.tensors.shared_memory import Region
+from pswire.tensors.shared_segments import MAX_SEGMENTS, NotShared
 from pswire.tensors.values import DTYPES, Array, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 

@@ -121,7 +121,7 @@ class Executor:
         self._converter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="psserver-convert")
         self._turns = Turns()
         self._tasks = TaskOrder()
-        self._guarded = asyncio.Lock()
+        self._exclusive = asyncio.Lock()
         self._compiling = asyncio.Lock()
         self._compiled: set[Loop] = set()
         self._beginning: asyncio.Task[Answer] | None = None  # of a cut
@@ -180,13 +180,13 @@ class Executor:
         """
 
         async def call() -> _Result:
-            async with self._guarded:
+            async with self._exclusive:
                 return await self._in_thread(function, *arguments)
 
         return await asyncio.shield(asyncio.create_task(call()))
 
     async def _in_thread(self, function: Callable[..., _Result], *arguments: object) -> _Result:
-        """As `_alone`, for a task that has `_guarded`."""
+        """As `_alone`, for a task that has `_exclusive`."""
         self._tasks.step = asyncio.current_task()
         try:
             with self._turns.short():
@@ -230,13 +230,13 @@ class Executor:
             self.shard.check(message)
             inspection = await loop.run_in_executor(self._inspectors, self.shard.inspect, message)
         if self._tasks.initializes and isinstance(message, Push | Assign):
-            # Here, so that no held push needs a value that is not there: every guarded step would wait for it.
+            # Here, so that no held push needs a value that is not there: every checked step would wait for it.
             changed = message.gradients if isinstance(message, Push) else message.assignments
             await self._tasks.initialized([one.name for one in changed])
         ticket = next(self._tickets)
 
         def begin(now: float) -> _Step | None:
-            """The step; None if it is guarded and has to wait for tasks, and nothing was done."""
+            """The step; None if it is checked and has to wait for tasks, and nothing was done."""
             if most is not None:
                 self._check_answer_size(message, most)
             try:
@@ -252,7 +252,7 @@ class Executor:
         try:
             if large:
                 await asyncio.shield(asyncio.create_task(self._step_alone(ticket, message, begin, answer, large=True)))
-            elif self._guarded.locked() or (step := begin(self._clock())) is None:
+            elif self._exclusive.locked() or (step := begin(self._clock())) is None:
                 await self._step_alone(ticket, message, begin, answer)
             else:
                 self._waiting[ticket] = answer
@@ -298,15 +298,15 @@ class Executor:
     ) -> None:
         """Take a step, in a thread if it is `large`, while no other one is taken, so that no tasks are added.
 
-        A guarded step (`psserver.core.variables.array_tasks`) waits until all tasks of its variables have been run.
+        A checked step (`psserver.core.variables.array_tasks`) waits until all tasks of its variables have been run.
         """
-        async with self._guarded:
+        async with self._exclusive:
             while True:
                 now = self._clock()
                 step = await self._in_thread(begin, now) if large else begin(now)
                 if step is not None:
                     break
-                await self._tasks.wait(self.shard.guardable(message))
+                await self._tasks.wait(self.shard.checkable(message))
             if not answer.cancelled():
                 self._waiting[ticket] = answer
             self._complete(message, step)
@@ -317,7 +317,7 @@ class Executor:
 
     def tick(self) -> None:
         """Send the shard a tick, and begin a cut if one is due; skipped while another step waits or is in a thread."""
-        if self._guarded.locked():
+        if self._exclusive.locked():
             return
         self._send(self.shard.due(self._clock()))
         self.shard.cuts.tick()
@@ -336,7 +336,7 @@ class Executor:
 
     def _send(self, message: Tick | Cut) -> None:
         """Step the shard by a message of this server; a tick or cut that cannot be taken now comes again later."""
-        if self._guarded.locked():
+        if self._exclusive.locked():
             return
         with suppress(TasksPending):
             self._complete(message, self._step(0, message, self._clock()))
@@ -358,7 +358,7 @@ class Executor:
         try:
             result = step(settled=settled)
         except TasksPending:
-            if not self._tasks.has_run(self.shard.guardable(message)):
+            if not self._tasks.has_run(self.shard.checkable(message)):
                 raise
             result = step(settled=True)
         if result.began_cut and self.shard.cuts.current is not None:
@@ -396,7 +396,7 @@ class Executor:
         """
         self.shard.check_counters(message)
         if message.timeline > self.shard.timeline:
-            async with self._guarded:  # no step is taken meanwhile
+            async with self._exclusive:  # no step is taken meanwhile
                 if message.timeline > self.shard.timeline:
                     before, shard = self.shard, await persistence.go_back(message, self._clock())
                     await self._tasks.wait()

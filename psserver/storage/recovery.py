@@ -9,7 +9,7 @@ from psserver.storage.checkpoint_folders import found, lock_shards_before, sweep
 from psserver.storage.files import remove_leftovers
 from psserver.storage.reshard import reshard
 from psserver.storage.retention import cuts, given_up
-from psserver.storage.run_file import read_run
+from psserver.storage.shard_run import read_run
 from psserver.storage.start import Start, journal_folder, own_start, start_at
 from pswire.errors import DamagedFile, StorageError
 from pswire.terminal.plurals import pluralize
@@ -66,7 +66,7 @@ def newest_job(folder: Path, without: int = 0) -> tuple[int, int]:
 
 
 def begun(folder: Path) -> dict[int, set[tuple[int, int]]]:
-    """As `found`, without checkpoints of provisional runs (`psserver.storage.run_file`).
+    """As `found`, without checkpoints of provisional runs (`psserver.storage.shard_run`).
 
     The job is still as it was on the number of shards before. If nothing of that is here, they count.
     """

@@ -15,7 +15,7 @@ A run begins in an order that makes this true at every moment at which the proce
    provisional run;
 2. a journal that does not continue from this state is removed, or moved aside if it was given up, and an empty segment
    begins;
-3. the run file (`psserver.storage.run_file`) says which run this is; after something was given up, the empty segment
+3. the run file (`psserver.storage.shard_run`) says which run this is; after something was given up, the empty segment
    follows it, or the loss would not be known after a kill between the two;
 4. checkpoints that its timeline gave up, which are ignored from now on, are moved aside (`psserver.storage.set_aside`).
 
@@ -49,10 +49,10 @@ from psserver.storage.checkpoint_folders import (
 from psserver.storage.checkpoint_manifest import MANIFEST
 from psserver.storage.files import remove_leftovers, rename_to_remove, sync_path
 from psserver.storage.retention import given_up
-from psserver.storage.run_file import Run, read_run, run_path, write_run
 from psserver.storage.segment_file import SegmentFile
 from psserver.storage.segments import SEGMENT_HEADER, SegmentHeader, list_segments, read_segments
 from psserver.storage.set_aside import copy_aside, move_aside
+from psserver.storage.shard_run import Run, read_run, run_path, write_run
 from pswire.errors import DamagedFile, Malformed, NotJoined, ParamServerError, StorageError
 from pswire.messages import Join, Message, ShardState
 from pswire.security.private_files import make_private_folder

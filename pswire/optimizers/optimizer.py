@@ -87,13 +87,13 @@ class Limits:
     tiny: float  # the least normal number
 
 
-#: By dtype. float16 has none: its range is too small, so all its updates are guarded.
+#: By dtype. float16 has none: its range is too small, so all its updates are checked.
 LIMITS = {
     "float32": Limits(1e10, 1e16, 1e30, 1e37, float(np.finfo(np.float32).tiny)),
     "float64": Limits(1e80, 1e120, 1e240, 1e306, float(np.finfo(np.float64).tiny)),
 }
 
-#: The largest growth of an ordinary update. A variable is guarded from a sum of 1/2 on; a step may make as many updates
+#: The largest growth of an ordinary update. A variable is checked from a sum of 1/2 on; a step may make as many updates
 #: of it before that is seen as there are workers with a push that is held.
 MAX_ORDINARY_GROWTH, GUARDED = 1e-3, 0.5
 

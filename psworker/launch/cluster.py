@@ -159,7 +159,7 @@ class Cluster:
     def _train(self) -> None:
         job = self._job
         self._servers = self._publish()
-        self._guarded(self._display.notice, self._servers_line())
+        self._shown(self._display.notice, self._servers_line())
         if job.http is not None:
             self._start(MONITOR)
         credentials = self._credentials(Role.ADMIN)
@@ -195,7 +195,7 @@ class Cluster:
             self._job.guard,
             self._servers,
             self._credentials(Role.ADMIN),
-            show=partial(self._guarded, self._display.finding),
+            show=partial(self._shown, self._display.finding),
             record=self._record_finding,
             stopped=partial(self._post, self._on_guard_stop),
         )
@@ -312,7 +312,7 @@ class Cluster:
             except queue.Empty:
                 if reason:
                     since = f"{time.monotonic() - begin:.0f} s"
-                    self._guarded(self._display.note, f"waiting for {' and '.join(names)} {reason}, since {since}")
+                    self._shown(self._display.note, f"waiting for {' and '.join(names)} {reason}, since {since}")
         return True
 
     def _on_end(self, process: JobProcess) -> None:
@@ -430,14 +430,14 @@ class Cluster:
         self._recorder.events.add("job", text, level=level)
         self._recorder.end(state, outcome.code, outcome.error, progress, restarts)
         for problem in filter(None, (self._recorder.problem, self._recorder.events.problem)):
-            self._guarded(self._display.notice, f"psworker: {problem}")
+            self._shown(self._display.notice, f"psworker: {problem}")
 
     # --- in other threads -----------------------------------------------------------------------------------------
 
     def _show_progress(self, progress: Progress) -> None:
         if self._recorder is not None:
             self._recorder.follow(progress)
-        self._guarded(self._display.show, progress)
+        self._shown(self._display.show, progress)
 
     def _post(self, handle: Callable[..., None], *arguments: object) -> None:
         """Have the main thread call `handle`."""
@@ -470,7 +470,7 @@ class Cluster:
             if others := [line for line in lines if not _PAGE.match(line)]:
                 self._show(monitor.name, stream, others)
             for url in _PAGE.findall("\n".join(lines)):
-                self._guarded(partial(self._display.notice, needed=True), f"psworker: live page at {url}{query}")
+                self._shown(partial(self._display.notice, needed=True), f"psworker: live page at {url}{query}")
 
         return read
 
@@ -484,16 +484,16 @@ class Cluster:
         """Log and show a line about a process."""
         text = f"psworker: {time.strftime('%H:%M:%S')} {text}"
         self._log(name, [text])
-        self._guarded(self._display.process_event, name, text)
+        self._shown(self._display.process_event, name, text)
 
     def _log(self, name: str, lines: list[str]) -> None:
         if self._folder and (problem := self._folder.log(name, lines)):
-            self._guarded(self._display.process_event, name, f"psworker: {problem}")
+            self._shown(self._display.process_event, name, f"psworker: {problem}")
 
     def _show(self, name: str, stream: Stream, lines: list[str]) -> None:
-        self._guarded(self._display.lines, name, stream, lines)
+        self._shown(self._display.lines, name, stream, lines)
 
-    def _guarded(self, write: Callable[..., None], *arguments: object) -> None:
+    def _shown(self, write: Callable[..., None], *arguments: object) -> None:
         """Write to the display; an output that its reader has closed ends the job, not only this thread."""
         try:
             write(*arguments)

@@ -71,7 +71,7 @@ class WorkerSummaries:
         self._events: ModuleType | None = None
         self._missing = ""  # why there are no event files
         try:
-            self._events = import_module("psworker.summaries.events")
+            self._events = import_module("psworker.summaries.tensorboard_records")
         except ImportError as error:
             self._missing = str(error)
             logger.info("summaries: scalars are written, and no event files of TensorBoard: %s", error)

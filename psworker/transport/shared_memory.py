@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pswire.errors import Malformed
-from pswire.tensors.segments import (
+from pswire.tensors.shared_memory import aligned, array_at
+from pswire.tensors.shared_segments import (
     DONE,
     HANDOVER_TIMEOUT,
     MAX_SEGMENTS,
@@ -24,7 +25,6 @@ from pswire.tensors.segments import (
     check_supported,
     socket_path,
 )
-from pswire.tensors.shared_memory import aligned, array_at
 from pswire.tensors.values import Array, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 

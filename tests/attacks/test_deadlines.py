@@ -138,7 +138,7 @@ def test_a_connection_whose_calls_are_refused_again_and_again_waits_for_its_refu
     connect, server, monkeypatch
 ):
     for name, value in (("FREE_REFUSALS", 2), ("PAUSE", 1000.0), ("MAX_PAUSE", 1000.0)):
-        monkeypatch.setattr(f"psserver.rpc.guard.{name}", value)
+        monkeypatch.setattr(f"psserver.rpc.call_errors.{name}", value)
     flood, other = connect(server), connect(server)
     nobody = ms.Pull(sender=ms.Sender("nobody", 1), names=())
     for client in (flood, flood, other):
@@ -156,7 +156,7 @@ def test_a_connection_whose_calls_are_refused_again_and_again_waits_for_its_refu
 @pytest.mark.parametrize("role", [None, Role.OBSERVER, "of another job"])
 def test_callers_without_a_token_or_the_right_role_wait_for_their_refusals_too(tmp_path, monkeypatch, role):
     for name, value in (("FREE_REFUSALS", 2), ("PAUSE", 1000.0), ("MAX_PAUSE", 1000.0)):
-        monkeypatch.setattr(f"psserver.rpc.guard.{name}", value)
+        monkeypatch.setattr(f"psserver.rpc.call_errors.{name}", value)
     tokens, credentials = token_credentials(tmp_path)
     _, others = token_credentials(tmp_path, "other")
     credentials |= {None: NO_CREDENTIALS, "of another job": others[Role.ADMIN]}

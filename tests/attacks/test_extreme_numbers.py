@@ -9,7 +9,7 @@ import pytest
 
 from psserver.config import ServerConfig
 from psserver.core.shard import MAX_GAP, MAX_TIMELINE_GAP
-from psserver.rpc import guard
+from psserver.rpc import call_errors
 from psserver.rpc.server import ServerThread
 from pswire import errors
 from pswire import messages as ms
@@ -239,7 +239,7 @@ def put(proto, path, value):
 @pytest.fixture
 def unhurried(monkeypatch):
     """Refusals of a connection are answered at once."""
-    monkeypatch.setattr(guard, "PAUSE", 0.0)
+    monkeypatch.setattr(call_errors, "PAUSE", 0.0)
 
 
 def _bounded(message):

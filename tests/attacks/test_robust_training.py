@@ -102,9 +102,9 @@ def test_pushes_without_gradients_move_no_step_and_are_none_of_the_gradients_of_
             client.unary(Push(sender=member, sequence=30, gradients=(), shards=(1,)))
 
 
-@pytest.mark.parametrize("gradient", [1.0, 1e30], ids=["ordinary", "guarded"])
+@pytest.mark.parametrize("gradient", [1.0, 1e30], ids=["ordinary", "checked"])
 def test_others_push_while_a_member_has_the_server_fill_large_tables_with_random_numbers(gradient):
-    """The tables take all threads for some tenths of a second; a push is answered in between, also a guarded one."""
+    """The tables take all threads for some tenths of a second; a push is answered in between, also a checked one."""
     with servers() as (client,), ThreadPoolExecutor(1) as threads:
         worker, member = client.join("worker"), client.join("member")
         W = np.full((400, 400), gradient, np.float32)

@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 
 from psserver.config import ServerConfig
-from psserver.rpc.segment_socket import THREADS
 from psserver.rpc.server import ServerThread
+from psserver.rpc.shared_segment_socket import THREADS
 from psserver.rpc.transfer_memory import MAX_SEGMENTS_OF_WORKER
 from pswire import errors
 from pswire import messages as ms
 from pswire.codec import to_frame
 from pswire.optimizers import GradientDescent
-from pswire.tensors import segments
-from pswire.tensors.segments import DONE, NotShared, allocate_and_map, socket_path
+from pswire.tensors import shared_segments
 from pswire.tensors.shared_memory import Region
+from pswire.tensors.shared_segments import DONE, NotShared, allocate_and_map, socket_path
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from psworker.transport.grpc_transport import GrpcTransport
@@ -307,14 +307,14 @@ def test_a_member_that_leaves_its_memory_half_attached_or_replaces_it_for_ever_l
 
 def test_a_server_answers_others_while_it_maps_memory(monkeypatch):
     """Mapping 1 GB stopped the event loop for 0.6 s."""
-    mapping, go_on, seal = threading.Event(), threading.Event(), segments.seal_mapped
+    mapping, go_on, seal = threading.Event(), threading.Event(), shared_segments.seal_mapped
 
     def slow(*arguments):
         mapping.set()
         assert go_on.wait(BOUND)
         seal(*arguments)
 
-    monkeypatch.setattr(segments, "seal_mapped", slow)
+    monkeypatch.setattr(shared_segments, "seal_mapped", slow)
     with ServerThread(ServerConfig()) as server, ThreadPoolExecutor(1) as threads:
         client = Client(server.address)
         client.join("w0")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from psserver.rpc.segment_socket import sweep
+from psserver.rpc.shared_segment_socket import sweep
 from pswire.messages import Declaration, Gradient, Join, Outcome, Pull, Push, Register, Sender, Status
 from pswire.optimizers import Momentum
 from pswire.tensors.values import TensorSpec
@@ -26,8 +26,8 @@ MEMORY_LIMIT = 40 << 20  # half of it is for transfers: one push of both and the
 
 SERVER = """
 import sys
-from pswire.tensors import segments
-segments.FOLDER = sys.argv.pop(1)
+from pswire.tensors import shared_segments
+shared_segments.FOLDER = sys.argv.pop(1)
 from psserver.cli.main import main
 main()
 """
@@ -38,12 +38,12 @@ WORKER = """
 import os, signal, sys, threading
 import numpy as np
 from pswire.messages import Gradient, Join, Push, Sender, Status
-from pswire.tensors import segments
+from pswire.tensors import shared_segments
 from pswire.tensors.shared_memory import Region
 from pswire.tensors.stream import StreamSender
 from psworker.transport.grpc_transport import GrpcTransport
 
-segments.FOLDER, address, when = sys.argv[1:]
+shared_segments.FOLDER, address, when = sys.argv[1:]
 transport = GrpcTransport([address], shared_memory=when != "half")
 frames, put, sent, tensors = StreamSender.frames, Region.put, threading.Event(), []
 

@@ -11,7 +11,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from psserver.core.shard import Shard
-from psserver.rpc.guard import Guard
+from psserver.rpc.call_errors import Guard
 from psserver.rpc.identity import Identity
 from psserver.rpc.service import SERVICE_NAME, Service
 from psserver.rpc.transfer_memory import SharedMemory

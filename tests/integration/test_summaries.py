@@ -279,7 +279,7 @@ def test_without_a_folder_nothing_is_written_and_every_call_does_nothing(tmp_pat
 
 
 def test_without_the_extra_there_are_lines_and_explicit_calls_but_scalars_say_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.delitem(sys.modules, "psworker.summaries.events", raising=False)
+    monkeypatch.delitem(sys.modules, "psworker.summaries.tensorboard_records", raising=False)
     monkeypatch.setitem(sys.modules, "tensorboard.compat.proto", None)
     W = ps.Variable(START, name="W")
     with ps.session(summary_dir=tmp_path) as session:

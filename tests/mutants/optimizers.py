@@ -9,7 +9,7 @@ from tests.tools.mutant_plugin import mutant
 
 RULES = "tests/unit/pswire/optimizers/test_rules.py"
 SCHEDULES = "tests/unit/pswire/specs/test_schedules.py"
-GUARDED = "tests/unit/psserver/core/test_guarded_updates.py"
+GUARDED = "tests/unit/psserver/core/test_checked_updates.py"
 ADAM = "pswire.optimizers.adam"
 
 
@@ -54,7 +54,7 @@ def _(original, value, slots, rows):
 @mutant(
     "A weight decay by which weights grow counts as bounded",
     f"{ADAM}:AdamW._growth",
-    f"{GUARDED}::test_updates_of_a_rule_that_may_overflow_are_guarded",
+    f"{GUARDED}::test_updates_of_a_rule_that_may_overflow_are_checked",
 )
 def _(original, self, rate, limits):
     return Adam._growth(self, rate, limits)

@@ -71,7 +71,7 @@ def _(original, self, changes):
 @mutant(
     "A push is computed under guard beside earlier array tasks",
     "psserver.core.shard:Shard.step",
-    scenario("guarded_group"),
+    scenario("checked_group"),
 )
 def _(original, self, ticket, message, now, **options):
     return original(self, ticket, message, now, **options | {"settled": True})

@@ -175,7 +175,7 @@ def _(original, self, member, nbytes):
 @mutant(
     "One worker gets the shared memory of all",
     "psserver.rpc.transfer_memory:SharedMemory.reserve",
-    "tests/unit/psserver/rpc/test_segment_socket.py::test_bytes_and_segments_of_a_worker_and_of_all_are_bounded_and_free_again_when_streams_end",
+    "tests/unit/psserver/rpc/test_shared_segment_socket.py::test_bytes_and_segments_of_a_worker_and_of_all_are_bounded_and_free_again_when_streams_end",
 )
 def _(original, self, worker, nbytes, replaced=()):
     with patch.object(self, "_limit", 2 * self._limit):

@@ -1,4 +1,4 @@
-"""Mutants of the store: updates, guarded changes, delay compensation and memory."""
+"""Mutants of the store: updates, checked changes, delay compensation and memory."""
 
 import functools
 import math
@@ -45,20 +45,20 @@ def _(original, self, pushes, *rest):
     original(self, list(pushes)[:2], *rest)
 
 
-@mutant("Gradients of any magnitude are ordinary", f"{STORE}.is_guarded", scenario("assign"))
+@mutant("Gradients of any magnitude are ordinary", f"{STORE}.is_checked", scenario("assign"))
 def _(original, self, magnitudes):
     return any(self.variables[name].growth >= GUARDED for name in magnitudes)
 
 
 @mutant(
-    "Of a refused push the variables before the faulty one are changed", f"{TASKS}:update_guarded", scenario("guarded")
+    "Of a refused push the variables before the faulty one are changed", f"{TASKS}:update_checked", scenario("checked")
 )
 def _(original, updates):
     for update in updates:
         original([update])
 
 
-@mutant("The results of guarded updates are not checked", f"{TASKS}:check_result", scenario("guarded"))
+@mutant("The results of checked updates are not checked", f"{TASKS}:check_result", scenario("checked"))
 def _(original, name, value, slots):
     pass
 
@@ -66,7 +66,7 @@ def _(original, name, value, slots):
 @mutant(
     "New hyperparameters are ordinary from the first update on",
     "psserver.core.variables.variable:Variable.follow",
-    scenario("guarded_waits"),
+    scenario("checked_waits"),
 )
 def _(original, self, optimizer):
     growth = self.growth

@@ -11,7 +11,7 @@ SHARED = "pswire.tensors.shared_memory"
 CODEC = "tests/unit/pswire/codec/test_codec.py"
 LIMITS = "tests/unit/pswire/codec/test_limits.py"
 TRANSPORTS = "tests/unit/pswire/tensors/test_tensor_transports.py"
-SEGMENTS = "tests/unit/pswire/tensors/test_segments.py"
+SEGMENTS = "tests/unit/pswire/tensors/test_shared_segments.py"
 VALUES = "tests/unit/pswire/tensors/test_values.py"
 WIRE = "tests/unit/pswire/tensors/test_wire.py"
 
@@ -102,7 +102,7 @@ def _(original, self, nbytes):
 
 @mutant(
     "A worker can take pages away from a segment that a server uses",
-    "pswire.tensors.segments:_F_SEAL_FUTURE_WRITE",
+    "pswire.tensors.shared_segments:_F_SEAL_FUTURE_WRITE",
     f"{SEGMENTS}::test_mapped_memory_can_neither_shrink_nor_lose_a_page_whatever_is_done_with_its_descriptor",
 )
 def _(original):

@@ -26,7 +26,7 @@ from psserver.runtime.executor import Executor
 from psserver.runtime.persistence import start_shard
 from psserver.storage import journal, retention
 from psserver.storage.journal_writer import JournalWriter
-from psserver.storage.run_file import read_run
+from psserver.storage.shard_run import read_run
 from psserver.storage.start import own_start, start_at
 from pswire import messages as ms
 from pswire import placement

@@ -12,7 +12,7 @@ from psserver.core.policies.asynchronous import Asynchronous
 from psserver.core.policies.bounded_staleness import BoundedStaleness
 from psserver.core.policies.follower import Follower
 from psserver.core.policies.policy import Policy
-from psserver.core.policies.staleness import DropStale, ScaleStale
+from psserver.core.policies.stale_pushes import DropStale, ScaleStale
 from psserver.core.policies.synchronous import Synchronous
 from pswire.specs import consistency
 from pswire.specs.consistency import Consistency, StalenessSpec

@@ -1,7 +1,7 @@
 """Rejection of pushes whose gradients are too large, under any policy, as a wrapper around a policy."""
 
 from psserver.core.policies.policy import Policy, PushView
-from psserver.core.policies.staleness import DropPushes
+from psserver.core.policies.stale_pushes import DropPushes
 from pswire.specs.gradient_norm import GradientNormLimit
 
 

@@ -6,7 +6,7 @@ and several divisible tasks one stretch after the other, for no element depends 
 the same bits as running each at once.
 
 Tasks cannot fail. A change is ordinary when the magnitudes of the gradients and the growth of the variables show that
-its result is finite (`pswire.optimizers.Rule`). Every other one is guarded: computed in its step, on copies, from the
+its result is finite (`pswire.optimizers.Rule`). Every other one is checked: computed in its step, on copies, from the
 arrays as all earlier changes leave them, and committed only if every element of the result is finite.
 """
 
@@ -62,8 +62,8 @@ class StepResult:
     """Replies, array tasks and events of one step, each in order. Mutable while the step is under way.
 
     `settled`: all tasks of earlier steps have run, of the variables that this step may change under guard, so it may
-    compute guarded changes immediately. The arrays in the replies, of `bytes_out`, are complete when all tasks have
-    run. `guarded` are the updates that the step has made immediately. `now` is the time of the step.
+    compute checked changes immediately. The arrays in the replies, of `bytes_out`, are complete when all tasks have
+    run. `checked` are the updates that the step has made immediately. `now` is the time of the step.
     """
 
     settled: bool = True
@@ -72,7 +72,7 @@ class StepResult:
     tasks: list[ArrayTask] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     bytes_out: int = 0
-    guarded: "list[Update]" = field(default_factory=list)
+    checked: "list[Update]" = field(default_factory=list)
     began_cut: bool = False  # before anything else the step has taken the snapshot of a cut
 
 
@@ -220,7 +220,7 @@ class Update:
         return total
 
 
-def update_guarded(updates: Sequence[Update]) -> None:
+def update_checked(updates: Sequence[Update]) -> None:
     """Do updates of different variables immediately, all or, raising `NotFinite`, none."""
     candidates = [update.candidate() for update in updates]
     for update, (_, value, slots) in zip(updates, candidates, strict=True):

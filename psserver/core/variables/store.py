@@ -2,7 +2,7 @@
 
 Checks are apart from changes, so that a message over several variables is applied whole or not at all: first every
 `check_...`, which raises and changes nothing, then the change, which cannot fail. A change counts at once; its array
-work becomes tasks of the step's result, unless it is guarded (`psserver.core.variables.array_tasks`).
+work becomes tasks of the step's result, unless it is checked (`psserver.core.variables.array_tasks`).
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from psserver.core.variables.array_tasks import (
     Update,
     add_to,
     run,
-    update_guarded,
+    update_checked,
 )
 from psserver.core.variables.delay_compensation import ServedWeightsCache
 from psserver.core.variables.element_checks import Magnitudes, check_finite, check_tensor, is_gradient
@@ -327,8 +327,8 @@ class Store:
 
     # --- changes --------------------------------------------------------------------------------------------------
 
-    def is_guarded(self, magnitudes: Magnitudes) -> bool:
-        """Whether a change of these variables together, by arrays of these magnitudes, is guarded."""
+    def is_checked(self, magnitudes: Magnitudes) -> bool:
+        """Whether a change of these variables together, by arrays of these magnitudes, is checked."""
         for name, magnitude in magnitudes.items():
             variable = self.variables[name]
             limits = variable.limits
@@ -370,7 +370,7 @@ class Store:
         `count`: of the pushes of the update, also those of which only other shards have a part. `factors`: what the
         gradients of each push are multiplied by; none: 1.
 
-        A guarded update runs all tasks, and is done when this returns. If it raises `NotFinite`, nothing has changed.
+        A checked update runs all tasks, and is done when this returns. If it raises `NotFinite`, nothing has changed.
         """
         contributions: dict[str, list[Contribution]] = {}
         for push, factor in zip(pushes, factors or repeat(1.0), strict=False):
@@ -388,15 +388,15 @@ class Store:
             rate = variable.learning_rate if schedule is None else schedule.at(global_step)
             step = Step(variable.updates + 1, global_step, scale * rate)
             updates.append(Update(variable, rule, mine, self.strength, step, self._aggregate, count))
-        guarded = result.settled and self.is_guarded(magnitudes)
-        if guarded:
+        checked = result.settled and self.is_checked(magnitudes)
+        if checked:
             run(result.tasks)
             result.tasks.clear()
-            update_guarded(updates)
-            result.guarded += updates
+            update_checked(updates)
+            result.checked += updates
         for update in updates:
             variable = update.variable
-            if not guarded:
+            if not checked:
                 result.tasks.append(update.task())
                 variable.growth += variable.share
             variable.updates += 1
@@ -427,7 +427,7 @@ class Store:
             name, value, first = one.name, variable.value, one.first_row
             arrays[name] = one.array
             targets[name] = value if first is None else value[first : first + len(one.array)]
-        if add and result.settled and self.is_guarded(magnitudes):
+        if add and result.settled and self.is_checked(magnitudes):
             run(result.tasks)
             result.tasks.clear()
             with np.errstate(all="ignore"):

@@ -24,7 +24,7 @@ from pswire.tensors.values import DTYPES, Array, Part, TensorSpec, whole_spec
 #: What the name of a vector follows among the slots in a checkpoint; no optimizer has such a slot.
 VECTOR = "vector/"
 
-#: The number of updates of a guarded table between two checks of the whole table instead of the changed rows only.
+#: The number of updates of a checked table between two checks of the whole table instead of the changed rows only.
 UPDATES_BETWEEN_FULL_CHECKS = 1000
 
 
@@ -121,7 +121,7 @@ class Variable:
             self.growth = math.inf
 
     def check_growth(self, rows: Array | None, value: Array, slots: dict[str, Array]) -> None:
-        """Check, after a guarded update to this value and slots, or rows of them, whether the next one is guarded."""
+        """Check, after a checked update to this value and slots, or rows of them, whether the next one is checked."""
         rule, limits = self.rule, self.limits
         if rule is None or limits is None or not math.isfinite(self.share):
             return

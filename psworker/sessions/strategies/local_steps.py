@@ -167,18 +167,18 @@ class LocalSteps(Replica):
     def _apply(self, entries: Sequence[VersionedArray]) -> None:
         """Updates all of these variables, or none: if an update may overflow, all are computed on copies first."""
         variables = [self._local[entry.name] for entry in entries]
-        guarded = False
+        checked = False
         for entry, variable in zip(entries, variables, strict=True):
-            guarded |= not variable.ordinary(entry)
+            checked |= not variable.ordinary(entry)
         results = []
         for entry, variable in zip(entries, variables, strict=True):
-            value, slots = variable.updated(entry.array, self._local_step, guarded)
-            if guarded:
+            value, slots = variable.updated(entry.array, self._local_step, checked)
+            if checked:
                 check_result(entry.name, value, slots)
             results.append((value, slots))
         known = self.known()
         for entry, variable, (value, slots) in zip(entries, variables, results, strict=True):
-            variable.keep(value, slots, guarded)
+            variable.keep(value, slots, checked)
             set_value(known[entry.name], value)
         self._local_step += 1
 
@@ -248,11 +248,11 @@ class _LocalVariable:
         value.flags.writeable = False
         return value, slots
 
-    def keep(self, value: Array, slots: dict[str, Array], guarded: bool) -> None:
+    def keep(self, value: Array, slots: dict[str, Array], checked: bool) -> None:
         """Takes the result of an update."""
         self.value, self.slots = value, slots
         self._updates += 1
-        if not guarded:
+        if not checked:
             self.growth += self._share
         elif self._limits is not None and math.isfinite(self._share):
             self.growth = 0.0 if self._rule.settled(value, slots, self._limits) else math.inf

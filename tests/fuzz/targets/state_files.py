@@ -21,8 +21,8 @@ from psserver.core.shard import Shard
 from psserver.storage import checksummed_json
 from psserver.storage.checkpoint_folders import shard_folder
 from psserver.storage.recovery import find_start
-from psserver.storage.run_file import run_path
 from psserver.storage.segments import SegmentHeader, record_header, segment_path
+from psserver.storage.shard_run import run_path
 from psserver.storage.start import journal_folder
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.v1 import state_pb2 as spb
@@ -30,7 +30,7 @@ from tests.fuzz.packets import unpack
 
 COVERS = ["psserver.storage.checkpoints", "psserver.storage.checkpoint_manifest", "psserver.storage.manifest",
           "psserver.storage.array_files", "psserver.storage.start", "psserver.storage.segments",
-          "psserver.storage.run_file", "psserver.core.state"]  # fmt: skip
+          "psserver.storage.shard_run", "psserver.core.state"]  # fmt: skip
 ARRAYS = {2: "variables.safetensors", 3: "slots.safetensors", 4: "served.safetensors", 5: "late.log"}
 KINDS = {9: spb.ShardState, 10: spb.Record}
 MEMORY = 1 << 20

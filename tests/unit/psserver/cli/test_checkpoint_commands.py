@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from psserver.cli.main import main
 from psserver.storage.checkpoint_folders import available, found, shard_folder
 from psserver.storage.recovery import find_start
-from psserver.storage.run_file import Run, write_run
+from psserver.storage.shard_run import Run, write_run
 from pswire import messages as ms
 from pswire import placement
 from tests.job_reports import row

@@ -75,7 +75,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
 @pytest.mark.parametrize("consistency", ["async", "sync:1", "sync:1,aggregate=median"])
 @pytest.mark.parametrize("optimizer", [GradientDescent(0.5), Adam(0.1)], ids=["plain", "adam"])
-@pytest.mark.parametrize("size", [3.0, 1e25], ids=["ordinary", "guarded if it were not clipped"])
+@pytest.mark.parametrize("size", [3.0, 1e25], ids=["ordinary", "checked if it were not clipped"])
 def test_a_clipped_push_changes_a_variable_as_its_gradient_of_the_largest_norm_does(form, consistency, optimizer, size):
     start, gradient = np.zeros((4, 3), np.float32), form(np.float32(size) * LARGE[:4, :3].copy())
     exact = dense(gradient).astype(np.float64)

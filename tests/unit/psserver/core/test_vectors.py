@@ -295,7 +295,7 @@ def test_a_cut_has_the_vectors_of_its_moment():
     assert all("vector/late" not in copy.arrays.slots for copy in cut.copies.values())
 
 
-def test_variables_may_become_infinite_and_a_later_push_is_guarded():
+def test_variables_may_become_infinite_and_a_later_push_is_checked():
     driver = shard()
     compute(driver, Copy("p", VARIABLES), Scale(VARIABLES, 1e300), Scale(VARIABLES, 1e300))
     assert math.isinf(totals(compute(driver, MaxAbs(VARIABLES)))[0])

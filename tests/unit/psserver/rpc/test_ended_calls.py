@@ -7,7 +7,7 @@ import grpc
 import grpc.aio
 
 from psserver.rpc.access import Access
-from psserver.rpc.guard import Guard
+from psserver.rpc.call_errors import Guard
 from pswire.errors import Malformed
 from pswire.security.token_files import Role, add_token
 

@@ -1,4 +1,4 @@
-"""The executor, without a network: order of steps and array tasks, pending and guarded calls, cancelled callers.
+"""The executor, without a network: order of steps and array tasks, pending and checked calls, cancelled callers.
 
 Whatever threads do, the arrays are bit for bit those of the same steps one after the other.
 """
@@ -337,24 +337,24 @@ async def test_a_task_that_fails_fails_all_calls_that_wait_for_it_and_others_go_
     assert not (await value(executor, second, "w")).any(), "later tasks of the variable run"
 
 
-# --- guarded steps ----------------------------------------------------------------------------------------------------
+# --- checked steps ----------------------------------------------------------------------------------------------------
 
 WIDE = 1 << 20  # float32 elements: their tasks go to threads
 
 
-async def guarded_push_in_progress(executor, shard, element):
-    """Two workers; a push of the first stands at a gate, and a guarded push of the second waits for it."""
+async def checked_push_in_progress(executor, shard, element):
+    """Two workers; a push of the first stands at a gate, and a checked push of the second waits for it."""
     a, b = await join(executor, "a"), await join(executor, "b")
     await register(executor, a, GradientDescent(1.0), w=np.zeros(WIDE, np.float32), c=np.zeros(3, np.float32))
     first = await at_gate(executor, shard.gates["w"], push(a, 1, "w", np.full(WIDE, -2, np.float32)))
     second = asyncio.create_task(executor.step(push(b, 1, "w", np.full(WIDE, element, np.float32))))
-    await until(executor._guarded.locked)
+    await until(executor._checked.locked)
     return a, b, first, second
 
 
 @executor_test()
-async def test_a_guarded_push_sees_the_weights_that_those_before_it_have_made_and_others_wait_for_it(executor, shard):
-    a, _, *calls = await guarded_push_in_progress(executor, shard, 1e30)
+async def test_a_checked_push_sees_the_weights_that_those_before_it_have_made_and_others_wait_for_it(executor, shard):
+    a, _, *calls = await checked_push_in_progress(executor, shard, 1e30)
     calls.append(await begun(executor, push(a, 2, "c", np.ones(3, np.float32))))
     for _ in range(20):
         await asyncio.sleep(0)
@@ -366,8 +366,8 @@ async def test_a_guarded_push_sees_the_weights_that_those_before_it_have_made_an
 
 
 @executor_test()
-async def test_a_guarded_push_that_is_refused_changes_nothing_and_those_around_it_are_served(executor, shard):
-    _, b, first, second = await guarded_push_in_progress(executor, shard, 3e38)
+async def test_a_checked_push_that_is_refused_changes_nothing_and_those_around_it_are_served(executor, shard):
+    _, b, first, second = await checked_push_in_progress(executor, shard, 3e38)
     shard._store["w"].value[0] = -3e38  # as it would be found, had it become so
     executor.tick()
     shard.gates["w"].open()
@@ -380,8 +380,8 @@ async def test_a_guarded_push_that_is_refused_changes_nothing_and_those_around_i
 
 
 @executor_test()
-async def test_a_caller_cancelled_while_its_guarded_push_waits_has_changed_nothing_and_delays_no_other(executor, shard):
-    a, b, first, second = await guarded_push_in_progress(executor, shard, 1e30)
+async def test_a_caller_cancelled_while_its_checked_push_waits_has_changed_nothing_and_delays_no_other(executor, shard):
+    a, b, first, second = await checked_push_in_progress(executor, shard, 1e30)
     await cancelled(second)
     assert (await executor.step(push(b, 1, "c", np.ones(3, np.float32)))).global_step == 2
     shard.gates["w"].open()
@@ -519,7 +519,7 @@ def test_an_update_runs_after_some_initial_tasks_however_many_there_are_and_howe
 
 
 @executor_test()
-async def test_a_guarded_push_waits_for_no_table_that_is_being_filled_and_a_push_to_that_table_waits_alone(
+async def test_a_checked_push_waits_for_no_table_that_is_being_filled_and_a_push_to_that_table_waits_alone(
     executor, shard, monkeypatch
 ):
     monkeypatch.setattr(task_order, "MAX_INLINE_BYTES", -1)

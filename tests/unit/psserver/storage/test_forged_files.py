@@ -9,7 +9,7 @@ from psserver.core.shard import Shard
 from psserver.storage import checksummed_json
 from psserver.storage.checkpoint_folders import shard_folder
 from psserver.storage.recovery import find_start
-from psserver.storage.run_file import Run, read_run, run_path, write_run
+from psserver.storage.shard_run import Run, read_run, run_path, write_run
 from pswire.errors import DamagedFile, StorageError
 from pswire.optimizers import GradientDescent
 from tests.shard_driver import ShardDriver, declared

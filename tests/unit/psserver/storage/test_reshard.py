@@ -10,7 +10,7 @@ from psserver.core.shard import Shard
 from psserver.storage.checkpoint_folders import available, shard_folder
 from psserver.storage.recovery import find_start
 from psserver.storage.reshard import reshard, whole_variables
-from psserver.storage.run_file import Run, write_run
+from psserver.storage.shard_run import Run, write_run
 from pswire import messages as ms
 from pswire import placement
 from pswire.errors import WrongShard

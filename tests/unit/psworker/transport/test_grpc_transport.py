@@ -26,7 +26,7 @@ from pswire import messages as ms
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Asynchronous, Synchronous
 from pswire.tensors.frames import split
-from pswire.tensors.segments import MAX_SEGMENTS, NotShared
+from pswire.tensors.shared_segments import MAX_SEGMENTS, NotShared
 from pswire.tensors.transport import CHUNK, MAX_INLINE_MESSAGE
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from pswire.tensors import segments
-from pswire.tensors.segments import NotShared, allocate_and_map, create_file, map_file, seal_mapped, socket_path
+from pswire.tensors import shared_segments
+from pswire.tensors.shared_segments import NotShared, allocate_and_map, create_file, map_file, seal_mapped, socket_path
 from tests.shared_folder import mapped_segments
 
 PAGE = resource.getpagesize()
@@ -113,11 +113,11 @@ def test_a_system_that_cannot_share_memory_is_a_reason_and_nothing_stays_open(mo
     assert len(os.listdir("/proc/self/fd")) == before
     monkeypatch.delattr(os, "memfd_create")
     with pytest.raises(NotShared, match="only Linux"):
-        segments.check_supported()
+        shared_segments.check_supported()
 
 
 def test_only_names_that_a_server_gives_are_paths_of_sockets(tmp_path, monkeypatch):
-    monkeypatch.setattr(segments, "FOLDER", str(tmp_path))
+    monkeypatch.setattr(shared_segments, "FOLDER", str(tmp_path))
     name = "paramserver-" + "0123456789abcdef" * 2
     assert socket_path(name) == f"{tmp_path}/{name}"
     for other in ("../../run/docker.sock", f"{name}/../{name}", f"{name}\n", name[:-1], name.upper(), ""):
@@ -128,7 +128,7 @@ def test_only_names_that_a_server_gives_are_paths_of_sockets(tmp_path, monkeypat
 def test_memory_that_lives_until_the_end_of_its_process_is_not_unmapped_under_its_threads():
     program = """
 import threading
-from pswire.tensors.segments import allocate_and_map, create_file
+from pswire.tensors.shared_segments import allocate_and_map, create_file
 memory = allocate_and_map(create_file(1 << 20), 1 << 20)
 def use():
     while True:

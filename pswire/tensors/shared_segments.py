@@ -1,9 +1,9 @@
 """Segments: memory of one server and one worker of the same user on one host, which neither can take from the other.
 
 The server makes an anonymous file of a fixed size and hands its descriptor to the worker over a Unix socket
-(`psserver.rpc.segment_socket`, `psworker.transport.shared_memory`); this module has the steps of both sides. After the
-last of them the file can neither be made smaller, which would end a process that uses the mapped memory (SIGBUS), nor
-lose a page, which the server would have to allocate again. Linux 5.1 or newer.
+(`psserver.rpc.shared_segment_socket`, `psworker.transport.shared_memory`); this module has the steps of both sides.
+After the last of them the file can neither be made smaller, which would end a process that uses the mapped memory
+(SIGBUS), nor lose a page, which the server would have to allocate again. Linux 5.1 or newer.
 """
 
 import ctypes

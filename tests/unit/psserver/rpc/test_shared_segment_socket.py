@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from psserver.rpc import segment_socket, transfer_memory
-from psserver.rpc.segment_socket import SegmentSocket, sweep
+from psserver.rpc import shared_segment_socket, transfer_memory
+from psserver.rpc.shared_segment_socket import SegmentSocket, sweep
 from psserver.rpc.transfer_memory import AttachedSegments, SharedMemory
-from pswire.tensors import segments
-from pswire.tensors.segments import DONE, NotShared
+from pswire.tensors import shared_segments
+from pswire.tensors.shared_segments import DONE, NotShared
 from pswire.v1 import paramserver_pb2 as pb
 from psworker.transport import shared_memory
 from psworker.transport.shared_memory import fetch_segment
@@ -55,7 +55,7 @@ def fetch(server, token, nbytes, number=0):
 def connect(server):
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(30)
-    connection.connect(segments.socket_path(server.name))
+    connection.connect(shared_segments.socket_path(server.name))
     return connection
 
 
@@ -92,9 +92,9 @@ def test_a_token_that_is_being_used_or_was_withdrawn_gets_nothing(server, memori
 def test_a_worker_that_says_nothing_goes_or_does_not_allocate_gets_nothing_and_others_are_served(
     server, memories, monkeypatch
 ):
-    monkeypatch.setattr(segment_socket, "TOKEN_TIMEOUT", 0.01)
-    monkeypatch.setattr(segment_socket, "HANDOVER_TIMEOUT", 0.05)
-    silent = [connect(server) for _ in range(2 * segment_socket.THREADS)]
+    monkeypatch.setattr(shared_segment_socket, "TOKEN_TIMEOUT", 0.01)
+    monkeypatch.setattr(shared_segment_socket, "HANDOVER_TIMEOUT", 0.05)
+    silent = [connect(server) for _ in range(2 * shared_segment_socket.THREADS)]
     tokens = [server.offer(MB, number, memories) for number in range(4)]
     stuck, gone, lazy = [connect(server) for _ in range(3)]
     for connection, token in zip((stuck, gone, lazy), tokens, strict=False):
@@ -125,7 +125,7 @@ def test_a_worker_is_told_why_there_is_no_memory(server, memories, monkeypatch, 
     with pytest.raises(NotShared, match="another file than announced"):
         fetch(server, server.offer(2 * MB, 0, memories), MB)
     with monkeypatch.context() as patch:
-        patch.setattr(segments, "create_file", lambda nbytes: (_ for _ in ()).throw(NotShared("none left")))
+        patch.setattr(shared_segments, "create_file", lambda nbytes: (_ for _ in ()).throw(NotShared("none left")))
         with pytest.raises(NotShared, match="none left"):
             fetch(server, server.offer(MB, 0, memories), MB)
     with monkeypatch.context() as patch:
@@ -154,25 +154,22 @@ def test_the_socket_is_for_its_user_only_and_goes_with_the_server(folder):
 
 def test_where_there_can_be_no_socket_the_reason_is_kept_for_workers(folder, monkeypatch):
     for make_it_fail, reason in (
-        (lambda: monkeypatch.setattr(segments, "FOLDER", folder + "/none"), "cannot make a socket in .*: No such file"),
+        (lambda: monkeypatch.setattr(shared_segments, "FOLDER", f"{folder}/none"), "make a socket in .*: No such file"),
         (lambda: monkeypatch.delattr(os, "memfd_create"), "only Linux"),
     ):
         make_it_fail()
         reply = AttachedSegments(SharedMemory(MB), "w0").attach(pb.AttachRequest(nbytes=1))
         assert re.search(reason, reply.reason)
-    assert (
-        AttachedSegments(SharedMemory(None), "w0")
-        .attach(pb.AttachRequest(nbytes=1))
-        .reason.endswith("--no-shared-memory")
-    )
+    reply = AttachedSegments(SharedMemory(None), "w0").attach(pb.AttachRequest(nbytes=1))
+    assert reply.reason.endswith("--no-shared-memory")
 
 
 def test_a_server_removes_sockets_of_killed_ones_and_nothing_else(server, folder, monkeypatch):
     program = f"""
 import signal, sys
-from pswire.tensors import segments
-segments.FOLDER = {folder!r}
-from psserver.rpc.segment_socket import SegmentSocket
+from pswire.tensors import shared_segments
+shared_segments.FOLDER = {folder!r}
+from psserver.rpc.shared_segment_socket import SegmentSocket
 print(SegmentSocket().name, flush=True)
 signal.pause()
 """
@@ -194,7 +191,7 @@ signal.pause()
     for one in kept:
         os.unlink(os.path.join(folder, one))
     with monkeypatch.context() as patch:
-        patch.setattr(segments, "FOLDER", folder + "/none")
+        patch.setattr(shared_segments, "FOLDER", folder + "/none")
         assert sweep() == 0
 
 

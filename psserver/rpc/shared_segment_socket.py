@@ -15,8 +15,8 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from pswire.tensors import segments
-from pswire.tensors.segments import DONE, HANDOVER_TIMEOUT, TOKEN_BYTES, NotShared
+from pswire.tensors import shared_segments
+from pswire.tensors.shared_segments import DONE, HANDOVER_TIMEOUT, TOKEN_BYTES, NotShared
 from pswire.tensors.values import Array
 
 #: Workers that are served at the same time; others wait in the socket's queue.
@@ -45,15 +45,15 @@ class _Offer:
 
 
 class SegmentSocket:
-    """A socket in `pswire.tensors.segments.FOLDER`, for this user only, and its threads. Thread-safe.
+    """A socket in `pswire.tensors.shared_segments.FOLDER`, for this user only, and its threads. Thread-safe.
 
     Raises `NotShared` where there can be none. `_lock` guards the offers, and the dictionaries that segments go into.
     """
 
     def __init__(self) -> None:
-        segments.check_supported()
+        shared_segments.check_supported()
         self.name = f"paramserver-{secrets.token_hex(16)}"
-        self._path = segments.socket_path(self.name)
+        self._path = shared_segments.socket_path(self.name)
         self._listening = _listen(self._path)
         self._closed = threading.Event()
         self._lock = threading.Lock()
@@ -113,13 +113,13 @@ class SegmentSocket:
         connection.settimeout(HANDOVER_TIMEOUT)
         try:
             offer = self._asked_for(token)
-            descriptor = segments.create_file(offer.nbytes)
+            descriptor = shared_segments.create_file(offer.nbytes)
             try:
-                memory = segments.map_file(descriptor, offer.nbytes)
+                memory = shared_segments.map_file(descriptor, offer.nbytes)
                 socket.send_fds(connection, [DONE], [descriptor])
                 if connection.recv(1) != DONE:
                     return
-                segments.seal_mapped(descriptor, memory)
+                shared_segments.seal_mapped(descriptor, memory)
             finally:
                 os.close(descriptor)
             with self._lock:
@@ -154,21 +154,21 @@ def _listen(path: str) -> socket.socket:
         listening.close()
         with suppress(OSError):
             os.unlink(temporary)
-        raise NotShared(f"cannot make a socket in {segments.FOLDER}: {error.strerror or error}") from error
+        raise NotShared(f"cannot make a socket in {shared_segments.FOLDER}: {error.strerror or error}") from error
     return listening
 
 
 def sweep() -> int:
     """Remove the sockets of servers of this user that were killed; their number. Raises nothing."""
     with suppress(OSError):
-        return sum([_swept(name) for name in os.listdir(segments.FOLDER)])
+        return sum([_swept(name) for name in os.listdir(shared_segments.FOLDER)])
     return 0
 
 
 def _swept(name: str) -> bool:
     """Whether nobody listens there any more, and the file was removed."""
     try:
-        path = segments.socket_path(name)
+        path = shared_segments.socket_path(name)
         found = os.lstat(path)
         if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
             return False

@@ -1,6 +1,6 @@
-"""Ordinary updates, within limits in which no rule overflows, and guarded ones, which are checked.
+"""Ordinary updates, within limits in which no rule overflows, and checked ones, which are checked.
 
-What is guarded, and what a refusal says, is in `tests/scenarios/guarded*.txt`.
+What is checked, and what a refusal says, is in `tests/scenarios/checked*.txt`.
 """
 
 import math
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psserver.core.variables import variable as variables
-from psserver.core.variables.array_tasks import TasksPending, Update, update_guarded
+from psserver.core.variables.array_tasks import TasksPending, Update, update_checked
 from psserver.core.variables.variable import Variable
 from pswire.errors import NotFinite
 from pswire.messages import Gradient, Push
@@ -73,7 +73,7 @@ def test_ordinary_updates_of_a_settled_variable_are_finite_until_their_growths_a
     monkeypatch.setattr(numba_compiler, "USE_NUMBA", use_numba)
     limits, rule, rate = LIMITS[dtype], rule_for(spec), largest_rate(getattr(spec, "learning_rate", 1.0))
     growth = spec._growth(rate, limits)
-    assert growth <= MAX_ORDINARY_GROWTH, "it would be guarded"
+    assert growth <= MAX_ORDINARY_GROWTH, "it would be checked"
     largest = limits.gradient
     value = np.tile(np.array([limits.state, -limits.state, 0], dtype), 81)
     slots = settled_slots(rule, value, limits)
@@ -96,13 +96,13 @@ def test_ordinary_updates_of_a_settled_variable_are_finite_until_their_growths_a
     ],
     ids=str,
 )
-def test_updates_of_a_rule_that_may_overflow_are_guarded(spec):
+def test_updates_of_a_rule_that_may_overflow_are_checked(spec):
     assert not spec._growth(spec.learning_rate, LIMITS["float32"]) <= MAX_ORDINARY_GROWTH
 
 
 @pytest.mark.parametrize("case", RULES_UNDER_TEST, ids=lambda case: case.name)
 @pytest.mark.parametrize(("kind", "dtype"), [("dense", "float16"), ("rows", "float32"), ("dense", "float64")])
-def test_a_guarded_update_has_the_bits_of_an_ordinary_one(case, kind, dtype):
+def test_a_checked_update_has_the_bits_of_an_ordinary_one(case, kind, dtype):
     random = np.random.default_rng(3)
     rule, first = rule_for(case.spec), random.normal(size=(40, 3)).astype(dtype)
     both = [Variable(TensorSpec.of("v", first), first.copy(), slots=rule.slots(first)) for _ in range(2)]
@@ -110,13 +110,13 @@ def test_a_guarded_update_has_the_bits_of_an_ordinary_one(case, kind, dtype):
         array = random.normal(size=(40, 3)).astype(dtype)
         if kind == "rows":
             array = IndexedSlices(array[:9], random.integers(0, 40, 9), (40, 3))
-        ordinary, guarded = (
+        ordinary, checked = (
             Update(one, rule, [(Gradient("v", 0, array), None, 1.0)], 0.0, at(number, case.rate)) for one in both
         )
         ordinary.run()
-        copies = guarded.candidate()[1]
+        copies = checked.candidate()[1]
         assert len(copies) == (40 if kind == "dense" else len(np.unique(array.indices))), "no more"
-        update_guarded([guarded])
+        update_checked([checked])
         assert state_of(both[0]) == state_of(both[1])
 
 
@@ -133,14 +133,14 @@ def test_a_variable_is_checked_when_its_growths_add_up_to_half_of_the_limit():
     assert waited == [557, 1114]
 
 
-def test_a_table_with_a_large_row_is_guarded_until_all_of_it_is_small_again(monkeypatch):
+def test_a_table_with_a_large_row_is_checked_until_all_of_it_is_small_again(monkeypatch):
     monkeypatch.setattr(variables, "UPDATES_BETWEEN_FULL_CHECKS", 4)
-    driver, guarded = ShardDriver(declared("W", np.ones((10, 2), np.float32), GradientDescent(1.0))), []
+    driver, checked = ShardDriver(declared("W", np.ones((10, 2), np.float32), GradientDescent(1.0))), []
     for number in range(1, 10):
         row, element = {1: (5, 1e20), 7: (5, -1e20)}.get(number, (6, 1.0))
         driver.push(W=IndexedSlices(np.full((1, 2), element, np.float32), np.array([row]), (10, 2)))
-        guarded.append(driver.shard._store.is_guarded({"W": 1.0}))
-    assert guarded == [True] * 8 + [False], "the one after the eighth looks at all rows"
+        checked.append(driver.shard._store.is_checked({"W": 1.0}))
+    assert checked == [True] * 8 + [False], "the one after the eighth looks at all rows"
 
 
 # --- whatever is pushed -----------------------------------------------------------------------------------------------
