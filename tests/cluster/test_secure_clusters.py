@@ -82,7 +82,6 @@ def test_what_a_killed_launcher_has_left_is_removed_by_the_next(commands, home):
     assert not home.exists()
 
 
-@pytest.mark.slow
 def test_a_cluster_for_other_machines_needs_tls_and_says_so_before_anything_is_started(commands):
     script = commands.script(STEP.format(workers=1))
     code, out, err = commands.run("psworker", "local", "--bind", "0.0.0.0", script)
@@ -172,6 +171,7 @@ def test_servers_and_workers_with_tokens_and_tls_train_and_each_command_uses_the
     server.end(signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_certificates_and_tokens_are_not_overwritten_and_keys_are_private(commands, tmp_path):
     assert commands.run("psserver", "certs", "certs", "--hosts", "ps-0,10.0.0.5")[0] == 0
     ca, server = ((tmp_path / "certs" / name).read_bytes() for name in ("ca.crt", "server.crt"))

@@ -78,6 +78,7 @@ def test_the_line_is_never_wider_than_the_terminal_and_is_drawn_again_only_when_
     assert lines == [""]
 
 
+@pytest.mark.slow
 def test_a_program_in_the_background_does_not_draw():
     written, _ = shown("""
         import signal, time
