@@ -1,11 +1,18 @@
-"""Combinations of cases for tests: few are fast, all are run by `make test-all`."""
+"""Cases of tests, and combinations of them: few are fast, all are run by `make test-all`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, product
 from math import prod
 from typing import Any
 
 import pytest
+
+
+def few_fast(cases: Iterable[Any], fast: int = 1) -> list[Any]:
+    """Parameters, the first of which are fast and the others slow. A tuple is a case of several parameters."""
+    values = [case if isinstance(case, tuple) else (case,) for case in cases]
+    assert len(values) > fast
+    return [pytest.param(*each, marks=pytest.mark.slow if number >= fast else ()) for number, each in enumerate(values)]
 
 
 def combinations(*axes: Sequence[tuple[Any, ...]]) -> list[Any]:

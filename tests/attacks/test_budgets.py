@@ -57,6 +57,7 @@ def test_of_unfinished_unary_messages_a_server_takes_a_few_and_a_window_of_the_o
         assert held <= MIN_UNFINISHED * LARGEST_MESSAGE + len(unfinished) * 2 * WINDOW
 
 
+@pytest.mark.slow
 def test_frames_of_pushes_that_the_policy_holds_count_until_they_are_answered(connect):
     """Their limit is that of the traffic, 16 MiB, and 8 MiB more."""
     with ServerThread(

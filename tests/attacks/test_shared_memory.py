@@ -197,6 +197,7 @@ def test_memory_without_pages_is_not_used(client, sender, stream, target):
     target.wait_until(lambda: not target.mapped())
 
 
+@pytest.mark.slow
 def test_sixty_four_segments_of_each_of_sixteen_streams_exhaust_no_descriptors(client, sender, target):
     """They took 1,005 of 1,024, and then Register answered "internal error"."""
     with ExitStack() as stack:
@@ -305,6 +306,7 @@ def test_a_member_that_leaves_its_memory_half_attached_or_replaces_it_for_ever_l
         fetch_segment(reply, 1, MB)
 
 
+@pytest.mark.slow
 def test_a_server_answers_others_while_it_maps_memory(monkeypatch):
     """Mapping 1 GB stopped the event loop for 0.6 s."""
     mapping, go_on, seal = threading.Event(), threading.Event(), shared_segments.seal_mapped

@@ -52,6 +52,7 @@ def journal(commands):
     return "run"
 
 
+@pytest.mark.slow
 def test_it_prints_a_line_for_each_push_and_a_summary(commands, journal):
     code, out, errors = commands.run("psserver", "replay", journal, "--watch", "W")
     assert (code, errors) == (0, [])

@@ -16,6 +16,7 @@ from pswire.messages import Declaration, Gradient, Job, Join, Leave, Push, Regis
 from pswire.optimizers import Momentum
 from pswire.tensors.values import Part, TensorSpec
 from psworker.transport.grpc_transport import GrpcTransport
+from tests.combinations import few_fast
 from tests.commands import BOUND
 from tests.job_reports import row
 
@@ -104,7 +105,7 @@ def test_a_shard_that_hangs_or_is_gone_is_shown_as_such_and_the_others_are_shown
     assert all(line.removeprefix("Error: ").startswith(start) for line, start in zip(errors, gone, strict=True))
 
 
-@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("as_json", few_fast([True, False]))
 def test_watch_shows_status_after_status_until_ctrl_c(as_json, two, commands):
     words = ('"name": "w1"', '"state": "left"') if as_json else ("w1  ", "w1          left ")
     options = ["--watch", "--every", "0.05", *["--json"] * as_json]

@@ -20,6 +20,7 @@ from psworker.launch import cluster
 from psworker.launch.cli import main
 from psworker.launch.display.plain import Display
 from psworker.launch.job import Job
+from tests.combinations import few_fast
 from tests.commands import BOUND, free_address
 from tests.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import
 from tests.terminals import run_on_terminal
@@ -186,9 +187,8 @@ def test_sigterm_before_the_script_begins_ends_a_worker_at_once_with_that_code(c
     ("package", "module", "arguments"),
     [
         ("psworker", "click", ["--help"]),  # the command is being imported
-        ("psworker", "psworker.launch.cluster", ["local", "train.py"]),  # it has begun
-        ("psserver", "click", ["--help"]),
-        ("psserver", "psserver.cli.serve", ["serve"]),
+        ("psserver", "psserver.cli.serve", ["serve"]),  # it has begun
+        *slow(("psworker", "psworker.launch.cluster", ["local", "train.py"]), ("psserver", "click", ["--help"])),
     ],
 )
 def test_ctrl_c_before_a_command_has_done_anything_ends_it_with_130_and_no_text(commands, package, module, arguments):
@@ -289,7 +289,8 @@ WITH_A_CHILD = """
 BOTH_WAIT = "worker-0 | in", "worker-1 | in", "worker-0 | child", "worker-1 | child"
 
 
-def test_workers_train_together_as_their_flags_say_and_their_lines_come_with_their_names(commands):
+@pytest.mark.parametrize("shards", few_fast([1, 2]))
+def test_workers_train_together_as_their_flags_say_and_their_lines_come_with_their_names(commands, shards):
     source = """
         import psworker as ps
         W = ps.Variable([0.0], name="W")
@@ -300,7 +301,9 @@ def test_workers_train_together_as_their_flags_say_and_their_lines_come_with_the
             session.idle()
             print("step", session.global_step, flush=True)
     """
-    flags = "--progress plain --workers 2 --shards 2 --consistency sync:2,backup=0 --staleness scale --push-every 2"
+    flags = (
+        f"--progress plain --workers 2 --shards {shards} --consistency sync:2,backup=0 --staleness scale --push-every 2"
+    )
     code, out, err = commands.run("psworker", "local", *flags.split(), commands.script(source))
     joined = [f"worker-{number} | joined worker-{number} sync:2" for number in range(2)]
     assert (code, sorted(out)) == (0, sorted([*joined, "worker-0 | step 2", "worker-1 | step 2"]))

@@ -11,6 +11,7 @@ from psworker.launch import cluster, restarts
 from psworker.launch.cluster import Cluster, Outcome
 from psworker.launch.display.plain import Display
 from psworker.launch.job import Job
+from tests.combinations import few_fast
 
 LOCAL = ("psworker", "local", "--progress", "off")
 PAUSES = (1, "0.5"), (2, "1")
@@ -84,7 +85,7 @@ def test_a_worker_that_fails_again_ends_the_job_when_its_restarts_are_used_up(co
     assert sorted(err[-2:]) == ["  begins", "  no luck"], "of two streams, in any order"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", few_fast([signal.SIGTERM, signal.SIGINT]))
 def test_a_signal_in_the_pause_before_a_restart_ends_the_job_at_once(commands, monkeypatch, number):
     monkeypatch.setattr(cluster, "WORKER_GRACE", 600.0)
     monkeypatch.setattr(restarts, "FIRST_PAUSE", 600.0)

@@ -171,6 +171,7 @@ def test_servers_and_workers_with_tokens_and_tls_train_and_each_command_uses_the
     server.end(signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_certificates_and_tokens_are_not_overwritten_and_keys_are_private(commands, tmp_path):
     assert commands.run("psserver", "certs", "certs", "--hosts", "ps-0,10.0.0.5")[0] == 0
     ca, server = ((tmp_path / "certs" / name).read_bytes() for name in ("ca.crt", "server.crt"))

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from pswire.optimizers import numba_compiler
+from tests.combinations import few_fast
 from tests.fuzz import harness
 from tests.fuzz.coverage import lines
 from tests.fuzz.mutations import mutated
@@ -19,13 +20,17 @@ def any_bytes(data, most):
     return data[:place] + bytes([len(data) % 256]) + data[place + 1 :]
 
 
-@pytest.fixture(params=harness.names())
+every_target = pytest.mark.parametrize("target", harness.names(), indirect=True)
+
+
+@pytest.fixture
 def target(request):
     loaded = harness.load(request.param)
     loaded.name = request.param
     return loaded
 
 
+@every_target
 def test_no_input_of_the_corpus_makes_another_error_than_ours_or_takes_long_or_much_memory(target):
     inputs = [path.read_bytes() for path in harness.seeds(target.name)]
     assert inputs, "record them: python -m tests.fuzz.record"
@@ -33,15 +38,22 @@ def test_no_input_of_the_corpus_makes_another_error_than_ours_or_takes_long_or_m
         harness.check(target, data)
 
 
-def test_nor_do_a_hundred_changes_of_the_corpus(target):
+@every_target
+@pytest.mark.parametrize("changes", few_fast([10, 100]))
+def test_nor_do_changes_of_the_corpus(target, changes):
     head = getattr(target, "HEAD", 0)
     inputs = [path.read_bytes() for path in harness.seeds(target.name)]
-    for seed in range(100):
+    for seed in range(changes):
         data = inputs[seed % len(inputs)]
         other = mutated(data[head:], 20_000, seed, getattr(target, "KINDS", {}), any_bytes)
         harness.check(target, data[:head] + other)
 
 
+@pytest.mark.parametrize(
+    "target",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("calls", "rpc"))) for name in harness.names()],
+    indirect=True,
+)
 def test_the_inputs_reach_the_code_that_they_are_for(target):
     reached, there = lines(target, [path.read_bytes() for path in harness.seeds(target.name)])
     assert reached > there / 5

@@ -19,6 +19,7 @@ from psworker.sessions.session import Session
 from psworker.sessions.worker_part import SessionPart
 from psworker.transport import Future, open_transport
 from psworker.transport.embedded import EmbeddedTransport
+from tests.combinations import few_fast
 from tests.commands import wait_until
 from tests.shards_in_process import ShardsInProcess
 
@@ -83,7 +84,7 @@ def test_all_values_are_of_one_moment_while_another_worker_trains_and_fresh_ones
     assert not holders(transport)
 
 
-@pytest.mark.parametrize("consistency", ["sync:2", "bounded:0"])
+@pytest.mark.parametrize("consistency", few_fast(["sync:2", "bounded:0"]))
 def test_generations_and_checkpoints_begin_while_the_policy_holds_the_push_of_another_worker(tmp_path, consistency):
     """That one shows the number by its heartbeats: its push waits for the worker that waits for the cut."""
     choice = {"consistency": parse_consistency(consistency)}
@@ -313,7 +314,7 @@ def test_servers_without_a_folder_write_no_checkpoint_and_the_error_says_what_to
         step(a, b)
 
 
-@pytest.mark.parametrize("shared_memory", [True, False], ids=["shared memory", "gRPC"])
+@pytest.mark.parametrize("shared_memory", few_fast([True, False]), ids=["shared memory", "gRPC"])
 def test_real_servers_write_checkpoints_on_demand_and_hold_generations_while_another_worker_trains(
     tmp_path, shared_memory
 ):

@@ -18,6 +18,7 @@ from psworker.client.retrying_calls import RetryingCalls
 from psworker.minimize.shard_space import AlreadyOver, JobStopped, ShardSpace
 from psworker.sessions import claimed_portions, session_numbers
 from tests import event_files
+from tests.combinations import few_fast
 from tests.transports import EMBEDDED, GRPC, SHARED_OF_TWO, TransportCase, parameters
 
 SEED = 20261123
@@ -254,7 +255,7 @@ def test_a_gradient_whose_square_overflows_is_a_reason_to_stop(method):
     np.testing.assert_array_equal(weights, np.zeros((12, 2)))
 
 
-@pytest.mark.parametrize("method", [ps.LBFGS, ps.ConjugateGradient], ids=["L-BFGS", "CG"])
+@pytest.mark.parametrize("method", few_fast([ps.LBFGS, ps.ConjugateGradient]), ids=["L-BFGS", "CG"])
 def test_variables_of_another_scale_take_as_many_evaluations(method, monkeypatch):
     """Data and variables are multiplied, by powers of 2, so that loss and rounding are the same."""
     monkeypatch.setattr(claimed_portions, "PUSH_SECONDS", math.inf)  # so that gradients are added in the same order
@@ -347,6 +348,7 @@ def test_a_second_minimization_goes_on_from_the_first_and_training_after_it_is_a
             assert session._client._status().nbytes == W.value.nbytes, "the vectors are gone"
 
 
+@pytest.mark.slow
 def test_an_error_of_the_loss_function_is_the_programs_and_the_session_can_be_used_after_it():
     def broken(W):
         def loss(batch):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import psworker as ps
+from tests.combinations import few_fast
 
 g2 = pytest.importorskip("ase.data.g2", reason="needs ase: pip install 'paramserver[molecules]'")
 KCAL = 0.0433641  # eV, of a kcal / mol
@@ -59,7 +60,7 @@ def test_energies_are_those_of_the_thermochemical_tables_in_ev(example):
     assert example.atomization_energy(g2.data["C6H6"]) == pytest.approx(1367.8 * KCAL, abs=0.05)
 
 
-@pytest.mark.parametrize("name", ["CH4", "H2O", "N2O", "CH3CH2SH", "C6H6", "H2", "CF3CN"])
+@pytest.mark.parametrize("name", few_fast(["H2O", "H2", "CH4", "N2O", "CH3CH2SH", "C6H6", "CF3CN"], 3))
 def test_symmetry_functions_are_those_of_loops_over_neighbours_and_pairs(example, name):
     molecule = g2.data[name]
     is_hydrogen = np.array([symbol == "H" for symbol in re.findall("[A-Z][a-z]?", molecule["symbols"])])

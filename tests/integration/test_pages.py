@@ -85,7 +85,14 @@ def test_the_program_of_the_readme_has_the_accuracy_of_softmax_regression(epochs
     assert abs(float(capsys.readouterr().out) - accuracy) <= 0.003
 
 
-@pytest.mark.parametrize("block", [block for block in blocks("python") if block not in README], ids=name)
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(block, marks=[pytest.mark.slow] * ("datasets.mnist()" in block.text), id=name(block))
+        for block in blocks("python")
+        if block not in README
+    ],
+)
 def test_every_block_of_python_on_a_page_runs_and_its_assertions_hold(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where it may save its model
     monkeypatch.setattr(sys, "argv", ["train.py"])

@@ -55,6 +55,7 @@ def reference_gradients(batch, online, target, discount):
     return sums
 
 
+@pytest.mark.slow
 def test_a_model_that_one_program_saves_is_used_by_another_without_a_server(run_example, tmp_path, capsys):
     path = str(tmp_path / "softmax.safetensors")
     run_example("softmax_mnist", "--epochs", "1", "--batch-size", "1000", "--learning-rate", "0.1", "--save", path)
@@ -69,6 +70,7 @@ def test_a_model_that_one_program_saves_is_used_by_another_without_a_server(run_
     assert np.mean(logits.argmax(1) == predict.mnist.test.label) == pytest.approx(float(last.split()[2]))
 
 
+@pytest.mark.slow
 def test_the_regression_on_a_csv_file_finds_the_least_squares_solution(run_example, capsys):
     """That of numpy, in float64, for the same split of the file, read anew."""
     example = run_example("csv_regression", "--epochs", "150")

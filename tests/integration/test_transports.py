@@ -118,12 +118,13 @@ def costs(tensor_transport, epochs, **options):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "epochs", "tolerance"),
     [
-        pytest.param({"encoding": "bfloat16"}, 10, 0.01, marks=pytest.mark.slow),
-        pytest.param({"compression": Int8()}, 10, 0.01, marks=pytest.mark.slow),
-        pytest.param({"encoding": "float16", "compression": TopK(0.01)}, 10, 0.02, marks=pytest.mark.slow),
+        ({"encoding": "bfloat16"}, 10, 0.01),
+        ({"compression": Int8()}, 10, 0.01),
+        ({"encoding": "float16", "compression": TopK(0.01)}, 10, 0.02),
         ({"encoding": "float16", "compression": TopK(0.1)}, 2, 0.02),
     ],
 )

@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 
+from tests.combinations import few_fast
 from tests.commands import environment
 from tests.windows import like_windows
 
@@ -53,7 +54,9 @@ def test_a_program_in_one_process_trains_saves_and_loads(tmp_path):
 
 @pytest.mark.parametrize(
     ("option", "what"),
-    [("checkpoint_dir='run'", "a program with a checkpoint_dir"), ("servers='h:1'", "a session with servers")],
+    few_fast(
+        [("checkpoint_dir='run'", "a program with a checkpoint_dir"), ("servers='h:1'", "a session with servers")]
+    ),
 )
 def test_checkpoints_and_servers_are_refused(tmp_path, option, what):
     code, out, err = run(TRAINS.replace("session()", f"session({option})"), tmp_path)

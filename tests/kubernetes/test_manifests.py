@@ -8,13 +8,14 @@ import pytest
 
 from psserver.cli.main import main as psserver
 from psworker.launch.cli import main as psworker
+from tests.combinations import few_fast
 from tests.kubernetes import manifests
 from tests.kubernetes.containers import Ended
 from tests.kubernetes.controllers import Job
 from tests.kubernetes.manifests import ROOT, Manifests, selects
 from tests.kubernetes.pods import Pod, action, environment, expand, mounts, of_job, of_stateful_set, quantity
 
-VERSIONS = ["1.32", *(pytest.param(f"1.{minor}", marks=pytest.mark.slow) for minor in range(33, 37)), "1.37"]
+VERSIONS = few_fast([f"1.{minor}" for minor in range(37, 31, -1)])
 
 #: Of the pages, as of the folder: an overlay of a user is the example in docs/deploy.md.
 OVERLAYS = ["small", "tls", "mine"]

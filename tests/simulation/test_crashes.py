@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from tests.combinations import few_fast
 from tests.simulation.crashes import simulate
 
 #: Shards, consistency, staleness.
@@ -15,16 +16,11 @@ JOBS = [(2, "async", "none"), (1, "sync:2", "none"), (2, "bounded:1", "drop:2")]
 MORE = [(3, "async", "none"), (2, "sync:2", "none"), (2, "async", "delay-compensated"), (1, "async", "none")]
 
 
-def few_fast(cases, slow):
-    """Parameters, of which the second ones are slow."""
-    return [*cases, *(pytest.param(*case, marks=pytest.mark.slow) for case in slow)]
-
-
 SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else [1]
 MANY = [] if "SEED" in os.environ else [pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 100)]
 
 
-@pytest.mark.parametrize(("shards", "consistency", "staleness"), few_fast(JOBS, MORE))
+@pytest.mark.parametrize(("shards", "consistency", "staleness"), few_fast([*JOBS, *MORE]))
 @pytest.mark.parametrize("seed", [*SEEDS, *MANY])
 def test_with_a_journal_no_acknowledged_push_is_lost_or_doubled(seed, shards, consistency, staleness, tmp_path):
     simulate(seed, tmp_path, shards, consistency, staleness, "journal")
@@ -48,7 +44,7 @@ if "SEED" in os.environ:
 
 @pytest.mark.parametrize(
     ("seed", "shards", "consistency", "staleness", "kind"),
-    few_fast(OTHERS, dict.fromkeys(MANY_OTHERS)),
+    few_fast(dict.fromkeys([*OTHERS, *MANY_OTHERS])),
 )
 def test_what_is_lost_without_a_journal_is_reported_and_trained_again_or_refused(
     seed, shards, consistency, staleness, kind, tmp_path
@@ -56,6 +52,7 @@ def test_what_is_lost_without_a_journal_is_reported_and_trained_again_or_refused
     simulate(seed, tmp_path, shards, consistency, staleness, kind)
 
 
+@pytest.mark.slow
 def test_some_jobs_without_a_journal_report_lost_pushes_and_some_end_as_a_shard_with_one_refuses_to_go_back(tmp_path):
     back = (simulate(seed, tmp_path / f"none-{seed}", 1, "async", "none", "none") for seed in range(1, 9))
     assert any(job.status[0].storage.lost_pushes for job in back)
@@ -63,6 +60,7 @@ def test_some_jobs_without_a_journal_report_lost_pushes_and_some_end_as_a_shard_
     assert any(job.seen["journal of a refusing shard read"] for job in refused)
 
 
+@pytest.mark.slow
 def test_one_seed_makes_one_run_and_everything_happens(tmp_path):
     runs = [
         simulate(seed, tmp_path / str(number), 2, "async", "none", "journal") for number, seed in enumerate((4, 4, 5))

@@ -69,6 +69,7 @@ def test_what_shards_have_after_losses_is_what_they_acknowledged_without_what_th
         assert report.global_step == result.acknowledged[shard] - report.storage.lost_pushes
 
 
+@pytest.mark.slow
 def test_the_simulation_does_what_it_is_for():
     """There are cuts with late changes, numbers shown while a push is held, killed workers, half pushes, lost state."""
     cuts = late = killed = halves = losses = dropped = shown_while_held = 0

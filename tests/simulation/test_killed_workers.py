@@ -18,6 +18,7 @@ from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from psworker.client.client import Client
 from psworker.client.retrying_calls import JobChoice
+from tests.combinations import few_fast
 from tests.shard_driver import declared
 from tests.simulation.unreliable import LEASE, WORKERS, UnreliableTransport
 
@@ -115,7 +116,7 @@ def check_that_each_was_trained(job, total, *, drops):
 
 
 @pytest.mark.parametrize("options", JOBS)
-@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 25))])
+@pytest.mark.parametrize("seed", few_fast(range(25)))
 def test_a_limit_ends_the_job_after_the_same_examples_whoever_is_killed(seed, options):
     job = Job(seed, 1, *options.split(), queue=LIMITED)
     job.run()
@@ -127,7 +128,7 @@ def test_a_limit_ends_the_job_after_the_same_examples_whoever_is_killed(seed, op
 
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("options", JOBS)
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 25))])
+@pytest.mark.parametrize("seed", few_fast(range(25)))
 def test_each_example_is_applied_or_dropped_once_an_epoch(seed, options, shards):
     job = Job(seed, shards, *options.split())
     job.run()

@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from tests.combinations import combinations
 from tests.simulation.unreliable import FATES, check_exactly_once, run
 
 
@@ -25,8 +26,7 @@ JOBS = [
 ]
 
 
-@pytest.mark.parametrize("shards", [1, 2, 3])
-@pytest.mark.parametrize(("consistency", "staleness", "most"), JOBS)
+@pytest.mark.parametrize(("consistency", "staleness", "most", "shards"), combinations(JOBS, [(1,), (2,), (3,)]))
 @pytest.mark.parametrize("seed", seeds(6))
 def test_held_and_dropped_pushes_count_once_too_and_none_has_more_staleness_than_promised(
     seed, consistency, staleness, most, shards
@@ -48,6 +48,7 @@ def test_with_expired_leases_a_part_is_applied_in_order_or_its_push_is_known_to_
     assert result.seen_half == result.half_pushes, "their workers know of all of them"
 
 
+@pytest.mark.slow
 def test_the_simulation_does_what_it_is_for():
     """Messages have every fate, leases expire, values are kept, and one seed makes one run."""
     first, again, another = run(7, shards=2), run(7, shards=2), run(8, shards=2)

@@ -32,6 +32,7 @@ from pswire.optimizers import (
 from pswire.optimizers.optimizer import LIMITS, MAX_ORDINARY_GROWTH
 from pswire.specs.schedules import largest_rate
 from pswire.tensors.values import IndexedSlices, TensorSpec
+from tests.combinations import combinations, few_fast
 from tests.shard_driver import A, ShardDriver, declared
 from tests.shard_state import state_of
 from tests.unit.pswire.optimizers.rules_under_test import RULES_UNDER_TEST, at
@@ -65,8 +66,14 @@ WILD = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "use_numba"), [("float32", True), ("float32", False), ("float64", True)])
-@pytest.mark.parametrize("spec", [*[case.spec for case in RULES_UNDER_TEST], *WILD], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "use_numba", "spec"),
+    combinations(
+        [("float32", True), ("float32", False), ("float64", True)],
+        [(spec,) for spec in [*[case.spec for case in RULES_UNDER_TEST], *WILD]],
+    ),
+    ids=str,
+)
 def test_ordinary_updates_of_a_settled_variable_are_finite_until_their_growths_add_up(
     spec, dtype, use_numba, monkeypatch
 ):
@@ -166,17 +173,19 @@ arrays = st.lists(elements, min_size=4, max_size=4)
 pushes = st.lists(st.tuples(arrays, flags), min_size=1, max_size=6)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
-@given(SPECS, arrays, pushes, st.sampled_from(["float32", "float64", "float16"]))
-def test_after_any_push_all_is_finite_or_it_was_refused_and_nothing_has_changed_with_numba_and_without(
-    spec, start, gradients, dtype
-):
-    ends = []
-    for use_numba in (False, True):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(numba_compiler, "USE_NUMBA", use_numba)
-            ends.append(outcomes(spec, start, gradients, dtype))
-    assert ends[0] == ends[1]
+@pytest.mark.parametrize("examples", few_fast([30, 150]))
+def test_after_any_push_all_is_finite_or_it_was_refused_and_nothing_has_changed_with_numba_and_without(examples):
+    @settings(max_examples=examples, deadline=None, derandomize=True)
+    @given(SPECS, arrays, pushes, st.sampled_from(["float32", "float64", "float16"]))
+    def check(spec, start, gradients, dtype):
+        ends = []
+        for use_numba in (False, True):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(numba_compiler, "USE_NUMBA", use_numba)
+                ends.append(outcomes(spec, start, gradients, dtype))
+        assert ends[0] == ends[1]
+
+    check()
 
 
 def outcomes(spec, start, gradients, dtype):

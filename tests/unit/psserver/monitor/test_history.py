@@ -49,6 +49,7 @@ def test_a_long_history_has_a_bounded_number_of_points_that_cover_all_of_the_tim
     assert {point["seconds"] for point in points[:-1]} == {8.0}
 
 
+@pytest.mark.slow
 def test_a_history_of_many_workers_and_variables_has_fewer_points():
     kept = History()
     workers = {f"w{number}": (1, 0.5, 1.0, 1.0) for number in range(400)}

@@ -692,7 +692,10 @@ ALLOCATORS = (lambda _: None, OwnMemory, ReusedArrays)
 PAIRS = [(how, sizes, ALLOCATORS[(i + j) % 3]) for i, how in enumerate(POLICIES) for j, sizes in enumerate(SIZES)]
 
 
-@pytest.mark.parametrize(("how", "sizes", "allocator_of"), PAIRS)
+@pytest.mark.parametrize(
+    ("how", "sizes", "allocator_of"),
+    [pytest.param(*pair, marks=[pytest.mark.slow] * (number % 4 > 0)) for number, pair in enumerate(PAIRS)],
+)
 def test_whatever_threads_do_the_arrays_are_those_of_the_same_steps_one_after_the_other(
     how, sizes, allocator_of, monkeypatch, request
 ):

@@ -252,7 +252,7 @@ def assert_refused(folder, path):
     assert [str(error) for error in latest.skipped] == [str(refusal.value)]
 
 
-@pytest.mark.parametrize("count", [12, pytest.param(1 << 30, marks=pytest.mark.slow)], ids=["some bytes", "all bytes"])
+@pytest.mark.parametrize("count", [4, pytest.param(1 << 30, marks=pytest.mark.slow)], ids=["some bytes", "all bytes"])
 @pytest.mark.parametrize("index", range(5))
 def test_a_file_that_is_changed_cut_extended_or_missing_is_named(pristine, tmp_path, index, count):
     folder = tmp_path / "copy"
@@ -384,6 +384,7 @@ def assert_whole(folder, written):
     return number
 
 
+@pytest.mark.slow
 def test_a_writer_killed_between_its_first_and_last_file_leaves_the_previous_checkpoint(tmp_path):
     assert killed_writer(tmp_path, 12) == ""
     assert assert_whole(tmp_path, written=False) == 1

@@ -228,6 +228,7 @@ def test_the_parts_have_the_published_sizes_shapes_dtypes_and_examples_and_a_pix
     np.testing.assert_array_equal(mnist.test.image.ravel(), (np.arange(256) / 255).astype(np.float32)[raw])
 
 
+@pytest.mark.slow
 def test_one_hot_labels_have_a_one_at_the_digit():
     plain, one_hot = datasets.mnist(), datasets.mnist(one_hot=True)
     for part, other in zip(plain, one_hot, strict=True):

@@ -26,6 +26,7 @@ from psworker.launch.display.choice import make_display
 from psworker.launch.display.dashboard import Note, dashboard
 from psworker.launch.display.rows import chosen, fitted_rows
 from psworker.progress.progress import follow, starting
+from tests.combinations import combinations
 
 QUEUE = QueueSpec(name="train", size=1000, block=100, epochs=10)
 
@@ -118,8 +119,7 @@ def test_events_stay_while_a_status_has_no_detail():
 SIZES = [*itertools.product((40, 57, 80, 120, 200), (2, 3, 5, 8, 12, 16, 24, 50))]
 
 
-@pytest.mark.parametrize("workers", [1, 3, 64])
-@pytest.mark.parametrize("shards", [1, 8])
+@pytest.mark.parametrize(("shards", "workers"), combinations([(1,), (8,)], [(1,), (3,), (64,)]))
 def test_the_picture_has_no_line_too_wide_and_none_too_many_in_any_size_and_every_size_has_the_step(workers, shards):
     waits = {"waiting_for": "worker-3 and 2 others, which are 2 steps behind", "tensor_transport": "shared memory"}
     statuses = [

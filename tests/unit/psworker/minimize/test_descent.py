@@ -13,6 +13,7 @@ from psworker.minimize.descent import DIRECTION, Limits, descend
 from psworker.minimize.lbfgs import LBFGS
 from psworker.minimize.owlqn import DESCENT, OWLQN
 from psworker.minimize.space import POINT, POINT_GRADIENT
+from tests.combinations import few_fast
 from tests.unit.psworker.minimize.numpy_space import NumpySpace
 
 METHODS = [LBFGS, lambda: LBFGS(memory=3), ConjugateGradient]
@@ -169,7 +170,7 @@ def scaled(function, factor):
     return of_scaled
 
 
-@pytest.mark.parametrize("exponent", [-27, -300, 27, 300], ids=lambda exponent: f"2^{exponent}")
+@pytest.mark.parametrize("exponent", few_fast([-27, -300, 27, 300]), ids=lambda exponent: f"2^{exponent}")
 @ALL
 def test_with_variables_or_a_loss_of_another_scale_a_descent_is_the_same(method, exponent):
     """Powers of 2, so that nothing is rounded differently: 2^-27 is 7e-9."""
@@ -188,7 +189,7 @@ def test_with_variables_or_a_loss_of_another_scale_a_descent_is_the_same(method,
 
 
 @ALL
-@pytest.mark.parametrize("factor", [1e-8, 1e8])
+@pytest.mark.parametrize("factor", few_fast([1e-8, 1e8]))
 def test_variables_that_begin_at_0_need_few_more_evaluations_in_another_scale(method, factor):
     """Where loss and variables are 0 nothing says the scale of the first step. Over several functions."""
     more = []
@@ -271,6 +272,7 @@ def test_owlqn_with_more_variables_than_examples_says_that_it_has_converged(seed
     assert (result.converged, result.reason) == (True, "no element of the gradient is above 1e-09")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["L-BFGS-B", "CG"])
 def test_evaluations_are_about_as_many_as_those_of_scipy(name):
     """Over several functions, starts and scales of their variables, of 1e-8 as well: one run depends on rounding."""
@@ -380,7 +382,7 @@ def test_a_loss_that_is_no_number_far_away_is_minimized_all_the_same():
 LIMITS = Limits(gradient=1e-6, decrease=0.0, iterations=100)
 
 
-@pytest.mark.parametrize("after", [0, 1, 7, 23])
+@pytest.mark.parametrize("after", few_fast([7, 0, 1, 23]))
 @pytest.mark.parametrize("method", [LBFGS, lambda: OWLQN(1e-3)], ids=["L-BFGS", "OWL-QN"])
 def test_a_descent_that_goes_on_from_what_was_saved_ends_as_if_it_had_not_been_interrupted(method, after):
     start = np.linspace(-1.5, 1.5, 12)

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from psworker.launch.cli import main
+from tests.combinations import few_fast
 from tests.unit.psworker.runs.conftest import life, point
 
 #: In place of a value: of other types, beyond what a number of 64 bits or a double has, and texts that none can print.
@@ -51,13 +52,14 @@ def folder(make_run):
     return make_run("a", lives=[life(), life(1_700_000_020.0)], points=points, events=events)
 
 
+@pytest.mark.parametrize("changes", few_fast([15, 120]))
 @pytest.mark.parametrize("name", ["run.json", "events.jsonl", "scalars/w0.jsonl"])
-def test_whatever_is_in_a_file_of_a_run_the_commands_have_no_error_of_python(folder, name):
+def test_whatever_is_in_a_file_of_a_run_the_commands_have_no_error_of_python(folder, name, changes):
     text = (folder / name).read_text()
     lines = [json.loads(text)] if name == "run.json" else [json.loads(line) for line in text.splitlines()]
     everything = [(number, path, value) for number, one in enumerate(lines) for path in places(one) for value in VALUES]
     rng = random.Random(1)
-    for number, path, value in rng.sample(everything, 120):
+    for number, path, value in rng.sample(everything, changes):
         others = [*lines[:number], changed(lines[number], path, value), *lines[number + 1 :]]
         (folder / name).write_text("\n".join(json.dumps(one) for one in others))
         for command in rng.sample(COMMANDS, 2):

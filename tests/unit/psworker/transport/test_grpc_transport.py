@@ -41,6 +41,7 @@ from psworker.transport.shared_memory import (
     Segment,
     SegmentPool,
 )
+from tests.combinations import few_fast
 from tests.commands import BOUND
 from tests.server_client import frames_of
 from tests.shared_folder import in_shared_memory, mapped_segments, shared_folder
@@ -524,7 +525,7 @@ FAILURES = {
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("shared", [True, False], ids=["shared memory", "gRPC"])
+@pytest.mark.parametrize("shared", few_fast([True, False]), ids=["shared memory", "gRPC"])
 @pytest.mark.parametrize(("gradient", "consistency", "timeout", "error"), FAILURES.values(), ids=FAILURES)
 def test_a_push_that_fails_leaves_no_memory_at_the_server_and_no_segment_at_the_worker(
     freed, segments, shared, gradient, consistency, timeout, error
