@@ -1,4 +1,9 @@
-"""Programs with several sessions, for the tests of launchers: a sweep, folds, one that is tuned, and steps alone."""
+"""Programs with several sessions, for the tests of launchers: a sweep, folds, one that is tuned, and steps alone.
+
+One more waits in its second session, so that a test can kill its processes there.
+"""
+
+import re
 
 #: Four programs. Each result is exact: the sum of what all workers have pushed, in powers of two.
 PROGRAM = """
@@ -64,3 +69,34 @@ def expected(kind, workers):
     if kind == "steps":
         return " ".join(str(4 * workers * rate) for rate in (0.25, 0.5, 1.0))
     return RESULTS[kind]
+
+
+#: Three sessions of one variable. Each worker says in the second one that it is held, until a file is there.
+HELD = """
+    import os, sys, time
+    import numpy as np
+    import psworker as ps
+    from psworker import ops
+
+    DATA = ps.Dataset({"x": np.arange(40, dtype=np.float64)})
+    w = ps.Variable(np.zeros(2), name="w")
+    for number in (1, 2, 3):
+        with ps.session() as session:
+            for step, batch in enumerate(session.batches(DATA, 2, epochs=2)):
+                if number == 2 and step == 0:
+                    print("held", flush=True)
+                    while not os.path.exists(sys.argv[1]):
+                        time.sleep(0.05)
+                ps.GradientDescent(1.0).minimize(-ops.sum(w * len(batch)))
+            session.pull()
+            print(number, session.over, w.value[0], session.evaluate(lambda batch: w.value[0], DATA), flush=True)
+"""
+
+#: The results of that program in the life of a worker that began with it, and in one that began in the second session.
+FIRST_LIFE = ["1 False 80.0 80.0", "2 False 160.0 160.0", "3 False 240.0 240.0"]
+LATER_LIFE = ["1 True 0.0 nan", *FIRST_LIFE[1:]]
+
+
+def results(lines):
+    """The results of a worker that was held, in order, in the lines that it has printed."""
+    return [line for line in lines if re.match(r"[123] (True|False) ", line)]
