@@ -58,14 +58,13 @@ def test_each_session_trains_on_a_server_of_one_program_which_ends_after_the_las
 
 def test_servers_of_one_program_do_not_end_while_a_worker_waits_for_another_that_does_not_come(commands):
     addresses = [free_address() for _ in range(2)]
-    how = "--linger", "1", "--lease", "4"
+    how = "--linger", "4", "--lease", "6"
     servers = [commands.serve("--bind", one, "--shard", f"{n}/2", *how) for n, one in enumerate(addresses)]
-    script = commands.script(WIDE)
-    run = "psworker", "run", "--servers", ",".join(addresses), script
-    assert commands.run(*run, PSWORKER_WORKERS="2")[:2] == (0, ["12.0 24.0"])
+    run = "psworker", "run", "--servers", ",".join(addresses), commands.script(PROGRAM), "tuned", "1"
+    code, out, err = commands.run(*run, PSWORKER_WORKERS="2")
+    assert (code, out) == (0, [expected("tuned", 1)]), err
     assert [server.wait() for server in servers] == [0, 0]
-    for server in servers:
-        assert sum("the others are awaited no longer" in line for line in server.err) == 1, server.err
+    assert sum("the others are awaited no longer" in line for line in servers[0].err) == 1, servers[0].err
 
 
 @pytest.mark.parametrize("kind", ["folds", "tuned"])
@@ -81,25 +80,6 @@ def test_each_session_trains_under_a_name_of_the_job_as_slurm_and_kubernetes_giv
     sessions = {"folds": 3, "tuned": 2}[kind]
     assert (code, err, jobs) == (0, [], [("train", number, "done") for number in range(1, sessions + 1)])
     assert again.end()[0] == 0
-
-
-#: Two sessions of variables on both servers.
-WIDE = """
-    import numpy as np
-    import psworker as ps
-    from psworker import ops
-
-    v, w = ps.Variable(np.zeros(2), name="v"), ps.Variable(np.zeros(2), name="w")
-    values = []
-    for _ in range(2):
-        with ps.session() as session:
-            for batch in session.batches(ps.Dataset({"x": np.arange(12.0)}), 4):
-                ps.GradientDescent(1.0).minimize(-ops.sum((v + w) * len(batch)))
-            session.pull()
-            assert v.value[0] == w.value[0]
-            values.append(v.value[0])
-    print(*values, flush=True)
-"""
 
 
 #: Three sessions, in the second of which a worker is killed; with a life that is not the first the values go on.
