@@ -76,7 +76,8 @@ def expected(kind, workers):
     return RESULTS[kind]
 
 
-#: Three sessions of one model. Each worker says in the second one that it is held, until a file is there.
+#: Three sessions of one model. Each worker says in the second one that it is held, until a file is there. With another
+#: file worker-0 begins when one has ended its first session.
 HELD = """
     import os, sys, time
     import numpy as np
@@ -85,6 +86,8 @@ HELD = """
 
     DATA = ps.Dataset({"x": np.arange(40, dtype=np.float64)})
     w, b = ps.Variable(np.zeros(2), name="w"), ps.Variable(np.zeros(2), name="b")
+    while sys.argv[2:] and os.environ["PSWORKER_NAME"] == "worker-0" and not os.path.exists(sys.argv[2]):
+        time.sleep(0.05)
     for number in (1, 2, 3):
         with ps.session() as session:
             for step, batch in enumerate(session.batches(DATA, 2, epochs=2)):
@@ -96,6 +99,8 @@ HELD = """
             session.pull()
             assert session.over or np.array_equal(w.value, b.value)
             print(number, session.over, w.value[0], session.evaluate(lambda batch: w.value[0], DATA), flush=True)
+        for path in sys.argv[2:]:
+            open(path, "w").close()
 """
 
 #: The results of that program in the life of a worker that began with it, and in one that began in the second session.

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.commands import free_address
-from tests.sessions_program import PROGRAM, expected
+from tests.sessions_program import FIRST_LIFE, HELD, PROGRAM, expected, results
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +25,14 @@ def test_each_session_trains_in_a_local_cluster(commands, kind):
     code, out, err = commands.run("psworker", "local", "--progress", "off", "--shards", "2", script, kind, "2")
     assert code == 0, err
     assert sorted(out) == [f"worker-{n} | {expected(kind, 2)}" for n in (0, 1)], err
+
+
+def test_a_worker_that_starts_when_another_has_ended_the_first_session_takes_part_in_it(commands):
+    late = commands.script(HELD), "/dev/null", "ended"
+    code, out, err = commands.run("psworker", "local", "--progress", "off", *late)
+    assert code == 0, err
+    for n in (0, 1):
+        assert results([line.removeprefix(f"worker-{n} | ") for line in out]) == FIRST_LIFE, err
 
 
 def each_session_trains(commands, kind, addresses, *options, **environment):

@@ -198,6 +198,15 @@ def test_each_session_of_a_program_trains_in_step_over_all_workers(kind, slurm, 
     assert begun == [(str(number), str(number)) for number in range(2, sessions + 1)]
 
 
+def test_a_worker_that_starts_when_others_have_ended_the_first_session_takes_part_in_it(slurm, tmp_path):
+    script = tmp_path / "late.py"
+    script.write_text(textwrap.dedent(HELD))
+    job = Job(slurm, "late", str(script), "/dev/null", str(tmp_path / "ended"), options=("--ntasks=2",))
+    assert job.wait_until_over() == "COMPLETED"
+    found = {worker: results(job.log(worker).splitlines()) for worker in ("worker-0", "worker-1")}
+    assert found == {"worker-0": FIRST_LIFE, "worker-1": FIRST_LIFE}
+
+
 def test_a_program_goes_on_in_the_session_in_which_its_processes_were_killed_and_it_was_requeued(slurm, tmp_path):
     script, gate = tmp_path / "held.py", tmp_path / "gate"
     script.write_text(textwrap.dedent(HELD))
