@@ -49,8 +49,12 @@ class Jobs:
 
     def note_workers(self, message: Join) -> None:
         """Note how many workers take part in the first session of a program, as their launcher says."""
-        if not self._shard and self.present.session == 1:
+        if self.present.session == 1:
             self.awaited = max(self.awaited, message.workers)
+
+    def awaits(self, members: Membership) -> bool:
+        """Whether workers are awaited in the present job, of which these are the members."""
+        return members.joined < self.awaited
 
     def begun_by(self, message: Join, members: Membership, state: str) -> Job | None:
         """The job that this worker begins on this shard; None: it takes part in the present one, of this `state`.
@@ -80,8 +84,8 @@ class Jobs:
             return new
         if message.incarnation or (known is not None and known.is_of(message)):
             return None
-        awaits = members.joined < self.awaited
-        if asked.session and self._is_of_program(message, goes_on=awaits or state in ("running", "interrupted")):
+        goes_on = self.awaits(members) or state in ("running", "interrupted")
+        if asked.session and self._is_of_program(message, goes_on=goes_on):
             if asked.session > max(present.session, 1):
                 self._check_may_follow(asked.session, members, state)
                 return replace(new, name=present.name)
@@ -118,7 +122,7 @@ class Jobs:
             live = members.live
             takes = "takes" if len(live) == 1 else "take"
             raise SessionNotBegun(f"{before} {join_names([one.name for one in live])} {takes} part in it")
-        if members.joined < self.awaited:
+        if self.awaits(members):
             raise SessionNotBegun(
                 f"{before} {members.joined} of {self.awaited} workers have come to it: the others are awaited for a "
                 f"lease of {members.lease:g} s after the last one has left"

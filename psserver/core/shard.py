@@ -301,8 +301,11 @@ class Shard:
 
     @property
     def job_end(self) -> JobEnd | None:
-        """When the last worker left, and how the job ended; None while a worker is live (`Membership.job_end`)."""
-        return self._members.job_end
+        """When the last worker left, and how the job ended; None while a worker is live or awaited in the job.
+
+        From a job in which workers were awaited in vain, it is the time since which they are awaited no longer.
+        """
+        return None if self._jobs.awaits(self._members) else self._members.job_end
 
     def answer_bytes(self, message: ms.Message, *, at_once: bool = False) -> int:
         """The most bytes of values in the answer to `message`, which need not be checked yet.
@@ -317,8 +320,8 @@ class Shard:
         awaited = {} if self._progress_timeout.seconds is None else self._pending.awaited()
         stalled = self._progress_timeout.stalled(awaited, now)
         overdue, (takers, evaluators) = self._queues.overdue(now), self._minimizations.overdue(now)
-        end = self.job_end
-        gives_up = end is not None and end.workers < self._jobs.awaited and end.since + self._lease < now
+        end = self._members.job_end
+        gives_up = end is not None and self._jobs.awaits(self._members) and end.since + self._lease < now
         return ms.Tick(
             lost=self._members.expired(now),
             overdue=overdue,
@@ -755,6 +758,7 @@ class Shard:
         if tick.gives_up:
             result.events.append(events.awaited_no_longer(self.job, self._members.joined, self._jobs.awaited))
             self._jobs.awaited = 0
+            self._members.note_job_end(now)  # those that wait for the next session join now
         self._queues.explain(tick.overdue, result)
         self._minimizations.explain(tick.takers, tick.evaluators, result)
 

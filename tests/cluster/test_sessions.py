@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.commands import free_address
-from tests.sessions_program import PROGRAM, expected
+from tests.sessions_program import FIRST_LIFE, HELD, PROGRAM, expected, results
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +25,14 @@ def test_each_session_trains_in_a_local_cluster(commands, kind):
     code, out, err = commands.run("psworker", "local", "--progress", "off", "--shards", "2", script, kind, "2")
     assert code == 0, err
     assert sorted(out) == [f"worker-{n} | {expected(kind, 2)}" for n in (0, 1)], err
+
+
+def test_a_worker_that_starts_when_another_has_ended_the_first_session_takes_part_in_it(commands):
+    late = commands.script(HELD), "/dev/null", "ended"
+    code, out, err = commands.run("psworker", "local", "--progress", "off", *late)
+    assert code == 0, err
+    for n in (0, 1):
+        assert results([line.removeprefix(f"worker-{n} | ") for line in out]) == FIRST_LIFE, err
 
 
 def each_session_trains(commands, kind, addresses, *options, **environment):
@@ -73,6 +81,17 @@ def test_all_servers_of_one_program_end_with_it_also_those_without_variables(com
     for server in servers:
         assert server.wait() == 0
         assert any("the job is done, and no worker has joined for 0 s" in line for line in server.err), server.err
+
+
+def test_servers_of_one_program_do_not_end_while_a_worker_waits_for_another_that_does_not_come(commands):
+    addresses = [free_address() for _ in range(2)]
+    how = "--linger", "4", "--lease", "6"
+    servers = [commands.serve("--bind", one, "--shard", f"{n}/2", *how) for n, one in enumerate(addresses)]
+    run = "psworker", "run", "--servers", ",".join(addresses), commands.script(PROGRAM), "tuned", "1"
+    code, out, err = commands.run(*run, PSWORKER_WORKERS="2")
+    assert (code, out) == (0, [expected("tuned", 1)]), err
+    assert [server.wait() for server in servers] == [0, 0]
+    assert sum("the others are awaited no longer" in line for line in servers[0].err) == 1, servers[0].err
 
 
 @pytest.mark.parametrize("kind", ["folds", "tuned"])

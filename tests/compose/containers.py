@@ -1,9 +1,10 @@
 """A cluster of containers under failures: `make compose-test`.
 
-Starts the cluster twice and stops it, at once and while it trains. Then trains examples/softmax_mnist.py on all of
-MNIST with two shards and three workers, kills the chief's container, disconnects another worker from the network for
-ten seconds, kills all containers and starts them again, kills the process of a server, and checks that the job
-completes with nothing lost. Prints the events, and removes all that it has created, also after Ctrl-C and SIGTERM. The
+Starts the cluster twice and stops it, at once and while it trains. Trains programs with several sessions, in one of
+which it kills the processes of a worker and of a server. Then trains examples/softmax_mnist.py on all of MNIST with two
+shards and three workers, kills the chief's container, disconnects another worker from the network for ten seconds,
+kills all containers and starts them again, kills the process of a server, and checks that the job completes with
+nothing lost. Prints the events, and removes all that it has created, also after Ctrl-C and SIGTERM. The
 exit code is 0 if all checks pass, 1 if not, 2 without a Docker engine or Compose.
 
 Environment variables: DOCKER_HOST; COMPOSE, the command of Compose (default: `docker compose` or `docker-compose`);
@@ -16,16 +17,31 @@ import shlex
 import signal
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.compose.docker import COMPOSE_FILE, TAIL, Cluster, Container, Failed, Images, docker, moment, run, wait_for
+from tests.compose.docker import (
+    COMPOSE_FILE,
+    TAIL,
+    WORKERS,
+    Cluster,
+    Container,
+    Failed,
+    Images,
+    docker,
+    moment,
+    run,
+    wait_for,
+)
 from tests.compose.event_log import Event, Notes, events, notes, table
+from tests.sessions_program import FIRST_LIFE, HELD, LATER_LIFE, PROGRAM, expected, results
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -39,11 +55,12 @@ EPOCHS, EXAMPLES, COST, ACCURACY = 10, 55_000, 0.3924, 0.873
 #: The epoch that a worker has reached when the failures begin.
 FAILURES_AT = 2
 
-#: Kills `psserver serve` from inside its container: no signal of its own container reaches process 1, which is init.
-KILL_SERVER = """
-import os, signal
+#: Kills the process whose command line has a word, from inside its container: no signal of its own container reaches
+#: process 1, which is init.
+KILL = """
+import os, signal, sys
 for pid in set(filter(str.isdigit, os.listdir("/proc"))) - {"1", str(os.getpid())}:
-    if b"serve" in open(f"/proc/{pid}/cmdline", "rb").read():
+    if sys.argv[1].encode() in open(f"/proc/{pid}/cmdline", "rb").read():
         os.kill(int(pid), signal.SIGKILL)
 """
 
@@ -87,10 +104,13 @@ def cluster(programs: list[str]) -> Iterator[Cluster]:
 
 
 @contextmanager
-def started(cluster: Cluster, session: pytest.Session) -> Iterator[None]:
-    """The cluster runs; at the end its containers are removed. After a failure the end of their logs is shown first."""
+def started(cluster: Cluster, session: pytest.Session, **settings: str) -> Iterator[None]:
+    """The cluster runs, with these settings of its file; at the end its containers are removed.
+
+    After a failure the end of their logs is shown first.
+    """
     try:
-        cluster.up()
+        cluster.up(**settings)
         yield
     finally:
         if session.testsfailed or isinstance(sys.exc_info()[1], Exception):
@@ -114,6 +134,12 @@ def ends(containers: Mapping[str, Container], restarted: str = "", *, at_once: b
     return wrong
 
 
+def kill(container: Container, word: str) -> None:
+    """Kills the process of a container whose command line has this word."""
+    with suppress(Failed):  # the command ends with the container
+        docker("exec", container.id, "python3", "-c", KILL, word)
+
+
 def test_all_commands_of_compose_accept_the_file(programs):
     for program in programs:
         run(*shlex.split(program), "--file", str(COMPOSE_FILE), "config", "--quiet", timeout=60)
@@ -126,6 +152,49 @@ def test_a_cluster_stops_without_sigkill(training, cluster, request):
             wait_for("a step", cluster.workers, TO_TRAIN, lambda found: any(one["steps"] for one in found))
         cluster.compose("stop")
         assert ends(cluster.containers(), at_once=not training) == {}
+
+
+# --- programs with several sessions -----------------------------------------------------------------------------------
+
+
+def program(folder: Path, source: str, *arguments: str) -> dict[str, str]:
+    """Writes a program to the folder; the settings by which the workers run it, without limits of their CPUs."""
+    folder.chmod(0o755)
+    (folder / "train.py").write_text(textwrap.dedent(source))
+    return {"JOB": str(folder), "SCRIPT": "train.py", "ARGS": shlex.join(arguments), "WORKER_CPUS": ""}
+
+
+def printed(cluster: Cluster) -> dict[str, list[str]]:
+    """The lines of each worker so far, in all its lives, without the times."""
+    logs = {name: cluster.log(one) for name, one in cluster.containers().items() if name.startswith("worker-")}
+    return {name: [line.partition(" ")[2] for line in log.splitlines()] for name, log in logs.items()}
+
+
+@pytest.mark.parametrize("kind", ["sweep", "folds", "tuned", "steps"])
+def test_each_session_of_a_program_trains_in_step_over_all_workers(kind, cluster, request, tmp_path):
+    with started(cluster, request.session, **program(tmp_path, PROGRAM, kind, str(WORKERS))):
+        wait_for("the end", cluster.running, TO_END, lambda running: not running)
+        assert ends(cluster.containers()) == {}
+        found = printed(cluster)
+        assert len(found) == WORKERS
+        assert all(expected(kind, WORKERS) in lines for lines in found.values()), found
+
+
+def test_a_program_goes_on_in_the_session_in_which_a_worker_and_a_server_were_killed(cluster, request, tmp_path):
+    def held(lives: int) -> bool:
+        return sorted(lines.count("held") for lines in printed(cluster).values()) == [1, 1, lives]
+
+    with started(cluster, request.session, **program(tmp_path, HELD, "/tmp/gate")):
+        wait_for("all workers in the second session", lambda: held(1), TO_TRAIN, bool)
+        containers = cluster.containers()
+        kill(containers["worker-2"], "train.py")
+        wait_for("the worker again", lambda: held(2), TO_COME_BACK, bool)
+        kill(containers["server-1"], "serve")
+        for name in printed(cluster):
+            docker("exec", containers[name].id, "touch", "/tmp/gate")
+        wait_for("the end", cluster.running, TO_END, lambda running: not running)
+        found = {name: results(lines) for name, lines in printed(cluster).items()}
+    assert found == {"worker-1": FIRST_LIFE, "worker-2": [FIRST_LIFE[0], *LATER_LIFE], "worker-3": FIRST_LIFE}
 
 
 # --- a job under failures ---------------------------------------------------------------------------------------------
@@ -252,8 +321,7 @@ def inject_failures(cluster: Cluster, logs: Logs, act: Callable[[str, str], floa
     wait_for("an epoch after that", logs.epochs, TO_TRAIN, lambda later: later > done)
     restarted = cluster.containers()["server-1"]
     act(restarted.name, "its process is killed")
-    with suppress(Failed):  # the command ends with the container
-        docker("exec", restarted.id, "python3", "-c", KILL_SERVER)
+    kill(restarted, "serve")
     return Failures(killed.name, cut.name, (before, after), restarted.name, all_killed)
 
 

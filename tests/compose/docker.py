@@ -128,9 +128,9 @@ class Cluster:
     def compose(self, *arguments: str, timeout: float = 180.0, log: IO[str] | None = None, **settings: str) -> None:
         run(*self._command, *arguments, timeout=timeout, log=log, **self._settings | settings)
 
-    def up(self) -> None:
+    def up(self, **settings: str) -> None:
         """Starts the servers and, when they are healthy, the workers."""
-        self.compose("up", "--detach", "--no-build", "--scale", f"worker={WORKERS}")
+        self.compose("up", "--detach", "--no-build", **{"WORKERS": f"{WORKERS}"} | settings)
 
     def down(self) -> None:
         self.compose("down", "--volumes", "--remove-orphans")

@@ -1,9 +1,10 @@
 """The manifests of deploy/kubernetes as containers, under failures: `make kubernetes-test`.
 
 Runs the pods of the rendered manifests in a Docker engine, as pods.py, containers.py and controllers.py describe.
-First the overlay `small`, whose Job is deleted and made again, until it is complete. Then `tls` on all of MNIST: a
-worker is added, one is preempted, the nodes of the chief and of a server are lost, the other server is deleted, and the
-Job must be complete with nothing lost. Prints the events, and removes all that it has created, also after Ctrl-C and
+First the overlay `small`, whose Job is deleted and made again, until it is complete; then programs with several
+sessions, in one of which the nodes of a worker and of the server are lost. Then `tls` on all of MNIST: a worker is
+added, one is preempted, the nodes of the chief and of a server are lost, the other server is deleted, and the Job must
+be complete with nothing lost. Prints the events, and removes all that it has created, also after Ctrl-C and
 SIGTERM. The exit code is 0 if all checks pass, 1 if not, 2 without a Docker engine or kubectl.
 
 Environment variables: DOCKER_HOST; BASE_IMAGE and BUILD_NETWORK as in deploy/compose.yaml. Plain pytest does not run
@@ -14,8 +15,9 @@ import json
 import secrets
 import signal
 import tempfile
+import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,6 +30,7 @@ from tests.compose.event_log import Event, Notes, notes, table
 from tests.kubernetes import manifests
 from tests.kubernetes.containers import Ended, Namespace
 from tests.kubernetes.controllers import Job, StatefulSet
+from tests.sessions_program import FIRST_LIFE, HELD, LATER_LIFE, PROGRAM, expected, results
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -53,7 +56,19 @@ patches:
       spec:
         parallelism: {WORKERS}
         completions: {WORKERS}
-        template: {{spec: {{containers: [{{name: worker, resources: {{limits: {{cpu: {WORKER_CPU}}}}}}}]}}}}
+        template:
+          spec:
+            containers:
+              - name: worker
+                env: [{{name: PSWORKER_WORKERS, value: "{WORKERS}"}}]
+                resources: {{limits: {{cpu: {WORKER_CPU}}}}}
+"""
+
+#: Another one, with programs of several sessions.
+SESSIONS = """
+resources: [../small]
+configMapGenerator:
+  - {name: program, behavior: replace, files: [train.py, held.py]}
 """
 
 say = partial(print, flush=True)
@@ -164,6 +179,69 @@ def test_a_program_that_is_missing_fails_the_job_at_once(built):
         assert job.failed
         assert {ended.exit_code for _, ended in job.gone} == {2}
         assert "nope.py" in job.gone[0][1].log
+
+
+# --- programs with several sessions -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def several(built: Built) -> Iterator[tuple[StatefulSet, Callable[..., Job]]]:
+    """The server, and a function that makes a Job of a name with these arguments."""
+    act, folder = Story(), built.folder / "sessions"
+    folder.mkdir(exist_ok=True)
+    (folder / "kustomization.yaml").write_text(SESSIONS)
+    (folder / "train.py").write_text(textwrap.dedent(PROGRAM))
+    (folder / "held.py").write_text(textwrap.dedent(HELD))
+    act("cluster", "`kubectl apply`: one server, two workers, programs with several sessions")
+    with namespace(built, "sessions") as found:
+
+        def run(name: str, *arguments: str) -> Job:
+            spec = found.manifests("Job", "train")
+            spec["metadata"]["name"] = name
+            spec["spec"]["template"]["spec"]["containers"][0]["args"] = list(arguments)
+            return Job(found, "train", act)
+
+        servers = StatefulSet(found, "ps", act)
+        servers.wait_until_started()
+        yield servers, run
+
+
+def lines(log: str) -> list[str]:
+    """The output of a worker, without the times."""
+    return [line.partition(" ")[2] for line in log.splitlines()]
+
+
+def test_each_session_of_a_program_trains_in_step_over_all_workers(several):
+    servers, run = several
+    for kind in ("sweep", "folds", "tuned", "steps"):
+        job = run(kind, "train.py", kind, "2")
+        wait_for(f"the end of {kind}", job.sync, TO_END, bool)
+        assert (sorted(job.succeeded), job.failures) == ([0, 1], 0)
+        assert [expected(kind, 2) in lines(ended.log) for _, ended in job.gone] == [True, True], job.gone
+    sessions = {"sweep": 3, "folds": 3, "tuned": 2, "steps": 3}
+    jobs = [(one["name"], one["session"], one["state"]) for one in ask(servers, "jobs")]
+    assert jobs == [(kind, n + 1, "done") for kind, count in sessions.items() for n in range(count)]
+
+
+def test_a_program_goes_on_in_the_session_in_which_a_worker_and_the_server_were_lost(several):
+    servers, run = several
+    job = run("held", "held.py", "/tmp/gate")
+
+    def held() -> set[int]:
+        job.sync()
+        return {index for index, one in job.pods.items() if "held" in lines(one.log())}
+
+    wait_for("both workers in the second session", held, TO_COME_BACK, lambda found: found == {0, 1})
+    job.disrupt(0, lost=True)
+    servers.take_away(0, lost=True)
+    servers.reschedule(0)
+    wait_for("the worker again", held, TO_COME_BACK, lambda found: found == {0, 1})
+    for one in job.pods.values():
+        one.exec("touch", "/tmp/gate")
+    wait_for("the end of the Job", job.sync, TO_END, bool)
+    assert (sorted(job.succeeded), job.failures) == ([0, 1], 0)
+    found = {name[: len("held-0")]: results(lines(ended.log)) for name, ended in job.gone if ended.exit_code == 0}
+    assert found == {"held-0": LATER_LIFE, "held-1": FIRST_LIFE}
 
 
 # --- a job under failures ---------------------------------------------------------------------------------------------

@@ -89,6 +89,7 @@ def test_environment_variables_are_those_of_options_with_values_that_they_take(r
         command = group.commands[name]
         prefix = command.context_settings["auto_envvar_prefix"]
         known = {option.envvar or f"{prefix}_{option.name}".upper() for option in command.params}
+        known |= {"PSWORKER_WORKERS"} if name == "run" else set()  # from launchers
         found = {key: value for key, value in environment(pod, rendered).items() if key.startswith("PS")}
         assert set() < set(found) <= known
         with monkeypatch.context() as patch:
@@ -124,6 +125,12 @@ def test_workers_have_the_name_of_their_index_the_job_of_their_controller_and_as
         found = environment(pod, rendered)
         assert (found["PSWORKER_NAME"], found["PSWORKER_JOB"]) == (f"worker-{index}", "train")
         assert int(found["PSWORKER_THREADS"]) - quantity(pod.container["resources"]["requests"]["cpu"]) in (0, 0.75)
+
+
+def test_workers_know_how_many_of_them_are_awaited_in_a_session(rendered):
+    spec = rendered("Job", "train")["spec"]
+    found = {environment(pod, rendered)["PSWORKER_WORKERS"] for pod in worker_pods(rendered)}
+    assert found == {str(spec["completions"])} == {str(spec["parallelism"])}
 
 
 def test_a_stopped_worker_has_not_finished_and_servers_stay_until_they_are_deleted(rendered):

@@ -5,10 +5,12 @@ import os
 import re
 import signal
 import sys
+import textwrap
 from datetime import datetime
 
 import pytest
 
+from tests.sessions_program import FIRST_LIFE, HELD, LATER_LIFE, PROGRAM, expected, results
 from tests.slurm.slurm_cluster import ROOT, Job
 from tests.slurm.transcript import Event, table
 
@@ -170,7 +172,7 @@ def test_a_worker_of_another_slurm_job_takes_part_and_a_login_node_sees_the_stat
     servers, credentials = f"file:{job.folder}/servers", job.folder / "credentials"
     assert credentials.stat().st_mode & 0o777 == 0o700
     access = f"--tls-ca {credentials}/ca.crt --token-file {credentials}/worker.token"
-    guest = f"psworker run --servers {servers} {access} --name guest {SOFTMAX} --epochs 1000"
+    guest = f"psworker run --servers {servers} {access} --job shared --name guest {SOFTMAX} --epochs 1000"
     number = slurm.command("sbatch", "--parsable", "--output=guest.out", f"--wrap={guest}").strip()
 
     def workers():
@@ -181,3 +183,51 @@ def test_a_worker_of_another_slurm_job_takes_part_and_a_login_node_sees_the_stat
     assert workers().keys() == {"worker-0", "worker-1", "guest"}
     slurm.command("scancel", number, job.id)
     assert job.wait_until_over() == "CANCELLED"
+
+
+@pytest.mark.parametrize("kind", ["sweep", "folds", "tuned", "steps"])
+def test_each_session_of_a_program_trains_in_step_over_all_workers(kind, slurm, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(PROGRAM))
+    job = Job(slurm, kind, str(script), kind, "3", options=("--nodes=2", "--ntasks=3"), SHARDS="2")
+    assert job.wait_until_over() == "COMPLETED"
+    for worker in ("worker-0", "worker-1", "worker-2"):
+        assert expected(kind, 3) in job.log(worker).splitlines(), job.log(worker)
+    sessions = 2 if kind == "tuned" else 3
+    begun = re.findall(rf"job (\d) \({kind}, session (\d)\) begins", job.log("server-0"))
+    assert begun == [(str(number), str(number)) for number in range(2, sessions + 1)]
+
+
+def test_a_worker_that_starts_when_others_have_ended_the_first_session_takes_part_in_it(slurm, tmp_path):
+    script = tmp_path / "late.py"
+    script.write_text(textwrap.dedent(HELD))
+    job = Job(slurm, "late", str(script), "/dev/null", str(tmp_path / "ended"), options=("--ntasks=2",))
+    assert job.wait_until_over() == "COMPLETED"
+    found = {worker: results(job.log(worker).splitlines()) for worker in ("worker-0", "worker-1")}
+    assert found == {"worker-0": FIRST_LIFE, "worker-1": FIRST_LIFE}
+
+
+def test_a_program_goes_on_in_the_session_in_which_its_processes_were_killed_and_it_was_requeued(slurm, tmp_path):
+    script, gate = tmp_path / "held.py", tmp_path / "gate"
+    script.write_text(textwrap.dedent(HELD))
+    job = Job(slurm, "held", str(script), str(gate), options=("--nodes=2", "--ntasks=2"), SHARDS="2")
+    workers = ["worker-0", "worker-1"]
+
+    def held() -> list[int]:
+        return sorted(job.log(worker).splitlines().count("held") for worker in workers)
+
+    job.wait_for("both workers in the second session", lambda: held() == [1, 1])
+    _, pid = process(slurm, job, str(script))
+    os.kill(pid, signal.SIGKILL)
+    job.wait_for("the worker again", lambda: held() == [1, 2])
+    _, pid = process(slurm, job, "--shard 1/2")
+    os.kill(pid, signal.SIGKILL)
+    job.wait_for("the server again", lambda: job.log("server-1").count("starts from") == 2)
+    slurm.command("scontrol", "requeue", job.id)
+    job.wait_for_requeue()
+    job.wait_for("both workers again", lambda: held() == [2, 3])
+    gate.touch()
+    assert job.wait_until_over() == "COMPLETED"
+    found = sorted([results(job.log(worker).splitlines()) for worker in workers], key=len)
+    requeued = [FIRST_LIFE[0], *LATER_LIFE]
+    assert found == [requeued, [*requeued[:2], *requeued[1:]]]  # the second was killed before

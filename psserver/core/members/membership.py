@@ -113,7 +113,7 @@ class Membership:
         for member in self:
             self.renew(member, now)
         if self._members:
-            self._check_job_end(now)
+            self.note_job_end(now)
 
     def __iter__(self) -> Iterator[Member]:
         return chain(self._gone.values(), self._live.values())
@@ -293,7 +293,7 @@ class Membership:
             self.chief.dismiss([member])
         else:
             self.progress.finish(member)
-        self._check_job_end(now)
+        self.note_job_end(now)
 
     def expired(self, now: float) -> tuple[str, ...]:
         """The live members whose lease has expired."""
@@ -308,7 +308,7 @@ class Membership:
             self.progress.stop(member)
         if lost:
             self.chief.dismiss(lost)
-            self._check_job_end(now)
+            self.note_job_end(now)
         return lost
 
     def forget(self) -> list[Member]:
@@ -327,7 +327,8 @@ class Membership:
         del self._live[member.name]
         self._gone[member.name] = member
 
-    def _check_job_end(self, now: float) -> None:
+    def note_job_end(self, now: float) -> None:
+        """Set `job_end` to this time if no worker is live."""
         if not self._live:
             self.job_end = JobEnd(now, self.joined, self.done)
 
