@@ -21,7 +21,7 @@ Notes = Mapping[str, list[tuple]]
 
 #: The time, level and origin of a line of a worker, or of one about addresses.
 _PREFIX = re.compile(
-    r"^\d{4}-\S+ \S+ [A-Z]+ (?:worker|shard) \S+ (?:step \d+ )?(?:psworker\.[\w.]+|pswire\.shard_addresses): "
+    r"^\d{4}-\S+ \S+ [A-Z]+ (?:worker|shard) \S+ (?:step \d+ )?(?:psworker\.[\w.]+|pswire\.network\.shard_addresses): "
 )
 
 
@@ -75,7 +75,8 @@ def table(story: Iterable[Event], start: float, shard_0: str) -> str:
         if note and (who == shard_0 or " starts from " in text):
             text = note[1]
         elif re.match(
-            r"epoch +\d+: |psserver: |.* psserver\.|.* pswire\.shard_addresses: the servers' addresses stay", text
+            r"epoch +\d+: |psserver: |.* psserver\.|.* pswire\.network\.shard_addresses: the servers' addresses stay",
+            text,
         ):
             continue
         text = _PREFIX.sub("", text)
