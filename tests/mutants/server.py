@@ -4,9 +4,7 @@ import hmac
 from dataclasses import replace
 from unittest.mock import patch
 
-from psserver.core.variables.array_tasks import run
 from psserver.rpc.identity import Claims
-from psserver.runtime.task_order import MAX_INLINE_BYTES
 from pswire import messages as ms
 from tests.tools.mutant_plugin import mutant, scenario
 
@@ -211,15 +209,3 @@ def _(original, self, message, member=None):
 def _(original, self):
     self._tick = float("inf")
     return original(self)
-
-
-@mutant(
-    "A small task does not wait for a large one of the same variable",
-    "psserver.runtime.task_order:TaskOrder.add",
-    "tests/unit/psserver/runtime/test_executor.py",
-)
-def _(original, self, tasks):
-    if sum([task.nbytes for task in tasks]) > MAX_INLINE_BYTES:
-        return original(self, tasks)
-    run(tasks)
-    return None

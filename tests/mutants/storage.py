@@ -29,11 +29,6 @@ def _(original, self):
         return original(self)
 
 
-@mutant("Records that a killed process left unsynced stay so", "psserver.storage.journal_writer:sync_path", JOURNAL)
-def _(original, path):
-    pass
-
-
 @mutant(
     "After a failed sync another sync is taken for success",
     f"{SEGMENT}.sync",

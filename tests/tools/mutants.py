@@ -48,6 +48,14 @@ def run_tests(
         return None
 
 
+def check_pass(tests: Iterable[str]) -> None:
+    """Raise `RuntimeError` if the tests fail without a mutant."""
+    ended = run_tests(tests, limit=ALL, patience=LIMIT)
+    if ended is None or ended.returncode:
+        output = "not in time" if ended is None else ended.stdout + ended.stderr
+        raise RuntimeError(f"the tests fail without a mutant:\n{output[-4000:]}")
+
+
 def verdict(mutant: Mutant) -> str:
     """The result of one mutant. It is broken if pytest finds no test, or the mutant cannot be installed."""
     ended = run_tests(mutant.tests, mutant)
@@ -63,11 +71,7 @@ def main(words: Sequence[str]) -> int:
     texts = {one: " ".join([one.area, one.title, one.target, *one.tests]) for one in listed()}
     mutants = [one for one, text in texts.items() if not words or any(word in text for word in words)]
     if mutants:
-        ended = run_tests(sorted({test for one in mutants for test in one.tests}), limit=ALL, patience=LIMIT)
-        if ended is None or ended.returncode:
-            raise RuntimeError(
-                "the tests fail without a mutant:\n" + (ended.stdout + ended.stderr if ended else "")[-4000:]
-            )
+        check_pass(sorted({test for one in mutants for test in one.tests}))
     counts: Counter[str] = Counter()
     with ThreadPoolExecutor(JOBS) as executor:
         for one, result in zip(mutants, executor.map(verdict, mutants), strict=True):

@@ -232,6 +232,19 @@ def test_what_comes_after_a_cut_is_complete_does_not_belong_to_it_whatever_numbe
     assert one.answer(ms.Pull(sender=A, names=("W",), of_cut=number)).values[0].array.tolist() == [0, 0]
 
 
+def test_a_worker_that_shows_a_later_number_has_shown_this_one_and_a_copy_is_made_with_the_first_change():
+    one = driver()
+    one.answer(ms.Cut(5, A))
+    cut = one.shard.cuts.current
+    one.answer(ms.Renew(A, cut=6))
+    assert list(cut.missing) == ["b"]
+    one.answer(ms.Renew(B, cut=7))
+    assert cut.complete
+    assert not cut.copied
+    push(one, B, 1, cut=7)
+    assert cut.copied
+
+
 def test_a_cut_that_is_not_complete_or_is_being_written_stays_though_nobody_holds_it():
     one = driver()
     push(one, A, 1, cut=7)

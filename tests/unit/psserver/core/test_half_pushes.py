@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from psserver.cli.status import job_line
+from psserver.core.members.deduplication import HalfPushes
+from psserver.core.members.member import Member
 from pswire.errors import InvalidMessage
 from pswire.messages import LastPush, Push, Renew, StatusReport, WorkerStatus
 from pswire.optimizers import GradientDescent
@@ -133,3 +135,12 @@ def test_the_status_counts_half_pushes_of_the_shards_that_answer():
     status = merge_reports(answers)
     assert status.half_pushes == 3, "two reported, and one of the second life that shard 0 never had"
     assert "3 half-applied" in job_line(status)
+
+
+def test_a_shard_lists_the_newest_last_pushes_and_none_of_a_worker_that_has_sent_nothing():
+    members = {f"w{number}": Member(f"w{number}", number, 1) for number in range(4)}
+    half_pushes = HalfPushes(members)
+    for sequence, member in enumerate(members.values()):
+        assert half_pushes.settle(member, sequence) == (sequence > 0)
+    assert [one.sequence for one in half_pushes.last_pushes(2)] == [2, 3]
+    assert [one.sequence for one in half_pushes.last_pushes(9)] == [1, 2, 3]
