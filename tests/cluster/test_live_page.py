@@ -82,7 +82,7 @@ UNSAFE = "Error: other machines can reach 0.0.0.0:0, and the server has no TLS"
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ("serve --http 0.0.0.0:0", f"{UNSAFE} and no tokens"),
+        pytest.param("serve --http 0.0.0.0:0", f"{UNSAFE} and no tokens", marks=pytest.mark.slow),
         pytest.param("serve --http-servers a:1", "Error: --http-servers needs --http, the", marks=pytest.mark.slow),
         pytest.param("monitor --http 0.0.0.0:0", f"{UNSAFE}: give", marks=pytest.mark.slow),
         ("monitor --http unix:/x", "Error: Invalid value for '--http': 'unix:/x': browsers need host:port, such"),

@@ -12,6 +12,7 @@ from psserver.testing import serve
 from pswire.errors import InvalidMessage, StorageError
 from pswire.status.interventions import Interventions
 from pswire.status.status_client import StatusClient
+from tests.combinations import combinations
 from tests.journals import copy_of_one_moment
 
 LEASE = 3.0  # seconds: of a worker that does not push, heartbeats take part in a cut
@@ -45,8 +46,9 @@ def values(variables):
     return [float(one) for variable in variables for one in variable.value]
 
 
-@pytest.mark.parametrize("shards", [1, 2])
-@pytest.mark.parametrize("consistency", ["async", "bounded:3", "sync:2"])
+@pytest.mark.parametrize(
+    ("shards", "consistency"), combinations([(1,), (2,)], [("async",), ("bounded:3",), ("sync:2",)])
+)
 def test_pushes_of_a_worker_in_quarantine_are_dropped_on_all_shards_until_it_is_released(shards, consistency):
     with job(shards=shards, consistency=consistency) as (addresses, operator, *_), worker(addresses, "bad") as (_, its):
         assert operator.quarantine("bad", "its disk\nis broken") == ["bad"]

@@ -90,6 +90,7 @@ def test_a_job_that_fails_or_is_interrupted_continues_right_there_with_the_same_
     assert (again.began, again.ended, again.digest) == (stop_at, 60, ran_through().digest)
 
 
+@pytest.mark.slow
 def test_a_job_may_be_stopped_many_times(tmp_path):
     generator = random.Random(SEED)
     step = generator.randrange(1, 20)
@@ -100,6 +101,7 @@ def test_a_job_may_be_stopped_many_times(tmp_path):
     assert (last.ended, last.number, last.digest) == (60, 0, ran_through().digest)
 
 
+@pytest.mark.slow
 def test_an_error_before_the_push_of_a_batch_repeats_that_batch_with_the_same_dropout_masks(tmp_path):
     draws = threading.local()
 

@@ -6,7 +6,6 @@ import textwrap
 
 import pytest
 
-from tests.combinations import few_fast
 from tests.commands import environment
 from tests.windows import like_windows
 
@@ -52,11 +51,10 @@ def test_a_program_in_one_process_trains_saves_and_loads(tmp_path):
     assert run(TRAINS, tmp_path) == (0, "trained win32 False\n", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "what"),
-    few_fast(
-        [("checkpoint_dir='run'", "a program with a checkpoint_dir"), ("servers='h:1'", "a session with servers")]
-    ),
+    [("checkpoint_dir='run'", "a program with a checkpoint_dir"), ("servers='h:1'", "a session with servers")],
 )
 def test_checkpoints_and_servers_are_refused(tmp_path, option, what):
     code, out, err = run(TRAINS.replace("session()", f"session({option})"), tmp_path)

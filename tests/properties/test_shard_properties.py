@@ -556,8 +556,8 @@ class AnyInterleaving(RuleBasedStateMachine):
                 self.read([worker], 1, 0)
 
 
-JOBS = ["async none", "async scale", "bounded:0 drop:1", "sync:2,backup=1 none"]
-MORE = ["async drop:1", "bounded:0 none", "bounded:2 none", "bounded:2 scale", "bounded:2 drop:1"]
+JOBS = ["async scale", "bounded:0 drop:1", "sync:2,backup=1 none"]
+MORE = ["async none", "async drop:1", "bounded:0 none", "bounded:2 none", "bounded:2 scale", "bounded:2 drop:1"]
 MORE += ["sync:2 none", "sync:2,backup=1 scale", "sync:3 none", "sync:3 drop:1"]
 
 
