@@ -15,7 +15,7 @@ _directory = click.argument("directory", metavar="DIR", type=click.Path(exists=T
 _number = click.argument("number", required=False, type=click.IntRange(0))
 
 
-@click.group("checkpoint")
+@click.group("checkpoint", short_help="List, show, verify and remove checkpoints.")
 def checkpoint_group() -> None:
     """List, show, verify and remove the checkpoints in a folder; or have a running job write one.
 
@@ -31,7 +31,7 @@ def checkpoint_group() -> None:
     refuse_windows("psserver checkpoint")
 
 
-@checkpoint_group.command("save")
+@checkpoint_group.command("save", short_help="Write a checkpoint of a running job.")
 @addresses_argument
 @option("--timeout", type=SECONDS, default=60.0, help="Time to wait for it.")
 @credentials_options
@@ -47,7 +47,7 @@ def save_command(addresses: tuple[str, ...], timeout: float, credentials: Creden
     click.echo(save(addresses, timeout, credentials))
 
 
-@checkpoint_group.command("list")
+@checkpoint_group.command("list", short_help="List the checkpoints in a folder.")
 @_directory
 @json_option
 def list_command(directory: Path, as_json: bool) -> None:
@@ -62,7 +62,7 @@ def list_command(directory: Path, as_json: bool) -> None:
     show_list(directory, as_json=as_json)
 
 
-@checkpoint_group.command("show")
+@checkpoint_group.command("show", short_help="Show the job in a checkpoint.")
 @_directory
 @_number
 @json_option
@@ -77,7 +77,7 @@ def show_command(directory: Path, number: int | None, as_json: bool) -> None:
     show(directory, number, as_json=as_json)
 
 
-@checkpoint_group.command("verify")
+@checkpoint_group.command("verify", short_help="Compare files with their checksums.")
 @_directory
 @_number
 def verify_command(directory: Path, number: int | None) -> None:
@@ -91,7 +91,7 @@ def verify_command(directory: Path, number: int | None) -> None:
         raise SystemExit(1)
 
 
-@checkpoint_group.command("prune")
+@checkpoint_group.command("prune", short_help="Remove old checkpoints.")
 @_directory
 @option("--keep", type=click.IntRange(1), required=True, help="Cuts that stay.")
 def prune_command(directory: Path, keep: int) -> None:
@@ -105,7 +105,7 @@ def prune_command(directory: Path, keep: int) -> None:
     remove_old(directory, keep)
 
 
-@click.command("export")
+@click.command("export", short_help="Write the variables of a job to one file.")
 @click.argument("source", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("output", type=click.Path(dir_okay=False, path_type=Path))
 @option(

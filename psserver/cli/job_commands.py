@@ -9,7 +9,7 @@ from psserver.cli.options import addresses_argument, credentials_options, json_o
 from pswire.security.credentials import Credentials
 
 
-@click.command("jobs")
+@click.command("jobs", short_help="List the jobs of running servers.")
 @addresses_argument
 @json_option
 @timeout_option
@@ -29,7 +29,7 @@ def jobs_command(addresses: tuple[str, ...], as_json: bool, timeout: float, cred
     show_jobs(addresses, timeout, credentials, as_json=as_json)
 
 
-@click.command("reset")
+@click.command("reset", short_help="End the job and discard its variables.")
 @addresses_argument
 @option("--force", is_flag=True, help="Also while workers take part in the job; they end with an error.")
 @timeout_option
@@ -49,7 +49,7 @@ def reset_command(addresses: tuple[str, ...], force: bool, timeout: float, crede
     click.echo(reset(addresses, timeout, credentials, force=force))
 
 
-@click.command("quarantine")
+@click.command("quarantine", short_help="Drop the pushes of a worker, or apply them.")
 @addresses_argument
 @option("--worker", required=True, metavar="NAME", help="The worker whose pushes are dropped.")
 @option("--reason", default="by hand", help="Why, for its log and the servers'.")

@@ -110,7 +110,9 @@ _MEMORY = "80 % of the memory of the machine or its container"
 
 
 #: The environment variables of options of a server are `PSSERVER_` and their names, as in `psworker local`.
-@main.command("serve", context_settings={"auto_envvar_prefix": "PSSERVER"})
+@main.command(
+    "serve", short_help="Serve one shard of the variables.", context_settings={"auto_envvar_prefix": "PSSERVER"}
+)
 @option(
     "--bind",
     type=_ADDRESS,
@@ -289,7 +291,7 @@ def _parse_replayed(text: str) -> tuple[int, int | None]:
 _REPLAYED = Parsed("I[/N]", _parse_replayed)
 
 
-@main.command("status")
+@main.command("status", short_help="Show a running job.")
 @addresses_argument
 @json_option
 @option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
@@ -321,7 +323,7 @@ def status_command(
         raise SystemExit(1)
 
 
-@main.command("replay")
+@main.command("replay", short_help="Step a journal again, offline.")
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 @option("--shard", type=_REPLAYED, default="0", help="Which shard: I, or I/N if DIR has journals of several N.")
 @option("--from", "number", type=click.IntRange(min=0), show_default="the oldest", help="The checkpoint to begin with.")
@@ -379,7 +381,7 @@ def replay_command(
     show(folder, replay, ReplayOptions(until, stop=StopRule(stop_at_nan, stop_above), **options))
 
 
-@main.command("health")
+@main.command("health", short_help="Ask a server whether it is serving.")
 @click.argument("address", metavar="[ADDRESS]", type=_ADDRESS, default=DEFAULT_ADDRESS, envvar="PSSERVER_BIND")
 @timeout_option
 @tls_options

@@ -15,7 +15,7 @@ from pswire.terminal.log_options import LogOptions, log_options
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command("monitor")
+@click.command("monitor", short_help="Serve the live page of a running job.")
 @addresses_argument
 @option("--http", type=HTTP_ADDRESS, default="127.0.0.1:8080", help="Address of the page; port 0 is a free one.")
 @option("--http-cert", type=_FILE, show_default="no TLS", help="The certificate of the page and its chain, in PEM.")

@@ -16,7 +16,7 @@ from pswire.system.host import refuse_windows
 _file = click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 
 
-@click.group("token")
+@click.group("token", short_help="Add, list and remove tokens.")
 def token_group() -> None:
     """Add, list and remove the tokens in a file of servers (--token-file), which running servers read again.
 
@@ -31,7 +31,7 @@ def token_group() -> None:
     refuse_windows("psserver token")
 
 
-@token_group.command("add")
+@token_group.command("add", short_help="Add a token to a file.")
 @_file
 @click.argument("name")
 @option(
@@ -65,7 +65,7 @@ def add_command(file: Path, name: str, role: str, output: Path | None) -> None:
         raise
 
 
-@token_group.command("list")
+@token_group.command("list", short_help="List the tokens in a file.")
 @_file
 def list_command(file: Path) -> None:
     """List the tokens in FILE: name and role of each."""
@@ -73,7 +73,7 @@ def list_command(file: Path) -> None:
         click.echo(f"{one.name} {one.role}")
 
 
-@token_group.command("remove")
+@token_group.command("remove", short_help="Remove a token from a file.")
 @_file
 @click.argument("name")
 def remove_command(file: Path, name: str) -> None:
@@ -81,7 +81,7 @@ def remove_command(file: Path, name: str) -> None:
     remove_token(file, name)
 
 
-@click.command("certs")
+@click.command("certs", short_help="Make certificates for servers and clients.")
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 @option(
     "--hosts", default="", metavar="HOST,...", show_default="localhost", help="Names and IP addresses of the servers."

@@ -59,7 +59,7 @@ def main(context: click.Context, debug: bool) -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its log does not help users; grpc reads it when loaded
 
 
-@main.command(context_settings=COMMAND)
+@main.command(short_help="Run one worker of a cluster.", context_settings=COMMAND)
 @option(
     "--servers",
     default=DEFAULT_ADDRESS,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from psworker.launch.machines import Machines
 
 
-@click.command("local", cls=LocalCommand, context_settings=COMMAND)
+@click.command("local", short_help="Train on a cluster on this machine.", cls=LocalCommand, context_settings=COMMAND)
 @option(
     "--threads",
     type=POSITIVE,
@@ -98,7 +98,7 @@ def local_command(
     _run(_job(debug, logs, quiet, script, arguments, options), None, progress, logs, quiet)
 
 
-@click.command("ray", cls=LocalCommand, context_settings=COMMAND)
+@click.command("ray", short_help="Train on a Ray cluster.", cls=LocalCommand, context_settings=COMMAND)
 @option(
     "--address",
     metavar="HOST:PORT",

@@ -29,7 +29,9 @@ class _Command(click.Command):
             raise click.ClickException(str(error)) from None
 
 
-@click.command("runs", cls=_Command, context_settings={"auto_envvar_prefix": "PSWORKER_RUNS"})
+@click.command(
+    "runs", short_help="List runs, or show one.", cls=_Command, context_settings={"auto_envvar_prefix": "PSWORKER_RUNS"}
+)
 @_option("--compare", is_flag=True, help="Compare the runs: settings that differ, and results side by side.")
 @_option("--cost", type=float, metavar="COST", help="With --compare: when each run has reached this cost.")
 @_option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -69,7 +71,12 @@ def _size(text: str) -> tuple[int, int]:
     return width, height
 
 
-@click.command("plot", cls=_Command, context_settings={"auto_envvar_prefix": "PSWORKER_PLOT"})
+@click.command(
+    "plot",
+    short_help="Draw the curves of runs.",
+    cls=_Command,
+    context_settings={"auto_envvar_prefix": "PSWORKER_PLOT"},
+)
 @_option("--by", type=click.Choice(["step", "time", "examples"]), default="step", help="The horizontal axis.")
 @_option(
     "--value",

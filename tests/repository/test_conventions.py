@@ -13,10 +13,12 @@ from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
+import click
 import grpc
 import pytest
 
 import psworker
+from psserver.cli.main import main as server_commands
 from pswire import optimizers
 from pswire.errors import FAMILY
 from pswire.network.channel import error_from, status_of
@@ -24,6 +26,7 @@ from pswire.optimizers.adam import MomentsSpec
 from pswire.optimizers.element_wise import ElementWise
 from psworker.autodiff import ops
 from psworker.autodiff.tape import Result
+from psworker.launch.cli import main as worker_commands
 from tests.unit.pswire.optimizers.rules_under_test import RULES_UNDER_TEST
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,6 +115,23 @@ def test_the_generated_code_is_up_to_date_and_alone_in_its_folder(tmp_path):
     assert ours == fresh | {"__init__.py": ""}, "make protos"
     generator = [sys.executable, ROOT / "protos" / "generate.py", "--check"]
     assert subprocess.run(generator, capture_output=True, text=True).stderr == ""
+
+
+def groups(command):
+    """A group of commands, and those in it."""
+    if isinstance(command, click.Group):
+        yield command
+        for one in command.commands.values():
+            yield from groups(one)
+
+
+@pytest.mark.parametrize("main", [server_commands, worker_commands], ids=["psserver", "psworker"])
+def test_the_summary_of_each_command_is_a_short_sentence_that_is_not_cut(main):
+    for group in groups(main):
+        for name, command in group.commands.items():
+            summary = command.get_short_help_str(45)
+            assert summary == command.short_help, name
+            assert re.fullmatch("[A-Z].*[a-z]\\.", summary), name
 
 
 def received(code, details, metadata=()):
