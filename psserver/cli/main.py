@@ -145,13 +145,13 @@ _MEMORY = "80 % of the memory of the machine or its container"
     "is stopped.",
     **_TIME,
 )
-@_field("max-calls", "Calls of workers at the same time, streams left out; further ones are refused and retried.")
+@_field("max-calls", "Maximum concurrent unary calls; excess calls are rejected, and workers retry.")
 @_field("max-workers", "Live workers; further ones are refused, and wait for one to leave.")
 @_field("keep-memory", "Keep the memory of freed arrays for the next ones: faster, but the process never shrinks.")
 @_field("shared-memory", "Share memory with workers of this host and user, in place of sending tensors.")
 @_field(
     "shared-memory-limit",
-    "Bytes of memory shared with all workers; half of it for one. Beyond it tensors are sent.",
+    "Shared memory for all workers (at most half for one); beyond it tensors go over gRPC.",
     _SIZE,
     show_default="half of the memory of the machine or its container",
 )

@@ -279,7 +279,7 @@ class Cuts:
 
 
 def _owned(change: Late, snapshot: Mapping[str, VariableCopy]) -> Late:
-    """The change with arrays of its own: those of a message are borrowed until its answer.
+    """A copy of the change that owns its arrays (a message's arrays are borrowed until its answer).
 
     Gradients of weights that were read after the snapshot get the version at the snapshot: the cut has no later one.
     The order of late changes is that in which they were made, so they wait for no others (`after`), which the cut may

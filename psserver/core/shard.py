@@ -68,7 +68,7 @@ MAX_MINIMIZATIONS = 20
 MAX_NAMED = 100
 
 #: What a stalled worker and its row of the status are told.
-_STALLED = "nobody: it has held others up for longer than --progress-timeout, and they go on without it until it pushes"
+_STALLED = "not waited for: it exceeded --progress-timeout, and counts again with its next push"
 
 
 #: Messages that are refused when they come from before the shards went back.
@@ -271,7 +271,7 @@ class Shard:
 
     @property
     def global_step(self) -> int:
-        """Number of updates: pushes applied, those of a group as one."""
+        """Updates applied; pushes applied as one group count once."""
         return self._pending.global_step
 
     @property

@@ -211,7 +211,7 @@ class Identity:
         return self._mac(shard.job.number, shard.timeline, *parts)
 
     def _mac(self, *parts: object) -> bytes:
-        """Of numbers, texts and tuples of them, whose `repr` is different for different ones."""
+        """HMAC of numbers, strings and tuples of these, encoded by `repr`."""
         return self._mac_of(repr(parts).encode())
 
     def _mac_of(self, data: bytes) -> bytes:

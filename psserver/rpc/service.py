@@ -161,7 +161,7 @@ class Service:
         began, measurements = perf_counter(), self._measurements
         check_size(kind, len(request))
         if caller is None and len(request) > MAX_SMALL_REQUEST:
-            raise Unauthenticated(f"a {kind.__name__} of {len(request):,} bytes of nobody who has joined: join first")
+            raise Unauthenticated(f"a {kind.__name__} of {len(request):,} bytes from a caller that has not joined: join first")
         aside, proto = self._executor.aside, kind()
         await aside(parse, proto, request) if len(request) > SLICE else parse(proto, request)
         self._check_sender(proto, caller)
@@ -267,7 +267,7 @@ class Service:
             await self._send(answer, region, None, context, began)
 
     def _check_sender(self, proto: Proto, caller: Claims | None) -> None:
-        """Refuse a request of nobody who takes part, before anything is made of the rest of it."""
+        """Reject a request from a non-member before decoding its body."""
         if caller is not None and is_of(proto, caller.sender):
             self._executor.shard.check_sender(caller.sender)
         elif (sender := sender_of(proto)) is not None:

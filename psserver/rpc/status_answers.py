@@ -14,7 +14,7 @@ from pswire.network.channel import MAX_MESSAGE
 from pswire.tensors.transport import InlineSender
 from pswire.v1 import paramserver_pb2 as pb
 
-#: Bytes of an answer: what gRPC carries, with room for its own.
+#: Largest encoded answer in bytes: gRPC's limit less its overhead.
 MAX_ANSWER = MAX_MESSAGE - (64 << 10)
 
 #: The time between two answers, in times of what the last one took, and at least, and at most, so many seconds: it may

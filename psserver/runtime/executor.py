@@ -73,7 +73,7 @@ _Waiting = asyncio.Future[Answer]
 STOPPING_ERROR = "the server is stopping: try again when a server is back at this address"
 
 
-#: Answers that promise nothing, and so wait for no journal.
+#: Answers that acknowledge no change, so they need not wait for the journal.
 _REPORTS = (Renewed, CutReport, StatusReport)
 
 

@@ -211,6 +211,6 @@ def _effort(tasks: Sequence[ArrayTask]) -> int:
 
 
 async def _all_ended(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Return when all have ended; the error of one is for its own callers."""
+    """Wait for all; errors are reported to each task's own caller."""
     if pending := set(tasks):
         await asyncio.wait(pending)

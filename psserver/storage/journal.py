@@ -185,7 +185,7 @@ class Journal:
             self._loop.call_soon_threadsafe(method, *arguments)
 
     def _complete(self, written: int) -> None:
-        """Complete those who wait for the first `written` entries."""
+        """Resolve futures waiting for entries up to `written`."""
         self._completed = max(self._completed, written)
         while self._waiters and self._waiters[0][0] <= written:
             _, future = self._waiters.popleft()

@@ -1,8 +1,8 @@
 """The state of a job on another number of shards: placement anew, arrays joined and split by rows.
 
 For workers that join afterwards it is the same job: values, slots, versions, hyperparameters, positions in data queues,
-and all counts of the job. No worker of before can go on: it would need the servers of before, so all members are lost,
-and their blocks are handed out again. What is not kept:
+and all counts of the job. Workers cannot continue across a reshard, because they know the old servers: all
+members are marked lost, and their blocks are handed out again. What is not kept:
 
 - weights that were last served to workers (delay compensation), and which changes other shards had (staleness): nobody
   is there who knows older weights;

@@ -12,7 +12,7 @@ from pswire.errors import Malformed
 #: Bytes of a slice: protobuf parses one without giving up the interpreter's lock, in some 4 ms if it is hostile.
 SLICE = 256 << 10
 
-#: Fields of one number in a large message, if it is not a list with a limit of its own.
+#: Occurrences allowed of one field number in a large message, unless the field has its own limit.
 MAX_OTHERS = 1024
 
 #: Bytes of one field: tensors of 2 MiB, which travel inside a message, and their description.

@@ -40,7 +40,7 @@ from psworker.client.retrying_calls import JobChoice, RetryingCalls
 from psworker.transport import Future, Transport
 from psworker.versions import ReadVersion, VersionedArray
 
-#: In one call; a job whose shards lose their state more often than that does not get on.
+#: Recoveries allowed within one call.
 MAX_RECOVERIES = 10
 
 T = TypeVar("T")
@@ -120,7 +120,7 @@ class Client:
 
     @property
     def global_step(self) -> int:
-        """Of shard 0, as of its last answer with values, or the last barrier: of a generation, inside one."""
+        """Shard 0's global step in its last answer with values, or at the last barrier; inside a generation, its own."""
         return self._calls.global_step
 
     @property

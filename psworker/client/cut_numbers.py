@@ -9,7 +9,7 @@ from types import TracebackType
 
 
 class CutNumbers:
-    """The newest cut of which a worker knows, and the one that its messages carry; a context for each of its changes.
+    """Tracks the newest known cut and the cut number that messages carry; a context manager around each change.
 
         with cuts as number:  # adopts the newest
             ...               # sends messages with this number; no heartbeat carries a newer one meanwhile

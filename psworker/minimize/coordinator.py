@@ -66,7 +66,7 @@ class Coordinator:
             while not self._minimize():
                 pass
         except OutOfOrder as error:
-            logger.warning("it does not coordinate any more: %s", error)
+            logger.warning("superseded as coordinator: %s", error)
             self.superseded = True
         except AlreadyOver:
             pass

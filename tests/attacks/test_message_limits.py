@@ -97,7 +97,7 @@ def test_a_request_of_nobody_who_has_joined_is_refused_before_it_is_decoded(clie
     proto = legal(pb.Sender(worker="stranger", incarnation=1))[method]
     large = proto.ByteSize() > MAX_SMALL_REQUEST
     with pytest.raises(
-        errors.Unauthenticated, match="bytes of nobody who has joined" if large else "without the token"
+        errors.Unauthenticated, match="bytes from a caller that has not joined" if large else "without the token"
     ):
         client.send(method, proto)
     if method in PIECES:

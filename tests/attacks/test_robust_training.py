@@ -63,7 +63,7 @@ def test_a_member_that_pushes_once_and_then_only_renews_its_lease_does_not_stop_
         assert (answer.outcome, renewed[0].waiting_for) == (Outcome.APPLIED, "")
         row = client.status().workers[1]
         assert (row.name, row.state) == ("member", "live")
-        assert row.waiting_for.startswith("nobody: it has held others up for longer than --progress-timeout")
+        assert row.waiting_for.startswith("not waited for: it exceeded --progress-timeout")
         renewing(client, worker, threads.submit(push, client, member, 2))  # it counts again: others wait for it
         assert client.status().workers[1].waiting_for == ""
 
