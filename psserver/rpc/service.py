@@ -161,7 +161,8 @@ class Service:
         began, measurements = perf_counter(), self._measurements
         check_size(kind, len(request))
         if caller is None and len(request) > MAX_SMALL_REQUEST:
-            raise Unauthenticated(f"a {kind.__name__} of {len(request):,} bytes from a caller that has not joined: join first")
+            size = f"{kind.__name__} of {len(request):,} bytes"
+            raise Unauthenticated(f"{size} from a caller that has not joined: join first")
         aside, proto = self._executor.aside, kind()
         await aside(parse, proto, request) if len(request) > SLICE else parse(proto, request)
         self._check_sender(proto, caller)

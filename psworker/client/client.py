@@ -120,7 +120,7 @@ class Client:
 
     @property
     def global_step(self) -> int:
-        """Shard 0's global step in its last answer with values, or at the last barrier; inside a generation, its own."""
+        """Shard 0's global step in its last answer with values, or at the last barrier; inside a generation, its."""
         return self._calls.global_step
 
     @property

@@ -119,7 +119,7 @@ class Portions:
         return number in self._losses and self.had.get(number) == worker
 
     def _next(self, worker: str) -> int | None:
-        """The next portion: this worker's own, else an unassigned one, else one taken from the worker with the most left."""
+        """The next portion: its own, else an unassigned one, else the last one of the worker with most of them."""
         if not self._left:
             return None
         owner = next((one for one in (worker, NOBODY) if one in self._left), None)
