@@ -236,9 +236,9 @@ def test_a_worker_that_shows_a_later_number_has_shown_this_one_and_a_copy_is_mad
     one = driver()
     one.answer(ms.Cut(5, A))
     cut = one.shard.cuts.current
-    one.answer(ms.Renew(A, cut=6))
+    one.answer(ms.Renew(sender=A, cut=6))
     assert list(cut.missing) == ["b"]
-    one.answer(ms.Renew(B, cut=7))
+    one.answer(ms.Renew(sender=B, cut=7))
     assert cut.complete
     assert not cut.copied
     push(one, B, 1, cut=7)
