@@ -31,7 +31,7 @@ from psserver.rpc.server import serve
 from psserver.runtime.interpreter import set_up_interpreter
 from pswire import messages as ms
 from pswire.codec import decode, encode
-from pswire.codec.messages import REQUESTS
+from pswire.codec.generated import ROWS
 from pswire.network.channel import MEMBER_TOKEN, open_channel
 from pswire.optimizers import Adam
 from pswire.tensors.transport import InlineReceiver, InlineSender
@@ -169,7 +169,7 @@ def honest(server: Server, variables: int, stack: ExitStack) -> None:
 
 def fullest() -> Iterator[tuple[str, str, bytes]]:
     """Method, field and bytes of each request with one of its lists as full as its limit and a message allow."""
-    for row in REQUESTS:
+    for row in [one for one in ROWS if one.message in ms.ANSWERS]:
         for name, limit in row.limits.items():
             proto = row.proto()
             _fill(proto, name, limit)

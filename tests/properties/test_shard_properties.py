@@ -394,8 +394,11 @@ class AnyInterleaving(RuleBasedStateMachine):
     def a_message_from_before_the_last_one_is_refused(self, worker, data, kind):
         if worker in self.settled:
             sequence = data.draw(st.integers(0, self.settled[worker][0].sequence - 1))
-            content = gradient("W", [1, 1], 0) if kind is Push else messages.Assignment("W", np.ones(2))
-            self.refused(kind(self.me(worker), sequence, (content,)), errors.OutOfOrder)
+            if kind is Push:
+                content = {"gradients": (gradient("W", [1, 1], 0),)}
+            else:
+                content = {"assignments": (messages.Assignment("W", np.ones(2)),)}
+            self.refused(kind(sender=self.me(worker), sequence=sequence, **content), errors.OutOfOrder)
 
     @rule(worker=workers, fault=st.sampled_from(sorted(BAD_PUSHES)), first=st.booleans())
     def a_bad_push_is_refused(self, worker, fault, first):
