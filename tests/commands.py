@@ -77,9 +77,9 @@ class Command:
             lambda: f"no {texts} in {self.out} {self.err}",
         )
 
-    def wait(self) -> int:
-        """Waits until it has ended; its exit code."""
-        return self.popen.wait(BOUND)
+    def wait(self, seconds: float = BOUND) -> int:
+        """Waits until it has ended, so many seconds at most; its exit code."""
+        return self.popen.wait(seconds)
 
     @property
     def address(self) -> str:
