@@ -213,12 +213,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="only compare, and say which files are outdated")
     check = parser.parse_args().check
-    stale = [path for path, text in generated().items() if not path.exists() or path.read_text() != text]
+    texts = generated()
+    stale = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
     for path in stale:
         if check:
             print(f"{path.relative_to(ROOT)} is not what protos/ says: run make protos", file=sys.stderr)
         else:
-            path.write_text(generated()[path])
+            path.write_text(texts[path])
     return int(check and bool(stale))
 
 

@@ -1362,7 +1362,7 @@ class StatusDetail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinimizationStatus:
-    """How far a minimization is (`pswire.messages.minimization`).
+    """How far a minimization is.
 
     Attributes:
         evaluation: The number of the present evaluation, and how many portions that has.

@@ -1,7 +1,7 @@
 """Portions of evaluations on several shards, with workers that die, messages that come late or twice, and restarts.
 
 The gradient of a portion is 1 in its own place, so the sum of an evaluation is 1 everywhere if every portion was
-counted exactly once, whatever happened. The workers here follow `pswire.messages.minimization`, and nothing else.
+counted exactly once, whatever happened. The workers here follow `TakePortionRequest` in the protocol, and nothing else.
 """
 
 import contextlib
