@@ -3,7 +3,7 @@
 import itertools
 from dataclasses import dataclass
 
-from psserver.core.cuts import Late
+from psserver.core.cuts.shard_cut import Late
 from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import run
 from pswire import messages as ms
@@ -56,7 +56,7 @@ class StoredShard:
             self.shard = self.checkpoints[max(self.checkpoints)].restored(self._new(), now)
         else:
             self.shard = self._new(identity=next(_identities))
-        self.shard.timeline, self.shard.lost = timeline, True
+        self.shard.begin_from(timeline, now, lost=True)
         return waiting
 
     def _write(self, began):
@@ -80,7 +80,7 @@ class StoredShard:
                 raise InvalidMessage(f"no checkpoint {message.cut}")
             replies = self._ended(f"went back to {message.cut}")
             self.shard = self.checkpoints[message.cut].restored(self._new(), now)
-            self.shard.go_back(message.timeline)
+            self.shard.step(ticket, message, now)
             self.began = message.cut
             self.checkpoints = {number: one for number, one in self.checkpoints.items() if number <= message.cut}
         shard = self.shard

@@ -160,6 +160,4 @@ def _restored(state: ShardState, arrays: dict[str, VariableArrays]) -> Shard:
 
 def _new_shard(state: ShardState) -> Shard:
     """A shard without a limit of memory: what was accepted is accepted again."""
-    shard = Shard.for_state(state)
-    shard.cuts.enabled = False  # they were taken before
-    return shard
+    return Shard.for_state(state, replays=True)

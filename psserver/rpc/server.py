@@ -219,6 +219,7 @@ def _new_shard(config: ServerConfig) -> Shard:
         progress_timeout=config.progress_timeout,
         max_gradient_norm=config.max_gradient_norm,
         max_workers=config.max_workers,
+        stores_cuts=config.storage is not None,
     )
 
 

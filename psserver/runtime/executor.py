@@ -216,9 +216,9 @@ class Executor:
         large = self._is_large(message)
         if isinstance(message, Register | Tune):
             await self._compile(message, large)
+        if isinstance(message, Restore):
+            return await self._restore(message)
         if self.persistence is not None:
-            if isinstance(message, Restore):
-                return await self._restore(self.persistence, message)
             self.persistence.check(message)
         inspection, record, loop = None, None, asyncio.get_running_loop()
         if large:
@@ -320,7 +320,7 @@ class Executor:
         if self._exclusive.locked():
             return
         self._send(self.shard.due(self._clock()))
-        self.shard.cuts.tick()
+        self.shard.cuts.drop_unused()
         self._begin_due_cut()
 
     def _begin_due_cut(self) -> None:
@@ -389,12 +389,15 @@ class Executor:
         self._stepper.shutdown()
         self._converter.shutdown()
 
-    async def _restore(self, persistence: Persistence, message: Restore) -> Restored:
+    async def _restore(self, message: Restore) -> Restored:
         """Go back to a checkpoint, unless the shard follows this timeline already; waiting calls are to be repeated.
 
         Workers that are in quarantine stay so: their pushes would spoil the state before they are put into it again.
         """
-        self.shard.check_counters(message)
+        persistence = self.persistence
+        if persistence is None:
+            raise InvalidMessage("this server has no checkpoints that it could go back to: see --checkpoint-dir")
+        self.shard.check(message)
         if message.timeline > self.shard.timeline:
             async with self._exclusive:  # no step is taken meanwhile
                 if message.timeline > self.shard.timeline:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from psserver.config import StorageConfig
 from psserver.core import events
-from psserver.core.cuts import Late, ShardCut, VariableCopy
+from psserver.core.cuts.shard_cut import Late, ShardCut, VariableCopy
 from psserver.core.shard import Shard
 from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import StepResult
@@ -137,7 +137,6 @@ class Persistence:
         """Take up the journal, which begins or continues with the present state; call it before the next step."""
         if self.shard.lost:
             return
-        self.shard.cuts.stored = True
         self.last, self._changes_at_cut = self._start.number, self._changes()
         if self._config.journal:
             folder = journal_folder(self._config.folder, self.shard.shard, self.shard.shards)

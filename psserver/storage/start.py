@@ -30,9 +30,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from psserver.core.cuts import Late
 from psserver.core.shard import Shard
 from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import run
@@ -53,8 +52,8 @@ from psserver.storage.segment_file import SegmentFile
 from psserver.storage.segments import SEGMENT_HEADER, SegmentHeader, list_segments, read_segments
 from psserver.storage.set_aside import copy_aside, move_aside
 from psserver.storage.shard_run import Run, read_run, run_path, write_run
-from pswire.errors import DamagedFile, Malformed, NotJoined, ParamServerError, StorageError
-from pswire.messages import Join, Message, ShardState
+from pswire.errors import DamagedFile, Malformed, ParamServerError, StorageError
+from pswire.messages import Cut, Message, Restore, ShardState
 from pswire.security.private_files import make_private_folder
 
 #: The timeline of a job that has given up nothing; 0 means none in messages.
@@ -137,13 +136,11 @@ class Start:
                 reason = f"parts of the state contradict each other ({type(error).__name__}: {error})"
                 raise damaged(manifest, reason) from error
             self.state, self.arrays = replace(self.state, served=()), {}
+        late, self.late = self.late if self.lost or self.gave_up else None, ()
+        self.notes += shard.begin_from(self.timeline, now, late=late, lost=self.lost)
         tickets = itertools.count(-1, -1)  # other ones than of the executor's calls: what is held stays held
-        if self.lost or self.gave_up:
-            self.notes += step_late(shard, self.late, tickets, now)
-        self.late = ()
-        shard.timeline, shard.lost = self.timeline, self.lost
         if self.gave_up:
-            shard.go_back(self.timeline)
+            shard.step(next(tickets), Restore(self.timeline, self.timeline_cut), now)
         if self.replayed:
             journal = journal_folder(self.folder, self.shard, self.shards)
             self.torn |= _replay(shard, journal, self.number, tickets, now, truncate=truncate)
@@ -171,7 +168,7 @@ class Start:
         continues = self.replayed and journal
         if not self.stored or (self.replayed and not journal):
             if self.replayed:
-                number = shard.cuts.number = shard.cuts.completed = max(shard.cuts.number + 1, shard.global_step)
+                number = shard.number_state()
             arrays, is_cut = iter(shard.arrays().items()), not self.replayed or self.shards == 1
             checkpoints.write(folder, shard.state(), arrays, tuple, final=True, is_cut=is_cut)
         path, aside = journal_folder(folder, *at), set[Path]()
@@ -294,40 +291,14 @@ def _continue_journal(path: Path, number: int, identity: int) -> None:
         SegmentFile.create(path, SegmentHeader(number, identity, *previous)).close()
 
 
-def step_late(shard: Shard, changes: Iterable[Message], tickets: Iterator[int], now: float) -> list[str]:
-    """Step the late changes of a cut, by workers that may have joined after the snapshot; returns what was refused."""
-    refused = []
-    shard.begin_late()
-    for change in changes:
-        assert isinstance(change, get_args(Late)), "other messages are not kept with a cut"
-        try:
-            try:
-                shard.check(change)
-            except NotJoined:
-                join = Join(
-                    worker=change.sender.worker,
-                    incarnation=change.sender.incarnation,
-                    shard=shard.shard,
-                    shards=shard.shards,
-                )
-                run(shard.step(next(tickets), join, now).tasks)
-            run(shard.step(next(tickets), change, now).tasks)
-        except ParamServerError as error:
-            refused.append(f"a late {type(change).__name__} of checkpoint {shard.cuts.number} was left out: {error}")
-    run(shard.end_late(now).tasks)
-    return refused
-
-
 def _replay(shard: Shard, journal: Path, first: int, tickets: Iterator[int], now: float, *, truncate: bool) -> bool:
     """Step the records of a journal from a segment on; their cuts were taken before. Returns if its tail was torn."""
     torn: list[Path] = []
-    shard.cuts.enabled = False
     for record in read_segments(journal, shard.identity, first, truncate=truncate, torn=torn):
         with record_errors(record.path, record.offset):
-            run(shard.step(next(tickets), records.decode(record.payload), now).tasks)
-    shard.cuts.enabled = True
+            run(shard.replay(next(tickets), records.decode(record.payload), now).tasks)
     # a segment is begun by each cut, also by one whose checkpoint was not written: its number is not used again
-    shard.cuts.number = max(shard.cuts.number, *list_segments(journal))
+    shard.replay(next(tickets), Cut(number=max(list_segments(journal))), now)
     return bool(torn)
 
 

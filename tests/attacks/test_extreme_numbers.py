@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from psserver.config import ServerConfig
-from psserver.core.shard import MAX_GAP, MAX_TIMELINE_GAP
+from psserver.core.part import MAX_GAP
+from psserver.core.shard import MAX_TIMELINE_GAP
 from psserver.rpc import call_errors
 from psserver.rpc.server import ServerThread
 from pswire import errors

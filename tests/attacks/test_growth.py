@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from psserver.config import ServerConfig
-from psserver.core import data_queues
+from psserver.core.data import data_queues
 from psserver.core.members import membership
 from psserver.core.variables import store
 from psserver.rpc.server import ServerThread

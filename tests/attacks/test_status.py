@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from psserver.config import ServerConfig
-from psserver.core import shard
+from psserver.core import registration
 from psserver.rpc import status_answers
 from psserver.rpc.server import ServerThread
 from psserver.rpc.status_answers import StatusAnswers
@@ -66,11 +66,11 @@ def test_changes_of_hyperparameters_name_some_variables_and_count_the_others(cli
             )
         )
     changes = client.status().changes
-    assert [(one.names, one.others) for one in changes] == [(names[: shard.MAX_NAMED], 200)] * 3
+    assert [(one.names, one.others) for one in changes] == [(names[: registration.MAX_NAMED], 200)] * 3
 
 
 def test_many_callers_of_status_get_one_answer(client, monkeypatch):
-    monkeypatch.setattr(status_answers, "LEAST_PAUSE", 0.3)
+    monkeypatch.setattr(status_answers, "LEAST_PAUSE", 1.0)
     made, encoded = [], status_answers.encoded
     monkeypatch.setattr(status_answers, "encoded", lambda report: made.append(report) or encoded(report))
     client.status()

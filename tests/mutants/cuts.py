@@ -3,11 +3,10 @@
 from dataclasses import replace
 from unittest.mock import patch
 
-from psserver.core.variables.array_tasks import StepResult
 from pswire import messages as ms
 from tests.tools.mutant_plugin import mutant
 
-CUTS = "psserver.core.cuts:Cuts"
+CUTS = "psserver.core.cuts.cuts:Cuts"
 TESTS = "tests/unit/psserver/core/test_cuts.py"
 
 
@@ -23,7 +22,7 @@ def _(original, self, cut, result):
 
 @mutant(
     "Late changes wait for changes that the cut does not have",
-    "psserver.core.cuts:_owned",
+    "psserver.core.cuts.shard_cut:owned",
     f"{TESTS}::test_a_late_change_may_follow_changes_that_the_cut_does_not_have",
 )
 def _(original, change, snapshot):
@@ -33,7 +32,7 @@ def _(original, change, snapshot):
 
 @mutant(
     "Late gradients keep versions that the cut does not have",
-    "psserver.core.cuts:_owned",
+    "psserver.core.cuts.shard_cut:owned",
     f"{TESTS}::test_a_late_change_may_follow_changes_that_the_cut_does_not_have",
 )
 def _(original, change, snapshot):
@@ -49,18 +48,17 @@ def _(original, change, snapshot):
     f"{CUTS}.keep_late",
     f"{TESTS}::test_a_cut_whose_late_changes_have_no_memory_is_given_up_and_the_next_one_is_complete",
 )
-def _(original, self, change):
+def _(original, self, changes):
     pass
 
 
 @mutant(
     "Late pushes that wait for a lost worker are left out",
-    "psserver.core.shard:Shard.end_late",
+    "psserver.core.shard:Shard._gone_at_cut",
     f"{TESTS}::test_the_values_of_a_held_cut_have_a_late_push_that_waited_for_one_of_a_lost_worker",
 )
-def _(original, self, now):
-    self._minimizations.end_late()
-    return StepResult()
+def _(original, self):
+    return ()
 
 
 @mutant(
@@ -85,7 +83,7 @@ def _(original, self, number, result, **options):
 
 @mutant(
     "A cut has no vectors",
-    "psserver.core.cuts:VariableCopy._run",
+    "psserver.core.cuts.shard_cut:VariableCopy._run",
     "tests/unit/psserver/core/test_vectors.py::test_a_cut_has_the_vectors_of_its_moment",
 )
 def _(original, self):

@@ -7,8 +7,8 @@ from unittest.mock import patch
 from pswire.errors import Unavailable
 from tests.tools.mutant_plugin import mutant, scenario
 
-QUEUE = "psserver.core.data_queue:DataQueue"
-QUEUES = "psserver.core.data_queues:DataQueues"
+QUEUE = "psserver.core.data.data_queue:DataQueue"
+QUEUES = "psserver.core.data.data_queues:DataQueues"
 AHEAD = "psworker.data.queue:_Prefetching"
 GROWTH = "tests/unit/psserver/core/test_growth_of_a_job.py"
 UNIT = "tests/unit/psserver/core/test_data_queue.py"
@@ -65,15 +65,15 @@ def _(original, self, spec):
 
 
 @mutant("A stopped job hands out blocks", f"{QUEUES}._hand_out", scenario("intervene"))
-def _(original, self, names, result):
-    with patch.object(self, "stopped", ""):
-        original(self, names, result)
+def _(original, self, queues, result):
+    with patch.object(self._position, "stopped", ""):
+        original(self, queues, result)
 
 
-@mutant("A queue gets more epochs while other workers read it", f"{QUEUES}.check", scenario("data_queue_longer"))
-def _(original, self, message):
+@mutant("A queue gets more epochs while other workers read it", f"{QUEUES}._check", scenario("data_queue_longer"))
+def _(original, self, message, member):
     with contextlib.suppress(Unavailable):
-        original(self, message)
+        original(self, message, member)
 
 
 @mutant(

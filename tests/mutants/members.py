@@ -148,24 +148,24 @@ def _(original):
 
 @mutant(
     "A member that went back need not join again",
-    "psserver.core.shard:Shard.go_back",
+    "psserver.core.shard:Shard._begin_timeline",
     "tests/unit/psserver/core/test_cuts.py::test_after_going_back_members_join_again_and_what_they_lost_is_counted_once",
 )
-def _(original, self, timeline):
-    self.timeline, self.lost = timeline, False
+def _(original, self, call, result):
+    self.timeline, self.lost = call.message.timeline, False
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
 
 
-@mutant("The next worker continues a job that is done", "psserver.core.jobs:Jobs.begun_by", scenario("jobs"))
+@mutant("The next worker continues a job that is done", "psserver.core.job.jobs:Jobs.begun_by", scenario("jobs"))
 def _(original, self, message, members, state):
     return original(self, message, members, "running" if state == "done" else state)
 
 
 @mutant(
     "A worker of an earlier job takes part in the present one",
-    "psserver.core.jobs:Jobs._check_is_present",
+    "psserver.core.job.jobs:Jobs._check_is_present",
     scenario("jobs"),
 )
 def _(original, self, message):

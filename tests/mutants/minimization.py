@@ -7,6 +7,7 @@ from tests.tools.mutant_plugin import mutant, scenario
 PORTIONS = "psserver.core.minimization.portions:Portions"
 ALL = "psserver.core.minimization.minimizations:Minimizations"
 ONE = "psserver.core.minimization.minimization:Minimization"
+SUMS = "psserver.core.minimization.sums:Sums"
 SEARCH = "psworker.minimize.line_search"
 PROPERTIES = "tests/properties/test_portions.py"
 UNIT = "tests/unit/psserver/core/test_minimizations.py"
@@ -54,10 +55,12 @@ def _(original, self, numbers):
     pass
 
 
-@mutant("A shard counts a portion twice", f"{ALL}.refusal", scenario("portions_dropped_sums"))
-def _(original, self, worker, portions):
-    with patch.object(self._all[portions.name], "counted", set()):
-        return original(self, worker, portions)
+@mutant(
+    "A shard counts a portion twice", "psserver.core.minimization.sums:Sums._refusal", scenario("portions_dropped_sums")
+)
+def _(original, self, one, worker, portions):
+    with patch.object(one, "counted", set()):
+        return original(self, one, worker, portions)
 
 
 @mutant(
@@ -90,7 +93,7 @@ def _(original, self):
 
 @mutant(
     "Sums of vectors have no compensation",
-    "psserver.core.variables.vectors:CompensatedSum.add",
+    "psserver.core.minimization.vector_operations:CompensatedSum.add",
     f"{VECTORS}::test_results_do_not_depend_on_how_a_vector_is_distributed",
 )
 def _(original, self, terms):

@@ -7,7 +7,8 @@ from psserver.core.policies.policy import Apply
 from pswire import messages as ms
 from tests.tools.mutant_plugin import mutant, scenario
 
-PENDING = "psserver.core.pending_calls:PendingCalls"
+PENDING = "psserver.core.updates.pending_calls:PendingCalls"
+UPDATES = "psserver.core.updates.updates:Updates"
 ORDER = "psserver.core.policies.update_order:UpdateOrder"
 POLICIES = "tests/unit/psserver/core/test_status_and_policies.py"
 UNRELIABLE = "tests/simulation/test_unreliable_transport.py"
@@ -16,52 +17,50 @@ CLIENT = "tests/unit/psworker/client/test_client.py"
 
 @mutant(
     "Of a push with weights of other shards those of shard 0 have no staleness",
-    f"{PENDING}._computed_staleness",
+    f"{UPDATES}._computed_staleness",
     scenario("order_staleness"),
 )
 def _(original, self, push):
-    return self._update_order.staleness(push.remote) if self._update_order and push.remote else original(self, push)
+    return self.order.staleness(push.remote) if self.order and push.remote else original(self, push)
 
 
-@mutant("A dropped push does not advance its worker's clock", f"{PENDING}._record", scenario("bounded_first_push"))
-def _(original, self, call, push, answer, result):
-    original(self, call, push, answer, result)
-    call.member.clock -= answer.outcome is ms.Outcome.DROPPED
+@mutant("A dropped push does not advance its worker's clock", f"{UPDATES}.drop", scenario("bounded_first_push"))
+def _(original, self, call, reason, result):
+    original(self, call, reason, result)
+    call.member.clock -= 1
 
 
-@mutant(
-    "A part that arrives after others went on without it is applied", f"{PENDING}._pass_over", scenario("following")
-)
+@mutant("A part that arrives after others went on without it is applied", f"{UPDATES}.pass_over", scenario("following"))
 def _(original, self, changes):
     pass
 
 
 @mutant("An abandoned part is waited for", f"{PENDING}.settle", scenario("following_second_loop"))
-def _(original, self, sender, sequence):
-    if self._update_order is not None:
-        self._update_order.settle(sender, sequence + 1)
+def _(original, self, member, sequence):
+    with patch.object(self._members, "settle"):
+        original(self, member, sequence)
 
 
-@mutant("A held push settles an older number after an empty push", f"{PENDING}.settle_empty", scenario("empty_pushes"))
+@mutant("A held push settles an older number after an empty push", f"{PENDING}._push", scenario("empty_pushes"))
 def _(original, self, call, result):
     with patch.object(self, "abandon"):
         original(self, call, result)
 
 
-@mutant("A tune leaves a held push of its worker", "psserver.core.shard:Shard._tune", scenario("tune_held"))
-def _(original, self, ticket, message, member, result):
-    with patch.object(self._pending, "abandon"):
-        original(self, ticket, message, member, result)
-
-
-@mutant("A push of a worker in quarantine is applied", f"{PENDING}.drop_quarantined", scenario("intervene"))
-def _(original, self, call, result):
+@mutant("A tune leaves a held push of its worker", f"{PENDING}.abandon", scenario("tune_held"))
+def _(original, self, member, result):
     pass
+
+
+@mutant("A push of a worker in quarantine is applied", f"{PENDING}._push", scenario("intervene"))
+def _(original, self, call, result):
+    with patch.object(call.member, "quarantined", ""):
+        original(self, call, result)
 
 
 @mutant(
     "A push waits for changes that have no part on its shard",
-    "psserver.core.shard:Shard._with_parts_here",
+    f"{PENDING}._with_parts_here",
     f"{CLIENT}::test_a_shard_waits_for_changes_that_are_made_there_and_for_no_others",
 )
 def _(original, self, changes):

@@ -191,10 +191,10 @@ def _(original, self, proto, caller):
 
 @mutant(
     "A message may raise a counter to any number",
-    "psserver.core.shard:Shard.check_counters",
+    "psserver.core.shard:check_count",
     scenario("incarnations"),
 )
-def _(original, self, message, member=None):
+def _(original, message, what, number, known, gap=0):
     pass
 
 

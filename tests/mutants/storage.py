@@ -133,11 +133,12 @@ def _(original, path, what, in_use, *, shared=False):
 
 @mutant(
     "Late pushes of one update replace each other after a restart",
-    "psserver.storage.start:step_late",
+    "psserver.core.shard:Shard._step_late",
     f"{UNIT}/test_recovery.py::test_late_pushes_of_one_synchronous_update_are_applied_together_without_that_of_a_killed_worker",
 )
-def _(original, shard, changes, tickets, now):
-    return original(shard, changes, itertools.repeat(0), now)
+def _(original, self, changes, now):
+    with patch.object(itertools, "count", lambda *_: itertools.repeat(0)):
+        return original(self, changes, now)
 
 
 @mutant(

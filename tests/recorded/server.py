@@ -61,6 +61,7 @@ class Server:
             parse_staleness(staleness),
             progress_timeout=progress_timeout,
             max_gradient_norm=norm,
+            stores_cuts=True,
         )
         self.folder, self.at, self.now, self.log = folder, (shard, shards), 0.0, []
         self._config = StorageConfig(folder, **options)

@@ -15,11 +15,12 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from psserver.core.events import Event
+from psserver.core.members.member import Member
 from psserver.core.variables.aggregation import COST, robust
 from psserver.core.variables.delay_compensation import ServedWeights, compensated, corrected
 from psserver.core.variables.variable import Variable
@@ -59,11 +60,14 @@ class TasksPending(Exception):
 
 @dataclass(slots=True, eq=False)
 class StepResult:
-    """Replies, array tasks and events of one step, each in order. Mutable while the step is under way.
+    """Replies, array tasks, events and effects of one step, each in order. Mutable while the step is under way.
 
     `settled`: all tasks of earlier steps have run, of the variables that this step may change under guard, so it may
     compute checked changes immediately. The arrays in the replies, of `bytes_out`, are complete when all tasks have
     run. `checked` are the updates that the step has made immediately. `now` is the time of the step.
+
+    Effects are what the part that answers a message leaves to the shard: `changes` that were made now, which may belong
+    to a cut; members that are `gone`; and `idle` ones, which wait for others, so that nobody may wait for their pushes.
     """
 
     settled: bool = True
@@ -73,6 +77,9 @@ class StepResult:
     events: list[Event] = field(default_factory=list)
     bytes_out: int = 0
     checked: "list[Update]" = field(default_factory=list)
+    changes: list[Any] = field(default_factory=list)
+    gone: list[Member] = field(default_factory=list)
+    idle: list[Member] = field(default_factory=list)
     began_cut: bool = False  # before anything else the step has taken the snapshot of a cut
 
 

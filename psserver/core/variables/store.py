@@ -7,14 +7,14 @@ work becomes tasks of the step's result, unless it is checked (`psserver.core.va
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 
 import numpy as np
 
+from psserver.core.members.job_invariants import JobInvariants
 from psserver.core.policies.policy import join_names
-from psserver.core.variables import vectors
 from psserver.core.variables.array_tasks import (
     ArrayTask,
     Contribution,
@@ -27,18 +27,18 @@ from psserver.core.variables.array_tasks import (
 )
 from psserver.core.variables.delay_compensation import ServedWeightsCache
 from psserver.core.variables.element_checks import Magnitudes, check_finite, check_tensor, is_gradient
+from psserver.core.variables.memory import Memory
 from psserver.core.variables.variable import Variable, agreed_bytes, declared_bytes, initialize, slot_specs, tuned
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, Unavailable, UnknownVariable
-from pswire.limits import MAX_CHOICES, MAX_VECTORS
+from pswire.limits import MAX_CHOICES
 from pswire.optimizers import OptimizerSpec, Step, UpdateSpec
 from pswire.optimizers.optimizer import GUARDED
-from pswire.specs.consistency import Aggregate, Mean
+from pswire.specs.consistency import Aggregate
 from pswire.specs.encodings import ENCODINGS
 from pswire.specs.schedules import largest_rate, scaled_rate
-from pswire.specs.vectors import GRADIENT, MEASURES, VARIABLES, Drop, Operation, vectors_read
 from pswire.tensors.compression import INT16, Packed
-from pswire.tensors.values import DTYPES, Array, TensorSpec
+from pswire.tensors.values import DTYPES, TensorSpec
 
 #: An upper bound of the growth of a variable to which an ordinary array is added.
 ADDITION_GROWTH = 1e-20
@@ -51,20 +51,12 @@ UNCOUNTED, VARIABLE_BYTES, PLACE_BYTES = 1000, 8 << 10, 512
 class Store:
     """The `variables` by name, and the weights `served` to workers, kept if delay compensation has a `strength`."""
 
-    def __init__(
-        self,
-        memory_limit: int | None = None,
-        strength: float = 0.0,
-        aggregate: Aggregate = Mean(),  # noqa: B008 - frozen
-    ) -> None:
+    def __init__(self, memory: Memory, invariants: JobInvariants, strength: float, aggregate: Aggregate) -> None:
         self.variables: dict[str, Variable] = {}
-        self._aggregate = aggregate
+        self._memory, self._invariants, self._aggregate = memory, invariants, aggregate
         self.strength, self.served = strength, ServedWeightsCache()
-        self.copied_bytes: Callable[[], int] = lambda: 0  # of the copies of a cut
-        self.other_bytes: Callable[[], int] = lambda: 0  # of what else the shard keeps for its workers
-        self.places: Callable[[], int] = lambda: 0  # of variables on all shards, as far as this one knows them
         self.nbytes = self._plain_bytes = 0  # of all values and slots; of the values of plain variables
-        self._memory_limit = memory_limit
+        memory.count(lambda: self.nbytes + object_bytes(len(self.variables), invariants.places))
 
     def restore(self, variables: Iterable[Variable]) -> None:
         """Continue with these variables."""
@@ -80,14 +72,6 @@ class Store:
             count = len(self.variables)
             raise UnknownVariable(f"no variable {name!r} among the {count} of this shard: register it first")
         return self.variables[name]
-
-    @property
-    def free_bytes(self) -> float:
-        """Bytes that variables, slots, the copies and late changes of a cut, and minimizations may still take."""
-        if self._memory_limit is None:
-            return math.inf
-        objects = object_bytes(len(self.variables), self.places())
-        return self._memory_limit - self.nbytes - objects - self.copied_bytes() - self.other_bytes()
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -141,7 +125,7 @@ class Store:
         for choice in choices:
             values.append(self._copy(variables[choice.name], choice, result, encoding, allocator))
         if keep:
-            free = self.free_bytes
+            free = self._memory.free
             for choice, value in zip(choices, values[len(names) :], strict=True):
                 if not choice.slot:
                     self.served.keep(worker, value, free, choice.rows)
@@ -218,17 +202,17 @@ class Store:
             known = self.variables.get(spec.name)
             needed += declared_bytes(declaration, dry_run) if known is None else agreed_bytes(known, declaration)
             new += known is None
-        count, places = len(self.variables), self.places()
+        count, places = len(self.variables), self._invariants.places
         needed += object_bytes(count + new, places + new_places) - object_bytes(count, places)
-        if needed and needed > self.free_bytes:
-            if needed <= self.free_bytes + (copied := self.copied_bytes()):
+        if needed and needed > self._memory.free:
+            if needed <= self._memory.free + (copied := self._memory.passing):
                 raise Unavailable(
                     f"variables {join_names(sorted(names))} with their slots need {needed:,} bytes more, and a "
                     f"checkpoint that is being written holds {copied:,}: try again when it is written"
                 )
             raise TooLarge(
                 f"variables {join_names(sorted(names))} with their slots need {needed:,} bytes more; this shard holds "
-                f"{self.nbytes:,} and may hold {self._memory_limit:,}: use more shards, or raise --memory-limit"
+                f"{self.nbytes:,} and may hold {self._memory.limit:,}: use more shards, or raise --memory-limit"
             )
 
     def check_held_pushes(self, pushes: int, declarations: Iterable[ms.Declaration]) -> None:
@@ -236,14 +220,14 @@ class Store:
 
         These are as many as for variables (`psserver.config`). Of tables only rows travel.
         """
-        if self._memory_limit is None:
+        if self._memory.limit is None:
             return
         plain = {one.spec.name: one.spec.nbytes for one in declarations if not self.is_table(one)}
         needed = 2 * pushes * (self._plain_bytes + sum([plain[name] for name in plain if name not in self.variables]))
-        if needed > self._memory_limit:
+        if needed > self._memory.limit:
             raise TooLarge(
                 f"this shard holds {pushes} pushes until they make an update together: that needs {needed:,} bytes of "
-                f"transfers with variable {next(reversed(plain), 'none')!r}, and there may be {self._memory_limit:,}: "
+                f"transfers with variable {next(reversed(plain), 'none')!r}, and there may be {self._memory.limit:,}: "
                 "raise --memory-limit, use more shards, or a smaller N in --consistency sync:N"
             )
 
@@ -447,109 +431,9 @@ class Store:
             versions.append(variable.version)
         return tuple(versions)
 
-    # --- vectors --------------------------------------------------------------------------------------------------
-
-    def check_compute(self, message: ms.Compute) -> None:
-        """Raise if an operation reads a vector that is not there, or there is no memory for the new ones."""
-        needed, drops = 0, Drop() in message.operations[:1]
-        if Drop() in message.operations[1:]:
-            raise InvalidMessage("vectors are dropped before other operations, not after them")
-        for name in message.names:
-            variable = self[name]
-            spec, there = variable.spec, {VARIABLES, *(() if drops else variable.vectors)}
-            if variable.initial is not None or DTYPES[spec.dtype].kind != "f":
-                raise InvalidMessage(f"variable {spec} has no vectors: only plain ones of floating point have")
-            for operation in message.operations:
-                for vector in vectors_read(operation):
-                    if vector not in there:
-                        raise InvalidMessage(
-                            f"{operation} needs the vector {vector!r} of variable {name!r}; there are: "
-                            + join_names(sorted(there))
-                        )
-                there.add(operation.vector)
-            if len(there) > MAX_VECTORS:
-                raise TooLarge(f"variable {name!r} would have {len(there)} vectors: {MAX_VECTORS} at most")
-            needed += spec.nbytes * (len(there) - 1 - len(variable.vectors))
-        if needed > self.free_bytes:
-            raise TooLarge(
-                f"vectors of {join_names(message.names)} need {needed:,} bytes more; this shard holds {self.nbytes:,} "
-                f"and may hold {self._memory_limit:,}: use more shards, a smaller memory of the method, or raise "
-                "--memory-limit"
-            )
-
-    def compute(self, message: ms.Compute, result: StepResult) -> Sequence[float]:
-        """Apply operations with vectors; the results, which are there when the tasks have run."""
-        operations = message.operations
-        written = {one.vector for one in operations if not isinstance(one, (*MEASURES, Drop))}
-        results = vectors.Results.of(operations, len(message.names))
-        for part, name in enumerate(message.names):
-            variable = self.variables[name]
-            if (written or Drop() in operations) and variable.copy is not None:
-                variable.copy.start(result)
-            nbytes, before = variable.spec.nbytes, len(variable.vectors)
-            if Drop() in operations:
-                variable.vectors = {}
-            for vector in sorted(written - {VARIABLES, *variable.vectors}):
-                variable.vectors[vector] = np.empty(variable.spec.shape, variable.value.dtype)
-            arrays = {VARIABLES: variable.value} | variable.vectors
-            work = partial(_compute, operations, arrays, results, part)
-            result.tasks.append(ArrayTask(name, nbytes * max(1, len(operations)), work))
-            self.nbytes += nbytes * (len(variable.vectors) - before)
-            if VARIABLES in written:
-                variable.version += 1
-                variable.growth = math.inf  # elements may be as large as they like
-        return results.pairs
-
-    def clear_gradient(self, result: StepResult) -> None:
-        """Make the sum of gradients 0, of all variables that have one: an evaluation begins."""
-        for variable in self:
-            if GRADIENT in variable.vectors:
-                self._change_gradient(variable, _clear, variable.spec.nbytes, result)
-
-    def check_gradients_of_sum(self, assignments: Iterable[ms.Assignment]) -> None:
-        """Check gradients for the sum of an evaluation, and that there is memory for it."""
-        needed = 0
-        for one in assignments:
-            variable = self[one.name]
-            spec = variable.spec
-            if variable.initial is not None or DTYPES[spec.dtype].kind != "f" or one.first_row is not None:
-                raise InvalidMessage(f"variable {spec} has no sum of gradients, or not of rows alone")
-            needed += 0 if GRADIENT in variable.vectors else spec.nbytes
-        if needed > self.free_bytes:
-            raise TooLarge(
-                f"the sum of gradients needs {needed:,} bytes more; this shard holds {self.nbytes:,} and may hold "
-                f"{self._memory_limit:,}: use more shards, or raise --memory-limit"
-            )
-
-    def add_to_sum(self, assignments: Iterable[ms.Assignment], result: StepResult) -> None:
-        """Add gradients to the sum of the present evaluation."""
-        for one in assignments:
-            variable = self.variables[one.name]
-            if GRADIENT not in variable.vectors:
-                variable.vectors[GRADIENT] = np.zeros(variable.spec.shape, variable.value.dtype)
-                self.nbytes += variable.spec.nbytes
-            self._change_gradient(variable, partial(add_to, delta=one.array), one.array.nbytes, result)
-
-    def _change_gradient(
-        self, variable: Variable, change: Callable[[Array], None], nbytes: int, result: StepResult
-    ) -> None:
-        if variable.copy is not None:
-            variable.copy.start(result)
-        work = partial(change, variable.vectors[GRADIENT])
-        result.tasks.append(ArrayTask(variable.spec.name, nbytes, work))
-
     def wait_for(self, names: Iterable[str], result: StepResult) -> None:
         """Have the reply wait for all tasks of these variables so far."""
         result.tasks += [ArrayTask(name, 0, _nothing) for name in names]
-
-
-def _compute(operations: Sequence[Operation], arrays: Mapping[str, Array], results: vectors.Results, part: int) -> None:
-    flat = {name: array.reshape(-1) for name, array in arrays.items()}
-    results.put(part, vectors.run([one for one in operations if not isinstance(one, Drop)], flat))
-
-
-def _clear(sums: Array) -> None:
-    sums[...] = 0
 
 
 def _nothing() -> None:

@@ -35,11 +35,11 @@ def job(tmp_path):
     write_all(tmp_path, job, 3)
     job.push(1)
     write_all(tmp_path, job, 7)
-    job.shards[0].cuts.number = 9
+    job.shards[0].cuts.skip(9)
     write(tmp_path, job.shards[0])
     job.push(2)
     for shard, number in zip(job.shards, (10, 11), strict=True):
-        shard.cuts.number = number
+        shard.cuts.skip(number)
         write(tmp_path, shard, final=True)
         write_run(tmp_path, shard.shard, 2, Run(1, 0, 0, False))
     return job
@@ -103,7 +103,7 @@ def test_a_checkpoint_of_a_provisional_run_is_marked_and_show_passes_it(tmp_path
     assert psserver("checkpoint", "show", tmp_path).startswith(f"checkpoint 11 in {tmp_path}: final; shards 1 of 2; ")
     text = f"checkpoint 12 in {tmp_path}: final, cut, provisional; shards 1; "
     assert psserver("checkpoint", "show", tmp_path, 12).startswith(text)
-    job.shards[0].cuts.number = 12  # the old servers go on
+    job.shards[0].cuts.skip(12)  # the old servers go on
     write(tmp_path, job.shards[0])
     assert shown("list", tmp_path)[-2:] == [(12, 1, True), (12, 2, False)]
     assert psserver("checkpoint", "show", tmp_path).count("checkpoint 12 in") == 1

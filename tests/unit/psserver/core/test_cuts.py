@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from psserver.core.cuts import SECONDS_TO_SHOW
+from psserver.core.cuts.cuts import SECONDS_TO_SHOW
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run
 from pswire import messages as ms
@@ -58,7 +58,7 @@ def test_a_cut_whose_late_changes_have_no_memory_is_given_up_and_the_next_one_is
     for sequence in range(1, 5):
         push(one, B, sequence)
     assert 0 < cut.late_bytes <= 9000
-    assert one.shard._store.copied_bytes() == cut.nbytes
+    assert one.shard._variables.memory.passing == cut.nbytes
     result = one.shard.step(0, ms.Push(sender=B, sequence=5, gradients=(ms.Gradient("W", 0, -np.ones(2)),)), 0.0)
     run(result.tasks)
     assert [event.text[:50] for event in result.events] == ["checkpoint 5 was given up here: 4 late changes take"[:50]]
@@ -248,8 +248,8 @@ def test_a_worker_that_shows_a_later_number_has_shown_this_one_and_a_copy_is_mad
 def test_a_cut_that_is_not_complete_or_is_being_written_stays_though_nobody_holds_it():
     one = driver()
     push(one, A, 1, cut=7)
-    one.shard.cuts.tick()
-    one.shard.cuts.tick()
+    one.shard.cuts.drop_unused()
+    one.shard.cuts.drop_unused()
     assert one.answer(ms.Cut()) == ms.CutReport(number=0, waiting_for="cut 7 is not over")
     single = driver(shards=1)
     single.shard.cuts.stored = True
@@ -268,7 +268,7 @@ def test_a_cut_that_others_have_begun_and_completed_can_still_be_held_by_the_wor
     push(one, A, 1)
     for sender, sequence in ((A, 2), (B, 1)):
         push(one, sender, sequence, cut=7)
-    one.shard.cuts.tick()
+    one.shard.cuts.drop_unused()
     assert one.answer(ms.Cut(7, A)) == ms.CutReport(number=7, complete=True, held=True)
     assert one.answer(ms.Pull(sender=A, names=("W",), of_cut=7)).values[0].array.tolist() == [1, 1]
 
@@ -421,7 +421,7 @@ def test_after_going_back_members_join_again_and_what_they_lost_is_counted_once(
     finish_copies(one.shard)
     back = ShardDriver(workers="")
     back.shard = restored(one.shard.cuts.current)
-    back.shard.go_back(timeline=1)
+    back.shard.step(0, ms.Restore(1, 0), 0.0)
     with pytest.raises(Exception, match="join again"):
         back.shard.check(ms.Push(sender=A, sequence=4, gradients=()))
     with pytest.raises(StateLost, match="timeline"):
@@ -434,7 +434,7 @@ def test_after_going_back_members_join_again_and_what_they_lost_is_counted_once(
 
 def test_heartbeats_from_before_going_back_are_refused_as_their_numbers_of_cuts_are_no_longer_true():
     one = driver(shards=1)
-    one.shard.go_back(timeline=2)
+    one.shard.step(0, ms.Restore(2, 0), 0.0)
     one.answer(ms.Join(worker="a", incarnation=1, timeline=2))
     with pytest.raises(StateLost, match="follows timeline 2 of the job, and worker 'a' timeline 1"):
         one.shard.check(ms.Renew(sender=A, cut=30, timeline=1))
@@ -443,7 +443,7 @@ def test_heartbeats_from_before_going_back_are_refused_as_their_numbers_of_cuts_
 
 def test_a_new_process_gets_an_incarnation_that_no_shard_can_know_from_before_going_back():
     one = driver(shards=1)
-    one.shard.go_back(timeline=3)
+    one.shard.step(0, ms.Restore(3, 0), 0.0)
     assert one.answer(ms.Join(worker="a", incarnation=1, timeline=3)).incarnation == 1, "the same process"
     assert one.answer(ms.Join(worker="new", process_nonce=5)).incarnation == 2_000_001
     one.answer(ms.Leave(ms.Sender("a", 1)))

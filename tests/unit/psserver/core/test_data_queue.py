@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from psserver.core.data_queue import DataQueue
+from psserver.core.data.data_queue import DataQueue
 from psserver.core.shard import Shard
 from psserver.storage.manifest import from_json, to_json
 from pswire.errors import AlreadyRegistered

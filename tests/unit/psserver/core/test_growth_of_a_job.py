@@ -6,7 +6,7 @@ import weakref
 import numpy as np
 import pytest
 
-from psserver.core import data_queue
+from psserver.core.data import data_queue, data_queues
 from psserver.core.variables import store
 from psserver.core.variables.variable import Variable
 from pswire import errors
@@ -69,7 +69,7 @@ def test_epochs_that_are_open_are_bounded_and_further_blocks_wait(monkeypatch):
     ]
 
 
-def test_the_newest_epochs_and_queues_are_listed():
+def test_the_newest_epochs_and_queues_are_listed(monkeypatch):
     job = ShardDriver()
     for number in range(3):
         job.answer(ms.Take(sender=A, queue=queue(number, size=1, epochs=2)))
@@ -77,7 +77,8 @@ def test_the_newest_epochs_and_queues_are_listed():
         job.answer(ms.Take(sender=A, queue=queue(number, size=1, epochs=2), finished=ms.Finished(1)))
     queues = job.shard._queues
     assert [(one.queue, one.epoch) for one in queues.reports(3)] == [("q1", 2), ("q2", 1), ("q2", 2)]
-    assert [one.spec.name for one in queues.status(2)] == ["q1", "q2"]
+    monkeypatch.setattr(data_queues, "MAX_LISTED", 2)
+    assert [one.spec.name for one in queues.status(ms.Status(), 0.0)["queues"]] == ["q1", "q2"]
     assert (queues.count, queues.complete_epochs) == (3, 6)
 
 
@@ -120,7 +121,7 @@ def test_the_arrays_of_a_job_are_freed_when_it_is_over(how):
 
 def test_memory_that_a_checkpoint_holds_for_now_is_waited_for():
     job = ShardDriver(memory_limit=1000)
-    job.shard._store.copied_bytes = lambda: 500
+    job.shard._variables.memory.count(lambda: 500, passing=True)
     job.refuse(
         ms.Register(sender=A, declarations=(declared("W", np.zeros(100)),)),
         errors.Unavailable,

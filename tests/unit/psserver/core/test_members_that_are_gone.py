@@ -5,9 +5,10 @@ import pytest
 
 from psserver.core.members import membership
 from psserver.core.members.progress_timeout import ProgressTimeout
-from psserver.core.pending_calls import PendingCalls
 from psserver.core.policies.synchronous import Synchronous
 from psserver.core.shard import Shard
+from psserver.core.updates.pending_calls import PendingCalls
+from psserver.core.updates.updates import Updates
 from pswire import errors
 from pswire import messages as ms
 from pswire.optimizers import GradientDescent
@@ -84,11 +85,11 @@ def test_explaining_why_pushes_are_held_costs_as_much_for_many_workers_as_for_on
     workers = [f"w{number}" for number in range(60)]
     job = ShardDriver(workers=workers, consistency=parse_consistency("sync:61"))
     job.answer(ms.Register(sender=ms.Sender("w0", 1), declarations=(W,)))
-    computed = counted(monkeypatch, PendingCalls, "_computed_staleness")
+    computed = counted(monkeypatch, Updates, "_computed_staleness")
     for ticket, worker in enumerate(workers, 1):
         assert job.push(worker, ticket, W=np.ones(2)) == {}
     assert len(computed) == len(workers), "the staleness of a held push is computed once until a variable changes"
-    views, explained = counted(monkeypatch, PendingCalls, "_held_pushes"), counted(monkeypatch, Synchronous, "explain")
+    views, explained = counted(monkeypatch, PendingCalls, "_views"), counted(monkeypatch, Synchronous, "explain")
     report = job.answer(ms.Status())
     assert {one.waiting_for for one in report.workers} == {
         "sync:61: 60 of 61 gradients of step 0 have arrived; workers: w0, w1, w2, w3 and 56 others; start 1 more "

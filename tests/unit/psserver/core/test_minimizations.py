@@ -211,7 +211,7 @@ def test_a_worker_that_went_back_with_its_shard_gives_up_its_portions():
     job.answer(take(B))
     job.answer(claim(0, B))
     job.answer(take(B))
-    job.shard.go_back(3)
+    job.shard.step(0, ms.Restore(3, 0), 0.0)
     joined = job.answer(ms.Join(worker="b", incarnation=1, timeline=3, job=job.shard.job))
     assert joined.incarnation == 1
     assert job.shard.state().minimizations[0].portions.alone == (0,)
@@ -268,11 +268,8 @@ def test_portions_are_handed_out_again_by_a_shard_0_whose_state_has_none():
 
 def test_late_evaluations_leave_no_call_that_waits():
     job = ShardDriver()
-    job.shard.begin_late()
-    job.step(evaluate(), 1)
-    job.step(take(B), 2)
-    job.shard.end_late(0.0)
-    assert [message for _, message in job.shard.waiting() if isinstance(message, ms.Evaluate)] == []
+    assert job.shard.begin_from(0, 0.0, late=[evaluate()]) == []
+    assert job.shard.waiting() == []
 
 
 def test_backups_of_all_evaluations_are_counted_at_the_end_too():

@@ -8,6 +8,7 @@ import pytest
 
 from psserver.core.members.membership import Membership
 from psserver.core.metrics import EXACT, INTERVAL, MIN_PERIOD, WINDOW, TrafficMeter, percentile, rounded
+from psserver.core.part import MAX_LISTED
 from psserver.core.policies import (
     Asynchronous,
     BoundedStaleness,
@@ -19,7 +20,6 @@ from psserver.core.policies import (
     update_order,
 )
 from psserver.core.policies.policy import Apply, Drop, PushView, ShardView, join_names
-from psserver.core.shard import MAX_LISTED
 from pswire.messages import Assign, Assignment, Join, Leave, RemoteWeights, Sender, Status, Tune
 from pswire.optimizers import GradientDescent
 from pswire.specs import consistency

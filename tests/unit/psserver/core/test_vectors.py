@@ -1,16 +1,14 @@
 """Vectors beside variables: arithmetic against exact sums and formulas, one message at a time, once, and kept."""
 
-import itertools
 import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
+from psserver.core.minimization.vector_operations import STRETCH, run
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run as run_all
-from psserver.core.variables.vectors import STRETCH, run
-from psserver.storage.start import step_late
 from pswire.errors import InvalidMessage, OutOfOrder, TooLarge, UnknownVariable
 from pswire.messages import (
     Assign,
@@ -342,7 +340,7 @@ def test_a_cut_in_the_middle_of_an_evaluation_has_its_sums_and_what_was_made_of_
     assert len(cut.late) == 4
     again = Shard(shard=1, shards=2)
     again.restore(cut.state, {name: copy.arrays for name, copy in cut.copies.items()}, 0.0)
-    assert step_late(again, cut.late, itertools.count(-1, -1), 0.0) == []
+    assert again.begin_from(0, 0.0, late=cut.late) == []
     assert again.variables["W"].vectors["point"].tolist() == W.tolist()
     (left,) = [one.evaluation for one in again.state().minimizations]
     assert left is None, "claims are not in the cut: the evaluation is given up"

@@ -72,7 +72,7 @@ def test_a_proof_is_for_the_changes_it_was_given_for_and_not_for_others_nor_afte
     for after in [*[(one,) for one in others], (change, change)]:
         for message in (pull, push(B), ms.Assign(sender=B, sequence=1, assignments=())):
             second.refuse(replace(message, after=after, after_proof=frontier.proof))
-    second.driver.shard.go_back(timeline=2)
+    second.driver.shard.step(0, ms.Restore(2, 0), 0.0)
     second.refuse(pull)
 
 
@@ -85,5 +85,5 @@ def test_a_proof_of_an_update_is_for_its_number_and_pushes_and_not_after_the_sha
     fewer = tuple([replace(one, shards=()) for one in group.members])
     for other in (replace(group, number=group.number + 1), replace(group, members=fewer)):
         second.refuse(replace(message, group=other))
-    second.driver.shard.go_back(timeline=2)
+    second.driver.shard.step(0, ms.Restore(2, 0), 0.0)
     second.refuse(replace(message, group=group))

@@ -18,9 +18,9 @@ from psserver.storage.retention import cuts
 from psserver.storage.segment_file import SegmentFile
 from psserver.storage.segments import SegmentHeader, list_segments, read_segments, segment_path
 from psserver.storage.shard_run import run_path
-from psserver.storage.start import journal_folder, start_at, step_late
+from psserver.storage.start import journal_folder, start_at
 from pswire.errors import DamagedFile, NotJoined, StateLost, StorageError
-from pswire.messages import Assign, Assignment, ChangeId, Gradient, Join, Push, Register, Sender, UpdateGroup
+from pswire.messages import Assign, Assignment, ChangeId, Cut, Gradient, Join, Push, Register, Sender, UpdateGroup
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency
 from tests.shard_driver import declared
@@ -108,7 +108,7 @@ class Server:
 
     def cut(self, *, final=False, number=None):
         cuts = self.shard.cuts
-        cuts.number = cuts.completed = number or max(cuts.number + 1, self.shard.global_step)
+        cuts.skip(number or max(cuts.number + 1, self.shard.global_step), complete=True)
         state = self.shard.state()
         if self.journal and not final:
             size = self.segment.size
@@ -264,7 +264,8 @@ def test_a_journal_gives_the_very_state_and_the_answers_of_repeated_pushes(tmp_p
     assert bits(again.shard) == bits(server.shard)
     repeated = Assign(sender=ME, sequence=5, assignments=(Assignment("W", np.array([0.5])),), add=True)
     assert state_of(run_step(again.shard, 0, repeated, 0.0)) == state_of(run_step(server.shard, 0, repeated, 0.0))
-    assert again.shard.cuts.enabled
+    assert run_step(again.shard, 0, Cut(number=99), 0.0) is not None
+    assert again.shard.cuts.current is not None, "it takes cuts again"
 
 
 def test_a_server_that_stops_writing_a_journal_has_all_of_it_first(tmp_path):
@@ -497,7 +498,7 @@ def test_late_changes_are_made_also_those_of_workers_that_joined_after_the_snaps
         Push(sender=Sender("new", 2), sequence=1, gradients=(again,)),
         Register(sender=Sender("other", 1), declarations=(declared("V", [1.0]),)),
     ]
-    server.shard.cuts.number = 5
+    server.shard.cuts.skip(5)
     state = server.shard.state()
     write_checkpoint(tmp_path, state, iter(server.shard.arrays().items()), lambda: late)
     start = start_at(tmp_path, 2, 5, 1, 2)
@@ -572,5 +573,5 @@ def test_late_pushes_of_one_synchronous_update_are_applied_together_without_that
         for worker, value in (("a", -1.0), ("b", -3.0))
         if worker in arrived
     ]
-    assert step_late(shard, late, itertools.count(-1, -1), 0.0) == []
+    assert shard.begin_from(0, 0.0, late=late) == []
     assert (shard.arrays()["W"].value.tolist(), shard.waiting()) == ([expected], [])

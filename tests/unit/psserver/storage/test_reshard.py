@@ -355,7 +355,7 @@ def test_a_variable_that_was_registered_on_some_of_its_shards_only_is_left_out()
 
 def write_all(folder, job, number, late=None, final=False):
     for shard in job.shards:
-        shard.cuts.number = number
+        shard.cuts.skip(number)
         write(folder, shard, late=(late or {}).get(shard.shard, ()), final=final)
 
 
@@ -379,7 +379,7 @@ def test_servers_of_another_number_start_from_the_files_and_nothing_is_lost_afte
     write_all(tmp_path, job, 3)
     job.push(1)
     for shard, number in zip(job.shards, (10, 12), strict=True):  # each stops by itself
-        shard.cuts.number = number
+        shard.cuts.skip(number)
         write(tmp_path, shard, final=True)
         write_run(tmp_path, shard.shard, 2, Run(1, 0, 3, False))
     new, starts = started(tmp_path, 3)
@@ -407,11 +407,11 @@ def test_after_a_kill_they_start_from_the_newest_common_cut_with_its_late_change
         parts = [one for one in parts_of_last_push(early) if one[0] == number]
         late[number] = [message for _, message in parts]
     for shard in early.shards:
-        shard.cuts.number = 5
+        shard.cuts.skip(5)
     write(tmp_path, early.shards[0])
     old = Job(new_shards(2))
     old.push(0)
-    old.shards[1].cuts.number = 5
+    old.shards[1].cuts.skip(5)
     write(tmp_path, old.shards[1], late=late[1])
     write(tmp_path, early.shards[1], 9)  # no other shard has it
     for shard in range(2):

@@ -8,7 +8,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
+from psserver.core.data.data_queues import DataQueues
 from psserver.core.members.membership import Membership
+from psserver.core.part import Position
 from psserver.core.policies.policy import join_names
 from pswire.errors import InvalidMessage, SessionNotBegun, SessionOver, Unavailable, WrongShard, Zombie
 from pswire.messages import Job, JobReport, Join
@@ -34,6 +36,23 @@ class Jobs:
     def restore(self, present: Job, earlier: Iterable[JobReport], awaited: int) -> None:
         """Continue from the jobs of a state."""
         self.present, self.earlier, self.awaited = present, tuple(earlier), awaited
+
+    def report(self, position: Position, members: Membership, queues: DataQueues) -> JobReport:
+        """How the present job stands."""
+        reports = queues.reports(1)
+        return JobReport(
+            job=self.present,
+            state=self.state_of(members, queues),
+            global_step=position.global_step,
+            workers=members.joined,
+            epochs=queues.complete_epochs,
+            cost=reports[-1].cost if reports else None,
+        )
+
+    def state_of(self, members: Membership, queues: DataQueues) -> str:
+        """As in `JobReport`. Examples that were left by lost workers are still to be trained."""
+        left = members.job_state == "done" and not queues.done and members.some_were_lost
+        return "interrupted" if left else members.job_state
 
     def begin(self, job: Job, report: JobReport, members: Membership) -> None:
         """Begin a job after the present one, of which these are the report and the members.

@@ -1,16 +1,19 @@
 """The data queues of a job by name, and the requests that wait because other workers hold all remaining blocks."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from itertools import islice
+from typing import Any
 
 from psserver.core import events
-from psserver.core.cuts import Cuts
-from psserver.core.data_queue import DataQueue
+from psserver.core.data.data_queue import DataQueue
+from psserver.core.members.member import Member
 from psserver.core.members.membership import Membership
+from psserver.core.part import MAX_LISTED, Call, Check, Handler, Part, Position, names
 from psserver.core.variables.array_tasks import StepResult
-from pswire.errors import AlreadyRegistered, TooLarge, Unavailable
+from psserver.core.waiting import WaitingCalls
+from pswire.errors import AlreadyRegistered, TooLarge, Unavailable, WrongShard
 from pswire.messages import (
     Block,
     EpochReport,
@@ -18,60 +21,57 @@ from pswire.messages import (
     Overdue,
     Push,
     QueueSpec,
-    QueueState,
-    QueueStatus,
-    Reply,
+    ShardState,
+    Status,
     Take,
     Taken,
+    Tick,
 )
-
-#: Seconds after which a waiting Take is answered with the workers it waits for, so that its worker can report them.
-MAX_WAIT_SECONDS = 2.0
 
 #: Data queues of a job, with those that are done.
 MAX_QUEUES = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    ticket: int
-    message: Take
-    since: float
-
-
-class DataQueues:
+class DataQueues(Part):
     """The queues by name, and the workers that wait for a block because other workers hold all remaining ones."""
 
-    def __init__(self, members: Membership, cuts: Cuts) -> None:
-        self._members, self._cuts = members, cuts
+    def __init__(self, shard: int, position: Position, members: Membership) -> None:
+        self._shard, self._position, self._members = shard, position, members
         self._queues: dict[str, DataQueue] = {}
-        self._waiting: dict[tuple[str, str], _Waiting] = {}
-        self._waiting_for: dict[str, dict[str, None]] = {}  # the workers that wait, by queue, in order
+        self._waiting: dict[str, WaitingCalls[str, Take]] = {}  # by worker, of each queue for which some wait
         self._blocks: dict[str, int] = {}  # that each worker holds, of all queues
-        self._epochs: dict[str, int] = {}
-        self.stopped = ""  # why no more blocks are handed out
+        self._epochs: dict[str, int] = {}  # of each worker's last block
 
-    def state(self) -> tuple[tuple[QueueState, ...], tuple[LastEpoch, ...]]:
-        """All queues, and the epoch of each worker's last block; without requests that wait."""
+    def handlers(self) -> dict[type, Handler]:
+        """As `Part.handlers`."""
+        return {Take: self._take}
+
+    def checks(self) -> dict[type, Check]:
+        """As `Part.checks`."""
+        return {Take: self._check}
+
+    def state(self) -> dict[str, Any]:
+        """As `Part.state`."""
         queues = tuple([queue.state() for queue in self._queues.values()])
-        return queues, tuple([LastEpoch(worker, epoch) for worker, epoch in self._epochs.items()])
+        return {"queues": queues, "epochs": tuple([LastEpoch(*one) for one in self._epochs.items()])}
 
-    def restore(self, queues: Iterable[QueueState], epochs: Iterable[LastEpoch]) -> None:
-        """Continue from a `state`."""
-        self._queues = {one.spec.name: DataQueue.restored(one) for one in queues}
+    def restore(self, state: ShardState, now: float) -> None:
+        """As `Part.restore`."""
+        self._queues = {one.spec.name: DataQueue.restored(one) for one in state.queues}
         self._blocks = Counter(worker for queue in self._queues.values() for worker in queue.holders())
-        self._epochs = {one.worker: one.epoch for one in epochs}
+        self._epochs = {one.worker: one.epoch for one in state.epochs}
 
-    def waiting(self) -> list[tuple[int, Take]]:
-        """The tickets and messages of requests that wait, in order."""
-        return [(request.ticket, request.message) for request in self._waiting.values()]
+    def waiting(self) -> Sequence[Call[Any]]:
+        """As `Part.waiting`."""
+        return [call for waiting in self._waiting.values() for call in waiting.calls]
 
-    def check(self, message: Take) -> None:
+    def _check(self, message: Take, member: Member) -> None:
         """Raise `AlreadyRegistered` if a queue of this name has different parameters.
 
         A job that is resumed may be extended: the queue gets a later end if no other worker reads it. Raise
         `Unavailable` while one does: it may be from before a restart, until it joins again or its lease ends.
         """
+        self._check_has_queues()
         spec = message.queue
         queue = self._queues.get(spec.name)
         if queue is None and len(self._queues) >= MAX_QUEUES:
@@ -88,7 +88,7 @@ class DataQueues:
                 f"data queue {spec.name!r} has {there}, but this worker requests {here}: "
                 "do all workers run the same script with the same arguments?"
             )
-        readers = {*queue.holders(), *self._waiting_for.get(spec.name, ())}
+        readers = {*queue.holders(), *self._waiting.get(spec.name, ())}
         if others := readers - {message.sender.worker}:
             raise Unavailable(
                 f"data queue {spec.name!r} has {there}, and gets {here}, as this worker requests, when the others that "
@@ -98,6 +98,7 @@ class DataQueues:
 
     def check_progress(self, push: Push) -> None:
         """Raise `InvalidMessage` for positions that are not in their blocks."""
+        self._check_has_queues()
         for progress in push.progress:
             if (queue := self._queues.get(progress.queue)) is not None:
                 queue.check(progress)
@@ -108,44 +109,42 @@ class DataQueues:
             if (queue := self._queues.get(progress.queue)) is not None:
                 queue.note(push.sender.worker, progress)
 
-    def take(self, ticket: int, message: Take, now: float, result: StepResult) -> bool:
-        """Take a finished block back and hand out the next, also to workers that wait; False if this one must wait."""
+    def _check_has_queues(self) -> None:
+        if self._shard:
+            raise WrongShard(f"this is shard {self._shard}: data queues are kept on shard 0")
+
+    def _take(self, call: Call[Take], result: StepResult) -> None:
+        """Take a finished block back and hand out the next, also to workers that wait; this one may have to wait."""
+        message = call.message
         worker, spec = message.sender.worker, message.queue
         queue = self._queues.get(spec.name)
         if queue is None:
             queue = self._queues[spec.name] = DataQueue(spec)
-        held = queue.holds(worker)
+        held, waiting = queue.holds(worker), self._waiting.setdefault(spec.name, WaitingCalls())
         if not message.give_back:
             queue.extend(spec)
         if message.finished is not None:
             queue.finish(worker, message.finished, result)
-        key, request = (worker, spec.name), _Waiting(ticket, message, now)
-        if (replaced := self._waiting.get(key)) is not None:
-            error = Unavailable("another call of this worker has replaced this one")
-            result.replies.append(Reply(replaced.ticket, error))
         if message.give_back:
-            self._end_wait(key)
+            waiting.replace(worker, result)
             queue.give_back(worker, result)
-            result.replies.append(self._answer(request, None, done=queue.done))
+            call.reply(self._answer(call, None, done=queue.done), result)
         else:
-            self._waiting[key] = request
-            self._waiting_for.setdefault(spec.name, {})[worker] = None
+            waiting.add(worker, call, result)
         self._count(worker, queue, held)
         self._hand_out([spec.name], result)
-        return self._waiting.get(key) is not request
+        if waiting.get(worker) is call:
+            result.idle.append(call.member)
 
-    def stop(self, reason: str, result: StepResult) -> None:
-        """Hand out no more blocks: tell workers that ask for one that all is done."""
-        self.stopped = reason
-        self._hand_out(list(self._waiting_for), result)
+    def stop(self, result: StepResult) -> None:
+        """Hand out no more blocks, since the job was stopped: tell workers that ask for one that all is done."""
+        self._hand_out(list(self._waiting), result)
 
-    def forget(self, workers: Collection[str], result: StepResult) -> None:
-        """Return the blocks of workers that are gone, and end their requests, before others get these blocks."""
-        for key in [key for key in self._waiting if key[0] in workers]:
-            request = self._waiting[key]
-            self._end_wait(key)
-            result.replies.append(Reply(request.ticket, self._members.refusal(request.message.sender)))
-        holders = [worker for worker in workers if worker in self._blocks]
+    def forget(self, gone: Sequence[Member], result: StepResult) -> None:
+        """Return the blocks of members that are gone, and end their requests, before others get these blocks."""
+        for waiting in self._waiting.values():
+            waiting.forget(gone, self._members, result)
+        holders = [worker for worker in names(gone) if worker in self._blocks]
         for queue in self._queues.values() if holders else ():
             for worker in holders:
                 held = queue.holds(worker)
@@ -154,34 +153,35 @@ class DataQueues:
                 if block is not None:
                     unit = "example" if queue.spec.size else "batch"
                     result.events.append(events.block_returned(queue.spec.name, block, worker, unit))
-        self._hand_out(list(self._waiting_for), result)
+        self._hand_out(list(self._waiting), result)
 
     def forget_epoch(self, worker: str) -> None:
         """Forget the epoch of the last block of a worker that is gone."""
         self._epochs.pop(worker, None)
 
-    def overdue(self, now: float) -> tuple[Overdue, ...]:
-        """The requests that have waited for long."""
-        return tuple(
-            [Overdue(*key) for key, request in self._waiting.items() if now - request.since >= MAX_WAIT_SECONDS]
-        )
+    def due(self, now: float) -> dict[str, Any]:
+        """As `Part.due`."""
+        overdue = [Overdue(worker, name) for name, waiting in self._waiting.items() for worker in waiting.overdue(now)]
+        return {"overdue": tuple(overdue)}
 
-    def explain(self, overdue: Iterable[Overdue], result: StepResult) -> None:
+    def tick(self, tick: Tick, result: StepResult) -> None:
         """Answer requests that have waited for long with the workers they wait for; their workers ask again."""
-        for one in overdue:
-            key = one.worker, one.queue
-            request = self._waiting.get(key)
-            if request is None:
-                continue
-            self._end_wait(key)
-            holders = self._queues[key[1]].holders().items()
-            reason = ", ".join(f"{worker} (block {block.number} of epoch {block.epoch})" for worker, block in holders)
-            result.replies.append(self._answer(request, None, waiting_for=reason))
+        for one in tick.overdue:
+            waiting = self._waiting.get(one.queue)
+            if waiting is not None and one.worker in waiting:
+                holders = self._queues[one.queue].holders().items()
+                reason = ", ".join(
+                    f"{worker} (block {block.number} of epoch {block.epoch})" for worker, block in holders
+                )
+                answer = self._answer(waiting[one.worker], None, waiting_for=reason)
+                waiting.answer(one.worker, answer, result)
 
     @property
     def done(self) -> bool:
         """Whether all examples of the queues that have an end are done, or the job was stopped."""
-        return bool(self.stopped) or all(one.done for one in self._queues.values() if one.spec.total is not None)
+        return bool(self._position.stopped) or all(
+            one.done for one in self._queues.values() if one.spec.total is not None
+        )
 
     def epoch_of(self, worker: str) -> int:
         """The epoch of the worker's last block; 0 before its first."""
@@ -196,10 +196,11 @@ class DataQueues:
         """The number of queues."""
         return len(self._queues)
 
-    def status(self, most: int) -> list[QueueStatus]:
+    def status(self, asked: Status, now: float) -> dict[str, Any]:
         """How far the newest queues are, in the order in which they began."""
-        newest = list(islice(reversed(self._queues.values()), most))
-        return [queue.status() for queue in reversed(newest)]
+        newest = list(islice(reversed(self._queues.values()), MAX_LISTED))
+        queues = tuple([queue.status() for queue in reversed(newest)])
+        return {"queues": queues, "epochs": tuple(self.reports(MAX_LISTED))}
 
     @property
     def complete_epochs(self) -> int:
@@ -211,33 +212,25 @@ class DataQueues:
         newest = (report for queue in reversed(self._queues.values()) for report in reversed(queue.reports))
         return list(islice(newest, most))[::-1]
 
-    def _hand_out(self, names: Iterable[str], result: StepResult) -> None:
+    def _hand_out(self, queues: Iterable[str], result: StepResult) -> None:
         """Answer each request for these queues that gets a block, or never will.
 
         Workers that hold a block of any queue have not finished.
         """
-        for name in names:
-            queue = self._queues[name]
-            for worker in list(self._waiting_for.get(name, ())):
+        for name in queues:
+            queue, waiting = self._queues[name], self._waiting[name]
+            for worker in list(waiting):
                 held = queue.holds(worker)
-                block = None if self.stopped else queue.take(worker, result)
-                if block is None and not (queue.done or self.stopped):
+                block = None if self._position.stopped else queue.take(worker, result)
+                if block is None and not (queue.done or self._position.stopped):
                     continue
                 self._count(worker, queue, held)
                 if block is not None:
                     self._epochs[worker] = block.epoch
-                request = self._waiting[worker, name]
-                self._end_wait((worker, name))
-                result.replies.append(self._answer(request, block, done=block is None))
+                waiting.answer(worker, self._answer(waiting[worker], block, done=block is None), result)
+            if not waiting:
+                del self._waiting[name]
         self._members.progress.resume(self._members.progress.finished_among(self._blocks))
-
-    def _end_wait(self, key: tuple[str, str]) -> None:
-        worker, name = key
-        self._waiting.pop(key, None)
-        workers = self._waiting_for.get(name, {})
-        workers.pop(worker, None)
-        if not workers:
-            self._waiting_for.pop(name, None)
 
     def _count(self, worker: str, queue: DataQueue, held: bool) -> None:
         """Count the blocks of a worker, which `held` one of this queue before."""
@@ -245,21 +238,17 @@ class DataQueues:
         if not self._blocks[worker]:
             del self._blocks[worker]
 
-    def _answer(self, request: _Waiting, block: Block | None, done: bool = False, waiting_for: str = "") -> Reply:
-        message = request.message
-        unreported = self._queues[message.queue.name].reports_after(message.reports_received)
-        chief = self._members.chief.is_chief(message.sender.worker)
-        number = self._cuts.number
-        taken = Taken(
+    def _answer(self, call: Call[Take], block: Block | None, done: bool = False, waiting_for: str = "") -> Taken:
+        message = call.message
+        return Taken(
             block=block,
             done=done,
             waiting_for=waiting_for,
-            reports=unreported,
-            chief=chief,
-            cut=number,
-            stopped=self.stopped,
+            reports=self._queues[message.queue.name].reports_after(message.reports_received),
+            chief=self._members.chief.is_chief(message.sender.worker),
+            cut=self._position.cut,
+            stopped=self._position.stopped,
         )
-        return Reply(request.ticket, taken)
 
 
 def _ends_later(spec: QueueSpec, earlier: QueueSpec) -> bool:

@@ -1,0 +1,226 @@
+"""Cuts: this shard's part of a state of all shards in which each push is on all of its shards, or on none.
+
+A cut has a number. Changes carry the number of the last cut that their worker knew of when it began them, equal on all
+shards. A shard that sees a higher number takes its snapshot first; a change of a lower number that arrives later is
+kept beside the snapshot, for it may be in the snapshots of other shards. When every live worker has shown the number,
+no such change can arrive any more, and the cut is complete. The proof is in docs/reliability.md.
+
+Source: T. H. Lai and T. H. Yang, "On Distributed Snapshots", Information Processing Letters 25 (1987).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from psserver.core.cuts.shard_cut import Late, ShardCut, VariableCopy, owned
+from psserver.core.events import Event, cut_given_up
+from psserver.core.members.member import Member
+from psserver.core.part import Call, Part, Position, names
+from psserver.core.variables.array_tasks import StepResult
+from psserver.core.variables.memory import Memory
+from psserver.core.variables.store import Store
+from psserver.core.variables.variable import Variable
+from pswire import messages as ms
+from pswire.errors import GenerationLost, InvalidMessage, UnknownVariable
+
+#: Seconds in which the workers that were live at a snapshot have to show its number; then the cut is given up.
+SECONDS_TO_SHOW = 600.0
+
+#: Bytes that a late change, and each of its entries, takes beside its arrays: names, numbers, hyperparameters.
+LATE_BYTES = 1 << 10
+
+
+class Cuts(Part):
+    """The cuts of one shard: one at a time. `completed` is the number of the last one that is.
+
+    `late_below`: a change of a lower number belongs to the cut in progress; 0: there is none that could. A single shard
+    needs no late changes, and `decides` says that shard 0 decides about pushes when it applies them: what it applies
+    after the snapshot comes after the cut on all shards.
+    """
+
+    def __init__(self, shard: int, shards: int, position: Position, *, decides: bool, stored: bool) -> None:
+        self.completed = self.late_below = 0
+        self.current: ShardCut | None = None
+        self.not_before = -math.inf  # a time before which no other cut begins
+        self.decides = decides
+        self._shard, self._shards, self._position = shard, shards, position
+        self.stored = stored  # whether a server writes each cut to disk, from its beginning
+        self._memory = Memory(None)
+        self._given_up: ShardCut | None = None
+        self._why_given_up = ""
+        self._events: list[Event] = []
+        self._seen: ShardCut | None = None  # at the last tick
+
+    def count_in(self, memory: Memory) -> None:
+        """Count copies and late changes in the memory of the present job."""
+        self._memory = memory
+        memory.count(lambda: 0 if self.current is None else self.current.nbytes, passing=True)
+
+    def state(self) -> dict[str, Any]:
+        """As `Part.state`."""
+        return {"cut": self.number}
+
+    def restore(self, state: ms.ShardState, now: float) -> None:
+        """As `Part.restore`."""
+        self.skip(state.cut, complete=True)
+
+    def forget(self, gone: Sequence[Member], result: StepResult) -> None:
+        """Wait for these members no longer, and hold nothing for them."""
+        self.leave(names(gone))
+        self.release(names(gone))
+
+    def tick(self, tick: ms.Tick, result: StepResult) -> None:
+        """Give up a cut whose number some workers have not shown in time: they may never, and others cannot begin."""
+        cut = self.current
+        if cut is not None and cut.missing and result.now - cut.since > SECONDS_TO_SHOW:
+            self._give_up(cut, f"more than {SECONDS_TO_SHOW:g} s have passed")
+
+    @property
+    def number(self) -> int:
+        """The number of the last cut that this shard has seen."""
+        return self._position.cut
+
+    def begin(
+        self,
+        number: int,
+        state: ms.ShardState,
+        variables: Mapping[str, Variable],
+        waiting: list[tuple[int, ms.Message]],
+        live: Iterable[Member],
+        now: float,
+    ) -> ShardCut:
+        """Begin the cut of this number; the copies of variables are made with their next change, or one by one."""
+        copies = {}
+        for name, variable in variables.items():
+            copies[name] = variable.copy = VariableCopy.of(variable)
+        missing = {member.name: member.incarnation for member in live} if self._shards > 1 else {}
+        self._position.cut, self.late_below = number, number if missing else 0
+        self.current = ShardCut(number, state, copies, waiting, missing, writing=self.stored, since=now)
+        if not missing:
+            self.completed = number
+        return self.current
+
+    def skip(self, number: int, *, complete: bool = False) -> None:
+        """Note a cut that this shard has no part in, or one that is `complete`: its state is stored as it stands."""
+        self._position.cut = number
+        if complete:
+            self.completed = number
+
+    def show(self, member: Member, number: int) -> None:
+        """Note that a worker sends no more changes below this number."""
+        cut = self.current
+        if cut is not None and number >= cut.number and cut.missing.get(member.name) == member.incarnation:
+            self.leave([member.name])
+
+    def leave(self, workers: Iterable[str]) -> None:
+        """Wait no longer for these workers, and hold nothing for them that are gone."""
+        cut = self.current
+        if cut is None or not cut.missing:
+            return
+        for worker in workers:
+            cut.missing.pop(worker, None)
+        if not cut.missing:
+            self.late_below, self.completed = 0, cut.number
+
+    def release(self, workers: Iterable[str]) -> None:
+        """Hold the values of the cut no longer for these workers."""
+        if self.current is not None:
+            gone = set(workers)
+            self.current.holders = {one for one in self.current.holders if one.worker not in gone}
+            self.end_if_idle()
+
+    def end_if_idle(self, unless: int = 0) -> None:
+        """Drop the cut if it is complete and nobody needs it, unless it has this number."""
+        cut = self.current
+        if cut is not None and cut.complete and not cut.holders and not cut.writing and cut.number != unless:
+            self.end()
+
+    def drop_unused(self) -> None:
+        """Drop a cut that nobody has needed since the last call; a worker may be about to hold it."""
+        if self.current is not None and self.current is self._seen:
+            self.end_if_idle()
+        self._seen = self.current
+
+    def end(self) -> None:
+        """Drop the cut: it was written, or nobody needs it."""
+        if self.current is not None:
+            for copy in self.current.copies.values():
+                if copy.source.copy is copy:
+                    copy.source.copy = None
+        self.current, self.late_below = None, 0
+
+    @property
+    def busy(self) -> ShardCut | None:
+        """The cut that is not over: another one cannot begin. One that was given up is, when it is written no more."""
+        if self.current is None and self._given_up is not None and self._given_up.writing:
+            return self._given_up
+        return self.current
+
+    def keep_late(self, changes: Iterable[Late]) -> None:
+        """Keep those of the changes made just now that have a lower number; pushes only if shard 0 does not decide.
+
+        If there is no memory for one, the cut is given up: training goes on.
+        """
+        for change in changes:
+            cut = self.current
+            if cut is None or change.cut >= self.late_below or (self.decides and isinstance(change, ms.Push)):
+                continue
+            nbytes = ms.tensor_bytes(change) + LATE_BYTES * (1 + ms.entries(change))
+            if nbytes > self._memory.free:
+                taken = f"{len(cut.late):,} late changes take {cut.late_bytes:,} bytes"
+                self._give_up(cut, f"{taken}, all of --memory-limit")
+                return
+            cut.late.append(owned(change, cut.copies))
+            cut.late_bytes += nbytes
+
+    def events(self) -> list[Event]:
+        """What has happened since the last call."""
+        happened, self._events = self._events, []
+        return happened
+
+    def _give_up(self, cut: ShardCut, why: str) -> None:
+        self._why_given_up = f"{why}, and {cut.waiting_for} did not show its number: a worker does when its push ends"
+        self._events.append(cut_given_up(cut.number, self._why_given_up))
+        self._given_up, cut.late, cut.late_bytes = cut, [], 0
+        self.end()
+
+    def report(self, number: int) -> ms.CutReport:
+        """The state of a cut on this shard, as far as it is known without its storage."""
+        cut = self.current
+        if cut is None or cut.number != number:
+            over = "" if self.completed == number else f"this shard has no part of cut {number}"
+            if self._given_up is not None and self._given_up.number == number:
+                over = f"nobody: this shard has given cut {number} up, since {self._why_given_up}"
+            return ms.CutReport(number=number, complete=self.completed >= number, waiting_for=over, gone=True)
+        if cut.holders and cut.complete and not cut.readable:
+            return ms.CutReport(number=number, waiting_for="copies of the variables", held=True)
+        return ms.CutReport(number=number, complete=cut.complete, waiting_for=cut.waiting_for, held=bool(cut.holders))
+
+    # --- the values of a cut --------------------------------------------------------------------------------------
+
+    def check_pull(self, message: ms.Pull) -> None:
+        """Raise unless the cut of this message is held for its worker, and its values can be read."""
+        cut = self.current
+        if cut is None or cut.number != message.of_cut or message.sender not in cut.holders:
+            raise GenerationLost(
+                f"shard {self._shard} does not hold generation {message.of_cut} for {message.sender.worker}: it was "
+                "started again since, or the worker's lease ended there. Repeat the block of session.generation()"
+            )
+        if not cut.readable:
+            raise InvalidMessage(f"cut {message.of_cut} is not complete here yet: ask about it until it is")
+        variables = cut.variables()
+        for name in (*message.names, *[choice.name for choice in message.choices]):
+            if name not in variables:
+                raise UnknownVariable(f"no variable {name!r} in cut {message.of_cut}: it was registered later")
+
+    def pull(self, call: Call[ms.Pull], store: Store, result: StepResult) -> None:
+        """Answer with values of the cut."""
+        message, cut = call.message, self.current
+        assert cut is not None, "checked"
+        for name in (*message.names, *[choice.name for choice in message.choices]):
+            if name in cut.copies:
+                cut.copies[name].start(result)
+        values = store.read(message, result, call.allocator, cut.variables())
+        call.reply(ms.Pulled(values, cut.state.global_step), result)

@@ -1,0 +1,134 @@
+"""What all parts of a shard have in common: the calls that they answer, and the questions that the shard asks each.
+
+A part answers messages of some classes (`handlers`) and says before which of them it refuses (`checks`). It reads the
+parts below it (see the layers in `pyproject.toml`); what a message means for parts above it, or for all, is an effect
+in the `StepResult`, which the shard carries out after the handler.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from psserver.core.members.member import Member
+from psserver.core.variables.array_tasks import StepResult
+from psserver.core.variables.element_checks import Magnitudes
+from pswire import messages as ms
+from pswire.errors import InvalidMessage
+
+M = TypeVar("M")
+
+#: By how much one message may raise a number that the shard counts on from, or adds up: more than a worker counts while
+#: the shard does not hear of it, and far below the largest that the protocol carries.
+MAX_GAP = 1 << 32
+
+
+#: Workers, epochs and changes that a status lists, live workers and the newest first, so that it fits into a message.
+MAX_LISTED = 1000
+
+
+@dataclass(slots=True, eq=False)
+class Call(Generic[M]):
+    """A message that is answered now, or in a later step, while it waits; its answer names the `ticket`.
+
+    Attributes:
+        member: the worker that sends; None for a message of no worker.
+        since: the time at which it came.
+        repeated: it was settled before, and its first answer may not have arrived.
+        allocator: memory for the values of its answer.
+        magnitudes: of its arrays, each gradient multiplied by the `factor`.
+        norm: of its gradients, if there is a limit; they are multiplied by `factor`, and `clipped` says why.
+        answer: that of a push which was applied or dropped, without values.
+        staleness: of a push, as it was after so many changes of variables (`known_after`).
+    """
+
+    ticket: int
+    message: M
+    member: Any = None
+    since: float = 0.0
+    repeated: bool = False
+    allocator: ms.Allocator | None = None
+    magnitudes: Magnitudes = field(default_factory=dict)
+    norm: float = 0.0
+    factor: float = 1.0
+    clipped: str = ""
+    answer: ms.Pushed | None = None
+    staleness: int = 0
+    known_after: int = -1
+
+    def reply(self, answer: Any, result: StepResult) -> None:  # noqa: ANN401 - an answer or an error
+        """Answer the call with this step."""
+        result.replies.append(ms.Reply(self.ticket, answer))
+
+
+@dataclass(slots=True)
+class Position:
+    """How far the job is, as answers of several parts say it; each number is counted by one part.
+
+    `global_step`: updates applied, those of a group once. `cut`: the number of the last cut that the shard has seen.
+    `stopped`: why the job was stopped; "": it was not.
+    """
+
+    global_step: int = 0
+    cut: int = 0
+    stopped: str = ""
+
+
+Handler: TypeAlias = Callable[[Any, StepResult], None]
+Check: TypeAlias = Callable[[Any, Any], bool | None]
+
+
+class Part:
+    """One concern of a shard. Here are the answers of a part that has nothing to say to a question."""
+
+    def handlers(self) -> dict[type, Handler]:
+        """What takes a `Call` of each class of messages that this part answers. Never fails: `checks` came before."""
+        return {}
+
+    def checks(self) -> dict[type, Check]:
+        """What refuses a message and its member, by the class of the message, before anything has changed.
+
+        It looks at no element of an array, and returns whether the message is `repeated`.
+        """
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        """The fields of the `ShardState` that this part keeps."""
+        return {}
+
+    def restore(self, state: ms.ShardState, now: float) -> None:
+        """Continue from a state; the part is new."""
+
+    def waiting(self) -> Sequence[Call[Any]]:
+        """The calls without an answer, in order."""
+        return ()
+
+    def forget(self, gone: Sequence[Member], result: StepResult) -> None:
+        """End what these members have here: they have left, were lost, or have joined anew."""
+
+    def due(self, now: float) -> dict[str, Any]:
+        """The fields of the `Tick` of this moment."""
+        return {}
+
+    def tick(self, tick: ms.Tick, result: StepResult) -> None:
+        """Do what is due."""
+
+    def status(self, asked: ms.Status, now: float) -> dict[str, Any]:
+        """The fields of the `StatusReport` that this part knows. Changes nothing."""
+        return {}
+
+
+def names(members: Iterable[Member]) -> dict[str, None]:
+    """The names of members, in order, each once."""
+    return dict.fromkeys([member.name for member in members])
+
+
+def check_count(message: object, what: str, number: int, known: int, gap: int = MAX_GAP) -> None:
+    """Raise `InvalidMessage` for a number that the shard counts on from, or adds up, and that is far above its own.
+
+    All other integers of a message are bounded by its codec, and compared with what the shard has, or only kept.
+    """
+    if number > known + gap:
+        raise InvalidMessage(
+            f"{type(message).__name__} with {what} {number:,}, but the last one known here is {known:,}: it "
+            "counts without such gaps"
+        )
