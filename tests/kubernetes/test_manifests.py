@@ -27,10 +27,10 @@ pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory) -> Path:
-    """deploy/kubernetes, with credentials, and the example of docs/deploy/kubernetes.md beside its overlays as `mine`."""
+    """deploy/kubernetes, with credentials, and the example of the page beside its overlays as `mine`."""
     there = manifests.copy(tmp_path_factory.mktemp("manifests"))
-    section = (ROOT / "docs/deploy/kubernetes.md").read_text()
-    [example] = re.findall(r"^```yaml\n(resources: .*?)^```", section, re.DOTALL | re.MULTILINE)
+    page = (ROOT / "docs/deploy/kubernetes.md").read_text()
+    [example] = re.findall(r"^```yaml\n(resources: .*?)^```", page, re.DOTALL | re.MULTILINE)
     (there / "mine").mkdir()
     (there / "mine/train.py").write_text("print('mine')\n")
     text = example.replace("paramserver/deploy/kubernetes/tls", "../tls")
