@@ -1,8 +1,9 @@
 """Winograd convolution (minimal filtering), which needs fewer multiplications than direct convolution.
 
-Tiles of images and filters are evaluated at points, as polynomials, and multiplied there. Speed and rounding errors are
-in docs/performance.md. The error of a tile is proportional to the largest magnitude in its input, and a non-finite
-element spreads to all its results: images and filters whose dynamic range is not narrow are for `im2col.py`.
+Tiles of images and filters are evaluated at points, as polynomials, and multiplied there. docs/performance.md has the
+speed, docs/reference/convolution.md a bound of rounding errors. The error of a tile is proportional to the largest
+magnitude in its input, and a non-finite element spreads to all its results: images and filters whose dynamic range is
+not narrow are for `im2col.py`.
 
 Along one axis (A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016, section 4, with their G,
 and their A and B transposed), m results y of a filter g of r elements over n = m + r - 1 image elements d take n
