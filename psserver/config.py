@@ -17,7 +17,7 @@ from pswire.specs.gradient_norm import GradientNormLimit
 from pswire.specs.spec import check_count, check_number
 from pswire.system import host
 
-#: The key of servers without another one: those of one process believe each other.
+#: The key of servers without another one: servers of one process accept each other's tokens and proofs.
 _PROCESS_KEY = secrets.token_bytes(KEY_BYTES)
 
 
@@ -112,7 +112,7 @@ class ServerConfig(StorageOptions):
     `pswire.addresses`.
 
     `default_key` is their key without one in a token file (`job_key`), by default the same for servers of one process;
-    None: that of this user, or one that everyone knows if they are `insecure`.
+    None: this user's key, or a publicly known one if they are `insecure`.
 
     Without `linger` it runs until stopped; a worker that joins when none is live begins a job. `keep_memory` affects
     the whole process, so only the command `psserver serve` uses it. `ConfigurationError` for an invalid field.
@@ -193,7 +193,7 @@ class ServerConfig(StorageOptions):
 
     @property
     def asks_clients(self) -> bool:
-        """Whether clients need a certificate."""
+        """True if clients need a certificate."""
         return self.client_certificates == "required"
 
     @property

@@ -17,8 +17,8 @@ from pswire.security.private_files import read_file, read_secret, stamp
 
 log = logging.getLogger(__name__)
 
-#: A certificate is near its end in this time, or in the last quarter of its life if that is shorter; the warning comes
-#: again in the last quarter of the rest, and of that.
+#: A certificate is near its end in this time, or in the last quarter of its life if that is shorter; the warning is
+#: repeated in the last quarter of the remaining time, again and again.
 NEAR_END = timedelta(days=30)
 
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----")

@@ -42,7 +42,7 @@ def save_command(addresses: tuple[str, ...], timeout: float, credentials: Creden
 
     By default it is one at 127.0.0.1:7070.
 
-    Training goes on meanwhile. Prints the checkpoint's number when all servers have written it.
+    Training continues meanwhile. Prints the checkpoint's number when all servers have written it.
     """
     from psserver.cli.checkpoint_save import save
 
@@ -117,8 +117,8 @@ def prune_command(directory: Path, keep: int) -> None:
 def export_command(source: Path, output: Path, form: str, slots: bool) -> None:
     """Write the variables in DIR to one file, whole and with the names that they have in the program.
 
-    DIR is a folder of checkpoints with those of all shards of a job, which is exported as late as possible; or one of
-    the checkpoints in it.
+    DIR is a folder of checkpoints of all shards of a job, whose latest possible state is exported; or one of the
+    checkpoints in it.
 
     \b
     psserver export runs/a/checkpoints model.safetensors

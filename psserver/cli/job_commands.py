@@ -20,7 +20,7 @@ def jobs_command(addresses: tuple[str, ...], as_json: bool, timeout: float, cred
     """List the jobs of the servers at ADDRESSES, the present one last; by default at 127.0.0.1:7070.
 
     A job is the training from its first worker to its last: `running`; `done`, if a worker has finished it; `ended`, if
-    none has; or `interrupted`, if its workers were lost: the next worker goes on with it.
+    none has; or `interrupted`, if its workers were lost: the next worker continues it.
 
     \b
     psserver jobs
@@ -62,8 +62,8 @@ def quarantine_command(
 ) -> None:
     """Have the servers at ADDRESSES drop all pushes of a worker, such as one that sends gradients far too large.
 
-    It goes on, with the values of the others, and its next process stays in quarantine, until --release. All shards of
-    the job have to be named, in their order. With tokens it needs one of an admin.
+    The worker continues, with the values of the others, and its next process stays in quarantine, until --release. All
+    shards of the job have to be named, in their order. With tokens it needs one of an admin.
 
     \b
     psserver quarantine --worker worker-1

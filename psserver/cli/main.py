@@ -218,7 +218,7 @@ _FILE, _COUNT = click.Path(dir_okay=False, path_type=Path), {"kind": int, "metav
     option(
         "--client-token-file",
         type=click.Path(dir_okay=False),
-        show_default="that of a psworker local of this user",
+        show_default="the token of this user's psworker local",
         help="A file with a token for --http-servers, of any role.",
     ),
     guard_option(envvar="PSSERVER_GUARD"),
@@ -279,7 +279,7 @@ def serve_command(
       bounded:2             no worker is more than 2 steps ahead of the slowest
       sync:3                the mean of the first 3 gradients of each step
       sync:3,backup=1       the same with 4 workers; the late push is dropped
-      sync:5,aggregate=median  in place of the mean, which a single wrong gradient can spoil; or trimmed:0.2
+      sync:5,aggregate=median  instead of the mean, which one wrong gradient can spoil; or trimmed:0.2
 
     \b
     --staleness: the handling of a push whose weights have changed since

@@ -34,7 +34,7 @@ timeout_option = option("--timeout", type=SECONDS, default=5.0, help="Time to wa
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _FILE = click.Path(dir_okay=False)
-#: The environment variables are those of the server itself, whose health check needs them too; except for the token:
+#: The environment variables are the server's own, whose health check needs them too; except for the token:
 #: a server has a file of hashes under PSSERVER_TOKEN_FILE.
 _TLS_OPTIONS = (
     option("--tls-ca", type=_FILE, envvar="PSSERVER_TLS_CA", show_default="no TLS", help="The CA to check servers by."),
@@ -49,7 +49,7 @@ _TLS_OPTIONS = (
         "--tls-name",
         metavar="HOST",
         envvar="PSSERVER_TLS_NAME",
-        show_default="that in the address",
+        show_default="the host in the address",
         help="The host name that the certificates of all servers must have.",
     ),
 )
@@ -57,7 +57,7 @@ _TOKEN_OPTION = option(
     "--token-file",
     type=_FILE,
     envvar="PSSERVER_CLIENT_TOKEN_FILE",
-    show_default="that of a psworker local of this user",
+    show_default="the token of this user's psworker local",
     help="A file with a token for the servers.",
 )
 

@@ -99,8 +99,8 @@ def remove_command(file: Path, name: str) -> None:
 def certs_command(folder: Path, hosts: str, days: int, renew: bool, force: bool) -> None:
     """Make a private CA in DIR, and certificates for servers at the --hosts and for clients (extra `certs`).
 
-    Those of servers are for localhost and 127.0.0.1 too. The CA is valid for ten years; keep ca.key off the machines of
-    the cluster, since who has it can make certificates.
+    Server certificates are for localhost and 127.0.0.1 too. The CA is valid for ten years; keep ca.key off the machines
+    of the cluster, since its holder can make certificates.
 
     \b
     server   --tls-cert server.crt --tls-key server.key   (--tls-ca ca.crt --client-certificates required)

@@ -164,7 +164,7 @@ class PushObserver:
         self._note_all(update, norms)
 
     def _checked_step(self, entry: Entry) -> StepResult:
-        """As `_step`, where updates are made within the step: their norms are those of all its updates together."""
+        """As `_step`, where updates are made within the step: norms are over all its updates together."""
         variables = self._replay.shard.variables
         gradients: dict[str, list[ms.Gradient]] = {}
         for _, push in self._open.values():

@@ -57,7 +57,7 @@ class Caller:
 
     @property
     def is_admin(self) -> bool:
-        """Whether it may do what otherwise only members may."""
+        """True if it may make the calls of members."""
         return self.role is Role.ADMIN
 
     @contextmanager

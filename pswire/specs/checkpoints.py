@@ -16,7 +16,7 @@ class CheckpointEvery(TextSpec):
     """The interval between two checkpoints."""
 
     def due(self, seconds: float, steps: int) -> bool:
-        """Whether a checkpoint is due so many seconds, and steps of the job, after the last one."""
+        """True if a checkpoint is due this many seconds and steps of the job after the last one."""
         raise NotImplementedError
 
 

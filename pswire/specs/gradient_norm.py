@@ -36,5 +36,5 @@ class GradientNormLimit(TextSpec):
 
 
 def parse_gradient_norm(text: str) -> GradientNormLimit | None:
-    """The value of `--max-gradient-norm`; None for "off" or "". Raises `ConfigurationError`, which says the form."""
+    """The value of `--max-gradient-norm`; None for "off" or "". Raises `ConfigurationError` with the expected form."""
     return None if text.strip() in ("", "off") else parse(text, [GradientNormLimit], "limit of gradients")

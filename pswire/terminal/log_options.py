@@ -37,7 +37,7 @@ def log_options(
 ) -> Callable[[_Command], Callable[..., Any]]:
     """The options, for a command that gets them as `logs`; `default` is the level, `shown` its description in help.
 
-    The names of their environment variables begin with `prefix`, by default that of the command.
+    The names of their environment variables begin with `prefix`, by default the command's.
     """
 
     def decorated(command: _Command) -> Callable[..., Any]:

@@ -4,7 +4,7 @@ import os
 
 
 def exporters() -> tuple[str, ...]:
-    """The names in `$OTEL_TRACES_EXPORTER`, such as otlp or console; none by default, which is not that of the SDK.
+    """The names in `$OTEL_TRACES_EXPORTER`, such as otlp or console; none by default, unlike in the SDK.
 
     "otlp" is `otlp_proto_grpc` or `otlp_proto_http`, by `$OTEL_EXPORTER_OTLP_TRACES_PROTOCOL` or
     `$OTEL_EXPORTER_OTLP_PROTOCOL`.

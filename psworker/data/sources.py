@@ -189,7 +189,7 @@ def _of_sequence(sequence: Sequence[Any], collate: Collate) -> FunctionDataset:
 
 
 def iter_once(source: object) -> bool:
-    """Whether it is an iterator, such as a generator, which can be read once only."""
+    """True if it is an iterator, such as a generator, which can be read once only."""
     return isinstance(source, Iterator)
 
 

@@ -102,10 +102,10 @@ def main(context: click.Context, debug: bool) -> None:
     option(
         "--tls-name",
         metavar="HOST",
-        show_default="that in the address",
+        show_default="the host in the address",
         help="The host name that the certificates of all servers must have.",
     ),
-    credential_option("token_file", "A file with a token for the servers.", "that of a psworker local of this user"),
+    credential_option("token_file", "A file with a token for the servers.", "the token of this user's psworker local"),
 )
 @section(
     "Output",

@@ -70,7 +70,7 @@ def local_command(
     second Ctrl-C kills them.
 
     On a terminal tables of the workers and shards are shown below these lines (--progress). With --log-format json
-    each line of stderr is a JSON object. --log-level is that of servers and workers.
+    each line of stderr is a JSON object. --log-level is for servers and workers.
 
     The first line has the servers' addresses: for `psserver status`, and for further workers (`psworker run`). Other
     options of servers are set by their environment variables (`psserver serve --help`).
@@ -125,7 +125,7 @@ def local_command(
         "--working-dir",
         type=click.Path(exists=True, file_okay=False),
         metavar="DIR",
-        show_default="the folder of the program; in a submitted job, that of the job",
+        show_default="the folder of the program; in a submitted job, the job's",
         help="The folder that Ray copies to all nodes, in which the workers run: the program, its modules and data.",
     ),
     option(
@@ -155,7 +155,7 @@ def ray_command(
 
     Ray places the shards, spread over its nodes, and each worker where there is room. Workers without a place are
     pending until a node joins; the job trains with the others, and ends when the work is done. Lines, progress and the
-    exit code are those of psworker local, and so is Ctrl-C; Ray ends all processes if this command is killed.
+    exit code are as with psworker local, and so is Ctrl-C; Ray ends all processes if this command is killed.
 
     A process that fails, or is lost with its node, is started again up to --restarts times, where Ray has room: a
     worker joins again; a shard continues at its new address from --run-dir, a folder that all nodes see at this path.
@@ -190,7 +190,7 @@ def ray_command(
 def _job(
     debug: bool, logs: LogOptions, quiet: bool, script: str, arguments: tuple[str, ...], options: dict[str, Any]
 ) -> Job:
-    """The job of a command with these options; those of its machines are removed."""
+    """The job of a command with these options, from which the options of machines are removed."""
     from psworker.launch.cluster_security import ClusterSecurity
     from psworker.launch.job import Job
 

@@ -98,7 +98,7 @@ def worker_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_on_windows(what: str) -> None:
-    """End the command on Windows, with a line that says so."""
+    """End the command on Windows, with an error message."""
     try:
         refuse_windows(what)
     except ConfigurationError as error:
@@ -235,7 +235,7 @@ _CLUSTER_OPTIONS = (
         ),
         server_option(
             "client-certificates",
-            "Whether clients need a certificate; workers of this machine show that of the servers.",
+            "Whether clients need a certificate; workers of this machine use the servers'.",
             type=click.Choice(["off", "required"]),
             default="off",
         ),

@@ -56,7 +56,7 @@ class Restarts:
         return self._histories[name].restarts if name in self._histories else 0
 
     def waiting(self, name: str) -> bool:
-        """Whether a process is to be started again."""
+        """True if a process is to be started again."""
         return name in self._due
 
     @property
@@ -72,5 +72,5 @@ class Restarts:
         return names
 
     def cancel(self) -> None:
-        """Start none of those that wait."""
+        """Start none of the waiting processes."""
         self._due.clear()

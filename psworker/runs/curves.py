@@ -57,7 +57,7 @@ class _Moment(NamedTuple):
 
 
 class _Weighted(NamedTuple):
-    """A value of a worker at a position, over so many pushes (`weight`), in a life of it."""
+    """A value of a worker at a position, the mean over `weight` pushes, in one of its lives."""
 
     x: float
     y: float
@@ -68,7 +68,7 @@ class _Weighted(NamedTuple):
 def run_curves(run: RunData, by: str, value: str) -> RunCurves:
     """The curves of a value of the points ("cost", or a tag) by "step", "time" or "examples".
 
-    The curve of a job with one worker is that of the worker. With several it is the mean over all pushes in equal
+    The curve of a job with one worker is the worker's. With several it is the mean over all pushes in equal
     ranges of the axis; for "steps_per_second" it is the rate of all workers together.
     """
     position = positions(run, by)

@@ -76,10 +76,10 @@ class Start:
     """How a life was started, and where.
 
     Attributes:
-        command: that of the launcher, whose working directory was `directory`.
+        command: of the launcher, whose working directory was `directory`.
         script, arguments: the program; `script_sha256` of its text, "" if that could not be read.
         options: of `psworker local`, by name.
-        environment: the variables of servers and workers that were set, without those that name secrets.
+        environment: the variables of servers and workers that were set, except names of secrets.
         versions: of paramserver, of its protocol, of Python, numpy and others, by name.
     """
 
@@ -115,7 +115,7 @@ class Life:
     results: Results = Results()
 
     def state_now(self) -> str:
-        """The state; "interrupted" if it says "running" and its launcher is not alive."""
+        """The state; "interrupted" if it is "running" in the file and its launcher is not alive."""
         if self.state != "running":
             return self.state
         alive = self.start.process.is_alive()

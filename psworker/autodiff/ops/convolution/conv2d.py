@@ -86,7 +86,7 @@ def conv2d(
 
 
 def is_relu(name: str, activation: Activation) -> bool:
-    """Whether the activation is relu; ValueError with the op's name unless it is that or None."""
+    """True if the activation is relu; ValueError with the op's name unless it is that or None."""
     if activation not in (None, "relu"):
         raise ValueError(f'{name}: activation must be None or "relu", but it is {activation!r}')
     return activation is not None
