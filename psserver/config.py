@@ -72,7 +72,7 @@ CLIENT_CERTIFICATES = ("off", "required")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageOptions:
-    """How a server keeps its shard.
+    """Options for storing the state of a shard.
 
     Attributes:
         checkpoint_every: when shard 0 begins a checkpoint; None: only on demand and at a stop.
@@ -95,7 +95,7 @@ class StorageOptions:
 
 @dataclass(frozen=True, slots=True)
 class StorageConfig(StorageOptions):
-    """Where and how a server keeps its shard.
+    """The folder and the options for storing the state of a shard.
 
     Attributes:
         folder: of the checkpoints and the journal; may be shared by all shards of a job.
@@ -106,7 +106,7 @@ class StorageConfig(StorageOptions):
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig(StorageOptions):
-    """How one server runs its shard: times in seconds, sizes in bytes. `psserver serve --help` explains each field.
+    """The configuration of a server: times in seconds, sizes in bytes. `psserver serve --help` explains each field.
 
     By default it listens on a free port; the command has a default of its own: DEFAULT_ADDRESS of
     `pswire.addresses`.

@@ -33,7 +33,7 @@ class Validity:
     end: datetime
 
     def stage(self, now: datetime) -> int:
-        """How near the end is: 0, not yet, to 4, expired."""
+        """A level from 0, the end is not near, to 4, expired."""
         near = min(NEAR_END, (self.end - self.begin) / 4)
         return sum(now >= self.end - rest for rest in (near, near / 4, near / 16, timedelta(0)))
 

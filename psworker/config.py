@@ -111,7 +111,7 @@ class StrategyConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Where an embedded session keeps its checkpoints; the fields are arguments of `psworker.session`.
+    """The checkpoints of an embedded session; the fields are arguments of `psworker.session`.
 
     `checkpoint_dir` is "" without checkpoints. Raises `ConfigurationError` for an invalid field.
     """
@@ -148,7 +148,7 @@ EMBEDDED_WORKER = "worker-0"
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """How a worker reaches its servers, and when: the arguments of `psworker.session`, checked.
+    """The connection of a worker to its servers: the arguments of `psworker.session`, checked.
 
     `keep_memory` is whether the process keeps the memory of freed arrays for the next ones
     (`pswire.system.host.keep_memory`). A process with the same `name_key` takes the place of a live worker of this name

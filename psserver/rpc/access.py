@@ -45,7 +45,7 @@ _UNKNOWN = (
 
 @dataclass(slots=True)
 class Caller:
-    """Who calls: the name of the token, for logs, and its role; no longer `valid` when the token was removed.
+    """A caller: the name of the token, for logs, and its role; no longer `valid` when the token was removed.
 
     All calls with one header value share one object, so its end reaches all of them.
     """

@@ -26,7 +26,7 @@ SECONDS_WHILE_OTHERS_WAIT = 0.02
 
 
 def unfinished_messages(traffic_limit: int) -> int:
-    """How many messages may be read at the same time with this limit of bytes in progress."""
+    """The number of messages that may be read at the same time with this limit of bytes in progress."""
     return max(MIN_UNFINISHED, min(MAX_UNFINISHED, traffic_limit // UNFINISHED_PART // LARGEST_MESSAGE))
 
 

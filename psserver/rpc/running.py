@@ -33,7 +33,7 @@ class RunningServer:
 
     @property
     def measurements(self) -> Measurements:
-        """What the server measures."""
+        """The measurements of the server."""
         return self._executor.measurements
 
     @property

@@ -52,7 +52,7 @@ class SharedMemory:
 
     @property
     def socket(self) -> SegmentSocket:
-        """Where workers get segments; `NotShared` if they cannot."""
+        """The socket from which workers get segments; `NotShared` without one."""
         if self._socket is None:
             raise NotShared(self.refused)
         return self._socket
@@ -97,7 +97,7 @@ class AttachedSegments:
         self._offered: tuple[int, bytes] | None = None
 
     def attach(self, request: pb.AttachRequest) -> pb.AttachReply:
-        """Offers the worker a segment, instead of an earlier one with its number; or replies with the reason why not."""
+        """Offers the worker a segment, instead of an earlier one with its number; or replies with a reason."""
         number, nbytes = request.segment, request.nbytes
         try:
             socket = self._shared.socket

@@ -161,7 +161,7 @@ def put_choice(message: ms.Choice, proto: pb.Choice, tensors: TensorSender) -> N
 
 
 def get_choice(proto: pb.Choice, tensors: TensorReceiver) -> ms.Choice:
-    """Which rows are wanted."""
+    """The requested rows."""
     name = check.name(proto.name)
     slot = check.name(proto.slot) if proto.slot else ""
     if not proto.HasField("rows"):

@@ -1,4 +1,4 @@
-"""Which shard is at which address: servers are asked, all at once."""
+"""Shard numbers by address: all servers are asked at once."""
 
 import ipaddress
 from collections.abc import Sequence

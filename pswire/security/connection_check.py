@@ -32,7 +32,7 @@ _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LO
 
 
 def handshake_problem(address: str, details: str, credentials: Credentials) -> str:
-    """What is wrong with the connection to `address`, and what to do; "" if it is not the handshake.
+    """The problem of the connection to `address`, and what to do; "" if it is not the handshake.
 
     `details` are gRPC's of the failed call.
     """

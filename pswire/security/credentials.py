@@ -1,4 +1,4 @@
-"""How a client proves who it is and checks who answers: the files of a CA, of its own certificate, and of a token.
+"""Credentials by which a client identifies itself and checks servers: files of a CA, its own certificate and a token.
 
 Standard library only; `pswire.network.channel` makes channels from them.
 """

@@ -1,4 +1,4 @@
-"""How often a job writes a checkpoint, by time or by steps of training, and when a record of the journal is written."""
+"""The interval of checkpoints, by time or by steps of training, and when records of the journal are written."""
 
 import enum
 import re

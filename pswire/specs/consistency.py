@@ -61,7 +61,7 @@ class Bounded(Consistency):
 
 
 class Aggregate(TextSpec):
-    """What the gradients of a synchronous update become."""
+    """The aggregate of the gradients of a synchronous update."""
 
     def left_out(self, gradients: int) -> int:
         """Number of smallest values of an element that are left out, and of largest ones, among `gradients`."""

@@ -31,7 +31,7 @@ class GradientNormLimit(TextSpec):
         return cls(float(texts["norm"]), texts["action"])
 
     def factor(self, norm: float) -> float:
-        """What a push of this norm is multiplied by."""
+        """The factor for a push of this norm."""
         return 1.0 if self.action != "clip" or norm <= self.norm else self.norm / norm
 
 

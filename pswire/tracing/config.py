@@ -1,4 +1,4 @@
-"""Which exporter of spans the environment asks for. All other `OTEL_` variables are read by the OpenTelemetry SDK."""
+"""The exporter of spans that the environment selects. All other `OTEL_` variables are read by the OpenTelemetry SDK."""
 
 import os
 

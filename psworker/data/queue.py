@@ -111,7 +111,7 @@ class Queue(Generic[Item]):
 
 
 class _Prefetching(Generic[Item]):
-    """What consumers and workers share. Threads refer to it and not to the `Queue`, which can so be collected.
+    """State shared by consumers and workers. Threads refer to it and not to the `Queue`, which can thus be collected.
 
     `changed` guards all fields below it. Its lock is reentrant: the garbage collector may call `stop` in a thread that
     holds it. `reading` is held while an iterable is read, and never taken by a thread that holds `changed`.
@@ -239,7 +239,7 @@ class _Prefetching(Generic[Item]):
             logger.warning("%s %s, for %.0f s: %s", waiting, self._name, waited, self._whereabouts())
 
     def _whereabouts(self) -> str:
-        """Where the threads that make an item are, and since when."""
+        """The place in the code of each thread that makes an item, and since when."""
         frames, now = sys._current_frames(), time.monotonic()
         found = []
         for thread, since in self._making.items():

@@ -194,7 +194,7 @@ def iter_once(source: object) -> bool:
 
 
 def as_batch(columns: object, giver: str, epoch: int | None) -> Batch:
-    """What a program's function returned as a batch of this epoch; DatasetError names the `giver`."""
+    """The value of a program's function as a batch of this epoch; DatasetError names the `giver`."""
     if isinstance(columns, Batch):
         return Batch(columns._columns, epoch)
     if not hasattr(columns, "keys"):

@@ -1,4 +1,4 @@
-"""Where the processes of a job run: the interface of a launcher to its machines, and the simplest of them, this one.
+"""The machines of a job: the interface of a launcher to its machines, and the simplest of them, this one.
 
 `psworker.launch.on_ray` has the nodes of a Ray cluster.
 """
@@ -30,7 +30,7 @@ class JobProcess(Protocol):
         """Send a signal to it and its children, unless it has ended; a pending process is not started."""
 
     def describe_exit(self) -> str:
-        """How it ended, as the end of a sentence that begins with its name."""
+        """The way it ended, as the end of a sentence that begins with its name."""
 
 
 class Place(Protocol):
@@ -51,7 +51,7 @@ class Place(Protocol):
 
 @dataclass(frozen=True)
 class Start:
-    """How a process begins: `command`, a Python module with its arguments, and its environment.
+    """The start of a process: `command`, a Python module with its arguments, and its environment.
 
     `defaults` are environment variables unless the machine's environment has them; `environment` is set in any
     case. Its BLAS threads are `threads`, or as set by the user, or `share`. `held` are file descriptors that the

@@ -52,7 +52,7 @@ class Restarts:
         return history.pause
 
     def count(self, name: str) -> int:
-        """How often a process was started again, or will be when it is due; 0 of one that was never started."""
+        """The number of restarts of a process, including one that is due; 0 for a process that was never started."""
         return self._histories[name].restarts if name in self._histories else 0
 
     def waiting(self, name: str) -> bool:

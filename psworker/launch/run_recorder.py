@@ -118,7 +118,7 @@ def _earlier(folder: Path) -> Run:
 
 
 def results(progress: Progress, restarts: Mapping[str, int]) -> Results:
-    """What a job has reached by its progress."""
+    """The results of a job by its progress."""
     workers = progress.workers[:MAX_WORKERS]
     costs = [one.status.cost for one in workers if one.status.cost is not None]
     return Results(
@@ -144,7 +144,7 @@ def results(progress: Progress, restarts: Mapping[str, int]) -> Results:
 
 
 def start_of(job: Job, environment: Mapping[str, str]) -> Start:
-    """How a job is started by the command of this process, in an environment."""
+    """The start of a job by the command of this process, in an environment."""
     path = Path(job.script)
     names = ("PSSERVER_", "PSWORKER_", "PARAMSERVER_", "OMP_NUM", "OPENBLAS_NUM", "MKL_NUM")
     return Start(

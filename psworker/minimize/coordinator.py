@@ -102,6 +102,6 @@ def _last(space: ShardSpace, reason: str) -> Result:
 
 
 def minimum(result: Result) -> Minimum:
-    """What the program gets."""
+    """The result for the program."""
     last = result.progress
     return Minimum(last.loss, last.gradient, last.iterations, last.evaluations, result.reason, result.converged)

@@ -98,7 +98,7 @@ class Method(ABC):
         """
 
     def state(self) -> dict[str, Any]:
-        """What was learnt, but for vectors, as plain data."""
+        """The history, except for vectors, as plain data."""
         return {}
 
     def restore(self, state: Mapping[str, Any], space: Space) -> None:  # noqa: B027 - most learn nothing

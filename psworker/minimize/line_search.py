@@ -204,7 +204,7 @@ def _between(low: _Point, high: _Point) -> float:
 
 
 def _cubic_minimum(one: _Point, other: _Point) -> float | None:
-    """Where the cubic through two values with their slopes has its minimum (equation 3.59); None if it has none.
+    """The minimum of the cubic through two values with their slopes (equation 3.59); None if it has none.
 
     None as well if its coefficients are too large.
     """

@@ -1,4 +1,4 @@
-"""What a method of batch optimization works on: vectors that lie elsewhere, and the loss at the variables' values."""
+"""The space of a method of batch optimization: vectors stored elsewhere, and the loss at the variables' values."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol

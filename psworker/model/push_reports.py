@@ -11,7 +11,7 @@ PushOutcome: TypeAlias = Literal["applied", "repeated", "half-applied", "dropped
 
 @dataclass(frozen=True, slots=True)
 class PushReport:
-    """What became of a push.
+    """The outcome of a push.
 
         report = optimizer.apply_gradients(pairs)
         if report.outcome == "half-applied":

@@ -50,7 +50,7 @@ class RunCurves:
 
 
 class _Moment(NamedTuple):
-    """What has a position on an axis."""
+    """A value with a position on an axis."""
 
     time: float
     step: float | None
@@ -111,14 +111,14 @@ def positions(run: RunData, by: str) -> Callable[[Point | RunEvent | _Moment], f
 
 
 def tags(run: RunData) -> list[str]:
-    """What can be plotted: fields that have values, then the tags of the program."""
+    """The values that can be plotted: fields that have values, then the tags of the program."""
     points = run.points
     own = sorted({tag for point in points for tag in point.scalars})
     return [*(name for name in FIELDS if any(one.value(name) is not None for one in points)), *own]
 
 
 def _kept(points: Sequence[Point]) -> Sequence[Point]:
-    """Those before which no later one is: after a return to a checkpoint, steps are done again."""
+    """The points with no later step before them: after a return to a checkpoint, steps are repeated."""
     kept: list[Point] = []
     for point in reversed(points):
         if not kept or point.step <= kept[-1].step:

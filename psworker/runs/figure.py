@@ -58,7 +58,7 @@ _VALUES = {"steps_per_second": "steps per second", "learning_rate": "learning ra
 
 @dataclass(frozen=True)
 class Look:
-    """How a picture looks: its size in pixels, and what it shows beside the curves.
+    """The look of a picture: its size in pixels, and its parts beside the curves.
 
     `smooth` is the weight of the moving average, 0 for none; the curve itself is then pale. `log` makes the vertical
     axis logarithmic; `workers` shows the curve of each worker.
@@ -193,7 +193,7 @@ def _draw_marks(axes: "Axes", runs: Sequence[RunCurves], look: Look) -> None:
 
 
 def _height(curve: Curve, mark: Mark, kind: str) -> float | None:
-    """Where a mark of this kind is: on the curve, between its points, and at its beginning for an earlier event."""
+    """The place of a mark of this kind: on the curve, between its points, and at its beginning for an earlier event."""
     if mark.kind != kind or not curve.x:
         return None
     after = bisect_right(curve.x, mark.x)

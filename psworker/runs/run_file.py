@@ -48,7 +48,7 @@ class WorkerResult:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What a life has reached.
+    """The results of a life.
 
     Attributes:
         first_step, step: the global step at its beginning and now.
@@ -73,7 +73,7 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a life was started, and where.
+    """The start of a life: command, folder, environment.
 
     Attributes:
         command: of the launcher, whose working directory was `directory`.

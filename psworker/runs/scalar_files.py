@@ -17,7 +17,7 @@ FOLDER = "scalars"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What a worker recorded at a moment.
+    """The record of a worker at a moment.
 
     Attributes:
         time: seconds since 1970.

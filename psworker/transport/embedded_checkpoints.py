@@ -244,5 +244,5 @@ class EmbeddedCheckpoints:
 
 
 def _kept(state: ShardState, worker: dict[str, Any]) -> tuple[ShardState, dict[str, Any]]:
-    """What must be written down again when it has changed."""
+    """State whose change requires another checkpoint."""
     return dataclasses.replace(state, members=MembershipState(), cut=0, repeated=0), worker

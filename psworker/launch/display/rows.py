@@ -1,4 +1,4 @@
-"""Which lines of the live display a terminal has room for, and which workers are shown. Pure."""
+"""The choice of lines of the live display that fit a terminal, and of workers that are shown. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -63,7 +63,7 @@ class ProcessActor:
         self._changed = threading.Condition()
 
     def arrive(self) -> Arrival:
-        """Where the process is going to run."""
+        """The place where the process will run."""
         return Arrival(ray.util.get_node_ip_address(), str(self._folder), version("paramserver"))
 
     def start(

@@ -28,7 +28,7 @@ CALL_TIMEOUT, UNREACHABLE, PAUSE = 30.0, 60.0, 0.5
 
 
 class Shared:
-    """What all processes of a job have in common: environment variables, the program's folder, and the servers.
+    """State shared by all processes of a job: environment variables, the program's folder, and the servers.
 
     `working_dir` is the folder that Ray has copied to the nodes, None without one; `servers` are the present addresses,
     as lines.
@@ -75,7 +75,7 @@ class RayProcess:
             self._actor.kill.remote(int(number))
 
     def describe_exit(self) -> str:
-        """How it ended, as the end of a sentence that begins with its name."""
+        """The way it ended, as the end of a sentence that begins with its name."""
         return self._lost or describe_code(self.code)
 
     def abandon(self) -> None:
@@ -197,7 +197,7 @@ class _Node:
 
 
 def _room() -> str:
-    """How many CPUs of the cluster are free, for people."""
+    """The number of free CPUs of the cluster, for people."""
     free, total = ray.available_resources().get("CPU", 0.0), ray.cluster_resources().get("CPU", 0.0)
     return f"{free:g} of {total:g} CPUs of the cluster are free"
 
