@@ -38,7 +38,7 @@ _ADMINS = frozenset({Role.ADMIN})
 
 
 _UNKNOWN = (
-    "the token is none of this server's: it is that of another job, or was removed; whoever runs the server makes one "
+    "unknown token: it is of another job, or was removed; whoever runs the server makes one "
     "with psserver token add"
 )
 
@@ -124,7 +124,7 @@ class Access:
             if key == "authorization":
                 return self._known.get(value) or self._find(value)
         raise Unauthenticated(
-            "this server wants a token: name a file that has one (--token-file, PSWORKER_TOKEN_FILE of workers, "
+            "this server requires a token: name a file that has one (--token-file, PSWORKER_TOKEN_FILE of workers, "
             "PSSERVER_CLIENT_TOKEN_FILE of commands); whoever runs the server makes one with psserver token add"
         )
 

@@ -104,7 +104,7 @@ class Identity:
             case ms.Cut() if message.holder is not None:
                 self.check_sender(message.holder, caller)
             case ms.Cut() | ms.Restore() if caller is None and not access.caller.get().is_admin:
-                raise Unauthenticated(f"a {type(message).__name__} of nobody: it is for members and admins")
+                raise Unauthenticated(f"a {type(message).__name__} is for members and admins: join first")
 
     def hashed(self, message: ms.Request) -> ms.Request:
         """The message without secrets, as the shard, its journal and its checkpoints have it.
@@ -197,7 +197,7 @@ class Identity:
         for index, (state, proof) in enumerate(zip(message.states, proofs, strict=True)):
             if state and not hmac.compare_digest(proof, self._mac("state", index, state)):
                 raise InvalidMessage(
-                    f"shard {index} has not said that this is its state: all servers of a job need the same key (see "
+                    f"a wrong proof of the state of shard {index}: all servers of a job need the same key (see "
                     "docs/security.md)"
                 )
 
