@@ -38,8 +38,7 @@ _ADMINS = frozenset({Role.ADMIN})
 
 
 _UNKNOWN = (
-    "unknown token: it is of another job, or was removed; whoever runs the server makes one "
-    "with psserver token add"
+    "unknown token: it is of another job, or was removed; whoever runs the server makes one with psserver token add"
 )
 
 

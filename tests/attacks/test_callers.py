@@ -1,4 +1,4 @@
-"""Callers without a token, with is of another job, or of the wrong role: refused before their request is read."""
+"""Callers without a token, with a token of another job, or of the wrong role: refused before their request is read."""
 
 import queue
 from concurrent.futures import ThreadPoolExecutor
