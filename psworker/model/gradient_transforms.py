@@ -48,7 +48,7 @@ def chain(*transforms: Transform) -> Transform:
         for transform in transforms:
             pairs = transform(pairs)
             if pairs is None:
-                raise TypeError(f"a transform of a chain returned None in place of a list of pairs: {transform!r}")
+                raise TypeError(f"a transform of a chain returned None instead of a list of pairs: {transform!r}")
         return pairs
 
     return chained
