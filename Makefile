@@ -96,7 +96,7 @@ locks: $(BIN)/.installed-dev ## Write locks/: the packages of constraints.txt, w
 bench: $(BIN)/.installed ## Run the benchmarks (python benchmarks/NAME.py --peers DIR compares with other systems)
 	for file in benchmarks/[a-z]*.py; do $(BIN)/python $$file || exit 1; done
 
-compose-up: ## Start a cluster of containers: two shards and WORKERS workers (docs/deploy.md)
+compose-up: ## Start a cluster of containers: two shards and WORKERS workers (docs/deploy/docker.md)
 	@$(CLUSTER) up --build --detach
 
 compose-logs: ## Show the output of its containers until Ctrl-C or its end

@@ -75,9 +75,9 @@ def make_certificates(
 def renew_certificates(
     folder: Path, hosts: Sequence[str], days: int, *, now: datetime.datetime | None = None
 ) -> tuple[str, ...]:
-    """New certificates of servers and clients under the CA in `folder`, with their keys of before.
+    """New certificates of servers and clients under the CA in `folder`, with the existing keys.
 
-    Returns the hosts: those that are given, or else those of before. Running servers use them from the next connection
+    Returns the hosts: the given ones, or else the previous ones. Running servers use them from the next connection
     on. Raises `ConfigurationError` if a file is missing or is none of these.
     """
     begin = now or datetime.datetime.now(datetime.UTC)

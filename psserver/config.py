@@ -17,7 +17,7 @@ from pswire.specs.gradient_norm import GradientNormLimit
 from pswire.specs.spec import check_count, check_number
 from pswire.system import host
 
-#: The key of servers without another one: those of one process believe each other.
+#: The key of servers without another one: servers of one process accept each other's tokens and proofs.
 _PROCESS_KEY = secrets.token_bytes(KEY_BYTES)
 
 
@@ -72,7 +72,7 @@ CLIENT_CERTIFICATES = ("off", "required")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageOptions:
-    """How a server keeps its shard.
+    """Options for storing the state of a shard.
 
     Attributes:
         checkpoint_every: when shard 0 begins a checkpoint; None: only on demand and at a stop.
@@ -95,7 +95,7 @@ class StorageOptions:
 
 @dataclass(frozen=True, slots=True)
 class StorageConfig(StorageOptions):
-    """Where and how a server keeps its shard.
+    """The folder and the options for storing the state of a shard.
 
     Attributes:
         folder: of the checkpoints and the journal; may be shared by all shards of a job.
@@ -106,13 +106,13 @@ class StorageConfig(StorageOptions):
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig(StorageOptions):
-    """How one server runs its shard: times in seconds, sizes in bytes. `psserver serve --help` explains each field.
+    """The configuration of a server: times in seconds, sizes in bytes. `psserver serve --help` explains each field.
 
     By default it listens on a free port; the command has a default of its own: DEFAULT_ADDRESS of
     `pswire.addresses`.
 
     `default_key` is their key without one in a token file (`job_key`), by default the same for servers of one process;
-    None: that of this user, or one that everyone knows if they are `insecure`.
+    None: this user's key, or a publicly known one if they are `insecure`.
 
     Without `linger` it runs until stopped; a worker that joins when none is live begins a job. `keep_memory` affects
     the whole process, so only the command `psserver serve` uses it. `ConfigurationError` for an invalid field.
@@ -193,7 +193,7 @@ class ServerConfig(StorageOptions):
 
     @property
     def asks_clients(self) -> bool:
-        """Whether clients need a certificate."""
+        """True if clients need a certificate."""
         return self.client_certificates == "required"
 
     @property

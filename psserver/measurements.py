@@ -1,7 +1,7 @@
 """Measurements of a server: plain numbers, counted where things happen, for `/metrics`. Imports nothing of the server.
 
 All of them begin at 0 with the process, as counters of Prometheus do, also when the shard continues from a checkpoint.
-They are written without a lock, by the event loop of the server alone; those of `JournalMeasurements` by whichever
+They are written without a lock, by the event loop of the server alone; `JournalMeasurements` by whichever
 thread has the journal's file. Other threads may read them at any time: one number may then be newer than another.
 """
 
@@ -106,7 +106,7 @@ class Measurements:
     """The measurements of one server.
 
     Attributes:
-        pushes: that were answered, by `OUTCOMES`; `clipped`: those of the applied whose gradients were scaled down.
+        pushes: that were answered, by `OUTCOMES`; `clipped`: applied ones whose gradients were scaled down.
         push_seconds, pull_seconds: from the arrival of the first frame until the answer is sent, of calls that were
             not refused.
         staleness: of applied pushes.

@@ -23,7 +23,7 @@ class Servers:
     """The servers of a job, one a shard. Made by `serve`, whose thread alone may use it.
 
     Attributes:
-        addresses: those of all servers, in the order of their shards; `stop` and `start` keep them.
+        addresses: of all servers, in the order of their shards; `stop` and `start` keep them.
     """
 
     addresses: tuple[str, ...]
@@ -35,7 +35,7 @@ class Servers:
     def start(self, shard: int) -> None:
         """Starts a shard's server, again at its address: with what its `checkpoint_dir` has.
 
-        Without a `checkpoint_dir` it is empty, and workers of before end with `WrongShard`.
+        Without a `checkpoint_dir` it is empty, and earlier workers end with `WrongShard`.
 
         Raises:
             ConfigurationError: it runs already, or its port was taken meanwhile.
@@ -89,7 +89,7 @@ def serve(shards: int = 1, **options: Any) -> Iterator[Servers]:  # noqa: ANN401
 
     Args:
         shards: how many servers there are; each holds its part of the variables.
-        options: those of `psserver serve`, with underscores, as texts or as fields of `psserver.config.ServerConfig`:
+        options: as of `psserver serve`, with underscores, as texts or as fields of `psserver.config.ServerConfig`:
             `consistency`, `staleness`, `lease`, `checkpoint_dir`, `checkpoint_every`, `journal`, ...
 
     Raises:

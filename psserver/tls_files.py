@@ -17,8 +17,8 @@ from pswire.security.private_files import read_file, read_secret, stamp
 
 log = logging.getLogger(__name__)
 
-#: A certificate is near its end in this time, or in the last quarter of its life if that is shorter; the warning comes
-#: again in the last quarter of the rest, and of that.
+#: A certificate is near its end in this time, or in the last quarter of its life if that is shorter; the warning is
+#: repeated in the last quarter of the remaining time, again and again.
 NEAR_END = timedelta(days=30)
 
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----")
@@ -33,7 +33,7 @@ class Validity:
     end: datetime
 
     def stage(self, now: datetime) -> int:
-        """How near the end is: 0, not yet, to 4, expired."""
+        """A level from 0, the end is not near, to 4, expired."""
         near = min(NEAR_END, (self.end - self.begin) / 4)
         return sum(now >= self.end - rest for rest in (near, near / 4, near / 16, timedelta(0)))
 

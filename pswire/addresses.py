@@ -81,7 +81,7 @@ def local_address(bind: str) -> str:
 
 
 def is_local(address: str) -> bool:
-    """Whether only this machine reaches the address: of the loopback interface, or a Unix socket."""
+    """True if only this machine reaches the address: of the loopback interface, or a Unix socket."""
     host = address.rpartition(":")[0]
     return address.startswith("unix:") or host in ("localhost", "[::1]") or _LOOPBACK_V4.fullmatch(host) is not None
 

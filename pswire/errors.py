@@ -72,7 +72,7 @@ class SessionOver(ParamServerError, status="FAILED_PRECONDITION", fault="sender"
 
 
 class SessionNotBegun(ParamServerError, status="FAILED_PRECONDITION", fault="sender"):
-    """The job of a worker's session has not begun: others take part in that of an earlier session, or are awaited."""
+    """The job of a worker's session has not begun: others are still in an earlier session's job, or are awaited."""
 
 
 class OutOfOrder(ParamServerError, status="FAILED_PRECONDITION", fault="sender"):
@@ -84,11 +84,11 @@ class StateLost(ParamServerError, status="FAILED_PRECONDITION", fault="sender"):
 
 
 class GenerationLost(ParamServerError, status="FAILED_PRECONDITION", fault="receiver"):
-    """A generation whose values the servers do not have any more: repeat the block of `session.generation()`."""
+    """A generation whose values the servers have lost: repeat the block of `session.generation()`."""
 
 
 class WrongShard(ParamServerError, status="FAILED_PRECONDITION", fault="sender"):
-    """A worker whose servers are not those of the job: in another order, or restarted without their state."""
+    """A worker with other servers than its job: in another order, or restarted without their state."""
 
 
 class TooLarge(ParamServerError, status="RESOURCE_EXHAUSTED", fault="sender"):
@@ -112,7 +112,7 @@ class ConfigurationError(ParamServerError, status="INVALID_ARGUMENT", fault="use
 
 
 class Unauthenticated(ParamServerError, status="UNAUTHENTICATED", fault="user"):
-    """A caller without a valid token, with that of another worker, or a certificate that is not accepted."""
+    """A caller without a valid token, with another worker's token, or with a certificate that is not accepted."""
 
 
 class PermissionDenied(ParamServerError, status="PERMISSION_DENIED", fault="user"):

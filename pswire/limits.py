@@ -55,7 +55,7 @@ MAX_TEXT_LENGTH = 1000
 #: Characters of a sentence or path in an answer.
 MAX_ANSWER_TEXT_LENGTH = 16_000
 
-#: Portions of an evaluation that a worker holds: one in work, and those that it has taken in advance.
+#: Portions of an evaluation that a worker holds: the one in work, and the ones taken in advance.
 MAX_HELD_PORTIONS = 16
 
 #: Characters of the result of a minimization.

@@ -27,7 +27,7 @@ class Partition:
 def place(
     group: Iterable[TensorSpec], shards: int, placed: Iterable[Partition] = ()
 ) -> dict[str, tuple[Partition, ...]]:
-    """The partitions of each variable of a group, around those that are `placed`; in the order of shards and rows."""
+    """The partitions of each variable of a group, given the `placed` ones; in the order of shards and rows."""
     held = [0] * shards
     for partition in placed:
         held[partition.shard] += partition.spec.nbytes

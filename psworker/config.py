@@ -29,7 +29,7 @@ def variable(option: str) -> str:
 
 
 def environment(options: Mapping[str, object]) -> dict[str, str]:
-    """The environment variables of these options, which `worker_config` reads; of those that are not None."""
+    """The environment variables of the options that are not None, which `worker_config` reads."""
     given = {name: value for name, value in options.items() if value is not None}
     return {variable(name): str(int(value) if isinstance(value, bool) else value) for name, value in given.items()}
 
@@ -46,7 +46,7 @@ def paramserver_environment() -> dict[str, str]:
 
 
 def submitted_with_folder() -> bool:
-    """Whether this process was started by `ray job submit --working-dir`: all nodes have the folder that was given."""
+    """True if this process was started by `ray job submit --working-dir`: all nodes have the folder that was given."""
     job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}")
     return bool((job.get("runtime_env") or {}).get("working_dir"))
 
@@ -111,7 +111,7 @@ class StrategyConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Where an embedded session keeps its checkpoints; the fields are arguments of `psworker.session`.
+    """The checkpoints of an embedded session; the fields are arguments of `psworker.session`.
 
     `checkpoint_dir` is "" without checkpoints. Raises `ConfigurationError` for an invalid field.
     """
@@ -148,7 +148,7 @@ EMBEDDED_WORKER = "worker-0"
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """How a worker reaches its servers, and when: the arguments of `psworker.session`, checked.
+    """The connection of a worker to its servers: the arguments of `psworker.session`, checked.
 
     `keep_memory` is whether the process keeps the memory of freed arrays for the next ones
     (`pswire.system.host.keep_memory`). A process with the same `name_key` takes the place of a live worker of this name
@@ -212,7 +212,7 @@ def worker_config(
 ) -> WorkerConfig:
     """The configuration: each argument, or else its environment variable `$PSWORKER_...`, or else the default.
 
-    Arguments are those of `psworker.session`, and `keep_memory`: fields of `WorkerConfig`, `StrategyConfig`,
+    The arguments of `psworker.session`, and `keep_memory`: fields of `WorkerConfig`, `StrategyConfig`,
     `CheckpointConfig` and `Credentials`, where servers may be a text as `parse_servers` takes it, `compress` is as
     `parse_compression` takes it, and `checkpoint_every` as `parse_checkpoint_every`. In the environment, booleans
     are 1 or 0.

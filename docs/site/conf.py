@@ -14,7 +14,7 @@ project = "paramserver"
 version = release = installed_version("paramserver")
 language = "en"
 root_doc = "README"
-include_patterns = ["*.md", "docs/*.md", "docs/reference/*.md", "datasets/*/README.md"]
+include_patterns = ["*.md", "docs/*.md", "docs/*/*.md", "datasets/*/README.md"]
 exclude_patterns = [path.name for path in ROOT.iterdir() if path.is_dir() and path.name not in ("docs", "datasets")]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]

@@ -31,7 +31,7 @@ CLASSES = ["psworker", "psworker.nn", "psworker.errors"]
 def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
     """Append tables of contents to README.md: the guides in the order of its own table, the reference, the rest."""
     if page == "README":
-        guides = dict.fromkeys(re.findall(r"^\| \[.*?\]\((docs/[\w-]+)\.md\)", source[0], re.MULTILINE))
+        guides = dict.fromkeys(re.findall(r"^\| \[.*?\]\((docs/[\w/-]+)\.md\)", source[0], re.MULTILINE))
         data = re.findall(r"\]\((datasets/\w+/README)\.md\)", source[0])
         parts = {
             "Guides": guides,

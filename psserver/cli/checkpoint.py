@@ -31,10 +31,10 @@ from pswire.terminal.plurals import pluralize
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Listed:
-    """A checkpoint of a job of so many `shards`.
+    """A checkpoint of a job with this number of `shards`.
 
-    `damaged` are the reasons of those whose manifest cannot be read. `provisional`: servers of another number have
-    written it when they started, and have accepted no change since, so the job does not go on from it.
+    `damaged` has a reason for each shard whose manifest cannot be read. `provisional`: servers of another number have
+    written it when they started, and have accepted no change since, so the job does not continue from it.
     """
 
     number: int
@@ -203,7 +203,7 @@ def _report(manifest: Manifest) -> StatusReport:
 
 
 def _placeholders(variable: VariableState) -> VariableArrays:
-    """Arrays of the right shapes that take no memory; nobody looks at their elements."""
+    """Arrays of the right shapes that take no memory; their elements are not read."""
     slots = {name: _placeholder(spec) for name, spec in stored_slot_specs(variable).items()}
     return VariableArrays(_placeholder(variable.spec), slots)
 

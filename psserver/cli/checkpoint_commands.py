@@ -7,15 +7,17 @@ from pathlib import Path
 
 import click
 
-from psserver.cli.options import SECONDS, addresses_argument, credentials_options, json_option, option
+from psserver.cli.options import SECONDS, addresses_argument, credentials_options, json_option
 from pswire.security.credentials import Credentials
 from pswire.system.host import refuse_windows
+from pswire.terminal.commands import Command, CommandGroup
+from pswire.terminal.options import option
 
 _directory = click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 _number = click.argument("number", required=False, type=click.IntRange(0))
 
 
-@click.group("checkpoint", short_help="List, show, verify and remove checkpoints.")
+@click.group("checkpoint", short_help="List, show, verify and remove checkpoints.", cls=CommandGroup)
 def checkpoint_group() -> None:
     """List, show, verify and remove the checkpoints in a folder; or have a running job write one.
 
@@ -40,7 +42,7 @@ def save_command(addresses: tuple[str, ...], timeout: float, credentials: Creden
 
     By default it is one at 127.0.0.1:7070.
 
-    Training goes on meanwhile. Prints the checkpoint's number when all servers have written it.
+    Training continues meanwhile. Prints the checkpoint's number when all servers have written it.
     """
     from psserver.cli.checkpoint_save import save
 
@@ -93,7 +95,7 @@ def verify_command(directory: Path, number: int | None) -> None:
 
 @checkpoint_group.command("prune", short_help="Remove old checkpoints.")
 @_directory
-@option("--keep", type=click.IntRange(1), required=True, help="Cuts that stay.")
+@option("--keep", type=click.IntRange(1), metavar="N", required=True, help="Cuts that stay.")
 def prune_command(directory: Path, keep: int) -> None:
     """Remove the old checkpoints in DIR.
 
@@ -105,7 +107,7 @@ def prune_command(directory: Path, keep: int) -> None:
     remove_old(directory, keep)
 
 
-@click.command("export", short_help="Write the variables of a job to one file.")
+@click.command("export", short_help="Write the variables of a job to one file.", cls=Command)
 @click.argument("source", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("output", type=click.Path(dir_okay=False, path_type=Path))
 @option(
@@ -115,8 +117,8 @@ def prune_command(directory: Path, keep: int) -> None:
 def export_command(source: Path, output: Path, form: str, slots: bool) -> None:
     """Write the variables in DIR to one file, whole and with the names that they have in the program.
 
-    DIR is a folder of checkpoints with those of all shards of a job, which is exported as late as possible; or one of
-    the checkpoints in it.
+    DIR is a folder of checkpoints of all shards of a job, whose latest possible state is exported; or one of the
+    checkpoints in it.
 
     \b
     psserver export runs/a/checkpoints model.safetensors

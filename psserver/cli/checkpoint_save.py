@@ -41,7 +41,7 @@ def _save(servers: ShardStubs, timeout: float) -> int:
                 waiting[address] = report.waiting_for
                 break
             if report.problem:
-                raise StorageError(f"the server at {address} says: {report.problem}")
+                raise StorageError(f"the server at {address} reports: {report.problem}")
             if report.written:
                 del waiting[address]
             elif report.gone:  # that server was started again since: its part was in memory

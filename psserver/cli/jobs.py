@@ -42,7 +42,7 @@ def show_jobs(
 
 
 def reset(addresses: Sequence[str], timeout: float, credentials: Credentials = NO_CREDENTIALS, *, force: bool) -> str:
-    """End the job of these servers; the line that says so.
+    """End the job of these servers; return a line about it.
 
     Raises `ConfigurationError` if they are not all shards of one job, and `Unavailable` if one does not answer, or
     workers are live and `force` is not given; before anything is done.

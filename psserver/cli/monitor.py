@@ -17,7 +17,7 @@ from pswire.security.credentials import Credentials
 def monitor_until_signal(
     addresses: Sequence[str], options: PageOptions, credentials: Credentials, guard: str = "off"
 ) -> None:
-    """Serve the page of a job in a process of its own, until Ctrl-C or SIGTERM; `guard` is that of `--guard`.
+    """Serve the page of a job in a process of its own, until Ctrl-C or SIGTERM; `guard` is the value of `--guard`.
 
     Raises `ConfigurationError` if the address, or a file, cannot be used.
     """

@@ -1,7 +1,7 @@
 """Options and arguments that several commands have. Imports neither numpy nor rich (`psserver.cli.main`)."""
 
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, TypeVar
 
 import click
@@ -11,10 +11,7 @@ from pswire.errors import ConfigurationError
 from pswire.network.discovery import parse_servers
 from pswire.security.credentials import Credentials
 from pswire.specs.spec import check_number
-from pswire.terminal.parsed_option import Parsed
-
-#: An option whose help shows its default and its environment variable.
-option = partial(click.option, show_default=True, show_envvar=True)
+from pswire.terminal.options import Parsed, option, section
 
 
 def _parse_seconds(text: str) -> float:
@@ -37,7 +34,7 @@ timeout_option = option("--timeout", type=SECONDS, default=5.0, help="Time to wa
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _FILE = click.Path(dir_okay=False)
-#: The environment variables are those of the server itself, whose health check needs them too; except for the token:
+#: The environment variables are the server's own, whose health check needs them too; except for the token:
 #: a server has a file of hashes under PSSERVER_TOKEN_FILE.
 _TLS_OPTIONS = (
     option("--tls-ca", type=_FILE, envvar="PSSERVER_TLS_CA", show_default="no TLS", help="The CA to check servers by."),
@@ -45,15 +42,14 @@ _TLS_OPTIONS = (
         "--tls-cert",
         type=_FILE,
         envvar="PSSERVER_TLS_CERT",
-        show_default="none",
         help="A certificate to show to servers that ask for one.",
     ),
-    option("--tls-key", type=_FILE, envvar="PSSERVER_TLS_KEY", show_default="none", help="Its private key."),
+    option("--tls-key", type=_FILE, envvar="PSSERVER_TLS_KEY", help="Its private key."),
     option(
         "--tls-name",
         metavar="HOST",
         envvar="PSSERVER_TLS_NAME",
-        show_default="that in the address",
+        show_default="the host in the address",
         help="The host name that the certificates of all servers must have.",
     ),
 )
@@ -61,7 +57,7 @@ _TOKEN_OPTION = option(
     "--token-file",
     type=_FILE,
     envvar="PSSERVER_CLIENT_TOKEN_FILE",
-    show_default="that of a psworker local of this user",
+    show_default="the token of this user's psworker local",
     help="A file with a token for the servers.",
 )
 
@@ -80,9 +76,7 @@ def _credentials_options(command: Callable[..., Any], *added: Callable[[Any], An
         credentials = Credentials(tls_ca or "", tls_cert or "", tls_key or "", token_file or "", tls_name or "")
         return command(*arguments, credentials=credentials, **options)
 
-    for add in reversed(added):
-        with_credentials = add(with_credentials)
-    return with_credentials
+    return section("Security", *added)(with_credentials)
 
 
 def tls_options(command: _Command) -> Callable[..., Any]:

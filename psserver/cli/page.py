@@ -81,7 +81,7 @@ def page_beside(
 
 
 def _credentials(config: ServerConfig, client_token_file: str | None) -> Credentials:
-    """What this server shows to the others of the job, whose certificates its own CA has signed."""
+    """The credentials of this server for the others of the job, whose certificates its own CA has signed."""
     if config.tls_cert is None:
         return Credentials(token_file=client_token_file or "")
     if config.tls_ca is None:

@@ -34,7 +34,7 @@ _HEADER = (
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """The options of the command, but those that choose the journal."""
+    """The options of the command, except for the choice of the journal."""
 
     until: int | None = None
     watch: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class ReplayOptions:
 
 
 def open_replay(folder: Path, shard: int, shards: int | None, number: int | None) -> JournalReplay:
-    """The journal of a shard; `shards` None: those of the only job in the folder. Raises `StorageError`."""
+    """The journal of a shard; `shards` None: of the only job in the folder. Raises `StorageError`."""
     return JournalReplay(folder, shard, shards or number_of_shards(folder, shard), number)
 
 
@@ -99,7 +99,7 @@ def show(folder: Path, replay: JournalReplay, options: ReplayOptions) -> None:
 
 
 def verified(folder: Path, replay: JournalReplay, *, as_json: bool) -> bool:
-    """Print for each later checkpoint whether the replay gives its bits, and return whether it gives those of all.
+    """Print for each later checkpoint whether the replay gives its bits, and return whether all are equal.
 
     Raises `StorageError` or `DamagedFile`, also if there is no later checkpoint.
     """

@@ -60,7 +60,7 @@ def show_repeatedly(
     *,
     as_json: bool,
 ) -> None:
-    """Print the status every so many seconds, or as fast as the answers come, until Ctrl-C."""
+    """Print the status every `every` seconds, or as fast as the answers come, until Ctrl-C."""
     with StatusClient(addresses, credentials) as client, suppress(KeyboardInterrupt), _display(as_json) as show:
         while True:
             begin = time.monotonic()
@@ -116,7 +116,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - data of any kind
 
 
 def tables(job: JobStatus, *, servers: bool = True) -> RenderableType:
-    """The line and all tables that have rows; that of the shards only if they are `servers`."""
+    """The line and all tables that have rows; the table of shards only if they are `servers`."""
     parts: list[RenderableType] = [_text(job_line(job))]
     parts += [_text(f"warning: {problem}", "yellow") for problem in job.problems]
     for table in (
@@ -228,7 +228,7 @@ def _progress(queue: QueueStatus) -> str:
 
 
 def _names(names: Sequence[str], others: int = 0) -> str:
-    """Names of variables; of many the first ones, and how many others there are, besides those that are not named."""
+    """Names of variables; of many, the first ones and the number of the rest, plus `others` unnamed ones."""
     listed, others = ", ".join(names[:_MOST_NAMES]), others + max(0, len(names) - _MOST_NAMES)
     return f"{listed} and {others:,} others" if others else listed
 

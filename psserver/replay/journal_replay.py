@@ -114,7 +114,7 @@ class JournalReplay:
             self.nbytes += len(record.payload)
             with record_errors(record.path, record.offset):
                 message = records.decode(record.payload)
-            if light and isinstance(message, ms.Push) and message.pull:  # nobody gets the values
+            if light and isinstance(message, ms.Push) and message.pull:  # the values are not sent
                 message = dataclasses.replace(message, pull=(), known_versions=())
             yield Entry(record.path, record.offset, self.entries_read, message)
         for number in later:

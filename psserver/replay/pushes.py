@@ -1,4 +1,4 @@
-"""What became of each push of a replayed journal, with its norms; and what happened between them.
+"""The outcome of each push of a replayed journal, with its norms, and the events between pushes.
 
     observer = PushObserver(replay, watched=("W",))
     for lines in observer.records():
@@ -24,7 +24,7 @@ from pswire.terminal.plurals import pluralize
 
 
 class Fate(Enum):
-    """What became of a push."""
+    """The outcome of a push."""
 
     APPLIED = "applied"
     DROPPED = "dropped"  #: by the policy
@@ -83,7 +83,7 @@ class PushReport:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """What else has changed the shard, in a line: a worker has joined or left, a variable was registered or set."""
+    """Another change of the shard, in a line: a worker has joined or left, a variable was registered or set."""
 
     step: int
     text: str
@@ -164,7 +164,7 @@ class PushObserver:
         self._note_all(update, norms)
 
     def _checked_step(self, entry: Entry) -> StepResult:
-        """As `_step`, where updates are made within the step: their norms are those of all its updates together."""
+        """As `_step`, where updates are made within the step: norms are over all its updates together."""
         variables = self._replay.shard.variables
         gradients: dict[str, list[ms.Gradient]] = {}
         for _, push in self._open.values():

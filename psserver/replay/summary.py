@@ -10,7 +10,7 @@ from psserver.replay.pushes import Fate, PushReport
 
 @dataclass(slots=True, eq=False)
 class PushCounts:
-    """Pushes by what became of them, and of those that were applied: staleness, norms of gradients and updates."""
+    """Pushes by outcome; staleness and norms of gradients and updates of the applied ones."""
 
     fates: Counter[Fate] = field(default_factory=Counter)
     stalenesses: Counter[int] = field(default_factory=Counter)

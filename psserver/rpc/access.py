@@ -38,14 +38,13 @@ _ADMINS = frozenset({Role.ADMIN})
 
 
 _UNKNOWN = (
-    "the token is none of this server's: it is that of another job, or was removed; whoever runs the server makes one "
-    "with psserver token add"
+    "unknown token: it is of another job, or was removed; whoever runs the server makes one with psserver token add"
 )
 
 
 @dataclass(slots=True)
 class Caller:
-    """Who calls: the name of the token, for logs, and its role; no longer `valid` when the token was removed.
+    """A caller: the name of the token, for logs, and its role; no longer `valid` when the token was removed.
 
     All calls with one header value share one object, so its end reaches all of them.
     """
@@ -57,7 +56,7 @@ class Caller:
 
     @property
     def is_admin(self) -> bool:
-        """Whether it may do what otherwise only members may."""
+        """True if it may make the calls of members."""
         return self.role is Role.ADMIN
 
     @contextmanager
@@ -124,7 +123,7 @@ class Access:
             if key == "authorization":
                 return self._known.get(value) or self._find(value)
         raise Unauthenticated(
-            "this server wants a token: name a file that has one (--token-file, PSWORKER_TOKEN_FILE of workers, "
+            "this server requires a token: name a file that has one (--token-file, PSWORKER_TOKEN_FILE of workers, "
             "PSSERVER_CLIENT_TOKEN_FILE of commands); whoever runs the server makes one with psserver token add"
         )
 

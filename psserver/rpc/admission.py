@@ -13,7 +13,7 @@ from psserver.measurements import Waits
 from pswire.errors import TooLarge, Unavailable
 
 #: Bytes beyond the limit that only calls of a single frame may use: at least the first, or the limit divided by the
-#: second. So small pushes go on while large transfers use all of the limit.
+#: second. So small pushes proceed while large transfers use all of the limit.
 MIN_SMALL_BYTES, SMALL_PART = 8 << 20, 8
 
 #: Bytes of a call that is never refused: a heartbeat, or a status, of a worker whose large push is under way.
@@ -26,9 +26,9 @@ SHARES = 2
 class Admission:
     """Bytes of the calls in progress, by the members that make them. All methods are called in the event loop.
 
-    Large transfers (`reserve`) have `limit` bytes, and wait `timeout` seconds for them: those of one member first come,
+    Large transfers (`reserve`) have `limit` bytes, and wait `timeout` seconds for them: of one member, first come,
     first served; of several members, the one that uses the fewest bytes is next. Calls whose bytes have arrived
-    (`hold`) do not wait, since waiting would need the memory too. `waits` counts those who wait.
+    (`hold`) do not wait, since waiting would need the memory too. `waits` counts the waiting calls.
     """
 
     def __init__(self, limit: int, timeout: float, waits: Waits | None = None) -> None:
@@ -129,7 +129,7 @@ class Admission:
             self._forget_those_who_left()
 
     def _forget_those_who_left(self) -> None:
-        """Remove calls that have been admitted, or wait no more, from the heads of the queues."""
+        """Remove calls that were admitted, or have stopped waiting, from the heads of the queues."""
         for member, queue in list(self._waiting.items()):
             while queue and queue[0][1].done():
                 queue.popleft()

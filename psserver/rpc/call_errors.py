@@ -1,7 +1,7 @@
 """The end of calls: errors become gRPC statuses, and connections whose calls fail again and again are slowed down.
 
 A refusal costs the server about as much as a call. So a refused call of such a connection is answered after a pause,
-and counts meanwhile: gRPC lets a connection have only so many (`pswire.network.channel`).
+and counts meanwhile: gRPC limits the calls of a connection (`pswire.network.channel`).
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class Guard:
         """Serve a call; an error ends it with its status, message and name.
 
         The error's frames refer to all that came with the call, and are in a reference cycle with it, as the exception
-        of `abort` is with gRPC's context. So the traceback is dropped first, and that of an error before it, or that
+        of `abort` is with gRPC's context. So its traceback and its cause's are dropped first, or that
         memory would stay until a garbage collection.
         """
         try:

@@ -17,7 +17,7 @@ from psserver.rpc.deadline import Deadline
 from psserver.rpc.reception import MIN_UNFINISHED, Reception
 from pswire.errors import Malformed, Unavailable
 
-#: Calls of the health service at the same time, without watches; they have no part in those of the server.
+#: Concurrent calls of the health service, without watches; they do not count as calls of the server.
 MAX_CHECKS, CHECKS_OF_A_CONNECTION = 128, 16
 
 #: Watches at the same time; the oldest ends for a further one.

@@ -1,7 +1,7 @@
-"""Who calls, and what workers report of other shards: tokens of members, and proofs that a shard has said something.
+"""Authentication of callers and of reports about other shards: tokens of members, and proofs of a shard's statements.
 
 Both are message authentication codes (HMAC-SHA256) by the key that all servers of a job have and workers do not. So a
-server needs no table of tokens: those that it gave before a restart, or another shard has given, are valid too.
+server needs no table of tokens: tokens given before a restart, or by another shard, are valid too.
 """
 
 import functools
@@ -25,7 +25,7 @@ _MAC_BYTES = hashlib.sha256().digest_size
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a token says of its holder."""
+    """The contents of a token."""
 
     sender: ms.Sender
     process_nonce: int
@@ -35,7 +35,7 @@ class Claims:
 class Identity:
     """Gives tokens and proofs of a `key`, and checks them. All methods are called in the event loop.
 
-    A proof is valid for one job and timeline, those of the `shard` that gives or checks it.
+    A proof is valid for one job and timeline: the current ones of the `shard` that gives or checks it.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -43,7 +43,7 @@ class Identity:
         self._claims = functools.lru_cache(4096)(self._checked_claims)
 
     def caller(self, context: ServicerContext, shard: Shard) -> Claims | None:
-        """The member that calls, as its token says; None: a stranger.
+        """The member that calls, by its token; None: a stranger.
 
         Raises `Unauthenticated` for an invalid token, and `Unavailable` if the call is for another shard.
         """
@@ -86,7 +86,7 @@ class Identity:
 
         Raises:
             Unauthenticated: the caller is not the member that it acts for.
-            InvalidMessage: another shard has not said so.
+            InvalidMessage: a proof of another shard is wrong.
         """
         match message:
             case ms.Push():
@@ -104,7 +104,7 @@ class Identity:
             case ms.Cut() if message.holder is not None:
                 self.check_sender(message.holder, caller)
             case ms.Cut() | ms.Restore() if caller is None and not access.caller.get().is_admin:
-                raise Unauthenticated(f"a {type(message).__name__} of nobody: it is for members and admins")
+                raise Unauthenticated(f"a {type(message).__name__} is for members and admins: join first")
 
     def hashed(self, message: ms.Request) -> ms.Request:
         """The message without secrets, as the shard, its journal and its checkpoints have it.
@@ -131,7 +131,7 @@ class Identity:
             proof = self._mac("state", shard.shard, answer.state)
             return replace(answer, token=token, proof=proof)
         if shard.shard or shard.shards == 1:
-            return answer  # nobody reports it to another shard
+            return answer  # it is not reported to another shard
         if isinstance(answer, ms.Registered | ms.Pulled | ms.Pushed | ms.Assigned):
             frontier = answer.frontier
             if frontier is not None and frontier.undelivered:
@@ -197,7 +197,7 @@ class Identity:
         for index, (state, proof) in enumerate(zip(message.states, proofs, strict=True)):
             if state and not hmac.compare_digest(proof, self._mac("state", index, state)):
                 raise InvalidMessage(
-                    f"shard {index} has not said that this is its state: all servers of a job need the same key (see "
+                    f"a wrong proof of the state of shard {index}: all servers of a job need the same key (see "
                     "docs/security.md)"
                 )
 

@@ -1,8 +1,9 @@
 """The reception of unary messages: room and time for each before it is read.
 
-gRPC keeps an unfinished message in memory, outside any budget, as long as somebody reads it; before that, flow control
+gRPC keeps an unfinished message in memory, outside any budget, as long as it is being read; before that, flow control
 stops its sender after some 64 KiB. So a message is read only when there is room for the largest one, and its sender has
-a deadline. Who has waited longest for its sender gives way to others: an honest message arrives with its headers.
+a deadline. The message that has waited longest for its sender gives way to others: an honest one arrives with its
+headers.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from pswire.errors import Malformed, TimedOut, Unavailable
 #: Bytes of the largest message that gRPC accepts (`pswire.network.channel`): what an unfinished one may take.
 LARGEST_MESSAGE = (4 << 20) + (64 << 10)
 
-#: Unfinished messages take the traffic's limit divided by this together, beside it; at least, and at most, so many.
+#: Unfinished messages together may take the traffic's limit divided by this, beside it; their least and most.
 UNFINISHED_PART, MIN_UNFINISHED, MAX_UNFINISHED = 8, 4, 64
 
 #: Seconds that a message may take to arrive while others wait for its room.
@@ -25,7 +26,7 @@ SECONDS_WHILE_OTHERS_WAIT = 0.02
 
 
 def unfinished_messages(traffic_limit: int) -> int:
-    """How many messages may be read at the same time with this limit of bytes in progress."""
+    """The number of messages that may be read at the same time with this limit of bytes in progress."""
     return max(MIN_UNFINISHED, min(MAX_UNFINISHED, traffic_limit // UNFINISHED_PART // LARGEST_MESSAGE))
 
 

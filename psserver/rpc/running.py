@@ -20,7 +20,7 @@ _Result = TypeVar("_Result")
 
 
 class RunningServer:
-    """A server whose calls are answered at `address`. Any other thread than that of its event loop may call.
+    """A server whose calls are answered at `address`. Any thread but the event loop's may call.
 
     Calls raise `TimedOut` if the event loop does not answer in time.
     """
@@ -33,7 +33,7 @@ class RunningServer:
 
     @property
     def measurements(self) -> Measurements:
-        """What the server measures."""
+        """The measurements of the server."""
         return self._executor.measurements
 
     @property
@@ -48,7 +48,7 @@ class RunningServer:
         return replace(report, exposure=self.config.exposure)
 
     def check_observer(self, token: str) -> None:
-        """Raise `Unauthenticated` or `PermissionDenied` if who has this token, "" for none, may not read the status."""
+        """Raise `Unauthenticated` or `PermissionDenied` unless this token, "" for none, allows reading the status."""
         self._call(lambda: self._check(token), TIMEOUT)
 
     def problem(self) -> str:

@@ -45,7 +45,7 @@ from pswire.tracing.tracing import open_tracing
 
 log = logging.getLogger(__name__)
 
-#: Seconds that workers have to leave a server that stops: those that are stopped with it need less than one.
+#: Seconds that workers have to leave a server that stops; workers that are stopped at the same time need less than one.
 LEAVE_TIMEOUT = 2.0
 
 #: Seconds between two looks whether they have.

@@ -59,11 +59,11 @@ SERVICE_NAME: str = _SERVICE.full_name
 #: Bytes of a request that is decoded in the event loop, however many entries it has: some 400 at most.
 MAX_BYTES_DECODED_IN_LOOP = 8 << 10
 
-#: Unary calls at the same time, of one member, and of one connection of strangers: those who have no token yet, or ask
+#: Unary calls at the same time, of one member, and of one connection of strangers, who have no token yet, or ask
 #: for the status.
 CALLS_OF_A_MEMBER, CALLS_OF_A_STRANGER = 64, 32
 
-#: Strangers together have the limit of calls divided by this, and so many calls per second; seconds for their messages.
+#: Strangers together: the limit of calls divided by this; calls per second; seconds for their messages.
 STRANGERS_PART, STRANGER_RATE, STRANGER_SECONDS = 40, 100.0, 5.0
 
 _Result = TypeVar("_Result")
@@ -316,7 +316,7 @@ def _traceparent(context: grpc.aio.ServicerContext) -> str:
 
 
 def _is_large(proto: Proto, nbytes: int) -> bool:
-    """Whether a request of so many bytes has too many entries for the event loop."""
+    """True if a request of `nbytes` has too many entries for the event loop."""
     return nbytes > MAX_BYTES_DECODED_IN_LOOP and count_entries(proto) > MAX_ENTRIES_IN_LOOP
 
 

@@ -99,7 +99,7 @@ class SegmentSocket:
             with connection:
                 try:
                     self._hand_over(connection)
-                except OSError as error:  # the worker has gone, or says nothing
+                except OSError as error:  # the worker has gone, or sends nothing
                     log.info("a worker did not take its shared memory: %s", error)
                 except Exception:
                     log.exception("shared memory was not handed over")
@@ -166,7 +166,7 @@ def sweep() -> int:
 
 
 def _swept(name: str) -> bool:
-    """Whether nobody listens there any more, and the file was removed."""
+    """True if no server listens there, and the file was removed."""
     try:
         path = shared_segments.socket_path(name)
         found = os.lstat(path)

@@ -17,8 +17,8 @@ from pswire.v1 import paramserver_pb2 as pb
 #: Largest encoded answer in bytes: gRPC's limit less its overhead.
 MAX_ANSWER = MAX_MESSAGE - (64 << 10)
 
-#: The time between two answers, in times of what the last one took, and at least, and at most, so many seconds: it may
-#: have taken long because it waited for others.
+#: The time between two answers, as a multiple of the last one's duration, which may include waiting; its least and
+#: greatest value in seconds.
 PAUSE, LEAST_PAUSE, MOST_PAUSE = 10.0, 0.02, 1.0
 
 #: Different requests that wait at a time.

@@ -46,19 +46,19 @@ class SharedMemory:
             self.refused = str(error)
 
     def close(self) -> None:
-        """Hand out no more."""
+        """Stop offering segments."""
         if self._socket is not None:
             self._socket.close()
 
     @property
     def socket(self) -> SegmentSocket:
-        """Where workers get segments; `NotShared` if they cannot."""
+        """The socket from which workers get segments; `NotShared` without one."""
         if self._socket is None:
             raise NotShared(self.refused)
         return self._socket
 
     def reserve(self, worker: str, nbytes: int, replaced: Collection[int] = ()) -> None:
-        """Count a segment of `nbytes` in place of those `replaced`; `NotShared` if that is too much."""
+        """Count a segment of `nbytes` instead of the `replaced` ones; `NotShared` if that is too much."""
         freed, gone = sum(replaced), len(replaced)
         of_worker, in_all = self._bytes[worker] - freed + nbytes, self._bytes.total() - freed + nbytes
         if of_worker > self._limit // 2 or in_all > self._limit:
@@ -76,7 +76,7 @@ class SharedMemory:
         self._segments[worker] += 1
 
     def release(self, worker: str, sizes: Collection[int]) -> None:
-        """Count segments of these sizes no more."""
+        """Stop counting segments of these sizes."""
         for counts, gone in ((self._bytes, sum(sizes)), (self._segments, len(sizes))):
             counts[worker] -= gone
             if not counts[worker]:
@@ -97,7 +97,7 @@ class AttachedSegments:
         self._offered: tuple[int, bytes] | None = None
 
     def attach(self, request: pb.AttachRequest) -> pb.AttachReply:
-        """Offers the worker a segment, in place of an earlier one of its number; or the reply says why not."""
+        """Offers the worker a segment, instead of an earlier one with its number; or replies with a reason."""
         number, nbytes = request.segment, request.nbytes
         try:
             socket = self._shared.socket
@@ -116,7 +116,7 @@ class AttachedSegments:
         return pb.AttachReply(socket=socket.name, token=token)
 
     def settle(self) -> None:
-        """Ends the offer of a segment that the worker did not take: it goes on without."""
+        """Ends the offer of a segment that the worker did not take: it continues without."""
         if self._offered is None:
             return
         (number, token), self._offered = self._offered, None

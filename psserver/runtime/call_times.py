@@ -37,5 +37,5 @@ class CallTimes:
         self.decided = self.decided or time_ns()
 
 
-#: Those of the call that this task serves; None: it is not traced.
+#: The times of the call that this task serves; None: it is not traced.
 call_times: ContextVar[CallTimes | None] = ContextVar("pscall", default=None)

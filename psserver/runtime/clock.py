@@ -54,7 +54,7 @@ class Linger:
         self._warned: JobEnd | None = None
 
     def ends(self, over: JobEnd | None, now: float) -> bool:
-        """Whether the server ends now; logs why, and warns in advance if no worker has finished the job."""
+        """True if the server ends now; logs why, and warns in advance if no worker has finished the job."""
         if over is None:
             return False
         if not over.done and over != self._warned and now - over.since >= 2 * TICK:  # Docker restarts a worker sooner

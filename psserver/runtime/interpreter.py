@@ -20,9 +20,9 @@ def set_up_interpreter() -> None:
 
 
 class Turns:
-    """How long threads keep the interpreter's lock: short while there is work in them. Used in the event loop alone.
+    """The time for which threads keep the interpreter's lock: short while they have work. Used in the event loop alone.
 
-    The setting is that of the process, in which a server is alone.
+    The setting is for the whole process, in which a server is alone.
     """
 
     def __init__(self) -> None:

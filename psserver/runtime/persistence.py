@@ -257,7 +257,7 @@ class Persistence:
     # --- cuts -----------------------------------------------------------------------------------------------------
 
     def cut_is_due(self) -> bool:
-        """Whether this shard should begin a cut: shard 0 by its interval, any shard for a large journal."""
+        """True if this shard should begin a cut: shard 0 by its interval, any shard for a large journal."""
         if self.shard.lost or self._writing is not None:
             return False
         if self.journal is not None and self.journal.nbytes - self._kept_bytes > self._config.journal_limit // 2:

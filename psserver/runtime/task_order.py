@@ -1,4 +1,4 @@
-"""The order of array tasks: those of one variable run in sequence, those of different variables in parallel.
+"""The order of array tasks: tasks of one variable run in sequence, tasks of different variables in parallel.
 
 Small tasks run immediately in the event loop, larger ones in threads; a very large variable is divided among threads.
 No lock is held over the variables: nothing but the tasks touches their arrays.
@@ -34,7 +34,7 @@ MIN_DIVIDED_BYTES = 4 << 20
 #: Elements a thread takes at a time, for all tasks in turn, so that they stay in the cache.
 ELEMENTS_PER_STRETCH = 1 << 18
 
-#: The least elements, where each costs much, as those of a table of random numbers do.
+#: The least elements, where each one is costly, as in a table of random numbers.
 MIN_ELEMENTS_PER_STRETCH = 1 << 15
 
 #: Bytes that a thread goes through in a stretch, unless that is fewer elements.
@@ -89,16 +89,16 @@ class TaskOrder:
 
     @property
     def idle(self) -> bool:
-        """Whether no task is in progress."""
+        """True if no task is in progress."""
         return not self._last
 
     def has_run(self, variables: Collection[str] | None) -> bool:
-        """Whether no task of these variables is in progress; None: of any."""
+        """True if no task of these variables is in progress; None: of any."""
         return not self._last if variables is None else self._last.keys().isdisjoint(variables)
 
     @property
     def initializes(self) -> bool:
-        """Whether an initial task is in progress."""
+        """True if an initial task is in progress."""
         return bool(self._initial)
 
     async def initialized(self, variables: Iterable[str]) -> None:
@@ -121,7 +121,7 @@ class TaskOrder:
     def bundles(self, tasks: Sequence[ArrayTask]) -> list[Bundle]:
         """Bundles of these tasks: small ones of many variables are together, first those that may run at once.
 
-        Small tasks that have to wait are together with those that wait for the same end. May be called in a thread
+        Small tasks that have to wait are grouped by the task for which they wait. May be called in a thread
         while nothing is added: a variable whose tasks end meanwhile counts as one that waits.
         """
         by_variable: dict[str, list[ArrayTask]] = {}

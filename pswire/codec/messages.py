@@ -66,7 +66,7 @@ def decode(proto: Proto, receiver: TensorReceiver) -> ms.Request | ms.Answer:
 
 
 def check_size(kind: type[Proto], nbytes: int) -> None:
-    """Raises `TooLarge` for a request of so many bytes if its kind has no lists of variables; before it is parsed."""
+    """Raises `TooLarge` for a request of `nbytes` that is too large for its kind, before it is parsed."""
     if nbytes > MAX_SMALL_REQUEST and kind in _SMALL:
         raise TooLarge(f"{kind.__name__} has {MAX_SMALL_REQUEST:,} bytes at most, got {nbytes:,}")
 
@@ -98,7 +98,7 @@ def count_entries(proto: Proto) -> int:
 
 
 def is_of(proto: Any, sender: ms.Sender) -> bool:  # noqa: ANN401 - a request
-    """Whether a request is of this member; without making anything of it, since each push is asked."""
+    """True if this member sent the request; decodes nothing, since it is called for each push."""
     if type(proto) not in _OF_MEMBERS:
         return False
     named = proto.sender
@@ -106,7 +106,7 @@ def is_of(proto: Any, sender: ms.Sender) -> bool:  # noqa: ANN401 - a request
 
 
 def framed(kind: type) -> bool:
-    """Whether messages of a class may be in the frames of a Transfer."""
+    """True if messages of a class may be in the frames of a Transfer."""
     return _BY_MESSAGE[kind].proto.DESCRIPTOR in _PIECES
 
 

@@ -161,7 +161,7 @@ def put_choice(message: ms.Choice, proto: pb.Choice, tensors: TensorSender) -> N
 
 
 def get_choice(proto: pb.Choice, tensors: TensorReceiver) -> ms.Choice:
-    """Which rows are wanted."""
+    """The requested rows."""
     name = check.name(proto.name)
     slot = check.name(proto.slot) if proto.slot else ""
     if not proto.HasField("rows"):
@@ -257,7 +257,7 @@ _OPERATIONS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Operatio
 
 
 def put_operation(message: Operation, proto: pb.Operation, tensors: TensorSender) -> None:
-    """Writes an operation with vectors: its texts and numbers in their order, those that its kind has."""
+    """Writes an operation with vectors: the texts and numbers of its kind, in order."""
     proto.kind = type(message).__name__
     texts = iter(("vector", "source", "other"))
     for field in dataclasses.fields(message):

@@ -1,6 +1,6 @@
 """Messages between workers and shards, and the state of a shard: frozen dataclasses; and their sizes.
 
-Requests that change the shard carry a `Sender`, and those that must not happen twice a sequence number. Arrays are
+Requests that change the shard carry a `Sender`; requests that must be applied once carry a sequence number. Arrays are
 borrowed, never copied here. Pure: `pswire.codec` turns messages into bytes. `generated` is written by `make protos`.
 """
 

@@ -15,7 +15,7 @@ class Declaration:
     """A variable as one worker declares it.
 
     Attributes:
-        spec: name, shape and dtype; with `part`, those of the rows on this shard.
+        spec: name, shape and dtype; with `part`, of the rows on this shard.
         value: the initial value; None: the variable exists, and only its optimizer is declared.
         optimizer: handles pushes; None leaves it open. The first one declared wins.
         initial: makes the variable a table, whose first values the shard computes from row numbers.

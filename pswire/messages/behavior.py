@@ -1,4 +1,4 @@
-"""What the messages do besides carrying fields: base classes of those that are written from protos/."""
+"""Methods of messages: base classes of the generated message classes."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ _MESSAGE_SIZES = (
 
 #: A server that starts late, or again, is found within 0.5 s. A connection ends when sent data has not been
 #: acknowledged for 5 s (the keepalive timeout is TCP_USER_TIMEOUT too, gRFC A18), so a worker that lost its network or
-#: changed its address goes on within seconds: its heartbeat always sends. An idle connection is pinged after 30 s; the
-#: server allows 10 s.
+#: changed its address continues within seconds: its heartbeat always sends. An idle connection is pinged after 30 s;
+#: the server allows 10 s.
 CLIENT_OPTIONS: tuple[tuple[str, int | str], ...] = (
     *_MESSAGE_SIZES,
     ("grpc.enable_http_proxy", 0),
@@ -43,11 +43,11 @@ CLIENT_OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.use_local_subchannel_pool", 1),  # no back-off shared with other channels to the address
 )
 
-#: The server accepts the client's keepalive; a port in use is an error instead of being shared. A connection has so
-#: many calls at most, counted until the server has forgotten them, so resetting them does not help an attacker; a
+#: The server accepts the client's keepalive; a port in use is an error instead of being shared. A connection has a
+#: limited number of calls, counted until the server has forgotten them, so resetting them does not help an attacker; a
 #: worker has a few. One that has none for a minute, or takes long to set up, is closed. Calls of many connections that
 #: begin at once wait, up to 8,000; then gRPC refuses some. Without probes of the bandwidth, it takes 64 KiB of a
-#: message that nobody reads yet, instead of all of it.
+#: message that is not read yet, instead of all of it.
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     *_MESSAGE_SIZES,
     ("grpc.so_reuseport", 0),
@@ -95,7 +95,7 @@ def member_metadata(token: bytes, shard: int | None = None) -> tuple[tuple[str, 
 
 
 def check_health(address: str, timeout: float, credentials: Credentials = NO_CREDENTIALS) -> bool:
-    """Whether the server at `address` is serving, by the standard gRPC health service.
+    """True if the server at `address` is serving, by the standard gRPC health service.
 
     Raises `Unavailable` or `TimedOut` (after `timeout` seconds), and `ConfigurationError` for an invalid address or a
     server without a health service.

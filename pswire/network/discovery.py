@@ -1,4 +1,4 @@
-"""Names in place of the addresses of a job's servers: a file, a name in the DNS, or a service in the DNS.
+"""Names instead of the addresses of a job's servers: a file, a name in the DNS, or a service in the DNS.
 
 Each look is made once, here; `pswire.network.shard_addresses` repeats it. Makes no connections to servers.
 """
@@ -51,12 +51,12 @@ def check_servers(servers: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_name(server: str) -> bool:
-    """Whether it stands for all servers of a job, and is not the address of one."""
+    """True if it stands for all servers of a job, and is not the address of one."""
     return server.strip().startswith((_FILE, "dns:", "dns+"))
 
 
 def in_order(name: str) -> bool:
-    """Whether the addresses that a name stands for are in the order of the shards."""
+    """True if the addresses that a name stands for are in the order of the shards."""
     return name.startswith(_FILE)
 
 
@@ -68,8 +68,8 @@ def tls_name(name: str) -> str:
 def look_up(name: str, timeout: float) -> tuple[str, ...]:
     """The addresses that a name stands for now, each once.
 
-    Raises `Unavailable` if there are none yet, and `ConfigurationError` for what is no list of addresses. The DNS has
-    `timeout` seconds where it can be told so; the system's own resolver has limits of its own.
+    Raises `Unavailable` if there are none yet, and `ConfigurationError` for anything but a list of addresses. DNS has
+    `timeout` seconds where the resolver accepts a timeout; the system's resolver has its own limits.
     """
     if name.startswith(_FILE):
         return _read(name.removeprefix(_FILE))

@@ -1,4 +1,4 @@
-"""The methods of the service at a channel, by their names; those of the descriptor, so that none is listed here."""
+"""The methods of the service at a channel, by their names in the descriptor."""
 
 from typing import Any
 

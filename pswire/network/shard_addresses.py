@@ -32,7 +32,7 @@ class ShardAddresses:
         changed: called after an address that was known has changed, in another thread.
 
     Attributes:
-        name: the name in place of addresses; "" without one.
+        name: the name used instead of addresses; "" without one.
         credentials: those given, with the host name of certificates that belongs to the name.
         current: the addresses, as far as they are known: "" for a missing one, () while not even their number is known.
 
@@ -59,7 +59,7 @@ class ShardAddresses:
 
     @property
     def complete(self) -> bool:
-        """Whether the addresses of all shards are known."""
+        """True if the addresses of all shards are known."""
         return bool(self.current) and all(self.current)
 
     @property

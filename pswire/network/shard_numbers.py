@@ -1,4 +1,4 @@
-"""Which shard is at which address: servers are asked, all at once."""
+"""Shard numbers by address: all servers are asked at once."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ BRIEF_STATUS = Status(first_variable=1 << 40)
 class AskedServers:
     """Answers of servers: the address of each shard, and how many shards there are (0: unknown).
 
-    `problems` are those of servers that have not answered.
+    `problems` has an entry for each server that has not answered.
     """
 
     addresses: dict[int, str] = field(default_factory=dict)

@@ -39,7 +39,7 @@ class ShardStubs(ExitStack):
         return self.addresses.credentials
 
     def at(self, address: str) -> ServiceStub:
-        """The stub of the server at an address. Connections to addresses that no shard has any more are closed."""
+        """The stub of the server at an address. Connections to addresses that no shard has now are closed."""
         for other in self._open.keys() - {address, *self.addresses.current}:
             self._open.pop(other)[1].close()
         if address not in self._open:

@@ -13,7 +13,7 @@ from pswire.tensors.values import Array
 
 @dataclass(frozen=True)
 class MovingAverage(ElementWise, kind="moving_average"):
-    """The variable w follows observations x of workers, which are pushed in place of gradients. No slots.
+    """The variable w follows observations x of workers, which are pushed instead of gradients. No slots.
 
         w <- decay * w + (1 - decay) * x
 

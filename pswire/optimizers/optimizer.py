@@ -104,7 +104,7 @@ def decayed_sum(decay: float) -> float:
 
 
 def within(array: Array, limit: float) -> bool:
-    """Whether no element has a larger magnitude; False if one is NaN."""
+    """True if no element has a larger magnitude; False if one is NaN."""
     return magnitude(array) <= limit or bool(array.max() <= limit and array.min() >= -limit)
 
 
@@ -184,7 +184,7 @@ class Rule(ABC):
         """
 
     def settled(self, value: Array, slots: dict[str, Array], limits: Limits) -> bool:
-        """Whether all elements of these arrays (which may be some rows) are within the limits."""
+        """True if all elements of these arrays (which may be some rows) are within the limits."""
         return within(value, limits.state) and all(
             within(slot, limits.squares if name in self.spec._squares else limits.state) for name, slot in slots.items()
         )

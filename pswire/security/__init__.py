@@ -1,1 +1,1 @@
-"""Who calls a server, and whether that can be trusted: tokens with roles, TLS credentials, and their files."""
+"""Authentication of callers: tokens with roles, TLS credentials, and their files."""

@@ -32,7 +32,7 @@ _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LO
 
 
 def handshake_problem(address: str, details: str, credentials: Credentials) -> str:
-    """What is wrong with the connection to `address`, and what to do; "" if it is not the handshake.
+    """The problem of the connection to `address`, and what to do; "" if it is not the handshake.
 
     `details` are gRPC's of the failed call.
     """
@@ -52,7 +52,7 @@ def _without_tls(address: str) -> str:
     except ssl.SSLError as error:
         if "ALERT" not in (error.reason or ""):
             return ""
-    return f"the server at {address} uses TLS, and this side does not: give the CA of its certificate (--tls-ca)"
+    return f"the server at {address} uses TLS, and the client does not: give the CA of its certificate (--tls-ca)"
 
 
 def _with_tls(address: str, credentials: Credentials) -> str:
@@ -67,7 +67,7 @@ def _with_tls(address: str, credentials: Credentials) -> str:
         return ""
     if not credentials.tls_cert:
         return (
-            f"the server at {address} wants a certificate of this side: give it and its key (--tls-cert and --tls-key)"
+            f"the server at {address} requires a client certificate: give one with its key (--tls-cert and --tls-key)"
         )
     return (
         f"the server at {address} does not accept the certificate in {credentials.tls_cert}: it has to be signed by "
@@ -81,7 +81,7 @@ def _no_handshake(address: str, reason: str) -> str:
         return f"the server at {address} refused the TLS handshake ({reason}): is it a parameter server?"
     if reason in _NO_TLS:
         return (
-            f"the server at {address} does not use TLS, and this side does: leave --tls-ca out, or start the server "
+            f"the server at {address} does not use TLS, and the client does: leave --tls-ca out, or start the server "
             "with --tls-cert and --tls-key"
         )
     return ""

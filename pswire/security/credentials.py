@@ -1,4 +1,4 @@
-"""How a client proves who it is and checks who answers: the files of a CA, of its own certificate, and of a token.
+"""Credentials by which a client identifies itself and checks servers: files of a CA, its own certificate and a token.
 
 Standard library only; `pswire.network.channel` makes channels from them.
 """
@@ -17,7 +17,7 @@ from pswire.security.token_files import check_token
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The files of a client, "" for those that it does not have.
+    """The files of a client; "" for a file that it does not have.
 
     Attributes:
         tls_ca: certificates of the authorities that may have signed the server's; if it is given, TLS is used.
@@ -25,7 +25,7 @@ class Credentials:
         tls_key: its private key.
         token_file: a file with one token alone. Without one, the token of a `psworker local` or `psworker ray` of this
             user is taken for its own servers.
-        tls_name: the host name that the certificates of all servers must have, in place of those in their addresses.
+        tls_name: the host name that the certificates of all servers must have, instead of the hosts in their addresses.
 
     Raises `ConfigurationError` for a certificate without its key, or without a CA.
     """
@@ -48,7 +48,7 @@ class Credentials:
 
     @property
     def tls(self) -> bool:
-        """Whether connections use TLS."""
+        """True if connections use TLS."""
         return bool(self.tls_ca)
 
     def certificates(self) -> tuple[bytes, bytes | None, bytes | None]:

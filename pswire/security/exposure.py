@@ -1,4 +1,4 @@
-"""Where a server may listen: on this machine, or beyond it with TLS and callers that it can tell apart."""
+"""Addresses at which a server may listen: on this machine, or beyond it with TLS and callers that it can tell apart."""
 
 from pswire.addresses import is_local
 from pswire.errors import ConfigurationError

@@ -56,8 +56,8 @@ class LocalTokens:
 def local_tokens(server_tokens: bytes = b"") -> Iterator[LocalTokens]:
     """New tokens for the servers and workers of a cluster, which are removed at the end.
 
-    The servers also know those of `server_tokens`, the content of a token file. Raises `ConfigurationError` if their
-    folder cannot be used.
+    The servers also accept the tokens in `server_tokens`, the content of a token file. Raises `ConfigurationError` if
+    the folder cannot be used.
     """
     with private_folder() as folder:
         tokens = LocalTokens(folder)
@@ -71,7 +71,7 @@ def local_tokens(server_tokens: bytes = b"") -> Iterator[LocalTokens]:
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """A new folder of this user alone, which is removed at the end; that of a killed process by the next one.
+    """A new folder of this user alone, removed at the end; a killed process's folder is removed by the next process.
 
     Raises `ConfigurationError` if the folder cannot be used.
     """
@@ -151,7 +151,7 @@ def _home() -> Path:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether it is a folder of this user that nobody else can look into."""
+    """True if it is a folder of this user that no other user can read."""
     try:
         found = os.lstat(folder)
     except OSError:
@@ -164,7 +164,7 @@ def _key(address: str) -> str:
 
 
 def _sweep(home: Path) -> None:
-    """Remove the folders of clusters that were killed: nobody holds their locks."""
+    """Remove the folders of killed clusters, whose locks are free."""
     import fcntl
 
     for folder in home.glob(f"{_PREFIX}*"):

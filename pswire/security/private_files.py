@@ -76,9 +76,9 @@ def written_beside(path: Path, data: bytes) -> Iterator[str]:
 
 
 def make_private_folder(path: Path) -> None:
-    """Make a folder that only its user can look into, and those that it is in, where they are not there yet.
+    """Make a folder that only its user can read, with its parent folders where they do not exist.
 
-    Folders that are there keep their modes. Raises `OSError`; `FileNotFoundError` if another process has removed one
+    Existing folders keep their modes. Raises `OSError`; `FileNotFoundError` if another process has removed one
     meanwhile.
     """
     try:

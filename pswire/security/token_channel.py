@@ -12,7 +12,7 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 
 
 class TokenChannel(grpc.Channel):  # type: ignore[misc]  # the package has no types
-    """`channel`, with `token` in the metadata of each call, before that of the call."""
+    """`channel`, with `token` in the metadata of each call, before the call's own."""
 
     def __init__(self, channel: grpc.Channel, token: str) -> None:
         self._channel = channel

@@ -83,7 +83,7 @@ def new_token() -> str:
 
 
 def is_token(text: str) -> bool:
-    """Whether a text has the form of a token."""
+    """True if a text has the form of a token."""
     return _TOKEN.fullmatch(text) is not None
 
 
@@ -173,7 +173,7 @@ def _write(path: Path, content: TokenFile) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the file's folder, so that of two commands that change it neither undoes the other's change."""
+    """Lock the file's folder, so that commands that change the file do not undo each other's changes."""
     import fcntl  # not on Windows, where programs import this module too
 
     try:

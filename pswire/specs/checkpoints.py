@@ -1,4 +1,4 @@
-"""How often a job writes a checkpoint, by time or by steps of training, and when a record of the journal is written."""
+"""The interval of checkpoints, by time or by steps of training, and when records of the journal are written."""
 
 import enum
 import re
@@ -16,7 +16,7 @@ class CheckpointEvery(TextSpec):
     """The interval between two checkpoints."""
 
     def due(self, seconds: float, steps: int) -> bool:
-        """Whether a checkpoint is due so many seconds, and steps of the job, after the last one."""
+        """True if a checkpoint is due this many seconds and steps of the job after the last one."""
         raise NotImplementedError
 
 

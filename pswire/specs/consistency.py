@@ -61,10 +61,10 @@ class Bounded(Consistency):
 
 
 class Aggregate(TextSpec):
-    """What the gradients of a synchronous update become."""
+    """The aggregate of the gradients of a synchronous update."""
 
     def left_out(self, gradients: int) -> int:
-        """How many of the least values of an element of so many gradients are left out, and of the largest."""
+        """Number of smallest values of an element that are left out, and of largest ones, among `gradients`."""
         return 0
 
 
@@ -88,7 +88,7 @@ class Median(Aggregate):
 
 @dataclass(frozen=True)
 class TrimmedMean(Aggregate):
-    """Their elementwise mean without this share of the least values, and of the largest: for so many wrong ones."""
+    """Their elementwise mean without this share of the smallest and of the largest values."""
 
     form: ClassVar[str] = "trimmed:F (the share F of wrong gradients, above 0 and below 0.5)"
     pattern: ClassVar[str] = f"trimmed:(?P<share>{DECIMAL})"
@@ -185,7 +185,7 @@ class DelayCompensation(StalenessSpec):
 
 @dataclass(frozen=True)
 class DropStalePushes(StalenessSpec):
-    """A push with a staleness above `above` is not applied; its worker is told, and continues with fresh weights."""
+    """A push with a staleness above `above` is not applied; its worker learns it, and continues with fresh weights."""
 
     form: ClassVar[str] = "drop:T (T: the largest staleness that is applied, from 0)"
     pattern: ClassVar[str] = f"drop:(?P<above>{COUNT})"

@@ -1,4 +1,4 @@
-"""How gradients and weights are encoded: 32 or 16 bits for each value both ways, and the compression of gradients.
+"""Encodings of gradients and weights: 32 or 16 bits for each value both ways, and the compression of gradients.
 
 Specs alone, without numpy. `pswire.tensors.compression` has the arithmetic; the part of a gradient that compression
 leaves out is added to the next push (`psworker.client.error_feedback`).

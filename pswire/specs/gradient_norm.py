@@ -31,10 +31,10 @@ class GradientNormLimit(TextSpec):
         return cls(float(texts["norm"]), texts["action"])
 
     def factor(self, norm: float) -> float:
-        """What a push of this norm is multiplied by."""
+        """The factor for a push of this norm."""
         return 1.0 if self.action != "clip" or norm <= self.norm else self.norm / norm
 
 
 def parse_gradient_norm(text: str) -> GradientNormLimit | None:
-    """The value of `--max-gradient-norm`; None for "off" or "". Raises `ConfigurationError`, which says the form."""
+    """The value of `--max-gradient-norm`; None for "off" or "". Raises `ConfigurationError` with the expected form."""
     return None if text.strip() in ("", "off") else parse(text, [GradientNormLimit], "limit of gradients")

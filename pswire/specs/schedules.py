@@ -212,9 +212,9 @@ class WarmUp(Schedule, kind="warm_up"):
 
     @property
     def largest(self) -> float:
-        """That of `then`."""
+        """As `then`."""
         return largest_rate(self.then)
 
     def scaled(self, factor: float) -> "WarmUp":
-        """That of `then`."""
+        """As `then`."""
         return replace(self, then=scaled_rate(self.then, factor))

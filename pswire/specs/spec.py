@@ -74,7 +74,7 @@ class Spec(Checked):
             cls.kinds[kind] = cls
 
     def is_known(self) -> bool:
-        """Whether servers have this very class, not only its base."""
+        """True if servers have this very class, not only its base."""
         return type(self) is self.kinds.get(self.kind)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from pswire.tensors.sums import exact_sum
 
-#: The vector of the variables' values, and that of the gradient at these.
+#: The vector of the variables' values, and the gradient there.
 VARIABLES, GRADIENT = "variables", "gradient"
 
 _NAME = re.compile("[a-z0-9-]{1,64}")

@@ -58,9 +58,9 @@ def refuse_windows(what: str) -> None:
 
 
 def memory() -> int:
-    """Bytes of memory that this process may use: those of the machine, or the limit of its control groups.
+    """Bytes of memory that this process may use: the machine's, or the limit of its control groups.
 
-    On Windows, where no server runs and nobody uses it, 1 TiB.
+    On Windows, where no server runs, 1 TiB.
     """
     if WINDOWS:
         return 1 << 40
@@ -76,7 +76,7 @@ def memory_limits(root: Path) -> list[int]:
     """The memory limits, in bytes, of this process's control groups and the groups around them, if readable.
 
     A line of /proc/self/cgroup is `hierarchy:controllers:path` (cgroups(7)). In v1 memory may share its hierarchy with
-    other controllers. In a container the path may be that of the machine, but the group is mounted as the outermost:
+    other controllers. In a container the path may be the machine's, but the group is mounted as the outermost:
     folders may be missing, and the outermost counts as well. Without a limit v2 has "max", and v1 a number beyond any
     memory. A limit of 0 is ignored. `root` is the folder with `proc` and `sys`; / but for tests.
     """
@@ -113,7 +113,7 @@ def raise_descriptor_limit() -> None:
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, MAX_DESCRIPTORS)
     if now != resource.RLIM_INFINITY and now < wanted:
-        with suppress(OSError, ValueError):  # macOS allows less than it says
+        with suppress(OSError, ValueError):  # macOS allows less than its limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 

@@ -83,7 +83,7 @@ def end_at_next(number: signal.Signals) -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-#: Seconds a call may go on after a signal. Most calls take milliseconds, so their push completes.
+#: Seconds a call may continue after a signal. Most calls take milliseconds, so their push completes.
 GRACE = 0.5
 
 
@@ -92,7 +92,7 @@ _handler_of: Callable[[int], object] = _signal.getsignal  # signal.getsignal loo
 
 
 class _Depth(threading.local):
-    """Blocks that the current thread is in; handlers read that of the main thread, in which they run."""
+    """Number of blocks that the current thread is in; signal handlers run in the main thread and read its number."""
 
     blocks = 0
 
@@ -122,7 +122,7 @@ class _Block:
             raise_deferred()
 
 
-#: The end of the outermost block raises the deferred exception, in place of an error that the block ends with.
+#: The end of the outermost block raises the deferred exception instead of an error that the block ends with.
 deferred_signals = _Block(raises=True)
 
 #: For sending: the block that reads the answers raises the deferred exception, so that no push is left unanswered.
@@ -155,7 +155,7 @@ def raise_deferred() -> None:
 
 
 def cut_short() -> bool:
-    """Whether an exception is deferred, for which calls of this thread end early."""
+    """True if an exception is deferred, for which calls of this thread end early."""
     return _deferred is not None and threading.current_thread() is threading.main_thread()
 
 

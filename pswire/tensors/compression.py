@@ -80,7 +80,7 @@ class Form(NamedTuple):
 
 
 def parts_fit(form: str, shape: tuple[int, ...], parts: Sequence[TensorSpec]) -> bool:
-    """Whether parts of these specs make an array of this shape in this form."""
+    """True if parts of these specs make an array of this shape in this form."""
     size = math.prod(shape)
     length = min(size, parts[0].size) if parts else 0
     layouts = {

@@ -39,7 +39,7 @@ _DATA, _CHUNK, _PADDING = (
 
 
 def with_data(header: pb.Frame, data: Sequence[memoryview]) -> bytes:
-    """A frame of a header and elements, those of `data` end to end; without `data`, the header alone."""
+    """A frame of a header and the elements of `data`, end to end; without `data`, the header alone."""
     head = header.SerializeToString()
     if not data:
         return head
@@ -57,7 +57,7 @@ def chunk(pieces: Sequence[memoryview]) -> bytes:
 class Incoming:
     """A received frame: the header as read by protobuf, and elements borrowed from the frame's bytes, if any.
 
-    `nbytes` are those of the header.
+    `nbytes` is the size of the header.
     """
 
     header: pb.Frame
@@ -68,7 +68,7 @@ class Incoming:
 
 @dataclass(slots=True)
 class SplitFrame:
-    """The bytes of a frame: `head` is what protobuf is to parse, field by field, `elements` those that follow."""
+    """The bytes of a frame: `head` is for protobuf to parse, field by field; `elements` follow it."""
 
     nbytes: int
     head: list[bytes]
@@ -107,7 +107,7 @@ def split(frame: bytes) -> SplitFrame:
             tag, place = read_varint(frame, place)
             fields += 1
             if tag & 7 != _LENGTH_DELIMITED or fields > _MAX_FIELDS:
-                raise ValueError  # a Frame has no fields of another kind, and not so many
+                raise ValueError  # a Frame has no fields of another kind, and fewer
             length, place = read_varint(frame, place)
             place += length
             if place > end:

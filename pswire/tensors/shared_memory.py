@@ -1,8 +1,8 @@
 """Tensors in shared memory: a message names the segment of its stream, and the offset, where the elements are.
 
-Who owns the memory: a segment belongs to one call at a time. Until the answer the server reads the tensors of the call
+Ownership: a segment belongs to one call at a time. Until the answer the server reads the tensors of the call
 there and writes values into the call's answer region; then the worker owns all of it again, and reuses a segment when
-no array refers to it any more. May import values, errors and v1.
+no array refers to it. May import values, errors and v1.
 """
 
 from collections.abc import Iterable, Mapping

@@ -168,5 +168,5 @@ class StreamReceiver:
 
     @property
     def complete(self) -> bool:
-        """Whether the arrays are allocated and filled."""
+        """True if the arrays are allocated and filled."""
         return self._arrays is not None and not self._gaps

@@ -58,7 +58,7 @@ class TensorSpec:
         return self.size * DTYPES[self.dtype].itemsize
 
     def matches(self, array: Any) -> bool:  # noqa: ANN401 - an array, some rows of it, or a packed array
-        """Whether `array` has this shape and dtype, in any byte order."""
+        """True if `array` has this shape and dtype, in any byte order."""
         # The common case first: numpy builds a dtype's name anew each time.
         same_dtype = array.dtype == DTYPES[self.dtype] or array.dtype.name == self.dtype
         return bool(array.shape == self.shape and same_dtype)

@@ -1,7 +1,7 @@
 """Log lines of a process: one line an event, as text or JSON, with the shard or worker and its global step.
 
-A command sets its log up once (`set_up_logs`); what it runs later says who it is (`identify`). A library that is used
-without a command leaves logging to the program. Standard library only.
+A command sets its log up once (`set_up_logs`); the shard or worker that it runs adds its name (`identify`). A library
+that is used without a command leaves logging to the program. Standard library only.
 """
 
 import json
@@ -117,7 +117,7 @@ def set_up_logs(level: str, form: str, loggers: Sequence[str] = LOGGERS, *, excl
     """Write the records of these loggers, from `level` on, to standard error, in one of `FORMATS`.
 
     If it is `exclusive`, these loggers have no other handlers from then on; else a program that sets up logging by
-    itself gets their records in its handlers, in place of this one.
+    itself gets their records in its own handlers.
     """
     handler = LogHandler(level, form, exclusive=exclusive)
     for name in loggers:
@@ -133,7 +133,7 @@ def set_up_logs(level: str, form: str, loggers: Sequence[str] = LOGGERS, *, excl
 def identify(kind: str, name: int | str, step: Callable[[], int | None]) -> None:
     """Have the lines of this process begin with a shard or worker and its step; nothing without `set_up_logs`.
 
-    `step` is called for each line, in any thread, and kept: it must not hold what the process wants to free.
+    `step` is called for each line, in any thread, and kept: it must not refer to objects that the process frees.
     """
     for logger in map(logging.getLogger, ("", *LOGGERS)):
         for handler in logger.handlers:
@@ -142,6 +142,6 @@ def identify(kind: str, name: int | str, step: Callable[[], int | None]) -> None
 
 
 def writes_json() -> bool:
-    """Whether this process logs JSON: then it writes no other lines to standard error."""
+    """True if this process logs JSON: then it writes no other lines to standard error."""
     handlers = [handler for name in ("", *LOGGERS) for handler in logging.getLogger(name).handlers]
     return any(isinstance(handler, LogHandler) and handler.line is json_line for handler in handlers)

@@ -1,10 +1,10 @@
-"""Which exporter of spans the environment asks for. All other `OTEL_` variables are read by the OpenTelemetry SDK."""
+"""The exporter of spans that the environment selects. All other `OTEL_` variables are read by the OpenTelemetry SDK."""
 
 import os
 
 
 def exporters() -> tuple[str, ...]:
-    """The names in `$OTEL_TRACES_EXPORTER`, such as otlp or console; none by default, which is not that of the SDK.
+    """The names in `$OTEL_TRACES_EXPORTER`, such as otlp or console; none by default, unlike in the SDK.
 
     "otlp" is `otlp_proto_grpc` or `otlp_proto_http`, by `$OTEL_EXPORTER_OTLP_TRACES_PROTOCOL` or
     `$OTEL_EXPORTER_OTLP_PROTOCOL`.

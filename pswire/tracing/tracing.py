@@ -82,7 +82,7 @@ class Span:
 class Tracing:
     """Makes the spans of a process. Thread-safe. `close` exports the last ones.
 
-    `service` is the name of the service unless `OTEL_SERVICE_NAME` has another, `instance` that of the process.
+    `service` is the name of the service unless `OTEL_SERVICE_NAME` has another, `instance` the name of the process.
 
     Raises:
         ModuleNotFoundError: OpenTelemetry is not installed.

@@ -58,7 +58,7 @@ def differentiating() -> Iterator[None]:
 
 
 def is_recording() -> bool:
-    """Whether this thread records ops, that is, is not within `no_grad`."""
+    """True if this thread records ops, that is, is not within `no_grad`."""
     return _recording.on
 
 
@@ -88,7 +88,7 @@ def op(function: Callable[..., Result]) -> Callable[..., Tensor]:
 
     A vjp is called only if its tensor needs a gradient. It borrows `g`, of the value's shape and dtype: it does not
     write into it, and returns a new array, `g` or a view of it, or `IndexedSlices` if most rows are zero. The tape sums
-    the gradient of a broadcast operand to its shape, and casts that of a promoted one to its dtype.
+    the gradient of a broadcast operand to its shape, and casts the gradient of a promoted one to its dtype.
 
     ValueError, TypeError and IndexError of the function are raised with the op's name, without a leading underscore,
     and its arguments.
@@ -131,7 +131,7 @@ def op(function: Callable[..., Result]) -> Callable[..., Tensor]:
 
 
 def _of_tensors(signature: inspect.Signature) -> inspect.Signature:
-    """The signature of an op, of tensors, for that of its function, of arrays."""
+    """The signature of an op, on tensors, made from its function's, on arrays."""
     kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL
     parameters = [
         one.replace(annotation="TensorLike" if one.default is not None else "TensorLike | None")
@@ -156,7 +156,7 @@ def _operand(x: object) -> object:
 
 
 def _of_one_dtype(values: list[Any]) -> bool:
-    """Whether all arrays among the values have the same dtype."""
+    """True if all arrays among the values have the same dtype."""
     first = None
     for value in values:
         if type(value) is np.ndarray:
@@ -228,7 +228,7 @@ def _with_arguments(
     """The error with the op and its arguments in front: `matmul(a: float32 (2, 3), b: float32 (2, 3)): ...`."""
     try:
         given = inspect.signature(function).bind_partial(*args, **constants).arguments
-    except TypeError:  # the call does not fit the op's parameters, and the error says so
+    except TypeError:  # the call does not fit the op's parameters, as the error explains
         return error
     call = ", ".join(name + _described(x) for name, x in given.items())
     kind = next(kind for kind in (ValueError, TypeError, IndexError) if isinstance(error, kind))

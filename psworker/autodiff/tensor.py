@@ -64,7 +64,7 @@ class Tensor:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether it has a gradient."""
+        """True if it has a gradient."""
         return self._node is not None
 
     @property

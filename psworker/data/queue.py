@@ -43,14 +43,14 @@ class Queue(Generic[Item]):
     StopIteration, and a loop ends. Any other exception of the source is raised by `get`, with its traceback, after the
     items that were made before it. An item belongs to the consumer, who may use it as often as it likes.
 
-    Several threads may get items, each of which goes to one of them. A `Queue` that is closed, or that nothing refers
-    to any more, makes no more items, and its threads end.
+    Several threads may get items, each of which goes to one of them. A `Queue` that is closed, or to which
+    nothing refers, makes no further items, and its threads end.
 
     Args:
         source: the iterable is read by one worker at a time, and a generator is closed with the queue; the function is
             called by all workers at once.
         capacity: items that are made ahead at most, ready or in the making [one more than workers].
-        workers: threads; with one the order is that of the source. More help where a function waits, or releases the
+        workers: threads; with one, items come in the source's order. More help where a function waits, or releases the
             GIL, as numpy does.
         timeout: seconds that `get` waits for an item at most, and `close` for the threads.
 
@@ -111,7 +111,7 @@ class Queue(Generic[Item]):
 
 
 class _Prefetching(Generic[Item]):
-    """What consumers and workers share. Threads refer to it and not to the `Queue`, which can so be collected.
+    """State shared by consumers and workers. Threads refer to it and not to the `Queue`, which can thus be collected.
 
     `changed` guards all fields below it. Its lock is reentrant: the garbage collector may call `stop` in a thread that
     holds it. `reading` is held while an iterable is read, and never taken by a thread that holds `changed`.
@@ -126,7 +126,7 @@ class _Prefetching(Generic[Item]):
         self._ready: deque[Item] = deque()
         self._making: dict[threading.Thread, float] = {}  # since when each makes an item
         self._running = 0  # threads
-        self._ended = self._closed = False  # no item is begun any more; or wanted
+        self._ended = self._closed = False  # no further item is begun; items are dropped
         self._failure: tuple[BaseException, TracebackType | None] | None = None
 
     def start(self, workers: int) -> None:
@@ -153,7 +153,7 @@ class _Prefetching(Generic[Item]):
             raise StopIteration
 
     def stop(self) -> None:
-        """Begin no more items, and drop those that are ready."""
+        """Begin no further items, and drop the ready ones."""
         with self.changed:
             self._ended = self._closed = True
             self._ready.clear()
@@ -186,7 +186,7 @@ class _Prefetching(Generic[Item]):
             self.changed.notify_all()
 
     def _begin(self) -> bool:
-        """Wait until there is room for an item; whether to make it."""
+        """Wait until there is room for an item; return whether to make it."""
         with self.changed:
             self.changed.wait_for(lambda: self._ended or len(self._ready) + len(self._making) < self._capacity)
             if self._ended:
@@ -213,7 +213,7 @@ class _Prefetching(Generic[Item]):
             self.changed.notify_all()
 
     def _end(self, error: BaseException | None) -> None:
-        """Begin no more items; of several errors the first one is kept."""
+        """Begin no further items; of several errors the first one is kept."""
         with self.changed:
             self._making.pop(threading.current_thread(), None)
             if error is not None and self._failure is None:
@@ -239,7 +239,7 @@ class _Prefetching(Generic[Item]):
             logger.warning("%s %s, for %.0f s: %s", waiting, self._name, waited, self._whereabouts())
 
     def _whereabouts(self) -> str:
-        """Where the threads that make an item are, and since when."""
+        """The place in the code of each thread that makes an item, and since when."""
         frames, now = sys._current_frames(), time.monotonic()
         found = []
         for thread, since in self._making.items():

@@ -141,7 +141,7 @@ class Ragged:
 
         Args:
             value: of the dtype, or cast to it.
-            length: of all rows [that of the longest].
+            length: of all rows [the longest row's].
 
         Raises:
             DatasetError: a row is longer than `length`.

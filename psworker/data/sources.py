@@ -189,12 +189,12 @@ def _of_sequence(sequence: Sequence[Any], collate: Collate) -> FunctionDataset:
 
 
 def iter_once(source: object) -> bool:
-    """Whether it is an iterator, such as a generator, which can be read once only."""
+    """True if it is an iterator, such as a generator, which can be read once only."""
     return isinstance(source, Iterator)
 
 
 def as_batch(columns: object, giver: str, epoch: int | None) -> Batch:
-    """What a program's function returned as a batch of this epoch; DatasetError names the `giver`."""
+    """The value of a program's function as a batch of this epoch; DatasetError names the `giver`."""
     if isinstance(columns, Batch):
         return Batch(columns._columns, epoch)
     if not hasattr(columns, "keys"):

@@ -54,7 +54,7 @@ NOTE_INTERVAL = 2.0
 STATUS_INTERVAL = 0.25
 #: Seconds for the last status of a job that has failed.
 LAST_TIMEOUT = 1.0
-#: Of so many, one asks for events too.
+#: One request in this number asks for events too.
 DETAIL_EVERY = 4
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -72,7 +72,7 @@ _FILES = {"tls_ca", "tls_cert", "tls_key", "token_file"}
 class Outcome:
     """The end of a job: exit code, error, the last lines of the process that failed, and a warning.
 
-    Without an error, a code that is not 0 is that of a signal.
+    Without an error, a code other than 0 is a signal's.
     """
 
     code: int
@@ -117,9 +117,9 @@ class Cluster:
     def run(self) -> Outcome:
         """Start all processes, wait for the end of the workers, stop all processes.
 
-        The code of the outcome is 0 when all workers ended with 0; else that of the first process that failed without a
-        restart (128 + the signal that killed it); 128 + the signal's number when a signal ended this process. Raises
-        `OSError` if the reader of the output has closed it, when all processes have been stopped, and
+        The code of the outcome is 0 when all workers ended with 0; else the code of the first process that failed
+        without a restart (128 + the signal that killed it); 128 + the signal's number when a signal ended this
+        process. Raises `OSError` if the reader of the output has closed it, when all processes have been stopped, and
         `ConfigurationError` if the run folder or a file of its security cannot be used, before anything is started.
         """
         signals = signals_handled(_STOP_SIGNALS, partial(self._post, self._on_signal))
@@ -208,7 +208,7 @@ class Cluster:
         return [local_address(self._addresses[name]) for name in self._job.server_names]
 
     def _servers_line(self) -> str:
-        """Where the servers are, for other commands; also for those of other machines if the servers listen there."""
+        """The servers' addresses, for other commands; also on other machines if the servers listen there."""
         local = self._server_addresses()
         remote = [remote_address(self._addresses[name]) for name in self._job.server_names]
         others = "" if not all(remote) or remote == local else f"; from other machines: {','.join(remote)}"

@@ -15,6 +15,7 @@ import click
 from pswire.addresses import shard_addresses
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.terminal.log_options import LogOptions
+from pswire.terminal.options import option, section
 from psworker import config
 from psworker.launch.http_option import LocalCommand
 from psworker.launch.options import (
@@ -22,7 +23,6 @@ from psworker.launch.options import (
     POSITIVE,
     SECONDS,
     cluster_options,
-    option,
     refuse_on_windows,
     run_folder,
     worker_options,
@@ -34,22 +34,25 @@ if TYPE_CHECKING:
 
 
 @click.command("local", short_help="Train on a cluster on this machine.", cls=LocalCommand, context_settings=COMMAND)
-@option(
-    "--threads",
-    type=POSITIVE,
-    metavar="N",
-    show_default="OMP_NUM_THREADS or similar if set, otherwise cores / workers",
-    help="BLAS threads of each worker.",
-)
-@option(
-    "--bind",
-    metavar="HOST[:PORT]",
-    default="127.0.0.1",
-    envvar="PSSERVER_BIND",
-    help="Address of the first server; each further one has the next port. Without a port, free ones are used. "
-    "0.0.0.0:7070 is for workers on other machines, and needs TLS (or --insecure).",
-)
 @cluster_options
+@section(
+    "Cluster",
+    option(
+        "--threads",
+        type=POSITIVE,
+        metavar="N",
+        show_default="OMP_NUM_THREADS or similar if set, otherwise cores / workers",
+        help="BLAS threads of each worker.",
+    ),
+    option(
+        "--bind",
+        metavar="HOST[:PORT]",
+        default="127.0.0.1",
+        envvar="PSSERVER_BIND",
+        help="Address of the first server; each further one has the next port. Without a port, free ones are used. "
+        "0.0.0.0:7070 is for workers on other machines, and needs TLS (or --insecure).",
+    ),
+)
 def local_command(
     debug: bool,
     /,
@@ -67,7 +70,7 @@ def local_command(
     second Ctrl-C kills them.
 
     On a terminal tables of the workers and shards are shown below these lines (--progress). With --log-format json
-    each line of stderr is a JSON object. --log-level is that of servers and workers.
+    each line of stderr is a JSON object. --log-level is for servers and workers.
 
     The first line has the servers' addresses: for `psserver status`, and for further workers (`psworker run`). Other
     options of servers are set by their environment variables (`psserver serve --help`).
@@ -99,35 +102,40 @@ def local_command(
 
 
 @click.command("ray", short_help="Train on a Ray cluster.", cls=LocalCommand, context_settings=COMMAND)
-@option(
-    "--address",
-    metavar="HOST:PORT",
-    default="auto",
-    help="The Ray cluster, of which this machine is a node; auto: the one that runs here, or $RAY_ADDRESS.",
-)
-@option("--cpus", type=POSITIVE, metavar="N", default=1, help="CPUs that Ray gives to each worker: its BLAS threads.")
-@option(
-    "--server-cpus",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="N",
-    default=1.0,
-    help="CPUs that Ray gives to each server.",
-)
-@option(
-    "--working-dir",
-    type=click.Path(exists=True, file_okay=False),
-    metavar="DIR",
-    show_default="the folder of the program; in a submitted job, that of the job",
-    help="The folder that Ray copies to all nodes, in which the workers run: the program, its modules and data.",
-)
-@option(
-    "--start-timeout",
-    type=SECONDS,
-    metavar="SECONDS",
-    default=300.0,
-    help="Time for Ray to find room for all shards, and for them to answer.",
-)
 @cluster_options
+@section(
+    "Ray",
+    option(
+        "--address",
+        metavar="HOST:PORT",
+        default="auto",
+        help="The Ray cluster, of which this machine is a node; auto: the one that runs here, or $RAY_ADDRESS.",
+    ),
+    option(
+        "--cpus", type=POSITIVE, metavar="N", default=1, help="CPUs that Ray gives to each worker: its BLAS threads."
+    ),
+    option(
+        "--server-cpus",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="N",
+        default=1.0,
+        help="CPUs that Ray gives to each server.",
+    ),
+    option(
+        "--working-dir",
+        type=click.Path(exists=True, file_okay=False),
+        metavar="DIR",
+        show_default="the folder of the program; in a submitted job, the job's",
+        help="The folder that Ray copies to all nodes, in which the workers run: the program, its modules and data.",
+    ),
+    option(
+        "--start-timeout",
+        type=SECONDS,
+        metavar="SECONDS",
+        default=300.0,
+        help="Time for Ray to find room for all shards, and for them to answer.",
+    ),
+)
 def ray_command(
     debug: bool,
     /,
@@ -147,7 +155,7 @@ def ray_command(
 
     Ray places the shards, spread over its nodes, and each worker where there is room. Workers without a place are
     pending until a node joins; the job trains with the others, and ends when the work is done. Lines, progress and the
-    exit code are those of psworker local, and so is Ctrl-C; Ray ends all processes if this command is killed.
+    exit code are as with psworker local, and so is Ctrl-C; Ray ends all processes if this command is killed.
 
     A process that fails, or is lost with its node, is started again up to --restarts times, where Ray has room: a
     worker joins again; a shard continues at its new address from --run-dir, a folder that all nodes see at this path.
@@ -182,7 +190,7 @@ def ray_command(
 def _job(
     debug: bool, logs: LogOptions, quiet: bool, script: str, arguments: tuple[str, ...], options: dict[str, Any]
 ) -> Job:
-    """The job of a command with these options; those of its machines are removed."""
+    """The job of a command with these options, from which the options of machines are removed."""
     from psworker.launch.cluster_security import ClusterSecurity
     from psworker.launch.job import Job
 

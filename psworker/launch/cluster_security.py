@@ -20,7 +20,7 @@ class ClusterSecurity:
     """Options of the servers, as `psserver serve` has them; files are "" if they are not given.
 
     The servers want tokens, which are made for the time of the cluster, unless it is `insecure`; those in `token_file`
-    are valid too. `tls_name` is the host name in their certificate, "" for that of each address. Raises
+    are valid too. `tls_name` is the host name in their certificate, "" for each address's host. Raises
     `ConfigurationError` for files that do not belong together.
     """
 

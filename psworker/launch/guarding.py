@@ -42,7 +42,7 @@ class Guarding(ExitStack):
         self._begin = time.monotonic()
 
     def observe(self, status: JobStatus, *, last: bool = False) -> None:
-        """Look at a new status; the `last` one is that of a job that has failed."""
+        """Check a new status; the `last` one is of a job that has failed."""
         self._actions.observe(status, time.monotonic() - self._begin, last=last)
 
     def _report(self, finding: Finding) -> None:

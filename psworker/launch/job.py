@@ -20,7 +20,7 @@ class Job:
     `psworker run`, by name, which workers get in their environment. A worker that fails is started again up to
     `restarts` times; so is a server if there is a `run_folder` from which it can restore its state. `bind` has the
     address on which each server listens, by default a free port of the loopback interface; `security` is what they ask
-    for. `http` is the address of the live page; None: there is none. `log_level` and `log_format` are those of all
+    for. `http` is the address of the live page; None: there is none. `log_level` and `log_format` are for all
     processes; "": as each has it by default, of servers and the page's process "warning". `guard` is what the
     convergence guard does: one of `pswire.terminal.guard_option.MODES`.
 

@@ -1,4 +1,4 @@
-"""Where the processes of a job run: the interface of a launcher to its machines, and the simplest of them, this one.
+"""The machines of a job: the interface of a launcher to its machines, and the simplest of them, this one.
 
 `psworker.launch.on_ray` has the nodes of a Ray cluster.
 """
@@ -27,17 +27,17 @@ class JobProcess(Protocol):
     last_lines: deque[str]
 
     def kill(self, number: signal.Signals) -> None:
-        """Send a signal to it and its children, unless it has ended; one that is pending is not started any more."""
+        """Send a signal to it and its children, unless it has ended; a pending process is not started."""
 
     def describe_exit(self) -> str:
-        """How it ended, as the end of a sentence that begins with its name."""
+        """The way it ended, as the end of a sentence that begins with its name."""
 
 
 class Place(Protocol):
     """A machine on which a process is about to start, as far as the process must know it."""
 
     def bind(self, address: str) -> str:
-        """The address on which a server listens there, in place of that of a server of this machine."""
+        """The address on which a server listens there, for the address it would have on this machine."""
 
     def file(self, path: str) -> str:
         """The path there of a file of this machine, for this process."""
@@ -51,11 +51,11 @@ class Place(Protocol):
 
 @dataclass(frozen=True)
 class Start:
-    """How a process begins: `command`, a Python module with its arguments, and its environment.
+    """The start of a process: `command`, a Python module with its arguments, and its environment.
 
-    `defaults` are environment variables unless the machine's environment has them, `environment` those that are set
-    anyway. Its BLAS threads are `threads`, or as set by the user, or `share`. `held` are file descriptors that the
-    process keeps open; those of this machine alone.
+    `defaults` are environment variables unless the machine's environment has them; `environment` is set in any
+    case. Its BLAS threads are `threads`, or as set by the user, or `share`. `held` are file descriptors that the
+    process keeps open, on this machine alone.
     """
 
     command: Sequence[str]
@@ -66,7 +66,7 @@ class Start:
     held: Sequence[int] = ()
 
     def environment_in(self, base: Mapping[str, str]) -> dict[str, str]:
-        """All environment variables of the process on a machine that has those of `base`."""
+        """All environment variables of the process on a machine whose own are `base`."""
         return {**self.defaults, **child_environment(base, self.threads, self.share), **self.environment}
 
 

@@ -127,7 +127,7 @@ class Process:
                 _kill_group(self._popen.pid, number)
 
     def describe_exit(self) -> str:
-        """How it ended, as the end of a sentence that begins with its name."""
+        """The way it ended, as the end of a sentence that begins with its name."""
         return describe_code(self.code)
 
     def _thread(self, target: Callable[..., None], *arguments: object) -> threading.Thread:

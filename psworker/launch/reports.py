@@ -86,7 +86,7 @@ class Reports:
         return tuple([line for line in lines if not line.startswith(_MARK)])
 
     def read(self, worker: str, lines: Sequence[str]) -> tuple[list[str], list[str]]:
-        """The lines without reports; and those of them that are to be shown, with a line for each hidden traceback."""
+        """The lines without reports; and the lines to be shown, with one for each hidden traceback."""
         written: list[str] = []
         shown: list[str] = []
         with self._lock:

@@ -52,11 +52,11 @@ class Restarts:
         return history.pause
 
     def count(self, name: str) -> int:
-        """How often a process was started again, or will be when it is due; 0 of one that was never started."""
+        """The number of restarts of a process, including one that is due; 0 for a process that was never started."""
         return self._histories[name].restarts if name in self._histories else 0
 
     def waiting(self, name: str) -> bool:
-        """Whether a process is to be started again."""
+        """True if a process is to be started again."""
         return name in self._due
 
     @property
@@ -72,5 +72,5 @@ class Restarts:
         return names
 
     def cancel(self) -> None:
-        """Start none of those that wait."""
+        """Start none of the waiting processes."""
         self._due.clear()

@@ -25,7 +25,7 @@ class RunFolder:
     """The folder at `path`, and how often the servers write a checkpoint to it.
 
     `keep` is how many checkpoints are kept, `journal` whether every push is written to disk as well. With `resume` the
-    folder may be that of an earlier run, which continues; without, it must be new or empty.
+    folder may have an earlier run, which continues; without, it must be new or empty.
     """
 
     path: Path
@@ -45,12 +45,12 @@ class RunFolder:
         return [*options, "--keep", str(self.keep), "--journal" if self.journal else "--no-journal"]
 
     def has_checkpoints(self) -> bool:
-        """Whether there is something to resume from; the servers know whether it is complete."""
+        """True if there is something to resume from; the servers know whether it is complete."""
         return self.checkpoints.is_dir() and any(one.suffix != ".lock" for one in self.checkpoints.iterdir())
 
     @contextmanager
     def opened(self) -> Iterator["OpenRunFolder"]:
-        """Create the folder, and hold it for this process and those that inherit its lock.
+        """Create the folder, and lock it for this process and the processes that inherit the lock.
 
         Raises `ConfigurationError` if it is not empty and the run is not to resume, if it is in use, or if it cannot be
         created or written.

@@ -42,7 +42,7 @@ class RunRecorder:
     """Writes the record of one life of a run in `folder`, the newest of its lives if there are others.
 
     The thread that shows the progress calls `follow`, the main thread `end` when that thread has ended; any thread may
-    add to `events`. `problem` says why `run.json` is not up to date, "" if it is. Raises
+    add to `events`. `problem` is the reason why `run.json` is out of date, or "". Raises
     `ConfigurationError` if the file cannot be written.
     """
 
@@ -57,7 +57,7 @@ class RunRecorder:
 
     @property
     def complete(self) -> bool:
-        """Whether the end of this life is recorded."""
+        """True if the end of this life is recorded."""
         return self._run.lives[-1].state != "running"
 
     def __enter__(self) -> Self:
@@ -118,7 +118,7 @@ def _earlier(folder: Path) -> Run:
 
 
 def results(progress: Progress, restarts: Mapping[str, int]) -> Results:
-    """What a job has reached by its progress."""
+    """The results of a job by its progress."""
     workers = progress.workers[:MAX_WORKERS]
     costs = [one.status.cost for one in workers if one.status.cost is not None]
     return Results(
@@ -144,7 +144,7 @@ def results(progress: Progress, restarts: Mapping[str, int]) -> Results:
 
 
 def start_of(job: Job, environment: Mapping[str, str]) -> Start:
-    """How a job is started by the command of this process, in an environment."""
+    """The start of a job by the command of this process, in an environment."""
     path = Path(job.script)
     names = ("PSSERVER_", "PSWORKER_", "PARAMSERVER_", "OMP_NUM", "OPENBLAS_NUM", "MKL_NUM")
     return Start(
@@ -186,7 +186,7 @@ def options_of(job: Job) -> dict[str, Option]:
 
 
 def without_secrets(words: Sequence[str]) -> list[str]:
-    """The words of a command; the value of an argument whose name is that of a secret is left out."""
+    """The words of a command; the value of an argument whose name suggests a secret is left out."""
     shown, hide = [], False
     for word in words:
         name, equals, _ = word.partition("=")

@@ -1,6 +1,6 @@
 """The coordinator of a minimization: a thread of the chief, which sees sums alone.
 
-When the chief dies, the next one's coordinator goes on from the last accepted point.
+When the chief dies, the next one's coordinator continues from the last accepted point.
 """
 
 import logging
@@ -74,7 +74,7 @@ class Coordinator:
             self._error = error
 
     def _minimize(self) -> bool:
-        """Whether it is over; False: the shards went back, and it goes on from what was saved there."""
+        """Return True if it is over; False if the shards went back, to continue from the state saved there."""
         try:
             space = self._space(stopping=self._stopping.is_set)
             try:
@@ -102,6 +102,6 @@ def _last(space: ShardSpace, reason: str) -> Result:
 
 
 def minimum(result: Result) -> Minimum:
-    """What the program gets."""
+    """The result for the program."""
     last = result.progress
     return Minimum(last.loss, last.gradient, last.iterations, last.evaluations, result.reason, result.converged)

@@ -23,7 +23,7 @@ SEARCH_LIMIT = 20
 #: How much longer than its first step a line search may go.
 LONGER = 1e10
 
-#: The share of the loss by which it decreases at least, unless the program says otherwise, or rounding is more.
+#: The share of the loss by which it decreases at least, unless the program gives another, or rounding is more.
 DECREASE = 1e-9
 
 
@@ -34,11 +34,11 @@ class Limits:
     Attributes:
         gradient: a point is a minimum if no element of the gradient is larger.
         decrease: a point is a minimum if the loss decreased by less than this share of it (of 1, if that is more); 0:
-            that is no reason. None: 1e-9, or `rounding` if that is more.
-        evaluations: of the loss, at most; those of a line search count one by one.
+            never for this reason. None: 1e-9, or `rounding` if that is more.
+        evaluations: of the loss, at most; each one of a line search counts.
         iterations: accepted points, at most.
-        rounding: the share of the loss by which two values of it may differ by rounding; at least that of the coarsest
-            dtype of the variables, 1.2e-7 for float32. Line searches compare slopes then.
+        rounding: the share of the loss by which two values of it may differ by rounding; at least the rounding of the
+            coarsest dtype of the variables, 1.2e-7 for float32. Line searches compare slopes then.
     """
 
     gradient: float = 1e-5
@@ -88,7 +88,7 @@ class Method(ABC):
 
     @abstractmethod
     def forget(self) -> bool:
-        """Forget what was learnt; whether the next direction is another one because of that."""
+        """Forget the history; return whether this changes the next direction."""
 
     @abstractmethod
     def first_step(self, slope: float, before: tuple[float, float] | None) -> float | None:
@@ -98,11 +98,11 @@ class Method(ABC):
         """
 
     def state(self) -> dict[str, Any]:
-        """What was learnt, but for vectors, as plain data."""
+        """The history, except for vectors, as plain data."""
         return {}
 
     def restore(self, state: Mapping[str, Any], space: Space) -> None:  # noqa: B027 - most learn nothing
-        """Go on from a `state`, of which the vectors are those of the space."""
+        """Continue from a `state`, whose vectors are in the space."""
 
     def evaluate(self, space: Space) -> float:
         """The loss at `VARIABLES`."""
@@ -113,7 +113,7 @@ class Method(ABC):
         return [MaxAbs(POINT_GRADIENT)]
 
     def search(self, space: Space, loss: float, slope: float, first: float, limit: int, rounding: float) -> LineSearch:
-        """Search along `DIRECTION`; if there is no problem, `VARIABLES` and `GRADIENT` are those of the step."""
+        """Search along `DIRECTION`; without a problem, `VARIABLES` and `GRADIENT` are then at the end of the step."""
 
         def along(step: float) -> tuple[float, float]:
             space.run([Copy(VARIABLES, POINT), Axpy(VARIABLES, step, DIRECTION)])
@@ -161,7 +161,7 @@ def descend(
 ) -> Result:
     """Minimize the loss; `report` is called with each accepted point, and stops the descent if it returns True.
 
-    With what a descent in this space has `saved`, go on from its last accepted point.
+    With the data that a descent in this space has `saved`, continue from its last accepted point.
     """
     before: tuple[float, float] | None
     if saved is None:
@@ -246,7 +246,7 @@ def _search(
 
 
 def _end(progress: AcceptedPoint, limits: Limits, decrease: float, stopped: bool) -> Result | None:
-    """The end at this point; None: it goes on."""
+    """The result at this point; None: continue."""
     if progress.gradient <= limits.gradient:
         return Result(progress, f"no element of the gradient is above {limits.gradient:g}", converged=True)
     least = limits.least_decrease

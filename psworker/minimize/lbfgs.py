@@ -81,7 +81,7 @@ class LBFGS(Method):
             self._add(number, product, square)
 
     def forget(self) -> bool:
-        """As `Method.forget`: the next direction is that of steepest descent."""
+        """As `Method.forget`: the next direction is steepest descent."""
         known = bool(self._pairs)
         self._pairs.clear()
         self._scale = 1.0

@@ -26,7 +26,7 @@ class LineSearch(NamedTuple):
     """The end of a line search: a step, and the function's value and slope there.
 
     `evaluations` is how often the function was called. `problem` is "" if the step satisfies the conditions; otherwise
-    it says why none was found, and the step is the one with the smallest value, which may be 0.
+    it is the reason why none was found, and the step is the one with the smallest value, which may be 0.
     """
 
     step: float
@@ -98,7 +98,7 @@ def line_search(
 
 
 def is_above(one: float, other: float, rounding: float) -> bool:
-    """Whether a finite value is larger than another by more than rounding."""
+    """True if a finite value is larger than another by more than rounding."""
     return one > other + rounding * max(abs(one), abs(other))
 
 
@@ -163,7 +163,7 @@ class _Search:
         return point
 
     def _decreases(self, point: _Point) -> bool:
-        """Whether the value is low enough; where it differs from the first one by rounding, whether the slope is."""
+        """True if the value is low enough; where it differs from the first one by rounding, whether the slope is."""
         start = self._start
         if not point.is_finite:
             return False
@@ -204,7 +204,7 @@ def _between(low: _Point, high: _Point) -> float:
 
 
 def _cubic_minimum(one: _Point, other: _Point) -> float | None:
-    """Where the cubic through two values with their slopes has its minimum (equation 3.59); None if it has none.
+    """The minimum of the cubic through two values with their slopes (equation 3.59); None if it has none.
 
     None as well if its coefficients are too large.
     """

@@ -1,4 +1,4 @@
-"""What a program gives to `Session.minimize`: the method and its limits; and what it gets."""
+"""The arguments of `Session.minimize`, the method and its limits, and its result."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -84,7 +84,7 @@ class ConjugateGradient(Minimizer):
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where a minimization ended: the variables have these values in all workers.
+    """The result of a minimization: the variables have these values in all workers.
 
     Attributes:
         loss: the mean over all examples, with what the method has added.

@@ -17,8 +17,8 @@ from psworker.minimize.space import POINT, POINT_GRADIENT
 
 logger = logging.getLogger(__name__)
 
-#: Numbers of evaluations in one timeline: after the shards went back, a worker may still have a portion of one
-#: of before, whose number no later one must have.
+#: Numbers of evaluations in one timeline: after the shards went back, a worker may still have a portion of an
+#: earlier evaluation, whose number must not be used again.
 EVALUATIONS = 1_000_000_000
 
 
@@ -34,8 +34,8 @@ class ShardSpace:
     """The vectors of the variables with these `names`, for a `minimization`; begins a term as its coordinator.
 
     The loss is the mean over `examples`, computed in portions of `portion` of them. The last accepted point is in one
-    of two vectors, and the next one goes to the other, so that there is one until `save` has told shard 0, whatever
-    ends this process. While an evaluation waits, `stopping` is asked every few seconds.
+    of two vectors, and the next one goes to the other, so that one remains until `save` has reached shard 0, however
+    this process ends. While an evaluation waits, `stopping` is asked every few seconds.
 
     Attributes:
         saved: what was saved last, by this coordinator or the one before; None: there was none, or not so far.
@@ -53,7 +53,7 @@ class ShardSpace:
         self._client, self._names, self._minimization, self._stopping = client, list(names), minimization, stopping
         self._examples, self._portion = examples, portion
         self._term = max([one.term for one in client.compute([], [], minimization, 0)]) + 1
-        note = client.compute([], [], minimization, self._term)[0].note  # from now on nobody else coordinates it
+        note = client.compute([], [], minimization, self._term)[0].note  # no earlier coordinator is accepted now
         self.saved: dict[str, Any] | None = json.loads(note) if note else None
         self._buffer: int = self.saved["buffer"] if self.saved else 0
         self._pending: list[Operation] = []  # to go with the next message

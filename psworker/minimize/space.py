@@ -1,4 +1,4 @@
-"""What a method of batch optimization works on: vectors that lie elsewhere, and the loss at the variables' values."""
+"""The space of a method of batch optimization: vectors stored elsewhere, and the loss at the variables' values."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ class Space(Protocol):
     """The vectors of a model, in which no method ever sees an element."""
 
     def run(self, operations: Sequence[Operation]) -> list[float]:
-        """Apply operations in order; the results of those that have one. Each is applied exactly once."""
+        """Apply operations in order, each exactly once; the results of the operations that have one."""
 
     def evaluate(self) -> float:
         """The loss at `VARIABLES`, whose gradient becomes `GRADIENT`. May be infinite or not a number."""
@@ -21,8 +21,8 @@ class Space(Protocol):
     def accept(self, operations: Sequence[Operation]) -> list[float]:
         """Copy `VARIABLES` and `GRADIENT` to `POINT` and `POINT_GRADIENT`, and run operations; their results.
 
-        The point of before can still be found until `save`.
+        The previous point is kept until `save`.
         """
 
     def save(self, data: Mapping[str, Any]) -> None:
-        """Keep plain data with the accepted point: what a descent that goes on from there has to know."""
+        """Keep plain data with the accepted point, for a descent that continues from there."""

@@ -50,7 +50,7 @@ set_read: Callable[[BaseVariable, ReadVersion], None] = BaseVariable.__dict__["r
 
 
 def in_scope(variable: BaseVariable, scope: str | None) -> bool:
-    """Whether the variable is named `scope/...`; all are without a scope."""
+    """True if the variable is named `scope/...`; all are without a scope."""
     return not scope or variable.name.startswith(scope.rstrip("/") + "/")
 
 

@@ -132,7 +132,7 @@ class Collection:
             raise
 
     def restore(self, before: Mapping[str, BaseVariable]) -> None:
-        """Removes the variables made since there were only those of `before`, which become members again."""
+        """Removes all variables but those in `before`, which become members again."""
         self.variables.clear()
         self.variables.update(before)
         for variable in before.values():
@@ -197,8 +197,8 @@ def reset() -> None:
         ps.reset()                      # the first line of a cell that makes a model
         model = nn.Sequential(nn.Dense(784, 100), ops.relu, nn.Dense(100, 10))      # dense, dense_1 in each run
 
-    For notebooks: names are free again, those of layers are counted anew, and the seed of `set_random_seed` is that of
-    the beginning. A gradient through a variable that was forgotten raises `ConfigurationError`.
+    For notebooks: names are free again, names of layers are counted anew, and the seed of `set_random_seed` is the
+    initial one. A gradient through a variable that was forgotten raises `ConfigurationError`.
     """
     here = context.collection
     try:
@@ -206,7 +206,7 @@ def reset() -> None:
             here.session.close(failed=True)
     finally:
         for variable in here.variables.values():
-            detach(variable, f"the variable {variable.name!r} of before psworker.reset()")
+            detach(variable, f"the variable {variable.name!r} from before psworker.reset()")
         here.variables.clear()
         here.noted, here.seed = UpdateMeans(), 0
         seed_dropout()
@@ -244,7 +244,7 @@ def layer_scope(name: str | None, kind: str) -> Iterator[str]:
         with variable_scope(_first_free(kind, taken) if name is None else name):
             yield here.scope.removesuffix("/")
     except BaseException:
-        here.restore(before)  # without those of an incomplete layer
+        here.restore(before)  # without the variables of an incomplete layer
         raise
 
 

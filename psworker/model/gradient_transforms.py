@@ -48,7 +48,7 @@ def chain(*transforms: Transform) -> Transform:
         for transform in transforms:
             pairs = transform(pairs)
             if pairs is None:
-                raise TypeError(f"a transform of a chain returned None in place of a list of pairs: {transform!r}")
+                raise TypeError(f"a transform of a chain returned None instead of a list of pairs: {transform!r}")
         return pairs
 
     return chained
@@ -108,7 +108,7 @@ def multiply(
 def add_noise(grads_and_vars: Iterable[GradientAndVariable], stddev: float) -> list[GradientAndVariable]:
     """Add independent noise to each element: normal around 0, drawn again beyond two standard deviations.
 
-    For `IndexedSlices`, to its rows only. The generator is that of `ops.dropout`: seeded by `psworker.set_random_seed`,
+    For `IndexedSlices`, to its rows only. As in `ops.dropout`, the generator is seeded by `psworker.set_random_seed`,
     different in each worker. ValueError unless `stddev`, before truncation, is a finite number from 0 up. Source: A.
     Neelakantan et al., "Adding Gradient Noise Improves Learning for Very Deep Networks", 2015 (arXiv:1511.06807), with
     the truncation of tf.contrib.layers.optimize_loss.

@@ -12,12 +12,12 @@ from psworker.autodiff.tensor import Edge
 
 
 def is_interactive() -> bool:
-    """Whether the program is typed: in Jupyter, IPython, or at Python's prompt, which all set `sys.ps1`."""
+    """True if the program is typed: in Jupyter, IPython, or at Python's prompt, which all set `sys.ps1`."""
     return hasattr(sys, "ps1")
 
 
 class DetachedEdges(tuple[Edge, ...]):
-    """The edges of a variable that its collection does not have any more: a backward pass that reaches them raises.
+    """The edges of a variable that was removed from its collection: a backward pass that reaches them raises.
 
     Without them the pass would take the loss for one that does not depend on the present variables.
     """

@@ -1,6 +1,6 @@
 """The optimizer classes of training programs: they compute gradients here; the update runs on the server.
 
-Hyperparameters, formula and source are those of `pswire.optimizers`; slots are stored with the variables on the
+Hyperparameters, formula and source are in `pswire.optimizers`; slots are stored with the variables on the
 servers. Between `compute_gradients` and `apply_gradients` a program may transform the pairs.
 """
 
@@ -96,7 +96,7 @@ class Optimizer(optimizers.OptimizerSpec):
                 floating-point dtype is cast to its variable's. Of an empty list, as `accumulate` returns between its
                 means, nothing is pushed at all.
             update_ops: observations for moving averages, in the same push; by default all that layers have recorded
-                since the last one (`psworker.update_ops()`). Those of a push that is refused are not sent again.
+                since the last one (`psworker.update_ops()`). Update ops of a refused push are not sent again.
 
         Returns:
             Outcome, staleness and step of the push (`PushReport`).
@@ -189,7 +189,7 @@ class Lamb(optimizers.Lamb, Optimizer): ...
 class Ftrl(optimizers.Ftrl, Optimizer): ...
 
 
-#: By the names of tf.contrib.layers.optimize_loss, and those of the classes.
+#: By the names of tf.contrib.layers.optimize_loss, and by class names.
 _BY_NAME: dict[str, type[Optimizer]] = {
     "SGD": GradientDescent,
     **{kind.__name__: kind for kind in (GradientDescent, Momentum, Adagrad, AdagradDecay, RMSProp)},
@@ -226,7 +226,7 @@ def optimize_loss(
         loss: a tensor with one element.
         global_step: None or an integer such as `session.global_step`, which is ignored: the servers count steps.
         learning_rate: a number, or a schedule that the server evaluates by its global step; None for the optimizer's.
-        optimizer: a name, "SGD" or that of a class; a class such as `Adam`; a function, called with the learning rate
+        optimizer: a name, "SGD" or a class's name; a class such as `Adam`; a function, called with the learning rate
             unless that is None; or an optimizer, which has its learning rate.
         gradient_noise_scale: the `stddev` of `add_noise`.
         gradient_multipliers: factors by variable or by its name, for `multiply`.

@@ -11,7 +11,7 @@ PushOutcome: TypeAlias = Literal["applied", "repeated", "half-applied", "dropped
 
 @dataclass(frozen=True, slots=True)
 class PushReport:
-    """What became of a push.
+    """The outcome of a push.
 
         report = optimizer.apply_gradients(pairs)
         if report.outcome == "half-applied":
@@ -19,7 +19,7 @@ class PushReport:
 
     Attributes:
         outcome: "applied" on all of its shards; "repeated" if a retry of it had been applied before; "half-applied" if
-            some shards have applied it and others have dropped their part (docs/reliability.md says when); "dropped" on
+            some shards have applied it and others have dropped their part (see docs/reliability.md); "dropped" on
             all shards, by the servers' policy or as they went back, for the reason that is logged; "none" if no push
             was answered in this call: of an empty list, or where gradients are summed (`push_every`, `local_steps`) or
             still under way (`overlap`). With `overlap` the report is of the push before.

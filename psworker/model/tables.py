@@ -76,7 +76,7 @@ class Table(BaseVariable, RowSource):
                 f"a Table's shape is a tuple of whole numbers, such as (1_000_000, 64), got {shape!r}"
             ) from None
         if not self.shape:
-            raise ValueError("a Table has at least one axis, that of its rows: its shape is ()")
+            raise ValueError("a Table has at least one axis, its rows: its shape is ()")
         self.dtype = np.dtype(dtype)
         nbytes = prod(max(size, 1) for size in self.shape) * self.dtype.itemsize  # as numpy counts empty axes
         if nbytes > _MAX_BYTES:

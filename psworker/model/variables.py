@@ -31,7 +31,7 @@ class Variable(BaseVariable):
             its own value.
         name: unique in its collection, and the same in every worker; prefixed by the current scope. By default
             `variable`, `variable_1`, ... In an interactive interpreter a variable replaces an earlier one of its name,
-            unless a session is open; what was computed with the earlier one has no gradient any more.
+            unless a session is open; results computed with the earlier one have no gradient then.
         trainable: whether `compute_gradients` includes it by default; only floating point can be trainable, and
             nothing in a scope that is not. A variable of another dtype is logged unless this is False.
         shape: of the value that an initializer makes; None for any other value.

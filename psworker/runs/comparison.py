@@ -18,7 +18,7 @@ from psworker.runs.listing import duration, number, option_text, rate, run_row, 
 from psworker.runs.run_data import RunData, read_run_data
 from psworker.runs.run_file import Start
 
-#: Points of a curve, of its 400 at most, over which a cost is averaged: that of one batch says little.
+#: Points of a curve, of its 400 at most, over which a cost is averaged, since the cost of one batch is noisy.
 WINDOW = 5
 _AMOUNTS = {"step": "steps", "time": "time", "examples": "examples"}
 
@@ -27,7 +27,7 @@ _AMOUNTS = {"step": "steps", "time": "time", "examples": "examples"}
 class Comparison:
     """Several runs side by side: a row is a name and, for each run, a value; texts of settings, numbers of results.
 
-    `settings` are those that differ. Results are None where a run has none.
+    `settings` are the settings that differ. Results are None where a run has none.
     """
 
     names: tuple[str, ...]
@@ -63,7 +63,7 @@ def _settings(start: Start) -> Iterable[tuple[str, str]]:
 def argument_pairs(arguments: Sequence[str]) -> Iterable[tuple[str, str]]:
     """Arguments of a script as names and values: of `--name value`, `--name=value`, flags, and others by position.
 
-    Whether a flag takes the word behind it as its value is only known to the script; here it does.
+    Only the script knows whether a flag takes the next word as its value; here it does.
     """
     words, place = list(arguments), 0
     while words:
@@ -107,7 +107,7 @@ def cost_at(curve: Curve, x: float) -> float | None:
 
 
 def first_at(curve: Curve, cost: float) -> float | None:
-    """The first position at which the mean of the last `WINDOW` points is no more than a cost."""
+    """The first position at which the mean of the last `WINDOW` points is at most a cost."""
     for last in range(WINDOW, len(curve.y) + 1):
         if fmean(curve.y[last - WINDOW : last]) <= cost:
             return curve.x[last - 1]

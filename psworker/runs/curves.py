@@ -50,14 +50,14 @@ class RunCurves:
 
 
 class _Moment(NamedTuple):
-    """What has a position on an axis."""
+    """A value with a position on an axis."""
 
     time: float
     step: float | None
 
 
 class _Weighted(NamedTuple):
-    """A value of a worker at a position, over so many pushes (`weight`), in a life of it."""
+    """A value of a worker at a position, the mean over `weight` pushes, in one of its lives."""
 
     x: float
     y: float
@@ -68,7 +68,7 @@ class _Weighted(NamedTuple):
 def run_curves(run: RunData, by: str, value: str) -> RunCurves:
     """The curves of a value of the points ("cost", or a tag) by "step", "time" or "examples".
 
-    The curve of a job with one worker is that of the worker. With several it is the mean over all pushes in equal
+    The curve of a job with one worker is the worker's. With several it is the mean over all pushes in equal
     ranges of the axis; for "steps_per_second" it is the rate of all workers together.
     """
     position = positions(run, by)
@@ -111,14 +111,14 @@ def positions(run: RunData, by: str) -> Callable[[Point | RunEvent | _Moment], f
 
 
 def tags(run: RunData) -> list[str]:
-    """What can be plotted: fields that have values, then the tags of the program."""
+    """The values that can be plotted: fields that have values, then the tags of the program."""
     points = run.points
     own = sorted({tag for point in points for tag in point.scalars})
     return [*(name for name in FIELDS if any(one.value(name) is not None for one in points)), *own]
 
 
 def _kept(points: Sequence[Point]) -> Sequence[Point]:
-    """Those before which no later one is: after a return to a checkpoint, steps are done again."""
+    """The points with no later step before them: after a return to a checkpoint, steps are repeated."""
     kept: list[Point] = []
     for point in reversed(points):
         if not kept or point.step <= kept[-1].step:

@@ -81,7 +81,7 @@ class RunEvents:
             self._append([RunEvent(now, self._step if step is None else step, source, kind, level, text, worker)])
 
     def follow(self, status: "JobStatus") -> None:
-        """Append the events in the reports of shards that are new; those of a shard have numbers (`StatusDetail`)."""
+        """Append the new events in the reports of shards, by the numbers of each shard's events (`StatusDetail`)."""
         with self._lock:
             for report in [answer.report for answer in status.answers if answer.report is not None]:
                 self._step = max(self._step or 0, report.global_step) if report.shard else report.global_step

@@ -35,7 +35,7 @@ DPI = 150
 MOST_NAMES = 8
 #: The part of the width of the axes from which on a line reaches their end: its name is beside them.
 _REACHES_END = 0.95
-#: Pixels between two of these names, of the height of the axes, which is some four fifths of that of the picture.
+#: Pixels between two of these names, of the height of the axes, which is some four fifths of the picture's.
 _NAME_HEIGHT = 24
 #: Pixels beside the axes for these names: of a letter, and of the gaps.
 _NAME_WIDTH, _NAME_MARGIN = 10, 35
@@ -58,7 +58,7 @@ _VALUES = {"steps_per_second": "steps per second", "learning_rate": "learning ra
 
 @dataclass(frozen=True)
 class Look:
-    """How a picture looks: its size in pixels, and what it shows beside the curves.
+    """The look of a picture: its size in pixels, and its parts beside the curves.
 
     `smooth` is the weight of the moving average, 0 for none; the curve itself is then pale. `log` makes the vertical
     axis logarithmic; `workers` shows the curve of each worker.
@@ -73,7 +73,7 @@ class Look:
 
 
 class _PlainLogFormatter(LogFormatter):
-    """Labels such as 0.3 in place of 3e-01."""
+    """Labels such as 0.3 instead of 3e-01."""
 
     def __call__(self, x: float, pos: int | None = None) -> str:
         return f"{x:g}" if super().__call__(x, pos) else ""
@@ -109,7 +109,7 @@ def draw(runs: Sequence[RunCurves], by: str, value: str, look: Look, kind: str) 
 
 
 def _draw_run(axes: "Axes", run: RunCurves, number: int, look: Look, *, alone: bool) -> None:
-    """The curve of a run, below it those of its workers; each line has an id in an SVG file."""
+    """The curve of a run, with its workers' curves below it; each line has an id in an SVG file."""
     color, style = COLORS[number % len(COLORS)], _STYLES[number % len(_STYLES)]
     several = look.workers and len(run.workers) > 1
     if several:
@@ -139,7 +139,7 @@ def _draw_workers(axes: "Axes", run: RunCurves, color: str, look: Look, *, alone
 
 def _name_workers(figure: Figure, axes: "Axes", run: RunCurves, look: Look) -> None:
     """The name of each worker at the end of its line: beside the picture, in a column, if the line reaches its end."""
-    axes.autoscale_view()  # or the places below are those of before the lines were drawn
+    axes.autoscale_view()  # or the places below would be from before the lines were drawn
     ends = []
     for place, (name, lives) in enumerate(run.workers.items()):
         shown = smoothed(lives[-1], look.smooth)
@@ -193,7 +193,7 @@ def _draw_marks(axes: "Axes", runs: Sequence[RunCurves], look: Look) -> None:
 
 
 def _height(curve: Curve, mark: Mark, kind: str) -> float | None:
-    """Where a mark of this kind is: on the curve, between its points, and at its beginning for an earlier event."""
+    """The place of a mark of this kind: on the curve, between its points, and at its beginning for an earlier event."""
     if mark.kind != kind or not curve.x:
         return None
     after = bisect_right(curve.x, mark.x)

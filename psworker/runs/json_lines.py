@@ -16,7 +16,7 @@ MAX_LINE = 1 << 20
 class JsonLines:
     """The lines of a file with their numbers, for a `for` loop.
 
-    Afterwards `problem` says which lines could not be read, "" if all could.
+    Afterwards `problem` names the lines that could not be read; "" if all could.
     """
 
     path: Path

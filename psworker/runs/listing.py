@@ -38,7 +38,7 @@ _STYLES = {
 
 @dataclass(frozen=True)
 class RunRow:
-    """A run in a list; figures are over all its lives, `cost` and `outcome` those of the last one."""
+    """A run in a list; figures are over all its lives, `cost` and `outcome` of the last one."""
 
     path: str
     begin: float

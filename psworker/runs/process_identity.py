@@ -30,7 +30,7 @@ class ProcessIdentity:
         return cls(socket.gethostname(), os.getpid(), _boot(), _started(os.getpid()))
 
     def is_alive(self) -> bool | None:
-        """Whether the process lives; None if it was on another host, where this one cannot look."""
+        """True if the process lives; None if it was on another host, where this one cannot look."""
         if self.host != socket.gethostname():
             return None
         if self.boot != _boot() or WINDOWS:
@@ -51,7 +51,7 @@ def _boot() -> str:
 
 
 def _started(process: int) -> int:
-    """The start of a process, in clock ticks since boot; 0 if it does not live, or nobody knows."""
+    """The start of a process, in clock ticks since boot; 0 if it does not live, or if that is unknown."""
     state = _read(_PROC / str(process) / "stat").rpartition(")")[2].split()  # its name may have blanks and parentheses
     return int(state[_START_FIELD]) if len(state) > _START_FIELD and state[0] not in "ZX" else 0
 

@@ -48,7 +48,7 @@ class WorkerResult:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What a life has reached.
+    """The results of a life.
 
     Attributes:
         first_step, step: the global step at its beginning and now.
@@ -73,13 +73,13 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a life was started, and where.
+    """The start of a life: command, folder, environment.
 
     Attributes:
-        command: that of the launcher, whose working directory was `directory`.
+        command: of the launcher, whose working directory was `directory`.
         script, arguments: the program; `script_sha256` of its text, "" if that could not be read.
         options: of `psworker local`, by name.
-        environment: the variables of servers and workers that were set, without those that name secrets.
+        environment: the variables of servers and workers that were set, except names of secrets.
         versions: of paramserver, of its protocol, of Python, numpy and others, by name.
     """
 
@@ -115,7 +115,7 @@ class Life:
     results: Results = Results()
 
     def state_now(self) -> str:
-        """The state; "interrupted" if it says "running" and its launcher is not alive."""
+        """The state; "interrupted" if it is "running" in the file and its launcher is not alive."""
         if self.state != "running":
             return self.state
         alive = self.start.process.is_alive()

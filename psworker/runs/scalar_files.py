@@ -1,7 +1,7 @@
 """The files `scalars/WORKER.jsonl` in the folder of a run, read: what each worker has recorded while it trained.
 
 A worker writes a line about itself at the beginning of each life, then points (`psworker.summaries`). Fields that this
-module does not know are ignored, and those that are missing are None.
+module does not know are ignored; missing ones are None.
 """
 
 import math
@@ -17,13 +17,13 @@ FOLDER = "scalars"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What a worker recorded at a moment.
+    """The record of a worker at a moment.
 
     Attributes:
         time: seconds since 1970.
         step: the global step; `steps`: those of this worker, and `examples`, both cumulative over all its lives.
         cost, staleness: the means over its pushes since its last point; None if there were none.
-        scalars: those of the program, by tag.
+        scalars: of the program, by tag.
         life: of the worker, from 1: a worker that is started again begins another one.
     """
 
@@ -92,7 +92,7 @@ def _read(name: str, lines: JsonLines) -> WorkerScalars | None:
 
 
 def _point(data: dict[str, Any], before: Point, life: int) -> Point | None:
-    """A point, whose counts are added to those of earlier lives; None if it has no moment."""
+    """A point, whose counts are added to the counts of earlier lives; None if it has no time."""
     time, step = _number(data.get("time")), _number(data.get("step"))
     if time is None or step is None:
         return None

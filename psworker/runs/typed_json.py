@@ -48,14 +48,14 @@ def _value(kind: Any, data: object, where: str) -> Any:  # noqa: ANN401 - a type
 
 
 def is_number(data: object) -> bool:
-    """Whether JSON data is a finite number within the bounds."""
+    """True if JSON data is a finite number within the bounds."""
     if isinstance(data, bool) or not isinstance(data, (int, float)):
         return False
     return abs(data) < MAX_WHOLE if isinstance(data, int) else math.isfinite(data) and abs(data) <= MAX_FLOAT
 
 
 def is_text(data: object) -> bool:
-    """Whether JSON data is a text that can be written: escapes can name halves of characters."""
+    """True if JSON data is a text that can be written: escapes can name halves of characters."""
     try:
         return isinstance(data, str) and data.encode() is not None
     except UnicodeEncodeError:
@@ -63,7 +63,7 @@ def is_text(data: object) -> bool:
 
 
 def _is_a(kind: type, data: object) -> bool:
-    """Whether JSON data is of a type; a whole number is a float too, and a boolean is none."""
+    """True if JSON data is of a type; a whole number is a float too, and a boolean is none."""
     if kind is float:
         return is_number(data)
     if kind is str:

@@ -1,6 +1,6 @@
 """Checkpoints of an embedded shard: found before its first message, and written between two of its messages.
 
-Its folder is that of a server with one shard (`psserver.storage.recovery`). The calling thread steps the shard, so its
+Its folder is as of a server with one shard (`psserver.storage.recovery`). The calling thread steps the shard, so its
 state between two messages is a cut: nothing is copied, and training waits while a checkpoint is written. With
 `psworker.transport.embedded`, the only module outside psserver that imports it.
 """
@@ -54,7 +54,7 @@ class EmbeddedCheckpoints:
         self._lock: FolderLock | None = None
         self._process = -1
         self._start = Start(folder, *_AT)
-        self._continues = False  # whether the job is that of the checkpoint
+        self._continues = False  # whether the checkpoint's job continues
         self._begun = False  # the run: nothing is written before its first change
         self._unchecked: set[str] = set()  # variables of the checkpoint, until the program has registered its own
         self._last = 0  # the number of the last checkpoint
@@ -64,7 +64,7 @@ class EmbeddedCheckpoints:
 
     @property
     def started(self) -> bool:
-        """Whether there is a shard, from `start` to `close`."""
+        """True if there is a shard, from `start` to `close`."""
         return self._shard is not None
 
     # --- the start ------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class EmbeddedCheckpoints:
         return f"{which}, global step {start.state.global_step}"
 
     def check(self, message: Register) -> None:
-        """Checks that the program's first variables are those of the checkpoint.
+        """Checks that the program's first variables are the ones in the checkpoint.
 
         A program registers what it has before it trains, so a checkpoint has all of these. It may have others, which
         the program makes later. Raises `ConfigurationError` otherwise.
@@ -243,5 +243,5 @@ class EmbeddedCheckpoints:
 
 
 def _kept(state: ShardState, worker: dict[str, Any]) -> tuple[ShardState, dict[str, Any]]:
-    """What must be written down again when it has changed."""
+    """State whose change requires another checkpoint."""
     return dataclasses.replace(state, members=MembershipState(), cut=0, repeated=0), worker

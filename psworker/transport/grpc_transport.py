@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 #: Bytes of the largest answer that is accepted when the size of a variable is not known.
 MAX_BYTES = 16 << 30
 
-#: Messages of every training step, which go on streams.
+#: Messages of every training step, which are sent on streams.
 _ON_STREAMS = tuple([call.request for call in ms.CALLS if framed(call.request)])
 
 #: Seconds that a server has to answer the first request for shared memory.
@@ -162,7 +162,7 @@ class MemberTokens:
         self._last = joined.token
 
     def of(self, message: Request | None = None) -> bytes:
-        """The token of the sender of a message, and for a message without one that of the last worker; b"": none."""
+        """The token of a message's sender; for a message without a sender the last worker's; b"": none."""
         sender: ms.Sender | None = getattr(message, "sender", None) or getattr(message, "holder", None)
         if isinstance(message, ms.Join):
             sender = ms.Sender(message.worker, message.incarnation)

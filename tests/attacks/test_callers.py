@@ -1,4 +1,4 @@
-"""Callers without a token, with that of another job, or of the wrong role: refused before their request is read."""
+"""Callers without a token, with a token of another job, or of the wrong role: refused before their request is read."""
 
 import queue
 from concurrent.futures import ThreadPoolExecutor
@@ -57,13 +57,13 @@ def refused(server, credentials, method):
 
 @pytest.mark.parametrize("method", [method.name for method in SERVICE.methods])
 def test_a_caller_without_a_token_may_call_no_method_and_reads_what_to_do(guarded, method):
-    with pytest.raises(Unauthenticated, match="this server wants a token: name a file that has one"):
+    with pytest.raises(Unauthenticated, match="this server requires a token: name a file that has one"):
         refused(guarded[0], NO_CREDENTIALS, method)
 
 
 def test_the_token_of_another_job_is_refused(guarded, tmp_path):
     _, other = token_credentials(tmp_path)
-    text = "the token is none of this server's: it is that of another job, or was removed"
+    text = "unknown token: it is of another job, or was removed"
     with pytest.raises(Unauthenticated, match=text):
         refused(guarded[0], other[Role.ADMIN], "Join")
 
@@ -257,6 +257,6 @@ def test_a_worker_with_a_wrong_token_ends_at_once_with_the_reason_and_does_not_t
     _, other = token_credentials(tmp_path)
     with (
         closing(GrpcTransport([guarded[0].address], other[Role.WORKER])) as transport,
-        pytest.raises(Unauthenticated, match="that of another job"),
+        pytest.raises(Unauthenticated, match="is of another job"),
     ):
         WorkerClient(transport, "w0", BOUND).join()

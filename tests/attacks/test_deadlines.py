@@ -1,4 +1,4 @@
-"""Peers that take their time: streams, transfers, watches and connections of nobody end, and others are served on."""
+"""Peers that take their time: streams, transfers, watches and unknown connections end, and others are served."""
 
 import time
 

@@ -244,7 +244,7 @@ def test_a_state_that_a_shard_has_not_said_is_not_believed_and_the_job_goes_on(c
         (states, proofs[:1]),
     ):
         message = ms.Register(sender=attacker, declarations=(), states=made_up, proofs=with_proofs)
-        with pytest.raises(errors.InvalidMessage, match=r"has not said that this is its state|proofs for the states"):
+        with pytest.raises(errors.InvalidMessage, match=r"a wrong proof of the state of|proofs for the states"):
             shards[0].unary(message)
     for client in shards:
         client.unary(ms.Register(sender=honest, declarations=(), states=states, proofs=proofs))

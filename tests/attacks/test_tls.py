@@ -119,21 +119,21 @@ def test_a_certificate_for_another_name_says_for_which_it_is(secure, folder, cer
 
 
 def test_a_client_without_tls_is_told_that_the_server_uses_it(secure, mutual):
-    text = "the server at ADDRESS uses TLS, and this side does not: give the CA of its certificate (--tls-ca)"
+    text = "the server at ADDRESS uses TLS, and the client does not: give the CA of its certificate (--tls-ca)"
     assert problem(secure.address, NO_CREDENTIALS) == text
     assert problem(mutual.address, NO_CREDENTIALS) == text
 
 
 def test_a_client_with_tls_is_told_that_the_server_does_not_use_it(plain, certificates):
     assert problem(plain.address, certificates.client()) == (
-        "the server at ADDRESS does not use TLS, and this side does: leave --tls-ca out, or start the server with "
+        "the server at ADDRESS does not use TLS, and the client does: leave --tls-ca out, or start the server with "
         "--tls-cert and --tls-key"
     )
 
 
 def test_a_client_without_a_certificate_is_told_that_the_server_wants_one(mutual, certificates):
     assert problem(mutual.address, certificates.client()) == (
-        "the server at ADDRESS wants a certificate of this side: give it and its key (--tls-cert and --tls-key)"
+        "the server at ADDRESS requires a client certificate: give one with its key (--tls-cert and --tls-key)"
     )
     assert check_health(mutual.address, BOUND, certificates.client(certificate=True))
 
@@ -156,7 +156,7 @@ def test_a_unix_socket_has_tls_as_well(tmp_path, certificates, other):
     with ServerThread(ServerConfig(f"unix:{tmp_path}/s", **certificates.server)) as server:
         assert check_health(server.address, BOUND, certificates.client())
         assert "is not signed by the CA" in problem(server.address, other.client())
-        assert "uses TLS, and this side does not" in problem(server.address, NO_CREDENTIALS)
+        assert "uses TLS, and the client does not" in problem(server.address, NO_CREDENTIALS)
 
 
 def test_a_token_of_the_right_role_goes_through_tls(tmp_path, certificates):
@@ -166,7 +166,7 @@ def test_a_token_of_the_right_role_goes_through_tls(tmp_path, certificates):
         client = Client(server.address, worker)
         with client.channel:
             assert client.join("w0").worker == "w0"
-        assert problem(server.address, certificates.client()).startswith("this server wants a token")
+        assert problem(server.address, certificates.client()).startswith("this server requires a token")
 
 
 def presented(address):

@@ -45,7 +45,7 @@ def test_a_local_cluster_has_tokens_of_its_own_that_other_commands_of_its_user_f
     code, out, _ = commands.run(*STATUS, servers)
     assert (code, [one["name"] for one in json.loads("\n".join(out))["workers"]]) == (0, ["worker-0"])
     code, _, err = commands.run(*STATUS, servers, TMPDIR="/var/tmp")  # as another user, who has another folder
-    assert (code, "this server wants a token" in err[-1]) == (1, True)
+    assert (code, "this server requires a token" in err[-1]) == (1, True)
 
     (cluster,) = home.iterdir()
     assert sorted(one.name for one in cluster.iterdir()) == [
@@ -114,7 +114,7 @@ def test_a_cluster_for_other_machines_with_tls_takes_workers_with_a_token_and_a_
     files = {"PSWORKER_TLS_CA": "certs/ca.crt", "PSWORKER_TOKEN_FILE": "guest.token"}
     worker = "psworker", "run", "--servers", servers
     code, _, err = commands.run(*worker, script, **files)
-    assert (code, "wants a certificate of this side" in err[-1]) == (1, True), err
+    assert (code, "requires a client certificate" in err[-1]) == (1, True), err
     own = "--tls-cert", "certs/client.crt", "--tls-key", "certs/client.key"
     code, out, err = commands.run(*worker, *own, script, **files)
     assert (code, out) == (0, ["joined as 1"]), err
@@ -167,7 +167,7 @@ def test_servers_and_workers_with_tokens_and_tls_train_and_each_command_uses_the
         if code:
             assert f"the token {role!r} has the role {role}" in ended[2][-1]
     code, _, err = commands.run("psserver", "status", server.address)
-    assert (code, "uses TLS, and this side does not" in err[-1]) == (1, True)
+    assert (code, "uses TLS, and the client does not" in err[-1]) == (1, True)
     server.end(signal.SIGTERM)
 
 

@@ -198,7 +198,7 @@ def test_reset_begins_anew_with_the_same_names_and_initial_values():
     assert second.variables[0].value.tolist() == kernel
     with ps.session():
         with pytest.raises(
-            ConfigurationError, match=r"with the variable 'dense.*' of before psworker.reset\(\): run the"
+            ConfigurationError, match=r"with the variable 'dense.*' from before psworker.reset\(\): run the"
         ):
             SGD.minimize(loss)
         SGD.minimize(ops.sum(second(np.ones((1, 2), np.float32))))

@@ -17,7 +17,7 @@ from tests.kubernetes.pods import Pod, action, environment, expand, mounts, of_j
 
 VERSIONS = few_fast([f"1.{minor}" for minor in range(37, 31, -1)])
 
-#: Of the pages, as of the folder: an overlay of a user is the example in docs/deploy.md.
+#: Of the pages, as of the folder: an overlay of a user is the example in docs/deploy/kubernetes.md.
 OVERLAYS = ["small", "tls", "mine"]
 
 REASON = manifests.reason_for_none()
@@ -27,10 +27,10 @@ pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory) -> Path:
-    """deploy/kubernetes, with credentials, and the example of docs/deploy.md beside its overlays as `mine`."""
+    """deploy/kubernetes, with credentials, and the example of the page beside its overlays as `mine`."""
     there = manifests.copy(tmp_path_factory.mktemp("manifests"))
-    section = (ROOT / "docs/deploy.md").read_text().partition("\n## Kubernetes\n")[2]
-    [example] = re.findall(r"^```yaml\n(resources: .*?)^```", section, re.DOTALL | re.MULTILINE)
+    page = (ROOT / "docs/deploy/kubernetes.md").read_text()
+    [example] = re.findall(r"^```yaml\n(resources: .*?)^```", page, re.DOTALL | re.MULTILINE)
     (there / "mine").mkdir()
     (there / "mine/train.py").write_text("print('mine')\n")
     text = example.replace("paramserver/deploy/kubernetes/tls", "../tls")

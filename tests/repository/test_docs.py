@@ -1,4 +1,4 @@
-"""Commands, options, links, headings and paths of the documentation exist; deploy/ agrees with docs/deploy.md."""
+"""Commands, options, links, headings and paths of the documentation exist; deploy/ agrees with docs/deploy/."""
 
 import re
 import shlex
@@ -146,8 +146,19 @@ def test_the_metadata_of_the_package_has_the_addresses_that_package_indexes_show
 
 def test_every_guide_has_a_row_in_the_readme_whose_table_is_the_navigation_of_the_site():
     readme = (ROOT / "README.md").read_text()
-    rows = re.findall(r"^\| \[docs/[\w-]+\.md\]\((docs/[\w-]+\.md)\) \|", readme, re.MULTILINE)
-    assert sorted(rows) == [f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))]
+    rows = re.findall(r"^\| \[docs/[\w/-]+\.md\]\((docs/[\w/-]+\.md)\) \|", readme, re.MULTILINE)
+    guides = [path.name for path in (ROOT / "docs").glob("*.md")]
+    assert sorted(rows) == sorted(f"docs/{name}" for name in [*guides, "deploy/index.md"])
+
+
+@pytest.mark.parametrize("folder", ["deploy", "reference"])
+def test_the_first_page_of_a_folder_has_a_row_for_each_of_the_others_in_the_order_of_the_navigation(folder):
+    pages = {path.name for path in (ROOT / "docs" / folder).glob("*.md")} - {"index.md"}
+    index = (ROOT / "docs" / folder / "index.md").read_text()
+    rows = re.findall(r"^\| \[[\w ]+\]\(([\w-]+\.md)\) \|", index, re.MULTILINE)
+    navigation = index.partition("```{toctree}")[2].partition("```")[0].split()[1:]
+    assert set(rows) == pages
+    assert [f"{name}.md" for name in navigation] == rows
 
 
 def test_the_reference_has_the_modules_of_all_public_names():
@@ -186,7 +197,7 @@ COMPOSE, DOCKERFILE = [(ROOT / "deploy" / name).read_text() for name in ("compos
 
 def test_the_page_lists_every_variable_of_the_compose_file_with_its_default():
     """A row of the table may list several variables."""
-    table = (ROOT / "docs/deploy.md").read_text().partition("| variable | default |")[2].partition("\n\n")[0]
+    table = (ROOT / "docs/deploy/docker.md").read_text().partition("| variable | default |")[2].partition("\n\n")[0]
     documented = {}
     for row in table.splitlines()[2:]:
         names, values = row.split("|")[1:3]

@@ -79,7 +79,7 @@ def test_a_program_trains_to_its_end_while_processes_and_a_node_are_killed_and_t
     note("job", f"is pending again: Slurm knows of the loss of {lost}")
     assert job.wait_until_over() == "COMPLETED"
     note("job", f"COMPLETED, exit code {job.field('ExitCode')}, on {', '.join(job.nodes)}")
-    sys.stdout.write(f"\n{table(done, job.output, job.folder)}\n")  # for docs/deploy.md: pytest --capture=no
+    sys.stdout.write(f"\n{table(done, job.output, job.folder)}\n")  # for docs/deploy/slurm.md: pytest --capture=no
 
     assert lost not in job.nodes
     assert (job.field("Restarts"), job.field("ExitCode")) == ("2", "0:0")

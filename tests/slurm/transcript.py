@@ -1,4 +1,4 @@
-"""The transcript of a job as a table of docs/deploy.md: what was done to it, and what its processes logged."""
+"""The transcript of a job as a table of docs/deploy/slurm.md: what was done to it, and what its processes logged."""
 
 import re
 from collections.abc import Iterable

@@ -208,12 +208,12 @@ def norm(x: Array, /, axis: Axis = None, keepdims: bool = False) -> Result:
 
 
 def all(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Whether all elements over axes are true (not 0), as booleans; over no elements True."""
+    """True where all elements over axes are true (not 0), as booleans; over no elements True."""
     return np.asarray(np.all(as_array(x), axis=axis, keepdims=keepdims))
 
 
 def any(x: TensorLike, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Whether any element over axes is true (not 0), as booleans; over no elements False."""
+    """True where any element over axes is true (not 0), as booleans; over no elements False."""
     return np.asarray(np.any(as_array(x), axis=axis, keepdims=keepdims))
 
 

@@ -59,7 +59,7 @@ class LiveDisplay(Display):
         return super().__enter__()
 
     def lines(self, name: str, stream: Stream, lines: Sequence[str]) -> None:
-        """Print lines above the picture, those of logs in a short form."""
+        """Print lines above the picture; log lines in a short form."""
         with self._at_once():
             super().lines(name, stream, [shortened(line) if stream == "stderr" else line for line in lines])
 

@@ -1,4 +1,4 @@
-"""The output of the launcher as plain lines: those of the processes, each after its name, and the progress of the job.
+"""The output of the launcher as plain lines: the processes' lines, each after its name, and the progress of the job.
 
 A process's stdout goes to stdout and its stderr to stderr; everything else goes to stderr.
 """

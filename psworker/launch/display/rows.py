@@ -1,4 +1,4 @@
-"""Which lines of the live display a terminal has room for, and which workers are shown. Pure."""
+"""The choice of lines of the live display that fit a terminal, and of workers that are shown. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,13 +25,13 @@ class Rows:
 
     @property
     def height(self) -> int:
-        """All lines, with those of the bar and of the tables' headers."""
+        """Number of lines, including the bar and the tables' headers."""
         parts = [self.workers + bool(self.workers), self.shards + bool(self.shards), self.notes]
         return 1 + self.header + sum(parts) + self.gaps * sum(map(bool, parts))
 
 
 def fitted_rows(height: int, workers: int, shards: int, notes: int) -> Rows:
-    """The rows for a terminal of so many lines, with as many of these workers, shards and notes as it has room for."""
+    """The rows for a terminal of `height` lines, with as many of these workers, shards and notes as fit."""
     rows = Rows(1, workers, shards, notes)
     for name, least in (
         ("gaps", 0),
@@ -51,9 +51,9 @@ def fitted_rows(height: int, workers: int, shards: int, notes: int) -> Rows:
 
 
 def chosen(workers: Sequence[WorkerProgress], rows: int) -> tuple[list[WorkerProgress], str]:
-    """The workers that are shown in so many rows, in their order, and a line about the others, "" if there are none.
+    """The workers that are shown in this number of rows, in order, and a line about the others; "" if there are none.
 
-    Those in trouble stay: lost ones, then those whose push is held for long, slow ones, and those that are to join.
+    Workers in trouble stay: lost ones, then workers whose push is held for long, slow ones, and ones yet to join.
     """
     if len(workers) <= rows:
         return list(workers), ""

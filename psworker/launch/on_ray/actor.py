@@ -41,7 +41,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Output:
-    """Batches of lines, each with its stream; and the code of a process that has ended and has no more of them."""
+    """Batches of lines, each with its stream; and the code of a process that has ended and has no further lines."""
 
     batches: tuple[tuple[Stream, list[str]], ...]
     code: int | None
@@ -63,7 +63,7 @@ class ProcessActor:
         self._changed = threading.Condition()
 
     def arrive(self) -> Arrival:
-        """Where the process is going to run."""
+        """The place where the process will run."""
         return Arrival(ray.util.get_node_ip_address(), str(self._folder), version("paramserver"))
 
     def start(
@@ -76,9 +76,9 @@ class ProcessActor:
             self._process = Process(name, how.command, environment, self._parent, self._on_lines, self._on_end)
 
     def read(self, taken: int, servers: str, changed: Mapping[str, bytes]) -> Output:
-        """The lines after those that the driver has `taken`, within about `POLL` seconds.
+        """The lines after the `taken` batches, within about `POLL` seconds.
 
-        `servers` are the present addresses, as lines, for the process, and `changed` those of its files that are new,
+        `servers` are the present addresses, as lines, for the process, and `changed` the new contents of its files,
         such as renewed certificates.
         """
         self._write(servers, changed)

@@ -36,7 +36,7 @@ _CALLS = 4
 
 @dataclass(frozen=True)
 class RayOptions:
-    """What a job needs of a Ray cluster at `address`: CPUs of each worker and of each server.
+    """The resources of a job on a Ray cluster at `address`: CPUs of each worker and of each server.
 
     `working_dir` is the folder that Ray copies to each node, where the workers run; None: nodes have the program where
     this machine has it. `timeout` is in seconds: for a place for all shards, and for them to answer. With

@@ -21,14 +21,14 @@ from psworker.launch.machines import OnEnd, OnLines, Place, Start
 from psworker.launch.on_ray.actor import SERVERS, Arrival, Output
 from psworker.launch.processes import LAST_LINES, describe_code
 
-#: Seconds after which a process without a place says so, the first time; then the pause doubles, up to the longest.
+#: Seconds after which a process without a place is first reported; then the pause doubles, up to the longest.
 FIRST_NOTE, LONGEST_PAUSE = 3.0, 60.0
 #: Seconds for one answer of an actor; for how long it is asked again while it cannot be reached; between two requests.
 CALL_TIMEOUT, UNREACHABLE, PAUSE = 30.0, 60.0, 0.5
 
 
 class Shared:
-    """What all processes of a job have in common: environment variables, the program's folder, and the servers.
+    """State shared by all processes of a job: environment variables, the program's folder, and the servers.
 
     `working_dir` is the folder that Ray has copied to the nodes, None without one; `servers` are the present addresses,
     as lines.
@@ -41,7 +41,7 @@ class Shared:
 
 
 class RayProcess:
-    """A process (`psworker.launch.machines.JobProcess`) whose actor Ray places; `needs` says what that takes.
+    """A process (`psworker.launch.machines.JobProcess`) whose actor Ray places; `needs` describes the resources.
 
     One whose node or actor is lost counts as killed by SIGKILL.
     """
@@ -67,7 +67,7 @@ class RayProcess:
         threading.Thread(target=self._run, name=f"{name} on Ray", daemon=True).start()
 
     def kill(self, number: signal.Signals) -> None:
-        """Send a signal to the process and its children; without a place, it gets none any more."""
+        """Send a signal to the process and its children; a process without a place will not get one."""
         self._killed = number
         if self.pending:
             ray.kill(self._actor)
@@ -75,7 +75,7 @@ class RayProcess:
             self._actor.kill.remote(int(number))
 
     def describe_exit(self) -> str:
-        """How it ended, as the end of a sentence that begins with its name."""
+        """The way it ended, as the end of a sentence that begins with its name."""
         return self._lost or describe_code(self.code)
 
     def abandon(self) -> None:
@@ -168,7 +168,7 @@ class _Node:
         return f"{f'[{self._address}]' if ':' in self._address else self._address}:0"
 
     def file(self, path: str) -> str:
-        name = f"{len(self._files)}-{Path(path).name}"  # that of two files may be the same
+        name = f"{len(self._files)}-{Path(path).name}"  # two files may have the same name
         self._files[name] = path
         return f"{self._folder}/{name}"
 
@@ -197,7 +197,7 @@ class _Node:
 
 
 def _room() -> str:
-    """How many CPUs of the cluster are free, for people."""
+    """The number of free CPUs of the cluster, for people."""
     free, total = ray.available_resources().get("CPU", 0.0), ray.cluster_resources().get("CPU", 0.0)
     return f"{free:g} of {total:g} CPUs of the cluster are free"
 

@@ -100,7 +100,7 @@ class MultiHeadAttention(Layer):
         return q[0], self.num_heads, q[1], k[1]
 
     def _allowed(self, shape: tuple[int, int, int, int], mask: TensorLike | None, causal: bool) -> Array | None:
-        """Where a query may attend to a key, broadcast to (batch, num_heads, queries, keys); None: everywhere."""
+        """The keys that a query may attend to, broadcast to (batch, num_heads, queries, keys); None: all."""
         order = np.tri(shape[2], shape[3], dtype=bool) if causal else None
         if mask is None:
             return order

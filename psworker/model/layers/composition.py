@@ -18,8 +18,8 @@ class Sequential(Layer):
         model = nn.Sequential(nn.Dense(784, 128), ops.relu, nn.Dropout(0.2), nn.Dense(128, 10))
         logits = model(image, training=True)       # (batch, 784) -> (batch, 10)
 
-    The layers have made their variables before: it adds no scope. `training` is passed on to those that take an
-    argument of that name, as `BatchNorm`, `Dropout`, another `Sequential` and a program's own layers may.
+    The layers have made their variables before: it adds no scope. `training` is passed to layers that take an
+    argument of this name, as `BatchNorm`, `Dropout`, another `Sequential` and a program's own layers may.
 
     Args:
         layers: layers, or functions such as `ops.relu`; TypeError for anything else.

@@ -149,7 +149,7 @@ class Conv2D(_Convolution):
     def __call__(self, x: TensorLike) -> Tensor:
         """Map images (batch, height, width, channels) to (batch, rows, columns, filters)."""
         x = as_input(self, x, self.kernel, "batch", "height", "width", self.kernel.shape[2] * self.groups)
-        fused = self.activation is ops.relu  # one op in place of two: faster, and less memory
+        fused = self.activation is ops.relu  # one op instead of two: faster, and less memory
         relu: Literal["relu"] | None = "relu" if fused else None
         y = ops.conv2d(x, self.kernel, self.bias, self.strides, self.padding, self.dilations, relu, self.groups)
         return y if fused else self._activated(y)

@@ -48,7 +48,7 @@ class Layer:
 
     @contextmanager
     def scope(self, name: str | None = None) -> Iterator[None]:
-        """The scope of the variables made in a `with` block: `name`, or that of the class, in lower case, and a count.
+        """The scope of the variables made in a `with` block: `name`, or the class's name in lower case, and a count.
 
         Sets the attribute `name`. If the block raises, the variables made in it are removed.
         """
@@ -63,12 +63,12 @@ class Layer:
 
     @property
     def trainable_variables(self) -> list[BaseVariable]:
-        """Those of `variables` that are trained by default."""
+        """The `variables` that are trained by default."""
         return [variable for variable in self.variables if variable.trainable]
 
     @property
     def trainable(self) -> bool:
-        """Whether any of its variables is trained by default.
+        """True if any of its variables is trained by default.
 
         `layer.trainable = False` freezes all of them, in this process, and `True` makes those trainable again that
         were frozen so, here or in a layer of this one. Others, such as moving averages, remain as they were made. A

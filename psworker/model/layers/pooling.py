@@ -133,7 +133,7 @@ class Dropout(Layer):
         hidden = nn.Dropout(0.5)(x, training=True)
 
     It draws from this thread's generator of `ops.dropout`, which `psworker.set_random_seed` seeds and checkpoints keep:
-    a job that is resumed goes on with the same masks.
+    a resumed job continues with the same masks.
 
     Args:
         rate: the probability of a zero, at least 0 and below 1.

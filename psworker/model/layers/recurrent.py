@@ -1,4 +1,4 @@
-"""Recurrent layers: each is one op over all steps with its own backward pass, in place of some ten ops a step."""
+"""Recurrent layers: each is one op over all steps with its own backward pass, instead of some ten ops per step."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class GRU(_Recurrent):
 
     Args:
         inputs, units: size of the last axis of x, and of the state.
-        return_sequences: whether to return the outputs of all steps, as in Keras, in place of the last one.
+        return_sequences: whether to return the outputs of all steps, as in Keras, instead of the last one.
         return_state: whether to return a pair, with the last state.
         bias: whether to add biases.
         kernel_initializer, recurrent_initializer, bias_initializer: by default `glorot_uniform()` for both kernels, and

@@ -42,7 +42,7 @@ def precise() -> Iterator[None]:
     """Use direct convolution only, in this thread, in a `with` block or, as `@precise()`, in a function.
 
     Otherwise float32 convolutions use Winograd's algorithm where it is faster, with about ten times the rounding error
-    (bound in docs/performance.md). Gradients use the algorithm of their forward pass, also after the block.
+    (bound in docs/reference/convolution.md). Gradients use the algorithm of their forward pass, also after the block.
     """
     before, _precise.on = _precise.on, True
     try:
@@ -75,8 +75,8 @@ def conv2d(
 
     In float32, batches of eight images and more use Winograd convolution where it is faster, with about ten times the
     rounding error of direct convolution, about 1e-5 of the largest element of a result or gradient unless terms cancel
-    (bound: docs/performance.md). Images with a wide dynamic range or non-finite elements, float64, and all images
-    within `precise()` are convolved directly.
+    (bound: docs/reference/convolution.md). Images with a wide dynamic range or non-finite elements, float64, and all
+    images within `precise()` are convolved directly.
 
     Raises ValueError when shapes do not fit or an option is unknown, TypeError for other than floating point.
     """
@@ -86,7 +86,7 @@ def conv2d(
 
 
 def is_relu(name: str, activation: Activation) -> bool:
-    """Whether the activation is relu; ValueError with the op's name unless it is that or None."""
+    """True if the activation is relu; ValueError with the op's name unless it is that or None."""
     if activation not in (None, "relu"):
         raise ValueError(f'{name}: activation must be None or "relu", but it is {activation!r}')
     return activation is not None

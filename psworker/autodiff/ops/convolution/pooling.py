@@ -1,6 +1,6 @@
 """Max and average pooling of images, each beside its derivative, and of sequences, as images of width 1.
 
-Windows are reduced along one axis at a time, in height + width steps in place of height * width.
+Windows are reduced along one axis at a time, in height + width steps instead of height * width.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Winograd convolution (minimal filtering), which needs fewer multiplications than direct convolution.
 
-Tiles of images and filters are evaluated at points, as polynomials, and multiplied there. Speed and rounding errors are
-in docs/performance.md. The error of a tile is proportional to the largest magnitude in its input, and a non-finite
-element spreads to all its results: images and filters whose dynamic range is not narrow are for `im2col.py`.
+Tiles of images and filters are evaluated at points, as polynomials, and multiplied there. docs/performance.md has the
+speed, docs/reference/convolution.md a bound of rounding errors. The error of a tile is proportional to the largest
+magnitude in its input, and a non-finite element spreads to all its results: images and filters whose dynamic range is
+not narrow are for `im2col.py`.
 
 Along one axis (A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016, section 4, with their G,
 and their A and B transposed), m results y of a filter g of r elements over n = m + r - 1 image elements d take n
-products in place of m r:
+products instead of m r:
 
     y = A' ((G g) * (B d))    and    g's gradient = G' ((A y's gradient) * (B d)).
 
@@ -43,7 +44,7 @@ MAX_PIXEL = 1e30  # up to it, intermediate values do not overflow
 
 
 def is_faster(images: int, channels: int, out: int, rows: Axis, columns: Axis, dtype: np.dtype) -> bool:
-    """Whether this algorithm applies and is faster. Never in float64, which is chosen for its precision."""
+    """True if this algorithm applies and is faster. Never in float64, which is chosen for its precision."""
     if dtype != np.float32 or images < MIN_IMAGES or 0 in (rows.windows, columns.windows, channels, out):
         return False
     if any(axis.kernel not in RESULTS or axis.stride != 1 or axis.dilation != 1 for axis in (rows, columns)):

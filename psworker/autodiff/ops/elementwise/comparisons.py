@@ -17,77 +17,77 @@ __all__ += ["not_equal", "round", "sign", "trunc"]
 
 
 def equal(a: TensorLike, b: TensorLike) -> Array:
-    """Whether a == b, elementwise, as booleans; the mean is an accuracy. (A tensor's own == is identity.)"""
+    """True where a == b, as booleans; the mean is an accuracy. (A tensor's own == is identity.)"""
     return np.asarray(np.equal(as_array(a), as_array(b)))
 
 
 def not_equal(a: TensorLike, b: TensorLike) -> Array:
-    """Whether a != b, elementwise, as booleans."""
+    """True where a != b, as booleans."""
     return np.asarray(np.not_equal(as_array(a), as_array(b)))
 
 
 def greater(a: TensorLike, b: TensorLike) -> Array:
-    """Whether a > b, elementwise, as booleans."""
+    """True where a > b, as booleans."""
     return np.asarray(np.greater(as_array(a), as_array(b)))
 
 
 def greater_equal(a: TensorLike, b: TensorLike) -> Array:
-    """Whether a >= b, elementwise, as booleans."""
+    """True where a >= b, as booleans."""
     return np.asarray(np.greater_equal(as_array(a), as_array(b)))
 
 
 def less(a: TensorLike, b: TensorLike) -> Array:
-    """Whether a < b, elementwise, as booleans."""
+    """True where a < b, as booleans."""
     return np.asarray(np.less(as_array(a), as_array(b)))
 
 
 def less_equal(a: TensorLike, b: TensorLike) -> Array:
-    """Whether a <= b, elementwise, as booleans."""
+    """True where a <= b, as booleans."""
     return np.asarray(np.less_equal(as_array(a), as_array(b)))
 
 
 def isclose(a: TensorLike, b: TensorLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Array:
-    """Whether |a - b| <= atol + rtol * |b|, elementwise, as booleans; NaN is close to NaN only if `equal_nan`."""
+    """True where |a - b| <= atol + rtol * |b|, as booleans; NaN is close to NaN only if `equal_nan`."""
     return np.asarray(np.isclose(as_array(a), as_array(b), rtol, atol, equal_nan))
 
 
 def allclose(a: TensorLike, b: TensorLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
-    """Whether all elements are close, see `isclose`; a Python bool."""
+    """True if all elements are close, see `isclose`; a Python bool."""
     return bool(np.allclose(as_array(a), as_array(b), rtol, atol, equal_nan))
 
 
 def logical_and(a: TensorLike, b: TensorLike) -> Array:
-    """Whether both elements are true (not 0), as booleans."""
+    """True where both elements are true (not 0), as booleans."""
     return np.asarray(np.logical_and(as_array(a), as_array(b)))
 
 
 def logical_or(a: TensorLike, b: TensorLike) -> Array:
-    """Whether at least one of two elements is true (not 0), as booleans."""
+    """True where at least one of two elements is true (not 0), as booleans."""
     return np.asarray(np.logical_or(as_array(a), as_array(b)))
 
 
 def logical_xor(a: TensorLike, b: TensorLike) -> Array:
-    """Whether exactly one of two elements is true (not 0), as booleans."""
+    """True where exactly one of two elements is true (not 0), as booleans."""
     return np.asarray(np.logical_xor(as_array(a), as_array(b)))
 
 
 def logical_not(x: TensorLike) -> Array:
-    """Whether each element is false (0), as booleans."""
+    """True where each element is false (0), as booleans."""
     return np.asarray(np.logical_not(as_array(x)))
 
 
 def isnan(x: TensorLike) -> Array:
-    """Whether each element is NaN, as booleans."""
+    """True where each element is NaN, as booleans."""
     return np.asarray(np.isnan(as_array(x)))
 
 
 def isinf(x: TensorLike) -> Array:
-    """Whether each element is inf or -inf, as booleans."""
+    """True where each element is inf or -inf, as booleans."""
     return np.asarray(np.isinf(as_array(x)))
 
 
 def isfinite(x: TensorLike) -> Array:
-    """Whether each element is neither infinite nor NaN, as booleans."""
+    """True where each element is neither infinite nor NaN, as booleans."""
     return np.asarray(np.isfinite(as_array(x)))
 
 

@@ -70,7 +70,7 @@ def einsum(subscripts: str, *operands: TensorLike) -> Tensor:
 
 
 def _terms(subscripts: str, operands: int) -> tuple[list[str], str]:
-    """The letters of each operand, and those of the result."""
+    """The letters of each operand, and of the result."""
     given, arrow, result = subscripts.replace(" ", "").partition("->")
     terms = given.split(",")
     if len(terms) != operands or not operands:
@@ -131,7 +131,7 @@ def _labels_of(operand: str, term: str, ndim: int) -> list[str]:
 
 
 def _narrowed(x: Labelled, other: Labelled) -> Labelled:
-    """An operand without its broadcast axes: those of size 1 that are longer in the other."""
+    """An operand without its broadcast axes, of size 1 where the other operand is longer."""
     array, labels = x
     longer = {label for label, size in zip(other[1], other[0].shape, strict=True) if size != 1}
     kept = {label: n for label, n in zip(labels, array.shape, strict=True) if n != 1 or label not in longer}

@@ -151,7 +151,7 @@ def searchsorted(a: TensorLike, values: TensorLike, side: Literal["left", "right
 
 
 def bincount(ids: TensorLike, length: int | None = None) -> Array:
-    """How often each integer from 0 occurs among ids of any shape, int64 (length,), by default up to the largest.
+    """Counts of the integers from 0 among ids of any shape, int64 (length,), by default up to the largest id.
 
     To add numbers by id, with a derivative, use `segment_sum`. Raises TypeError when the ids are not integers,
     ValueError when one is negative or not below `length`.

@@ -95,7 +95,7 @@ def test_the_first_of_equal_maxima_in_the_order_of_the_window_gets_the_gradient(
 def assert_errors_are_as_measured(x, filters, g, padding="SAME", measured=2):
     """No error exceeds `measured` times float32's rounding of as many terms as an element has, as large as the largest.
 
-    See docs/performance.md, whose bound is far above.
+    See docs/reference/convolution.md, whose bound is far above.
     """
     x_size, filters_size, g_size = (np.abs(array).max() for array in (x, filters, g))
     area, (channels, out) = np.prod(filters.shape[:2]), filters.shape[2:]
@@ -140,7 +140,7 @@ def test_the_size_of_blocks_and_patches_changes_no_more_than_rounding(monkeypatc
 
 @pytest.mark.parametrize(("kernel", "of_results", "of_filters"), [(3, 51.4, 39.9), (4, 39.9, 51.4), (5, 98.7, 173.9)])
 def test_the_transforms_amplify_magnitudes_as_in_the_guide(kernel, of_results, of_filters):
-    """How far the magnitudes of a tile's terms exceed those of direct convolution: see docs/performance.md."""
+    """Amplification of a tile's terms relative to direct convolution (docs/reference/convolution.md)."""
     results = winograd.RESULTS[kernel]
     a, g, b = (np.abs(matrix) for matrix in winograd.matrices(results, kernel))
     of_image = b.sum(axis=1)
@@ -186,7 +186,7 @@ def test_conv2d_uses_it_for_usual_operands_with_bias_and_relu_and_the_gradients_
     wanted = gradients(direct, exact, np.where(y.value > 0, g, 0).astype(np.float64))
     for got, one in zip((y.value, *found), (np.maximum(direct.value, 0), *wanted), strict=True):
         assert (got.shape, got.dtype) == (one.shape, np.float32)
-        np.testing.assert_allclose(got, one, rtol=0, atol=6e-6 * np.abs(one).max())  # see docs/performance.md
+        np.testing.assert_allclose(got, one, rtol=0, atol=6e-6 * np.abs(one).max())  # see docs/reference/convolution.md
 
 
 def test_winograd_convolution_is_used_where_it_applies_and_is_faster():
