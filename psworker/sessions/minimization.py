@@ -135,7 +135,8 @@ class Minimization:
 
     def _ask(self) -> PortionTaken:
         holding = [number for _, number in list(self._holding)]
-        taken = self._client.take_portion(self._name, self._taken, holding, self._claimed.withdrawn(self._taken))
+        withdrawn = self._claimed.withdrawn(self._taken)
+        taken = self._client.evaluations.take_portion(self._name, self._taken, holding, withdrawn)
         for number in holding if taken.evaluation != self._taken else taken.stop:
             self._holding.pop((self._taken, number), None)
         self._taken = taken.evaluation
@@ -149,7 +150,7 @@ class Minimization:
         """Have a coordinator while this worker is chief."""
         if self._coordinator is not None:
             self._coordinator.check()
-        if self._client.chief and (self._coordinator is None or self._coordinator.superseded):
+        if self._client.membership.chief and (self._coordinator is None or self._coordinator.superseded):
             self._coordinator = Coordinator(self._minimizer, self._space, self._accepted.put)
             self._coordinator.start()
 

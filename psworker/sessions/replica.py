@@ -71,7 +71,7 @@ class Replica:
         self.pushed: PushResult | None = None  # the last answered push since `Session.push` has reset it
         self._open: Future[PushResult] | Future[list[VersionedArray]] | None = None
         self._left: list[QueueSpec] = []  # queues whose loop was left, with a block that is still to be given back
-        self.client.value_of, self.client.on_recovery = self._value_of, self._refresh
+        self.client.registration.value_of, self.client.rollback.on_rollback = self._value_of, self._refresh
 
     def check(self) -> None:
         """Raises `ConfigurationError` if the servers' policies would drop most of the pushes."""
@@ -152,7 +152,7 @@ class Replica:
     def pull(self, names: Sequence[str]) -> None:
         """Flushes; takes fresh values of these variables, or in a generation its values."""
         self.flush()
-        if self.client.generation:
+        if self.client.cuts.generation:
             self._take([self.values[name] for name in names])
             return
         self.start_pull(names)
@@ -161,7 +161,7 @@ class Replica:
     def fetch(self, names: Sequence[str]) -> list[VersionedArray]:
         """Flushes; the servers' values of these variables, without an encoding; the variables stay as they are."""
         self.flush()
-        if self.client.generation:
+        if self.client.cuts.generation:
             return [self.values[name] for name in names]
         return self.client.pull(names, exact=True)
 
@@ -240,7 +240,7 @@ class Replica:
     def learning_rate(self, name: str) -> float | None:
         """The present learning rate of a variable, as far as this worker knows; None if it was not trained."""
         spec = self.optimizers.current.get(name)
-        return rate(spec.learning_rate, self.client.global_step) if isinstance(spec, OptimizerSpec) else None
+        return rate(spec.learning_rate, self.client.membership.global_step) if isinstance(spec, OptimizerSpec) else None
 
     def slot(self, variable: BaseVariable, name: str) -> Array:
         """A slot of a variable, after a `flush`; raises `ConfigurationError` if it does not have this slot."""

@@ -29,7 +29,7 @@ from psworker.autodiff.ops.selection.indexing import checked_ids
 from psworker.autodiff.tensor import TensorLike
 from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
-from psworker.client.retrying_calls import JobChoice
+from psworker.client.membership import JobChoice
 from psworker.config import StrategyConfig, WorkerConfig, worker_config
 from psworker.data.batch import Batch
 from psworker.data.sources import Collate, Source, Stream, open_source
@@ -233,7 +233,7 @@ class Session:
         key = config.name_key.encode()
         self._client = Client(transport, config.name, config.timeout, encoder, choice, key)
         client = weakref.ref(self._client)
-        identify("worker", config.name, lambda: None if (now := client()) is None else now.global_step)
+        identify("worker", config.name, lambda: None if (now := client()) is None else now.membership.global_step)
         replica = self._client, self._known, self._loops
         if strategy.local_steps:
             self._replica: Replica = LocalSteps(*replica, strategy.local_steps, self._outer)
@@ -249,7 +249,7 @@ class Session:
         Other workers may have made more since, also after this worker's loop. After `barrier` it has all updates by
         pushes from before the barrier, and is the same in all workers; in a generation it is the generation's.
         """
-        return self._client.global_step
+        return self._client.membership.global_step
 
     @property
     def staleness(self) -> int:
@@ -271,12 +271,12 @@ class Session:
         Those shards dropped their part as it came too late, or could not be reached: then the push has also raised an
         error. Each is logged; a push's report has the outcome on each shard.
         """
-        return self._client.half_applied
+        return self._client.membership.half_applied
 
     @property
     def job(self) -> str:
         """The name of the job in which this worker takes part."""
-        return self._client.job.name
+        return self._client.membership.job.name
 
     @property
     def stopped(self) -> str:
@@ -284,7 +284,7 @@ class Session:
 
         Loops over `batches` end by themselves; others check it.
         """
-        return self._over or self._client.stopped
+        return self._over or self._client.membership.stopped
 
     @property
     def over(self) -> bool:
@@ -305,7 +305,7 @@ class Session:
     def workers(self) -> list[WorkerStatus]:
         """The live workers of the job, in the order in which they joined first: asks shard 0 each time."""
         self._known()
-        return self._client.workers()
+        return [worker for worker in self._client.shard_status().workers if worker.state == "live"]
 
     @property
     def is_chief(self) -> bool:
@@ -314,7 +314,7 @@ class Session:
         As last reported by shard 0, with each block of examples and each heartbeat: check it each time. A chief that
         the network has cut off learns that it is none any more only when it is back.
         """
-        return self._client.chief and not self._over
+        return self._client.membership.chief and not self._over
 
     def __enter__(self) -> Self:
         """Joins the servers and registers the variables made so far; they get the server's values.
@@ -355,7 +355,7 @@ class Session:
         sessions = sessions_of(self._config)
         sessions.count += 1
         if self._numbered and not self._over:
-            sessions.name = self._client.job.name
+            sessions.name = self._client.membership.job.name
         return self
 
     def _join(self) -> Joined:
@@ -420,7 +420,7 @@ class Session:
     def _open_summaries(self) -> None:
         if self._summary_dir is not None and not self._over:
             replica, client = self._replica, self._client
-            progress = lambda: (client.global_step, replica.dropped)
+            progress = lambda: (client.membership.global_step, replica.dropped)
             summaries = WorkerSummaries(self._summary_dir, client, self.number, progress, self._options)
             self._summaries = summaries
             self._summary._open(summaries, lambda: self._known().values())
@@ -534,7 +534,9 @@ class Session:
         def save(path: Path, metadata: Mapping[str, str]) -> None:
             model_files.save_values(self, path, known.values(), metadata)
 
-        return save_best(folder, float(value), maximize=maximize, global_step=self._client.global_step, save=save)
+        return save_best(
+            folder, float(value), maximize=maximize, global_step=self._client.membership.global_step, save=save
+        )
 
     def fetch(self, variables: Sequence[BaseVariable]) -> list[Array]:
         """The servers' values, without the session's encoding; the variables stay as they are. For model files."""
@@ -644,7 +646,7 @@ class Session:
         print(f"epoch {queue.epoch} of {queue.spec.epochs}, {queue.done} of {queue.spec.total} examples")
         """
         self._known()  # raises when the session is not open
-        return self._client.queues()
+        return self._client.shard_status().queues
 
     def note_loss(self, loss: Tensor, variables: Iterable[BaseVariable]) -> None:
         """Keeps the loss, for the next push of these variables and the current batch; `compute_gradients` calls it."""
@@ -668,7 +670,7 @@ class Session:
 
         The gradients are borrowed until this returns. `updates` has one op per variable.
         """
-        if self._client.generation:
+        if self._client.cuts.generation:
             self._client.check_changeable()
         known = self._known()
         names: list[str] = []
@@ -722,10 +724,10 @@ class Session:
                 pairs = [(one.array, known[one.name]) for one in entries[: len(names)]]
                 summaries.write_point(optimizer, replica.learning_rate(names[0]), pairs)
         if pushed is None:
-            return PushReport("none", 0, self._client.global_step)
+            return PushReport("none", 0, self._client.membership.global_step)
         outcomes: dict[int, PushOutcome] = {shard: one.value for shard, one in pushed.shards.items()}
         outcome: PushOutcome = "half-applied" if pushed.half_applied else pushed.outcome.value
-        return PushReport(outcome, staleness, self._client.global_step, outcomes)
+        return PushReport(outcome, staleness, self._client.membership.global_step, outcomes)
 
     def minimize(
         self,
@@ -868,7 +870,7 @@ class Session:
         self._client.check_changeable()
         self._replica.hold(timeout)
         try:
-            yield self._client.generation
+            yield self._client.cuts.generation
         finally:
             self._client.release_cut()
         self.pull()

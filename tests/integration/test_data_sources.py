@@ -214,7 +214,7 @@ def test_an_iterable_goes_on_where_it_was_when_all_servers_went_back():
             if number == 20:
                 transport.lose_state(0)
                 session.pull()
-                assert session._client.recoveries == 1
+                assert session._client.rollback.count == 1
     assert seen == list(range(60))
 
 
