@@ -1,4 +1,4 @@
-"""Sphinx extension: the commands of a command line and their options, from click, as `--help` shows them."""
+"""Sphinx extension: the commands of a command line and their options, from click, in the sections of `--help`."""
 
 import click
 from docutils import nodes
@@ -7,6 +7,7 @@ from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
 
 from psserver.cli.main import main as psserver
+from pswire.terminal.commands import help_sections
 from psworker.launch.cli import main as psworker
 
 PROGRAMS = {"psserver": psserver, "psworker": psworker}
@@ -37,18 +38,19 @@ class CommandLine(SphinxDirective):
         command.format_help_text(context, formatter)
         text = formatter.getvalue().rstrip()
         section += nodes.literal_block(text, text, language="text")
-        section += self._options(context)
+        for title, options in help_sections(command, context).items():
+            section += nodes.rubric(text=title)
+            section += self._options(context, options)
         return section
 
-    def _options(self, context: click.Context) -> nodes.definition_list:
+    def _options(self, context: click.Context, options: list[click.Option]) -> nodes.definition_list:
         """One definition for each option, with an anchor such as `psserver-serve-bind`."""
-        records = [(option, option.get_help_record(context)) for option in context.command.get_params(context)]
         items = nodes.definition_list()
-        for option, record in records:
-            if record is not None:
-                anchor = nodes.make_id(f"{context.command_path} {option.name}")
-                term = nodes.term("", "", nodes.literal(text=record[0]), ids=[anchor])
-                items += nodes.definition_list_item("", term, nodes.definition("", nodes.paragraph(text=record[1])))
+        for option in options:
+            flags, text = option.get_help_record(context) or ("", "")
+            anchor = nodes.make_id(f"{context.command_path} {option.name}")
+            term = nodes.term("", "", nodes.literal(text=flags), ids=[anchor])
+            items += nodes.definition_list_item("", term, nodes.definition("", nodes.paragraph(text=text)))
         return items
 
 

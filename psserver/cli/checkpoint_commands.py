@@ -7,15 +7,17 @@ from pathlib import Path
 
 import click
 
-from psserver.cli.options import SECONDS, addresses_argument, credentials_options, json_option, option
+from psserver.cli.options import SECONDS, addresses_argument, credentials_options, json_option
 from pswire.security.credentials import Credentials
 from pswire.system.host import refuse_windows
+from pswire.terminal.commands import Command, CommandGroup
+from pswire.terminal.options import option
 
 _directory = click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 _number = click.argument("number", required=False, type=click.IntRange(0))
 
 
-@click.group("checkpoint", short_help="List, show, verify and remove checkpoints.")
+@click.group("checkpoint", short_help="List, show, verify and remove checkpoints.", cls=CommandGroup)
 def checkpoint_group() -> None:
     """List, show, verify and remove the checkpoints in a folder; or have a running job write one.
 
@@ -93,7 +95,7 @@ def verify_command(directory: Path, number: int | None) -> None:
 
 @checkpoint_group.command("prune", short_help="Remove old checkpoints.")
 @_directory
-@option("--keep", type=click.IntRange(1), required=True, help="Cuts that stay.")
+@option("--keep", type=click.IntRange(1), metavar="N", required=True, help="Cuts that stay.")
 def prune_command(directory: Path, keep: int) -> None:
     """Remove the old checkpoints in DIR.
 
@@ -105,7 +107,7 @@ def prune_command(directory: Path, keep: int) -> None:
     remove_old(directory, keep)
 
 
-@click.command("export", short_help="Write the variables of a job to one file.")
+@click.command("export", short_help="Write the variables of a job to one file.", cls=Command)
 @click.argument("source", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("output", type=click.Path(dir_okay=False, path_type=Path))
 @option(

@@ -5,11 +5,13 @@ Imports neither numpy nor rich (`psserver.cli.main`); `psserver.cli.jobs` does t
 
 import click
 
-from psserver.cli.options import addresses_argument, credentials_options, json_option, option, timeout_option
+from psserver.cli.options import addresses_argument, credentials_options, json_option, timeout_option
 from pswire.security.credentials import Credentials
+from pswire.terminal.commands import Command
+from pswire.terminal.options import option
 
 
-@click.command("jobs", short_help="List the jobs of running servers.")
+@click.command("jobs", short_help="List the jobs of running servers.", cls=Command)
 @addresses_argument
 @json_option
 @timeout_option
@@ -29,7 +31,7 @@ def jobs_command(addresses: tuple[str, ...], as_json: bool, timeout: float, cred
     show_jobs(addresses, timeout, credentials, as_json=as_json)
 
 
-@click.command("reset", short_help="End the job and discard its variables.")
+@click.command("reset", short_help="End the job and discard its variables.", cls=Command)
 @addresses_argument
 @option("--force", is_flag=True, help="Also while workers take part in the job; they end with an error.")
 @timeout_option
@@ -49,7 +51,7 @@ def reset_command(addresses: tuple[str, ...], force: bool, timeout: float, crede
     click.echo(reset(addresses, timeout, credentials, force=force))
 
 
-@click.command("quarantine", short_help="Drop the pushes of a worker, or apply them.")
+@click.command("quarantine", short_help="Drop the pushes of a worker, or apply them.", cls=Command)
 @addresses_argument
 @option("--worker", required=True, metavar="NAME", help="The worker whose pushes are dropped.")
 @option("--reason", default="by hand", help="Why, for its log and the servers'.")

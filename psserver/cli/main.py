@@ -22,7 +22,6 @@ from psserver.cli.options import (
     addresses_argument,
     credentials_options,
     json_option,
-    option,
     timeout_option,
     tls_options,
 )
@@ -44,11 +43,11 @@ from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.gradient_norm import parse_gradient_norm
 from pswire.system.host import refuse_windows
 from pswire.system.signals import end_at_once
-from pswire.terminal.command_group import InterruptibleGroup
+from pswire.terminal.commands import InterruptibleGroup
 from pswire.terminal.guard_option import ACTING, guard_option
 from pswire.terminal.log_options import LogOptions, log_options
 from pswire.terminal.logs import identify, writes_json
-from pswire.terminal.parsed_option import Parsed
+from pswire.terminal.options import Parsed, option, section
 
 log = logging.getLogger(__name__)
 
@@ -105,123 +104,149 @@ def _field(name: str, text: str, kind: Any = None, **settings: Any) -> Callable[
 
 _POLICY, _HANDLING = Parsed("POLICY", parse_consistency), Parsed("HANDLING", parse_staleness)
 _SHARD, _SIZE, _TIME = Parsed("I/N", parse_shard), Parsed("SIZE", parse_size), {"kind": float, "metavar": "SECONDS"}
-_FILE = click.Path(dir_okay=False, path_type=Path)
-_MEMORY = "80 % of the memory of the machine or its container"
+_FILE, _COUNT = click.Path(dir_okay=False, path_type=Path), {"kind": int, "metavar": "N"}
 
 
 #: The environment variables of options of a server are `PSSERVER_` and their names, as in `psworker local`.
 @main.command(
     "serve", short_help="Serve one shard of the variables.", context_settings={"auto_envvar_prefix": "PSSERVER"}
 )
-@option(
-    "--bind",
-    type=_ADDRESS,
-    default=DEFAULT_ADDRESS,
-    help="Address to listen on: host:port, [v6]:port or unix:/path; port 0 is a free one.",
+@section(
+    "Serving",
+    option(
+        "--bind",
+        type=_ADDRESS,
+        default=DEFAULT_ADDRESS,
+        help="Address to listen on: host:port, [v6]:port or unix:/path; port 0 is a free one.",
+    ),
+    option("--shard", type=_SHARD, default="0/1", help="Index of this shard, from 0, and number of shards of the job."),
+    _field(
+        "linger",
+        "Serve a single program, and exit this long after its last worker has left; at least four leases if none "
+        "finished. Without it the server runs until it is stopped.",
+        **_TIME,
+    ),
+    _field(
+        "lease",
+        "Silence after which a worker is lost: others get its examples, and its slow transfers end.",
+        **_TIME,
+    ),
+    _field(
+        "memory-limit",
+        "Memory for variables, slots, and calls in progress, such as 8G.",
+        _SIZE,
+        show_default="80 % of the memory of the machine or its container",
+    ),
 )
-@option("--shard", type=_SHARD, default="0/1", help="Number of this shard, from 0, and how many the job has.")
-@_field("lease", "Silence after which a worker is lost, others get its examples, and slow transfers end.", **_TIME)
-@_field("consistency", "The consistency policy, as above; the same on all shards.", _POLICY)
-@_field("staleness", "The handling of stale pushes, as above; the same on all shards.", _HANDLING)
-@option(
-    "--progress-timeout",
-    type=Parsed("SECONDS|off", parse_timeout),
-    default=f"{_DEFAULT.progress_timeout:g}",
-    help="Time that others wait, under bounded:S and sync:N, for a worker that renews its lease and does not push; "
-    "shorter than the --timeout of the workers.",
+@section(
+    "Consistency",
+    _field("consistency", "The consistency policy, as above; the same on all shards.", _POLICY),
+    _field("staleness", "The handling of stale pushes, as above; the same on all shards.", _HANDLING),
+    option(
+        "--max-gradient-norm",
+        type=Parsed("N:clip|N:reject|off", parse_gradient_norm),
+        default="off",
+        help="Largest L2 norm of the gradients of a push on this shard; larger ones are scaled down to it, or dropped.",
+    ),
 )
-@option(
-    "--max-gradient-norm",
-    type=Parsed("N:clip|N:reject|off", parse_gradient_norm),
-    default="off",
-    help="The largest L2 norm of the gradients of a push on this shard; larger ones are scaled down to it, or dropped.",
+@section(
+    "Storage",
+    _field(
+        "checkpoint-dir",
+        "Folder of checkpoints and journal, from which a restarted server continues; all shards may share it.",
+        click.Path(file_okay=False, path_type=Path),
+        show_default="nothing is kept",
+    ),
+    _field(
+        "checkpoint-every",
+        "Time or steps between two checkpoints, such as 60s or 1000steps; shard 0 begins them for all.",
+        Parsed("INTERVAL", parse_checkpoint_every),
+        show_default="on demand, and at a stop",
+    ),
+    _field("keep", "Complete checkpoints that stay.", **_COUNT),
+    _field("journal", "Write every change to disk before it is acknowledged: a restarted server has lost nothing."),
+    option(
+        "--journal-sync",
+        type=click.Choice([sync.value for sync in JournalSync]),
+        default=_DEFAULT.journal_sync.value,
+        help="When the journal is synced: `every` survives a loss of power, `100ms` and `off` the death of the "
+        "process.",
+    ),
+    _field(
+        "keep-journal",
+        "Keep the whole journal and the checkpoint it begins with, for `psserver replay`: it grows with each push.",
+    ),
+    _field(
+        "on-lost-state",
+        "When a shard restarts without its last changes: all go back to a common checkpoint, or the job fails.",
+        click.Choice(["rollback", "fail"]),
+    ),
 )
-@_field("memory-limit", "Bytes for variables, slots, and calls in progress, such as 8G.", _SIZE, show_default=_MEMORY)
-@_field("grace", "Time for calls in progress at a stop.", **_TIME)
-@_field(
-    "linger",
-    "Serve one program: when its job is done - a worker has finished, and none is left - wait so long for others, or "
-    "for its next session, and end; if none has finished, at least four leases. By default the server stays until it "
-    "is stopped.",
-    **_TIME,
+@section(
+    "Security",
+    _field(
+        "tls-cert",
+        "The server's certificate and its chain, in PEM; read again when it changes.",
+        _FILE,
+        show_default="no TLS",
+    ),
+    _field("tls-key", "The private key of the certificate.", _FILE),
+    _field("tls-ca", "The CA of the clients' certificates.", _FILE),
+    _field("client-certificates", "Whether clients need a certificate.", click.Choice(CLIENT_CERTIFICATES)),
+    _field(
+        "token-file",
+        "Tokens of callers and their roles, as `psserver token` writes them; read again when it changes.",
+        _FILE,
+        show_default="every caller may do everything",
+    ),
+    _field("insecure", "Let other machines reach a server without TLS, or without tokens."),
 )
-@_field("max-calls", "Maximum concurrent unary calls; excess calls are rejected, and workers retry.")
-@_field("max-workers", "Live workers; further ones are refused, and wait for one to leave.")
-@_field("keep-memory", "Keep the memory of freed arrays for the next ones: faster, but the process never shrinks.")
-@_field("shared-memory", "Share memory with workers of this host and user, in place of sending tensors.")
-@_field(
-    "shared-memory-limit",
-    "Shared memory for all workers (at most half for one); beyond it tensors go over gRPC.",
-    _SIZE,
-    show_default="half of the memory of the machine or its container",
+@section(
+    "Live page",
+    option(
+        "--http",
+        type=HTTP_ADDRESS,
+        show_default="no page",
+        help="Address of the live page, metrics and health checks by HTTP, such as 127.0.0.1:8080.",
+    ),
+    option(
+        "--http-servers",
+        type=Parsed("HOST:PORT,...", parse_servers),
+        show_default="this one alone",
+        help="All servers of the job, in the order of their shards, or a name for them.",
+    ),
+    option(
+        "--client-token-file",
+        type=click.Path(dir_okay=False),
+        show_default="that of a psworker local of this user",
+        help="A file with a token for --http-servers, of any role.",
+    ),
+    guard_option(envvar="PSSERVER_GUARD"),
 )
-@_field("reflection", "Let tools such as grpcurl list the methods (extra `reflection`).")
-@_field(
-    "checkpoint-dir",
-    "Folder of checkpoints and journal, from which a restarted server continues; all shards may share it.",
-    click.Path(file_okay=False, path_type=Path),
-    show_default="nothing is kept",
+@section("Output", log_options("info"))
+@section(
+    "Advanced",
+    option(
+        "--progress-timeout",
+        type=Parsed("SECONDS|off", parse_timeout),
+        default=f"{_DEFAULT.progress_timeout:g}",
+        help="How long bounded:S and sync:N wait for a live worker that does not push; shorter than --timeout of "
+        "workers.",
+    ),
+    _field("grace", "Time for calls in progress at a stop.", **_TIME),
+    _field("max-workers", "Live workers; further ones wait for one to leave.", **_COUNT),
+    _field("max-calls", "Concurrent unary calls; workers retry excess ones.", **_COUNT),
+    _field("journal-limit", "Size of the journal; a checkpoint begins at half of it.", _SIZE, show_default="4G"),
+    _field("keep-memory", "Keep the memory of freed arrays: faster, but the process never shrinks."),
+    _field("shared-memory", "Share memory with workers of this host and user."),
+    _field(
+        "shared-memory-limit",
+        "Shared memory for all workers; at most half for one.",
+        _SIZE,
+        show_default="half of the memory of the machine or its container",
+    ),
+    _field("reflection", "Let tools such as grpcurl list the methods (extra `reflection`)."),
 )
-@_field(
-    "checkpoint-every",
-    "Time or steps between two checkpoints, such as 60s or 1000steps; shard 0 begins them for all.",
-    Parsed("INTERVAL", parse_checkpoint_every),
-    show_default="on demand, and at a stop",
-)
-@_field("keep", "Complete checkpoints that stay.")
-@_field("journal", "Write every change down before it is acknowledged: a restarted server has lost nothing.")
-@option(
-    "--journal-sync",
-    type=click.Choice([sync.value for sync in JournalSync]),
-    default=_DEFAULT.journal_sync.value,
-    help="When a change is written: `every` survives a loss of power, `100ms` and `off` the death of the process.",
-)
-@_field("journal-limit", "Bytes of the journal; a checkpoint, which makes it short, begins at half of it.", _SIZE)
-@_field(
-    "keep-journal",
-    "Keep the whole journal and the checkpoint it begins with, for `psserver replay`: it grows with each push.",
-)
-@_field(
-    "on-lost-state",
-    "When a shard restarts without its last changes: all go back to a common checkpoint, or the job fails.",
-    click.Choice(["rollback", "fail"]),
-)
-@_field(
-    "tls-cert",
-    "The server's certificate and its chain, in PEM; read again when it changes.",
-    _FILE,
-    show_default="no TLS",
-)
-@_field("tls-key", "The private key of the certificate.", _FILE, show_default="no TLS")
-@_field("tls-ca", "The CA of the clients' certificates.", _FILE, show_default="none")
-@_field("client-certificates", "Whether clients need a certificate.", click.Choice(CLIENT_CERTIFICATES))
-@_field(
-    "token-file",
-    "Tokens of callers and their roles, as `psserver token` writes them; read again when it changes.",
-    _FILE,
-    show_default="every caller may do everything",
-)
-@_field("insecure", "Let other machines reach a server without TLS, or without knowing who calls.")
-@option(
-    "--http",
-    type=HTTP_ADDRESS,
-    show_default="no page",
-    help="Address of the live page, metrics and health checks by HTTP, such as 127.0.0.1:8080.",
-)
-@option(
-    "--http-servers",
-    type=Parsed("HOST:PORT,...", parse_servers),
-    show_default="this one alone",
-    help="All servers of the job, in the order of their shards, or a name for them; for the live page.",
-)
-@option(
-    "--client-token-file",
-    type=click.Path(dir_okay=False),
-    show_default="that of a psworker local of this user",
-    help="A file with a token for --http-servers, of any role.",
-)
-@guard_option(envvar="PSSERVER_GUARD")
-@log_options("info")
 def serve_command(
     shard: tuple[int, int],
     logs: LogOptions,
@@ -325,26 +350,43 @@ def status_command(
 
 @main.command("replay", short_help="Step a journal again, offline.")
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
-@option("--shard", type=_REPLAYED, default="0", help="Which shard: I, or I/N if DIR has journals of several N.")
-@option("--from", "number", type=click.IntRange(min=0), show_default="the oldest", help="The checkpoint to begin with.")
-@option("--until", type=click.IntRange(min=0), show_default="the end", help="The global step to stop at.")
-@option("--watch", multiple=True, metavar="VARIABLE", show_default="none", help="A variable whose norms are printed.")
-@option(
-    "--output",
-    type=click.Path(path_type=Path),
-    show_default="none",
-    help="Write the state at the end: a file NAME.safetensors of the variables, or a new folder with a checkpoint.",
+@section(
+    "Replay",
+    option("--shard", type=_REPLAYED, default="0", help="Which shard: I, or I/N if DIR has journals of several N."),
+    option(
+        "--from",
+        "number",
+        type=click.IntRange(min=0),
+        metavar="N",
+        show_default="the oldest one",
+        help="The checkpoint to begin with.",
+    ),
+    option(
+        "--verify", is_flag=True, help="Compare with every later checkpoint, bit by bit; exit code 1 if one differs."
+    ),
+    option(
+        "--until", type=click.IntRange(min=0), metavar="N", show_default="the end", help="The global step to stop at."
+    ),
+    option("--stop-at-nan/--no-stop-at-nan", default=True, help="Stop at a loss or an update that is not finite."),
+    option(
+        "--stop-above",
+        type=click.FloatRange(min=0),
+        metavar="X",
+        default=math.inf,
+        help="Stop at a loss, or norm of a gradient or update, above this.",
+    ),
 )
-@option("--stop-at-nan/--no-stop-at-nan", default=True, help="Stop at a loss or an update that is not finite.")
-@option(
-    "--stop-above",
-    type=click.FloatRange(min=0),
-    default=math.inf,
-    help="Stop at a loss, or norm of a gradient or update, above this.",
+@section(
+    "Output",
+    option("--watch", multiple=True, metavar="VARIABLE", help="A variable whose norms are printed."),
+    option("--quiet", is_flag=True, help="Print only the summary."),
+    option("--json", "as_json", is_flag=True, help="Print JSON, an object per line, for programs."),
+    option(
+        "--output",
+        type=click.Path(path_type=Path),
+        help="Write the state at the end: a file NAME.safetensors of the variables, or a new folder with a checkpoint.",
+    ),
 )
-@option("--verify", is_flag=True, help="Compare with every later checkpoint, bit by bit; exit code 1 if one differs.")
-@option("--quiet", is_flag=True, help="Print only the summary.")
-@option("--json", "as_json", is_flag=True, help="Print JSON, an object per line, for programs.")
 def replay_command(
     folder: Path,
     shard: tuple[int, int | None],

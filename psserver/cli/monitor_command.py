@@ -5,25 +5,30 @@ from pathlib import Path
 
 import click
 
-from psserver.cli.options import HTTP_ADDRESS, addresses_argument, credentials_options, option
+from psserver.cli.options import HTTP_ADDRESS, addresses_argument, credentials_options
 from pswire.errors import ConfigurationError
 from pswire.security.credentials import Credentials
 from pswire.system.signals import end_at_once
+from pswire.terminal.commands import Command
 from pswire.terminal.guard_option import guard_option
 from pswire.terminal.log_options import LogOptions, log_options
+from pswire.terminal.options import option, section
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command("monitor", short_help="Serve the live page of a running job.")
+@click.command("monitor", short_help="Serve the live page of a running job.", cls=Command)
 @addresses_argument
-@option("--http", type=HTTP_ADDRESS, default="127.0.0.1:8080", help="Address of the page; port 0 is a free one.")
-@option("--http-cert", type=_FILE, show_default="no TLS", help="The certificate of the page and its chain, in PEM.")
-@option("--http-key", type=_FILE, show_default="no TLS", help="Its private key.")
-@option("--insecure", is_flag=True, help="Let other machines reach a page without TLS, or without tokens.")
-@guard_option(envvar="PSSERVER_GUARD")
-@log_options("info", prefix="PSSERVER")
+@section(
+    "Live page",
+    option("--http", type=HTTP_ADDRESS, default="127.0.0.1:8080", help="Address of the page; port 0 is a free one."),
+    guard_option(envvar="PSSERVER_GUARD"),
+    option("--http-cert", type=_FILE, show_default="no TLS", help="The certificate of the page and its chain, in PEM."),
+    option("--http-key", type=_FILE, help="Its private key."),
+    option("--insecure", is_flag=True, help="Let other machines reach a page without TLS, or without tokens."),
+)
 @credentials_options
+@section("Output", log_options("info", prefix="PSSERVER"))
 def monitor_command(
     addresses: tuple[str, ...],
     http: str,

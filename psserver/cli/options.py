@@ -1,7 +1,7 @@
 """Options and arguments that several commands have. Imports neither numpy nor rich (`psserver.cli.main`)."""
 
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, TypeVar
 
 import click
@@ -11,10 +11,7 @@ from pswire.errors import ConfigurationError
 from pswire.network.discovery import parse_servers
 from pswire.security.credentials import Credentials
 from pswire.specs.spec import check_number
-from pswire.terminal.parsed_option import Parsed
-
-#: An option whose help shows its default and its environment variable.
-option = partial(click.option, show_default=True, show_envvar=True)
+from pswire.terminal.options import Parsed, option, section
 
 
 def _parse_seconds(text: str) -> float:
@@ -45,10 +42,9 @@ _TLS_OPTIONS = (
         "--tls-cert",
         type=_FILE,
         envvar="PSSERVER_TLS_CERT",
-        show_default="none",
         help="A certificate to show to servers that ask for one.",
     ),
-    option("--tls-key", type=_FILE, envvar="PSSERVER_TLS_KEY", show_default="none", help="Its private key."),
+    option("--tls-key", type=_FILE, envvar="PSSERVER_TLS_KEY", help="Its private key."),
     option(
         "--tls-name",
         metavar="HOST",
@@ -80,9 +76,7 @@ def _credentials_options(command: Callable[..., Any], *added: Callable[[Any], An
         credentials = Credentials(tls_ca or "", tls_cert or "", tls_key or "", token_file or "", tls_name or "")
         return command(*arguments, credentials=credentials, **options)
 
-    for add in reversed(added):
-        with_credentials = add(with_credentials)
-    return with_credentials
+    return section("Security", *added)(with_credentials)
 
 
 def tls_options(command: _Command) -> Callable[..., Any]:

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import click
 
-from psserver.cli.options import option
 from pswire.errors import ConfigurationError
 from pswire.security.private_files import write_atomically
 from pswire.security.token_files import Role, add_token, read_tokens, remove_token
 from pswire.system.host import refuse_windows
+from pswire.terminal.commands import Command, CommandGroup
+from pswire.terminal.options import option
 
 _file = click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 
 
-@click.group("token", short_help="Add, list and remove tokens.")
+@click.group("token", short_help="Add, list and remove tokens.", cls=CommandGroup)
 def token_group() -> None:
     """Add, list and remove the tokens in a file of servers (--token-file), which running servers read again.
 
@@ -35,7 +36,7 @@ def token_group() -> None:
 @_file
 @click.argument("name")
 @option(
-    "--role", type=click.Choice([role.value for role in Role]), required=True, help="What the token allows, as below."
+    "--role", type=click.Choice([role.value for role in Role]), required=True, help="What the token allows, as above."
 )
 @option(
     "--output",
@@ -81,12 +82,18 @@ def remove_command(file: Path, name: str) -> None:
     remove_token(file, name)
 
 
-@click.command("certs", short_help="Make certificates for servers and clients.")
+@click.command("certs", short_help="Make certificates for servers and clients.", cls=Command)
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 @option(
-    "--hosts", default="", metavar="HOST,...", show_default="localhost", help="Names and IP addresses of the servers."
+    "--hosts",
+    default="",
+    metavar="HOST,...",
+    show_default="localhost and 127.0.0.1",
+    help="Names and IP addresses of the servers.",
 )
-@option("--days", type=click.IntRange(1, 3650), default=365, help="Days for which the certificates are valid.")
+@option(
+    "--days", type=click.IntRange(1, 3650), metavar="N", default=365, help="Days for which the certificates are valid."
+)
 @option("--renew", is_flag=True, help="Make new certificates with the CA and the keys that are in DIR.")
 @option("--force", is_flag=True, help="Replace all files in DIR, the CA included.")
 def certs_command(folder: Path, hosts: str, days: int, renew: bool, force: bool) -> None:

@@ -5,6 +5,8 @@ from typing import Any
 
 import click
 
+from pswire.terminal.options import option
+
 #: What the guard does about findings of level "error": nothing is looked for, a warning, the job is stopped, or all
 #: shards go back to a checkpoint.
 MODES = ("off", "warn", "stop", "rollback")
@@ -15,13 +17,11 @@ ACTING = ("stop", "rollback")
 
 def guard_option(*, envvar: str | None = None) -> Callable[..., Any]:
     """The option, for a command that gets it as `guard`."""
-    return click.option(
+    return option(
         "--guard",
         type=click.Choice(MODES),
         default="warn",
         envvar=envvar,
-        show_default=True,
-        show_envvar=True,
         help="What to do when training fails in one of the ways that asynchrony brings: warn, with cause and remedy; "
-        "stop the job; or rollback: go back to the newest checkpoint from before, and apply the remedy.",
+        "stop the job; or roll back to the newest checkpoint from before, and apply the remedy.",
     )

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from pswire.terminal.logs import FORMATS, LEVELS, LOGGERS, set_up_logs
+from pswire.terminal.options import option
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -45,23 +46,20 @@ def log_options(
             changed = log_level != default or log_format != "text"
             return command(*arguments, logs=LogOptions(log_level or "", log_format, changed), **options)
 
-        level = click.option(
+        level = option(
             "--log-level",
             type=click.Choice(LEVELS, case_sensitive=False),
             envvar=f"{prefix}_LOG_LEVEL" if prefix else None,
             default=default,
             show_default=shown or True,
-            show_envvar=True,
             help="The lowest level that is logged to standard error.",
         )
-        form = click.option(
+        form = option(
             "--log-format",
             type=click.Choice(FORMATS),
             envvar=f"{prefix}_LOG_FORMAT" if prefix else None,
             default="text",
-            show_default=True,
-            show_envvar=True,
-            help="How: lines for people, or a JSON object a line.",
+            help="Lines for people, or a JSON object per line.",
         )
         return level(form(with_logs))
 

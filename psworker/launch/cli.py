@@ -18,9 +18,10 @@ from pswire.network.discovery import parse_servers
 from pswire.security.credentials import Credentials
 from pswire.system.host import process_name
 from pswire.system.signals import end_at_once
-from pswire.terminal.command_group import InterruptibleGroup
+from pswire.terminal.commands import InterruptibleGroup
 from pswire.terminal.log_options import LogOptions, log_options
 from pswire.terminal.logs import identify
+from pswire.terminal.options import option, section
 from psworker import config
 from psworker.launch.cluster_commands import local_command, ray_command
 from psworker.launch.options import (
@@ -29,7 +30,6 @@ from psworker.launch.options import (
     SECONDS,
     credential_option,
     field_option,
-    option,
     refuse_on_windows,
     script_command,
     worker_options,
@@ -60,66 +60,79 @@ def main(context: click.Context, debug: bool) -> None:
 
 
 @main.command(short_help="Run one worker of a cluster.", context_settings=COMMAND)
-@option(
-    "--servers",
-    default=DEFAULT_ADDRESS,
-    metavar="HOST:PORT,...",
-    help="Addresses of all shards, in the order of the shards; unix:/path for a server on this machine. Or a "
-    "name for all of them: file:/path, dns:///name:port or dns+srv://name.",
+@section(
+    "Worker",
+    option(
+        "--servers",
+        default=DEFAULT_ADDRESS,
+        metavar="HOST:PORT,...",
+        help="Addresses of all shards, in the order of the shards; unix:/path for a server on this machine. Or a "
+        "name for all of them: file:/path, dns:///name:port or dns+srv://name.",
+    ),
+    option(
+        "--name",
+        metavar="NAME",
+        show_default="host name and process id",
+        help="This worker's name, unique in the job; a restarted worker with the same name replaces the old one.",
+    ),
+    option(
+        "--job",
+        default="",
+        metavar="NAME",
+        show_default="the one that is running or was interrupted, or else a new one",
+        help="The job to take part in: the one that the servers have if that is its name, or else a new one.",
+    ),
+    field_option("resume", "Continue the job that the servers have, also if it is over."),
+    field_option(
+        "timeout", "How long to keep trying to reach a server before giving up.", type=SECONDS, metavar="SECONDS"
+    ),
+    option(
+        "--threads",
+        type=POSITIVE,
+        metavar="N",
+        show_default="the number of cores",
+        help="Threads of numpy's BLAS; workers on one machine should share its cores.",
+    ),
 )
-@option(
-    "--name",
-    metavar="NAME",
-    show_default="host name and process id",
-    help="This worker's name, unique in the job; a restarted worker with the same name replaces the old one.",
+@section(
+    "Security",
+    credential_option("tls_ca", "A file with the CA to check servers by; with it connections use TLS.", "no TLS"),
+    credential_option("tls_cert", "A file with this worker's certificate, for servers that ask for one."),
+    credential_option("tls_key", "A file with its private key."),
+    option(
+        "--tls-name",
+        metavar="HOST",
+        show_default="that in the address",
+        help="The host name that the certificates of all servers must have.",
+    ),
+    credential_option("token_file", "A file with a token for the servers.", "that of a psworker local of this user"),
 )
-@option(
-    "--job",
-    default="",
-    metavar="NAME",
-    show_default="the one that is running or was interrupted, or else a new one",
-    help="The job to take part in: the one that the servers have if that is its name, or else a new one.",
+@section(
+    "Output",
+    field_option(
+        "progress",
+        "How to show progress on stderr: a line on a terminal (auto), plain lines or off.",
+        type=click.Choice(config.PROGRESS),
+    ),
+    option(
+        "--summary-dir",
+        type=click.Path(file_okay=False),
+        metavar="DIR",
+        help="Folder for scalars of this worker, and event files of TensorBoard.",
+    ),
+    log_options("warning"),
 )
-@field_option("resume", "Go on with the job that the servers have, also if it is over.")
-@field_option("timeout", "How long to keep trying to reach a server before giving up.", type=SECONDS, metavar="SECONDS")
-@option(
-    "--threads",
-    type=POSITIVE,
-    metavar="N",
-    show_default="the number of cores",
-    help="Threads of numpy's BLAS; workers on one machine should share its cores.",
+@section(
+    "Advanced",
+    field_option("keep_memory", "Keep the memory of freed arrays: faster, but the process never shrinks."),
+    option(
+        "--sigterm-code",
+        type=click.IntRange(0, 255),
+        default=SIGTERM_CODE,
+        metavar="CODE",
+        help="Exit code after SIGTERM: 0 where a stop is no failure. While the worker starts, SIGTERM kills it.",
+    ),
 )
-@field_option("keep_memory", "Keep the memory of freed arrays for reuse: faster, but the process never shrinks.")
-@option(
-    "--sigterm-code",
-    type=click.IntRange(0, 255),
-    default=SIGTERM_CODE,
-    metavar="CODE",
-    help="The exit code after SIGTERM: 0 where a stop is no failure, as with docker compose down. Before a worker has "
-    "read this option it ends as any process does.",
-)
-@field_option(
-    "progress",
-    "How to show progress on stderr: a line on a terminal (auto), plain lines or off.",
-    type=click.Choice(config.PROGRESS),
-)
-@option(
-    "--summary-dir",
-    type=click.Path(file_okay=False),
-    metavar="DIR",
-    help="Folder for scalars of this worker, and event files of TensorBoard.",
-)
-@credential_option("tls_ca", "A file with the CA to check servers by; with it connections use TLS.", "no TLS")
-@credential_option("tls_cert", "A file with this worker's certificate, for servers that ask for one.", "none")
-@credential_option("tls_key", "A file with its private key.", "none")
-@option(
-    "--tls-name",
-    metavar="HOST",
-    show_default="that in the address",
-    help="The host name that the certificates of all servers must have.",
-)
-@credential_option("token_file", "A file with a token for the servers.", "that of a psworker local of this user")
-@log_options("warning")
 @click.option("--launched", is_flag=True, hidden=True, help="Write reports for `psworker local` to stderr.")
 @script_command
 def run(

@@ -15,6 +15,7 @@ import click
 from pswire.addresses import shard_addresses
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.terminal.log_options import LogOptions
+from pswire.terminal.options import option, section
 from psworker import config
 from psworker.launch.http_option import LocalCommand
 from psworker.launch.options import (
@@ -22,7 +23,6 @@ from psworker.launch.options import (
     POSITIVE,
     SECONDS,
     cluster_options,
-    option,
     refuse_on_windows,
     run_folder,
     worker_options,
@@ -34,22 +34,25 @@ if TYPE_CHECKING:
 
 
 @click.command("local", short_help="Train on a cluster on this machine.", cls=LocalCommand, context_settings=COMMAND)
-@option(
-    "--threads",
-    type=POSITIVE,
-    metavar="N",
-    show_default="OMP_NUM_THREADS or similar if set, otherwise cores / workers",
-    help="BLAS threads of each worker.",
-)
-@option(
-    "--bind",
-    metavar="HOST[:PORT]",
-    default="127.0.0.1",
-    envvar="PSSERVER_BIND",
-    help="Address of the first server; each further one has the next port. Without a port, free ones are used. "
-    "0.0.0.0:7070 is for workers on other machines, and needs TLS (or --insecure).",
-)
 @cluster_options
+@section(
+    "Cluster",
+    option(
+        "--threads",
+        type=POSITIVE,
+        metavar="N",
+        show_default="OMP_NUM_THREADS or similar if set, otherwise cores / workers",
+        help="BLAS threads of each worker.",
+    ),
+    option(
+        "--bind",
+        metavar="HOST[:PORT]",
+        default="127.0.0.1",
+        envvar="PSSERVER_BIND",
+        help="Address of the first server; each further one has the next port. Without a port, free ones are used. "
+        "0.0.0.0:7070 is for workers on other machines, and needs TLS (or --insecure).",
+    ),
+)
 def local_command(
     debug: bool,
     /,
@@ -99,35 +102,40 @@ def local_command(
 
 
 @click.command("ray", short_help="Train on a Ray cluster.", cls=LocalCommand, context_settings=COMMAND)
-@option(
-    "--address",
-    metavar="HOST:PORT",
-    default="auto",
-    help="The Ray cluster, of which this machine is a node; auto: the one that runs here, or $RAY_ADDRESS.",
-)
-@option("--cpus", type=POSITIVE, metavar="N", default=1, help="CPUs that Ray gives to each worker: its BLAS threads.")
-@option(
-    "--server-cpus",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="N",
-    default=1.0,
-    help="CPUs that Ray gives to each server.",
-)
-@option(
-    "--working-dir",
-    type=click.Path(exists=True, file_okay=False),
-    metavar="DIR",
-    show_default="the folder of the program; in a submitted job, that of the job",
-    help="The folder that Ray copies to all nodes, in which the workers run: the program, its modules and data.",
-)
-@option(
-    "--start-timeout",
-    type=SECONDS,
-    metavar="SECONDS",
-    default=300.0,
-    help="Time for Ray to find room for all shards, and for them to answer.",
-)
 @cluster_options
+@section(
+    "Ray",
+    option(
+        "--address",
+        metavar="HOST:PORT",
+        default="auto",
+        help="The Ray cluster, of which this machine is a node; auto: the one that runs here, or $RAY_ADDRESS.",
+    ),
+    option(
+        "--cpus", type=POSITIVE, metavar="N", default=1, help="CPUs that Ray gives to each worker: its BLAS threads."
+    ),
+    option(
+        "--server-cpus",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="N",
+        default=1.0,
+        help="CPUs that Ray gives to each server.",
+    ),
+    option(
+        "--working-dir",
+        type=click.Path(exists=True, file_okay=False),
+        metavar="DIR",
+        show_default="the folder of the program; in a submitted job, that of the job",
+        help="The folder that Ray copies to all nodes, in which the workers run: the program, its modules and data.",
+    ),
+    option(
+        "--start-timeout",
+        type=SECONDS,
+        metavar="SECONDS",
+        default=300.0,
+        help="Time for Ray to find room for all shards, and for them to answer.",
+    ),
+)
 def ray_command(
     debug: bool,
     /,

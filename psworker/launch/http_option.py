@@ -4,7 +4,8 @@ import click
 
 from pswire.addresses import check_http_address
 from pswire.errors import ConfigurationError
-from pswire.terminal.parsed_option import Parsed
+from pswire.terminal.commands import Command
+from pswire.terminal.options import Parsed
 
 HTTP_ADDRESS = Parsed("[HOST:PORT]", check_http_address)
 
@@ -12,7 +13,7 @@ HTTP_ADDRESS = Parsed("[HOST:PORT]", check_http_address)
 FREE_ADDRESS = "127.0.0.1:0"
 
 
-class LocalCommand(click.Command):
+class LocalCommand(Command):
     """A command with `--http`: what follows it is its value if that is an address, and else the next argument.
 
     Click would take the script for the value: `psworker local --http train.py`.

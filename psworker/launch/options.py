@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from pswire.specs.encodings import ENCODINGS, parse_compression
 from pswire.system.host import refuse_windows
 from pswire.terminal.guard_option import guard_option
 from pswire.terminal.log_options import log_options
-from pswire.terminal.parsed_option import Parsed
+from pswire.terminal.options import Parsed, option, section
 from psworker import config
 from psworker.launch.http_option import HTTP_ADDRESS
 from psworker.launch.run_folder import RunFolder
@@ -25,7 +24,6 @@ POSITIVE, SECONDS = click.IntRange(min=1), click.FloatRange(min=0, min_open=True
 _ENCODING = click.Choice(["float32", *ENCODINGS])
 #: Arguments after the script are the script's; the environment variable of an option is `PSWORKER_` and its name.
 COMMAND = {"allow_interspersed_args": False, "auto_envvar_prefix": "PSWORKER"}
-option = partial(click.option, show_default=True, show_envvar=True)
 
 
 def field_option(name: str, text: str, **settings: Any) -> Callable[..., Any]:  # noqa: ANN401 - as `click.option` has them
@@ -39,33 +37,38 @@ def field_option(name: str, text: str, **settings: Any) -> Callable[..., Any]:  
 FILE = click.Path(dir_okay=False)
 
 
-def credential_option(name: str, text: str, default: str) -> Callable[..., Any]:
-    """The option of a file of `Credentials`."""
+def credential_option(name: str, text: str, default: str | None = None) -> Callable[..., Any]:
+    """The option of a file of `Credentials`; `default` describes what is used without it."""
     return option(f"--{name.replace('_', '-')}", type=FILE, show_default=default, help=text)
 
 
 _WORKER_OPTIONS = (
-    field_option("push_every", "Steps whose gradients are summed and pushed together.", type=POSITIVE, metavar="N"),
-    field_option("pull_every", "Steps after which fresh weights are pulled.", type=POSITIVE, metavar="M"),
-    field_option("overlap", "Continue computing with the previous weights while a push or pull is in progress."),
-    field_option(
-        "local_steps",
-        "Steps of the program's optimizer in the worker, whose sum is pushed as one gradient; 0: none.",
-        type=click.IntRange(min=0),
-        metavar="H",
+    section(
+        "Strategy",
+        field_option("push_every", "Steps whose gradients are summed and pushed together.", type=POSITIVE, metavar="N"),
+        field_option("pull_every", "Steps after which fresh weights are pulled.", type=POSITIVE, metavar="M"),
+        field_option(
+            "local_steps",
+            "Steps of the program's optimizer in the worker, whose sum is pushed as one gradient; 0: none.",
+            type=click.IntRange(min=0),
+            metavar="H",
+        ),
+        field_option("overlap", "Continue computing with the previous weights while a push or pull is in progress."),
     ),
-    field_option(
-        "encoding", "The encoding of gradients and weights for transfer; servers keep float32.", type=_ENCODING
+    section(
+        "Transfer",
+        field_option(
+            "encoding", "The encoding of gradients and weights for transfer; servers keep float32.", type=_ENCODING
+        ),
+        option(
+            "--compress",
+            default="none",
+            type=Parsed("COMPRESSION", parse_compression),
+            help="The compression of gradients: none, int8 or topk:FRACTION. The residual is added to the next "
+            "gradient.",
+        ),
     ),
-    option(
-        "--compress",
-        default="none",
-        type=Parsed("COMPRESSION", parse_compression),
-        help="The compression of gradients: none, int8 or topk:FRACTION. The residual is added to the next gradient.",
-    ),
-    field_option(
-        "shared_memory", "Share memory with servers on this host, so that tensors are not sent over the network."
-    ),
+    section("Advanced", field_option("shared_memory", "Share memory with servers on this host.")),
 )
 
 
@@ -122,112 +125,129 @@ def run_folder(options: dict[str, Any]) -> RunFolder | None:
     return folder
 
 
-#: The options of a command that runs a cluster.
+#: The options of a command that runs a cluster, after its own.
 _CLUSTER_OPTIONS = (
-    option("--workers", type=POSITIVE, metavar="N", default=2, help="Number of workers."),
-    option(
-        "--shards",
-        type=POSITIVE,
-        metavar="N",
-        default=1,
-        help="Server processes, among which the variables are divided.",
+    section(
+        "Cluster",
+        option("--workers", type=POSITIVE, metavar="N", default=2, help="Number of workers."),
+        option(
+            "--shards",
+            type=POSITIVE,
+            metavar="N",
+            default=1,
+            help="Server processes, among which the variables are divided.",
+        ),
+        option(
+            "--restarts",
+            type=click.IntRange(min=0),
+            default=0,
+            metavar="N",
+            help="How often a process that fails or is killed is started again; a server only with --run-dir.",
+        ),
     ),
-    option(
-        "--progress",
-        type=click.Choice(config.PROGRESS),
-        default="auto",
-        help="How to show progress on stderr: live tables, plain lines or off; "
-        "auto: live on a terminal, otherwise plain.",
+    section(
+        "Consistency",
+        option(
+            "--consistency",
+            default="async",
+            type=Parsed("POLICY", parse_consistency),
+            envvar="PSSERVER_CONSISTENCY",
+            help="The consistency policy: async, bounded:S, or sync:N[,backup=B][,aggregate=A].",
+        ),
+        option(
+            "--staleness",
+            default="none",
+            type=Parsed("HANDLING", parse_staleness),
+            envvar="PSSERVER_STALENESS",
+            help="The handling of stale pushes: none, scale, delay-compensated[:L] or drop:T.",
+        ),
     ),
-    option("-q", "--quiet", is_flag=True, help="Show only the output of the program, and errors."),
-    log_options(None, "warning; with --quiet: error"),
-    server_option(
-        "tls-cert", "The certificate of the servers and its chain, in PEM.", type=FILE, show_default="no TLS"
+    section(
+        "Storage",
+        option(
+            "--run-dir",
+            type=click.Path(file_okay=False),
+            metavar="DIR",
+            help="Folder for the checkpoints of the servers, the logs of all processes, and what `psworker runs` and "
+            "`psworker plot` show; new or empty, unless --resume.",
+        ),
+        option("--resume", is_flag=True, help="Continue the run in --run-dir where it stopped."),
+        option(
+            "--checkpoint-every",
+            type=Parsed("INTERVAL", parse_checkpoint_every),
+            show_default="60s",
+            envvar="PSSERVER_CHECKPOINT_EVERY",
+            help="The interval between two checkpoints: 60s, 5m, 1h or 1000steps.",
+        ),
+        option(
+            "--keep",
+            type=POSITIVE,
+            metavar="N",
+            show_default="5",
+            envvar="PSSERVER_KEEP",
+            help="Number of checkpoints that are kept.",
+        ),
+        option(
+            "--journal",
+            is_flag=True,
+            envvar="PSSERVER_JOURNAL",
+            help="Write each push to disk before it is answered, so that none is ever lost.",
+        ),
     ),
-    server_option("tls-key", "Its private key.", type=FILE, show_default="no TLS"),
-    server_option(
-        "tls-ca",
-        "The CA by which workers of this machine check the servers, and these the certificates of clients.",
-        type=FILE,
-        show_default="no TLS",
+    section(
+        "Live page",
+        option(
+            "--http",
+            type=HTTP_ADDRESS,
+            show_default="no page; without a value, a free port",
+            help="Show the job on a live page at this address (psserver monitor), whose URL is printed.",
+        ),
+        guard_option(),
     ),
-    option(
-        "--tls-name",
-        metavar="HOST",
-        show_default="the address of each server",
-        help="The host name in the certificate of the servers.",
+    section(
+        "Output",
+        option(
+            "--progress",
+            type=click.Choice(config.PROGRESS),
+            default="auto",
+            help="How to show progress on stderr: live tables, plain lines or off; "
+            "auto: live on a terminal, otherwise plain.",
+        ),
+        option("-q", "--quiet", is_flag=True, help="Show only the output of the program, and errors."),
+        log_options(None, "warning; with --quiet: error"),
     ),
-    server_option(
-        "client-certificates",
-        "Whether clients need a certificate; workers of this machine show that of the servers.",
-        type=click.Choice(["off", "required"]),
-        default="off",
-    ),
-    server_option(
-        "token-file",
-        "Tokens for workers of other machines and other users, as `psserver token` writes them; read at the start.",
-        type=FILE,
-        show_default="tokens of this user alone",
-    ),
-    server_option(
-        "insecure", "Servers without tokens; with --bind, also without TLS for other machines.", is_flag=True
-    ),
-    option(
-        "--consistency",
-        default="async",
-        type=Parsed("POLICY", parse_consistency),
-        envvar="PSSERVER_CONSISTENCY",
-        help="The consistency policy: async, bounded:S, or sync:N[,backup=B][,aggregate=A].",
-    ),
-    option(
-        "--staleness",
-        default="none",
-        type=Parsed("HANDLING", parse_staleness),
-        envvar="PSSERVER_STALENESS",
-        help="The handling of stale pushes: none, scale, delay-compensated[:L] or drop:T.",
-    ),
-    option(
-        "--restarts",
-        type=click.IntRange(min=0),
-        default=0,
-        metavar="N",
-        help="How often a process that fails or is killed is started again; a server only with --run-dir.",
-    ),
-    option(
-        "--run-dir",
-        type=click.Path(file_okay=False),
-        metavar="DIR",
-        help="Folder for the checkpoints of the servers, the logs of all processes, and what `psworker runs` and "
-        "`psworker plot` show; new or empty, unless --resume.",
-    ),
-    option(
-        "--checkpoint-every",
-        type=Parsed("INTERVAL", parse_checkpoint_every),
-        show_default="60s",
-        envvar="PSSERVER_CHECKPOINT_EVERY",
-        help="The interval between two checkpoints: 60s, 5m, 1h or 1000steps.",
-    ),
-    option(
-        "--keep",
-        type=POSITIVE,
-        metavar="N",
-        show_default="5",
-        envvar="PSSERVER_KEEP",
-        help="Number of checkpoints that are kept.",
-    ),
-    option(
-        "--journal",
-        is_flag=True,
-        envvar="PSSERVER_JOURNAL",
-        help="Write each push to disk before it is answered, so that none is ever lost.",
-    ),
-    option("--resume", is_flag=True, help="Continue the run in --run-dir where it stopped."),
-    guard_option(),
-    option(
-        "--http",
-        type=HTTP_ADDRESS,
-        show_default="no page; a free port without a value",
-        help="Show the job on a live page at this address (psserver monitor), whose URL is printed.",
+    section(
+        "Security",
+        server_option(
+            "tls-cert", "The certificate of the servers and its chain, in PEM.", type=FILE, show_default="no TLS"
+        ),
+        server_option("tls-key", "Its private key.", type=FILE),
+        server_option(
+            "tls-ca",
+            "The CA by which workers of this machine check the servers, and these the certificates of clients.",
+            type=FILE,
+        ),
+        option(
+            "--tls-name",
+            metavar="HOST",
+            show_default="the address of each server",
+            help="The host name in the certificate of the servers.",
+        ),
+        server_option(
+            "client-certificates",
+            "Whether clients need a certificate; workers of this machine show that of the servers.",
+            type=click.Choice(["off", "required"]),
+            default="off",
+        ),
+        server_option(
+            "token-file",
+            "Tokens for workers of other machines and other users, as `psserver token` writes them; read at the start.",
+            type=FILE,
+            show_default="tokens of this user alone",
+        ),
+        server_option(
+            "insecure", "Servers without tokens; with --bind, also without TLS for other machines.", is_flag=True
+        ),
     ),
 )
 

@@ -4,19 +4,18 @@ Imports neither numpy nor rich nor matplotlib (`psworker.launch.cli`); `psworker
 """
 
 import re
-from functools import partial
 from pathlib import Path
 
 import click
 
 from pswire.errors import ConfigurationError, ParamServerError
-from pswire.terminal.parsed_option import Parsed
+from pswire.terminal.commands import Command
+from pswire.terminal.options import Parsed, option
 
-_option = partial(click.option, show_default=True, show_envvar=True)
 _folder = click.Path(path_type=Path)  # that it exists is checked when it is read
 
 
-class _Command(click.Command):
+class _Command(Command):
     """Ends with an error of ours in one line; with `psworker --debug`, the context's object, with its traceback."""
 
     def invoke(self, ctx: click.Context) -> object:
@@ -32,9 +31,9 @@ class _Command(click.Command):
 @click.command(
     "runs", short_help="List runs, or show one.", cls=_Command, context_settings={"auto_envvar_prefix": "PSWORKER_RUNS"}
 )
-@_option("--compare", is_flag=True, help="Compare the runs: settings that differ, and results side by side.")
-@_option("--cost", type=float, metavar="COST", help="With --compare: when each run has reached this cost.")
-@_option("--json", "as_json", is_flag=True, help="Print JSON.")
+@option("--compare", is_flag=True, help="Compare the runs: settings that differ, and results side by side.")
+@option("--cost", type=float, metavar="COST", help="With --compare: when each run has reached this cost.")
+@option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.argument("folders", nargs=-1, type=_folder, metavar="[DIR]...")
 def runs_command(folders: tuple[Path, ...], compare: bool, cost: float | None, as_json: bool) -> None:
     """List the runs below the folders DIR, by default `runs`, or show the one in DIR.
@@ -77,32 +76,32 @@ def _size(text: str) -> tuple[int, int]:
     cls=_Command,
     context_settings={"auto_envvar_prefix": "PSWORKER_PLOT"},
 )
-@_option("--by", type=click.Choice(["step", "time", "examples"]), default="step", help="The horizontal axis.")
-@_option(
+@option("--by", type=click.Choice(["step", "time", "examples"]), default="step", help="The horizontal axis.")
+@option(
     "--value",
     default="cost",
     metavar="VALUE",
     help="The vertical axis: cost, staleness, steps_per_second, learning_rate, gradient_norm, dropped, or a tag of "
     "`session.summary.scalar`.",
 )
-@_option("--workers", is_flag=True, help="Show a thin line for each worker, too.")
-@_option(
+@option("--workers", is_flag=True, help="Show a thin line for each worker, too.")
+@option(
     "--smooth",
     type=click.FloatRange(0, 1, max_open=True),
     default=0.0,
     metavar="S",
     help="The weight of earlier points in a moving average, such as 0.9.",
 )
-@_option("--log", is_flag=True, help="A logarithmic vertical axis.")
-@_option(
+@option("--log", is_flag=True, help="A logarithmic vertical axis.")
+@option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     show_default="VALUE-by-AXIS.png in the folder of the first run",
     help="The picture, a .png or .svg file.",
 )
-@_option("--title", default="", metavar="TEXT", show_default="none", help="A line above the picture.")
-@_option("--size", type=Parsed("WIDTHxHEIGHT", _size), default="960x600", help="The size of the picture in pixels.")
+@option("--title", default="", metavar="TEXT", show_default=False, help="A line above the picture.")
+@option("--size", type=Parsed("WIDTHxHEIGHT", _size), default="960x600", help="The size of the picture in pixels.")
 @click.argument("folders", nargs=-1, required=True, type=_folder, metavar="RUN...")
 def plot_command(
     folders: tuple[Path, ...],

@@ -24,6 +24,8 @@ from pswire.errors import FAMILY
 from pswire.network.channel import error_from, status_of
 from pswire.optimizers.adam import MomentsSpec
 from pswire.optimizers.element_wise import ElementWise
+from pswire.terminal.commands import help_sections
+from pswire.terminal.options import Option
 from psworker.autodiff import ops
 from psworker.autodiff.tape import Result
 from psworker.launch.cli import main as worker_commands
@@ -132,6 +134,48 @@ def test_the_summary_of_each_command_is_a_short_sentence_that_is_not_cut(main):
             summary = command.get_short_help_str(45)
             assert summary == command.short_help, name
             assert re.fullmatch("[A-Z].*[a-z]\\.", summary), name
+
+
+def contexts(command, parent=None):
+    """The context of a command, and those of the commands in it."""
+    context = click.Context(command, parent, command.name or "main", **command.context_settings)
+    yield context
+    for one in getattr(command, "commands", {}).values():
+        yield from contexts(one, context)
+
+
+NO_DEFAULT = click.Option(["--any"]).default
+COMMANDS = [context for main in (server_commands, worker_commands) for context in contexts(main)]
+
+
+@pytest.mark.parametrize("context", COMMANDS, ids=lambda context: context.command_path)
+def test_help_shows_each_option_once_in_a_section_of_ten_at_most_and_metavars_are_not_names_of_types(context):
+    command = context.command
+    sections = help_sections(command, context)
+    shown = [option.opts[-1] for options in sections.values() for option in options]
+    options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
+    assert sorted(shown) == sorted([*(one.opts[-1] for one in options), "--help"])
+    assert max(map(len, sections.values())) <= 10
+    if len(options) > 10:
+        assert "Options" not in sections, "each option of such a command is in a section of its own subject"
+    titles = re.findall(r"^(\w[\w ]*):$", command.get_help(context), re.MULTILINE)
+    assert [title for title in titles if title != "Commands"] == list(sections)
+    assert all(isinstance(one, Option) or one.name == "version" for one in options), "made by `option`"
+    texts = [" ".join(option.get_help_record(context)) for option in options]
+    assert [text for text in texts if re.search("INTEGER|RANGE|default: [(]", text)] == []
+
+
+@pytest.mark.parametrize("context", COMMANDS, ids=lambda context: context.command_path)
+def test_a_default_in_help_is_what_one_types_or_a_description_of_some_words(context):
+    for options in help_sections(context.command, context).values():
+        for option in options:
+            shown = re.search("default: (.*?)(?:; [0-9x]|])", option.get_help_record(context)[1])
+            if shown and option.is_flag:
+                assert f"--{shown[1]}" in option.opts + option.secondary_opts
+            elif shown and " " not in shown[1]:
+                typed = option.type.convert(shown[1], option, context)
+                if option.default not in (None, NO_DEFAULT):
+                    assert typed == option.type.convert(option.default, option, context), option.name
 
 
 def received(code, details, metadata=()):
