@@ -30,7 +30,7 @@ from psworker.autodiff.tensor import TensorLike
 from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.membership import JobChoice
-from psworker.config import StrategyConfig, WorkerConfig, worker_config
+from psworker.config import WorkerConfig, worker_config
 from psworker.data.batch import Batch
 from psworker.data.sources import Collate, Source, Stream, open_source
 from psworker.minimize.minimizers import LBFGS, Minimizer, Minimum
@@ -60,6 +60,9 @@ from psworker.versions import ReadVersion, VersionedArray
 __all__ = ["Session", "session"]
 
 logger = logging.getLogger(__name__)
+
+#: Options of a session that are listed with the hyperparameters of a run.
+SUMMARIZED = ("push_every", "pull_every", "overlap", "local_steps", "encoding", "compress")
 
 #: Sessions that this process has opened: `psworker run` says so when a script has opened none.
 opened = 0
@@ -140,30 +143,9 @@ def session(
     Raises:
         ConfigurationError: an invalid value.
     """
-    config = worker_config(
-        servers,
-        name,
-        timeout=timeout,
-        job=job,
-        resume=resume,
-        push_every=push_every,
-        pull_every=pull_every,
-        overlap=overlap,
-        local_steps=local_steps,
-        encoding=encoding,
-        compress=compress,
-        shared_memory=shared_memory,
-        checkpoint_dir=checkpoint_dir,
-        checkpoint_every=checkpoint_every,
-        keep=keep,
-        progress=progress,
-        summary_dir=summary_dir,
-        tls_ca=tls_ca,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        tls_name=tls_name,
-        token_file=token_file,
-    )
+    given = dict(locals())
+    del given["outer"]
+    config = worker_config(**given)
     if config.keep_memory:
         keep_memory()
     return Session(config, outer=outer, numbered=job is None and not resume and not is_interactive())
@@ -192,31 +174,18 @@ class Session:
         self.number = 0
         self._config, self._outer, self._numbered = config, outer, numbered
         self._over = ""
-        self._part, self._folder = SessionPart(), config.checkpoints.folder
+        self._part, self._folder = SessionPart(), config.folder
         self._progress_mode = config.progress
         self._progress: ProgressDisplay | None = None
         self._summary = Summary()
         self._summary_dir = Path(config.summary_dir).absolute() if config.summary_dir else None
         self._summaries: WorkerSummaries | None = None
-        self._options = {
-            **vars(config.strategy),
-            "encoding": config.encoding,
-            "compress": config.compression,
-        }
         if config.servers and self._folder is not None:
             logger.info("%s is used for the best model alone: the servers write the checkpoints", self._folder)
         if transport is None:
-            transport = open_transport(
-                config.servers,
-                credentials=config.credentials,
-                shared_memory=config.shared_memory,
-                timeout=config.timeout,
-                checkpoints=config.checkpoints,
-                worker=self._part,
-            )
+            transport = open_transport(config, self._part)
         self._traced = bool(config.servers)
         self._loops: list[DataLoop] = []
-        self._strategy = config.strategy
         workers = config.workers if config.servers else 0
         self._use(transport, JobChoice(config.job, config.resume or not config.servers, process_program(), workers))
         self._collection: Collection | None = None
@@ -228,19 +197,19 @@ class Session:
 
     def _use(self, transport: Transport, choice: JobChoice) -> None:
         """Makes the client for a transport, and the replica that uses it."""
-        config, strategy = self._config, self._strategy
-        encoder = GradientEncoder("" if config.encoding == "float32" else config.encoding, config.compression)
+        config = self._config
+        encoder = GradientEncoder("" if config.encoding == "float32" else config.encoding, config.compress)
         key = config.name_key.encode()
         self._client = Client(transport, config.name, config.timeout, encoder, choice, key)
         client = weakref.ref(self._client)
         identify("worker", config.name, lambda: None if (now := client()) is None else now.membership.global_step)
         replica = self._client, self._known, self._loops
-        if strategy.local_steps:
-            self._replica: Replica = LocalSteps(*replica, strategy.local_steps, self._outer)
-        elif strategy == StrategyConfig():
+        if config.local_steps:
+            self._replica: Replica = LocalSteps(*replica, config.local_steps, self._outer)
+        elif config.pushes_every_step:
             self._replica = Replica(*replica)
         else:
-            self._replica = Downpour(*replica, strategy)
+            self._replica = Downpour(*replica, config)
 
     @property
     def global_step(self) -> int:
@@ -372,7 +341,7 @@ class Session:
             self._over,
         )
         self._client.close()
-        self._use(open_transport(()), JobChoice(sessions.name))
+        self._use(open_transport(WorkerConfig()), JobChoice(sessions.name))
         joined = self._client.join()
         self._client.stop(self._over)
         return joined
@@ -421,7 +390,8 @@ class Session:
         if self._summary_dir is not None and not self._over:
             replica, client = self._replica, self._client
             progress = lambda: (client.membership.global_step, replica.dropped)
-            summaries = WorkerSummaries(self._summary_dir, client, self.number, progress, self._options)
+            options = {name: getattr(self._config, name) for name in SUMMARIZED}
+            summaries = WorkerSummaries(self._summary_dir, client, self.number, progress, options)
             self._summaries = summaries
             self._summary._open(summaries, lambda: self._known().values())
 
@@ -629,7 +599,7 @@ class Session:
         if on_epoch is not None and isinstance(reading.source, Stream):
             raise ValueError("on_epoch is for datasets: each worker makes passes of its own over an iterable")
         self._queues += 1
-        queue = reading.queue(name or f"batches-{self._queues}", batches_per_block(self._strategy.steps))
+        queue = reading.queue(name or f"batches-{self._queues}", batches_per_block(self._config.steps))
         flush, give_back, loops = self._replica.flush, self._replica.give_back, self._loops
         batches = reading.batches(queue)
         reports, count = self._part.reports, self._count_examples

@@ -22,7 +22,7 @@ _opened: dict[tuple[object, ...], Sessions] = {}
 
 def sessions_of(config: WorkerConfig) -> Sessions:
     """The sessions of this process with the servers, the worker's name and the folder of this configuration."""
-    return _opened.setdefault((config.servers, config.name, config.checkpoints.folder), Sessions())
+    return _opened.setdefault((config.servers, config.name, config.folder), Sessions())
 
 
 def forget() -> None:

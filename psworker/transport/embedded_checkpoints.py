@@ -32,7 +32,7 @@ from pswire.messages import (
     Tick,
     Tune,
 )
-from psworker.config import CheckpointConfig
+from psworker.config import WorkerConfig
 from psworker.transport import WorkerPart
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class EmbeddedCheckpoints:
     Not thread-safe. `worker` has the worker's part of each.
     """
 
-    def __init__(self, config: CheckpointConfig, worker: WorkerPart) -> None:
+    def __init__(self, config: WorkerConfig, worker: WorkerPart) -> None:
         folder = config.folder
         assert folder is not None
         self._folder, self._every, self._keep, self._worker = folder, config.checkpoint_every, config.keep, worker

@@ -16,7 +16,7 @@ from pswire.errors import AlreadyRegistered, DatasetError
 from pswire.messages import Push, QueueSpec, Renew, Take
 from pswire.specs.consistency import Bounded
 from psworker import ops
-from psworker.config import StrategyConfig, WorkerConfig
+from psworker.config import WorkerConfig
 from psworker.sessions import session_numbers
 from psworker.sessions.session import Session
 from tests.shards_in_process import ShardsInProcess
@@ -35,7 +35,7 @@ def train(variable, batch):
 
 
 def session_over(transport, worker="w0", **strategy):
-    return Session(WorkerConfig(name=worker, timeout=10, strategy=StrategyConfig(**strategy)), transport, outer=SGD)
+    return Session(WorkerConfig(name=worker, timeout=10, **strategy), transport, outer=SGD)
 
 
 def status(queue):

@@ -9,7 +9,7 @@ import pytest
 import psworker as ps
 from pswire.errors import ConfigurationError
 from psworker import nn, ops, schedules
-from psworker.config import StrategyConfig, WorkerConfig
+from psworker.config import WorkerConfig
 from psworker.sessions.session import Session
 from psworker.summaries import recorder
 from tests import event_files
@@ -170,7 +170,7 @@ def test_scalars_of_a_program_are_in_the_next_line_of_the_worker(tmp_path, point
 
 
 def session_of(transport, folder, name, **strategy):
-    config = WorkerConfig(name=name, timeout=20, strategy=StrategyConfig(**strategy), summary_dir=str(folder))
+    config = WorkerConfig(name=name, timeout=20, **strategy, summary_dir=str(folder))
     return Session(config, transport)
 
 

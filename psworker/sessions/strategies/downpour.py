@@ -12,7 +12,7 @@ from pswire.messages import Progress
 from pswire.specs.consistency import DropStalePushes, Synchronous
 from psworker.autodiff.tensor import Gradient
 from psworker.client.push_pull import check_finite
-from psworker.config import StrategyConfig
+from psworker.config import WorkerConfig
 from psworker.model.gradient_transforms import Total
 from psworker.model.update_ops import UpdateMeans
 from psworker.sessions.replica import Replica, Step
@@ -43,7 +43,7 @@ class Downpour(Replica):
     1, with n_push and n_fetch; its client also updates its own weights, with a fixed learning rate.
     """
 
-    config: StrategyConfig
+    config: WorkerConfig
 
     def __post_init__(self) -> None:
         super().__post_init__()
