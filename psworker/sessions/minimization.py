@@ -8,24 +8,26 @@ done in the thread of the program.
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from queue import Empty, SimpleQueue
 
 import numpy as np
 
+from pswire.errors import DatasetError
 from pswire.messages import AcceptedPoint, Portion, PortionTaken
 from psworker.autodiff import Tensor, gradients
 from psworker.autodiff.tape import differentiating
 from psworker.client.client import Client
 from psworker.data.batch import Batch
 from psworker.data.dataset import Dataset
-from psworker.data.sources import FunctionDataset
+from psworker.data.sources import Collate, FunctionDataset, Source, Stream, open_source
 from psworker.minimize.coordinator import Coordinator
 from psworker.minimize.minimizers import Minimizer, Minimum
 from psworker.minimize.shard_space import ShardSpace
 from psworker.model.base_variable import BaseVariable
+from psworker.model.tables import Table, check_no_table
 from psworker.sessions.claimed_portions import ClaimedPortions
 
 logger = logging.getLogger(__name__)
@@ -42,6 +44,26 @@ AHEAD = 2
 STOP_SECONDS = 5.0
 
 
+def open_examples(source: Source, collate: Collate | None, portion: int | None) -> Dataset | FunctionDataset:
+    """The examples of a minimization. Raises as `Session.minimize`, also for the size of a `portion`."""
+    examples = open_source(source, collate)
+    if isinstance(examples, Stream):
+        raise DatasetError("minimize goes over the same examples again and again: give a dataset or a sequence")
+    if portion is not None and portion < 1:
+        raise ValueError(f"a portion has 1 example or more, got {portion}")
+    return examples
+
+
+def minimized(variables: Collection[BaseVariable], chosen: bool) -> list[BaseVariable]:
+    """The variables to minimize over: those that the program has `chosen`, or of all, the trainable ones."""
+    if not chosen:
+        variables = [one for one in variables if one.trainable and not isinstance(one, Table)]
+    check_no_table(variables, "minimized over")
+    if not variables or any(one.dtype.kind != "f" for one in variables):
+        raise ValueError("minimize needs variables of floating point: make them before, or pass them")
+    return list(variables)
+
+
 class Minimization:
     """One minimization, as this worker takes part in it; `run` it once.
 
@@ -51,7 +73,7 @@ class Minimization:
         variables: those that are minimized over.
         loss: of a batch, the mean over its examples.
         source: the examples, the same in all workers.
-        portion: examples in a portion.
+        portion: examples in a portion; None: a share of them (`PORTIONS`).
         minimizer: used by the chief alone.
         name: of the minimization, the same in all workers.
         report: is called with each accepted point, in the chief.
@@ -64,7 +86,7 @@ class Minimization:
         variables: Sequence[BaseVariable],
         loss: Callable[[Batch], Tensor],
         source: Dataset | FunctionDataset,
-        portion: int,
+        portion: int | None,
         minimizer: Minimizer,
         name: str,
         report: Callable[[AcceptedPoint], object] | None,
@@ -73,7 +95,9 @@ class Minimization:
         self._name, self._report = name, report
         self._accepted: SimpleQueue[AcceptedPoint] = SimpleQueue()
         names = [variable.name for variable in variables]
-        self._minimizer, self._space = minimizer, partial(ShardSpace, client, names, name, len(source), portion)
+        size = portion or max(-(-len(source) // PORTIONS), LEAST_PORTION)
+        self._minimizer = minimizer.for_dtypes([variable.dtype for variable in variables])
+        self._space = partial(ShardSpace, client, names, name, len(source), size)
         self._coordinator: Coordinator | None = None
         self._batches = PortionBatches(source)
         self._thread = ThreadPoolExecutor(1, "psworker-portions")

@@ -7,7 +7,7 @@ variables and the engine.
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -54,17 +54,16 @@ class Step:
 class Replica:
     """The variables of one program and their values on the servers: each step is pushed, its answer has weights.
 
-    Subclasses are the other strategies: they override `step`, `flush` and other methods as needed. `known` gives the
-    program's variables by name, and raises if the session is not open; `loops` are the data loops that run: each
-    prepares its next batch while the servers apply a push. `values` has, except for tables, the last ones that the
-    servers sent.
+    Subclasses are the other strategies: they override `step`, `flush` and other methods as needed. `variables` are the
+    program's by name, once the session is open; `loops` are the data loops that run: each prepares its next batch while
+    the servers apply a push. `values` has, except for tables, the last ones that the servers sent.
     """
 
     client: Client
-    known: Callable[[], Mapping[str, BaseVariable]]
     loops: Sequence[DataLoop]
 
     def __post_init__(self) -> None:
+        self.variables: Mapping[str, BaseVariable] = {}
         self.values: dict[str, VersionedArray] = {}
         self.optimizers = VariableOptimizers()
         self.staleness = self.dropped = self._clipped = 0
@@ -115,7 +114,7 @@ class Replica:
     def names(self) -> list[str]:
         """The variables that are registered, without tables."""
         names = []
-        for name in self.known():
+        for name in self.variables:
             if name in self.values:
                 names.append(name)
         return names
@@ -144,7 +143,7 @@ class Replica:
             return
         spec = self.optimizers.spec(optimizer)
         self.complete()
-        known = self.known()
+        known = self.variables
         new = [name for name in names if declared.get(name) is not spec]
         self.client.register([Declaration(known[name].spec, None, spec) for name in new])
         self.optimizers.add(new, spec)
@@ -214,7 +213,7 @@ class Replica:
             self._take(result)
             return
         self.pushed, self.staleness = result, result.staleness
-        if not result.half_applied:  # which the client has counted and logged
+        if (result.reason or result.outcome is Outcome.DROPPED) and not result.half_applied:  # the client has counted and logged those
             self._note(result)
         self._take(result.values)
 
@@ -224,7 +223,7 @@ class Replica:
             self.dropped += 1
             level = logging.WARNING if self.dropped == 1 else logging.INFO
             logger.log(level, "the servers have dropped a push, number %d: %s", self.dropped, result.reason)
-        elif result.reason:
+        else:
             self._clipped += 1
             level = logging.WARNING if self._clipped == 1 else logging.INFO
             logger.log(level, "the servers have scaled down a push, number %d: %s", self._clipped, result.reason)
@@ -232,7 +231,6 @@ class Replica:
     def tune(self, target: Target, changes: Mapping[str, Any]) -> None:
         """Flushes; changes hyperparameters on the servers, which check them again: other workers change them too."""
         self.flush()
-        self.known()  # raises when the session is over
         for names, spec in self.optimizers.changes(target, changes):
             self.client.tune(names, spec, tuple(changes))
             self.optimizers.current |= dict.fromkeys(names, spec)
@@ -264,7 +262,7 @@ class Replica:
 
     def _known_values(self, names: Sequence[str]) -> list[VersionedArray]:
         """The servers' values of these variables that are still in use: the program may have replaced others."""
-        known, values, found = self.known(), self.values, []
+        known, values, found = self.variables, self.values, []
         for name in names:
             if name in values and known[name].value is values[name].array:
                 found.append(values[name])
@@ -284,7 +282,7 @@ class Replica:
         return value.array
 
     def _take(self, values: Sequence[VersionedArray]) -> None:
-        known = self.known()
+        known = self.variables
         for value in values:
             assert not isinstance(value.array, IndexedSlices)
             variable = known[value.name]

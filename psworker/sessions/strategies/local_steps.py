@@ -176,7 +176,7 @@ class LocalSteps(Replica):
             if checked:
                 check_result(entry.name, value, slots)
             results.append((value, slots))
-        known = self.known()
+        known = self.variables
         for entry, variable, (value, slots) in zip(entries, variables, results, strict=True):
             variable.keep(value, slots, checked)
             set_value(known[entry.name], value)

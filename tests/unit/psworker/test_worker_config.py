@@ -19,7 +19,7 @@ from pswire.terminal.log_options import LogOptions
 from psworker.config import OPTIONS, WorkerConfig, environment, worker_config
 from psworker.launch import cli
 from psworker.launch.cli import main
-from psworker.sessions.session import session
+from psworker.sessions.opening import session
 
 
 @pytest.fixture(autouse=True)
