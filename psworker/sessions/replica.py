@@ -176,32 +176,28 @@ class Replica:
         if names:
             self._open = self.client.start_pull(names, self._known_values(names))
 
-    def start_push(
-        self,
-        entries: Sequence[VersionedArray],
-        loss: float | None,
-        pull: Sequence[str],
-        progress: tuple[Progress, ...] = (),
-    ) -> None:
-        """Sends one push, whose arrays are borrowed until `complete`, which takes the values of `pull`."""
-        if self._open is not None:
-            self.complete()
-        self._open = self.client.push(entries, loss, pull, self._known_values(pull), progress)
-
     def push(
         self,
         entries: Sequence[VersionedArray],
         loss: float | None,
         pull: Sequence[str],
         progress: tuple[Progress, ...] = (),
+        *,
+        wait: bool = True,
     ) -> None:
-        """Pushes, and waits for the result; the next batches are prepared while the push is under way."""
-        self.start_push(entries, loss, pull, progress)
-        try:
-            for loop in self.loops:
-                loop.prepare()
-        finally:
+        """Sends one push, whose arrays are borrowed until `complete`, which takes the values of `pull`.
+
+        By default it waits for that; the next batches are prepared while the push is under way.
+        """
+        if self._open is not None:
             self.complete()
+        self._open = self.client.push(entries, loss, pull, self._known_values(pull), progress)
+        if wait:
+            try:
+                for loop in self.loops:
+                    loop.prepare()
+            finally:
+                self.complete()
 
     def complete(self) -> None:
         """Waits for the open push or pull, if any, and takes its values; a push that was dropped is counted."""
@@ -213,7 +209,8 @@ class Replica:
             self._take(result)
             return
         self.pushed, self.staleness = result, result.staleness
-        if (result.reason or result.outcome is Outcome.DROPPED) and not result.half_applied:  # the client has counted and logged those
+        noted = result.reason or result.outcome is Outcome.DROPPED
+        if noted and not result.half_applied:  # the client has counted and logged those
             self._note(result)
         self._take(result.values)
 

@@ -87,10 +87,8 @@ class Downpour(Replica):
         if self.loops:
             self._computed |= {one.queue: one for one in self.progress()}
         names = self.names if pull else []
-        if push and self.config.overlap:
-            self.start_push(*total.take(), names, self._pushed())
-        elif push:
-            self.push(*total.take(), names, self._pushed())
+        if push:
+            self.push(*total.take(), names, self._pushed(), wait=not self.config.overlap)
         elif pull:
             self.start_pull(names)
             if not self.config.overlap:
