@@ -31,12 +31,11 @@ from psworker.client.evaluations import Evaluations
 from psworker.client.heartbeat import Heartbeat
 from psworker.client.job_cuts import JobCuts
 from psworker.client.membership import JobChoice, Membership
-from psworker.client.placement import PlacedVariable
 from psworker.client.push_pull import PushResult, ShardedPull, ShardedPush, join_rows
 from psworker.client.push_spans import traced_push
 from psworker.client.registration import Registration
 from psworker.client.retry import Calls
-from psworker.client.rollback import Rollback
+from psworker.client.rollback import Rollback, repeated
 from psworker.transport import Future, Transport
 from psworker.versions import ReadVersion, VersionedArray
 
@@ -98,10 +97,6 @@ class Client:
         self._barriers = 0
         self._taken: dict[str, int] = {}  # by data queue, the rollbacks when a block was taken
 
-    def placed(self, name: str) -> PlacedVariable:
-        """A variable with its partitions."""
-        return self.registration.placement[name]
-
     def join(self, session: int = 0, name: str = "") -> ms.Joined:
         """Joins every shard and keeps the leases by a heartbeat in the background; shard 0's answer.
 
@@ -132,6 +127,7 @@ class Client:
         joining.report_tensor_transport(self._calls)
         return joined
 
+    @repeated("its registration is repeated")
     def register(self, declarations: Sequence[ms.Declaration]) -> list[VersionedArray]:
         """Declares variables; returns the servers' values of them, in their order, without the tables.
 
@@ -140,11 +136,6 @@ class Client:
         value does not have its variable's shape and dtype; `WrongShard` if one of the shards was restarted.
         """
         self.check_changeable()
-        values = self.rollback.repeated(lambda: self._register(declarations), "its registration is repeated")
-        self.registration.add(declarations)
-        return values
-
-    def _register(self, declarations: Sequence[ms.Declaration]) -> list[VersionedArray]:
         member, pushing = self.membership, self._pushing
         names, rejoins = [declaration.spec.name for declaration in declarations], member.rejoins
         answers = self.registration.register(declarations)
@@ -152,9 +143,12 @@ class Client:
         if pushing.orders and member.frontier.decided:  # in shard 0's order
             self.report_deferred_idle()
             served = [value.name for answer in answers for value in answer.values]
-            return self._start_pull(served, (), exact=False).result()
-        pull = ShardedPull(self.registration.placement, names, rejoins=max(rejoins, member.went_back))
-        return pull.joined(answers, 0 if pushing.orders else None)
+            values = self._start_pull(served, (), exact=False).result()
+        else:
+            pull = ShardedPull(self.registration.placement, names, rejoins=max(rejoins, member.went_back))
+            values = pull.joined(answers, 0 if pushing.orders else None)
+        self.registration.add(declarations)
+        return values
 
     def push(
         self,
@@ -282,6 +276,7 @@ class Client:
 
         return Future(result)
 
+    @repeated("its request for rows is repeated")
     def choose(self, name: str, rows: Array | None = None, slot: str = "", *, exact: bool = False) -> VersionedArray:
         """Some rows of a variable, or of one of its slots, and the versions of all partitions.
 
@@ -290,11 +285,6 @@ class Client:
 
         Raises `InvalidMessage` if there is no such slot, and as `PlacedVariable.split_rows`.
         """
-        return self.rollback.repeated(
-            lambda: self._choose(name, rows, slot, exact=exact), "its request for rows is repeated"
-        )
-
-    def _choose(self, name: str, rows: Array | None, slot: str, *, exact: bool) -> VersionedArray:
         calls, member, variable = self._calls, self.membership, self.registration.placement[name]
         orders, rejoins = self._pushing.orders and not self.cuts.generation, member.rejoins
         numbers, positions = (None, None) if rows is None else variable.split_rows(rows)
@@ -313,15 +303,20 @@ class Client:
         read = ReadVersion(tuple([value.version for value in values]), served_at, rejoins)
         return VersionedArray(name, read, join_rows(values, positions))
 
+    @repeated("its assignment is repeated")
     def assign(self, assignments: Sequence[ms.Assignment], *, add: bool = False) -> None:
         """Sets variables, or adds to them, on every shard that holds a partition.
 
         Raises `ShapeMismatch` if a value does not have its variable's shape and dtype; then nothing was sent.
         """
         self.check_changeable()
+        calls, member = self._calls, self.membership
         parts: dict[int, list[ms.Assignment]] = {}
+        remote = []
         for assignment in assignments:
             name, value, variable = assignment.name, assignment.array, self.registration.placement[assignment.name]
+            if variable.partitions[-1].shard:
+                remote.append(name)
             if assignment.first_row is not None:
                 for partition, rows, row in variable.split_stretch(value, assignment.first_row):
                     parts.setdefault(partition.shard, []).append(ms.Assignment(name, rows, row))
@@ -330,51 +325,40 @@ class Client:
             for partition, array in zip(variable.partitions, variable.split(value), strict=True):
                 parts.setdefault(partition.shard, []).append(ms.Assignment(name, array))
         self.report_deferred_idle()
-        self.rollback.repeated(lambda: self._assign(assignments, parts, add=add), "its assignment is repeated")
-
-    def _assign(
-        self, assignments: Sequence[ms.Assignment], parts: Mapping[int, list[ms.Assignment]], *, add: bool
-    ) -> None:
-        calls, member = self._calls, self.membership
         calls.report_abandoned()
         member.sequence += 1
-        sequence = member.sequence
         shards = tuple(sorted(parts.keys() - {0}))
-        messages = {
-            shard: ms.Assign(
-                sender=member.sender, sequence=sequence, assignments=tuple(parts[shard]), add=add, shards=shards
-            )
-            for shard in sorted(parts)
-        }
-        remote = tuple([one.name for one in assignments if self.registration.placement[one.name].partitions[-1].shard])
         with deferred_signals, member.cuts as cut:
-            messages = {shard: replace(message, cut=cut) for shard, message in messages.items()}
+            messages = {
+                shard: ms.Assign(
+                    sender=member.sender,
+                    sequence=member.sequence,
+                    assignments=tuple(parts.get(shard, ())),
+                    add=add,
+                    shards=shards,
+                    cut=cut,
+                )
+                for shard in sorted({0, *parts} if self._pushing.orders else parts)
+            }
             if not self._pushing.orders:
                 calls.results(calls.send(messages), ms.Assigned)
                 return
-            first = messages.get(0) or ms.Assign(
-                sender=member.sender, sequence=sequence, assignments=(), add=add, shards=shards, cut=cut
-            )
             failed = list(shards)
             try:
-                calls.call(0, replace(first, remote=remote), ms.Assigned)
+                calls.call(0, replace(messages[0], remote=tuple(remote)), ms.Assigned)
                 failed = []
                 calls.results(calls.send(member.in_order(messages)), ms.Assigned, failed)
             except StateLost:
                 raise
             except ParamServerError:
-                calls.abandon(failed, sequence)
+                calls.abandon(failed, member.sequence)
                 raise
 
+    @repeated("its change of hyperparameters is repeated")
     def tune(self, names: Sequence[str], optimizer: UpdateSpec, fields: Sequence[str]) -> None:
         """Sets these hyperparameters of the variables, of the kind of `optimizer`, on all their shards."""
         self.check_changeable()
         self.report_deferred_idle()
-        self.rollback.repeated(
-            lambda: self._tune(names, optimizer, fields), "its change of hyperparameters is repeated"
-        )
-
-    def _tune(self, names: Sequence[str], optimizer: UpdateSpec, fields: Sequence[str]) -> None:
         parts = ShardedPull(self.registration.placement, names).names
         calls, member = self._calls, self.membership
         member.sequence += 1
@@ -392,25 +376,21 @@ class Client:
             }
             calls.results(calls.send(messages), ms.Tuned)
 
+    @repeated("it takes another block of examples")
     def take(self, queue: ms.QueueSpec, finished: ms.Finished | None, reports: int = 0) -> ms.Taken:
         """The next block of a data queue, or within seconds why there is none yet; epoch reports from `reports` on.
 
-        After the shards went back, the block that was taken before was given back, and `finished` is ignored.
+        After a rollback, the block that was taken before was given back, and `finished` is ignored.
         """
         self._heartbeat.idle_since = 0
-        member = self.membership
-
-        def attempt() -> ms.Taken:
-            message = ms.Take(
-                sender=member.sender,
-                queue=queue,
-                finished=finished if self.has_block(queue) else None,  # a retry would finish the block that comes again
-                reports_received=reports,
-                timeline=member.timeline,
-            )
-            return self._calls.call(0, message, ms.Taken)
-
-        taken = self.rollback.repeated(attempt, "it takes another block of examples")
+        message = ms.Take(
+            sender=self.membership.sender,
+            queue=queue,
+            finished=finished if self.has_block(queue) else None,  # a retry would finish the block that comes again
+            reports_received=reports,
+            timeline=self.membership.timeline,
+        )
+        taken = self._calls.call(0, message, ms.Taken)
         self._taken[queue.name] = self.rollback.count
         return taken
 
@@ -420,6 +400,7 @@ class Client:
 
     # --- the job --------------------------------------------------------------------------------------------------
 
+    @repeated("it begins another generation")
     def hold_cut(
         self, names: Sequence[str], known_values: Iterable[VersionedArray] = (), timeout: float | None = None
     ) -> list[VersionedArray]:
@@ -432,11 +413,7 @@ class Client:
         self.report_deferred_idle()
         known = () if self.encoder.encoding else tuple(known_values)
         seconds = self._timeout if timeout is None else timeout
-
-        def read() -> list[VersionedArray]:
-            return self._start_pull(names, known, exact=True).result()
-
-        return self.rollback.repeated(lambda: self.cuts.hold(seconds, read), "it begins another generation")
+        return self.cuts.hold(seconds, lambda: self._start_pull(names, known, exact=True).result())
 
     def release_cut(self) -> None:
         """Ends the generation, if it is not gone; raises nothing, unless there was a rollback during it.
@@ -446,11 +423,11 @@ class Client:
         self.cuts.release()
         self.rollback.notify()
 
+    @repeated("it begins another checkpoint")
     def checkpoint(self, timeout: float | None = None) -> int:
         """Begins a checkpoint, and waits until all servers have written it; its number. See `JobCuts.write`."""
         self.check_changeable()
-        seconds = self._timeout if timeout is None else timeout
-        return self.rollback.repeated(lambda: self.cuts.write(seconds), "it begins another checkpoint")
+        return self.cuts.write(self._timeout if timeout is None else timeout)
 
     def check_changeable(self) -> None:
         """Raises `ConfigurationError` while a generation is held."""
@@ -480,15 +457,14 @@ class Client:
 
         self.rollback.repeated(attempt, "it waits at the barrier again")
 
+    @repeated("the job is stopped again")
     def stop(self, reason: str) -> str:
         """Stops the job: its data queues hand out no more blocks. Returns the reason that counts, the first one.
 
         A reason is one line; of a longer one it has the first `MAX_TEXT_LENGTH` characters.
         """
         line = " ".join("".join(one if one.isprintable() else " " for one in reason).split())[:MAX_TEXT_LENGTH]
-        stopped = self.rollback.repeated(
-            lambda: self._calls.call(0, ms.Stop(self.membership.sender, line), ms.Stopped), "the job is stopped again"
-        )
+        stopped = self._calls.call(0, ms.Stop(self.membership.sender, line), ms.Stopped)
         self.membership.stopped = stopped.reason
         return stopped.reason
 

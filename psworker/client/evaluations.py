@@ -11,7 +11,7 @@ from pswire.tensors.values import Array
 from psworker.client.push_pull import ShardedPull
 from psworker.client.registration import Registration
 from psworker.client.retry import Calls
-from psworker.client.rollback import Rollback, RolledBack
+from psworker.client.rollback import Rollback, RolledBack, repeated
 
 
 class Evaluations:
@@ -23,7 +23,7 @@ class Evaluations:
 
     def __init__(self, calls: Calls, registration: Registration, rollback: Rollback) -> None:
         self._calls, self._member = calls, calls.membership
-        self._registration, self._rollback = registration, rollback
+        self._registration, self.rollback = registration, rollback
 
     def shards_of(self, names: Sequence[str]) -> list[int]:
         """Shard 0, and the shards that have a part of one of these variables, in order."""
@@ -39,7 +39,7 @@ class Evaluations:
         calls, member = self._calls, self._member
         parts: Mapping[int, Sequence[str]] = {} if note else ShardedPull(self._registration.placement, names).names
         shards = [0] if note else range(calls.transport.shards)
-        with self._rollback.changing, self._rollback.raised("the minimization goes on from its last point there"):
+        with self.rollback.changing, self.rollback.raised("the minimization goes on from its last point there"):
             member.sequence += 1
             with member.cuts as cut:
                 messages = {
@@ -71,7 +71,7 @@ class Evaluations:
         `point` is the last accepted one, for status and displays.
         """
         member, shards = self._member, self.shards_of(names)
-        with self._rollback.changing, member.cuts as cut:
+        with self.rollback.changing, member.cuts as cut:
             message = ms.Evaluate(
                 sender=member.sender,
                 name=minimization,
@@ -103,26 +103,23 @@ class Evaluations:
         return self._evaluate(self.shards_of(names), message)
 
     def _evaluate(self, shards: Sequence[int], message: ms.Evaluate) -> list[ms.Evaluated]:
-        with self._rollback.raised("the evaluation begins again"):
+        with self.rollback.raised("the evaluation begins again"):
             return self._calls.results(self._calls.send(dict.fromkeys(shards, message)), ms.Evaluated)
 
+    @repeated("it takes another portion of the data")
     def take_portion(
         self, minimization: str, evaluation: int, holding: Sequence[int], withdrawn: Sequence[int]
     ) -> ms.PortionTaken:
         """The next portion of the present evaluation, or within seconds what else there is to do."""
-
-        def attempt() -> ms.PortionTaken:
-            message = ms.TakePortion(
-                sender=self._member.sender,
-                name=minimization,
-                evaluation=evaluation,
-                holding=tuple(holding),
-                withdrawn=tuple(withdrawn),
-                timeline=self._member.timeline,
-            )
-            return self._calls.call(0, message, ms.PortionTaken)
-
-        return self._rollback.repeated(attempt, "it takes another portion of the data")
+        message = ms.TakePortion(
+            sender=self._member.sender,
+            name=minimization,
+            evaluation=evaluation,
+            holding=tuple(holding),
+            withdrawn=tuple(withdrawn),
+            timeline=self._member.timeline,
+        )
+        return self._calls.call(0, message, ms.PortionTaken)
 
     def claim_portion(self, minimization: str, evaluation: int, portion: int, loss: float) -> bool:
         """Claims a portion, with the sum of its losses; whether the claim counts. It does not after a rollback."""
@@ -135,7 +132,7 @@ class Evaluations:
             timeline=self._member.timeline,
         )
         try:
-            with self._rollback.raised("what it has computed of a portion is discarded"):
+            with self.rollback.raised("what it has computed of a portion is discarded"):
                 return self._calls.call(0, message, ms.PortionClaimed).counted
         except RolledBack:
             return False
@@ -146,7 +143,7 @@ class Evaluations:
         If a shard drops it, shard 0 does not count its portions. A shard that has counted all of them adds nothing.
         Nothing is pushed after a rollback since the gradients were computed, when there were this many `rollbacks`.
         """
-        rollback, placement = self._rollback, self._registration.placement
+        rollback, placement = self.rollback, self._registration.placement
         parts: dict[int, list[ms.Assignment]] = {shard: [] for shard in self.shards_of(list(gradients))}
         for name, gradient in gradients.items():
             variable = placement[name]

@@ -8,7 +8,8 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from functools import wraps
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from pswire import messages as ms
 from pswire.errors import GenerationLost, InvalidMessage, ParamServerError, StateLost, WrongShard
@@ -22,7 +23,9 @@ logger = logging.getLogger(__name__)
 #: Rollbacks allowed within one call.
 MAX_ROLLBACKS = 10
 
+P = ParamSpec("P")
 T = TypeVar("T")
+S = TypeVar("S", bound="_Owner")
 
 
 def common_cut(answers: Sequence[ms.Restored]) -> tuple[int, int]:
@@ -47,6 +50,25 @@ def common_cut(answers: Sequence[ms.Restored]) -> tuple[int, int]:
             "This job cannot go on: start all servers again, from one checkpoint that all have or from none"
         )
     return timeline + 1, max(common)
+
+
+class _Owner(Protocol):
+    """An object with `repeated` methods."""
+
+    rollback: "Rollback"
+
+
+def repeated(consequence: str) -> Callable[[Callable[Concatenate[S, P], T]], Callable[Concatenate[S, P], T]]:
+    """A decorator of a method whose calls are repeated after a rollback during them (`Rollback.repeated`)."""
+
+    def decorate(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+        @wraps(method)
+        def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            return self.rollback.repeated(lambda: method(self, *args, **kwargs), consequence)
+
+        return call
+
+    return decorate
 
 
 class RolledBack(ParamServerError):

@@ -157,7 +157,9 @@ class WorkerSummaries:
 
     def graph(self, loss: Tensor, variables: Iterable[BaseVariable]) -> bytes:
         """The record of a graph; raises as `graph_nodes`."""
-        record: bytes = self.events.graph(time.time(), graph_nodes(loss, variables, self._client.placed))
+        record: bytes = self.events.graph(
+            time.time(), graph_nodes(loss, variables, self._client.registration.placement.__getitem__)
+        )
         return record
 
     def close(self, *, failed: bool) -> None:

@@ -178,7 +178,10 @@ def test_the_chief_writes_the_graph_of_the_first_gradient_with_the_shards_of_the
     fc1, fc2 = nn.Dense(784, 100, activation=ops.relu, name="fc1"), nn.Dense(100, 10, name="fc2")
     optimizer = ps.GradientDescent(0.1)
     with session_of(ShardsInProcess(2), tmp_path, "w0") as session:
-        placed = {one.name: session._client.placed(one.name).partitions[0].shard for one in ps.global_variables()}
+        placed = {
+            one.name: session._client.registration.placement[one.name].partitions[0].shard
+            for one in ps.global_variables()
+        }
         for _ in range(3):
             optimizer.minimize(ops.softmax_cross_entropy(fc2(fc1(np.ones((5, 784), "f"))), np.arange(5)))
         session.summary.graph(ops.sum(fc1.kernel))

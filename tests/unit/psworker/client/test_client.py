@@ -375,7 +375,7 @@ def test_a_sum_goes_to_shard_0_last_and_not_if_another_shard_drops_it_or_the_sha
     transport.sent.clear()
     assert client.evaluations.push_sum(arrays, ms.CountedPortions("fit", 1, (0,)), 0) == ""
     assert [shard for shard, _ in transport.messages(ms.Assign)] == [1, 2, 0]
-    (name,) = [one for one in NAMES if client.placed(one).partitions[0].shard == 1]
+    (name,) = [one for one in NAMES if client.registration.placement[one].partitions[0].shard == 1]
     client.evaluations.begin([name], "fit", 1, None, end="over")  # on shards 0 and 1 only
     transport.sent.clear()
     assert client.evaluations.push_sum(arrays, ms.CountedPortions("fit", 1, (1,)), 0) == "'fit' is over"
