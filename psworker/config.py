@@ -28,7 +28,7 @@ def variable(option: str) -> str:
 
 
 def environment(options: Mapping[str, object]) -> dict[str, str]:
-    """The environment variables of these options, which `worker_config` reads; of those that are not None."""
+    """The environment variables, read by `worker_config`, of the options that are not None."""
     given = {name: value for name, value in options.items() if value is not None}
     return {variable(name): str(int(value) if isinstance(value, bool) else value) for name, value in given.items()}
 
@@ -45,7 +45,7 @@ def paramserver_environment() -> dict[str, str]:
 
 
 def submitted_with_folder() -> bool:
-    """Whether this process was started by `ray job submit --working-dir`: all nodes have the folder that was given."""
+    """True if `ray job submit --working-dir` has started this process: all nodes have that folder."""
     job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}")
     return bool((job.get("runtime_env") or {}).get("working_dir"))
 
@@ -89,7 +89,7 @@ EMBEDDED_WORKER = "worker-0"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is known of an option besides its name, type and default.
+    """The description of an option, besides its name, type and default.
 
     Attributes:
         help: the text of its flag; "": it has none.
@@ -287,7 +287,7 @@ class WorkerConfig:
 
     @property
     def pushes_every_step(self) -> bool:
-        """Whether each step is pushed, and its answer has fresh weights."""
+        """True if each step is pushed, and its answer has fresh weights."""
         return (self.push_every, self.pull_every, self.overlap, self.local_steps) == (1, 1, False, 0)
 
     @property

@@ -100,12 +100,11 @@ class Client:
     def join(self, session: int = 0, name: str = "") -> ms.Joined:
         """Joins every shard and keeps the leases by a heartbeat in the background; shard 0's answer.
 
-        With the number of a `session` of the program, from 1, the job is that of the session, after those before it;
-        `name` is the name that their jobs had, unless the worker was given one.
+        With a `session` number, from 1, it joins the job of that session of the program, once the jobs of earlier
+        sessions are over; `name` is their name, unless the worker was given one.
 
         Raises `SessionOver` if other workers have begun the job of a later session, `ConfigurationError` if the shards
-        were started with different policies, and `WrongShard` if they are not the servers of the job, all of them and
-        in their order.
+        were started with different policies, and `WrongShard` unless they are all servers of the job, in their order.
         """
         try:
             joined, *others = joining.join(self._calls, session, name)
@@ -166,7 +165,7 @@ class Client:
         with; of the `known_values` from this client, those that have not changed do not travel again. `progress` says
         how far the worker's blocks of examples are with this push.
 
-        A push is dropped without being sent if its weights, or its examples, are from before the shards went back.
+        A push whose weights or examples are from before a rollback is dropped without being sent.
 
         Raises `ShapeMismatch` if a gradient does not have its variable's shape and dtype; then nothing was sent.
         """
@@ -224,7 +223,7 @@ class Client:
         return self._dropped(names)
 
     def _is_outdated(self, gradients: Iterable[VersionedArray], progress: Iterable[ms.Progress]) -> bool:
-        """Whether weights or examples are from before the shards went back: these examples will be trained again."""
+        """True if weights or examples are from before a rollback: these examples will be trained again."""
         if any(self._taken.get(one.queue) != self.rollback.count for one in progress):
             return True
         return any(gradient.read.rejoins < self.membership.went_back for gradient in gradients)
@@ -378,7 +377,7 @@ class Client:
 
     @repeated("it takes another block of examples")
     def take(self, queue: ms.QueueSpec, finished: ms.Finished | None, reports: int = 0) -> ms.Taken:
-        """The next block of a data queue, or within seconds why there is none yet; epoch reports from `reports` on.
+        """The next block of a data queue, or after seconds the reason for waiting; epoch reports from `reports` on.
 
         After a rollback, the block that was taken before was given back, and `finished` is ignored.
         """
@@ -395,7 +394,7 @@ class Client:
         return taken
 
     def has_block(self, queue: ms.QueueSpec) -> bool:
-        """Whether the last `take` is still valid: False after a rollback, when another worker may have the block."""
+        """True if the last `take` is still valid: after a rollback another worker may have the block."""
         return self._taken.get(queue.name) == self.rollback.count
 
     # --- the job --------------------------------------------------------------------------------------------------

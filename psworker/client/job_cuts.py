@@ -145,7 +145,7 @@ def _not_written(report: ms.CutReport) -> str:
 
 
 class _Wait(Wait):
-    """The pauses until a cut has begun, is complete or is written; `reason` is that of the last one."""
+    """The pauses until a cut has begun, is complete or is written; `reason` explains the last one."""
 
     def __init__(self, calls: Calls, timeout: float) -> None:
         super().__init__(calls.closing, timeout, f"{calls.membership.sender.worker} waits", pauses=PAUSES)

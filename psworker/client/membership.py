@@ -1,4 +1,4 @@
-"""The membership of one worker in a job: who it is to the shards, and what their answers have told it.
+"""The membership of one worker in a job: its identity, and the state that the shards' answers have reported.
 
 Builds the messages that concern the membership itself; sends none (`psworker.client.retry`). Independent of variables.
 """
@@ -58,7 +58,7 @@ class Membership:
         chief, chief_reports: whether this worker is chief, as last reported by shard 0, and the number of reports.
         hold_reasons: by shard, the time (monotonic) of its last answer to a heartbeat, and why it holds a push.
         unreleased: by shard, a cut that this worker no longer holds, to be reported by a heartbeat.
-        abandoned: by shard, the sequence number up to which messages are abandoned, if the shard is still to be told.
+        abandoned: by shard, the sequence number up to which messages are abandoned, if it does not know yet.
         cuts: the numbers of cuts that messages carry.
         written: by shard, the last answer to a heartbeat: `cuts.resets` from before it, and the cuts that are written.
     """

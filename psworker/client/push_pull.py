@@ -128,7 +128,7 @@ class ShardedPush:
         cut: int,
         progress: tuple[ms.Progress, ...] = (),
     ) -> dict[int, ms.Push | ms.Pull]:
-        """By shard, the message for those that take part: a push, or a pull if it gets no gradient.
+        """The message for each shard that takes part: a push, or a pull if it gets no gradient.
 
         Everything is checked before the first gradient is encoded: otherwise one shard could apply its part while
         another refuses, and a residual could become NaN. For several shards or compression, raises `NotFinite` too.
@@ -261,7 +261,7 @@ class ShardedPush:
     ) -> Mapping[int, ms.Push | ms.Pull]:
         """The messages to the other shards after shard 0's decision: of a push that it dropped only pulls.
 
-        It is in a cut on all shards if it was decided before shard 0's snapshot, so they get the number of that moment.
+        A push decided before shard 0's snapshot is in the cut on all shards: their messages carry shard 0's cut number.
         """
         following: dict[int, ms.Push | ms.Pull] = {}
         for shard, message in messages.items():

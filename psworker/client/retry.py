@@ -59,7 +59,7 @@ class Wait:
         self._pause = self._pauses[0]
 
     def is_over(self) -> bool:
-        """Whether the time has passed, or the client is closing."""
+        """True once the time has passed, or the client is closing."""
         self.waited = time.monotonic() - self._began
         return self.waited >= self._timeout or self._closing.is_set()
 
@@ -93,8 +93,7 @@ class Calls:
     ) -> dict[int, Future[ms.Answer]]:
         """Sends each shard its message; the answers by shard.
 
-        `rejoins` is that of the versions in the messages, by default the present one; `timeout` overrides that of all
-        calls.
+        `rejoins` belongs to the versions in the messages, by default the present one; `timeout` overrides the default.
         """
         member = self.membership
         seconds = max(self._timeout, MIN_TRY_SECONDS) if timeout is None else timeout
@@ -184,7 +183,7 @@ class Calls:
     ) -> ms.Answer:
         """The answer; the message is sent again while the server cannot be reached, for `timeout` seconds at most.
 
-        Every request may be repeated: those that must not be applied twice carry a sequence number.
+        Every request may be repeated: a change carries a sequence number, by which it is applied once.
         """
         member, wait = self.membership, None
         tried, earlier = timeout, None  # seconds of this try; the last error of one that was not just too short
@@ -212,7 +211,7 @@ class Calls:
         return answer
 
     def _hold_reason(self, shard: int, message: ms.Request, began: float) -> str:
-        """Why the shard holds a message, if it has said so since it `began`; else ""."""
+        """The reason for which the shard holds a message, as reported since it `began`; "": none."""
         answered, reason = self.membership.hold_reasons.get(shard, (began, ""))
         if not reason or answered < began:
             return ""
@@ -222,7 +221,7 @@ class Calls:
         """Rejoins a shard if the worker's lease there had ended; returns whether the message may be sent again.
 
         By then the worker's block of examples has been handed out again, and its result is discarded. Raises
-        `StateLost` if the shard went back to an older state, or has to, `WrongShard` if it has none any more, and
+        `StateLost` if the shard went back to an older state, or has to, `WrongShard` if it has lost all state, and
         `Zombie` if another worker has joined with this name.
         """
         member = self.membership

@@ -1,7 +1,7 @@
 """Rollback after shards have lost acknowledged state: all shards go back to a cut that each of them has.
 
-Every worker that learns of the loss does the same, at the same time. They agree because shard 0 is told first, and all
-others get the answer of shard 0.
+Every worker that learns of the loss does the same, at the same time. They agree on the cut because shard 0 decides
+first, and its answer is sent to all other shards.
 """
 
 import logging
@@ -163,6 +163,6 @@ class Rollback:
                 answer = calls.call(shard, ms.Restore(timeline, cut), ms.Restored)
             except InvalidMessage as error:
                 raise StateLost(f"shard {shard} could not go back to checkpoint {cut}: {error}") from None
-            if not shard:  # another worker may have told it something else
+            if not shard:  # another worker may have chosen another one
                 timeline, cut = answer.timeline, answer.cut
         return cut, join_again(calls, timeline, cut)

@@ -102,7 +102,7 @@ class GradientSum:
 
     @np.errstate(all="ignore")
     def add(self, number: int, found: Sequence[Array | IndexedSlices | None], examples: int) -> None:
-        """Add the mean gradients of a portion with so many examples; None is 0."""
+        """Add the mean gradients of a portion, times its number of `examples`; None is 0."""
         if not self.numbers:
             self.since = time.monotonic()
         self.numbers.append(number)

@@ -126,7 +126,7 @@ class DataLoop:
             self._block, self._position = block, block.start
             self._cost, self._known, self.losses = 0.0, 0, []
             yield from self._batches_of_block()
-            if self.batches.ended or self.client.membership.stopped:  # the rest is for others, or for nobody
+            if self.batches.ended or self.client.membership.stopped:  # the rest of the block is not trained here
                 self.flush()
                 self.give_back(queue)
                 return

@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 #: when its worker is late, and each takes two messages.
 PORTIONS, LEAST_PORTION = 64, 32
 
-#: Requests for portions that are made ahead: one for the next portion, and one by which this worker is told, while it
-#: computes, to push what it has claimed or to stop.
+#: Requests for portions that are made ahead: one for the next portion, and one whose answer asks this worker, while it
+#: computes, to push its claimed portions or to stop.
 AHEAD = 2
 
 #: Seconds to wait for the coordinator when this worker has failed.
@@ -55,7 +55,7 @@ def open_examples(source: Source, collate: Collate | None, portion: int | None) 
 
 
 def minimized(variables: Collection[BaseVariable], chosen: bool) -> list[BaseVariable]:
-    """The variables to minimize over: those that the program has `chosen`, or of all, the trainable ones."""
+    """The variables to minimize over: these if the program has `chosen` them, else the trainable ones among them."""
     if not chosen:
         variables = [one for one in variables if one.trainable and not isinstance(one, Table)]
     check_no_table(variables, "minimized over")
@@ -141,12 +141,12 @@ class Minimization:
             portion = taken.portion
             if portion is None or batch is None:
                 self._note_waiting(taken)
-            elif (taken.evaluation, portion.number) in self._holding:  # it was not told to stop it
+            elif (taken.evaluation, portion.number) in self._holding:  # it was not withdrawn meanwhile
                 self._compute(portion, batch)
                 self._holding.pop((taken.evaluation, portion.number), None)
 
     def _take(self) -> "Future[tuple[PortionTaken, Batch | None]]":
-        """Ask for a portion, and read its data, in the other thread, after those that were asked for before."""
+        """Ask for a portion and read its data in the other thread, after the earlier requests."""
         return self._thread.submit(self._fetch)
 
     def _fetch(self) -> tuple[PortionTaken, Batch | None]:

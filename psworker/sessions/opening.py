@@ -48,9 +48,9 @@ def session(
     is the n-th job, which begins with the values that the program's variables have (docs/jobs.md). A session with a
     `job` or `resume=True` as its argument names its job itself.
 
-    With a `checkpoint_dir` an embedded job goes on where it stopped: the same program continues from the newest
+    With a `checkpoint_dir` an embedded job continues where it stopped: the same program begins at the newest
     checkpoint in it. Servers write their own checkpoints (`psserver serve --checkpoint-dir`); with servers the folder
-    is that of `Session.save_best` alone.
+    is for `Session.save_best` alone.
 
     Args:
         servers: addresses in the order of their shards, or a name that stands for all, such as file:/path (see
@@ -59,10 +59,10 @@ def session(
         timeout: seconds for which a call is tried while a server cannot be reached [60].
         job: the name of the job on the servers: the one that they have, or else a new one [none: the job that is
             running or was interrupted; if there is none, a new one].
-        resume: go on with the job that the servers, or the `checkpoint_dir`, have, also if it is over [False].
+        resume: continue the job of the servers or of the `checkpoint_dir`, also if it is over [False].
         push_every: steps whose gradients are summed and pushed together, as in Downpour SGD [1].
         pull_every: steps after which fresh weights are pulled [1].
-        overlap: whether computing goes on while a push is under way [False].
+        overlap: whether computing continues while a push is under way [False].
         local_steps: steps of the program's optimizer in this worker, whose sum is pushed as one gradient, as in DiLoCo
             [0: none]. Not together with the three before it.
         encoding: of float32 gradients and weights, on their way in both directions: "float32", "bfloat16" or "float16"

@@ -87,7 +87,7 @@ class Replica:
         """Pushes everything that steps have computed; returns when the servers have acknowledged it."""
 
     def is_flushed(self) -> bool:
-        """Whether the servers have acknowledged everything that steps have computed."""
+        """True if the servers have acknowledged everything that steps have computed."""
         return self._open is None
 
     def progress(self) -> tuple[Progress, ...]:
@@ -271,7 +271,7 @@ class Replica:
             self._take(self.client.pull(self.names))
 
     def _value_of(self, name: str) -> Array | None:
-        """The value that the servers sent last, with which they can begin again if they do not have it any more."""
+        """The last value from the servers, with which they can begin again if they have lost it."""
         value = self.values.get(name)
         if value is None:
             return None

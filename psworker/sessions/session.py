@@ -143,7 +143,7 @@ class Session:
     def dropped(self) -> int:
         """Number of pushes of this worker that the servers have dropped, on all shards; each is logged with its reason.
 
-        `half_applied` counts those that were dropped on some shards only.
+        `half_applied` counts pushes that were dropped on some shards only.
         """
         return self._replica.dropped
 
@@ -171,7 +171,7 @@ class Session:
 
     @property
     def over(self) -> bool:
-        """Whether the other workers were through with this session of the program when this worker came to it.
+        """True if the other workers had finished this session of the program when this worker came to it.
 
         As a worker that is started again while the others are in their third session comes to its first two. Then
         nothing is trained and saved in it: it is `stopped`, so loops over `batches` end at once, `evaluate` returns
@@ -192,10 +192,10 @@ class Session:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this worker is the chief, which does what must be done once: the first of the job, or its successor.
+        """True if this worker is the chief, which does the work needed once per job: its first worker, or a successor.
 
         As last reported by shard 0, with each block of examples and each heartbeat: check it each time. A chief that
-        the network has cut off learns that it is none any more only when it is back.
+        the network has cut off learns that it has been replaced only when it is back.
         """
         return self._client.membership.chief and not self._over
 
@@ -396,7 +396,7 @@ class Session:
             session.save_best(accuracy, maximize=True)
 
         `best.json` beside it has value, global step and time. The file is replaced whole; `psworker.load` reads it. The
-        values of before count also when the job is resumed. With several workers the chief alone saves.
+        earlier values count also when the job is resumed. With several workers the chief alone saves.
 
         Args:
             value: of an evaluation of the present model. NaN and infinity are never best.
@@ -427,7 +427,7 @@ class Session:
         return [_whole(value) for value in self._replica.fetch(self._names(variables))]
 
     def fetch_rows(self, table: BaseVariable, first: int, count: int) -> Array:
-        """The servers' rows of a table from number `first` on, likewise."""
+        """`count` rows of a table on the servers, from row `first` on, without the session's encoding."""
         return _whole(self._client.choose(self._names([table])[0], np.arange(first, first + count), exact=True))
 
     def assign_rows(self, table: BaseVariable, pieces: Iterable[Array], first: int = 0) -> None:
@@ -671,10 +671,10 @@ class Session:
                     print(error)
 
         Args:
-            timeout: seconds to wait until all workers have taken notice [that of the session].
+            timeout: seconds to wait until all workers know of it [the session's].
 
         Raises:
-            TimedOut: a worker has not taken notice in time, or other cuts were in progress.
+            TimedOut: a worker did not learn of it in time, or other cuts were in progress.
             GenerationLost: in the block, by reads of slots and of tables; no other values are read instead.
             ConfigurationError: a generation is open already, or something is changed in the block.
         """
@@ -693,7 +693,7 @@ class Session:
         In a session that is `over` it writes none, and returns 0.
 
         Args:
-            timeout: seconds to wait [that of the session].
+            timeout: seconds to wait [the session's].
 
         Raises:
             TimedOut: it is not complete, or not written, in time.
@@ -707,11 +707,11 @@ class Session:
         return self._client.checkpoint(timeout)
 
     def barrier(self, timeout: float | None = None) -> None:
-        """Waits until every live worker of the job waits at a barrier; those that leave or are lost are not waited for.
+        """Waits until every live worker of the job waits at a barrier; workers that leave or are lost do not count.
 
         A worker that joins is waited for. Pending gradients are pushed first, so `global_step` then has the pushes of
         all workers from before the barrier, and is the same in all of them. Raises `TimedOut` after `timeout` seconds
-        [that of the session], with the names of the workers it waits for; they are logged earlier, too.
+        [the session's], with the names of the workers it waits for; they are logged earlier, too.
         """
         self._known()
         self._replica.flush()
@@ -726,7 +726,7 @@ class Session:
 
             for batch in session.batches(data, 100, epochs=50, on_epoch=stop_early): ...
 
-        Others learn of it with their next block of examples or heartbeat, and then go on after their loops. `stopped`
+        Others learn of it with their next block of examples or heartbeat, and then continue after their loops. `stopped`
         has the reason: the first one, if several workers stop the job. A job that is stopped may be resumed later.
         """
         self._known()

@@ -11,7 +11,7 @@ from psworker.config import WorkerConfig
 
 @dataclass(slots=True)
 class Sessions:
-    """So many sessions have opened, `count`; `name` is that of their jobs, "" if they were not numbered."""
+    """The `count` of opened sessions, and the `name` of their jobs; "": they were not numbered."""
 
     count: int = 0
     name: str = ""

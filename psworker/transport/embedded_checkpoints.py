@@ -54,7 +54,7 @@ class EmbeddedCheckpoints:
         self._lock: FolderLock | None = None
         self._process = -1
         self._start = Start(folder, *_AT)
-        self._continues = False  # whether the job is that of the checkpoint
+        self._continues = False  # whether the job is the checkpoint's
         self._begun = False  # the run: nothing is written before its first change
         self._unchecked: set[str] = set()  # variables of the checkpoint, until the program has registered its own
         self._last = 0  # the number of the last checkpoint
@@ -64,7 +64,7 @@ class EmbeddedCheckpoints:
 
     @property
     def started(self) -> bool:
-        """Whether there is a shard, from `start` to `close`."""
+        """True from `start` to `close`, while there is a shard."""
         return self._shard is not None
 
     # --- the start ------------------------------------------------------------------------------------------------
@@ -244,5 +244,5 @@ class EmbeddedCheckpoints:
 
 
 def _kept(state: ShardState, worker: dict[str, Any]) -> tuple[ShardState, dict[str, Any]]:
-    """What must be written down again when it has changed."""
+    """The state that must be written again when it has changed."""
     return dataclasses.replace(state, members=MembershipState(), cut=0, repeated=0), worker

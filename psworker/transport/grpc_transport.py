@@ -100,7 +100,7 @@ class GrpcTransport:
         return len(self._connections)
 
     def call(self, shard: int, message: Request, timeout: float) -> Future[Answer]:
-        """As `Transport.call`; also raises `Malformed` or `TooLarge` if the answer is none to this message."""
+        """As `Transport.call`; also raises `Malformed` or `TooLarge` if the answer does not fit the message."""
         connection = self._connections[shard]
         kind = TransferCall if isinstance(message, _ON_STREAMS) else UnaryCall
         try:
@@ -169,7 +169,7 @@ class MemberTokens:
         self._last = joined.token
 
     def of(self, message: Request | None = None) -> bytes:
-        """The token of the sender of a message, and for a message without one that of the last worker; b"": none."""
+        """The token of a message's sender; for a message without a sender, the last worker's; b"": none."""
         sender: ms.Sender | None = getattr(message, "sender", None) or getattr(message, "holder", None)
         if isinstance(message, ms.Join):
             sender = ms.Sender(message.worker, message.incarnation)
@@ -432,7 +432,7 @@ class TransferCall:
         return streamed.frames(header)
 
     def _segment(self, pool: SegmentPool, sizes: Sequence[int]) -> Segment | None:
-        """Shared memory for arrays of these sizes; None: there is none, or they are too small or too large for it."""
+        """Shared memory for arrays of these sizes; None if they are too small or too large for it, or none is left."""
         nbytes = bytes_needed(sizes)
         segment = None if nbytes < MIN_SHARED_BYTES else pool.take(nbytes)
         if segment is not None:
