@@ -97,7 +97,7 @@ class StreamBatches:
 
 
 class Reading(NamedTuple):
-    """The examples that a program reads, their order and number of passes. `Session.batches` describes the arguments."""
+    """The examples that a program reads, their order and passes. `Session.batches` describes the arguments."""
 
     source: Dataset | FunctionDataset | Stream
     batch_size: int | None

@@ -726,7 +726,7 @@ class Session:
 
             for batch in session.batches(data, 100, epochs=50, on_epoch=stop_early): ...
 
-        Others learn of it with their next block of examples or heartbeat, and then continue after their loops. `stopped`
+        Others learn of it with their next block of examples or heartbeat, and continue after their loops. `stopped`
         has the reason: the first one, if several workers stop the job. A job that is stopped may be resumed later.
         """
         self._known()

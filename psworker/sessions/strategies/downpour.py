@@ -36,7 +36,7 @@ class Downpour(Replica):
 
     A push says that examples are done (`pswire.messages.Progress`) only if no other sum has gradients left.
 
-    With `overlap` computing continues while a push or pull is under way: its answer is taken right before the next one is
+    With `overlap` computing continues during a push or pull: its answer is taken right before the next one is
     sent. So a step uses the weights from the answer to the push before the last.
 
     Source: J. Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012, section 4.1 and the appendix's algorithm
