@@ -92,7 +92,6 @@ class Session:
         self._config, self._outer, self._numbered = config, outer, numbered
         self._over = ""
         self._part, self._folder = SessionPart(), config.folder
-        self._progress_mode = config.progress
         self._progress: ProgressDisplay | None = None
         self._summary = Summary()
         self._summary_dir = Path(config.summary_dir).absolute() if config.summary_dir else None
@@ -100,7 +99,6 @@ class Session:
             logger.info("%s is used for the best model alone: the servers write the checkpoints", self._folder)
         if transport is None:
             transport = open_transport(config, self._part)
-        self._traced = bool(config.servers)
         self._loops: list[DataLoop] = []
         workers = config.workers if config.servers else 0
         self._use(transport, JobChoice(config.job, config.resume or not config.servers, process_program(), workers))
@@ -218,7 +216,7 @@ class Session:
         try:
             if is_interactive():
                 here.forget_unreferenced()
-            if self._traced:
+            if self._config.servers:
                 self._client.tracing = open_tracing("psworker", self.worker)
             joined = self._join()
             self._replica.check()
@@ -232,7 +230,7 @@ class Session:
             self._client.close()
             raise
         here.session = self
-        self._progress = ProgressDisplay("off" if self._over else self._progress_mode, self._client.status)
+        self._progress = ProgressDisplay("off" if self._over else self._config.progress, self._client.status)
         global opened
         opened += 1
         sessions = sessions_of(self._config)
