@@ -263,8 +263,7 @@ class WorkerConfig:
         """Check every field."""
         for name, (kind, option) in OPTIONS.items():
             object.__setattr__(self, name, _checked(name, kind, option, getattr(self, name)))
-        if self.servers:
-            object.__setattr__(self, "servers", check_servers(self.servers))
+        object.__setattr__(self, "servers", check_servers(self.servers) if self.servers else ())
         if not self.name:
             continues = (self.checkpoint_dir or self.summary_dir) and not self.servers
             object.__setattr__(self, "name", EMBEDDED_WORKER if continues else process_name())

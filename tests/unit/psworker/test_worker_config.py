@@ -32,6 +32,7 @@ def own_environment(monkeypatch):
 
 def test_an_argument_comes_before_the_environment_and_that_before_the_default(monkeypatch):
     assert worker_config(name="w0") == WorkerConfig(name="w0")
+    assert worker_config([], name="w0") == WorkerConfig(name="w0"), "no server: embedded"
     options = {"servers": "h:1, h:2", "name": "w7", "job": "mine", "resume": True, "timeout": 7.5, "keep_memory": False}
     options |= {
         "encoding": "bfloat16",
@@ -74,6 +75,16 @@ def test_a_session_has_an_argument_for_each_option_of_its_type_and_describes_it(
             path = os.PathLike[str] if OPTIONS[name][1].path else None
             assert kind == described.get(name, expected[name]) | path | None, name
             assert f"\n        {name}: " in session.__doc__, name
+
+
+def test_an_option_with_a_help_text_is_a_flag_of_the_commands_in_its_section():
+    flags = {name: {one.name: one for one in main.commands[name].params} for name in ("run", "local", "ray")}
+    for name, (_, option) in OPTIONS.items():
+        for command in ["run", "local", "ray"] if option.cluster else ["run"]:
+            if option.help:
+                flag = flags[command][name]
+                assert (flag.help, flag.section) == (option.help, option.section), name
+    assert not flags["run"].keys() & {name for name, (_, option) in OPTIONS.items() if not option.help}
 
 
 def test_checkpoints_are_configured_like_everything_else(monkeypatch, tmp_path):
