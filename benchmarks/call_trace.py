@@ -1,12 +1,13 @@
-"""The calls of one `apply_gradients`: two variables, Adam, in embedded mode.
+"""The calls of one `apply_gradients`: two variables, Adam, in embedded mode and over gRPC.
 
-Prints the Python functions of the three packages in the order in which they are called, indented by depth, then the
-number of calls, the number of files they are in, and the time of one `apply_gradients` without the trace. It
-measures how much a reader must follow to understand one push from the program to the update rule and back.
+Prints the Python functions of the three packages in the order in which they are called, by thread, indented by depth,
+then the number of calls and of the files they are in, and the time of one embedded `apply_gradients` without the
+trace. It measures how much a reader must follow to understand one push from the program to the update rule and back.
 """
 
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -15,57 +16,78 @@ import _report
 import numpy as np
 
 import psworker as ps
+from psserver.config import ServerConfig
+from psserver.rpc.server import ServerThread
 
 PACKAGES = tuple(f"{_report.ROOT / name}/" for name in ("pswire", "psserver", "psworker"))
 REPEATS, ROUNDS = _report.size((2000, 7), (10, 1))
 
-_Call = tuple[int, str, str]
+_Call = tuple[str, int, str, str]  # thread, depth, file, function
 
 
-def traced(action: Callable[[], object]) -> list[_Call]:
-    """The calls of functions of the three packages during `action`, as (depth, file, function)."""
-    calls: list[_Call] = []
-    depth = 0
+class Trace:
+    """The calls of functions of the three packages while it is `on`, in all threads that begin after it was made."""
 
-    def note(frame: FrameType, event: str, _: object) -> None:
-        nonlocal depth
-        if event == "call":
-            file = frame.f_code.co_filename
-            if file.startswith(PACKAGES):
-                calls.append((depth, file.removeprefix(f"{_report.ROOT}/"), frame.f_code.co_qualname))
-            depth += 1
-        elif event == "return":
-            depth -= 1
+    def __init__(self) -> None:
+        self.calls: list[_Call] = []
+        self.on = False
+        threading.setprofile(self._note)
 
-    sys.setprofile(note)
-    try:
-        action()
-    finally:
-        sys.setprofile(None)
-    return calls
+    def run(self, action: Callable[[], object]) -> None:
+        """Trace an action of this thread, and what it causes in others."""
+        sys.setprofile(self._note)
+        self.on = True
+        try:
+            action()
+            time.sleep(0.1)  # the server's thread continues after its answer
+        finally:
+            self.on = False
+            sys.setprofile(None)
+
+    def _note(self, frame: FrameType, event: str, _: object) -> None:
+        if self.on and event == "call" and (file := frame.f_code.co_filename).startswith(PACKAGES):
+            depth, above = 0, frame.f_back
+            while above is not None:
+                depth, above = depth + 1, above.f_back
+            place = file.removeprefix(f"{_report.ROOT}/")
+            self.calls.append((threading.current_thread().name, depth, place, frame.f_code.co_qualname))
+
+
+def measure(system: str, servers: tuple[str, ...], trace: Trace, *, quiet: bool) -> None:
+    """Trace one `apply_gradients`, print its calls, and time it without the trace."""
+    with ps.collection():
+        W, b = ps.Variable(np.zeros((20, 10), np.float32), name="W"), ps.Variable(np.zeros(10, np.float32), name="b")
+        pairs = [(np.ones((20, 10), np.float32), W), (np.ones(10, np.float32), b)]
+        optimizer = ps.Adam(0.001)
+        with ps.session(servers, shared_memory=False):
+            apply = lambda: optimizer.apply_gradients(pairs)
+            for _ in range(100):
+                apply()
+            trace.run(apply)
+            threading.setprofile(None)
+            medians = [_seconds(apply) for _ in range(ROUNDS)]
+    if not quiet:
+        for thread in dict.fromkeys(call[0] for call in trace.calls):
+            mine = [call for call in trace.calls if call[0] == thread]
+            least = min(depth for _, depth, _, _ in mine)
+            print(f"--- {system}, {thread}")
+            for _, depth, file, function in mine:
+                print(f"{'  ' * (depth - least)}{function}  ({file})")
+    print(f"RESULT call_trace {system} {len(trace.calls)} calls")
+    print(f"RESULT call_trace {system} {len({call[2] for call in trace.calls})} files")
+    if not servers:  # the threads of a server are still traced
+        print(f"RESULT call_trace {system} {statistics.median(medians) * 1e6:.1f} us")
 
 
 def main() -> None:
     parser = _report.arguments(__doc__ or "")
     parser.add_argument("--quiet", action="store_true", help="print only the figures")
-    options = parser.parse_args()
+    quiet = parser.parse_args().quiet
     _report.describe_machine()
-    W, b = ps.Variable(np.zeros((20, 10), np.float32), name="W"), ps.Variable(np.zeros(10, np.float32), name="b")
-    pairs = [(np.ones((20, 10), np.float32), W), (np.ones(10, np.float32), b)]
-    optimizer = ps.Adam(0.001)
-    with ps.session():
-        apply = lambda: optimizer.apply_gradients(pairs)
-        for _ in range(100):
-            apply()
-        calls = traced(apply)
-        medians = [_seconds(apply) for _ in range(ROUNDS)]
-    if not options.quiet:
-        for depth, file, function in calls:
-            print(f"{'  ' * depth}{function}  ({file})")
-    files = {file for _, file, _ in calls}
-    print(f"RESULT call_trace paramserver {len(calls)} calls")
-    print(f"RESULT call_trace paramserver {len(files)} files")
-    print(f"RESULT call_trace paramserver {statistics.median(medians) * 1e6:.1f} us")
+    measure("paramserver", (), Trace(), quiet=quiet)
+    trace = Trace()
+    with ServerThread(ServerConfig("127.0.0.1:0")) as server:
+        measure("paramserver-grpc", (server.address,), trace, quiet=quiet)
 
 
 def _seconds(action: Callable[[], object]) -> float:

@@ -1,25 +1,24 @@
 """Configuration of a worker: argument, else environment variable, else default.
 
-No other module of psworker reads environment variables.
+Each option is declared once, as a field of `WorkerConfig`: its environment variable, and its flag of the commands
+(`psworker.launch.options`), follow from it. No other module of psworker reads environment variables.
 """
-
-from __future__ import annotations
 
 import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from functools import partial
+from dataclasses import dataclass, fields
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args
 
+from pswire.addresses import DEFAULT_ADDRESS
 from pswire.errors import ConfigurationError
 from pswire.network.discovery import check_servers, parse_servers
-from pswire.security.credentials import NO_CREDENTIALS, Credentials
+from pswire.security.credentials import Credentials
 from pswire.specs.checkpoints import CheckpointEvery, EverySeconds, parse_checkpoint_every
-from pswire.specs.encodings import NONE, Compression, parse_compression, parse_encoding
+from pswire.specs.encodings import ENCODINGS, NONE, Compression, parse_compression, parse_encoding
 from pswire.system.host import process_name
 
 
@@ -29,7 +28,7 @@ def variable(option: str) -> str:
 
 
 def environment(options: Mapping[str, object]) -> dict[str, str]:
-    """The environment variables of the options that are not None, which `worker_config` reads."""
+    """The environment variables, read by `worker_config`, of the options that are not None."""
     given = {name: value for name, value in options.items() if value is not None}
     return {variable(name): str(int(value) if isinstance(value, bool) else value) for name, value in given.items()}
 
@@ -46,7 +45,7 @@ def paramserver_environment() -> dict[str, str]:
 
 
 def submitted_with_folder() -> bool:
-    """True if this process was started by `ray job submit --working-dir`: all nodes have the folder that was given."""
+    """True if `ray job submit --working-dir` has started this process: all nodes have that folder."""
     job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}")
     return bool((job.get("runtime_env") or {}).get("working_dir"))
 
@@ -75,203 +74,286 @@ def cache_dir() -> Path:
     return Path(root if os.path.isabs(root) else os.path.expanduser("~/.cache")) / "paramserver"
 
 
-@dataclass(frozen=True)
-class StrategyConfig:
-    """When a worker pushes gradients and pulls weights; the fields are arguments of `psworker.session`.
-
-    Raises `ConfigurationError` for an invalid field, or for local steps together with another strategy.
-    """
-
-    push_every: int = 1
-    pull_every: int = 1
-    overlap: bool = False
-    local_steps: int = 0
-
-    def __post_init__(self) -> None:
-        """Check every field."""
-        for name, low in (("push_every", 1), ("pull_every", 1), ("local_steps", 0)):
-            value = getattr(self, name)
-            if not hasattr(value, "__index__") or isinstance(value, bool) or value < low:
-                raise ConfigurationError(f"{name} must be an integer of at least {low}, got {value!r}")
-            object.__setattr__(self, name, index(value))  # numpy integers become int
-        if not isinstance(self.overlap, bool):
-            raise ConfigurationError(f"overlap must be True or False, got {self.overlap!r}")
-        if self.local_steps and (self.push_every, self.pull_every, self.overlap) != (1, 1, False):
-            raise ConfigurationError(
-                f"local_steps={self.local_steps} determines when to push and pull, and cannot be combined with "
-                f"push_every={self.push_every}, pull_every={self.pull_every}, overlap={self.overlap}: leave those out, "
-                "or it"
-            )
-
-    @property
-    def steps(self) -> int:
-        """Steps between two pushes."""
-        return self.local_steps or self.push_every
-
-
-@dataclass(frozen=True)
-class CheckpointConfig:
-    """The checkpoints of an embedded session; the fields are arguments of `psworker.session`.
-
-    `checkpoint_dir` is "" without checkpoints. Raises `ConfigurationError` for an invalid field.
-    """
-
-    checkpoint_dir: str = ""
-    checkpoint_every: CheckpointEvery = field(default_factory=partial(EverySeconds, 60.0))
-    keep: int = 5
-
-    def __post_init__(self) -> None:
-        """Check every field."""
-        if not isinstance(self.checkpoint_every, CheckpointEvery):
-            raise ConfigurationError(
-                f"checkpoint_every must be EverySeconds(S) or EverySteps(N), got {self.checkpoint_every!r}"
-            )
-        if not hasattr(self.keep, "__index__") or isinstance(self.keep, bool) or self.keep < 1:
-            raise ConfigurationError(f"keep must be an integer of at least 1, got {self.keep!r}")
-        object.__setattr__(self, "keep", index(self.keep))
-
-    @property
-    def folder(self) -> Path | None:
-        """The folder of checkpoints, absolute; None without checkpoints."""
-        return Path(self.checkpoint_dir).absolute() if self.checkpoint_dir else None
-
-
 #: Characters of a job's name, at most.
 MAX_JOB_NAME = 100
 
 #: How progress is shown on stderr (`psworker.progress.terminal`).
 PROGRESS = ("auto", "live", "plain", "off")
 
+#: The interval between checkpoints of an embedded job.
+DEFAULT_CHECKPOINT_EVERY = EverySeconds(60.0)
+
 #: The name of the worker of an embedded job with checkpoints or summaries: the same after each restart.
 EMBEDDED_WORKER = "worker-0"
 
 
-@dataclass(frozen=True)
-class WorkerConfig:
-    """The connection of a worker to its servers: the arguments of `psworker.session`, checked.
+@dataclass(frozen=True, slots=True)
+class Option:
+    """The description of an option, besides its name, type and default.
 
-    `keep_memory` is whether the process keeps the memory of freed arrays for the next ones
-    (`pswire.system.host.keep_memory`). A process with the same `name_key` takes the place of a live worker of this name
-    at once; one without it waits until its lease has ended. `summary_dir` is "" without summaries. `workers` is the
-    number of workers that the launcher has started; 0: unknown.
-
-    Raises `ConfigurationError` for an invalid field.
+    Attributes:
+        help: the text of its flag; "": it has none.
+        section: the section of the help, one of `pswire.terminal.options.SECTIONS`.
+        metavar: the name of its value in the help.
+        default: what is used without it, in words.
+        flag_default: the default of the flag, if that is another one.
+        least: the smallest integer.
+        choices: the texts that it can have.
+        parse: reads its text, and the text of any other value.
+        path: "file" or "folder" if it is the path of one.
+        cluster: whether commands that run a whole cluster have the flag, too.
+        argument: whether `psworker.session` has an argument of this name.
     """
 
-    servers: tuple[str, ...] = ()
-    name: str = ""
-    timeout: float = 60.0
-    keep_memory: bool = True
-    encoding: str = "float32"
-    compression: Compression = NONE
-    shared_memory: bool = True
-    strategy: StrategyConfig = StrategyConfig()
-    checkpoints: CheckpointConfig = CheckpointConfig()
-    credentials: Credentials = NO_CREDENTIALS
-    progress: str = "auto"
-    job: str = ""
-    resume: bool = False
-    name_key: str = ""
-    summary_dir: str = ""
-    workers: int = 0
+    help: str = ""
+    section: str = ""
+    metavar: str | None = None
+    default: str | None = None
+    flag_default: str | None = None
+    least: int | None = None
+    choices: tuple[str, ...] = ()
+    parse: Callable[[str], Any] | None = None
+    path: str = ""
+    cluster: bool = False
+    argument: bool = True
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """The options of a worker, checked. Those that are arguments of `psworker.session` are described there.
+
+    Attributes:
+        keep_memory: whether the process keeps the memory of freed arrays (`pswire.system.host.keep_memory`).
+        name_key: a process with the same key takes the place of a live worker of this name at once; one without it
+            waits until its lease has ended.
+        workers: the number of workers that the launcher has started; 0: unknown.
+
+    Raises `ConfigurationError` for an invalid field, and for local steps together with another strategy.
+    """
+
+    servers: Annotated[
+        tuple[str, ...],
+        Option(
+            "Addresses of all shards, in the order of the shards; unix:/path for a server on this machine. Or a name "
+            "for all of them: file:/path, dns:///name:port or dns+srv://name.",
+            "Worker",
+            "HOST:PORT,...",
+            flag_default=DEFAULT_ADDRESS,
+        ),
+    ] = ()
+    name: Annotated[
+        str,
+        Option(
+            "This worker's name, unique in the job; a restarted worker with the same name replaces the old one.",
+            "Worker",
+            "NAME",
+            "host name and process id",
+        ),
+    ] = ""
+    timeout: Annotated[
+        float, Option("How long to keep trying to reach a server before giving up.", "Worker", "SECONDS")
+    ] = 60.0
+    job: Annotated[
+        str,
+        Option(
+            "The job to take part in: the one that the servers have if that is its name, or else a new one.",
+            "Worker",
+            "NAME",
+            "the one that is running or was interrupted, or else a new one",
+        ),
+    ] = ""
+    resume: Annotated[bool, Option("Continue the job that the servers have, also if it is over.", "Worker")] = False
+    push_every: Annotated[
+        int, Option("Steps whose gradients are summed and pushed together.", "Strategy", "N", least=1, cluster=True)
+    ] = 1
+    pull_every: Annotated[
+        int, Option("Steps after which fresh weights are pulled.", "Strategy", "M", least=1, cluster=True)
+    ] = 1
+    local_steps: Annotated[
+        int,
+        Option(
+            "Steps of the program's optimizer in the worker, whose sum is pushed as one gradient; 0: none.",
+            "Strategy",
+            "H",
+            least=0,
+            cluster=True,
+        ),
+    ] = 0
+    overlap: Annotated[
+        bool,
+        Option(
+            "Continue computing with the previous weights while a push or pull is in progress.",
+            "Strategy",
+            cluster=True,
+        ),
+    ] = False
+    encoding: Annotated[
+        str,
+        Option(
+            "The encoding of gradients and weights for transfer; servers keep float32.",
+            "Transfer",
+            choices=("float32", *ENCODINGS),
+            parse=parse_encoding,
+            cluster=True,
+        ),
+    ] = "float32"
+    compress: Annotated[
+        Compression,
+        Option(
+            "The compression of gradients: none, int8 or topk:FRACTION. The residual is added to the next gradient.",
+            "Transfer",
+            "COMPRESSION",
+            parse=parse_compression,
+            cluster=True,
+        ),
+    ] = NONE
+    shared_memory: Annotated[bool, Option("Share memory with servers on this host.", "Advanced", cluster=True)] = True
+    checkpoint_dir: Annotated[str, Option(path="folder")] = ""
+    checkpoint_every: Annotated[CheckpointEvery, Option(parse=parse_checkpoint_every)] = DEFAULT_CHECKPOINT_EVERY
+    keep: Annotated[int, Option(least=1)] = 5
+    progress: Annotated[
+        str,
+        Option(
+            "How to show progress on stderr: a line on a terminal (auto), plain lines or off.",
+            "Output",
+            choices=PROGRESS,
+        ),
+    ] = "auto"
+    summary_dir: Annotated[
+        str,
+        Option("Folder for scalars of this worker, and event files of TensorBoard.", "Output", "DIR", path="folder"),
+    ] = ""
+    tls_ca: Annotated[
+        str,
+        Option(
+            "A file with the CA to check servers by; with it connections use TLS.",
+            "Security",
+            default="no TLS",
+            path="file",
+        ),
+    ] = ""
+    tls_cert: Annotated[
+        str,
+        Option("A file with this worker's certificate, for servers that ask for one.", "Security", path="file"),
+    ] = ""
+    tls_key: Annotated[str, Option("A file with its private key.", "Security", path="file")] = ""
+    tls_name: Annotated[
+        str,
+        Option(
+            "The host name that the certificates of all servers must have.", "Security", "HOST", "that in the address"
+        ),
+    ] = ""
+    token_file: Annotated[
+        str,
+        Option(
+            "A file with a token for the servers.",
+            "Security",
+            default="that of a psworker local of this user",
+            path="file",
+        ),
+    ] = ""
+    keep_memory: Annotated[
+        bool,
+        Option("Keep the memory of freed arrays: faster, but the process never shrinks.", "Advanced", argument=False),
+    ] = True
+    name_key: Annotated[str, Option(argument=False)] = ""
+    workers: Annotated[int, Option(least=0, argument=False)] = 0
 
     def __post_init__(self) -> None:
         """Check every field."""
+        for name, (kind, option) in OPTIONS.items():
+            object.__setattr__(self, name, _checked(name, kind, option, getattr(self, name)))
+        object.__setattr__(self, "servers", check_servers(self.servers) if self.servers else ())
         if not self.name:
-            continues = (self.checkpoints.checkpoint_dir or self.summary_dir) and not self.servers
+            continues = (self.checkpoint_dir or self.summary_dir) and not self.servers
             object.__setattr__(self, "name", EMBEDDED_WORKER if continues else process_name())
-        if self.servers:
-            object.__setattr__(self, "servers", check_servers(self.servers))
         if not 0 < self.timeout < math.inf:
             raise ConfigurationError(f"the timeout must be a positive number of seconds, got {self.timeout}")
-        parse_encoding(self.encoding)
-        if self.progress not in PROGRESS:
-            raise ConfigurationError(f"progress must be one of {', '.join(PROGRESS)}, got {self.progress!r}")
-        if not isinstance(self.compression, Compression):
+        if self.local_steps and (self.push_every, self.pull_every, self.overlap) != (1, 1, False):
             raise ConfigurationError(
-                f"compression must be one of NoCompression(), Int8(), TopK(FRACTION), got {self.compression!r}"
+                f"local_steps={self.local_steps} determines when to push and pull, and cannot be combined with "
+                f"push_every={self.push_every}, pull_every={self.pull_every}, overlap={self.overlap}: leave those out, "
+                "or it"
             )
-        if self.workers < 0:
-            raise ConfigurationError(f"{variable('workers')}, a number of workers, must be at least 0: {self.workers}")
-        for name in ("resume", "shared_memory"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigurationError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if len(self.job) > MAX_JOB_NAME or not self.job.isprintable():
             raise ConfigurationError(f"a job's name has {MAX_JOB_NAME} printable characters at most, got {self.job!r}")
+        _ = self.credentials  # checked
+
+    @property
+    def steps(self) -> int:
+        """Steps between two pushes."""
+        return self.local_steps or self.push_every
+
+    @property
+    def pushes_every_step(self) -> bool:
+        """True if each step is pushed, and its answer has fresh weights."""
+        return (self.push_every, self.pull_every, self.overlap, self.local_steps) == (1, 1, False, 0)
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of checkpoints, absolute; None without checkpoints."""
+        return Path(self.checkpoint_dir).absolute() if self.checkpoint_dir else None
+
+    @property
+    def credentials(self) -> Credentials:
+        """The files by which servers and this worker know each other."""
+        return Credentials(**{one.name: getattr(self, one.name) for one in fields(Credentials)})
 
 
-def worker_config(
-    servers: str | Sequence[str] | None = None,
-    name: str | None = None,
-    *,
-    compress: str | None = None,
-    checkpoint_dir: str | os.PathLike[str] | None = None,
-    checkpoint_every: str | None = None,
-    summary_dir: str | os.PathLike[str] | None = None,
-    **options: Any,  # noqa: ANN401 - of several types
-) -> WorkerConfig:
-    """The configuration: each argument, or else its environment variable `$PSWORKER_...`, or else the default.
+#: By name, the type and the description of each option of a worker.
+OPTIONS: dict[str, tuple[object, Option]] = {one.name: get_args(one.type) for one in fields(WorkerConfig)}
 
-    The arguments of `psworker.session`, and `keep_memory`: fields of `WorkerConfig`, `StrategyConfig`,
-    `CheckpointConfig` and `Credentials`, where servers may be a text as `parse_servers` takes it, `compress` is as
-    `parse_compression` takes it, and `checkpoint_every` as `parse_checkpoint_every`. In the environment, booleans
-    are 1 or 0.
+
+def worker_config(servers: str | Sequence[str] | None = None, name: str | None = None, **options: Any) -> WorkerConfig:  # noqa: ANN401
+    """The configuration: each argument that is not None, or else its environment variable, or else the default.
+
+    Arguments are fields of `WorkerConfig`; texts are taken where they can be parsed, as those of `servers`, `compress`
+    and `checkpoint_every`. In the environment, booleans are 1 or 0, and empty variables are ignored.
 
     Raises:
         ConfigurationError: an invalid value.
     """
-    if servers is None:
-        servers = os.environ.get(variable("servers")) or ()
-    if isinstance(servers, str):
-        servers = parse_servers(servers)
-    compression = parse_compression(
-        os.environ.get(variable("compress")) or "none" if compress is None else str(compress)
-    )
-    every = os.environ.get(variable("checkpoint_every")) if checkpoint_every is None else str(checkpoint_every)
-    options |= {
-        "name": name or None,
-        "checkpoint_dir": None if checkpoint_dir is None else os.fspath(checkpoint_dir),
-        "checkpoint_every": parse_checkpoint_every(every) if every else None,
-        "summary_dir": None if summary_dir is None else os.fspath(summary_dir),
-    }
-    strategy = StrategyConfig(**_given(StrategyConfig, options))
-    checkpoints = CheckpointConfig(**_given(CheckpointConfig, options))
-    credentials = Credentials(**_given(Credentials, options))
-    values = _given(WorkerConfig, options) | options  # refuses unknown options
-    return WorkerConfig(
-        tuple(servers),
-        compression=compression,
-        strategy=strategy,
-        checkpoints=checkpoints,
-        credentials=credentials,
-        **values,
-    )
+    given = {"servers": servers, "name": name or None, **options}
+    given = {name: value for name, value in given.items() if value is not None}
+    for name, (kind, _) in OPTIONS.items():
+        text = os.environ.get(variable(name))
+        if text and name not in given:
+            given[name] = _parsed(name, kind, text)
+    if isinstance(given.get("servers"), str):
+        given["servers"] = parse_servers(given["servers"])
+    return WorkerConfig(**given)
 
 
 _FLAGS = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True)  # as click accepts them
 _FLAGS |= dict.fromkeys(("0", "false", "f", "no", "n", "off"), False)
 
-#: By type of a field: how the text of its environment variable is read, and its description.
-_PARSERS: dict[str, tuple[Callable[[str], object], str]] = {
-    "int": (int, "a whole number"),
-    "float": (float, "a number of seconds"),
-    "bool": (lambda text: _FLAGS[text.lower()], "1 or 0"),
-    "str": (str, "text"),
+#: By type of a field: how the text of its environment variable is read, and its description. Others have a `parse`.
+_PARSERS: dict[object, tuple[Callable[[str], object], str]] = {
+    int: (int, "a whole number"),
+    float: (float, "a number of seconds"),
+    bool: (lambda text: _FLAGS[text.lower()], "1 or 0"),
 }
 
 
-def _given(config: type, options: dict[str, Any]) -> dict[str, Any]:
-    """The fields of `config` that an option gives, which is removed from `options`, or else the environment."""
-    found = {}
-    for one in fields(config):
-        value = options.pop(one.name, None)
-        text = os.environ.get(variable(one.name))
-        if value is not None:
-            found[one.name] = value
-        elif text and one.type in _PARSERS:
-            parse, expected = _PARSERS[one.type]
-            try:
-                found[one.name] = parse(text)
-            except (ValueError, KeyError):
-                raise ConfigurationError(f"{variable(one.name)} must be {expected}, got {text!r}") from None
-    return found
+def _parsed(name: str, kind: object, text: str) -> object:
+    """The value of an environment variable; text if that is parsed with the other values."""
+    parse, expected = _PARSERS.get(kind, (str, ""))
+    try:
+        return parse(text)
+    except (ValueError, KeyError):
+        raise ConfigurationError(f"{variable(name)} must be {expected}, got {text!r}") from None
+
+
+def _checked(name: str, kind: object, option: Option, value: Any) -> object:  # noqa: ANN401 - of any type
+    """The value of an option in its type, such as an int for an integer of numpy."""
+    if option.parse is not None:
+        return option.parse(str(value))
+    if option.choices and value not in option.choices:
+        raise ConfigurationError(f"{name} must be one of {', '.join(option.choices)}, got {value!r}")
+    if option.least is not None:
+        if not hasattr(value, "__index__") or isinstance(value, bool) or value < option.least:
+            raise ConfigurationError(f"{name} must be an integer of at least {option.least}, got {value!r}")
+        return index(value)
+    if kind is bool and not isinstance(value, bool):
+        raise ConfigurationError(f"{name} must be True or False, got {value!r}")
+    return os.fspath(value) if option.path else value

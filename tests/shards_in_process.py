@@ -10,7 +10,7 @@ from pswire.errors import InvalidMessage, ParamServerError, TimedOut
 from pswire.messages import Cut, Status
 from pswire.specs.consistency import Asynchronous, IgnoreStaleness
 from psworker.client.client import Client
-from psworker.client.retrying_calls import JobChoice
+from psworker.client.membership import JobChoice
 from psworker.transport import Future
 from tests.shard_state import run_step
 from tests.stored_shard import StoredShard
@@ -63,9 +63,9 @@ class ShardsInProcess:
         """What the heartbeats of these clients do: they learn of the last cut and show it to all shards."""
         number = self.call(0, Cut(), 1.0).result().number if begin else self.machines[0].cuts.number
         for client in clients:
-            client._calls.cuts.note(number)
+            client.membership.cuts.note(number)
             for shard in range(self.shards):
-                self.call(shard, client._calls.renewal(shard, 0), 1.0).result()
+                self.call(shard, client.membership.renewal(shard, 0), 1.0).result()
         return number
 
     def call(self, shard, message, timeout):

@@ -11,7 +11,7 @@ import pytest
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from pswire import placement
-from psworker.config import StrategyConfig, WorkerConfig
+from psworker.config import WorkerConfig
 from psworker.sessions.session import Session
 from psworker.sessions.strategies.local_steps import OUTER
 from psworker.transport import grpc_transport, shared_memory
@@ -35,7 +35,7 @@ class TransportCase:
     def sessions(self) -> Iterator[Callable[..., Session]]:
         """A function that makes the session of a worker; all sessions share the same new shards.
 
-        Options after the worker's name: fields of `StrategyConfig`, `outer`, `encoding` and `compression`.
+        Options after the worker's name: fields of `WorkerConfig`, and `outer`.
         """
         with ExitStack() as stack:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
@@ -53,12 +53,8 @@ class TransportCase:
             addresses = tuple([stack.enter_context(ServerThread(config)).address for config in configs])
 
             def session(worker: str, *, outer: Any = OUTER, **options: Any) -> Session:
-                travel = {name: options.pop(name) for name in ("encoding", "compression") if name in options}
-                strategy = StrategyConfig(**options)
                 memory = self.shared_memory
-                config = WorkerConfig(
-                    addresses, worker, 30, shared_memory=memory, strategy=strategy, resume=True, **travel
-                )
+                config = WorkerConfig(addresses, worker, 30, shared_memory=memory, resume=True, **options)
                 return Session(config, transport, outer)
 
             yield session

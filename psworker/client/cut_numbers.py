@@ -62,7 +62,7 @@ class CutNumbers:
     def note(self, number: int, resets: int | None = None) -> None:
         """Notes the number in an answer of a shard.
 
-        Threads other than the worker's own give the `resets` from before the call: a number of before is ignored.
+        Threads other than the worker's own pass the `resets` from before the call; an outdated number is ignored.
         """
         if number > self.newest:
             with self._lock:

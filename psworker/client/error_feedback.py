@@ -34,7 +34,7 @@ class GradientEncoder:
     A push counts as sent when it is encoded; a retry repeats the encoded message. Gradients of a push that failed for
     good or was dropped are lost, as without compression, and their residuals are added to the next push.
 
-    `encoding` is that of uncompressed float32, one of `pswire.specs.encodings.ENCODINGS`, rounded to nearest, without
+    `encoding` is for uncompressed float32: one of `pswire.specs.encodings.ENCODINGS`, rounded to nearest, without
     feedback; "": unchanged. With a compression the encoder `keeps_residual`: then the caller checks all gradients of a
     push for finiteness before the first is encoded.
     """

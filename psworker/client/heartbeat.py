@@ -6,7 +6,7 @@ import time
 
 from pswire.errors import NotJoined, ParamServerError, StateLost, TimedOut
 from pswire.messages import Cut, Renewed
-from psworker.client.retrying_calls import RetryingCalls
+from psworker.client.retry import Calls
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class Heartbeat:
     is working. Written by the worker's thread; shard 0 ignores an outdated one.
     """
 
-    def __init__(self, calls: RetryingCalls) -> None:
+    def __init__(self, calls: Calls) -> None:
         self.idle_since = 0
         self._calls = calls
         self._threads: list[threading.Thread] = []
@@ -47,32 +47,32 @@ class Heartbeat:
 
         A server that cannot be reached is no warning: the worker's own calls report it.
         """
-        calls, worker = self._calls, self._calls.sender.worker
-        shown = 0
-        while not calls.cuts.wait(shown, interval, calls.closing):
-            reports, resets = calls.chief_reports, calls.cuts.resets
+        calls, member = self._calls, self._calls.membership
+        worker, shown = member.sender.worker, 0
+        while not member.cuts.wait(shown, interval, calls.closing):
+            reports, resets = member.chief_reports, member.cuts.resets
             idle = 0 if shard else self.idle_since
-            renewal = calls.renewal(shard, idle, idle=bool(idle))
+            renewal = member.renewal(shard, idle, idle=bool(idle))
             shown = renewal.cut
             try:
                 answer = calls.transport.call(shard, renewal, interval).result()
-                if number := calls.unreleased.get(shard):
-                    calls.transport.call(shard, Cut(number, calls.sender, release=True), interval).result()
-                    calls.unreleased.pop(shard, None)
+                if number := member.unreleased.get(shard):
+                    calls.transport.call(shard, Cut(number, member.sender, release=True), interval).result()
+                    member.unreleased.pop(shard, None)
             except ParamServerError as error:
                 level = logging.WARNING if isinstance(error, TimedOut) else logging.INFO
                 logger.log(level, "%s: heartbeat to shard %d: %s", worker, shard, error)
-                calls.hold_reasons.pop(shard, None)  # outdated: the shard may not even have the push
+                member.hold_reasons.pop(shard, None)  # outdated: the shard may not even have the push
                 if not error.retry and not isinstance(error, NotJoined | StateLost):  # the next call joins again
                     return
             else:
                 assert isinstance(answer, Renewed)
-                calls.update_chief(shard, answer, reports)
-                calls.cuts.note(answer.cut, resets)
+                member.update_chief(shard, answer, reports)
+                member.cuts.note(answer.cut, resets)
                 if answer.push_held:
-                    calls.cuts.note_held_push(answer.cut, resets)
-                calls.written[shard] = resets, answer.written
-                _, before = calls.hold_reasons.get(shard, (0.0, ""))
-                calls.hold_reasons[shard] = time.monotonic(), answer.waiting_for
+                    member.cuts.note_held_push(answer.cut, resets)
+                member.written[shard] = resets, answer.written
+                _, before = member.hold_reasons.get(shard, (0.0, ""))
+                member.hold_reasons[shard] = time.monotonic(), answer.waiting_for
                 if answer.waiting_for and answer.waiting_for != before:
                     logger.warning("%s waits, shard %d: %s", worker, shard, answer.waiting_for)

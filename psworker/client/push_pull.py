@@ -19,7 +19,7 @@ from pswire.tensors.compression import Packed
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, not_finite
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.placement import PlacedVariable, Placement
-from psworker.client.retrying_calls import RetryingCalls
+from psworker.client.retry import Calls
 from psworker.transport import Future
 from psworker.versions import ReadVersion, VersionedArray
 
@@ -35,6 +35,7 @@ class PushResult:
     """The result of a push: shard 0's answer, the largest staleness of all shards, and the values that were pulled.
 
     `shards` has the outcome on shard 0 and on each shard with a part; {} if nothing was sent, or all shards went back.
+    It is `half_applied` if some shards have applied it, and others have dropped their part.
     """
 
     outcome: ms.Outcome
@@ -43,16 +44,12 @@ class PushResult:
     values: list[VersionedArray]
     reason: str
     shards: Mapping[int, ms.Outcome] = field(default_factory=dict)
+    half_applied: bool = False
 
     @property
     def dropped_by(self) -> list[int]:
         """The shards that have dropped their part."""
         return [shard for shard, outcome in self.shards.items() if outcome is ms.Outcome.DROPPED]
-
-    @property
-    def half_applied(self) -> bool:
-        """Whether some shards have applied it, and others have dropped their part."""
-        return 0 < len(self.dropped_by) < len(self.shards)
 
 
 class ShardedPull:
@@ -115,10 +112,10 @@ class ShardedPush:
     encoded.
     """
 
-    def __init__(self, calls: RetryingCalls, encoder: GradientEncoder) -> None:
+    def __init__(self, calls: Calls, encoder: GradientEncoder) -> None:
         self.decides = self.orders = False
         self.observed: set[str] = set()
-        self._calls = calls
+        self._calls, self._member = calls, calls.membership
         self._encoder = encoder
 
     def messages(
@@ -131,7 +128,7 @@ class ShardedPush:
         cut: int,
         progress: tuple[ms.Progress, ...] = (),
     ) -> dict[int, ms.Push | ms.Pull]:
-        """By shard, the message for those that take part: a push, or a pull if it gets no gradient.
+        """The message for each shard that takes part: a push, or a pull if it gets no gradient.
 
         Everything is checked before the first gradient is encoded: otherwise one shard could apply its part while
         another refuses, and a residual could become NaN. For several shards or compression, raises `NotFinite` too.
@@ -163,7 +160,7 @@ class ShardedPush:
                         part_of_shard[index] = self._encoder.encode(shard, one)
                 if encoding and placement.shards > 1:
                     check_encoded(part_of_shard)
-        sender, step = self._calls.sender, self._calls.global_step
+        sender, step = self._member.sender, self._member.global_step
         shards = tuple(sorted(parts.keys() - {0}))
         messages: dict[int, ms.Push | ms.Pull] = {}
         for shard in sorted({0, *parts, *pull.names}):
@@ -211,7 +208,7 @@ class ShardedPush:
             raise
         result = _result(dict(zip(sent, answers, strict=True)), pull)
         if result.half_applied:  # as by a quarantine that has begun on some shards; none of them knows of the others
-            self._calls.report_half_push(result.dropped_by, result.reason)
+            self._member.report_half_push(result.dropped_by, result.reason)
         return result
 
     def _decided(
@@ -244,7 +241,7 @@ class ShardedPush:
         if decision.outcome is ms.Outcome.DROPPED:
             result.shards = dict.fromkeys((0, *push.shards), ms.Outcome.DROPPED)
         elif result.half_applied:
-            calls.report_half_push(result.dropped_by, result.reason, counted=True)
+            self._member.report_half_push(result.dropped_by, result.reason, counted=True)
         return result
 
     def _end_half(self, parts: Mapping[int, ms.Push | ms.Pull], sequence: int) -> None:
@@ -253,7 +250,7 @@ class ShardedPush:
         The worker leaves in that case, and shards recognize parts that they have.
         """
         if not cut_short():
-            self._calls.report_half_push(list(parts), "they have not answered")
+            self._member.report_half_push(list(parts), "they have not answered")
             self._calls.abandon(parts, sequence)
             return
         with suppress(ParamServerError):
@@ -264,7 +261,7 @@ class ShardedPush:
     ) -> Mapping[int, ms.Push | ms.Pull]:
         """The messages to the other shards after shard 0's decision: of a push that it dropped only pulls.
 
-        It is in a cut on all shards if it was decided before shard 0's snapshot, so they get the number of that moment.
+        A push decided before shard 0's snapshot is in the cut on all shards: their messages carry shard 0's cut number.
         """
         following: dict[int, ms.Push | ms.Pull] = {}
         for shard, message in messages.items():
@@ -275,23 +272,31 @@ class ShardedPush:
                 following[shard] = replace(message, group=decision.group, global_step=step, cut=decision.cut)
             elif shard and shard in pull.names:
                 following[shard] = pull.message(shard, message.sender, message.encoding)
-        return self._calls.in_order(following) if self.orders else following
+        return self._member.in_order(following) if self.orders else following
 
 
 def _result(answers: Mapping[int, ms.Pushed | ms.Pulled], pull: ShardedPull) -> PushResult:
     """The answers of all shards that took part, the first of them shard 0's, as one result."""
     first = answers[0]
     assert isinstance(first, ms.Pushed)
-    staleness, outcomes, reason = first.staleness, {}, ""
+    staleness, outcomes, reason, dropped = first.staleness, {}, "", 0
     for shard, answer in answers.items():
         if isinstance(answer, ms.Pushed):
             staleness = max(staleness, answer.staleness)
             outcomes[shard] = answer.outcome
+            dropped += answer.outcome is ms.Outcome.DROPPED
             if answer.reason and (not reason or answer.outcome is ms.Outcome.DROPPED):
                 reason = answer.reason
     served_at = first.frontier.decided if first.frontier else None
-    values = pull.joined(answers.values(), served_at)
-    return PushResult(first.outcome, staleness, first.global_step, values, reason, outcomes)
+    return PushResult(
+        outcome=first.outcome,
+        staleness=staleness,
+        global_step=first.global_step,
+        values=pull.joined(answers.values(), served_at),
+        reason=reason,
+        shards=outcomes,
+        half_applied=0 < dropped < len(outcomes),
+    )
 
 
 def check_finite(name: str, array: Array | IndexedSlices, kind: str = "gradient") -> None:

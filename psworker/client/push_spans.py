@@ -12,7 +12,7 @@ def traced_push(
 ) -> Future[PushResult]:
     """A push that is the root of a trace; its calls find the span in `pswire.tracing.tracing.current`.
 
-    A push that is not sampled has none, nor has one whose result nobody asks for.
+    A push has no span if it is not sampled, or if its result is never read.
     """
     span = tracing.begin("push")
     if span is None:

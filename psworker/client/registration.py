@@ -1,4 +1,4 @@
-"""Registration of variables over all shards; and again, after the shards went back to a cut without some of them."""
+"""Registration of variables over all shards; and again, after a rollback to a cut without some of them."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from pswire.errors import WrongShard
 from pswire.tensors.values import Array
 from psworker.client.placement import Placement
 from psworker.client.push_pull import check_finite
-from psworker.client.retrying_calls import RetryingCalls
+from psworker.client.retry import Calls
 
 #: Variables in one message, with an optimizer each: far less than a message holds, and some 20 ms of a server's time.
 MAX_DECLARATIONS = 1000
@@ -20,12 +20,13 @@ logger = logging.getLogger(__name__)
 class Registration:
     """The variables that a worker has registered, and their `placement`.
 
-    `value_of` gives the value that the worker has of a variable, or None.
+    `value_of` gives the worker's present value of a variable, or None.
     """
 
-    def __init__(self, calls: RetryingCalls, value_of: Callable[[str], Array | None]) -> None:
+    def __init__(self, calls: Calls) -> None:
         self.placement = Placement(calls.transport.shards)
-        self._calls, self._value_of = calls, value_of
+        self.value_of: Callable[[str], Array | None] = lambda name: None
+        self._calls = calls
         self._made: list[list[ms.Declaration]] = []  # without values, in order
 
     def register(self, declarations: Sequence[ms.Declaration]) -> list[ms.Registered]:
@@ -42,11 +43,11 @@ class Registration:
         return answers
 
     def add(self, declarations: Sequence[ms.Declaration]) -> None:
-        """Has these registered again, too; call it once the worker gets the values that the shards have of them."""
+        """Includes these in `register_again`; call it once the worker has the shards' values of them."""
         self._made += [[replace(one, value=None) for one in group] for group in _groups(declarations)]
 
     def register_again(self) -> None:
-        """Registers what the shards do not have any more, in the same order, with this worker's present values.
+        """Registers the variables that the shards have lost, in the same order, with this worker's present values.
 
         The initial values are gone. If several workers do so, the first one's values win.
         """
@@ -67,7 +68,7 @@ class Registration:
         if seen:
             logger.warning(
                 "%s has registered variables again that the checkpoint did not have, with its present values: %s",
-                self._calls.sender.worker,
+                self._calls.membership.sender.worker,
                 ", ".join(sorted(seen)),
             )
 
@@ -84,7 +85,7 @@ class Registration:
         if declaration.initial is not None:
             return None
         name = declaration.spec.name
-        value = self._value_of(name)
+        value = self.value_of(name)
         if value is None:
             raise WrongShard(f"no shard has variable {name!r} any more, and this worker has no value of it")
         return value
@@ -92,7 +93,7 @@ class Registration:
     def _send(self, groups: Sequence[tuple[Placement, Sequence[ms.Declaration]]]) -> list[ms.Registered]:
         """Registers groups of variables, after all shards have checked all of them."""
         calls = self._calls
-        with calls.cuts as cut:
+        with calls.membership.cuts as cut:
             registrations = [self._messages(placement, declarations, cut) for placement, declarations in groups]
             for messages in registrations if len(groups) > 1 or calls.transport.shards > 1 else ():
                 checks = {}
@@ -111,7 +112,7 @@ class Registration:
         self, placement: Placement, declarations: Sequence[ms.Declaration], cut: int
     ) -> dict[int, ms.Register]:
         """The message for each shard."""
-        calls, shards = self._calls, placement.shards
+        member, shards = self._calls.membership, placement.shards
         parts: dict[int, list[ms.Declaration]] = {shard: [] for shard in range(shards)}
         for declaration in declarations:
             name, value = declaration.spec.name, declaration.value
@@ -127,7 +128,7 @@ class Registration:
                 parts[partition.shard].append(part)
         messages = {
             shard: ms.Register(
-                sender=calls.sender, declarations=tuple(part), states=calls.states, cut=cut, proofs=calls.proofs
+                sender=member.sender, declarations=tuple(part), states=member.states, cut=cut, proofs=member.proofs
             )
             for shard, part in parts.items()
         }

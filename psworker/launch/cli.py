@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from pswire.addresses import DEFAULT_ADDRESS
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.network.discovery import parse_servers
 from pswire.security.credentials import Credentials
@@ -27,11 +26,9 @@ from psworker.launch.cluster_commands import local_command, ray_command
 from psworker.launch.options import (
     COMMAND,
     POSITIVE,
-    SECONDS,
-    credential_option,
-    field_option,
     refuse_on_windows,
     script_command,
+    worker_flags,
     worker_options,
 )
 from psworker.launch.processes import blas_threads
@@ -60,32 +57,9 @@ def main(context: click.Context, debug: bool) -> None:
 
 
 @main.command(short_help="Run one worker of a cluster.", context_settings=COMMAND)
+@worker_flags(cluster=False)
 @section(
     "Worker",
-    option(
-        "--servers",
-        default=DEFAULT_ADDRESS,
-        metavar="HOST:PORT,...",
-        help="Addresses of all shards, in the order of the shards; unix:/path for a server on this machine. Or a "
-        "name for all of them: file:/path, dns:///name:port or dns+srv://name.",
-    ),
-    option(
-        "--name",
-        metavar="NAME",
-        show_default="host name and process id",
-        help="This worker's name, unique in the job; a restarted worker with the same name replaces the old one.",
-    ),
-    option(
-        "--job",
-        default="",
-        metavar="NAME",
-        show_default="the one that is running or was interrupted, or else a new one",
-        help="The job to take part in: the one that the servers have if that is its name, or else a new one.",
-    ),
-    field_option("resume", "Continue the job that the servers have, also if it is over."),
-    field_option(
-        "timeout", "How long to keep trying to reach a server before giving up.", type=SECONDS, metavar="SECONDS"
-    ),
     option(
         "--threads",
         type=POSITIVE,
@@ -94,37 +68,9 @@ def main(context: click.Context, debug: bool) -> None:
         help="Threads of numpy's BLAS; workers on one machine should share its cores.",
     ),
 )
-@section(
-    "Security",
-    credential_option("tls_ca", "A file with the CA to check servers by; with it connections use TLS.", "no TLS"),
-    credential_option("tls_cert", "A file with this worker's certificate, for servers that ask for one."),
-    credential_option("tls_key", "A file with its private key."),
-    option(
-        "--tls-name",
-        metavar="HOST",
-        show_default="the host in the address",
-        help="The host name that the certificates of all servers must have.",
-    ),
-    credential_option("token_file", "A file with a token for the servers.", "the token of this user's psworker local"),
-)
-@section(
-    "Output",
-    field_option(
-        "progress",
-        "How to show progress on stderr: a line on a terminal (auto), plain lines or off.",
-        type=click.Choice(config.PROGRESS),
-    ),
-    option(
-        "--summary-dir",
-        type=click.Path(file_okay=False),
-        metavar="DIR",
-        help="Folder for scalars of this worker, and event files of TensorBoard.",
-    ),
-    log_options("warning"),
-)
+@section("Output", log_options("warning"))
 @section(
     "Advanced",
-    field_option("keep_memory", "Keep the memory of freed arrays: faster, but the process never shrinks."),
     option(
         "--sigterm-code",
         type=click.IntRange(0, 255),

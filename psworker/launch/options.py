@@ -1,7 +1,6 @@
 """Options of the commands that run training programs: of one worker, and of a whole cluster. Must not import numpy."""
 
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from click.core import ParameterSource
 from pswire.errors import ConfigurationError
 from pswire.specs.checkpoints import parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
-from pswire.specs.encodings import ENCODINGS, parse_compression
 from pswire.system.host import refuse_windows
 from pswire.terminal.guard_option import guard_option
 from pswire.terminal.log_options import log_options
@@ -21,55 +19,48 @@ from psworker.launch.http_option import HTTP_ADDRESS
 from psworker.launch.run_folder import RunFolder
 
 POSITIVE, SECONDS = click.IntRange(min=1), click.FloatRange(min=0, min_open=True)
-_ENCODING = click.Choice(["float32", *ENCODINGS])
 #: Arguments after the script are the script's; the environment variable of an option is `PSWORKER_` and its name.
 COMMAND = {"allow_interspersed_args": False, "auto_envvar_prefix": "PSWORKER"}
 
 
-def field_option(name: str, text: str, **settings: Any) -> Callable[..., Any]:  # noqa: ANN401 - as `click.option` has them
-    """The option of a field of `StrategyConfig` or `WorkerConfig`, with its default."""
-    default = getattr(config.StrategyConfig if hasattr(config.StrategyConfig, name) else config.WorkerConfig, name)
-    flag = f"--{name.replace('_', '-')}"
-    flags = f"{flag}/--no-{flag[2:]}" if isinstance(default, bool) else flag
-    return option(flags, default=default, help=text, **settings)
+FILE, FOLDER = click.Path(dir_okay=False), click.Path(file_okay=False)
 
 
-FILE = click.Path(dir_okay=False)
+def worker_flags(*, cluster: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator that adds options of a worker (`psworker.config.OPTIONS`): those of a `cluster`, or the others."""
+    sections: dict[str, list[Callable[..., Any]]] = {}
+    for name, (kind, one) in config.OPTIONS.items():
+        if one.help and one.cluster == cluster:
+            sections.setdefault(one.section, []).append(_worker_option(name, kind, one))
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for title, options in reversed(sections.items()):
+            command = section(title, *options)(command)
+        return command
+
+    return add
 
 
-def credential_option(name: str, text: str, default: str | None = None) -> Callable[..., Any]:
-    """The option of a file of `Credentials`; `default` describes what is used without it."""
-    return option(f"--{name.replace('_', '-')}", type=FILE, show_default=default, help=text)
-
-
-_WORKER_OPTIONS = (
-    section(
-        "Strategy",
-        field_option("push_every", "Steps whose gradients are summed and pushed together.", type=POSITIVE, metavar="N"),
-        field_option("pull_every", "Steps after which fresh weights are pulled.", type=POSITIVE, metavar="M"),
-        field_option(
-            "local_steps",
-            "Steps of the program's optimizer in the worker, whose sum is pushed as one gradient; 0: none.",
-            type=click.IntRange(min=0),
-            metavar="H",
-        ),
-        field_option("overlap", "Continue computing with the previous weights while a push or pull is in progress."),
-    ),
-    section(
-        "Transfer",
-        field_option(
-            "encoding", "The encoding of gradients and weights for transfer; servers keep float32.", type=_ENCODING
-        ),
-        option(
-            "--compress",
-            default="none",
-            type=Parsed("COMPRESSION", parse_compression),
-            help="The compression of gradients: none, int8 or topk:FRACTION. The residual is added to the next "
-            "gradient.",
-        ),
-    ),
-    section("Advanced", field_option("shared_memory", "Share memory with servers on this host.")),
-)
+def _worker_option(name: str, kind: object, one: config.Option) -> Callable[..., Any]:
+    flag, default = f"--{name.replace('_', '-')}", one.flag_default or getattr(config.WorkerConfig, name)
+    settings: dict[str, Any] = {"help": one.help, "metavar": one.metavar}
+    if kind is bool:
+        flag = f"{flag}/--no-{flag[2:]}"
+    elif kind is float:
+        settings["type"] = SECONDS
+    elif one.choices:
+        settings["type"] = click.Choice(one.choices)
+    elif one.parse is not None:
+        settings["type"] = Parsed(one.metavar or "", one.parse)
+    elif one.least is not None:
+        settings["type"] = click.IntRange(min=one.least)
+    elif one.path:
+        settings["type"] = FILE if one.path == "file" else FOLDER
+    if default != "":
+        settings["default"] = default if isinstance(default, str | int | float) else str(default)
+    if one.default:
+        settings["show_default"] = one.default
+    return option(flag, **settings)
 
 
 def server_option(name: str, text: str, **settings: Any) -> Callable[..., Any]:  # noqa: ANN401
@@ -82,19 +73,19 @@ def script_command(function: Callable[..., None]) -> Callable[..., None]:
     function = click.pass_obj(function)
     arguments = click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
     script = click.argument("script", type=click.Path(exists=True, dir_okay=False))
-    for add in (arguments, script, *reversed(_WORKER_OPTIONS)):
+    for add in (arguments, script, worker_flags(cluster=True)):
         function = add(function)
     return function
 
 
 def worker_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Removes and returns the options of strategy and transfer; refuses strategies that cannot be combined."""
-    strategy = {field.name: options.pop(field.name) for field in fields(config.StrategyConfig)}
+    """Removes and returns the options of workers; refuses strategies that cannot be combined."""
+    given = {name: options.pop(name) for name, (_, one) in config.OPTIONS.items() if one.cluster}
     try:
-        config.StrategyConfig(**strategy)
+        config.WorkerConfig(**given)
     except ConfigurationError as error:
         raise click.BadParameter(str(error), param_hint="--local-steps") from None
-    return strategy | {name: options.pop(name) for name in ("encoding", "compress", "shared_memory")}
+    return given
 
 
 def refuse_on_windows(what: str) -> None:
@@ -166,7 +157,7 @@ _CLUSTER_OPTIONS = (
         "Storage",
         option(
             "--run-dir",
-            type=click.Path(file_okay=False),
+            type=FOLDER,
             metavar="DIR",
             help="Folder for the checkpoints of the servers, the logs of all processes, and what `psworker runs` and "
             "`psworker plot` show; new or empty, unless --resume.",

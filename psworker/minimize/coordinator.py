@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pswire.errors import OutOfOrder
 from pswire.messages import AcceptedPoint
 from pswire.specs.vectors import VARIABLES, Copy
-from psworker.client.recovery import WentBack
+from psworker.client.rollback import RolledBack
 from psworker.minimize.descent import Result, descend
 from psworker.minimize.minimizers import Minimizer, Minimum
 from psworker.minimize.shard_space import AlreadyOver, JobStopped, ShardSpace
@@ -83,7 +83,7 @@ class Coordinator:
                 result = _last(space, f"the job was stopped: {error}")
             if not self._stopping.is_set():
                 space.end(asdict(minimum(result)), result.progress)
-        except WentBack as error:
+        except RolledBack as error:
             logger.warning("the minimization goes on from an earlier point: %s", error)
             return False
         return True

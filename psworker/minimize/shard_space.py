@@ -50,16 +50,17 @@ class ShardSpace:
         portion: int,
         stopping: Callable[[], bool] = bool,
     ) -> None:
-        self._client, self._names, self._minimization, self._stopping = client, list(names), minimization, stopping
+        evaluations = self._evaluations = client.evaluations
+        self._names, self._minimization, self._stopping = list(names), minimization, stopping
         self._examples, self._portion = examples, portion
-        self._term = max([one.term for one in client.compute([], [], minimization, 0)]) + 1
-        note = client.compute([], [], minimization, self._term)[0].note  # no earlier coordinator is accepted now
+        self._term = max([one.term for one in evaluations.compute([], [], minimization, 0)]) + 1
+        note = evaluations.compute([], [], minimization, self._term)[0].note  # from now on nobody else coordinates it
         self.saved: dict[str, Any] | None = json.loads(note) if note else None
         self._buffer: int = self.saved["buffer"] if self.saved else 0
         self._pending: list[Operation] = []  # to go with the next message
-        evaluations = client.evaluated(self._names, minimization)
-        self._number = max([(client.timeline - 1) * EVALUATIONS, *[one.number for one in evaluations]])
-        if end := next((one.end for one in evaluations if one.end), ""):
+        answers = evaluations.progress(self._names, minimization)
+        self._number = max([(client.membership.timeline - 1) * EVALUATIONS, *[one.number for one in answers]])
+        if end := next((one.end for one in answers if one.end), ""):
             self._end(end, self.point)  # some shards may not know it
             raise AlreadyOver(end)
         self.run([Fill(GRADIENT, 0.0)] if self.saved else [Drop(), Fill(GRADIENT, 0.0)])
@@ -70,7 +71,7 @@ class ShardSpace:
 
     def _run(self, operations: Sequence[Operation], buffer: int) -> list[float]:
         every = [*self._pending, *[_in_buffer(one, buffer) for one in operations]]
-        answers = self._client.compute(self._names, every, self._minimization, self._term)
+        answers = self._evaluations.compute(self._names, every, self._minimization, self._term)
         self._pending = []
         return totals(every, answers)
 
@@ -80,9 +81,9 @@ class ShardSpace:
             self.run([])
         self._number += 1
         evaluation = Evaluation(self._number, self._examples, self._portion)
-        self._client.begin_evaluation(self._names, self._minimization, self._term, evaluation, point=self.point)
+        self._evaluations.begin(self._names, self._minimization, self._term, evaluation, point=self.point)
         while True:
-            answers = self._client.evaluated(self._names, self._minimization, self._term, evaluation)
+            answers = self._evaluations.progress(self._names, self._minimization, self._term, evaluation)
             first = answers[0]
             if first.stopped or self._stopping():
                 raise JobStopped(first.stopped or "this worker has failed")
@@ -102,7 +103,7 @@ class ShardSpace:
         """As `Space.save`: from now on the point is the one that was accepted last."""
         self._buffer = 1 - self._buffer
         self.saved = {**data, "buffer": self._buffer}
-        self._client.compute([], [], self._minimization, self._term, json.dumps(self.saved))
+        self._evaluations.compute([], [], self._minimization, self._term, json.dumps(self.saved))
 
     @property
     def point(self) -> AcceptedPoint | None:
@@ -117,7 +118,7 @@ class ShardSpace:
         self._end(json.dumps(result), None if self.point is None else last)
 
     def _end(self, result: str, point: AcceptedPoint | None) -> None:
-        self._client.begin_evaluation(self._names, self._minimization, self._term, None, result, point)
+        self._evaluations.begin(self._names, self._minimization, self._term, None, result, point)
         self.run([Drop()])
 
 

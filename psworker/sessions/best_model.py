@@ -55,7 +55,7 @@ def save_best(
     global_step: int,
     save: Callable[[Path, Mapping[str, str]], None],
 ) -> bool:
-    """Save the model, with metadata, if its value is better than that of the one in the folder; whether it was.
+    """Save the model, with metadata, if its value beats the model in the folder; returns whether it was saved.
 
     NaN and infinity are not. `save` writes a model file, whole or not at all.
 

@@ -97,7 +97,7 @@ class StreamBatches:
 
 
 class Reading(NamedTuple):
-    """What a program reads: which examples, how often and in which order. `Session.batches` describes the arguments."""
+    """The examples that a program reads, their order and passes. `Session.batches` describes the arguments."""
 
     source: Dataset | FunctionDataset | Stream
     batch_size: int | None

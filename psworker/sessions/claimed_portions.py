@@ -30,15 +30,15 @@ class ClaimedPortions:
         self._sum = GradientSum(variables)
         self._withdrawn: tuple[int, ...] = ()
         self._lock = threading.Lock()
-        self.evaluation, self._recoveries = 0, -1
+        self.evaluation, self._rollbacks = 0, -1
 
     def begin(self, evaluation: int) -> bool:
         """Discard what belongs to another evaluation, or to one before all shards went back; whether that is so."""
         with self._lock:
-            at = evaluation, self._client.recoveries
-            if at == (self.evaluation, self._recoveries):
+            at = evaluation, self._client.rollback.count
+            if at == (self.evaluation, self._rollbacks):
                 return False
-            self.evaluation, self._recoveries = at
+            self.evaluation, self._rollbacks = at
             self._withdrawn = ()
             self._sum.clear()
             return True
@@ -54,9 +54,9 @@ class ClaimedPortions:
     def add(self, portion: Portion, loss: float, gradients: Sequence[Array | IndexedSlices | None], size: int) -> None:
         """Claim a portion with `size` examples, their mean loss and mean gradients; push the sum if it is time to."""
         with self._lock:  # a sum that is pushed has all that is claimed
-            if self._client.recoveries != self._recoveries:
+            if self._client.rollback.count != self._rollbacks:
                 return
-            if not self._client.claim_portion(self._name, self.evaluation, portion.number, loss * size):
+            if not self._client.evaluations.claim_portion(self._name, self.evaluation, portion.number, loss * size):
                 return
             if portion.alone:
                 alone = GradientSum(self._variables)
@@ -77,7 +77,7 @@ class ClaimedPortions:
         if not total.numbers:
             return
         portions = CountedPortions(self._name, self.evaluation, tuple(total.numbers))
-        reason = self._client.push_sum(total.arrays(), portions, self._recoveries)
+        reason = self._client.evaluations.push_sum(total.arrays(), portions, self._rollbacks)
         total.clear()
         if reason:
             logger.info("a sum of gradients is discarded: %s", reason)
@@ -102,7 +102,7 @@ class GradientSum:
 
     @np.errstate(all="ignore")
     def add(self, number: int, found: Sequence[Array | IndexedSlices | None], examples: int) -> None:
-        """Add the mean gradients of a portion with so many examples; None is 0."""
+        """Add the mean gradients of a portion, times its number of `examples`; None is 0."""
         if not self.numbers:
             self.since = time.monotonic()
         self.numbers.append(number)

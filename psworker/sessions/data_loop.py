@@ -111,11 +111,11 @@ class DataLoop:
             if taken.block is None and not isinstance(self.client.consistency, Asynchronous):
                 self.client.report_idle()  # no other worker waits for this one until it has examples again
             if taken.done:
-                if self._block is None and not self.client.stopped:
+                if self._block is None and not self.client.membership.stopped:
                     logger.warning("no examples are left in %s: all are done", queue.name)
                 return
             block = taken.block
-            if self.client.stopped:  # by `on_epoch`, just now
+            if self.client.membership.stopped:  # by `on_epoch`, just now
                 self.give_back(queue)
                 return
             if block is None:
@@ -126,7 +126,7 @@ class DataLoop:
             self._block, self._position = block, block.start
             self._cost, self._known, self.losses = 0.0, 0, []
             yield from self._batches_of_block()
-            if self.batches.ended or self.client.stopped:  # the rest is for others, or for nobody
+            if self.batches.ended or self.client.membership.stopped:  # the rest of the block is not trained here
                 self.flush()
                 self.give_back(queue)
                 return
@@ -149,6 +149,6 @@ class DataLoop:
             self._position += self._batch
             self.count(len(batch))
             yield batch
-            if self.client.stopped:
+            if self.client.membership.stopped:
                 break
         self._in_block = False

@@ -8,24 +8,26 @@ done in the thread of the program.
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from queue import Empty, SimpleQueue
 
 import numpy as np
 
+from pswire.errors import DatasetError
 from pswire.messages import AcceptedPoint, Portion, PortionTaken
 from psworker.autodiff import Tensor, gradients
 from psworker.autodiff.tape import differentiating
 from psworker.client.client import Client
 from psworker.data.batch import Batch
 from psworker.data.dataset import Dataset
-from psworker.data.sources import FunctionDataset
+from psworker.data.sources import Collate, FunctionDataset, Source, Stream, open_source
 from psworker.minimize.coordinator import Coordinator
 from psworker.minimize.minimizers import Minimizer, Minimum
 from psworker.minimize.shard_space import ShardSpace
 from psworker.model.base_variable import BaseVariable
+from psworker.model.tables import Table, check_no_table
 from psworker.sessions.claimed_portions import ClaimedPortions
 
 logger = logging.getLogger(__name__)
@@ -34,12 +36,32 @@ logger = logging.getLogger(__name__)
 #: when its worker is late, and each takes two messages.
 PORTIONS, LEAST_PORTION = 64, 32
 
-#: Requests for portions that are made ahead: one for the next portion, and one by which this worker is told, while it
-#: computes, to push what it has claimed or to stop.
+#: Requests for portions that are made ahead: one for the next portion, and one whose answer asks this worker, while it
+#: computes, to push its claimed portions or to stop.
 AHEAD = 2
 
 #: Seconds to wait for the coordinator when this worker has failed.
 STOP_SECONDS = 5.0
+
+
+def open_examples(source: Source, collate: Collate | None, portion: int | None) -> Dataset | FunctionDataset:
+    """The examples of a minimization. Raises as `Session.minimize`, also for the size of a `portion`."""
+    examples = open_source(source, collate)
+    if isinstance(examples, Stream):
+        raise DatasetError("minimize goes over the same examples again and again: give a dataset or a sequence")
+    if portion is not None and portion < 1:
+        raise ValueError(f"a portion has 1 example or more, got {portion}")
+    return examples
+
+
+def minimized(variables: Collection[BaseVariable], chosen: bool) -> list[BaseVariable]:
+    """The variables to minimize over: these if the program has `chosen` them, else the trainable ones among them."""
+    if not chosen:
+        variables = [one for one in variables if one.trainable and not isinstance(one, Table)]
+    check_no_table(variables, "minimized over")
+    if not variables or any(one.dtype.kind != "f" for one in variables):
+        raise ValueError("minimize needs variables of floating point: make them before, or pass them")
+    return list(variables)
 
 
 class Minimization:
@@ -51,7 +73,7 @@ class Minimization:
         variables: those that are minimized over.
         loss: of a batch, the mean over its examples.
         source: the examples, the same in all workers.
-        portion: examples in a portion.
+        portion: examples in a portion; None: a share of them (`PORTIONS`).
         minimizer: used by the chief alone.
         name: of the minimization, the same in all workers.
         report: is called with each accepted point, in the chief.
@@ -64,7 +86,7 @@ class Minimization:
         variables: Sequence[BaseVariable],
         loss: Callable[[Batch], Tensor],
         source: Dataset | FunctionDataset,
-        portion: int,
+        portion: int | None,
         minimizer: Minimizer,
         name: str,
         report: Callable[[AcceptedPoint], object] | None,
@@ -73,7 +95,9 @@ class Minimization:
         self._name, self._report = name, report
         self._accepted: SimpleQueue[AcceptedPoint] = SimpleQueue()
         names = [variable.name for variable in variables]
-        self._minimizer, self._space = minimizer, partial(ShardSpace, client, names, name, len(source), portion)
+        size = portion or max(-(-len(source) // PORTIONS), LEAST_PORTION)
+        self._minimizer = minimizer.for_dtypes([variable.dtype for variable in variables])
+        self._space = partial(ShardSpace, client, names, name, len(source), size)
         self._coordinator: Coordinator | None = None
         self._batches = PortionBatches(source)
         self._thread = ThreadPoolExecutor(1, "psworker-portions")
@@ -117,12 +141,12 @@ class Minimization:
             portion = taken.portion
             if portion is None or batch is None:
                 self._note_waiting(taken)
-            elif (taken.evaluation, portion.number) in self._holding:  # it was not told to stop it
+            elif (taken.evaluation, portion.number) in self._holding:  # it was not withdrawn meanwhile
                 self._compute(portion, batch)
                 self._holding.pop((taken.evaluation, portion.number), None)
 
     def _take(self) -> "Future[tuple[PortionTaken, Batch | None]]":
-        """Ask for a portion, and read its data, in the other thread, after those that were asked for before."""
+        """Ask for a portion and read its data in the other thread, after the earlier requests."""
         return self._thread.submit(self._fetch)
 
     def _fetch(self) -> tuple[PortionTaken, Batch | None]:
@@ -135,7 +159,8 @@ class Minimization:
 
     def _ask(self) -> PortionTaken:
         holding = [number for _, number in list(self._holding)]
-        taken = self._client.take_portion(self._name, self._taken, holding, self._claimed.withdrawn(self._taken))
+        withdrawn = self._claimed.withdrawn(self._taken)
+        taken = self._client.evaluations.take_portion(self._name, self._taken, holding, withdrawn)
         for number in holding if taken.evaluation != self._taken else taken.stop:
             self._holding.pop((self._taken, number), None)
         self._taken = taken.evaluation
@@ -149,7 +174,7 @@ class Minimization:
         """Have a coordinator while this worker is chief."""
         if self._coordinator is not None:
             self._coordinator.check()
-        if self._client.chief and (self._coordinator is None or self._coordinator.superseded):
+        if self._client.membership.chief and (self._coordinator is None or self._coordinator.superseded):
             self._coordinator = Coordinator(self._minimizer, self._space, self._accepted.put)
             self._coordinator.start()
 

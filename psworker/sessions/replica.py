@@ -7,7 +7,7 @@ variables and the engine.
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -54,24 +54,23 @@ class Step:
 class Replica:
     """The variables of one program and their values on the servers: each step is pushed, its answer has weights.
 
-    Subclasses are the other strategies: they override `step`, `flush` and other methods as needed. `known` gives the
-    program's variables by name, and raises if the session is not open; `loops` are the data loops that run: each
-    prepares its next batch while the servers apply a push. `values` has, except for tables, the last ones that the
-    servers sent.
+    Subclasses are the other strategies: they override `step`, `flush` and other methods as needed. `variables` are the
+    program's by name, once the session is open; `loops` are the data loops that run: each prepares its next batch while
+    the servers apply a push. `values` has, except for tables, the last ones that the servers sent.
     """
 
     client: Client
-    known: Callable[[], Mapping[str, BaseVariable]]
     loops: Sequence[DataLoop]
 
     def __post_init__(self) -> None:
+        self.variables: Mapping[str, BaseVariable] = {}
         self.values: dict[str, VersionedArray] = {}
         self.optimizers = VariableOptimizers()
         self.staleness = self.dropped = self._clipped = 0
         self.pushed: PushResult | None = None  # the last answered push since `Session.push` has reset it
         self._open: Future[PushResult] | Future[list[VersionedArray]] | None = None
         self._left: list[QueueSpec] = []  # queues whose loop was left, with a block that is still to be given back
-        self.client.value_of, self.client.on_recovery = self._value_of, self._refresh
+        self.client.registration.value_of, self.client.rollback.on_rollback = self._value_of, self._refresh
 
     def check(self) -> None:
         """Raises `ConfigurationError` if the servers' policies would drop most of the pushes."""
@@ -88,7 +87,7 @@ class Replica:
         """Pushes everything that steps have computed; returns when the servers have acknowledged it."""
 
     def is_flushed(self) -> bool:
-        """Whether the servers have acknowledged everything that steps have computed."""
+        """True if the servers have acknowledged everything that steps have computed."""
         return self._open is None
 
     def progress(self) -> tuple[Progress, ...]:
@@ -115,7 +114,7 @@ class Replica:
     def names(self) -> list[str]:
         """The variables that are registered, without tables."""
         names = []
-        for name in self.known():
+        for name in self.variables:
             if name in self.values:
                 names.append(name)
         return names
@@ -144,7 +143,7 @@ class Replica:
             return
         spec = self.optimizers.spec(optimizer)
         self.complete()
-        known = self.known()
+        known = self.variables
         new = [name for name in names if declared.get(name) is not spec]
         self.client.register([Declaration(known[name].spec, None, spec) for name in new])
         self.optimizers.add(new, spec)
@@ -152,7 +151,7 @@ class Replica:
     def pull(self, names: Sequence[str]) -> None:
         """Flushes; takes fresh values of these variables, or in a generation its values."""
         self.flush()
-        if self.client.generation:
+        if self.client.cuts.generation:
             self._take([self.values[name] for name in names])
             return
         self.start_pull(names)
@@ -161,7 +160,7 @@ class Replica:
     def fetch(self, names: Sequence[str]) -> list[VersionedArray]:
         """Flushes; the servers' values of these variables, without an encoding; the variables stay as they are."""
         self.flush()
-        if self.client.generation:
+        if self.client.cuts.generation:
             return [self.values[name] for name in names]
         return self.client.pull(names, exact=True)
 
@@ -177,32 +176,28 @@ class Replica:
         if names:
             self._open = self.client.start_pull(names, self._known_values(names))
 
-    def start_push(
-        self,
-        entries: Sequence[VersionedArray],
-        loss: float | None,
-        pull: Sequence[str],
-        progress: tuple[Progress, ...] = (),
-    ) -> None:
-        """Sends one push, whose arrays are borrowed until `complete`, which takes the values of `pull`."""
-        if self._open is not None:
-            self.complete()
-        self._open = self.client.push(entries, loss, pull, self._known_values(pull), progress)
-
     def push(
         self,
         entries: Sequence[VersionedArray],
         loss: float | None,
         pull: Sequence[str],
         progress: tuple[Progress, ...] = (),
+        *,
+        wait: bool = True,
     ) -> None:
-        """Pushes, and waits for the result; the next batches are prepared while the push is under way."""
-        self.start_push(entries, loss, pull, progress)
-        try:
-            for loop in self.loops:
-                loop.prepare()
-        finally:
+        """Sends one push, whose arrays are borrowed until `complete`, which takes the values of `pull`.
+
+        By default it waits for that; the next batches are prepared while the push is under way.
+        """
+        if self._open is not None:
             self.complete()
+        self._open = self.client.push(entries, loss, pull, self._known_values(pull), progress)
+        if wait:
+            try:
+                for loop in self.loops:
+                    loop.prepare()
+            finally:
+                self.complete()
 
     def complete(self) -> None:
         """Waits for the open push or pull, if any, and takes its values; a push that was dropped is counted."""
@@ -214,7 +209,8 @@ class Replica:
             self._take(result)
             return
         self.pushed, self.staleness = result, result.staleness
-        if not result.half_applied:  # which the client has counted and logged
+        noted = result.reason or result.outcome is Outcome.DROPPED
+        if noted and not result.half_applied:  # the client has counted and logged those
             self._note(result)
         self._take(result.values)
 
@@ -224,7 +220,7 @@ class Replica:
             self.dropped += 1
             level = logging.WARNING if self.dropped == 1 else logging.INFO
             logger.log(level, "the servers have dropped a push, number %d: %s", self.dropped, result.reason)
-        elif result.reason:
+        else:
             self._clipped += 1
             level = logging.WARNING if self._clipped == 1 else logging.INFO
             logger.log(level, "the servers have scaled down a push, number %d: %s", self._clipped, result.reason)
@@ -232,7 +228,6 @@ class Replica:
     def tune(self, target: Target, changes: Mapping[str, Any]) -> None:
         """Flushes; changes hyperparameters on the servers, which check them again: other workers change them too."""
         self.flush()
-        self.known()  # raises when the session is over
         for names, spec in self.optimizers.changes(target, changes):
             self.client.tune(names, spec, tuple(changes))
             self.optimizers.current |= dict.fromkeys(names, spec)
@@ -240,7 +235,7 @@ class Replica:
     def learning_rate(self, name: str) -> float | None:
         """The present learning rate of a variable, as far as this worker knows; None if it was not trained."""
         spec = self.optimizers.current.get(name)
-        return rate(spec.learning_rate, self.client.global_step) if isinstance(spec, OptimizerSpec) else None
+        return rate(spec.learning_rate, self.client.membership.global_step) if isinstance(spec, OptimizerSpec) else None
 
     def slot(self, variable: BaseVariable, name: str) -> Array:
         """A slot of a variable, after a `flush`; raises `ConfigurationError` if it does not have this slot."""
@@ -264,7 +259,7 @@ class Replica:
 
     def _known_values(self, names: Sequence[str]) -> list[VersionedArray]:
         """The servers' values of these variables that are still in use: the program may have replaced others."""
-        known, values, found = self.known(), self.values, []
+        known, values, found = self.variables, self.values, []
         for name in names:
             if name in values and known[name].value is values[name].array:
                 found.append(values[name])
@@ -276,7 +271,7 @@ class Replica:
             self._take(self.client.pull(self.names))
 
     def _value_of(self, name: str) -> Array | None:
-        """The value that the servers sent last, with which they can begin again if they do not have it any more."""
+        """The last value from the servers, with which they can begin again if they have lost it."""
         value = self.values.get(name)
         if value is None:
             return None
@@ -284,7 +279,7 @@ class Replica:
         return value.array
 
     def _take(self, values: Sequence[VersionedArray]) -> None:
-        known = self.known()
+        known = self.variables
         for value in values:
             assert not isinstance(value.array, IndexedSlices)
             variable = known[value.name]

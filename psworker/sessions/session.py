@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,9 +17,9 @@ from typing import Any, Self, SupportsFloat
 import numpy as np
 
 from pswire import optimizers
-from pswire.errors import ConfigurationError, DatasetError, DtypeMismatch, SessionOver, ShapeMismatch
-from pswire.messages import AcceptedPoint, Assignment, EpochReport, Joined, Outcome, QueueStatus, WorkerStatus
-from pswire.system.host import keep_memory, process_program
+from pswire.errors import ConfigurationError, SessionOver
+from pswire.messages import AcceptedPoint, Assignment, EpochReport, Joined, QueueStatus, WorkerStatus
+from pswire.system.host import process_program
 from pswire.tensors.values import Array, IndexedSlices
 from pswire.terminal.logs import identify
 from pswire.tracing.tracing import open_tracing
@@ -29,8 +28,8 @@ from psworker.autodiff.ops.selection.indexing import checked_ids
 from psworker.autodiff.tensor import TensorLike
 from psworker.client.client import Client
 from psworker.client.error_feedback import GradientEncoder
-from psworker.client.retrying_calls import JobChoice
-from psworker.config import StrategyConfig, WorkerConfig, worker_config
+from psworker.client.membership import JobChoice
+from psworker.config import WorkerConfig
 from psworker.data.batch import Batch
 from psworker.data.sources import Collate, Source, Stream, open_source
 from psworker.minimize.minimizers import LBFGS, Minimizer, Minimum
@@ -39,15 +38,16 @@ from psworker.model.base_variable import BaseVariable, as_assigned, check_variab
 from psworker.model.collection import Collection, context
 from psworker.model.gradient_transforms import GradientAndVariable
 from psworker.model.interactive import is_interactive
-from psworker.model.push_reports import PushOutcome, PushReport
-from psworker.model.tables import Table, check_no_table
+from psworker.model.push_reports import PushReport
+from psworker.model.tables import check_no_table
 from psworker.model.update_ops import UpdateOp
 from psworker.progress.terminal import ProgressDisplay
 from psworker.sessions.best_model import save_best
 from psworker.sessions.block_batches import Reading
 from psworker.sessions.data_loop import DataLoop, batches_per_block
-from psworker.sessions.minimization import LEAST_PORTION, PORTIONS, Minimization
-from psworker.sessions.replica import Replica, Step, Target
+from psworker.sessions.minimization import Minimization, minimized, open_examples
+from psworker.sessions.pushing import Pushing
+from psworker.sessions.replica import Replica, Target
 from psworker.sessions.session_numbers import sessions_of
 from psworker.sessions.strategies.downpour import Downpour
 from psworker.sessions.strategies.local_steps import OUTER, LocalSteps
@@ -55,118 +55,17 @@ from psworker.sessions.worker_part import SessionPart
 from psworker.summaries.summary import Summary
 from psworker.summaries.worker_summaries import WorkerSummaries
 from psworker.transport import Transport, open_transport
-from psworker.versions import ReadVersion, VersionedArray
+from psworker.versions import VersionedArray
 
-__all__ = ["Session", "session"]
+__all__ = ["Session"]
 
 logger = logging.getLogger(__name__)
 
+#: Options of a session that are listed with the hyperparameters of a run.
+SUMMARIZED = ("push_every", "pull_every", "overlap", "local_steps", "encoding", "compress")
+
 #: Sessions that this process has opened: `psworker run` says so when a script has opened none.
 opened = 0
-
-
-def session(
-    servers: str | Sequence[str] | None = None,
-    name: str | None = None,
-    timeout: float | None = None,
-    *,
-    job: str | None = None,
-    resume: bool | None = None,
-    push_every: int | None = None,
-    pull_every: int | None = None,
-    overlap: bool | None = None,
-    local_steps: int | None = None,
-    encoding: str | None = None,
-    compress: str | None = None,
-    shared_memory: bool | None = None,
-    checkpoint_dir: str | os.PathLike[str] | None = None,
-    checkpoint_every: str | None = None,
-    keep: int | None = None,
-    progress: str | None = None,
-    summary_dir: str | os.PathLike[str] | None = None,
-    tls_ca: str | os.PathLike[str] | None = None,
-    tls_cert: str | os.PathLike[str] | None = None,
-    tls_key: str | os.PathLike[str] | None = None,
-    tls_name: str | None = None,
-    token_file: str | os.PathLike[str] | None = None,
-    outer: optimizers.OptimizerSpec = OUTER,
-) -> Session:
-    """A session, to be used as `with psworker.session() as session:`, or by its `open` and `close`.
-
-    Each argument but `outer` defaults to the environment variable of its name, such as `$PSWORKER_PUSH_EVERY`, which
-    `psworker run` and `psworker local` set from their flags, and then to the value in brackets.
-
-    The sessions of a program are one job after another, in step over all its workers: the n-th session of each worker
-    is the n-th job, which begins with the values that the program's variables have (docs/jobs.md). A session with a
-    `job` or `resume=True` as its argument names its job itself.
-
-    With a `checkpoint_dir` an embedded job goes on where it stopped: the same program continues from the newest
-    checkpoint in it. Servers write their own checkpoints (`psserver serve --checkpoint-dir`); with servers the folder
-    is that of `Session.save_best` alone.
-
-    Args:
-        servers: addresses in the order of their shards, or a name that stands for all, such as file:/path (see
-            docs/deploy/discovery.md) [none: the shard is embedded in this process].
-        name: the worker's name [the host's name and process id].
-        timeout: seconds for which a call is tried while a server cannot be reached [60].
-        job: the name of the job on the servers: the one that they have, or else a new one [none: the job that is
-            running or was interrupted; if there is none, a new one].
-        resume: go on with the job that the servers, or the `checkpoint_dir`, have, also if it is over [False].
-        push_every: steps whose gradients are summed and pushed together, as in Downpour SGD [1].
-        pull_every: steps after which fresh weights are pulled [1].
-        overlap: whether computing goes on while a push is under way [False].
-        local_steps: steps of the program's optimizer in this worker, whose sum is pushed as one gradient, as in DiLoCo
-            [0: none]. Not together with the three before it.
-        encoding: of float32 gradients and weights, on their way in both directions: "float32", "bfloat16" or "float16"
-            ["float32"]. Servers always store and sum float32.
-        compress: of gradients: "none", "int8", or "topk:0.01" for the largest hundredth ["none"]. The rest is added to
-            the next gradient (`psworker.client.error_feedback`).
-        shared_memory: whether tensors go through shared memory to servers on this host [True].
-        checkpoint_dir: the folder of this job's checkpoints and of its best model, made if it is not there [none].
-        checkpoint_every: the interval between checkpoints, such as "60s", "5m" or "1000steps" ["60s"]. One more is
-            written at the end of the session, also after an exception.
-        keep: how many checkpoints stay; older ones are removed [5].
-        progress: how the job's progress is shown on stderr: "auto", a line if it is a terminal; "plain", a line every
-            two seconds; "off" ["auto"].
-        summary_dir: the folder to which this worker writes scalars and event files of TensorBoard (`Session.summary`),
-            made if it is not there; of several workers of one run the same [none].
-        tls_ca: a file with the CA to check servers by; with it connections use TLS [none].
-        tls_cert: a file with this worker's certificate, for servers that ask for one [none].
-        tls_key: its private key [none].
-        tls_name: the host name that the certificates of all servers must have [that in the address].
-        token_file: a file with a token for the servers [none; that of a `psworker local` of this user for its servers].
-        outer: the servers' optimizer for the gradient of local steps; without them it is not used.
-
-    Raises:
-        ConfigurationError: an invalid value.
-    """
-    config = worker_config(
-        servers,
-        name,
-        timeout=timeout,
-        job=job,
-        resume=resume,
-        push_every=push_every,
-        pull_every=pull_every,
-        overlap=overlap,
-        local_steps=local_steps,
-        encoding=encoding,
-        compress=compress,
-        shared_memory=shared_memory,
-        checkpoint_dir=checkpoint_dir,
-        checkpoint_every=checkpoint_every,
-        keep=keep,
-        progress=progress,
-        summary_dir=summary_dir,
-        tls_ca=tls_ca,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        tls_name=tls_name,
-        token_file=token_file,
-    )
-    if config.keep_memory:
-        keep_memory()
-    return Session(config, outer=outer, numbered=job is None and not resume and not is_interactive())
 
 
 class Session:
@@ -192,55 +91,37 @@ class Session:
         self.number = 0
         self._config, self._outer, self._numbered = config, outer, numbered
         self._over = ""
-        self._part, self._folder = SessionPart(), config.checkpoints.folder
-        self._progress_mode = config.progress
+        self._part, self._folder = SessionPart(), config.folder
         self._progress: ProgressDisplay | None = None
         self._summary = Summary()
         self._summary_dir = Path(config.summary_dir).absolute() if config.summary_dir else None
-        self._summaries: WorkerSummaries | None = None
-        self._options = {
-            **vars(config.strategy),
-            "encoding": config.encoding,
-            "compress": config.compression,
-        }
         if config.servers and self._folder is not None:
             logger.info("%s is used for the best model alone: the servers write the checkpoints", self._folder)
         if transport is None:
-            transport = open_transport(
-                config.servers,
-                credentials=config.credentials,
-                shared_memory=config.shared_memory,
-                timeout=config.timeout,
-                checkpoints=config.checkpoints,
-                worker=self._part,
-            )
-        self._traced = bool(config.servers)
+            transport = open_transport(config, self._part)
         self._loops: list[DataLoop] = []
-        self._strategy = config.strategy
         workers = config.workers if config.servers else 0
         self._use(transport, JobChoice(config.job, config.resume or not config.servers, process_program(), workers))
         self._collection: Collection | None = None
         self._entered = False
-        #: By variable: the loss whose gradient it gets next, and the version of the weights.
-        self._computed: dict[str, tuple[float, ReadVersion]] = {}
         self._queues = self._minimizations = 0
-        self._without_gradient: set[str] = set()  # variables that were logged for it
 
     def _use(self, transport: Transport, choice: JobChoice) -> None:
         """Makes the client for a transport, and the replica that uses it."""
-        config, strategy = self._config, self._strategy
-        encoder = GradientEncoder("" if config.encoding == "float32" else config.encoding, config.compression)
+        config = self._config
+        encoder = GradientEncoder("" if config.encoding == "float32" else config.encoding, config.compress)
         key = config.name_key.encode()
         self._client = Client(transport, config.name, config.timeout, encoder, choice, key)
         client = weakref.ref(self._client)
-        identify("worker", config.name, lambda: None if (now := client()) is None else now.global_step)
-        replica = self._client, self._known, self._loops
-        if strategy.local_steps:
-            self._replica: Replica = LocalSteps(*replica, strategy.local_steps, self._outer)
-        elif strategy == StrategyConfig():
+        identify("worker", config.name, lambda: None if (now := client()) is None else now.membership.global_step)
+        replica = self._client, self._loops
+        if config.local_steps:
+            self._replica: Replica = LocalSteps(*replica, config.local_steps, self._outer)
+        elif config.pushes_every_step:
             self._replica = Replica(*replica)
         else:
-            self._replica = Downpour(*replica, strategy)
+            self._replica = Downpour(*replica, config)
+        self._pushing = Pushing(self._replica)
 
     @property
     def global_step(self) -> int:
@@ -249,7 +130,7 @@ class Session:
         Other workers may have made more since, also after this worker's loop. After `barrier` it has all updates by
         pushes from before the barrier, and is the same in all workers; in a generation it is the generation's.
         """
-        return self._client.global_step
+        return self._client.membership.global_step
 
     @property
     def staleness(self) -> int:
@@ -260,7 +141,7 @@ class Session:
     def dropped(self) -> int:
         """Number of pushes of this worker that the servers have dropped, on all shards; each is logged with its reason.
 
-        `half_applied` counts those that were dropped on some shards only.
+        `half_applied` counts pushes that were dropped on some shards only.
         """
         return self._replica.dropped
 
@@ -271,12 +152,12 @@ class Session:
         Those shards dropped their part as it came too late, or could not be reached: then the push has also raised an
         error. Each is logged; a push's report has the outcome on each shard.
         """
-        return self._client.half_applied
+        return self._client.membership.half_applied
 
     @property
     def job(self) -> str:
         """The name of the job in which this worker takes part."""
-        return self._client.job.name
+        return self._client.membership.job.name
 
     @property
     def stopped(self) -> str:
@@ -284,11 +165,11 @@ class Session:
 
         Loops over `batches` end by themselves; others check it.
         """
-        return self._over or self._client.stopped
+        return self._over or self._client.membership.stopped
 
     @property
     def over(self) -> bool:
-        """Whether the other workers were through with this session of the program when this worker came to it.
+        """True if the other workers had finished this session of the program when this worker came to it.
 
         As a worker that is started again while the others are in their third session comes to its first two. Then
         nothing is trained and saved in it: it is `stopped`, so loops over `batches` end at once, `evaluate` returns
@@ -305,16 +186,16 @@ class Session:
     def workers(self) -> list[WorkerStatus]:
         """The live workers of the job, in the order in which they joined first: asks shard 0 each time."""
         self._known()
-        return self._client.workers()
+        return [worker for worker in self._client.shard_status().workers if worker.state == "live"]
 
     @property
     def is_chief(self) -> bool:
-        """Whether this worker is the chief, which does what must be done once: the first of the job, or its successor.
+        """True if this worker is the chief, which does the work needed once per job: its first worker, or a successor.
 
         As last reported by shard 0, with each block of examples and each heartbeat: check it each time. A chief that
-        the network has cut off learns that it is none any more only when it is back.
+        the network has cut off learns that it has been replaced only when it is back.
         """
-        return self._client.chief and not self._over
+        return self._client.membership.chief and not self._over
 
     def __enter__(self) -> Self:
         """Joins the servers and registers the variables made so far; they get the server's values.
@@ -335,12 +216,12 @@ class Session:
         try:
             if is_interactive():
                 here.forget_unreferenced()
-            if self._traced:
+            if self._config.servers:
                 self._client.tracing = open_tracing("psworker", self.worker)
             joined = self._join()
             self._replica.check()
             self.number = joined.number
-            self._collection = here
+            self._collection, self._replica.variables = here, here.variables
             self.register(list(here.variables.values()))
             self._open_summaries()
         except BaseException:
@@ -349,13 +230,13 @@ class Session:
             self._client.close()
             raise
         here.session = self
-        self._progress = ProgressDisplay("off" if self._over else self._progress_mode, self._client.status)
+        self._progress = ProgressDisplay("off" if self._over else self._config.progress, self._client.status)
         global opened
         opened += 1
         sessions = sessions_of(self._config)
         sessions.count += 1
         if self._numbered and not self._over:
-            sessions.name = self._client.job.name
+            sessions.name = self._client.membership.job.name
         return self
 
     def _join(self) -> Joined:
@@ -372,7 +253,7 @@ class Session:
             self._over,
         )
         self._client.close()
-        self._use(open_transport(()), JobChoice(sessions.name))
+        self._use(open_transport(WorkerConfig()), JobChoice(sessions.name))
         joined = self._client.join()
         self._client.stop(self._over)
         return joined
@@ -420,13 +301,14 @@ class Session:
     def _open_summaries(self) -> None:
         if self._summary_dir is not None and not self._over:
             replica, client = self._replica, self._client
-            progress = lambda: (client.global_step, replica.dropped)
-            summaries = WorkerSummaries(self._summary_dir, client, self.number, progress, self._options)
-            self._summaries = summaries
+            progress = lambda: (client.membership.global_step, replica.dropped)
+            options = {name: getattr(self._config, name) for name in SUMMARIZED}
+            summaries = WorkerSummaries(self._summary_dir, client, self.number, progress, options)
+            self._pushing.summaries = summaries
             self._summary._open(summaries, lambda: self._known().values())
 
     def _close_summaries(self, *, failed: bool) -> None:
-        summaries, self._summaries = self._summaries, None
+        summaries, self._pushing.summaries = self._pushing.summaries, None
         if summaries is not None:
             self._summary._close()
             summaries.close(failed=failed)
@@ -445,8 +327,8 @@ class Session:
     def pull(self, variables: Sequence[BaseVariable] | None = None) -> None:
         """Fetches fresh values, by default of all variables but tables."""
         check_no_table(variables or (), "pulled")
-        names = self._replica.names if variables is None else self._names(variables)
-        self._replica.pull(names)
+        names = self._names(variables or ())  # raises unless the session is open
+        self._replica.pull(self._replica.names if variables is None else names)
 
     def rows(self, table: BaseVariable, ids: TensorLike) -> Array:
         """The current rows table[ids] of the servers, read-only, for inspection. In a model, use `ops.embedding`.
@@ -512,7 +394,7 @@ class Session:
             session.save_best(accuracy, maximize=True)
 
         `best.json` beside it has value, global step and time. The file is replaced whole; `psworker.load` reads it. The
-        values of before count also when the job is resumed. With several workers the chief alone saves.
+        earlier values count also when the job is resumed. With several workers the chief alone saves.
 
         Args:
             value: of an evaluation of the present model. NaN and infinity are never best.
@@ -534,14 +416,16 @@ class Session:
         def save(path: Path, metadata: Mapping[str, str]) -> None:
             model_files.save_values(self, path, known.values(), metadata)
 
-        return save_best(folder, float(value), maximize=maximize, global_step=self._client.global_step, save=save)
+        return save_best(
+            folder, float(value), maximize=maximize, global_step=self._client.membership.global_step, save=save
+        )
 
     def fetch(self, variables: Sequence[BaseVariable]) -> list[Array]:
         """The servers' values, without the session's encoding; the variables stay as they are. For model files."""
         return [_whole(value) for value in self._replica.fetch(self._names(variables))]
 
     def fetch_rows(self, table: BaseVariable, first: int, count: int) -> Array:
-        """The servers' rows of a table from number `first` on, likewise."""
+        """`count` rows of a table on the servers, from row `first` on, without the session's encoding."""
         return _whole(self._client.choose(self._names([table])[0], np.arange(first, first + count), exact=True))
 
     def assign_rows(self, table: BaseVariable, pieces: Iterable[Array], first: int = 0) -> None:
@@ -570,6 +454,7 @@ class Session:
                 the change would need other slots.
             ValueError, TypeError: an invalid value of a field, or a `target` of the wrong type.
         """
+        self._known()
         self._replica.tune(target, changes)
 
     # --- training -------------------------------------------------------------------------------------------------
@@ -627,15 +512,15 @@ class Session:
         if on_epoch is not None and isinstance(reading.source, Stream):
             raise ValueError("on_epoch is for datasets: each worker makes passes of its own over an iterable")
         self._queues += 1
-        queue = reading.queue(name or f"batches-{self._queues}", batches_per_block(self._strategy.steps))
+        queue = reading.queue(name or f"batches-{self._queues}", batches_per_block(self._config.steps))
         flush, give_back, loops = self._replica.flush, self._replica.give_back, self._loops
         batches = reading.batches(queue)
         reports, count = self._part.reports, self._count_examples
         return iter(DataLoop(self._client, queue, batches, on_epoch, flush, give_back, loops, reports, count))
 
     def _count_examples(self, count: int) -> None:
-        if self._summaries is not None:
-            self._summaries.recorder.examples += count
+        if self._pushing.summaries is not None:
+            self._pushing.summaries.recorder.examples += count
 
     def queues(self) -> tuple[QueueStatus, ...]:
         """The data queues of the job at present, in the order in which they began: how far each is, over all workers.
@@ -644,19 +529,11 @@ class Session:
         print(f"epoch {queue.epoch} of {queue.spec.epochs}, {queue.done} of {queue.spec.total} examples")
         """
         self._known()  # raises when the session is not open
-        return self._client.queues()
+        return self._client.shard_status().queues
 
     def note_loss(self, loss: Tensor, variables: Iterable[BaseVariable]) -> None:
         """Keeps the loss, for the next push of these variables and the current batch; `compute_gradients` calls it."""
-        value = loss.item()
-        for variable in variables:
-            self._computed[variable.name] = value, variable.read
-            if isinstance(variable, Table):
-                variable.looked_up = False
-        for loop in self._loops:
-            loop.losses.append(value)
-        if self._summaries is not None and self._summaries.graph_is_due:
-            self._summaries.take_graph(loss, self._known().values())
+        self._pushing.note_loss(loss, variables)
 
     def push(
         self,
@@ -668,64 +545,9 @@ class Session:
 
         The gradients are borrowed until this returns. `updates` has one op per variable.
         """
-        if self._client.generation:
+        if self._client.cuts.generation:
             self._client.check_changeable()
-        known = self._known()
-        names: list[str] = []
-        entries: list[VersionedArray] = []
-        observed = tuple(updates)
-        self._names(op.variable for op in observed)  # raises
-        among: dict[str, BaseVariable] = {}
-        loss, without = None, []
-        for gradient, variable in grads_and_vars:
-            name = variable.name
-            if known.get(name) is not variable:
-                self._names([variable])  # raises
-            among[name] = variable
-            noted, read = self._computed.get(name, (None, variable.read))
-            if loss is None:
-                loss = noted
-            if gradient is not None:
-                names.append(name)
-                entries.append(VersionedArray(name, read, _checked_gradient(gradient, variable)))
-            elif variable.trainable and name not in self._without_gradient:
-                without.append(name)
-        if not entries:
-            raise ValueError(
-                f"no gradients to push for {', '.join(among) or 'no variables'}: does the loss depend on them?"
-            )
-        if without:
-            self._without_gradient.update(without)
-            logger.warning(
-                "no gradient for %s: the loss does not depend on it, so this step does not train it; leave it out of "
-                "var_list, or make it with trainable=False%s (logged once for each variable)",
-                ", ".join(map(repr, without)),
-                "; psworker.reset() forgets those of earlier cells" if is_interactive() else "",
-            )
-        for name, variable in among.items():
-            self._computed.pop(name, None)
-            if isinstance(variable, Table) and name in names:
-                variable.looked_up = False
-        for op in observed:
-            entries.append(VersionedArray(op.variable.name, op.variable.read, op.value))
-        replica = self._replica
-        replica.pushed = None
-        replica.declare(optimizer, names)
-        for op in observed:
-            replica.declare(optimizers.MovingAverage(op.decay), [op.variable.name])
-        replica.step(Step(optimizer, names, entries, observed, loss, tuple(among)))
-        pushed, summaries = replica.pushed, self._summaries
-        staleness = 0 if pushed is None else pushed.staleness
-        if summaries is not None:
-            applied = pushed is not None and pushed.outcome is not Outcome.DROPPED
-            if summaries.recorder.note(loss, staleness if applied else None):
-                pairs = [(one.array, known[one.name]) for one in entries[: len(names)]]
-                summaries.write_point(optimizer, replica.learning_rate(names[0]), pairs)
-        if pushed is None:
-            return PushReport("none", 0, self._client.global_step)
-        outcomes: dict[int, PushOutcome] = {shard: one.value for shard, one in pushed.shards.items()}
-        outcome: PushOutcome = "half-applied" if pushed.half_applied else pushed.outcome.value
-        return PushReport(outcome, staleness, self._client.global_step, outcomes)
+        return self._pushing.push(self._open_collection(), optimizer, grads_and_vars, updates)
 
     def minimize(
         self,
@@ -768,18 +590,9 @@ class Session:
             ValueError: a portion below 1, or no variables; TypeError for tables and variables of integers.
             ParamServerError: servers cannot be reached in time.
         """
-        reading = open_source(source, collate)
-        if isinstance(reading, Stream):
-            raise DatasetError("minimize goes over the same examples again and again: give a dataset or a sequence")
-        if portion is not None and portion < 1:
-            raise ValueError(f"a portion has 1 example or more, got {portion}")
-        known = self._known()
-        chosen = [one for one in known.values() if one.trainable and not isinstance(one, Table)]
-        if variables is not None:
-            chosen = [known[one] for one in self._names(variables)]
-        check_no_table(chosen, "minimized over")
-        if not chosen or any(one.dtype.kind != "f" for one in chosen):
-            raise ValueError("minimize needs variables of floating point: make them before, or pass them")
+        examples, known = open_examples(source, collate, portion), self._known()
+        given = None if variables is None else [known[one] for one in self._names(variables)]
+        chosen = minimized(known.values() if given is None else given, chosen=given is not None)
         self._client.check_changeable()
         self._replica.flush()
         self._client.report_deferred_idle()
@@ -792,18 +605,17 @@ class Session:
             if on_iteration is not None:
                 on_iteration(point)
 
-        minimization = Minimization(
+        return Minimization(
             self._client,
             lambda: self._replica.pull([one.name for one in chosen]),
             chosen,
             loss,
-            reading,
-            portion or max(-(-len(reading) // PORTIONS), LEAST_PORTION),
-            (LBFGS() if method is None else method).for_dtypes([one.dtype for one in chosen]),
+            examples,
+            portion,
+            method or LBFGS(),
             label,
             report,
-        )
-        return minimization.run()
+        ).run()
 
     def evaluate(
         self,
@@ -857,10 +669,10 @@ class Session:
                     print(error)
 
         Args:
-            timeout: seconds to wait until all workers have taken notice [that of the session].
+            timeout: seconds to wait until all workers know of it [the session's].
 
         Raises:
-            TimedOut: a worker has not taken notice in time, or other cuts were in progress.
+            TimedOut: a worker did not learn of it in time, or other cuts were in progress.
             GenerationLost: in the block, by reads of slots and of tables; no other values are read instead.
             ConfigurationError: a generation is open already, or something is changed in the block.
         """
@@ -868,7 +680,7 @@ class Session:
         self._client.check_changeable()
         self._replica.hold(timeout)
         try:
-            yield self._client.generation
+            yield self._client.cuts.generation
         finally:
             self._client.release_cut()
         self.pull()
@@ -879,7 +691,7 @@ class Session:
         In a session that is `over` it writes none, and returns 0.
 
         Args:
-            timeout: seconds to wait [that of the session].
+            timeout: seconds to wait [the session's].
 
         Raises:
             TimedOut: it is not complete, or not written, in time.
@@ -893,11 +705,11 @@ class Session:
         return self._client.checkpoint(timeout)
 
     def barrier(self, timeout: float | None = None) -> None:
-        """Waits until every live worker of the job waits at a barrier; those that leave or are lost are not waited for.
+        """Waits until every live worker of the job waits at a barrier; workers that leave or are lost do not count.
 
         A worker that joins is waited for. Pending gradients are pushed first, so `global_step` then has the pushes of
         all workers from before the barrier, and is the same in all of them. Raises `TimedOut` after `timeout` seconds
-        [that of the session], with the names of the workers it waits for; they are logged earlier, too.
+        [the session's], with the names of the workers it waits for; they are logged earlier, too.
         """
         self._known()
         self._replica.flush()
@@ -912,7 +724,7 @@ class Session:
 
             for batch in session.batches(data, 100, epochs=50, on_epoch=stop_early): ...
 
-        Others learn of it with their next block of examples or heartbeat, and then go on after their loops. `stopped`
+        Others learn of it with their next block of examples or heartbeat, and continue after their loops. `stopped`
         has the reason: the first one, if several workers stop the job. A job that is stopped may be resumed later.
         """
         self._known()
@@ -930,47 +742,23 @@ class Session:
 
     def _names(self, variables: Iterable[BaseVariable]) -> list[str]:
         """Their names; raises `ConfigurationError` unless the session is open and these are its variables."""
-        self._known()
-        assert self._collection is not None
-        names = []
+        collection, names = self._open_collection(), []
         for variable in variables:
-            self._collection.check_member(variable)
+            collection.check_member(variable)
             names.append(variable.name)
         return names
 
     def _known(self) -> dict[str, BaseVariable]:
-        if self._collection is None or self._collection.session not in (None, self):
+        """The program's variables by name; raises `ConfigurationError` unless the session is open."""
+        return self._open_collection().variables
+
+    def _open_collection(self) -> Collection:
+        collection = self._collection
+        if collection is None or collection.session not in (None, self):
             raise ConfigurationError("this session is not open: use it inside `with psworker.session() as session:`")
-        return self._collection.variables
+        return collection
 
 
 def _whole(value: VersionedArray) -> Array:
     assert not isinstance(value.array, IndexedSlices), "a value has all rows"
     return value.array
-
-
-def _checked_gradient(gradient: Array | IndexedSlices | Tensor, variable: BaseVariable) -> Array | IndexedSlices:
-    """The gradient as an array, or as rows, each once, in the variable's dtype; raises unless it fits the variable."""
-    if isinstance(variable, Table) and not isinstance(gradient, IndexedSlices):
-        check_no_table([variable], "given a gradient")
-    array = gradient.summed() if isinstance(gradient, IndexedSlices) else np.asarray(gradient)
-    like = variable if isinstance(variable, Table) else variable.value
-    if array.shape == like.shape and (array.dtype == like.dtype or array.dtype.name == like.dtype.name):
-        return array
-    return _cast_gradient(array, variable)
-
-
-def _cast_gradient(array: Array | IndexedSlices, variable: BaseVariable) -> Array | IndexedSlices:
-    """A gradient of another floating-point dtype in the variable's, where a magnitude beyond it becomes infinite."""
-    if array.shape != variable.shape:
-        raise ShapeMismatch(
-            f"gradient for {variable.name!r} is {array.dtype.name}{list(array.shape)}, the variable is "
-            f"{variable.dtype.name}{list(variable.shape)}: gradient transforms must keep the shape"
-        )
-    if array.dtype.kind != "f" or variable.dtype.kind != "f":
-        raise DtypeMismatch(
-            f"gradient for {variable.name!r} is {array.dtype.name}, the variable is {variable.dtype.name}: only "
-            "floating point is cast to another floating-point dtype; convert the gradient in its transform"
-        )
-    with np.errstate(over="ignore"):  # NotFinite names the variable
-        return array.astype(variable.dtype)

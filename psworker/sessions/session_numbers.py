@@ -11,7 +11,7 @@ from psworker.config import WorkerConfig
 
 @dataclass(slots=True)
 class Sessions:
-    """So many sessions have opened, `count`; `name` is that of their jobs, "" if they were not numbered."""
+    """The `count` of opened sessions, and the `name` of their jobs; "": they were not numbered."""
 
     count: int = 0
     name: str = ""
@@ -22,7 +22,7 @@ _opened: dict[tuple[object, ...], Sessions] = {}
 
 def sessions_of(config: WorkerConfig) -> Sessions:
     """The sessions of this process with the servers, the worker's name and the folder of this configuration."""
-    return _opened.setdefault((config.servers, config.name, config.checkpoints.folder), Sessions())
+    return _opened.setdefault((config.servers, config.name, config.folder), Sessions())
 
 
 def forget() -> None:

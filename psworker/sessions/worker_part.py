@@ -1,4 +1,4 @@
-"""The worker's part of a checkpoint: what an embedded job needs besides its shard to go on with the same bits.
+"""The worker's part of a checkpoint: the state an embedded job needs besides its shard to continue with the same bits.
 
 The masks of dropout, and which reports of epochs the program has had. May import the engine.
 """

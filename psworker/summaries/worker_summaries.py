@@ -79,7 +79,7 @@ class WorkerSummaries:
             (folder / "scalars").mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigurationError(f"cannot use the folder {folder} for summaries: {error.strerror}") from error
-        sender, step = client.sender, self.global_step
+        sender, step = client.membership.sender, self.global_step
         name = _file_name(sender.worker)
         life = {"worker": sender.worker, "incarnation": sender.incarnation, "number": number}
         life |= {"time": time.time(), "process": self._process}
@@ -90,7 +90,7 @@ class WorkerSummaries:
         self._writer = BackgroundWriter()
         self._watch: ClusterWatch | None = None
         if self._events is not None:
-            self._watch = ClusterWatch(lambda: client.chief, client.status, self._show_cluster)
+            self._watch = ClusterWatch(lambda: client.membership.chief, client.status, self._show_cluster)
 
     @property
     def events(self) -> ModuleType:
@@ -116,7 +116,7 @@ class WorkerSummaries:
         if self._events is not None:
             record = self._events.scalars(time.time(), step, {tag: value})
             self.put(record)
-            if self._client.chief:
+            if self._client.membership.chief:
                 self._writer.put(self._cluster, record)
         self._scalars[tag] = value
         if self.recorder.is_due():
@@ -149,7 +149,7 @@ class WorkerSummaries:
     def take_graph(self, loss: Tensor, variables: Iterable[BaseVariable]) -> None:
         """Write the graph of the first gradient to the run of the job, if this worker is chief."""
         self.graph_is_due = False
-        if self._events is not None and self._client.chief:
+        if self._events is not None and self._client.membership.chief:
             try:
                 self._writer.put(self._cluster, self.graph(loss, variables))
             except ValueError as error:
@@ -157,7 +157,9 @@ class WorkerSummaries:
 
     def graph(self, loss: Tensor, variables: Iterable[BaseVariable]) -> bytes:
         """The record of a graph; raises as `graph_nodes`."""
-        record: bytes = self.events.graph(time.time(), graph_nodes(loss, variables, self._client.placed))
+        record: bytes = self.events.graph(
+            time.time(), graph_nodes(loss, variables, self._client.registration.placement.__getitem__)
+        )
         return record
 
     def close(self, *, failed: bool) -> None:

@@ -3,14 +3,13 @@
 A transport delivers one message; the client handles retries, sequence numbers and splitting. May import messages.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from pswire.messages import Answer, Request
-from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.system.host import refuse_windows
-from psworker.config import CheckpointConfig
+from psworker.config import WorkerConfig
 
 T = TypeVar("T")
 
@@ -63,32 +62,23 @@ class WorkerPart(Protocol):
         """Continues from a checkpoint's `data`. Raises `StorageError` if it does not have this form."""
 
 
-def open_transport(
-    servers: Sequence[str],
-    *,
-    credentials: Credentials = NO_CREDENTIALS,
-    shared_memory: bool = True,
-    timeout: float = 60.0,
-    checkpoints: CheckpointConfig | None = None,
-    worker: WorkerPart | None = None,
-) -> Transport:
-    """A transport to these servers (`pswire.network.discovery.parse_servers`); without any, to a shard in this process.
+def open_transport(config: WorkerConfig, worker: WorkerPart | None = None) -> Transport:
+    """A transport to the servers of a configuration; without any, to a shard in this process.
 
-    Servers that are given by a name are found within `timeout` seconds, or `Unavailable` is raised. `credentials` are
-    for connections to servers. With `shared_memory`, tensors go through shared memory where a server is on this host. A
-    shard in this process has `checkpoints` if they have a folder, with the part of this `worker`.
+    Servers that are given by a name are found within its timeout, or `Unavailable` is raised. A shard in this process
+    has checkpoints, with the part of this `worker`, if there is a folder for them.
     """
-    if not servers:
+    if not config.servers:
         from psworker.transport.embedded import EmbeddedTransport
 
-        if checkpoints is None or not checkpoints.checkpoint_dir:
+        if not config.checkpoint_dir:
             return EmbeddedTransport()
         refuse_windows("a program with a checkpoint_dir")
         from psworker.transport.embedded_checkpoints import EmbeddedCheckpoints
 
         assert worker is not None
-        return EmbeddedTransport(EmbeddedCheckpoints(checkpoints, worker))
+        return EmbeddedTransport(EmbeddedCheckpoints(config, worker))
     refuse_windows("a session with servers")
     from psworker.transport.grpc_transport import GrpcTransport
 
-    return GrpcTransport(servers, credentials, shared_memory=shared_memory, timeout=timeout)
+    return GrpcTransport(config.servers, config.credentials, shared_memory=config.shared_memory, timeout=config.timeout)

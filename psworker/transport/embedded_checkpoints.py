@@ -32,7 +32,7 @@ from pswire.messages import (
     Tick,
     Tune,
 )
-from psworker.config import CheckpointConfig
+from psworker.config import WorkerConfig
 from psworker.transport import WorkerPart
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class EmbeddedCheckpoints:
     Not thread-safe. `worker` has the worker's part of each.
     """
 
-    def __init__(self, config: CheckpointConfig, worker: WorkerPart) -> None:
+    def __init__(self, config: WorkerConfig, worker: WorkerPart) -> None:
         folder = config.folder
         assert folder is not None
         self._folder, self._every, self._keep, self._worker = folder, config.checkpoint_every, config.keep, worker
@@ -54,7 +54,7 @@ class EmbeddedCheckpoints:
         self._lock: FolderLock | None = None
         self._process = -1
         self._start = Start(folder, *_AT)
-        self._continues = False  # whether the checkpoint's job continues
+        self._continues = False  # whether the job is the checkpoint's
         self._begun = False  # the run: nothing is written before its first change
         self._unchecked: set[str] = set()  # variables of the checkpoint, until the program has registered its own
         self._last = 0  # the number of the last checkpoint
@@ -64,7 +64,7 @@ class EmbeddedCheckpoints:
 
     @property
     def started(self) -> bool:
-        """True if there is a shard, from `start` to `close`."""
+        """True from `start` to `close`, while there is a shard."""
         return self._shard is not None
 
     # --- the start ------------------------------------------------------------------------------------------------
@@ -243,5 +243,5 @@ class EmbeddedCheckpoints:
 
 
 def _kept(state: ShardState, worker: dict[str, Any]) -> tuple[ShardState, dict[str, Any]]:
-    """State whose change requires another checkpoint."""
+    """The state that must be written again when it has changed."""
     return dataclasses.replace(state, members=MembershipState(), cut=0, repeated=0), worker

@@ -100,9 +100,16 @@ class GrpcTransport:
         return len(self._connections)
 
     def call(self, shard: int, message: Request, timeout: float) -> Future[Answer]:
-        """As `Transport.call`; also raises `Malformed` or `TooLarge` if the answer is none to this message."""
-        future = self._connections[shard].call(message, timeout)
-        return Future(partial(self._found_again, shard, future)) if self._addresses.name else future
+        """As `Transport.call`; also raises `Malformed` or `TooLarge` if the answer does not fit the message."""
+        connection = self._connections[shard]
+        kind = TransferCall if isinstance(message, _ON_STREAMS) else UnaryCall
+        try:
+            result = kind(connection, message, timeout).result
+        except Exception as error:  # noqa: BLE001 - raised by the future
+            failed: ThreadFuture[Answer] = ThreadFuture()
+            failed.set_exception(connection.error_of(error).with_traceback(None))  # breaks a reference cycle
+            result = failed.result
+        return Future(partial(self._found_again, shard, result) if self._addresses.name else result)
 
     def tensor_transport(self, shard: int) -> str:
         """As `Transport.tensor_transport`; the first time it asks the server, for `PROBE_TIMEOUT` seconds at most."""
@@ -125,10 +132,10 @@ class GrpcTransport:
         deadlines, tokens = self._deadlines, self._tokens
         return Connection(shard, address, channel, self._credentials, deadlines, tokens, self._shared_memory, before)
 
-    def _found_again(self, shard: int, future: Future[Answer]) -> Answer:
+    def _found_again(self, shard: int, result: Callable[[], Answer]) -> Answer:
         """The answer; after an error of the network the shard's address is looked up, for the next call."""
         try:
-            return future.result()
+            return result()
         except (Unavailable, TimedOut) as error:
             self._addresses.look_again(shard)
             where = f"shard {shard} of {self._addresses.name}, which is looked up again"
@@ -162,7 +169,7 @@ class MemberTokens:
         self._last = joined.token
 
     def of(self, message: Request | None = None) -> bytes:
-        """The token of a message's sender; for a message without a sender the last worker's; b"": none."""
+        """The token of a message's sender; for a message without a sender, the last worker's; b"": none."""
         sender: ms.Sender | None = getattr(message, "sender", None) or getattr(message, "holder", None)
         if isinstance(message, ms.Join):
             sender = ms.Sender(message.worker, message.incarnation)
@@ -204,16 +211,6 @@ class Connection:
         self._tensor_transport = "" if shared_memory else GRPC
         self._probed = False
         self._joined: bool = before is not None and before._joined
-
-    def call(self, message: Request, timeout: float) -> Future[Answer]:
-        """As `Transport.call`."""
-        kind = TransferCall if isinstance(message, _ON_STREAMS) else UnaryCall
-        try:
-            return Future(kind(self, message, timeout).result)
-        except Exception as error:  # noqa: BLE001 - raised by the future
-            failed: ThreadFuture[Answer] = ThreadFuture()
-            failed.set_exception(self.error_of(error).with_traceback(None))  # breaks a reference cycle
-            return Future(failed.result)
 
     def close(self, moved_to: str = "") -> None:
         """Ends all calls; they may be made again if the shard has `moved_to` another address."""
@@ -316,24 +313,21 @@ class TransferStream:
     """A Transfer that stays open for consecutive calls, which halves the cost of a call. One call at a time.
 
     `open_stream` opens it for an iterator of request frames, with the `token` of the worker whose calls it carries
-    to a shard; `answers` has the frames of all answers. `pool` has its segments; None without shared memory (not
-    `share`).
+    to a shard. `send` passes the frames of a request to gRPC's thread; `answers` has those of all answers. `pool` has
+    its segments; None without shared memory (not `share`).
     """
 
     def __init__(self, open_stream: Callable[..., Any], token: bytes, shard: int, *, share: bool) -> None:
         self.token = token
-        self._requests: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
-        requests = itertools.chain.from_iterable(iter(self._requests.get, None))
+        queued: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
+        self.send = queued.put
+        requests = itertools.chain.from_iterable(iter(queued.get, None))
         self.answers = open_stream(requests, metadata=member_metadata(token, shard))
         self.pool = SegmentPool(self._attach) if share else None
 
-    def send(self, frames: Iterable[bytes]) -> None:
-        """Passes a request to gRPC's thread."""
-        self._requests.put(frames)
-
     def cancel(self) -> None:
         """Ends waits for an answer with an error; frees the server, and gRPC's thread."""
-        self._requests.put(None)
+        self.send(None)
         self.answers.cancel()
 
     def end(self) -> None:
@@ -423,13 +417,13 @@ class TransferCall:
 
     def _frames(self) -> Iterator[bytes]:
         """The frames of the request, with its tensors in shared memory if they are large enough for it."""
-        segment = self._segment(ms.array_sizes(self._message))
-        streamed = StreamSender()
+        pool, streamed = self._stream.pool, StreamSender()
+        segment = None if pool is None else self._segment(pool, ms.array_sizes(self._message))
         sender = streamed if segment is None else Region(segment.number, segment.memory)
         header = to_frame(self._message, sender)
         if self._span is not None:
             header.traceparent = self._span.traceparent
-        answer = self._segment(self._sizes or ())
+        answer = None if pool is None else self._segment(pool, self._sizes or ())
         if answer is None:
             self._streamed = sum(self._sizes or ())
         else:
@@ -437,10 +431,10 @@ class TransferCall:
             region.segment, region.offset, region.nbytes = answer.number, 0, answer.nbytes
         return streamed.frames(header)
 
-    def _segment(self, sizes: Sequence[int]) -> Segment | None:
-        """Shared memory for arrays of these sizes; None: there is none, or they are too small or too large for it."""
-        pool, nbytes = self._stream.pool, bytes_needed(sizes)
-        segment = None if pool is None or nbytes < MIN_SHARED_BYTES else pool.take(nbytes)
+    def _segment(self, pool: SegmentPool, sizes: Sequence[int]) -> Segment | None:
+        """Shared memory for arrays of these sizes; None if they are too small or too large for it, or none is left."""
+        nbytes = bytes_needed(sizes)
+        segment = None if nbytes < MIN_SHARED_BYTES else pool.take(nbytes)
         if segment is not None:
             self._segments.append(segment)
         return segment

@@ -1,7 +1,7 @@
 """A worker's shared memory: a pool of segments for each stream, and arrays in them.
 
 A segment belongs to one call at a time: the worker writes gradients into one, and the server writes values into
-another. Values are used in place; a segment returns to the pool when no array refers to it, so memory in use
+another. Values are used in place; a segment returns to the pool once no array refers to it, so memory in use
 is never overwritten. A call that fails ends its stream together with the pool, because the server may still write into
 the segments. May import pswire and numpy.
 """
@@ -34,7 +34,7 @@ MIN_SEGMENT_BYTES = 64 << 10
 #: Smaller values are copied, because an array that the program keeps occupies a whole segment.
 MIN_BORROWED_BYTES = 64 << 10
 
-#: Bytes of a reason that a server sends instead of a segment, at most.
+#: The most bytes of a server's reason for not sending a segment.
 _MAX_REASON = 1000
 
 
@@ -91,7 +91,7 @@ def _received(connection: socket.socket, nbytes: int) -> Array:
 
 
 def _check(data: bytes) -> None:
-    """Raise `NotShared` with the reason that the server has sent instead of `DONE`."""
+    """Raise `NotShared`, with the server's reason, unless it has sent `DONE`."""
     if data != DONE:
         reason = data.decode(errors="replace")
         raise NotShared(reason if reason and reason.isprintable() else "the server has closed its socket")
@@ -110,7 +110,7 @@ class SegmentPool:
         self.refused = ""
 
     def take(self, nbytes: int) -> Segment | None:
-        """A segment of `nbytes` at least, for one call; None: there is none left."""
+        """A segment of at least `nbytes` for one call; None if none is left."""
         size = _rounded(nbytes)
         for segment in list(self._free):
             if size <= segment.nbytes <= 4 * size:

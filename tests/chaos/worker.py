@@ -106,7 +106,7 @@ dataset = ps.Dataset({"number": np.arange(settings.examples)})
 record("begin")
 with ps.session() as session:
     record_takes(session)
-    look("joined", incarnation=session._client._calls.sender.incarnation)
+    look("joined", incarnation=session._client.membership.sender.incarnation)
     batches = session.batches(dataset, settings.batch, settings.epochs, name="chaos")
     for number, batch in enumerate(batches, 1):
         step(session, batch)

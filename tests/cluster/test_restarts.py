@@ -38,7 +38,7 @@ KILLS_ITSELF_ONCE = """
     seen = ps.Variable(np.zeros(48), name="seen")
     data = ps.Dataset({"x": np.arange(48)})
     with ps.session() as session:
-        print("incarnation", session._client._calls.sender.incarnation, flush=True)
+        print("incarnation", session._client.membership.sender.incarnation, flush=True)
         while session.worker == "worker-0" and not os.path.exists("killed"):
             time.sleep(0.01)
         for batch in session.batches(data, 4, 2, on_epoch=report):

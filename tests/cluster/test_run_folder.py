@@ -28,7 +28,7 @@ COUNTS = """
     seen = ps.Variable(np.zeros(48), name="seen")
     data = ps.Dataset({"x": np.arange(48)})
     with ps.session() as session:
-        print("incarnation", session._client._calls.sender.incarnation, "at step", session.global_step, flush=True)
+        print("incarnation", session._client.membership.sender.incarnation, "at step", session.global_step, flush=True)
         for number, batch in enumerate(session.batches(data, 4, 2), 1):
             gradient = np.zeros(48)
             gradient[batch.x] = -1.0

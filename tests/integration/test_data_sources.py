@@ -16,7 +16,7 @@ from pswire.errors import AlreadyRegistered, DatasetError
 from pswire.messages import Push, QueueSpec, Renew, Take
 from pswire.specs.consistency import Bounded
 from psworker import ops
-from psworker.config import StrategyConfig, WorkerConfig
+from psworker.config import WorkerConfig
 from psworker.sessions import session_numbers
 from psworker.sessions.session import Session
 from tests.shards_in_process import ShardsInProcess
@@ -35,7 +35,7 @@ def train(variable, batch):
 
 
 def session_over(transport, worker="w0", **strategy):
-    return Session(WorkerConfig(name=worker, timeout=10, strategy=StrategyConfig(**strategy)), transport, outer=SGD)
+    return Session(WorkerConfig(name=worker, timeout=10, **strategy), transport, outer=SGD)
 
 
 def status(queue):
@@ -214,7 +214,7 @@ def test_an_iterable_goes_on_where_it_was_when_all_servers_went_back():
             if number == 20:
                 transport.lose_state(0)
                 session.pull()
-                assert session._client.recoveries == 1
+                assert session._client.rollback.count == 1
     assert seen == list(range(60))
 
 

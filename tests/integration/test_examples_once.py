@@ -13,7 +13,7 @@ import psworker as ps
 from pswire.messages import Push, Take
 from pswire.specs.consistency import DropStalePushes
 from psworker import ops
-from psworker.config import StrategyConfig, WorkerConfig
+from psworker.config import WorkerConfig
 from psworker.sessions.session import Session
 from tests.combinations import combinations
 from tests.shards_in_process import ShardsInProcess
@@ -30,7 +30,7 @@ STRATEGIES = [
 
 
 def session_over(transport, worker, **strategy):
-    config = WorkerConfig(name=worker, timeout=10, strategy=StrategyConfig(**strategy))
+    config = WorkerConfig(name=worker, timeout=10, **strategy)
     return Session(config, transport, outer=SGD)
 
 

@@ -14,7 +14,7 @@ from psserver.storage.checkpoint_manifest import read_manifest
 from pswire.errors import ConfigurationError, GenerationLost, TimedOut
 from pswire.messages import Cut, CutReport, Pull
 from pswire.specs.consistency import parse_consistency
-from psworker.config import CheckpointConfig, StrategyConfig, WorkerConfig
+from psworker.config import WorkerConfig
 from psworker.sessions.session import Session
 from psworker.sessions.worker_part import SessionPart
 from psworker.transport import Future, open_transport
@@ -28,7 +28,7 @@ STRATEGIES = [{}, {"push_every": 2, "pull_every": 4, "overlap": True}, {"local_s
 
 
 def session_over(transport, worker="w0", **strategy):
-    return Session(WorkerConfig(name=worker, timeout=10, strategy=StrategyConfig(**strategy)), transport, outer=ADD)
+    return Session(WorkerConfig(name=worker, timeout=10, **strategy), transport, outer=ADD)
 
 
 def two_variables():
@@ -93,7 +93,7 @@ def test_generations_and_checkpoints_begin_while_the_policy_holds_the_push_of_an
         addresses = (first.address, second.address)
 
         def worker(name):
-            return Session(WorkerConfig(addresses, name=name, timeout=20), open_transport(addresses))
+            return Session(WorkerConfig(addresses, name=name, timeout=20), open_transport(WorkerConfig(addresses)))
 
         def train():
             with ps.collection(), worker("other"):
@@ -276,8 +276,8 @@ def test_a_generation_is_held_no_longer_than_its_block_although_answers_and_its_
 
 
 def test_a_checkpoint_of_which_a_server_has_lost_its_part_before_it_was_written_is_taken_again(tmp_path):
-    folder, asked, lost = CheckpointConfig(str(tmp_path)), Counter(), []
-    transport = open_transport((), checkpoints=folder, worker=SessionPart())
+    asked, lost = Counter(), []
+    transport = open_transport(WorkerConfig(checkpoint_dir=str(tmp_path)), SessionPart())
 
     def call(shard, message, timeout, real=transport.call):
         """Twice as of a server that was started again: the third question is whether it is written."""
@@ -324,7 +324,7 @@ def test_real_servers_write_checkpoints_on_demand_and_hold_generations_while_ano
 
         def worker(name):
             config = WorkerConfig(addresses, name=name, timeout=20, shared_memory=shared_memory)
-            return Session(config, open_transport(addresses, shared_memory=shared_memory))
+            return Session(config, open_transport(config))
 
         def train():
             with ps.collection(), worker("other"):

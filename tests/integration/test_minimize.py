@@ -14,7 +14,7 @@ import psworker as ps
 from pswire import messages as ms
 from pswire.errors import ConfigurationError, DatasetError, OutOfOrder
 from psworker import ops
-from psworker.client.retrying_calls import RetryingCalls
+from psworker.client.retry import Calls
 from psworker.minimize.shard_space import AlreadyOver, JobStopped, ShardSpace
 from psworker.sessions import claimed_portions, session_numbers
 from tests import event_files
@@ -235,7 +235,7 @@ def test_a_search_that_fails_ends_at_the_last_point_and_says_so():
         W = ps.Variable(np.zeros((12, 2)), name="W")
         with open_session("w0") as session:
             found = session.minimize(wrong(W), DATA, exactly, portion=16)
-            (shown,) = session._client._status().minimizations
+            (shown,) = session._client.shard_status().minimizations
             weights = W.value.copy()
     assert not found.converged
     assert found.reason.startswith("the line search has failed: ")
@@ -288,12 +288,12 @@ def test_the_status_and_the_summaries_have_the_points_that_the_program_gets(tmp_
         with ps.session(summary_dir=tmp_path) as session:
 
             def loss(batch):
-                (one,) = session._client._status().minimizations
+                (one,) = session._client.shard_status().minimizations
                 shown.append(one.point)
                 return ridge(W)(batch)
 
             found = session.minimize(loss, DATA, exactly, on_iteration=seen.append, name="fit")
-            (last,) = session._client._status().minimizations
+            (last,) = session._client.shard_status().minimizations
     asdict = dataclasses.asdict
     points = [asdict(one) for one in seen]
     assert asdict(last.point) == points[-1]
@@ -320,7 +320,7 @@ def test_the_shards_hold_as_many_vectors_as_the_pages_say(method, vectors):
 
     def quartic(W):
         def loss(batch):
-            most.append(session._client._status().nbytes)
+            most.append(session._client.shard_status().nbytes)
             return ridge(W)(batch) + ops.sum(ops.square(ops.square(W)))
 
         return loss
@@ -345,7 +345,7 @@ def test_a_second_minimization_goes_on_from_the_first_and_training_after_it_is_a
             before = W.value.copy()
             assert ps.GradientDescent(0.5).apply_gradients([(gradient, W)]).outcome == "applied"
             np.testing.assert_array_equal(W.value, before - 0.5)
-            assert session._client._status().nbytes == W.value.nbytes, "the vectors are gone"
+            assert session._client.shard_status().nbytes == W.value.nbytes, "the vectors are gone"
 
 
 @pytest.mark.slow
@@ -507,17 +507,17 @@ def test_an_evaluation_begins_on_shard_0_when_it_has_begun_on_all_others(monkeyp
         for name in names:
             ps.Variable(np.ones(4), name=name)
         with open_session("w0") as session:
-            client, seen, send = session._client, [], RetryingCalls.send
-            assert client.shards_of(names) == [0, 1, 2]
+            client, seen, send = session._client, [], Calls.send
+            assert client.evaluations.shards_of(names) == [0, 1, 2]
 
             def sends(calls, messages, *arguments):
                 message = messages.get(0)
                 if isinstance(message, ms.Evaluate) and message.evaluation and not message.wait:
-                    seen.append([one.number for one in client.evaluated(names, "fit")])
+                    seen.append([one.number for one in client.evaluations.progress(names, "fit")])
                 return send(calls, messages, *arguments)
 
             space = ShardSpace(client, names, "fit", 10, 2, stopping=lambda: True)
-            monkeypatch.setattr(RetryingCalls, "send", sends)
+            monkeypatch.setattr(Calls, "send", sends)
             for _ in range(2):
                 with pytest.raises(JobStopped):
                     space.evaluate()
@@ -532,8 +532,10 @@ def test_the_next_coordinator_tells_all_shards_that_a_minimization_is_over_if_th
         with open_session("w0") as session:
             client = session._client
             ShardSpace(client, names, "fit", 10, 2)
-            client._evaluate([1], ms.Evaluate(sender=client._calls.sender, name="fit", end='{"by": "w0"}', term=1))
-            assert [one.end for one in client.evaluated(names, "fit")] == ["", '{"by": "w0"}', ""]
+            client.evaluations._evaluate(
+                [1], ms.Evaluate(sender=client.membership.sender, name="fit", end='{"by": "w0"}', term=1)
+            )
+            assert [one.end for one in client.evaluations.progress(names, "fit")] == ["", '{"by": "w0"}', ""]
             with pytest.raises(AlreadyOver):
                 ShardSpace(client, names, "fit", 10, 2)
-            assert [one.end for one in client.evaluated(names, "fit")] == ['{"by": "w0"}'] * 3
+            assert [one.end for one in client.evaluations.progress(names, "fit")] == ['{"by": "w0"}'] * 3

@@ -119,7 +119,7 @@ def test_a_worker_goes_on_with_shards_at_other_addresses_and_keeps_its_other_con
     assert [one.address for one in after] == servers.addresses
     assert [set(one._specs) for one in after] == [set(one._specs) for one in before], "the sizes of answers are known"
     assert [shard for shard in range(2) if after[shard] is not before[shard]] == list(moved)
-    assert training.session._client._calls.rejoins == 0, "the worker's membership is in the journal"
+    assert training.session._client.membership.rejoins == 0, "the worker's membership is in the journal"
     assert training.session.dropped == 0
     assert [transport_of(training.session).tensor_transport(shard) for shard in range(2)] == ["shared memory"] * 2
 

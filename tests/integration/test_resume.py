@@ -19,7 +19,7 @@ from psserver.rpc.server import ServerThread
 from psserver.storage import checkpoint_folders
 from pswire.errors import AlreadyRegistered, ConfigurationError, ModelFileError, ParamServerError, StorageError
 from psworker import ops
-from psworker.config import CheckpointConfig, WorkerConfig
+from psworker.config import WorkerConfig
 from psworker.sessions.session import Session
 from psworker.transport.embedded import EmbeddedTransport
 from tests.combinations import few_fast
@@ -392,7 +392,7 @@ def test_the_chief_alone_saves_the_best_model(tmp_path):
     transport = EmbeddedTransport()
 
     def session(name):
-        return Session(WorkerConfig(name=name, checkpoints=CheckpointConfig(str(tmp_path))), transport)
+        return Session(WorkerConfig(name=name, checkpoint_dir=str(tmp_path)), transport)
 
     with session("chief") as chief:
         W = ps.Variable(np.float32(0), name="W")
@@ -407,7 +407,7 @@ def test_the_chief_alone_saves_the_best_model(tmp_path):
 
 def test_with_servers_the_folder_is_for_the_best_model_alone_and_that_is_said(tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    config = WorkerConfig(("h:1",), "w", checkpoints=CheckpointConfig(str(tmp_path / "a")))
+    config = WorkerConfig(("h:1",), "w", checkpoint_dir=str(tmp_path / "a"))
     Session(config, EmbeddedTransport())
     assert f"{tmp_path}/a is used for the best model alone" in messages(caplog, logging.INFO)
     assert not (tmp_path / "a").exists()

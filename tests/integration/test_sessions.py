@@ -14,7 +14,7 @@ from psserver.testing import serve
 from pswire.errors import Zombie
 from pswire.status.status_client import StatusClient
 from psworker import ops
-from psworker.client import retrying_calls
+from psworker.client import retry
 from psworker.config import WorkerConfig
 from psworker.sessions import session_numbers
 from psworker.sessions.session import Session
@@ -88,7 +88,7 @@ def test_the_next_session_begins_when_all_workers_have_been_in_this_one_however_
 
 
 def test_an_evaluation_beside_a_job_does_not_wait_with_resume_which_its_log_says_without_it(caplog, monkeypatch):
-    monkeypatch.setattr(retrying_calls, "LOG_EVERY", 0.0)
+    monkeypatch.setattr(retry, "LOG_EVERY", 0.0)
 
     def evaluate(**options):
         with ps.collection():

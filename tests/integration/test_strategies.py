@@ -31,7 +31,7 @@ from pswire.messages import (
 )
 from pswire.specs.consistency import Bounded, DropStalePushes, Synchronous
 from psworker import ops, schedules
-from psworker.config import StrategyConfig, WorkerConfig
+from psworker.config import WorkerConfig
 from psworker.model.base_variable import set_value
 from psworker.sessions.data_loop import batches_per_block
 from psworker.sessions.session import Session
@@ -57,7 +57,7 @@ def scalar(name):
 
 def session_over(transport, worker="w0", outer=SGD, timeout=30, **strategy):
     """A worker's session; the outer optimizer of local steps takes differences as they are."""
-    config = WorkerConfig(name=worker, timeout=timeout, strategy=StrategyConfig(**strategy))
+    config = WorkerConfig(name=worker, timeout=timeout, **strategy)
     return Session(config, transport, outer)
 
 

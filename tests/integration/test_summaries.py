@@ -9,7 +9,7 @@ import pytest
 import psworker as ps
 from pswire.errors import ConfigurationError
 from psworker import nn, ops, schedules
-from psworker.config import StrategyConfig, WorkerConfig
+from psworker.config import WorkerConfig
 from psworker.sessions.session import Session
 from psworker.summaries import recorder
 from tests import event_files
@@ -81,7 +81,7 @@ def test_a_point_of_several_steps_has_their_means_and_the_examples_of_all(tmp_pa
     W = ps.Variable(np.zeros(()), name="W")
     data = ps.Dataset({"x": np.arange(40.0)})
     with ps.session(summary_dir=tmp_path) as session:
-        session._summaries.recorder.postpone(1.0)  # the only point is that of the end
+        session._pushing.summaries.recorder.postpone(1.0)  # the only point is that of the end
         for batch in session.batches(data, 4, shuffle=False):
             ps.GradientDescent(0.0).minimize(ops.mean(W * 0.0 + batch.x))
     [point] = lines(tmp_path)[1:]
@@ -158,8 +158,8 @@ def test_scalars_of_a_program_are_in_the_next_line_of_the_worker(tmp_path, point
     with ps.session(summary_dir=tmp_path) as session:
         train(session, W, 1, ps.GradientDescent(0.1))
         session.summary.scalar("accuracy", 0.5)
-        session._summaries.recorder.postpone(0.0)
-        session._summaries.recorder._due += 1000.0
+        session._pushing.summaries.recorder.postpone(0.0)
+        session._pushing.summaries.recorder._due += 1000.0
         session.summary.scalar("accuracy", 0.6)
         session.summary.scalar("error", np.nan)
     assert [(one["step"], one["cost"] is None, one["scalars"]) for one in lines(tmp_path)[1:]] == [
@@ -170,7 +170,7 @@ def test_scalars_of_a_program_are_in_the_next_line_of_the_worker(tmp_path, point
 
 
 def session_of(transport, folder, name, **strategy):
-    config = WorkerConfig(name=name, timeout=20, strategy=StrategyConfig(**strategy), summary_dir=str(folder))
+    config = WorkerConfig(name=name, timeout=20, **strategy, summary_dir=str(folder))
     return Session(config, transport)
 
 
@@ -178,7 +178,10 @@ def test_the_chief_writes_the_graph_of_the_first_gradient_with_the_shards_of_the
     fc1, fc2 = nn.Dense(784, 100, activation=ops.relu, name="fc1"), nn.Dense(100, 10, name="fc2")
     optimizer = ps.GradientDescent(0.1)
     with session_of(ShardsInProcess(2), tmp_path, "w0") as session:
-        placed = {one.name: session._client.placed(one.name).partitions[0].shard for one in ps.global_variables()}
+        placed = {
+            one.name: session._client.registration.placement[one.name].partitions[0].shard
+            for one in ps.global_variables()
+        }
         for _ in range(3):
             optimizer.minimize(ops.softmax_cross_entropy(fc2(fc1(np.ones((5, 784), "f"))), np.arange(5)))
         session.summary.graph(ops.sum(fc1.kernel))
@@ -231,7 +234,7 @@ def test_the_hyperparameters_of_the_job_and_of_the_program_are_those_of_the_page
             train(session, W, 2, ps.Momentum(0.5, 0.9))
             with pytest.raises(ConfigurationError, match="give them before the first step"):
                 session.summary.hyperparameters({"late": 1})
-            wait_until(lambda: session._summaries._described)
+            wait_until(lambda: session._pushing.summaries._described)
             if fails:
                 raise KeyboardInterrupt
     except KeyboardInterrupt:
@@ -344,7 +347,7 @@ def test_a_fork_of_the_process_that_leaves_the_session_writes_nothing_and_asks_f
         with monkeypatch.context() as forked:
             forked.setattr("os.getpid", lambda: -1)
             forked.setattr(session._client, "status", None)
-            session._summaries.close(failed=False)
+            session._pushing.summaries.close(failed=False)
         assert [*(tmp_path / "scalars").iterdir()] == []
     assert len(lines(tmp_path)) == 2
 

@@ -39,7 +39,7 @@ def test_a_variable_without_a_gradient_is_logged_once(open_session, caplog):
     with open_session("w0"):
         for _ in range(3):
             SGD.minimize(ops.sum(x), [x, y, frozen])
-        assert [record.name for record in caplog.records] == ["psworker.sessions.session"]
+        assert [record.name for record in caplog.records] == ["psworker.sessions.pushing"]
         assert caplog.messages[0].startswith("no gradient for 'y': the loss does not depend on it")
         SGD.minimize(ops.sum(x), [x, y, z])
         assert caplog.messages[1].startswith("no gradient for 'z': ")

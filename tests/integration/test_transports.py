@@ -18,7 +18,7 @@ from tests.transports import EMBEDDED, GRPC, GRPC_OF_TWO, SHARED, SHARED_OF_TWO
 
 EACH_STEP, DOWNPOUR, LOCAL = (), (("push_every", 2), ("pull_every", 2)), (("local_steps", 3),)
 OVERLAP, HALF = (*DOWNPOUR, ("overlap", True)), (("encoding", "float16"),)
-INT8, TOP_K = (("compression", Int8()),), (("encoding", "bfloat16"), ("compression", TopK(0.01)))
+INT8, TOP_K = (("compress", Int8()),), (("encoding", "bfloat16"), ("compress", TopK(0.01)))
 
 
 def images():
@@ -123,9 +123,9 @@ def costs(tensor_transport, epochs, **options):
     ("options", "epochs", "tolerance"),
     [
         ({"encoding": "bfloat16"}, 10, 0.01),
-        ({"compression": Int8()}, 10, 0.01),
-        ({"encoding": "float16", "compression": TopK(0.01)}, 10, 0.02),
-        ({"encoding": "float16", "compression": TopK(0.1)}, 2, 0.02),
+        ({"compress": Int8()}, 10, 0.01),
+        ({"encoding": "float16", "compress": TopK(0.01)}, 10, 0.02),
+        ({"encoding": "float16", "compress": TopK(0.1)}, 2, 0.02),
     ],
 )
 def test_softmax_regression_reaches_the_cost_of_float32(options, epochs, tolerance):

@@ -191,8 +191,8 @@ async def _(original, self):
 
 @mutant(
     "The cuts of one shard are taken for those of all",
-    "psworker.client.retrying_calls:RetryingCalls._written_by_all",
-    "tests/unit/psworker/client/test_retries.py::test_heartbeats_report_the_newest_cut_that_all_shards_have_written",
+    "psworker.client.membership:Membership._written_by_all",
+    "tests/unit/psworker/client/test_retry.py::test_heartbeats_report_the_newest_cut_that_all_shards_have_written",
 )
 def _(original, self):
     return max([cut for _, cuts in self.written.values() for cut in cuts], default=0)

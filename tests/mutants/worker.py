@@ -7,15 +7,16 @@ from unittest.mock import patch
 
 from tests.tools.mutant_plugin import mutant
 
-CALLS = "psworker.client.retrying_calls:RetryingCalls"
+CALLS = "psworker.client.retry:Calls"
+MEMBERSHIP = "psworker.client.membership:Membership"
 PUSH = "psworker.client.push_pull:ShardedPush"
 CLIENT_CLASS = "psworker.client.client:Client"
 NUMBERS_CLASS = "psworker.client.cut_numbers:CutNumbers"
 ENCODER = "psworker.client.error_feedback:GradientEncoder"
 UNIT = "tests/unit/psworker/client"
-CLIENT, RETRIES, NUMBERS = f"{UNIT}/test_client.py", f"{UNIT}/test_retries.py", f"{UNIT}/test_cut_numbers.py"
-RECOVERY, FEEDBACK, PLACEMENT = (
-    f"{UNIT}/test_recovery.py",
+CLIENT, RETRIES, NUMBERS = f"{UNIT}/test_client.py", f"{UNIT}/test_retry.py", f"{UNIT}/test_cut_numbers.py"
+ROLLBACK, FEEDBACK, PLACEMENT = (
+    f"{UNIT}/test_rollback.py",
     f"{UNIT}/test_error_feedback.py",
     f"{UNIT}/test_placement.py",
 )
@@ -35,7 +36,7 @@ def _(original, self, *args):
 
 @mutant(
     "A message is sent again with versions from before a rejoin",
-    f"{CALLS}._current",
+    f"{MEMBERSHIP}.current",
     f"{CLIENT}::test_no_version_from_before_is_named_to_a_shard_that_was_joined_again_also_if_its_answer_was_lost",
 )
 def _(original, self, message, rejoins):
@@ -67,12 +68,12 @@ def _(original, self, shards, sequence):
 )
 def _(original, self, shards, sequence):
     original(self, shards, sequence)
-    self.abandoned.clear()
+    self.membership.abandoned.clear()
 
 
 @mutant(
     "A shard does not wait for what shard 0 decided before",
-    f"{CALLS}.in_order",
+    f"{MEMBERSHIP}.in_order",
     f"{CLIENT}::test_values_of_other_shards_have_all_that_shard_0_had_decided",
 )
 def _(original, self, messages):
@@ -81,7 +82,7 @@ def _(original, self, messages):
 
 @mutant(
     "A half-applied push is not reported",
-    f"{CALLS}.report_half_push",
+    f"{MEMBERSHIP}.report_half_push",
     "tests/unit/psserver/core/test_half_pushes.py::test_a_worker_reports_a_push_that_one_shard_refused_and_not_all_and_it_counts_once",
 )
 def _(original, self, shards, reason, *, counted=False):
@@ -90,7 +91,7 @@ def _(original, self, shards, reason, *, counted=False):
 
 @mutant(
     "Heartbeats do not report half-applied pushes",
-    f"{CALLS}.renewal",
+    f"{MEMBERSHIP}.renewal",
     f"{RETRIES}::test_heartbeats_report_the_workers_state_and_new_reasons_of_a_held_push_are_logged_and_the_last_is_kept",
 )
 def _(original, self, shard, sequence, *, idle=False):
@@ -99,22 +100,22 @@ def _(original, self, shard, sequence, *, idle=False):
 
 @mutant(
     "A message from before all shards went back is carried out",
-    f"{CALLS}._join_all",
-    f"{RECOVERY}::test_a_message_from_before_that_arrives_late_is_refused",
+    "psworker.client.joining:_join_all",
+    f"{ROLLBACK}::test_a_message_from_before_that_arrives_late_is_refused",
 )
-def _(original, self, settled):
-    return original(self, 0)
+def _(original, calls, settled):
+    return original(calls, 0)
 
 
 @mutant(
     "A push whose answer is lost hides one that is lost later",
-    f"{CALLS}.join_again",
-    f"{RECOVERY}::test_a_push_whose_answer_did_not_arrive_hides_none_that_is_lost_later",
+    "psworker.client.joining:join_again",
+    f"{ROLLBACK}::test_a_push_whose_answer_did_not_arrive_hides_none_that_is_lost_later",
 )
-def _(original, self, timeline, cut, settled):
-    steps = self.steps
-    answers = original(self, timeline, cut, settled)
-    self.steps = steps
+def _(original, calls, timeline, cut):
+    steps = calls.membership.steps
+    answers = original(calls, timeline, cut)
+    calls.membership.steps = steps
     return answers
 
 
@@ -131,7 +132,7 @@ def _(original, self, *, failed=False):
 @mutant(
     "Gradients of weights from before the shards went back are pushed",
     f"{CLIENT_CLASS}._is_outdated",
-    f"{RECOVERY}::test_a_gradient_of_weights_from_before_is_dropped_without_being_sent",
+    f"{ROLLBACK}::test_a_gradient_of_weights_from_before_is_dropped_without_being_sent",
 )
 def _(original, self, gradients, progress):
     return False
@@ -140,7 +141,7 @@ def _(original, self, gradients, progress):
 @mutant(
     "A block from before the shards went back is finished",
     f"{CLIENT_CLASS}.has_block",
-    f"{RECOVERY}::test_a_take_from_before_the_shards_went_back_arrives_too_late_to_finish_a_block_that_is_trained_again",
+    f"{ROLLBACK}::test_a_take_from_before_the_shards_went_back_arrives_too_late_to_finish_a_block_that_is_trained_again",
 )
 def _(original, self, queue):
     return True
@@ -148,8 +149,8 @@ def _(original, self, queue):
 
 @mutant(
     "The shards go back to a cut that only some of them have",
-    "psworker.client.recovery:common_cut",
-    f"{RECOVERY}::test_all_shards_go_back_to_the_newest_timeline_that_is_in_force_or_else_to_the_newest_common_cut",
+    "psworker.client.rollback:common_cut",
+    f"{ROLLBACK}::test_all_shards_go_back_to_the_newest_timeline_that_is_in_force_or_else_to_the_newest_common_cut",
 )
 def _(original, answers):
     timeline, cut = original(answers)

@@ -6,7 +6,7 @@ import shutil
 from psserver.core.shard import Shard
 from pswire import messages as ms
 from pswire.errors import ParamServerError
-from psworker.config import CheckpointConfig
+from psworker.config import WorkerConfig
 from psworker.transport.embedded_checkpoints import EmbeddedCheckpoints
 from tests.recorded.descriptions import as_json, describe, summarize_shard
 from tests.recorded.formats import FIXTURES
@@ -93,7 +93,7 @@ class _Worker:
 
 def _embedded(folder):
     worker, log = _Worker(), []
-    kept = EmbeddedCheckpoints(CheckpointConfig(str(folder)), worker)
+    kept = EmbeddedCheckpoints(WorkerConfig(checkpoint_dir=str(folder)), worker)
     handler = logging.Handler()
     handler.emit = lambda record: log.append([record.levelname, facts(record.getMessage())])
     logger = logging.getLogger("psworker.transport.embedded_checkpoints")

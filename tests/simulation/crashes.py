@@ -36,7 +36,7 @@ from pswire.specs.checkpoints import EverySeconds, JournalSync
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.status.job_status import ShardAnswer, merge_reports
 from psworker.client.client import Client
-from psworker.client.retrying_calls import JobChoice
+from psworker.client.membership import JobChoice
 from psworker.transport import Future
 from tests.shard_driver import declared
 from tests.simulation.simulated_time import PROCESS, Event, Killed, Process, Simulation, Waitable
@@ -447,8 +447,10 @@ class Job:
         def refresh():
             weights.update({one.name: one for one in client.pull(WORKERS)})
 
-        client.on_recovery = refresh
-        client.value_of = lambda variable: np.zeros((self.options.shards, MARKS))  # as it was before any push
+        client.rollback.on_rollback = refresh
+        client.registration.value_of = lambda variable: np.zeros(
+            (self.options.shards, MARKS)
+        )  # as it was before any push
         finished = None
         while True:
             taken = client.take(QUEUE, finished)
@@ -733,15 +735,13 @@ def _simulated(job):
         mock.patch("psserver.storage.journal_writer.time", clock),
         mock.patch.object(persistence, "asyncio", Asyncio()),
         mock.patch("psworker.client.client.threading", threads),
+        mock.patch("psworker.client.membership.threading", threads),
+        mock.patch("psworker.client.rollback.threading", threads),
         mock.patch("psworker.client.cut_numbers.threading", threads),
         mock.patch("psworker.client.heartbeat.threading", threads),
         mock.patch("psworker.client.heartbeat.time", clock),
-        mock.patch("psworker.client.retrying_calls.time", clock),
-        mock.patch(
-            "psworker.client.retrying_calls.secrets", types.SimpleNamespace(randbits=simulation.random.getrandbits)
-        ),
-        mock.patch("psworker.client.recovery.time", clock),
-        mock.patch("psworker.client.job_cuts.time", clock),
+        mock.patch("psworker.client.retry.time", clock),
+        mock.patch("psworker.client.membership.secrets", types.SimpleNamespace(randbits=simulation.random.getrandbits)),
         mock.patch.object(placement, "SPLIT_BYTES", 0),
         mock.patch.multiple(os, **{name: hooked(getattr(os, name)) for name in names}),
         mock.patch.multiple(os, fsync=hooked(os.fsync, nothing=True), fdatasync=hooked(os.fdatasync, nothing=True)),

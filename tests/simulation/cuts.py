@@ -21,7 +21,7 @@ from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Synchronous, parse_consistency, parse_staleness
 from pswire.tensors.values import IndexedSlices
 from psworker.client.client import Client
-from psworker.client.retrying_calls import JobChoice
+from psworker.client.membership import JobChoice
 from tests.shard_driver import declared
 from tests.shard_state import run_step
 from tests.simulation.unreliable import Link, UnreliableTransport
@@ -110,14 +110,14 @@ def run(seed, shards, *, split=False, consistency="async", staleness="none", lea
     options = parse_consistency(consistency), parse_staleness(staleness)
     result = Run(seed, shards, options, lease=lease, kill=kill, lose=lose)
     with (
-        mock.patch.multiple("psworker.client.retrying_calls", INITIAL_BACKOFF=0.0, MAX_BACKOFF=0.0),
+        mock.patch.multiple("psworker.client.retry", INITIAL_BACKOFF=0.0, MAX_BACKOFF=0.0),
         mock.patch("psworker.client.heartbeat.Heartbeat.start"),
         mock.patch.object(placement, "SPLIT_BYTES", 0 if split else placement.SPLIT_BYTES),
     ):
         result.transport.turns.run({name: partial(_life, result, name) for name in WORKERS})
     for client in result.clients:
         for shard in range(shards):
-            result.acknowledged[shard] += client._calls.steps[shard]
+            result.acknowledged[shard] += client.membership.steps[shard]
     return result
 
 
@@ -146,7 +146,7 @@ def _incarnation(result, client, left):
     client.join()
     variables = [declared(one, np.zeros(SHAPE), GradientDescent(learning_rate=1)) for one in NAMES]
     weights = {whole.name: whole for whole in client.register(variables)}
-    client.value_of = lambda name: weights[name].array
+    client.registration.value_of = lambda name: weights[name].array
     while left > 0:
         left -= 1
         action = chance.random()
@@ -169,7 +169,7 @@ def _incarnation(result, client, left):
             chance.choice(result.transport.links).lose_state()
             result.losses += 1
     client.report_idle()
-    result.finished.add(client._calls.sender.worker)
+    result.finished.add(client.membership.sender.worker)
     while len(result.finished) < len(WORKERS):  # nobody is alone, as in a new job
         turns.pass_on()
         client.pull(NAMES)  # learns of losses
@@ -196,19 +196,19 @@ def _push(result, client, weights):
 
 def _heartbeat(result, client):
     """What `psworker.client.heartbeat` does, to some of the shards."""
-    calls = client._calls
+    member, transport = client.membership, client._calls.transport
     for shard in range(result.transport.shards):
         if result.random.random() < 0.9:
-            rejoins, resets = calls.rejoins, calls.cuts.resets
+            rejoins, resets = member.rejoins, member.cuts.resets
             try:
-                answer = calls.transport.call(shard, calls.renewal(shard, 0), 1.0).result()
+                answer = transport.call(shard, member.renewal(shard, 0), 1.0).result()
             except ParamServerError:
                 continue
-            if rejoins == calls.rejoins:
-                calls.cuts.note(answer.cut)
+            if rejoins == member.rejoins:
+                member.cuts.note(answer.cut)
                 if answer.push_held:
-                    result.shown_while_held += answer.cut > calls.cuts.to_show()
-                    calls.cuts.note_held_push(answer.cut, resets)
+                    result.shown_while_held += answer.cut > member.cuts.to_show()
+                    member.cuts.note_held_push(answer.cut, resets)
 
 
 class _Deadly:

@@ -17,7 +17,7 @@ from pswire.messages import Finished, Outcome, Progress, QueueSpec
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from psworker.client.client import Client
-from psworker.client.retrying_calls import JobChoice
+from psworker.client.membership import JobChoice
 from tests.combinations import few_fast
 from tests.shard_driver import declared
 from tests.simulation.unreliable import LEASE, WORKERS, UnreliableTransport
@@ -44,7 +44,7 @@ class Job:
 
     def run(self):
         with (
-            mock.patch.multiple("psworker.client.retrying_calls", INITIAL_BACKOFF=0.0, MAX_BACKOFF=0.0),
+            mock.patch.multiple("psworker.client.retry", INITIAL_BACKOFF=0.0, MAX_BACKOFF=0.0),
             mock.patch("psworker.client.heartbeat.Heartbeat.start"),
         ):
             self.transport.turns.run({name: partial(self.worker, name) for name in WORKERS})

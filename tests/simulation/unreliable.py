@@ -25,7 +25,7 @@ from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.tensors.values import IndexedSlices
 from psworker.client.client import Client
-from psworker.client.retrying_calls import JobChoice
+from psworker.client.membership import JobChoice
 from psworker.transport import Future
 from tests.shard_driver import declared
 from tests.shard_state import run_step
@@ -193,7 +193,7 @@ def run(seed, shards, *, split=False, consistency="async", staleness="none", lea
     options = parse_consistency(consistency), parse_staleness(staleness)
     transport, result = UnreliableTransport(shards, seed, lease, None, *options), Run(lease)
     with (
-        mock.patch.multiple("psworker.client.retrying_calls", INITIAL_BACKOFF=0.0, MAX_BACKOFF=0.0),
+        mock.patch.multiple("psworker.client.retry", INITIAL_BACKOFF=0.0, MAX_BACKOFF=0.0),
         mock.patch("psworker.client.heartbeat.Heartbeat.start"),
         mock.patch.object(placement, "SPLIT_BYTES", 0 if split else placement.SPLIT_BYTES),
     ):

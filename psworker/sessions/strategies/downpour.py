@@ -12,7 +12,7 @@ from pswire.messages import Progress
 from pswire.specs.consistency import DropStalePushes, Synchronous
 from psworker.autodiff.tensor import Gradient
 from psworker.client.push_pull import check_finite
-from psworker.config import StrategyConfig
+from psworker.config import WorkerConfig
 from psworker.model.gradient_transforms import Total
 from psworker.model.update_ops import UpdateMeans
 from psworker.sessions.replica import Replica, Step
@@ -36,14 +36,14 @@ class Downpour(Replica):
 
     A push says that examples are done (`pswire.messages.Progress`) only if no other sum has gradients left.
 
-    With `overlap` computing goes on while a push or pull is under way: its answer is taken right before the next one is
+    With `overlap` computing continues during a push or pull: its answer is taken right before the next one is
     sent. So a step uses the weights from the answer to the push before the last.
 
     Source: J. Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012, section 4.1 and the appendix's algorithm
     1, with n_push and n_fetch; its client also updates its own weights, with a fixed learning rate.
     """
 
-    config: StrategyConfig
+    config: WorkerConfig
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,10 +87,8 @@ class Downpour(Replica):
         if self.loops:
             self._computed |= {one.queue: one for one in self.progress()}
         names = self.names if pull else []
-        if push and self.config.overlap:
-            self.start_push(*total.take(), names, self._pushed())
-        elif push:
-            self.push(*total.take(), names, self._pushed())
+        if push:
+            self.push(*total.take(), names, self._pushed(), wait=not self.config.overlap)
         elif pull:
             self.start_pull(names)
             if not self.config.overlap:
@@ -107,7 +105,7 @@ class Downpour(Replica):
         self._give_back_left()
 
     def is_flushed(self) -> bool:
-        """Whether no push is open, and no sum has gradients."""
+        """True if no push is open, and no sum has gradients."""
         return self._open is None and not any(self._sums.values())
 
     def _pushed(self) -> tuple[Progress, ...]:

@@ -22,7 +22,7 @@ from psworker.model.tables import Table
 from psworker.sessions.replica import Replica, Step, Target, VariableOptimizers
 from psworker.versions import VersionedArray
 
-#: The servers' optimizer by default: that of DiLoCo, section 3.1 and table 5.
+#: The default optimizer of the servers, as in DiLoCo, section 3.1 and table 5.
 OUTER = optimizers.Momentum(0.7, 0.9, nesterov=True)
 
 
@@ -106,7 +106,7 @@ class LocalSteps(Replica):
         self._give_back_left()
 
     def is_flushed(self) -> bool:
-        """Whether a round has no step yet."""
+        """True if the round has no step yet."""
         return not self._count
 
     def _push_round(self) -> None:
@@ -176,7 +176,7 @@ class LocalSteps(Replica):
             if checked:
                 check_result(entry.name, value, slots)
             results.append((value, slots))
-        known = self.known()
+        known = self.variables
         for entry, variable, (value, slots) in zip(entries, variables, results, strict=True):
             variable.keep(value, slots, checked)
             set_value(known[entry.name], value)
@@ -223,7 +223,7 @@ class _LocalVariable:
         self._share = optimizers.ordinary_growth(spec, self._limits)  # of one update
 
     def ordinary(self, entry: VersionedArray) -> bool:
-        """Whether an update is known not to overflow; raises `NotFinite` for a gradient with NaN or infinity."""
+        """True if an update is known not to overflow; raises `NotFinite` for a gradient with NaN or infinity."""
         array, limits = entry.array, self._limits
         if isinstance(array, IndexedSlices):
             array.check_indices()

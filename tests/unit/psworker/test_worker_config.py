@@ -1,7 +1,11 @@
 """Configuration of a worker: arguments, the environment, defaults, and the command line."""
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
+from inspect import signature
 from pathlib import Path
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -12,9 +16,10 @@ from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.specs.checkpoints import EverySeconds, EverySteps
 from pswire.specs.encodings import NONE, Int8, TopK, parse_compression
 from pswire.terminal.log_options import LogOptions
-from psworker.config import CheckpointConfig, StrategyConfig, WorkerConfig, environment, worker_config
+from psworker.config import OPTIONS, WorkerConfig, environment, worker_config
 from psworker.launch import cli
 from psworker.launch.cli import main
+from psworker.sessions.opening import session
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +31,8 @@ def own_environment(monkeypatch):
 
 
 def test_an_argument_comes_before_the_environment_and_that_before_the_default(monkeypatch):
-    default = WorkerConfig((), "w0", 60.0, True, "float32", NONE, True, StrategyConfig(1, 1, False, 0))
-    assert worker_config(name="w0") == default
+    assert worker_config(name="w0") == WorkerConfig(name="w0")
+    assert worker_config([], name="w0") == WorkerConfig(name="w0"), "no server: embedded"
     options = {"servers": "h:1, h:2", "name": "w7", "job": "mine", "resume": True, "timeout": 7.5, "keep_memory": False}
     options |= {
         "encoding": "bfloat16",
@@ -40,33 +45,63 @@ def test_an_argument_comes_before_the_environment_and_that_before_the_default(mo
     for name, text in environment(options | {"local_steps": None}).items():
         monkeypatch.setenv(name, text)
     found = WorkerConfig(
-        *(("h:1", "h:2"), "w7", 7.5, False, "bfloat16", TopK(0.01), False, StrategyConfig(3, 5, True)),
-        job="mine",
-        resume=True,
+        *(("h:1", "h:2"), "w7", 7.5, "mine", True),
+        keep_memory=False,
+        encoding="bfloat16",
+        compress=TopK(0.01),
+        shared_memory=False,
+        push_every=3,
+        pull_every=5,
+        overlap=True,
     )
     assert worker_config() == found
     other = worker_config(["h:3"], "w8", timeout=9, push_every=2, overlap=False, compress="int8", shared_memory=True)
-    assert other == WorkerConfig(
-        *(("h:3",), "w8", 9, False, "bfloat16", Int8(), True, StrategyConfig(2, 5, False)), job="mine", resume=True
-    )
-    assert worker_config(push_every=1, pull_every=1, overlap=False, local_steps=7).strategy.steps == 7
-    strategy = worker_config(push_every=np.int64(2), pull_every=np.uint8(3), overlap=False).strategy
-    assert (strategy, type(strategy.push_every)) == (StrategyConfig(2, 3), int)
+    changed = {"push_every": 2, "overlap": False, "compress": Int8(), "shared_memory": True}
+    assert other == replace(found, servers=("h:3",), name="w8", timeout=9, **changed)
+    assert worker_config(push_every=1, pull_every=1, overlap=False, local_steps=7).steps == 7
+    strategy = worker_config(push_every=np.int64(2), pull_every=np.uint8(3), overlap=False)
+    assert (strategy.push_every, strategy.pull_every, type(strategy.push_every)) == (2, 3, int)
     with pytest.raises(TypeError, match="push_evry"):
         worker_config(push_evry=2)
 
 
+def test_a_session_has_an_argument_for_each_option_of_its_type_and_describes_it():
+    arguments = signature(session).parameters
+    expected = {name: kind for name, (kind, option) in OPTIONS.items() if option.argument}
+    assert set(arguments) == {*expected, "outer"}
+    described = {"servers": str | Sequence[str], "compress": str, "checkpoint_every": str}
+    for name, kind in get_type_hints(session).items():
+        if name in expected:
+            path = os.PathLike[str] if OPTIONS[name][1].path else None
+            assert kind == described.get(name, expected[name]) | path | None, name
+            assert f"\n        {name}: " in session.__doc__, name
+
+
+def test_an_option_with_a_help_text_is_a_flag_of_the_commands_in_its_section():
+    flags = {name: {one.name: one for one in main.commands[name].params} for name in ("run", "local", "ray")}
+    for name, (_, option) in OPTIONS.items():
+        for command in ["run", "local", "ray"] if option.cluster else ["run"]:
+            if option.help:
+                flag = flags[command][name]
+                assert (flag.help, flag.section) == (option.help, option.section), name
+    assert not flags["run"].keys() & {name for name, (_, option) in OPTIONS.items() if not option.help}
+
+
 def test_checkpoints_are_configured_like_everything_else(monkeypatch, tmp_path):
-    assert worker_config().checkpoints == CheckpointConfig("", EverySeconds(60.0), 5)
-    assert worker_config().checkpoints.folder is None
+    assert _checkpoints(worker_config()) == ("", EverySeconds(60.0), 5)
+    assert worker_config().folder is None
     monkeypatch.setenv("PSWORKER_CHECKPOINT_DIR", "runs/a")
     monkeypatch.setenv("PSWORKER_CHECKPOINT_EVERY", "5m")
     monkeypatch.setenv("PSWORKER_KEEP", "3")
     config = worker_config()
-    assert config.checkpoints == CheckpointConfig("runs/a", EverySeconds(300.0), 3)
-    assert config.checkpoints.folder == Path.cwd() / "runs/a"
-    given = worker_config(checkpoint_dir=tmp_path, checkpoint_every="7steps", keep=np.int64(2)).checkpoints
-    assert (given, type(given.keep)) == (CheckpointConfig(str(tmp_path), EverySteps(7), 2), int)
+    assert _checkpoints(config) == ("runs/a", EverySeconds(300.0), 3)
+    assert config.folder == Path.cwd() / "runs/a"
+    given = worker_config(checkpoint_dir=tmp_path, checkpoint_every="7steps", keep=np.int64(2))
+    assert (_checkpoints(given), type(given.keep)) == ((str(tmp_path), EverySteps(7), 2), int)
+
+
+def _checkpoints(config):
+    return config.checkpoint_dir, config.checkpoint_every, config.keep
 
 
 def test_credentials_are_configured_like_everything_else_and_an_empty_variable_is_none(monkeypatch, tmp_path):
@@ -143,8 +178,6 @@ def test_a_compression_is_read_as_it_was_written_and_its_fraction_is_over_0_and_
             parse_compression(text)
     with pytest.raises(TypeError, match="fraction must be an int or a float"):
         TopK("0.1")
-    with pytest.raises(ConfigurationError, match="compression must be one of"):
-        WorkerConfig(compression="int8")
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_a_push_left_half_by_the_death_of_its_worker_is_counted(staleness, lives
         client, ones = job.join()
         client.push(ones).result()
         job.call(
-            0, Push(sender=client._calls.sender, sequence=2, gradients=(), shards=(1,)), 1
+            0, Push(sender=client.membership.sender, sequence=2, gradients=(), shards=(1,)), 1
         ).result()  # and then it is killed
     assert job.half_pushes == lives - 1, "of the last life it may still be under way"
     job.sleep(LEASE + 1)

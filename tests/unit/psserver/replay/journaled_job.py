@@ -18,7 +18,7 @@ from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.initializers import RowUniform
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from psworker.client.client import Client
-from psworker.client.retrying_calls import JobChoice
+from psworker.client.membership import JobChoice
 from psworker.transport.grpc_transport import GrpcTransport
 
 TIMEOUT = 60  # seconds that no call comes near to
@@ -106,7 +106,7 @@ class Job:
                 loss = math.nan if number == 2 else float(number)
                 result = client.push([*gradients, table], loss, ["W", "V"]).result()
                 assert result.outcome in (Outcome.APPLIED, Outcome.DROPPED)
-                self.pushes[name, incarnation, client._sequence] = gradients[0].array, result
+                self.pushes[name, incarnation, client.membership.sequence] = gradients[0].array, result
                 values = result.values
             client.leave()
             client.close()

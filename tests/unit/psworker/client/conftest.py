@@ -3,14 +3,14 @@
 import pytest
 
 from pswire import placement
-from psworker.client import retrying_calls
+from psworker.client import retry
 from psworker.client.heartbeat import Heartbeat
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
     """No pause between two tries, and no heartbeat."""
-    monkeypatch.setattr(retrying_calls, "INITIAL_BACKOFF", 0.0)
+    monkeypatch.setattr(retry, "INITIAL_BACKOFF", 0.0)
     monkeypatch.setattr(Heartbeat, "start", lambda *arguments: None)
 
 

@@ -366,23 +366,23 @@ def test_a_push_that_no_shard_has_applied_is_not_half_applied(client, transport)
 
 
 def test_a_sum_goes_to_shard_0_last_and_not_if_another_shard_drops_it_or_the_shards_went_back(client, transport):
-    client.compute([], [], "fit", 1)
-    client.begin_evaluation(NAMES, "fit", 1, ms.Evaluation(1, 3, 1))
+    client.evaluations.compute([], [], "fit", 1)
+    client.evaluations.begin(NAMES, "fit", 1, ms.Evaluation(1, 3, 1))
     arrays = {name: np.ones(2) for name in NAMES}
     for number in range(3):
-        assert client.take_portion("fit", 1, (), ()).portion.number == number
-        assert client.claim_portion("fit", 1, number, 1.0)
+        assert client.evaluations.take_portion("fit", 1, (), ()).portion.number == number
+        assert client.evaluations.claim_portion("fit", 1, number, 1.0)
     transport.sent.clear()
-    assert client.push_sum(arrays, ms.CountedPortions("fit", 1, (0,)), 0) == ""
+    assert client.evaluations.push_sum(arrays, ms.CountedPortions("fit", 1, (0,)), 0) == ""
     assert [shard for shard, _ in transport.messages(ms.Assign)] == [1, 2, 0]
-    (name,) = [one for one in NAMES if client.placed(one).partitions[0].shard == 1]
-    client.begin_evaluation([name], "fit", 1, None, end="over")  # on shards 0 and 1 only
+    (name,) = [one for one in NAMES if client.registration.placement[one].partitions[0].shard == 1]
+    client.evaluations.begin([name], "fit", 1, None, end="over")  # on shards 0 and 1 only
     transport.sent.clear()
-    assert client.push_sum(arrays, ms.CountedPortions("fit", 1, (1,)), 0) == "'fit' is over"
+    assert client.evaluations.push_sum(arrays, ms.CountedPortions("fit", 1, (1,)), 0) == "'fit' is over"
     assert [shard for shard, _ in transport.messages(ms.Assign)] == [1, 2]
-    client._recovery.count, client._recovery.reason = 1, "the shards went back"
+    client.rollback.count, client.rollback.reason = 1, "the shards went back"
     transport.sent.clear()
-    assert client.push_sum(arrays, ms.CountedPortions("fit", 1, (2,)), 0) == "the shards went back"
+    assert client.evaluations.push_sum(arrays, ms.CountedPortions("fit", 1, (2,)), 0) == "the shards went back"
     assert not transport.sent
 
 
@@ -596,7 +596,7 @@ def test_failed_reports_of_an_idle_or_leaving_worker_are_logged(caplog):
     transport.refuse = lambda shard, message: shard == 0
     transport.lose = lambda shard, message: shard == 1
     transport.sent.clear()
-    with caplog.at_level(logging.INFO, "psworker.client.retrying_calls"):
+    with caplog.at_level(logging.INFO, "psworker.client.retry"):
         client.report_idle()
         client.leave()
         client.report_idle()  # after it has left it reports nothing more
@@ -614,7 +614,7 @@ def test_a_worker_whose_lease_has_ended_goes_on_and_knows_whether_it_is_chief_an
     client, _ = transport.client("w0", declared("a", 2))
     client.push([gradient("a")]).result()
     other, _ = transport.client("w1")
-    assert (client.chief, other.chief) == (True, False)
+    assert (client.membership.chief, other.membership.chief) == (True, False)
     queue = ms.QueueSpec(name="q", size=4, block=2, epochs=1)
     held = client.take(queue, None).block
     transport.sleep(600)
@@ -623,7 +623,7 @@ def test_a_worker_whose_lease_has_ended_goes_on_and_knows_whether_it_is_chief_an
     pushed = client.push([gradient("a", 1)], pull=("a",)).result()
     assert (pushed.outcome, pushed.global_step, pushed.values[0].array[0]) == (ms.Outcome.APPLIED, 2, 2)
     other.report_idle()
-    assert (client.chief, other.chief) == (False, True)
+    assert (client.membership.chief, other.membership.chief) == (False, True)
     transport.sleep(2000)
     assert client.take(queue, ms.Finished(held.number)).block == held, "its result counts for nothing, and it is free"
     transport.client("w0")

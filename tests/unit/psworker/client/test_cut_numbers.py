@@ -73,7 +73,7 @@ def test_a_retry_carries_the_number_of_the_first_try_and_the_next_change_the_new
     def lose(shard, message):
         if isinstance(message, ms.Push) and shard == 1 and next(lost, False):
             begin_cut(transport, 0, 5)
-            client._calls.cuts.note(5)  # as a heartbeat
+            client.membership.cuts.note(5)  # as a heartbeat
             return True
         return False
 
@@ -105,23 +105,23 @@ def test_a_push_that_fails_ends_its_change():
             client.push(
                 gradients(known) if refuse(0, ms.Push(sender=None, sequence=1, gradients=())) else wrong
             ).result()
-        assert client._calls.cuts.to_show() == 4, "no heartbeat holds the cut back"
+        assert client.membership.cuts.to_show() == 4, "no heartbeat holds the cut back"
 
 
 def test_a_push_that_a_signal_ends_before_it_is_sent_ends_its_change_too():
     transport = ShardsInProcess(2)
     client, known = transport.client("w0", *DECLARATIONS)
     begin_cut(transport, 1, 4)
-    client._calls.cuts.note(4)
+    client.membership.cuts.note(4)
 
     def interrupt(shard, message):
-        client._calls.cuts.note(5)  # as a heartbeat
+        client.membership.cuts.note(5)  # as a heartbeat
         raise KeyboardInterrupt
 
     transport.refuse = interrupt
     with pytest.raises(KeyboardInterrupt):
         client.push(gradients(known))
-    assert client._calls.cuts.to_show() == 5
+    assert client.membership.cuts.to_show() == 5
 
 
 def test_a_heartbeat_shows_the_newest_number_but_while_a_change_is_open_the_one_that_it_carries():
@@ -156,7 +156,7 @@ def test_a_new_number_wakes_the_heartbeats_of_all_shards_as_soon_as_no_change_is
 
     transport.lose = note
     pushed = client.push(gradients(known))
-    client._calls.cuts.note(number)
+    client.membership.cuts.note(number)
     assert not shards
     pushed.result()
     assert shown.wait(10.0)

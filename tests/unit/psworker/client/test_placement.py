@@ -210,7 +210,7 @@ def test_many_variables_are_registered_in_groups_after_all_shards_have_checked_a
     groups = [len(group.names) for group in shards.machines[0].state().groups]
     assert groups == [MAX_DECLARATIONS, MAX_DECLARATIONS, 1]
     again = place_again([[one.spec for one in declared[n : n + MAX_DECLARATIONS]] for n in range(0, count, 1000)], 2)
-    assert {name: variable.partitions for name, variable in client._placement.items()} == again
+    assert {name: variable.partitions for name, variable in client.registration.placement.items()} == again
 
     other = replace(declared[-1], spec=TensorSpec("v2000", (3,)), value=np.zeros(3, np.float32))
     new = [replace(one, spec=TensorSpec(f"new-{one.spec.name}", (2,))) for one in declared[:MAX_DECLARATIONS]]

@@ -18,10 +18,12 @@ DECLARATIONS = [
 def test_a_coordinator_goes_on_above_the_terms_and_evaluations_of_all_shards():
     transport = ShardsInProcess(2)
     client, _ = transport.client("w0", *DECLARATIONS)
-    transport.call(1, ms.Compute(sender=client.sender, sequence=1, minimization="fit", term=5), 1.0).result()
-    begun = ms.Evaluate(sender=client.sender, name="fit", evaluation=ms.Evaluation(7, 4, 2), wait=False, term=5)
+    transport.call(1, ms.Compute(sender=client.membership.sender, sequence=1, minimization="fit", term=5), 1.0).result()
+    begun = ms.Evaluate(
+        sender=client.membership.sender, name="fit", evaluation=ms.Evaluation(7, 4, 2), wait=False, term=5
+    )
     transport.call(1, begun, 1.0).result()
-    client._sequence = 1
+    client.membership.sequence = 1
     space = ShardSpace(client, ["a", "b"], "fit", 4, 2)
     assert [machine.state().minimizations[0].term for machine in transport.machines] == [6, 6]
     transport.refuse = lambda shard, message: not shard and isinstance(message, ms.Evaluate)

@@ -14,8 +14,8 @@ from pswire.optimizers import GradientDescent, Momentum
 from pswire.specs.consistency import Asynchronous, Bounded, DropStalePushes, IgnoreStaleness
 from pswire.specs.initializers import RowUniform
 from pswire.tensors.values import TensorSpec
-from psworker.client.recovery import common_cut
-from psworker.client.retrying_calls import JobChoice
+from psworker.client.membership import JobChoice
+from psworker.client.rollback import common_cut
 from tests.shards_in_process import ShardsInProcess
 
 SGD = GradientDescent(learning_rate=1)
@@ -103,7 +103,7 @@ def test_a_push_is_dropped_when_state_was_lost_and_training_goes_on_from_the_com
     ]
     assert push(client, known).outcome is ms.Outcome.APPLIED
     assert values(client) == [[4, 4], [4, 4]]
-    assert client.recoveries == 1
+    assert client.rollback.count == 1
     reports = [transport.status(shard).storage for shard in range(2)]
     assert [report.timeline for report in reports] == [1, 1]
     assert all(4 <= report.lost_pushes <= 5 for report in reports), "those after the cut, and the open one"
@@ -117,10 +117,10 @@ def test_the_first_call_after_going_back_names_no_change_and_no_step_that_was_gi
     for _ in range(2):
         push(other, theirs)
         push(client, known)
-    assert (client.global_step, len(client._calls.frontier.undelivered)) == (5, 1)
+    assert (client.membership.global_step, len(client.membership.frontier.undelivered)) == (5, 1)
     transport.lose_state(0)
     assert client.push([replace(known["a"], array=np.ones(2))]).result().outcome is ms.Outcome.DROPPED
-    assert client.global_step == 1
+    assert client.membership.global_step == 1
     transport.sent.clear()
     client.choose("b", np.array([1]))
     ((shard, pull),) = transport.messages(ms.Pull)
@@ -152,7 +152,7 @@ def test_a_push_whose_answer_did_not_arrive_hides_none_that_is_lost_later():
     client, known = transport.client("w0", *DECLARATIONS)
     for _ in range(2):
         push(client, known)
-    client._calls.steps.subtract([0, 1])  # as if the answer to the last one had been lost
+    client.membership.steps.subtract([0, 1])  # as if the answer to the last one had been lost
     write_checkpoint(transport, client)
     for lost in (0, 3):
         for _ in range(lost):
@@ -210,7 +210,7 @@ def test_other_calls_are_repeated_with_all_that_they_change(call, consistency, s
     transport.lose_state(1)
     make, expected = CALLS[call]
     make(client)
-    assert client.recoveries == 1
+    assert client.rollback.count == 1
     push(client, known := {one.name: one for one in client.pull(NAMES)})
     assert values(client) == [[expected] * 2] * 2, "the cut, the call, and a push after it"
 
@@ -239,7 +239,7 @@ def test_a_lease_that_ended_drops_no_push():
     push(client, known)
     transport.sleep(5.0)
     assert push(client, known).outcome is ms.Outcome.APPLIED
-    assert (client.recoveries, values(client)) == (0, [[2, 2], [2, 2]])
+    assert (client.rollback.count, values(client)) == (0, [[2, 2], [2, 2]])
 
 
 def test_a_message_from_before_that_arrives_late_is_refused():
@@ -269,7 +269,7 @@ def test_variables_and_optimizers_that_the_cut_does_not_have_are_registered_agai
     client.register([ms.Declaration(DECLARATIONS[1].spec, None, Momentum(learning_rate=0.5, momentum=0.5))])
     initial = client.choose("t").array
     push(client, known)
-    client.value_of = lambda name: known[name].array
+    client.registration.value_of = lambda name: known[name].array
     transport.lose_state(0, 1)
     pushed = push(client, known)
     assert [one.array.tolist() for one in pushed.values] == [[0, 0], [0.5, 0.5]]
@@ -299,10 +299,10 @@ def test_a_registration_whose_values_are_pulled_in_order_is_repeated_when_state_
 
     transport.refuse = lose
     known = {one.name: one for one in client.register([DECLARATIONS[0], replace(DECLARATIONS[1], value=np.ones(2))])}
-    assert client.recoveries == 1
+    assert client.rollback.count == 1
     assert [known[name].array.tolist() for name in NAMES] == [[0, 0], [1, 1]]
     assert push(client, known).outcome is ms.Outcome.APPLIED
-    client.value_of = lambda name: known[name].array
+    client.registration.value_of = lambda name: known[name].array
     transport.lose_state(0, 1)
     assert values(client) == [[0, 0], [2, 2]], "a later recovery registers b again"
 
@@ -359,7 +359,7 @@ def test_a_variable_of_which_the_cut_has_one_part_is_registered_again(optimizer)
     client, _ = transport.client("w0")
     write_checkpoint(transport, client)
     (value,) = client.register([whole])
-    client.value_of = lambda name: value.array
+    client.registration.value_of = lambda name: value.array
     transport.lose_state(1)
     (fresh,) = client.pull("s")
     assert client.push([replace(fresh, array=-np.ones(16))]).result().outcome is ms.Outcome.APPLIED
@@ -439,7 +439,7 @@ def test_several_workers_go_back_together_at_the_same_time(consistency, stalenes
     last, _ = transport.client("w9", *DECLARATIONS)
     assert values(last) == [[12, 12], [12, 12]], "three of each"
     for shard in (0, 1):
-        acknowledged = sum(client._calls.steps[shard] for client, _ in clients.values())
+        acknowledged = sum(client.membership.steps[shard] for client, _ in clients.values())
         assert acknowledged - transport.status(shard).storage.lost_pushes == 12
 
 
@@ -473,12 +473,12 @@ def test_a_take_from_before_the_shards_went_back_arrives_too_late_to_finish_a_bl
     client.pull(NAMES)
     block = client.take(QUEUE, None).block
     assert block.start == progress.position, "the rest of it"
-    assert transport.messages(ms.Take)[-1][1].timeline == client._calls.timeline
+    assert transport.messages(ms.Take)[-1][1].timeline == client.membership.timeline
     late = ms.Take(
-        sender=client._calls.sender,
+        sender=client.membership.sender,
         queue=QUEUE,
         finished=ms.Finished(block.number),
-        timeline=client._calls.timeline - 1,
+        timeline=client.membership.timeline - 1,
     )
     with pytest.raises(StateLost, match="follows timeline"):
         transport.call(0, late, 1.0).result()
@@ -497,7 +497,7 @@ def test_a_job_that_is_younger_than_the_common_cut_goes_on_from_its_workers_valu
     number = write_checkpoint(transport, first)
     first.leave()
     second, known = transport.client("w0", *DECLARATIONS, job=JobChoice("next"))
-    second.value_of = lambda name: known[name].array
+    second.registration.value_of = lambda name: known[name].array
     for _ in range(3):
         push(second, known)
     transport.lose_state(0)

@@ -11,9 +11,10 @@ import pytest
 
 from pswire import messages as ms
 from pswire.errors import NotJoined, TimedOut, Unavailable, Zombie
-from psworker.client import retrying_calls
+from psworker.client import retry
 from psworker.client.heartbeat import Heartbeat
-from psworker.client.retrying_calls import RetryingCalls
+from psworker.client.membership import Membership
+from psworker.client.retry import Calls
 from psworker.transport import Future
 
 start_heartbeat = Heartbeat.start
@@ -26,8 +27,9 @@ class Scripted:
 
     def __init__(self, *script):
         self.closing, self.script = threading.Event(), iter(script)
-        self.calls = RetryingCalls(self, "w0", 10.0, self.closing)
-        self.calls.sender = ms.Sender("w0", 1)
+        self.membership = Membership(self, "w0")
+        self.membership.sender = ms.Sender("w0", 1)
+        self.calls = Calls(self, self.membership, 10.0, self.closing)
         self.sent, self.timeouts = [], []
 
     def call(self, shard, message, timeout):
@@ -50,7 +52,7 @@ class Scripted:
 def answered(caplog, *script):
     """The transport after heartbeats that were answered with the script, and what was logged."""
     transport = Scripted(*script)
-    transport.calls.half_pushes[0] = 3
+    transport.membership.half_pushes[0] = 3
     heartbeat = Heartbeat(transport.calls)
     heartbeat.idle_since = 7
     with caplog.at_level(logging.INFO, "psworker.client"):
@@ -70,7 +72,7 @@ def test_a_call_that_is_given_up_has_the_reason_of_the_server_although_the_last_
     with pytest.raises(Unavailable, match=r"^gave up after .* s: job 'other' cannot begin while the servers run "):
         transport.calls.results(sent, ms.StatusReport)
     transport.calls.send({0: ms.Status()})
-    assert transport.timeouts[-1] == retrying_calls.MIN_TRY_SECONDS, "of the first try, too"
+    assert transport.timeouts[-1] == retry.MIN_TRY_SECONDS, "of the first try, too"
 
 
 def test_a_call_whose_last_try_was_long_has_the_reason_of_that_try():
@@ -91,7 +93,7 @@ def test_heartbeats_report_the_workers_state_and_new_reasons_of_a_held_push_are_
     transport, logged = answered(caplog, *(ms.Renewed(global_step=1, waiting_for=reason) for reason in script))
     reasons = ("w1 is at step 3", "w2 is at step 3", "w2 is at step 3", "the end")
     assert logged == [("WARNING", f"w0 waits, shard 0: {reason}") for reason in reasons]
-    at, reason = transport.calls.hold_reasons[0]
+    at, reason = transport.membership.hold_reasons[0]
     assert (began < at < time.monotonic(), reason) == (True, "the end")
     assert transport.sent == [
         ms.Renew(sender=ms.Sender("w0", 1), idle=True, tensor_transport=f"transport {n}", settled=7, half_pushes=3)
@@ -102,17 +104,17 @@ def test_heartbeats_report_the_workers_state_and_new_reasons_of_a_held_push_are_
 def test_heartbeats_report_the_newest_cut_that_all_shards_have_written(caplog):
     transport, _ = answered(caplog, *(ms.Renewed(global_step=1, written=cuts) for cuts in [(2, 3), (3, 5), (5,), ()]))
     assert [message.written_by_all for message in transport.sent] == [0, 3, 5, 5, 0]
-    calls = transport.calls
-    transport.shards, calls.written = 2, {0: (0, (1, 4, 6, 8))}
-    assert calls.renewal(0, 0).written_by_all == 0, "nothing is known of shard 1"
-    calls.written[1] = 0, (4, 6, 7)
-    assert calls.renewal(1, 0).written_by_all == 6
-    calls.cuts.reset(5)
-    assert calls.renewal(1, 0).written_by_all == 0, "what is known is from before all shards went back"
-    calls.cuts.note(6, resets=0)
-    assert calls.renewal(1, 0).cut == 5, "this number too"
-    calls.cuts.note(6, resets=1)
-    assert calls.renewal(1, 0).cut == 6
+    member = transport.membership
+    transport.shards, member.written = 2, {0: (0, (1, 4, 6, 8))}
+    assert member.renewal(0, 0).written_by_all == 0, "nothing is known of shard 1"
+    member.written[1] = 0, (4, 6, 7)
+    assert member.renewal(1, 0).written_by_all == 6
+    member.cuts.reset(5)
+    assert member.renewal(1, 0).written_by_all == 0, "what is known is from before all shards went back"
+    member.cuts.note(6, resets=0)
+    assert member.renewal(1, 0).cut == 5, "this number too"
+    member.cuts.note(6, resets=1)
+    assert member.renewal(1, 0).cut == 6
 
 
 def test_the_heartbeat_goes_on_after_temporary_errors_and_ends_after_others(caplog):
@@ -132,7 +134,7 @@ def test_the_heartbeat_goes_on_after_temporary_errors_and_ends_after_others(capl
         ("WARNING", "w0 waits, shard 0: w1"),
         ("INFO", "w0: heartbeat to shard 0: taken"),
     ]
-    assert transport.calls.hold_reasons == {}, "discarded when a heartbeat fails"
+    assert transport.membership.hold_reasons == {}, "discarded when a heartbeat fails"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +146,7 @@ def test_the_heartbeat_goes_on_after_temporary_errors_and_ends_after_others(capl
     ],
 )
 def test_chief_is_the_last_report_of_shard_0_but_no_older_heartbeat_and_taking_over_is_logged_once(answer, caplog):
-    calls = Scripted().calls
+    member = Scripted().membership
     for shard, report, chief in [
         (1, answer, False),
         (0, ms.Renewed(global_step=0), False),
@@ -155,14 +157,14 @@ def test_chief_is_the_last_report_of_shard_0_but_no_older_heartbeat_and_taking_o
         (1, replace(answer, chief=False), True),
         (0, ms.Renewed(global_step=0), False),
     ]:
-        calls.update_chief(shard, report)
-        assert calls.chief == chief
+        member.update_chief(shard, report)
+        assert member.chief == chief
     assert caplog.messages == ["w0 is now the chief: the previous one is gone"]
-    asked = calls.chief_reports
-    calls.update_chief(0, answer)
-    for reports, chief in ((asked, True), (calls.chief_reports, False)):  # a heartbeat's answer may be out of date
-        calls.update_chief(0, ms.Renewed(global_step=0), reports)
-        assert calls.chief == chief
+    asked = member.chief_reports
+    member.update_chief(0, answer)
+    for reports, chief in ((asked, True), (member.chief_reports, False)):  # a heartbeat's answer may be out of date
+        member.update_chief(0, ms.Renewed(global_step=0), reports)
+        assert member.chief == chief
 
 
 class Clock:
@@ -180,10 +182,10 @@ def unreachable(monkeypatch, after=math.inf):
     """A transport to a shard that cannot be reached, `closing` a clock; pauses are of 0.5 to 2 s."""
     clock, transport = Clock(after), Scripted(*[Unavailable("cut off")] * 20)
     transport.calls.closing = clock
-    monkeypatch.setattr(retrying_calls, "INITIAL_BACKOFF", 0.5)
-    monkeypatch.setattr(retrying_calls, "MAX_BACKOFF", 2.0)
-    monkeypatch.setattr(retrying_calls.time, "monotonic", lambda: clock.now)
-    monkeypatch.setattr(retrying_calls.time, "sleep", clock.wait)
+    monkeypatch.setattr(retry, "INITIAL_BACKOFF", 0.5)
+    monkeypatch.setattr(retry, "MAX_BACKOFF", 2.0)
+    monkeypatch.setattr(retry.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(retry.time, "sleep", clock.wait)
     return transport
 
 
@@ -208,7 +210,7 @@ ALL_TRIES = [10.0, 9.5, 8.5, 6.5, 4.5, 2.5, 0.5, 0.5]
 )
 def test_pauses_double_and_the_error_at_the_end_names_why_a_push_was_held(monkeypatch, after, answered, text, tries):
     transport = unreachable(monkeypatch, after)
-    transport.calls.hold_reasons[0] = answered, "w0 is slow"
+    transport.membership.hold_reasons[0] = answered, "w0 is slow"
     with pytest.raises(Unavailable, match=f"^{text}$"):
         transport.calls.call(0, ms.Push(sender=ms.Sender("w0", 1), sequence=1, gradients=()), ms.Pushed)
     assert transport.timeouts == tries
