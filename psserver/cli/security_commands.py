@@ -9,7 +9,7 @@ import click
 
 from psserver.cli.options import option
 from pswire.errors import ConfigurationError
-from pswire.security.private_files import write_atomically
+from pswire.security.private_files import write_private_file
 from pswire.security.token_files import Role, add_token, read_tokens, remove_token
 from pswire.system.host import refuse_windows
 
@@ -59,7 +59,7 @@ def add_command(file: Path, name: str, role: str, output: Path | None) -> None:
         click.echo(token)
         return
     try:
-        write_atomically(output, f"{token}\n".encode())
+        write_private_file(output, f"{token}\n".encode())
     except ConfigurationError:
         remove_token(file, name)
         raise

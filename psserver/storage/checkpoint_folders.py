@@ -17,6 +17,7 @@ from pathlib import Path
 
 from psserver.storage.files import lock_file, make_folder, remove_leftovers, rename_to_remove
 from pswire.errors import StorageError
+from pswire.system.files import leftovers
 from pswire.terminal.plurals import pluralize
 
 _STEP = re.compile(r"step-(\d{9,})")
@@ -148,6 +149,9 @@ def remove_if_empty(step: Path) -> None:
 
 def sweep(folder: Path, shard: int, shards: int) -> None:
     """Remove what a killed process of this shard has left: call it at start. Raises `StorageError`."""
+    for leftover in leftovers(folder, f"{shard_name(shard, shards)}.json"):
+        with suppress(OSError):
+            leftover.unlink()
     for step in [folder / one for one in _names(folder) if parse_step(one) is not None]:
         remove_leftovers(step / shard_name(shard, shards))
         remove_if_empty(step)

@@ -1,7 +1,6 @@
-"""Files and folders that are complete or not there, and writes that reach the disk.
+"""Folders that are complete or not there, locks of files, and writes that reach the disk.
 
-A rename is atomic, but it is durable only once the folder has been synced, and it may reach the disk before the data of
-the renamed file unless that file was synced first.
+`pswire.system.files` replaces single files.
 """
 
 import errno
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from pswire.errors import StorageError
 from pswire.security.private_files import make_private_folder
+from pswire.system.files import sync_path
 
 #: Synced bytes of a file that is being written after which their pages are given up (`forget_pages`).
 FORGET_BYTES = 16 << 20
@@ -27,7 +27,7 @@ ATTEMPTS = 100
 
 
 def temporary_path(path: Path) -> Path:
-    """Where a file or folder is written before it takes its name: beside it. One that is there was left by a crash."""
+    """Where a folder is written before it takes its name: beside it. One that is there was left by a crash."""
     return path.with_name(f".{path.name}.tmp")
 
 
@@ -78,15 +78,6 @@ def lock_file(path: Path, what: str, in_use: str, *, shared: bool = False) -> in
     return descriptor
 
 
-def sync_path(path: Path) -> None:
-    """Sync a file, or a folder: the names in it."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def make_folder(path: Path) -> None:
     """Make a folder as `make_private_folder` does, durably. Raises `OSError`."""
     made = [one for one in (path, *path.parents) if not one.exists()]
@@ -108,31 +99,6 @@ def write_all(descriptor: int, buffers: Sequence[memoryview], offset: int) -> No
             index += 1
         if written:
             views[index] = views[index][written:]
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """Write a small file that is complete, durable, or not there. Replaces `path`. Raises `OSError`."""
-    with replacement(path) as temporary:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        try:
-            write_all(descriptor, [memoryview(data)], 0)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-@contextmanager
-def replacement(path: Path) -> Iterator[Path]:
-    """Replace a file durably by one that the block writes, and syncs, at the path it gets. Raises `OSError`."""
-    temporary = temporary_path(path)
-    try:
-        yield temporary
-        temporary.replace(path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-    sync_path(path.parent)
 
 
 @contextmanager

@@ -12,12 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from psserver.measurements import JournalMeasurements
-from psserver.storage.files import temporary_path
 from psserver.storage.journal_writer import JournalWriter
 from psserver.storage.segments import list_segments, lock_journal, read_segment_header
 from pswire.errors import StorageError
 from pswire.security.private_files import make_private_folder
 from pswire.specs.checkpoints import JournalSync
+from pswire.system.files import leftovers
 
 #: Bytes of a record that the event loop writes itself. Waking the thread for it would take longer.
 MAX_BYTES_IN_LOOP = 256 << 10
@@ -207,7 +207,7 @@ def _segment_sizes(folder: Path, identity: int) -> dict[int, int]:
     if segments:
         read_segment_header(segments[max(segments)], identity)
     try:
-        for leftover in folder.glob(temporary_path(Path("segment-*")).name):
+        for leftover in leftovers(folder, "segment-*"):
             leftover.unlink()
         return {number: path.stat().st_size for number, path in segments.items()}
     except OSError as error:

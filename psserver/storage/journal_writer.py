@@ -14,10 +14,10 @@ from threading import Condition, Thread
 from typing import TypeAlias
 
 from psserver.measurements import JournalMeasurements
-from psserver.storage.files import sync_path
 from psserver.storage.segment_file import SegmentFile
 from psserver.storage.segments import SegmentHeader, segment_path
 from pswire.specs.checkpoints import JournalSync
+from pswire.system.files import sync_path
 
 #: Seconds between two syncs with `JournalSync.INTERVAL`.
 SYNC_INTERVAL = 0.1

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from psserver.storage.files import FORGET_BYTES, forget_pages, sync_data, write_all, write_file
+from psserver.storage.files import FORGET_BYTES, forget_pages, sync_data, write_all
 from psserver.storage.segments import (
     RECORD_HEADER,
     InvalidRecord,
@@ -22,6 +22,7 @@ from psserver.storage.segments import (
     record_header,
     segment_path,
 )
+from pswire.system.files import write_file
 
 
 class SegmentFile:

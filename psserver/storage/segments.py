@@ -24,8 +24,9 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from psserver.storage.files import FORGET_BYTES, forget_pages, lock_file, sync_path
+from psserver.storage.files import FORGET_BYTES, forget_pages, lock_file
 from pswire.errors import DamagedFile, StorageError
+from pswire.system.files import sync_path
 
 FORMAT = 1
 

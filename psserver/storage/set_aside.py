@@ -15,7 +15,8 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from psserver.storage.files import make_folder, sync_path, write_file
+from psserver.storage.files import make_folder
+from pswire.system.files import sync_path, write_file
 
 _NAME = re.compile(r"given-up-(\d+)(?:-(\d+))?")
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from psserver.storage import checksummed_json
 from psserver.storage.checkpoint_folders import shard_name
-from psserver.storage.files import write_file
 from pswire.errors import DamagedFile, StorageError
+from pswire.system.files import write_file
 
 FORMAT = 1
 

@@ -47,7 +47,7 @@ from psserver.storage.checkpoint_folders import (
     step_folder,
 )
 from psserver.storage.checkpoint_manifest import MANIFEST
-from psserver.storage.files import remove_leftovers, rename_to_remove, sync_path
+from psserver.storage.files import remove_leftovers, rename_to_remove
 from psserver.storage.retention import given_up
 from psserver.storage.segment_file import SegmentFile
 from psserver.storage.segments import SEGMENT_HEADER, SegmentHeader, list_segments, read_segments
@@ -56,6 +56,7 @@ from psserver.storage.shard_run import Run, read_run, run_path, write_run
 from pswire.errors import DamagedFile, Malformed, NotJoined, ParamServerError, StorageError
 from pswire.messages import Join, Message, ShardState
 from pswire.security.private_files import make_private_folder
+from pswire.system.files import sync_path
 
 #: The timeline of a job that has given up nothing; 0 means none in messages.
 FIRST_TIMELINE = 1

@@ -439,8 +439,8 @@ def test_after_a_failed_sync_of_an_interval_the_records_are_written_again_from_t
         await until(lambda: disk.synced)
 
     run(program())
-    assert [offset for offset, _ in written] == [0, SEGMENT_HEADER, SEGMENT_HEADER]
-    assert written[1] == written[2]
+    assert [offset for offset, _ in written] == [SEGMENT_HEADER, SEGMENT_HEADER]
+    assert written[0] == written[1]
     assert read(tmp_path) == [b"first"]
 
 
