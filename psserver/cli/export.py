@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from psserver.storage.checkpoint_folders import complete, found, parse_step
+from psserver.storage.folders import complete, found, parse_step
 from psserver.storage.recovery import newest_job, stored_job
 from psserver.storage.reshard import WholeVariable, whole_variables
 from pswire.errors import ConfigurationError, StorageError

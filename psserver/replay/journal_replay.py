@@ -14,7 +14,7 @@ from psserver.core.shard import Shard
 from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import StepResult
 from psserver.storage import checkpoints, records
-from psserver.storage.checkpoint_folders import available
+from psserver.storage.folders import available
 from psserver.storage.segments import list_segments, read_segments
 from psserver.storage.shard_run import read_run
 from psserver.storage.start import Start, journal_folder, record_errors

@@ -1,16 +1,20 @@
-"""Folders that are complete or not there, locks of files, and writes that reach the disk.
+"""What files of the storage have in common: folders that are complete or not there, locks, synced writes, checked JSON.
 
 `pswire.system.files` replaces single files.
 """
 
 import errno
 import fcntl
+import json
 import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from crc32c import crc32c
 
 from pswire.errors import StorageError
 from pswire.security.private_files import make_private_folder
@@ -170,3 +174,21 @@ def _make_with_parents(path: Path) -> None:
                 raise
         else:
             return
+
+
+def checked_json(data: dict[str, Any]) -> bytes:
+    """JSON with a checksum: `{"crc32c": "...", "manifest": {...}}`.
+
+    One text is valid for given data, so every other byte in a file is damage.
+    """
+    body = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1)
+    return f'{{"crc32c": "{crc32c(body.encode()):08x}", "manifest": {body}}}\n'.encode()
+
+
+def parse_checked_json(text: bytes) -> dict[str, Any] | None:
+    """The data of such a text; None: it is damaged."""
+    try:
+        data: dict[str, Any] = json.loads(text)["manifest"]
+        return data if isinstance(data, dict) and checked_json(data) == text else None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from psserver.core.shard import Shard
-from psserver.storage.checkpoint_folders import found, lock_shards_before, sweep
 from psserver.storage.files import remove_leftovers
+from psserver.storage.folders import found, lock_shards_before, sweep
 from psserver.storage.reshard import reshard
 from psserver.storage.retention import cuts, given_up
 from psserver.storage.shard_run import read_run

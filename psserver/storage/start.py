@@ -17,7 +17,7 @@ A run begins in an order that makes this true at every moment at which the proce
    begins;
 3. the run file (`psserver.storage.shard_run`) says which run this is; after something was given up, the empty segment
    follows it, or the loss would not be known after a kill between the two;
-4. checkpoints that its timeline gave up, which are ignored from now on, are moved aside (`psserver.storage.set_aside`).
+4. checkpoints that its timeline gave up, which are ignored from now on, are moved aside (`psserver.storage.retention`).
 
 A run from the state of another number of shards is provisional, and those shards stay locked, until it accepts its
 first change (`Start.confirm`): it may have been started by mistake.
@@ -37,8 +37,10 @@ from psserver.core.shard import Shard
 from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import run
 from psserver.storage import checkpoints, records
-from psserver.storage.array_files import damaged
-from psserver.storage.checkpoint_folders import (
+from psserver.storage.arrays import damaged
+from psserver.storage.checkpoints import MANIFEST
+from psserver.storage.files import remove_leftovers, rename_to_remove
+from psserver.storage.folders import (
     FolderLock,
     available,
     remove,
@@ -46,12 +48,8 @@ from psserver.storage.checkpoint_folders import (
     shard_folder,
     step_folder,
 )
-from psserver.storage.checkpoint_manifest import MANIFEST
-from psserver.storage.files import remove_leftovers, rename_to_remove
-from psserver.storage.retention import given_up
-from psserver.storage.segment_file import SegmentFile
-from psserver.storage.segments import SEGMENT_HEADER, SegmentHeader, list_segments, read_segments
-from psserver.storage.set_aside import copy_aside, move_aside
+from psserver.storage.retention import copy_aside, given_up, move_aside
+from psserver.storage.segments import SEGMENT_HEADER, SegmentFile, SegmentHeader, list_segments, read_segments
 from psserver.storage.shard_run import Run, read_run, run_path, write_run
 from pswire.errors import DamagedFile, Malformed, NotJoined, ParamServerError, StorageError
 from pswire.messages import Join, Message, ShardState
@@ -76,7 +74,7 @@ class Start:
         state: None: the job is new.
         arrays: of the state's variables; the restored shard will own them.
         late: changes that belong to the cut and came after the state.
-        worker: see `psserver.storage.checkpoint_manifest.Manifest`.
+        worker: see `psserver.storage.checkpoints.Manifest`.
         stored: a checkpoint has the state.
         replayed: the journal has what came after it.
         lost: something newer may have been acknowledged: the shard cannot begin a run from here.

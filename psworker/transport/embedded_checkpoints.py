@@ -15,7 +15,7 @@ from typing import Any
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run
 from psserver.storage import checkpoints, retention
-from psserver.storage.checkpoint_folders import FolderLock, lock_shard, step_folder
+from psserver.storage.folders import FolderLock, lock_shard, step_folder
 from psserver.storage.recovery import find_start
 from psserver.storage.start import Start
 from pswire.errors import AlreadyRegistered, ConfigurationError, ParamServerError, ShapeMismatch, StorageError

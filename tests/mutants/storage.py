@@ -11,8 +11,8 @@ from pswire import messages as ms
 from pswire.system.files import replacement
 from tests.tools.mutant_plugin import mutant
 
-WRITER = "psserver.storage.journal_writer:JournalWriter"
-SEGMENT = "psserver.storage.segment_file:SegmentFile"
+WRITER = "psserver.storage.journal:JournalWriter"
+SEGMENT = "psserver.storage.segments:SegmentFile"
 SEGMENTS = "psserver.storage.segments"
 PERSISTENCE = "psserver.runtime.persistence:Persistence"
 UNIT = "tests/unit/psserver/storage"
@@ -126,7 +126,7 @@ def _(original, path, data, *, mode=None, exclusive=False):
 @mutant(
     "Several servers lock the files of one shard",
     "psserver.storage.files:lock_file",
-    f"{UNIT}/test_checkpoint_folders.py::test_each_shard_of_a_folder_is_reserved_until_its_lock_is_closed_and_a_lock_is_no_checkpoint",
+    f"{UNIT}/test_folders.py::test_each_shard_of_a_folder_is_reserved_until_its_lock_is_closed_and_a_lock_is_no_checkpoint",
 )
 def _(original, path, what, in_use, *, shared=False):
     return original(path, what, in_use, shared=True)

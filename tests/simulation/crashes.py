@@ -25,7 +25,7 @@ from psserver.runtime.clock import Clock, tick_seconds
 from psserver.runtime.executor import Executor
 from psserver.runtime.persistence import start_shard
 from psserver.storage import journal, retention
-from psserver.storage.journal_writer import JournalWriter
+from psserver.storage.journal import JournalWriter
 from psserver.storage.shard_run import read_run
 from psserver.storage.start import own_start, start_at
 from pswire import messages as ms
@@ -730,7 +730,7 @@ def _simulated(job):
     with (
         mock.patch.multiple(journal, JournalWriter=Writer, lock_journal=lock),
         mock.patch.object(os, "close", close),
-        mock.patch("psserver.storage.journal_writer.time", clock),
+        mock.patch("psserver.storage.journal.time", clock),
         mock.patch.object(persistence, "asyncio", Asyncio()),
         mock.patch("psworker.client.client.threading", threads),
         mock.patch("psworker.client.cut_numbers.threading", threads),

@@ -20,9 +20,9 @@ from psserver.runtime import persistence
 from psserver.runtime.executor import Executor
 from psserver.runtime.persistence import start_shard
 from psserver.runtime.task_order import TaskOrder
-from psserver.storage import checkpoints, segment_file
-from psserver.storage.array_files import NewFile
-from psserver.storage.checkpoint_folders import available
+from psserver.storage import checkpoints, segments
+from psserver.storage.arrays import NewFile
+from psserver.storage.folders import available
 from psserver.storage.journal import Journal
 from psserver.storage.segments import list_segments, segment_path
 from psserver.storage.start import Start
@@ -433,7 +433,7 @@ async def test_a_checkpoint_is_complete_only_when_the_journal_has_begun_the_segm
         await server.declare()
         synced = threading.Event()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(segment_file, "sync_data", lambda descriptor: synced.wait(BOUND))
+            patch.setattr(segments, "sync_data", lambda descriptor: synced.wait(BOUND))
             number = (await server.ask(ms.Cut())).number
             completed = asyncio.create_task(server.executor.persistence._completed())
             for _ in range(10):

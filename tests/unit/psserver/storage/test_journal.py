@@ -8,13 +8,11 @@ import threading
 import numpy as np
 import pytest
 
-from psserver.storage import journal as module_of_journal
-from psserver.storage import journal_writer as module
-from psserver.storage import segment_file
+from psserver.storage import journal as module
+from psserver.storage import segments
 from psserver.storage.files import sync_data
 from psserver.storage.journal import MAX_BYTES_IN_LOOP, Journal
-from psserver.storage.segment_file import SegmentFile
-from psserver.storage.segments import SEGMENT_HEADER, SegmentHeader, read_segments, segment_path
+from psserver.storage.segments import SEGMENT_HEADER, SegmentFile, SegmentHeader, read_segments, segment_path
 from pswire.errors import StorageError
 from pswire.specs.checkpoints import JournalSync
 from tests.full_disk import file_size_limit
@@ -64,7 +62,7 @@ class Gate:
     def __init__(self, monkeypatch):
         self.syncs, self.errors = 0, []
         self.entered, self.open = threading.Event(), threading.Event()
-        monkeypatch.setattr(segment_file, "sync_data", self)
+        monkeypatch.setattr(segments, "sync_data", self)
 
     def __call__(self, descriptor):
         self.entered.set()
@@ -386,7 +384,7 @@ class LossySync:
 
     def __init__(self, monkeypatch, *, forgets):
         self.forgets, self.fail, self.synced = forgets, False, 0
-        monkeypatch.setattr(segment_file, "sync_data", self)
+        monkeypatch.setattr(segments, "sync_data", self)
         monkeypatch.setattr(module, "FIRST_PAUSE", 0.001)
 
     def __call__(self, descriptor):
@@ -454,7 +452,7 @@ def test_while_what_is_written_cannot_be_synced_nothing_more_is_acknowledged(tmp
         disk.fail = disk.fail or broken
         disk(descriptor)
 
-    monkeypatch.setattr(segment_file, "sync_data", failing)
+    monkeypatch.setattr(segments, "sync_data", failing)
 
     async def program():
         nonlocal broken
@@ -477,7 +475,7 @@ def test_while_what_is_written_cannot_be_synced_nothing_more_is_acknowledged(tmp
 
 def test_what_a_failed_sync_has_lost_stops_the_journal_until_a_checkpoint_has_it(tmp_path, monkeypatch):
     disk = LossySync(monkeypatch, forgets=True)
-    syncs = seen_results(monkeypatch, segment_file.SegmentFile, "sync")
+    syncs = seen_results(monkeypatch, segments.SegmentFile, "sync")
 
     async def program():
         journal = open_journal(tmp_path, JournalSync.INTERVAL)
@@ -521,7 +519,7 @@ def test_a_fault_of_the_thread_is_a_problem_and_those_who_wait_get_an_error(tmp_
     def sync_data(descriptor):
         raise ZeroDivisionError("a fault of ours")
 
-    monkeypatch.setattr(segment_file, "sync_data", sync_data)
+    monkeypatch.setattr(segments, "sync_data", sync_data)
     monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
 
     async def program():
@@ -551,11 +549,11 @@ def test_small_records_are_written_in_the_event_loop_until_the_disk_is_slow(tmp_
         journal.begin_segment(1)
         await all_written(journal)
         await until(lambda: journal._writer._idle)
-        monkeypatch.setattr(module_of_journal, "SLOW_SECONDS", PATIENCE)
+        monkeypatch.setattr(module, "SLOW_SECONDS", PATIENCE)
         monkeypatch.setattr(os, "pwritev", pwritev)
         journal.append([b"in the loop"])
         await all_written(journal)
-        monkeypatch.setattr(module_of_journal, "SLOW_SECONDS", -1.0)
+        monkeypatch.setattr(module, "SLOW_SECONDS", -1.0)
         journal.append([b"in the loop, and slow"])
         await all_written(journal)
         journal.append([b"in the thread"])

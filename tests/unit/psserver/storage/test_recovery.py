@@ -11,12 +11,11 @@ import pytest
 
 from psserver.core.shard import Shard
 from psserver.storage import records, start
-from psserver.storage.checkpoint_folders import available, shard_folder
 from psserver.storage.checkpoints import write as write_checkpoint
+from psserver.storage.folders import available, shard_folder
 from psserver.storage.recovery import find_start
 from psserver.storage.retention import cuts
-from psserver.storage.segment_file import SegmentFile
-from psserver.storage.segments import SegmentHeader, list_segments, read_segments, segment_path
+from psserver.storage.segments import SegmentFile, SegmentHeader, list_segments, read_segments, segment_path
 from psserver.storage.shard_run import run_path
 from psserver.storage.start import journal_folder, start_at, step_late
 from pswire.errors import DamagedFile, NotJoined, StateLost, StorageError
