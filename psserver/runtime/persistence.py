@@ -24,10 +24,10 @@ from psserver.measurements import Measurements
 from psserver.runtime.event_log import EventLog
 from psserver.runtime.task_order import TaskOrder
 from psserver.storage import checkpoints, records, retention
+from psserver.storage.folders import journal_folder
 from psserver.storage.journal import Journal
-from psserver.storage.recovery import find_start
+from psserver.storage.recovery import Start, find_start, start_at
 from psserver.storage.segments import list_segments
-from psserver.storage.start import Start, journal_folder, start_at
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, ParamServerError, StorageError, Unavailable, WrongShard
 

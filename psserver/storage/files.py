@@ -35,8 +35,8 @@ def temporary_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.tmp")
 
 
-def renamed_path(path: Path) -> Path:
-    """Where a folder is that is being removed (`rename_to_remove`). One that is there was left by a crash."""
+def _renamed_path(path: Path) -> Path:
+    """Where a folder is while it is being removed. One that is there was left by a crash."""
     return path.with_name(f".{path.name}.old")
 
 
@@ -145,21 +145,22 @@ def new_folder(path: Path) -> Iterator[Path]:
         raise
 
 
-def rename_to_remove(path: Path) -> Path:
-    """Give a folder that is to be removed another name, durably, since a part of it would look complete.
+def remove_folder(path: Path) -> None:
+    """Remove a folder, if it is there: at once and durably its name, since a part would look complete, then its files.
 
-    Returns its new path. Raises `OSError`.
+    Raises `OSError`.
     """
-    renamed = renamed_path(path)
-    shutil.rmtree(renamed, ignore_errors=True)
-    path.rename(renamed)
-    sync_path(path.parent)
-    return renamed
+    remove_leftovers(path)
+    if path.exists():
+        renamed = _renamed_path(path)
+        path.rename(renamed)
+        sync_path(path.parent)
+        shutil.rmtree(renamed)
 
 
 def remove_leftovers(path: Path) -> None:
     """Remove what a killed process has left of making (`new_folder`) or removing a folder."""
-    for leftover in (temporary_path(path), renamed_path(path)):
+    for leftover in (temporary_path(path), _renamed_path(path)):
         shutil.rmtree(leftover, ignore_errors=True)
 
 

@@ -1,7 +1,9 @@
-"""The folders of checkpoints: their names, which are there, how they are removed, and who may write.
+"""The folder of a job's checkpoints: names of what is in it, which checkpoints are there, and who may write.
 
     DIR/step-000012345/shard-0-of-2/     complete, for it has this name
     DIR/step-000012345/.shard-0-of-2.tmp being written, or left by a process that was killed (`sweep`)
+    DIR/journal-0-of-2/                  the journal of a shard (`psserver.storage.segments`)
+    DIR/shard-0-of-2.json                its run file (`psserver.storage.shard_run`)
     DIR/shard-0.lock                     empty; locked by the process that writes what is of shard 0 (`lock_shard`)
     DIR/shard-0-of-2.lock                the same; locked too, `shared`, while another number of shards begins from it
 
@@ -11,11 +13,10 @@ step is there as long as something is in it.
 
 import os
 import re
-import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from psserver.storage.files import lock_file, make_folder, remove_leftovers, rename_to_remove
+from psserver.storage.files import lock_file, make_folder, remove_folder, remove_leftovers
 from pswire.errors import StorageError
 from pswire.system.files import leftovers
 from pswire.terminal.plurals import pluralize
@@ -109,6 +110,11 @@ def shard_folder(folder: Path, number: int, shard: int, shards: int) -> Path:
     return step_folder(folder, number) / shard_name(shard, shards)
 
 
+def journal_folder(folder: Path, shard: int, shards: int) -> Path:
+    """The folder of a shard's journal."""
+    return folder / f"journal-{shard}-of-{shards}"
+
+
 def found(folder: Path) -> dict[int, set[tuple[int, int]]]:
     """The shards (shard, shards) of each checkpoint in a folder, by number, ascending.
 
@@ -137,7 +143,7 @@ def complete(there: set[tuple[int, int]], shards: int) -> bool:
 def remove(folder: Path, number: int, shard: int, shards: int) -> None:
     """Remove a shard's checkpoint: at once and durably its name, then its files. Raises `OSError`."""
     path = shard_folder(folder, number, shard, shards)
-    shutil.rmtree(rename_to_remove(path))
+    remove_folder(path)
     remove_if_empty(path.parent)
 
 

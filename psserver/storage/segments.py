@@ -27,6 +27,7 @@ from crc32c import crc32c
 
 from psserver.storage.files import FORGET_BYTES, forget_pages, lock_file, sync_data, write_all
 from pswire.errors import DamagedFile, StorageError
+from pswire.security.private_files import make_private_folder
 from pswire.system.files import sync_path, write_file
 
 FORMAT = 1
@@ -117,6 +118,30 @@ def list_segments(folder: Path) -> dict[int, Path]:
     except OSError as error:
         raise StorageError(f"journal {folder}: cannot be read: {error.strerror}") from error
     return dict(sorted((int(match[1]), folder / name) for name in names if (match := _NAME.fullmatch(name))))
+
+
+def have_records(folder: Path) -> bool:
+    """Whether there is a journal with more than the beginnings of segments."""
+    return folder.is_dir() and any(path.stat().st_size > SEGMENT_HEADER for path in list_segments(folder).values())
+
+
+def begin_at(folder: Path, number: int, identity: int) -> None:
+    """Begin an empty segment after those that are there, durably, unless a killed process has; for a new journal too.
+
+    A torn tail is cut off: a checkpoint of this number has all that came before. Raises `OSError` or `StorageError`.
+    """
+    make_private_folder(folder)
+    existing = list_segments(folder)
+    if number in existing:
+        return
+    previous = 0, 0
+    if existing:
+        newest = max(existing)
+        for _ in read_segments(folder, identity, newest, truncate=True):
+            pass
+        previous = newest, existing[newest].stat().st_size
+    SegmentFile.create(folder, SegmentHeader(number, identity, *previous)).close()
+    sync_path(folder.parent)
 
 
 def record_header(length: int, safe: int, payload_crc: int, offset: int, seed: int) -> bytes:

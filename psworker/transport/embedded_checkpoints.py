@@ -16,8 +16,7 @@ from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run
 from psserver.storage import checkpoints, retention
 from psserver.storage.folders import FolderLock, lock_shard, step_folder
-from psserver.storage.recovery import find_start
-from psserver.storage.start import Start
+from psserver.storage.recovery import Start, find_start
 from pswire.errors import AlreadyRegistered, ConfigurationError, ParamServerError, ShapeMismatch, StorageError
 from pswire.messages import (
     Assign,
@@ -88,8 +87,7 @@ class EmbeddedCheckpoints:
     def _restore(self, shard: Shard, now: float) -> None:
         self._start = start = find_start(self._folder, *_AT)
         if start.lost:
-            start.give_up()
-            start.notes[-1] = f"steps after checkpoint {start.number}, if there were any, are repeated"
+            start.give_up(f"steps after checkpoint {start.number}, if there were any, are repeated")
         try:
             start.restore(shard, now)
         except (ParamServerError, ValueError) as error:

@@ -134,7 +134,7 @@ def _(original, path, what, in_use, *, shared=False):
 
 @mutant(
     "Late pushes of one update replace each other after a restart",
-    "psserver.storage.start:step_late",
+    "psserver.storage.recovery:step_late",
     f"{UNIT}/test_recovery.py::test_late_pushes_of_one_synchronous_update_are_applied_together_without_that_of_a_killed_worker",
 )
 def _(original, shard, changes, tickets, now):

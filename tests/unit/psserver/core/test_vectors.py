@@ -10,7 +10,7 @@ import pytest
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run as run_all
 from psserver.core.variables.vectors import STRETCH, run
-from psserver.storage.start import step_late
+from psserver.storage.recovery import step_late
 from pswire.errors import InvalidMessage, OutOfOrder, TooLarge, UnknownVariable
 from pswire.messages import (
     Assign,

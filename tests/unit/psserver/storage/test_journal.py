@@ -236,15 +236,7 @@ def test_each_caller_has_a_future_of_its_own_which_it_may_cancel(tmp_path, monke
     run(program())
 
 
-def test_closing_writes_what_was_appended_in_the_same_round_of_the_event_loop(tmp_path, monkeypatch):
-    stop = module.JournalWriter.stop
-
-    def stop_and_wait(writer):
-        stop(writer)
-        writer.join(PATIENCE)
-
-    monkeypatch.setattr(module.JournalWriter, "stop", stop_and_wait)
-
+def test_closing_writes_what_was_appended_before(tmp_path):
     async def program():
         journal = open_journal(tmp_path, JournalSync.EVERY)
         journal.begin_segment(1)
@@ -536,29 +528,51 @@ def test_a_fault_of_the_thread_is_a_problem_and_those_who_wait_get_an_error(tmp_
     run(program())
 
 
-@pytest.mark.parametrize("sync", [JournalSync.EVERY, JournalSync.OFF])
-def test_small_records_are_written_in_the_event_loop_until_the_disk_is_slow(tmp_path, monkeypatch, sync):
+@pytest.fixture
+def writing_threads(monkeypatch):
+    """The names of the threads that have written something, in order."""
     threads, real = [], os.pwritev
 
     def pwritev(descriptor, buffers, offset):
         threads.append(threading.current_thread().name)
         return real(descriptor, buffers, offset)
 
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    return threads
+
+
+@pytest.mark.parametrize("sync", [JournalSync.INTERVAL, JournalSync.OFF])
+def test_small_records_without_a_sync_are_written_in_the_event_loop_until_the_disk_is_slow(
+    tmp_path, monkeypatch, writing_threads, sync
+):
     async def program():
         journal = open_journal(tmp_path, sync)
         journal.begin_segment(1)
         await all_written(journal)
         await until(lambda: journal._writer._idle)
         monkeypatch.setattr(module, "SLOW_SECONDS", PATIENCE)
-        monkeypatch.setattr(os, "pwritev", pwritev)
         journal.append([b"in the loop"])
-        await all_written(journal)
+        assert journal.written() is None
         monkeypatch.setattr(module, "SLOW_SECONDS", -1.0)
+        await until(lambda: journal._writer._idle)
         journal.append([b"in the loop, and slow"])
-        await all_written(journal)
         journal.append([b"in the thread"])
         await all_written(journal)
 
     run(program())
-    assert threads == ["MainThread", "MainThread", "psserver-journal"]
+    assert writing_threads == ["MainThread", "MainThread", "psserver-journal"]
     assert read(tmp_path) == [b"in the loop", b"in the loop, and slow", b"in the thread"]
+
+
+def test_records_that_are_synced_are_written_in_the_thread_alone(tmp_path, writing_threads):
+    async def program():
+        journal = open_journal(tmp_path, JournalSync.EVERY)
+        journal.begin_segment(1)
+        for number in range(3):
+            await all_written(journal)
+            await until(lambda: journal._writer._idle)
+            journal.append([b"%d" % number])
+        await all_written(journal)
+
+    run(program())
+    assert writing_threads == ["psserver-journal"] * 3
