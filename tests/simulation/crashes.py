@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import types
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -642,15 +642,19 @@ def _compile():
 # --- patches ----------------------------------------------------------------------------------------------------------
 
 
-class _Handle:
-    def __init__(self, simulation, coroutine, loop, process):
-        self._ended = Waitable(simulation)
-        self._task = loop.create_task(coroutine, context=process.context)
-        self._task.add_done_callback(lambda _: self._ended.notify_all(), context=process.context)
+class Queue:
+    """As `queue.SimpleQueue`."""
 
-    def result(self):
-        self._ended.wait_for(self._task.done)
-        return self._task.result()
+    def __init__(self):
+        self._items, self._changed = deque(), Waitable(Job.present.simulation)
+
+    def put(self, item):
+        self._items.append(item)
+        self._changed.notify_all()
+
+    def get(self):
+        self._changed.wait_for(lambda: self._items)
+        return self._items.popleft()
 
 
 class _Errors(logging.Handler):
@@ -685,13 +689,6 @@ def _simulated(job):
         Thread=thread,
         TIMEOUT_MAX=no_timeout,
     )
-
-    class Asyncio:
-        def __getattr__(self, name):
-            return getattr(asyncio, name)
-
-        def run_coroutine_threadsafe(self, coroutine, loop):
-            return _Handle(simulation, coroutine, loop, simulation.current.process)
 
     def point():
         fiber = simulation.current
@@ -731,7 +728,7 @@ def _simulated(job):
         mock.patch.multiple(journal, JournalWriter=Writer, lock_journal=lock),
         mock.patch.object(os, "close", close),
         mock.patch("psserver.storage.journal.time", clock),
-        mock.patch.object(persistence, "asyncio", Asyncio()),
+        mock.patch.object(persistence, "SimpleQueue", Queue),
         mock.patch("psworker.client.client.threading", threads),
         mock.patch("psworker.client.cut_numbers.threading", threads),
         mock.patch("psworker.client.heartbeat.threading", threads),
