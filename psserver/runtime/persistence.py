@@ -268,7 +268,7 @@ class Persistence:
         self._writing = self._loop.create_task(self._written_checkpoint(cut, final=False))
 
     async def _written_checkpoint(self, cut: ShardCut, *, final: bool) -> None:
-        """Write a cut, and drop what it makes needless. Raises nothing: training goes on without a checkpoint."""
+        """Write a cut, and drop journal segments that it replaces. Raises nothing: training goes on without it."""
         began, nbytes = self._loop.time(), cut.nbytes
         ready: SimpleQueue[Exception | None] = SimpleQueue()
         copying = self._loop.create_task(self._copy(cut, ready))
@@ -330,7 +330,7 @@ class Persistence:
     async def _copy(self, cut: ShardCut, ready: SimpleQueue[Exception | None]) -> None:
         """Tell the thread of each variable, in order, that it is copied, and of the cut that it is complete.
 
-        An error is told in place of what it prevents.
+        An error takes the place of the news that it prevents.
         """
         try:
             for name, copy in cut.copies.items():
@@ -361,7 +361,7 @@ class Persistence:
             copy.start(result)
             ended = self._tasks.add(result.tasks) if result.tasks else self._tasks.end_of(name)
             if ended is not None:
-                await asyncio.wait([ended])  # which goes on if this is cancelled
+                await asyncio.wait([ended])  # not cancelled with this coroutine
                 ended.result()
             elif not copy.copied and not result.tasks:
                 raise _Aborted  # the cut was ended: nothing will copy it, and waiting would stop the event loop
@@ -393,7 +393,7 @@ class Persistence:
     async def finish(self) -> None:
         """Write a last checkpoint, from which the next start continues without loss. Call when no step can follow."""
         await self._end_writing()
-        if not self.shard.lost and not self._start.provisional:  # of which the files have all
+        if not self.shard.lost and not self._start.provisional:  # its files have everything
             cut = self.shard.begin_final_cut()
             if cut is not None:
                 self._complete.set()

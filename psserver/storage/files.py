@@ -1,4 +1,4 @@
-"""What files of the storage have in common: folders that are complete or not there, locks, synced writes, checked JSON.
+"""Helpers of the storage: folders that are complete or not there, locks, synced writes, and JSON with a checksum.
 
 `pswire.system.files` replaces single files.
 """
@@ -41,10 +41,10 @@ def _renamed_path(path: Path) -> Path:
 
 
 def sync_data(descriptor: int) -> None:
-    """Return when the data of a file, and its size, are on the disk. Raises `OSError`.
+    """Sync the data of a file, and its size, to the disk. Raises `OSError`.
 
-    After an error nothing that was written since the last success may be trusted, even if a second call succeeds: the
-    kernel reports a failed write once and then regards the pages as clean.
+    After an error, no write since the last success can be trusted, even if a second call succeeds: the kernel reports a
+    failed write once and then marks the pages clean.
     """
     if sys.platform == "darwin":  # fsync does not empty the disk's own cache there
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
@@ -53,9 +53,9 @@ def sync_data(descriptor: int) -> None:
 
 
 def forget_pages(descriptor: int, start: int, end: int) -> None:
-    """Give up the kernel's copy of synced bytes of a file that nobody reads soon.
+    """Drop the kernel's cached copy of synced bytes that will not be read soon.
 
-    What is written next takes the same pages of memory. Fresh ones cost a virtual machine that returns free memory to
+    The next write reuses the same pages of memory. Fresh ones cost a virtual machine that returns free memory to
     its host ten times as much as the copy into them.
     """
     if hasattr(os, "posix_fadvise"):
@@ -165,7 +165,7 @@ def remove_leftovers(path: Path) -> None:
 
 
 def _make_with_parents(path: Path) -> None:
-    """Make a new folder, and those that it is in, which others may make or remove meanwhile. Raises `OSError`."""
+    """Make a new folder and its parents, which other processes may make or remove meanwhile. Raises `OSError`."""
     for attempt in range(ATTEMPTS):
         try:
             make_private_folder(path.parent)

@@ -183,7 +183,7 @@ class Journal:
 
     def _call(self, method: Callable[..., None], *arguments: int) -> None:
         """Have a method called in the event loop. Called by the thread."""
-        with suppress(RuntimeError):  # the loop was closed without `close`: nobody waits
+        with suppress(RuntimeError):  # the loop was closed without `close`: there are no waiters
             self._loop.call_soon_threadsafe(method, *arguments)
 
     def _complete(self, written: int) -> None:
@@ -195,7 +195,7 @@ class Journal:
                 future.set_result(None)
 
     def _end(self) -> None:
-        """Fail those who wait, now and later: the thread will write no more."""
+        """Fail present and later waiters: the thread will write no more."""
         self._ended = True
         for _, future in self._waiters:
             if not future.done():
@@ -264,7 +264,7 @@ class JournalWriter(Thread):
             sizes: bytes of each segment in the folder.
             done: called in this thread with the number of entries that have been carried out since the start.
             ended: called in this thread when it ends.
-            measurements: written by whoever has the file: this thread, or that of `write_now`.
+            measurements: written by the thread that has the file: this one, or the caller of `write_now`.
         """
         super().__init__(name="psserver-journal", daemon=True)
         self.problem = ""
@@ -276,7 +276,7 @@ class JournalWriter(Thread):
         self._keep_from: int | None = None
         self._closing = False
         self._idle = False  # this thread waits, and `write_now` may do its work
-        # Of this thread; of that of `write_now` while it is idle.
+        # Used by this thread, and by the caller of `write_now` while this one is idle.
         self._pending: deque[Entry] = deque()
         self._carried_out = 0
         self._sizes = sizes
@@ -377,7 +377,7 @@ class JournalWriter(Thread):
                 self._done(self._write())
 
     def _write(self) -> int:
-        """Write the records that are next, and return how many; no buffer of theirs is referred to any more."""
+        """Write the next records; returns their number. Their buffers are no longer referred to."""
         assert self._segment is not None, "append refuses records before the first segment"
         records: list[list[memoryview]] = []
         for entry in self._pending:

@@ -20,7 +20,7 @@ first change (`Start.confirm`): it may have been started by mistake.
 
 import itertools
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from pathlib import Path
@@ -34,7 +34,6 @@ from psserver.storage import checkpoints, records, segments
 from psserver.storage.arrays import damaged
 from psserver.storage.files import remove_folder, remove_leftovers
 from psserver.storage.folders import (
-    FolderLock,
     available,
     found,
     journal_folder,
@@ -92,7 +91,7 @@ class Start:
         arrays: of the state's variables; the restored shard will own them.
         late: changes that belong to the cut and came after the state.
         worker: see `psserver.storage.checkpoints.Manifest`.
-        torn: the journal, or that of one of the other number of shards, ended with an incomplete record.
+        torn: the journal ended with an incomplete record; of another number of shards, any of their journals.
         went_back: the other number of shards went back to a cut: what came after it is given up.
         notes: sentences for the log: what was damaged, left out or given up.
         before: the locks of the other number of shards, until the run is confirmed.
@@ -111,7 +110,7 @@ class Start:
     torn: bool = False
     went_back: bool = False
     notes: list[str] = field(default_factory=list)
-    before: FolderLock | None = None
+    before: ExitStack | None = None
     _run: Run | None = None
 
     @property
@@ -257,8 +256,8 @@ class Start:
 def find_start(folder: Path, shard: int, shards: int) -> Start:
     """What a shard starts from. Removes only what a killed process of it has left.
 
-    If the newest checkpoints are of another number of shards, and those of all of them are here, the start is the state
-    of the job on this number of shards (`psserver.storage.reshard`), which every new shard computes alike. The other
+    If the newest checkpoints are of another number of shards, and all of these are here, the start is the state of the
+    job on this number of shards (`psserver.storage.reshard`), which every new shard computes alike. The other
     number of shards cannot run until this one has begun for good (`Start.confirm`), or is closed.
 
     Raises:
@@ -374,8 +373,8 @@ class StoredJob:
 
     Attributes:
         shards: all of them, with their states.
-        cut: what came after this cut is not there; None: nothing that was acknowledged is missing.
-        timeline: that of its last run.
+        cut: changes after this cut are given up; None: nothing that was acknowledged is missing.
+        timeline: of its last run.
         number: of the newest checkpoint that was looked at.
         torn, notes: as in `Start`.
     """
@@ -421,7 +420,7 @@ def _provisional_from(folder: Path, shard: int, shards: int) -> int | None:
 
 
 def stored_job(folder: Path, shards: int, number: int | None = None) -> StoredJob:
-    """The job of so many shards, as it was in checkpoint `number`; without it, as late as possible. Changes nothing.
+    """The job of this number of shards, as in checkpoint `number`; without it, as late as possible. Changes nothing.
 
     Raises `DamagedFile`, or `StorageError` if checkpoints are missing, may not be read, or are of a later version.
     """
@@ -451,8 +450,7 @@ def stored_job(folder: Path, shards: int, number: int | None = None) -> StoredJo
 
 def _on_other_shards(folder: Path, shard: int, shards: int, before: int) -> Start:
     """The start from the files of a job of `before` shards, which are not changed."""
-    with ExitStack() as stack:
-        lock = stack.enter_context(closing(lock_shards_before(folder, before)))
+    with lock_shards_before(folder, before) as locks:
         try:
             job = stored_job(folder, before)
         except StorageError as error:
@@ -465,8 +463,8 @@ def _on_other_shards(folder: Path, shard: int, shards: int, before: int) -> Star
         state, arrays = reshard(job.shards, shards, number)[shard]
         notes = [*job.notes, f"the job goes on with {pluralize(shards, 'shard')} instead of {before}"]
         state = replace(state, timeline=timeline)
-        stack.pop_all()
-    start = Start(folder, shard, shards, Origin.OTHER_SHARDS, timeline, number, state, arrays, notes=notes, before=lock)
+        start = Start(folder, shard, shards, Origin.OTHER_SHARDS, timeline, number, state, arrays, notes=notes)
+        start.before = locks.pop_all()
     start.torn, start.went_back = job.torn, job.cut is not None
     return start
 

@@ -1,13 +1,13 @@
-"""Which checkpoints of a shard stay, to which a job can go back, and what is moved aside.
+"""Retention: which checkpoints of a shard stay, which are cuts to go back to, and what a start moves aside.
 
-What a start gives up is moved aside and not removed: what was missing may be found, and then it is needed.
+Files that a start gives up are moved aside, not removed: a missing file may be found again, and then they are needed.
 
-    DIR/given-up-2/step-000012345/shard-0-of-2/   a checkpoint from which timeline 2 does not go on
+    DIR/given-up-2/step-000012345/shard-0-of-2/   a checkpoint that timeline 2 gave up
     DIR/given-up-2/journal-0-of-2/                a journal
-    DIR/given-up-2/shard-0-of-2.json              a copy of the run file of that time
+    DIR/given-up-2/shard-0-of-2.json              a copy of the run file at that moment
 
-Such a folder has the layout of the one that it is in: servers and `psserver checkpoint` can be pointed at it. Each
-shard moves and removes what has its own name.
+Such a folder has the layout of a folder of checkpoints, so servers and `psserver checkpoint` can be pointed at it. Each
+shard moves and removes only its own files.
 """
 
 import re
@@ -106,9 +106,9 @@ def _is_cut(manifest: Manifest | None) -> bool:
 
 
 def move_aside(folder: Path, timeline: int, path: Path) -> Path:
-    """Move a file or folder in `folder` to the same place in that of what `timeline` gives up, durably.
+    """Move a file or folder of `folder` to the same place in the folder of what `timeline` gives up, durably.
 
-    Returns the latter, which is a further one where the place is taken. Raises `OSError`.
+    Returns that folder; another one is made where the place is taken. Raises `OSError`.
     """
     for attempt in count(1):
         aside = folder / (f"given-up-{timeline}" if attempt == 1 else f"given-up-{timeline}-{attempt}")
@@ -129,7 +129,7 @@ def copy_aside(path: Path, aside: Path) -> None:
 
 
 def remove_old(folder: Path, keep: int, shard: str) -> list[Path]:
-    """Remove what was given up of one `shard`, as it is called in names, but for the newest `keep`.
+    """Remove what a shard, by its `shard_name`, gave up, except for the newest `keep` times.
 
     Returns the folders in which something was removed, oldest first. Raises `OSError`.
     """
@@ -137,7 +137,7 @@ def remove_old(folder: Path, keep: int, shard: str) -> list[Path]:
     for aside in (old := mine[:-keep]):
         for path in _of_shard(aside, shard):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-            with suppress(OSError):  # the folder of a step has something of another shard
+            with suppress(OSError):  # another shard has files in the folder of the step
                 path.parent.rmdir()
         with suppress(OSError):
             aside.rmdir()
@@ -154,7 +154,7 @@ def _asides(folder: Path) -> list[Path]:
 
 
 def _of_shard(aside: Path, shard: str) -> Iterator[Path]:
-    """What is of one shard, the run file last: it belongs to the others."""
+    """The files of one shard; the run file last, as it belongs to the others."""
     yield from list(aside.glob(f"step-*/{shard}"))
     for path in (aside / shard.replace("shard", "journal", 1), aside / f"{shard}.json"):
         if path.exists():

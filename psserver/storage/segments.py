@@ -7,8 +7,8 @@ A journal is a folder with segments `segment-<number>.log`. A segment is a heade
 
 The CRC32C of a record's header also covers its offset and the segment's header, so that no copy of a record is valid at
 another place. *Safe bytes* are those of the segment that were as safe as the journal promises when the record was
-written. They tell a torn tail from damage: records that were being written when the machine stopped may be missing or
-bad in any order, but a bad record at an offset that a later record calls safe was good once.
+written. They distinguish a torn tail from damage: records that were being written when the machine stopped may be
+missing or bad in any order, but a bad record at an offset that a later record calls safe was once good.
 """
 
 import errno
@@ -66,11 +66,11 @@ class SegmentHeader(NamedTuple):
     previous_bytes: int = 0
 
     def to_bytes(self) -> bytes:
-        """The header as it is in the file."""
+        """The bytes in the file."""
         return self._fields_bytes() + _CRC.pack(self.seed())
 
     def seed(self) -> int:
-        """The header's checksum: the initial value of those of record headers in this segment."""
+        """The header's checksum, with which the checksums of record headers in this segment start."""
         return crc32c(self._fields_bytes())
 
     def _fields_bytes(self) -> bytes:
@@ -126,9 +126,9 @@ def have_records(folder: Path) -> bool:
 
 
 def begin_at(folder: Path, number: int, identity: int) -> None:
-    """Begin an empty segment after those that are there, durably, unless a killed process has; for a new journal too.
+    """Begin an empty segment, durably, of a new journal or after the present segments; nothing if it is there already.
 
-    A torn tail is cut off: a checkpoint of this number has all that came before. Raises `OSError` or `StorageError`.
+    A torn tail is cut off: the checkpoint of this number has everything before. Raises `OSError` or `StorageError`.
     """
     make_private_folder(folder)
     existing = list_segments(folder)
@@ -346,7 +346,7 @@ class SegmentFile:
         return cls(path, read_segment_header(path, identity))
 
     def append(self, records: Sequence[Sequence[memoryview]]) -> None:
-        """Write records, of which each is given in parts, at the end. Raises `OSError`, and then none is there."""
+        """Write records, each given in parts, at the end. Raises `OSError`, and then none is written."""
         buffers, end = [], self.size
         for parts in records:
             length, crc = 0, 0

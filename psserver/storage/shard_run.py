@@ -1,4 +1,4 @@
-"""The file of a shard's run: what a later start must know of it, written before anything of the run is acknowledged."""
+"""The run file of a shard: facts for a later start, written before the run acknowledges anything."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ class Run:
     provisional: bool = False
 
 
-#: The fields of a run, and those that earlier versions did not write.
+#: The fields of a run, and fields that earlier versions did not write.
 _TYPES: dict[str, type] = {"timeline": int, "timeline_cut": int, "began_from": int, "journal": bool}
 _LATER: dict[str, type] = {"gave_up": bool, "provisional": bool}
 

@@ -48,7 +48,7 @@ def sync_path(path: str | Path) -> None:
 
 
 def write_file(path: Path, data: bytes, *, mode: int | None = None, exclusive: bool = False) -> None:
-    """Write a file that is complete and durable, or as before. Arguments and errors are those of `new_file`."""
+    """Write a file that is complete and durable, or as before. Arguments and errors as for `new_file`."""
     with new_file(path, mode=mode, exclusive=exclusive) as file:
         file.write(data)
 
@@ -59,7 +59,7 @@ def new_file(path: Path, *, mode: int | None = None, exclusive: bool = False) ->
 
     Args:
         path: of the file. A link is replaced, not the file it refers to.
-        mode: its permissions, whatever the umask; nobody else can read it before. None: those of any new file.
+        mode: its permissions, whatever the umask; until then only its user can read it. None: as of any new file.
         exclusive: raise `FileExistsError` if there is a file already.
 
     Raises:
@@ -81,7 +81,7 @@ def replacement(path: Path, *, durable: bool = True, exclusive: bool = False) ->
     """An unused path for what takes the place of `path` when the block ends; if it raises, nothing changes.
 
     What the block makes there must be closed, and synced if it is to be `durable`. Several processes may replace one
-    file at the same time. One that is killed leaves a file that `leftovers` finds. Errors are those of `new_file`.
+    file at the same time. A killed one leaves a file that `leftovers` finds. Errors as for `new_file`.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -107,5 +107,5 @@ class FolderNotSynced(OSError):
 
 
 def leftovers(folder: Path, name: str) -> list[Path]:
-    """Files that killed processes have left in place of files whose name matches this pattern, in a folder."""
+    """Temporary files that killed processes have left beside files whose name matches this pattern."""
     return list(folder.glob(f".{name}.*.tmp"))

@@ -10,12 +10,13 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run
 from psserver.storage.checkpoint_writer import CheckpointWriter
-from psserver.storage.folders import FolderLock, lock_shard, step_folder
+from psserver.storage.folders import lock_shard, step_folder
 from psserver.storage.recovery import Start, find_start
 from pswire.errors import AlreadyRegistered, ConfigurationError, ParamServerError, ShapeMismatch, StorageError
 from pswire.messages import (
@@ -51,10 +52,10 @@ class EmbeddedCheckpoints:
         self._folder, self._worker = folder, worker
         self._writer = CheckpointWriter(folder, config.checkpoint_every, config.keep)
         self._shard: Shard | None = None
-        self._lock: FolderLock | None = None
+        self._lock: ExitStack | None = None
         self._process = -1
         self._start = Start(folder, *_AT)
-        self._continues = False  # whether the job is that of the checkpoint
+        self._continues = False  # whether the checkpoint's job continues
         self._begun = False  # the run: nothing is written before its first change
         self._unchecked: set[str] = set()  # variables of the checkpoint, until the program has registered its own
         self._last_kept: tuple[ShardState, dict[str, Any]] | None = None  # in the last checkpoint
