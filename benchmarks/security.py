@@ -20,7 +20,7 @@ from psserver.certificates import make_certificates
 from pswire import optimizers
 from pswire.messages import Declaration
 from pswire.security.credentials import Credentials
-from pswire.security.private_files import write_atomically
+from pswire.security.private_files import write_private_file
 from pswire.security.token_files import Role, add_token
 from pswire.tensors.values import TensorSpec
 from psworker.client.client import Client
@@ -35,7 +35,7 @@ def variants(folder: Path) -> dict[str, tuple[tuple[str, ...], Credentials]]:
     """Options of a server and credentials of its worker, by the name of the system."""
     make_certificates(folder, (), 1)
     token = add_token(folder / "tokens", "worker", Role.WORKER)
-    write_atomically(folder / "token", token.encode())
+    write_private_file(folder / "token", token.encode())
     ca, cert, key, tokens, file = (
         str(folder / name) for name in ("ca.crt", "server.crt", "server.key", "tokens", "token")
     )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pswire.errors import ConfigurationError
-from pswire.security.private_files import make_private_folder, read_file, read_secret, write_atomically
+from pswire.security.private_files import make_private_folder, read_file, read_secret, write_private_file
 
 try:
     from cryptography import x509
@@ -107,7 +107,7 @@ def _hosts(certificate: x509.Certificate) -> tuple[str, ...]:
 def _new_key(path: Path) -> _Key:
     key = ec.generate_private_key(ec.SECP256R1())
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    write_atomically(path, pem)
+    write_private_file(path, pem)
     return key
 
 
@@ -129,7 +129,7 @@ def _certificate(path: Path) -> x509.Certificate:
 
 
 def _write(path: Path, certificate: x509.Certificate) -> None:
-    write_atomically(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+    write_private_file(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
 
 
 def _ca_certificate(key: _Key, begin: datetime.datetime) -> x509.Certificate:

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from pswire.errors import ConfigurationError
-from pswire.security.private_files import make_private_folder, written_beside
-from pswire.system.files import open_file
+from pswire.security.private_files import make_private_folder
+from pswire.system.files import open_file, write_file
 
 log = logging.getLogger(__name__)
 
@@ -51,5 +51,5 @@ def _read(path: Path) -> bytes:
 def _make(path: Path) -> None:
     """Make the file, complete or not at all; another process may make it at the same time."""
     make_private_folder(path.parent)
-    with written_beside(path, secrets.token_bytes(KEY_BYTES)) as name, suppress(FileExistsError):
-        os.link(name, path)
+    with suppress(FileExistsError):
+        write_file(path, secrets.token_bytes(KEY_BYTES), mode=0o600, exclusive=True)

@@ -12,7 +12,7 @@ import numpy as np
 from psserver.core.shard import Shard
 from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import StepResult, run
-from psserver.storage import manifest
+from psserver.storage.checkpoints import served_arrays, state_from_json, state_to_json
 from pswire.messages import Message, Reply
 from pswire.tensors.values import Array
 
@@ -83,8 +83,8 @@ def restored(shard: Shard, new: Shard, now: float) -> list[Reply]:
     """Gives a new shard the state of another, by way of the text of a manifest; the replies to calls that waited."""
     state = shard.state()
     copies = {one.spec.name: VariableArrays(one.value.copy(), _copies(one.arrays.slots)) for one in shard._store}
-    text = json.dumps(manifest.to_json(state))
-    new.restore(manifest.from_json(json.loads(text), _copies(manifest.served_arrays(state))), copies, now)
+    text = json.dumps(state_to_json(state))
+    new.restore(state_from_json(json.loads(text), _copies(served_arrays(state))), copies, now)
     return [reply for ticket, message in shard.waiting() for reply in run_step(new, ticket, message, now)]
 
 

@@ -16,8 +16,8 @@ from psserver.core.shard import Shard
 from psserver.core.state import VariableArrays
 from psserver.core.variables.variable import stored_slot_specs
 from psserver.storage import checkpoints
-from psserver.storage.checkpoint_folders import found, shard_folder
-from psserver.storage.checkpoint_manifest import Manifest, read_manifest
+from psserver.storage.checkpoints import Manifest, read_manifest
+from psserver.storage.folders import found, shard_folder
 from psserver.storage.recovery import begun
 from psserver.storage.retention import prune
 from pswire.errors import DamagedFile, StorageError

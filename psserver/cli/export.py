@@ -1,6 +1,5 @@
 """`psserver export`: the variables of a job, from its checkpoints, as one file."""
 
-import os
 import zipfile
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -9,11 +8,11 @@ from pathlib import Path
 import click
 import numpy as np
 
-from psserver.storage.checkpoint_folders import complete, found, parse_step
-from psserver.storage.files import replacement
+from psserver.storage.folders import complete, found, parse_step
 from psserver.storage.recovery import newest_job, stored_job
 from psserver.storage.reshard import WholeVariable, whole_variables
 from pswire.errors import ConfigurationError, StorageError
+from pswire.system.files import new_file
 from pswire.tensors.tensor_files import write_tensors
 from pswire.tensors.values import Array, TensorSpec
 
@@ -57,12 +56,9 @@ def _slots(variable: WholeVariable) -> Iterator[tuple[str, Array]]:
 def _write_npz(output: Path, arrays: dict[str, Array]) -> None:
     """Replace a file by one with these arrays; what `numpy.savez` writes, but any name is allowed."""
     try:
-        with replacement(output) as temporary, temporary.open("wb") as file:
-            with zipfile.ZipFile(file, "w") as archive:
-                for name, array in arrays.items():
-                    with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                        np.lib.format.write_array(entry, np.asanyarray(array), allow_pickle=False)
-            file.flush()
-            os.fsync(file.fileno())
+        with new_file(output) as file, zipfile.ZipFile(file, "w") as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                    np.lib.format.write_array(entry, np.asanyarray(array), allow_pickle=False)
     except OSError as error:
         raise ConfigurationError(f"{output} could not be written, and nothing was changed: {error.strerror}") from error

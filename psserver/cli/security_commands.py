@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from pswire.errors import ConfigurationError
-from pswire.security.private_files import write_atomically
+from pswire.security.private_files import write_private_file
 from pswire.security.token_files import Role, add_token, read_tokens, remove_token
 from pswire.system.host import refuse_windows
 from pswire.terminal.commands import Command, CommandGroup
@@ -60,7 +60,7 @@ def add_command(file: Path, name: str, role: str, output: Path | None) -> None:
         click.echo(token)
         return
     try:
-        write_atomically(output, f"{token}\n".encode())
+        write_private_file(output, f"{token}\n".encode())
     except ConfigurationError:
         remove_token(file, name)
         raise

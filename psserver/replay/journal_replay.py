@@ -14,10 +14,10 @@ from psserver.core.shard import Shard
 from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import StepResult
 from psserver.storage import checkpoints, records
-from psserver.storage.checkpoint_folders import available
+from psserver.storage.folders import available, journal_folder
+from psserver.storage.recovery import Origin, Start, record_errors
 from psserver.storage.segments import list_segments, read_segments
 from psserver.storage.shard_run import read_run
-from psserver.storage.start import Start, journal_folder, record_errors
 from pswire import messages as ms
 from pswire.errors import StorageError
 from pswire.messages import ShardState
@@ -142,11 +142,12 @@ class JournalReplay:
 def _at_checkpoint(folder: Path, number: int, shard: int, shards: int) -> Shard:
     """The shard as it was when the segment of a checkpoint began."""
     found = checkpoints.read(folder, number, shard, shards)
-    start = Start(folder, shard, shards, state=found.state, arrays=found.arrays, late=found.late, stored=True)
+    start = Start(folder, shard, shards, Origin.FINAL_CHECKPOINT)
+    start.state, start.arrays, start.late = found.state, found.arrays, found.late
     last = read_run(folder, shard, shards)
     start.timeline = max(found.state.timeline, start.timeline)
     if last is not None and last.gave_up and last.began_from == number:
-        start.timeline, start.timeline_cut, start.gave_up = last.timeline, last.timeline_cut, True
+        start.origin, start.timeline, start.timeline_cut = Origin.CUT, last.timeline, last.timeline_cut
     new = _new_shard(found.state)
     start.restore(new, NOW)
     return new

@@ -10,7 +10,7 @@ from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run
 from psserver.replay.journal_replay import Entry, JournalReplay
 from psserver.storage import checkpoints
-from psserver.storage.checkpoint_folders import available
+from psserver.storage.folders import available
 from pswire.messages import MemberState, ShardState
 from pswire.tensors.values import bytes_of
 

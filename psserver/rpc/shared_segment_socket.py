@@ -14,7 +14,9 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
+from pswire.system.files import replacement
 from pswire.tensors import shared_segments
 from pswire.tensors.shared_segments import DONE, HANDOVER_TIMEOUT, TOKEN_BYTES, NotShared
 from pswire.tensors.values import Array
@@ -142,18 +144,16 @@ class SegmentSocket:
 
 def _listen(path: str) -> socket.socket:
     """A listening socket, which appears at `path` when it can be connected to: so `sweep` takes none for a dead one."""
-    listening, temporary = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), f"{path}.new"
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         os.fchmod(listening.fileno(), 0o600)  # the mode of the file, from its beginning
         with suppress(OSError):  # older systems
             listening.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
-        listening.bind(temporary)
-        listening.listen(QUEUE)
-        os.rename(temporary, path)
+        with replacement(Path(path), durable=False) as temporary:
+            listening.bind(str(temporary))
+            listening.listen(QUEUE)
     except OSError as error:
         listening.close()
-        with suppress(OSError):
-            os.unlink(temporary)
         raise NotShared(f"cannot make a socket in {shared_segments.FOLDER}: {error.strerror or error}") from error
     return listening
 

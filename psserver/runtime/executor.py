@@ -27,7 +27,7 @@ from psserver.runtime.event_log import EventLog
 from psserver.runtime.interpreter import Turns
 from psserver.runtime.persistence import Persistence, Record
 from psserver.runtime.task_order import Bundle, TaskOrder
-from psserver.storage.start import Start
+from psserver.storage.recovery import Start
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.messages import (
     CALLS,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from queue import SimpleQueue
 from typing import TypeAlias
 
 from psserver.config import StorageConfig
@@ -23,11 +24,12 @@ from psserver.core.variables.array_tasks import StepResult
 from psserver.measurements import Measurements
 from psserver.runtime.event_log import EventLog
 from psserver.runtime.task_order import TaskOrder
-from psserver.storage import checkpoints, records, retention
+from psserver.storage import records, retention
+from psserver.storage.checkpoint_writer import CheckpointWriter
+from psserver.storage.folders import journal_folder
 from psserver.storage.journal import Journal
-from psserver.storage.recovery import find_start
+from psserver.storage.recovery import Start, find_start, start_at
 from psserver.storage.segments import list_segments
-from psserver.storage.start import Start, journal_folder, start_at
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, ParamServerError, StorageError, Unavailable, WrongShard
 
@@ -95,10 +97,6 @@ class Persistence:
     """The checkpoints and the journal, if there is one, of the present `shard`, whose array tasks are `tasks`.
 
     `new_shard` makes one without state, and `start` is what the present one started from. Call `begin` first.
-
-    Attributes:
-        last: the number of the last checkpoint that was written; 0: none.
-        problem: why the last one could not be written.
     """
 
     def __init__(
@@ -114,19 +112,17 @@ class Persistence:
         self._events, self._measurements = log_of_events, measurements
         self.shard, self._start, self._new_shard = shard, start, new_shard
         self.journal: Journal | None = None
-        self.last, self.problem = 0, ""
+        self._writer = CheckpointWriter(config.folder, config.checkpoint_every, config.keep)
         self._unusable: set[int] = set()  # cuts that are damaged
         self._cuts: tuple[int, ...] = ()  # the newest on disk; set by the thread
         self._written_by_all = 0  # the newest cut that all shards are known to have written; set by the event loop
         self._interrupted = ""  # why going back has ended half way
-        self._failed = 0  # the number of the last checkpoint that could not be written
         self._config, self._tasks = config, tasks
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="psserver-checkpoint")
         self._loop = asyncio.get_running_loop()
         self._writing: asyncio.Task[None] | None = None
         self._complete = asyncio.Event()  # the cut that is written is complete, or will never be
-        self._written_at = self._began_at = self._loop.time()
-        self._changes_at_cut = (0, 0, 0)
+        self._written_at = self._loop.time()
         self._kept_bytes = self._oldest = 0  # of the journal that stays: its bytes at the last cut, its first segment
         self._segment_begun: asyncio.Future[None] | None = None
         if start.state is not None:
@@ -137,7 +133,8 @@ class Persistence:
         """Take up the journal, which begins or continues with the present state; call it before the next step."""
         if self.shard.lost:
             return
-        self.last, self._changes_at_cut = self._start.number, self._changes()
+        self._writer.last = self._start.number
+        self._writer.begin_interval(self.shard, self._loop.time())
         if self._config.journal:
             folder = journal_folder(self._config.folder, self.shard.shard, self.shard.shards)
             self.journal = Journal(folder, self.shard.identity, self._config.journal_sync, self._measurements.journal)
@@ -218,7 +215,7 @@ class Persistence:
         """Write down a message that the shard has taken, and a cut that it has begun before; returns at once."""
         cut, journal = self.shard.cuts.current, self.journal
         if result.began_cut and cut is not None:
-            self._began_at, self._changes_at_cut = self._loop.time(), self._changes()
+            self._writer.begin_interval(self.shard, self._loop.time())
             if journal is not None:
                 self._kept_bytes = journal.nbytes if self._config.keep_journal else 0
                 journal.begin_segment(cut.number)
@@ -230,7 +227,7 @@ class Persistence:
         if cut is None or cut.complete:
             self._complete.set()
         if isinstance(message, ms.Renew):
-            self._written_by_all = max(self._written_by_all, min(message.written_by_all, self.last))
+            self._written_by_all = max(self._written_by_all, min(message.written_by_all, self._writer.last))
 
     @property
     def _journal_problem(self) -> str:
@@ -262,15 +259,7 @@ class Persistence:
             return False
         if self.journal is not None and self.journal.nbytes - self._kept_bytes > self._config.journal_limit // 2:
             return True
-        if self.shard.shard or self._config.checkpoint_every is None:
-            return False
-        job, step, _ = self._changes_at_cut
-        seconds = self._loop.time() - self._began_at
-        steps = self.shard.global_step - (step if self.shard.job.number == job else 0)
-        return self._config.checkpoint_every.due(seconds, steps) and self._changes() != self._changes_at_cut
-
-    def _changes(self) -> tuple[int, int, int]:
-        return self.shard.job.number, self.shard.global_step, self.shard.version
+        return not self.shard.shard and self._writer.due(self.shard, self._loop.time())
 
     def _write(self, cut: ShardCut) -> None:
         self._segment_begun = self.written()
@@ -278,31 +267,36 @@ class Persistence:
         self._writing = self._loop.create_task(self._written_checkpoint(cut, final=False))
 
     async def _written_checkpoint(self, cut: ShardCut, *, final: bool) -> None:
-        """Write a cut, and drop what it makes needless. Raises nothing: training goes on without a checkpoint."""
+        """Write a cut, and drop journal segments that it replaces. Raises nothing: training goes on without it."""
         began, nbytes = self._loop.time(), cut.nbytes
+        ready: SimpleQueue[Exception | None] = SimpleQueue()
+        copying = self._loop.create_task(self._copy(cut, ready))
         try:
-            await self._loop.run_in_executor(self._thread, self._to_disk, cut, final)
+            await self._loop.run_in_executor(self._thread, self._to_disk, cut, ready, final)
         except _Aborted:
             log.info("checkpoint %d was given up", cut.number)
         except (OSError, ParamServerError) as error:
-            self._failed = cut.number
-            self.problem = f"checkpoint {cut.number} could not be written to {self._config.folder}: {error}"
-            self._events.add(events.cut_failed(self.problem), self.shard.global_step)
+            self._fail(cut, f" to {self._config.folder}: {error}")
+            self._events.add(events.cut_failed(self._writer.problem), self.shard.global_step)
         except Exception:
-            self._failed = cut.number
-            self.problem = f"checkpoint {cut.number} could not be written: see the server's log"
+            self._fail(cut, ": see the server's log")
             log.exception("checkpoint %d could not be written; training goes on", cut.number)
         else:
-            self.last, self.problem, self._written_at = cut.number, "", self._loop.time()
+            self._writer.succeed(cut.number)
+            self._written_at = self._loop.time()
             self._measurements.checkpoint_seconds.add(self._written_at - began)
             self._measurements.checkpoint_bytes = nbytes
             if self.journal is not None and not self._config.keep_journal:
                 self.journal.drop_segments_before(cut.number)
             self._events.add(events.cut_written(cut.number, len(cut.late)), self.shard.global_step)
         finally:
-            self._measurements.checkpoint_failures += self._failed == cut.number
+            copying.cancel()
             cut.writing = False
             self._writing = None
+
+    def _fail(self, cut: ShardCut, why: str) -> None:
+        self._writer.fail(cut.number, f"checkpoint {cut.number} could not be written{why}")
+        self._measurements.checkpoint_failures += 1
 
     async def _end_writing(self) -> None:
         """Wait for the checkpoint that is being written; it is given up if its cut is not complete."""
@@ -310,27 +304,45 @@ class Persistence:
             self._complete.set()
             await asyncio.wait([writing], timeout=_FINISH_TIMEOUT)
 
-    def _to_disk(self, cut: ShardCut, final: bool) -> None:
-        """Runs in the thread."""
-        folder, shard, shards = self._config.folder, cut.state.shard, cut.state.shards
-        checkpoints.write(folder, cut.state, self._arrays(cut), lambda: self._late(cut), final=final)
+    def _to_disk(self, cut: ShardCut, ready: SimpleQueue[Exception | None], final: bool) -> None:
+        """Write a cut whose parts are `ready` one after the other, as `_copy` says. Runs in the thread."""
+
+        def wait() -> None:
+            if (error := ready.get()) is not None:
+                raise error
+
+        def arrays() -> Iterator[tuple[str, VariableArrays]]:
+            for name, copy in cut.copies.items():
+                wait()
+                yield name, copy.arrays
+
+        def late() -> Sequence[Late]:
+            wait()
+            return cut.late
+
+        shard, shards = cut.state.shard, cut.state.shards
         protect = self._written_by_all if shards > 1 else None
         spare = self._oldest if self._config.keep_journal else None
-        retention.prune(folder, self._config.keep, shard, shards, protect=protect, spare=spare)
-        self._cuts = tuple(retention.cuts(folder, shard, shards)[-REPORTED_CUTS:])
+        self._writer.write(cut.state, arrays(), late, final=final, protect=protect, spare=spare)
+        self._cuts = tuple(retention.cuts(self._config.folder, shard, shards)[-REPORTED_CUTS:])
 
-    def _arrays(self, cut: ShardCut) -> Iterator[tuple[str, VariableArrays]]:
-        """The variables of a cut, each when it is copied. Runs in the thread."""
-        for name, copy in cut.copies.items():
-            asyncio.run_coroutine_threadsafe(self._copied(name, copy), self._loop).result()
-            yield name, copy.arrays
+    async def _copy(self, cut: ShardCut, ready: SimpleQueue[Exception | None]) -> None:
+        """Tell the thread of each variable, in order, that it is copied, and of the cut that it is complete.
 
-    def _late(self, cut: ShardCut) -> Sequence[Late]:
-        """The late changes of a cut, when it is complete. Runs in the thread."""
-        asyncio.run_coroutine_threadsafe(self._completed(), self._loop).result()
-        if not cut.complete:
-            raise _Aborted
-        return cut.late
+        An error takes the place of the news that it prevents.
+        """
+        try:
+            for name, copy in cut.copies.items():
+                await self._copied(name, copy)
+                ready.put(None)
+                await asyncio.sleep(0)  # a step may come before the next variable
+            await self._completed()
+            ready.put(None if cut.complete else _Aborted())
+        except asyncio.CancelledError:
+            ready.put(_Aborted())
+            raise
+        except Exception as error:  # noqa: BLE001 - raised in the thread
+            ready.put(error)
 
     async def _completed(self) -> None:
         """Return when the cut is complete, or never will be, and the journal has a segment that follows it."""
@@ -348,7 +360,8 @@ class Persistence:
             copy.start(result)
             ended = self._tasks.add(result.tasks) if result.tasks else self._tasks.end_of(name)
             if ended is not None:
-                await ended
+                await asyncio.wait([ended])  # not cancelled with this coroutine
+                ended.result()
             elif not copy.copied and not result.tasks:
                 raise _Aborted  # the cut was ended: nothing will copy it, and waiting would stop the event loop
 
@@ -360,18 +373,15 @@ class Persistence:
             waiting_for = answer.waiting_for or self._journal_problem
             return dataclasses.replace(answer, waiting_for=waiting_for, written=self._cuts)
         if isinstance(answer, ms.CutReport):
-            number, problem = answer.number, self.problem
-            if number > self._failed or number <= self.last:
-                problem = ""
-            return dataclasses.replace(answer, written=0 < number <= self.last, problem=problem, storage=True)
+            return self._writer.completed(answer)
         if not isinstance(answer, ms.StatusReport):
             return answer
         storage = dataclasses.replace(
             answer.storage,
             folder=str(self._config.folder),
-            last=self.last,
+            last=self._writer.last,
             age=self._loop.time() - self._written_at,
-            problem=self._journal_problem or self.problem,
+            problem=self._journal_problem or self._writer.problem,
             journal=self.journal is not None,
             journal_bytes=0 if self.journal is None else self.journal.nbytes,
         )
@@ -382,7 +392,7 @@ class Persistence:
     async def finish(self) -> None:
         """Write a last checkpoint, from which the next start continues without loss. Call when no step can follow."""
         await self._end_writing()
-        if not self.shard.lost and not self._start.provisional:  # of which the files have all
+        if not self.shard.lost and not self._start.provisional:  # its files have everything
             cut = self.shard.begin_final_cut()
             if cut is not None:
                 self._complete.set()

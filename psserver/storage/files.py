@@ -1,20 +1,24 @@
-"""Files and folders that are complete or not there, and writes that reach the disk.
+"""Helpers of the storage: folders that are complete or not there, locks, synced writes, and JSON with a checksum.
 
-A rename is atomic, but it is durable only once the folder has been synced, and it may reach the disk before the data of
-the renamed file unless that file was synced first.
+`pswire.system.files` replaces single files.
 """
 
 import errno
 import fcntl
+import json
 import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from crc32c import crc32c
 
 from pswire.errors import StorageError
 from pswire.security.private_files import make_private_folder
+from pswire.system.files import sync_path
 
 #: Synced bytes of a file that is being written after which their pages are given up (`forget_pages`).
 FORGET_BYTES = 16 << 20
@@ -27,20 +31,20 @@ ATTEMPTS = 100
 
 
 def temporary_path(path: Path) -> Path:
-    """Where a file or folder is written before it takes its name: beside it. One that is there was left by a crash."""
+    """Where a folder is written before it takes its name: beside it. One that is there was left by a crash."""
     return path.with_name(f".{path.name}.tmp")
 
 
-def renamed_path(path: Path) -> Path:
-    """Where a folder is that is being removed (`rename_to_remove`). One that is there was left by a crash."""
+def _renamed_path(path: Path) -> Path:
+    """Where a folder is while it is being removed. One that is there was left by a crash."""
     return path.with_name(f".{path.name}.old")
 
 
 def sync_data(descriptor: int) -> None:
-    """Return when the data of a file, and its size, are on the disk. Raises `OSError`.
+    """Sync the data of a file, and its size, to the disk. Raises `OSError`.
 
-    After an error nothing that was written since the last success may be trusted, even if a second call succeeds: the
-    kernel reports a failed write once and then regards the pages as clean.
+    After an error, no write since the last success can be trusted, even if a second call succeeds: the kernel reports a
+    failed write once and then marks the pages clean.
     """
     if sys.platform == "darwin":  # fsync does not empty the disk's own cache there
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
@@ -49,9 +53,9 @@ def sync_data(descriptor: int) -> None:
 
 
 def forget_pages(descriptor: int, start: int, end: int) -> None:
-    """Give up the kernel's copy of synced bytes of a file that nobody reads soon.
+    """Drop the kernel's cached copy of synced bytes that will not be read soon.
 
-    What is written next takes the same pages of memory. Fresh ones cost a virtual machine that returns free memory to
+    The next write reuses the same pages of memory. Fresh ones cost a virtual machine that returns free memory to
     its host ten times as much as the copy into them.
     """
     if hasattr(os, "posix_fadvise"):
@@ -78,15 +82,6 @@ def lock_file(path: Path, what: str, in_use: str, *, shared: bool = False) -> in
     return descriptor
 
 
-def sync_path(path: Path) -> None:
-    """Sync a file, or a folder: the names in it."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def make_folder(path: Path) -> None:
     """Make a folder as `make_private_folder` does, durably. Raises `OSError`."""
     made = [one for one in (path, *path.parents) if not one.exists()]
@@ -108,31 +103,6 @@ def write_all(descriptor: int, buffers: Sequence[memoryview], offset: int) -> No
             index += 1
         if written:
             views[index] = views[index][written:]
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """Write a small file that is complete, durable, or not there. Replaces `path`. Raises `OSError`."""
-    with replacement(path) as temporary:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        try:
-            write_all(descriptor, [memoryview(data)], 0)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-@contextmanager
-def replacement(path: Path) -> Iterator[Path]:
-    """Replace a file durably by one that the block writes, and syncs, at the path it gets. Raises `OSError`."""
-    temporary = temporary_path(path)
-    try:
-        yield temporary
-        temporary.replace(path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-    sync_path(path.parent)
 
 
 @contextmanager
@@ -175,26 +145,27 @@ def new_folder(path: Path) -> Iterator[Path]:
         raise
 
 
-def rename_to_remove(path: Path) -> Path:
-    """Give a folder that is to be removed another name, durably, since a part of it would look complete.
+def remove_folder(path: Path) -> None:
+    """Remove a folder, if it is there: at once and durably its name, since a part would look complete, then its files.
 
-    Returns its new path. Raises `OSError`.
+    Raises `OSError`.
     """
-    renamed = renamed_path(path)
-    shutil.rmtree(renamed, ignore_errors=True)
-    path.rename(renamed)
-    sync_path(path.parent)
-    return renamed
+    remove_leftovers(path)
+    if path.exists():
+        renamed = _renamed_path(path)
+        path.rename(renamed)
+        sync_path(path.parent)
+        shutil.rmtree(renamed)
 
 
 def remove_leftovers(path: Path) -> None:
     """Remove what a killed process has left of making (`new_folder`) or removing a folder."""
-    for leftover in (temporary_path(path), renamed_path(path)):
+    for leftover in (temporary_path(path), _renamed_path(path)):
         shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _make_with_parents(path: Path) -> None:
-    """Make a new folder, and those that it is in, which others may make or remove meanwhile. Raises `OSError`."""
+    """Make a new folder and its parents, which other processes may make or remove meanwhile. Raises `OSError`."""
     for attempt in range(ATTEMPTS):
         try:
             make_private_folder(path.parent)
@@ -204,3 +175,21 @@ def _make_with_parents(path: Path) -> None:
                 raise
         else:
             return
+
+
+def checked_json(data: dict[str, Any]) -> bytes:
+    """JSON with a checksum: `{"crc32c": "...", "manifest": {...}}`.
+
+    One text is valid for given data, so every other byte in a file is damage.
+    """
+    body = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1)
+    return f'{{"crc32c": "{crc32c(body.encode()):08x}", "manifest": {body}}}\n'.encode()
+
+
+def parse_checked_json(text: bytes) -> dict[str, Any] | None:
+    """The data of such a text; None: it is damaged."""
+    try:
+        data: dict[str, Any] = json.loads(text)["manifest"]
+        return data if isinstance(data, dict) and checked_json(data) == text else None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None

@@ -35,7 +35,7 @@ _FIELDS = {field.message_type: field.name for field in spb.Record.DESCRIPTOR.fie
 def encode(message: ms.Message) -> list[bytes | memoryview]:
     """The record of any message but `Status`, as contiguous buffers of bytes in order.
 
-    Arrays are borrowed until the buffers are used; small ones, and those that are not in C order, are copied.
+    Arrays are borrowed until the buffers are used; small ones, and ones not in C order, are copied.
 
     Raises `InvalidMessage` for a value that the protocol does not have.
     """
@@ -56,7 +56,7 @@ def encode(message: ms.Message) -> list[bytes | memoryview]:
 
 
 def decode(buffer: bytes | bytearray | memoryview) -> ms.Message:
-    """The message of a record, with read-only arrays in `buffer`, or copies of those that are not aligned there.
+    """The message of a record, with read-only arrays in `buffer`, or copies of unaligned ones.
 
     Raises `Malformed` and nothing else.
     """

@@ -29,7 +29,7 @@ from pswire.tensors.values import Array, TensorSpec, whole_spec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WholeVariable:
-    """A variable with all its rows; `state` is that of its first part, with the highest counts of all."""
+    """A variable with all its rows; `state` is its first part's, with the highest counts of all parts."""
 
     spec: TensorSpec
     state: VariableState
@@ -37,7 +37,7 @@ class WholeVariable:
 
 
 def reshard(old: Sequence[Shard], shards: int, number: int) -> list[tuple[ShardState, dict[str, VariableArrays]]]:
-    """The states of the new shards and their arrays, which may be those of the old ones.
+    """The states and arrays of the new shards; arrays may be shared with the old shards.
 
     Computed alike wherever it is computed. The members of the old shards are lost afterwards.
 
@@ -69,7 +69,7 @@ def reshard(old: Sequence[Shard], shards: int, number: int) -> list[tuple[ShardS
 
 
 def whole_variables(shards: Iterable[Shard]) -> dict[str, WholeVariable]:
-    """The variables of all shards, joined; without those that are not complete."""
+    """The variables of all shards, joined; incomplete ones are left out."""
     parts: dict[str, list[tuple[VariableState, VariableArrays]]] = {}
     for shard in shards:
         arrays = shard.arrays()
@@ -220,7 +220,8 @@ def _end_memberships(shard: Shard) -> None:
 def _identity(old: Sequence[ShardState], number: int, shard: int, shards: int) -> int:
     """A number from 1 on, of 63 bits, that only this new shard has that begins from these steps of the old ones.
 
-    Each new shard knows those of all, so that ones that began from different steps are refused when a worker joins.
+    Each new shard knows the numbers of all, so that shards that began from different steps are refused when a worker
+    joins.
     """
     steps = [
         (one.identity, one.global_step, one.applied, one.dropped, [(v.spec.name, v.version) for v in one.variables])

@@ -1,12 +1,29 @@
-"""Which checkpoints of a shard stay, and to which a job can go back."""
+"""Retention: which checkpoints of a shard stay, which are cuts to go back to, and what a start moves aside.
 
-from collections.abc import Callable
+Files that a start gives up are moved aside, not removed: a missing file may be found again, and then they are needed.
+
+    DIR/given-up-2/step-000012345/shard-0-of-2/   a checkpoint that timeline 2 gave up
+    DIR/given-up-2/journal-0-of-2/                a journal
+    DIR/given-up-2/shard-0-of-2.json              a copy of the run file at that moment
+
+Such a folder has the layout of a folder of checkpoints, so servers and `psserver checkpoint` can be pointed at it. Each
+shard moves and removes only its own files.
+"""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
-from psserver.storage.checkpoint_folders import available, complete, found, remove, shard_name
-from psserver.storage.checkpoint_manifest import Manifest, read_manifest
-from psserver.storage.set_aside import remove_old
+from psserver.storage.checkpoints import Manifest, read_manifest
+from psserver.storage.files import make_folder
+from psserver.storage.folders import available, complete, found, remove, shard_name
 from pswire.errors import DamagedFile
+from pswire.system.files import sync_path, write_file
+
+_ASIDE = re.compile(r"given-up-(\d+)(?:-(\d+))?")
 
 
 def cuts(folder: Path, shard: int, shards: int) -> list[int]:
@@ -34,7 +51,7 @@ def prune(
     cuts count only if all shards have them: otherwise the shards might keep no common one. Where it has not, that is
     what `protect` is for: nothing from this number on is removed. It is the newest cut that all shards are known to
     have. `spare` stays in any case: a journal begins with it. `is_intact` decides with a manifest; without it, the
-    sizes of files do. Of what the shard has given up, the newest `keep` folders stay (`psserver.storage.set_aside`).
+    sizes of files do. Of what the shard has given up, the newest `keep` folders stay (`move_aside`).
 
     Raises `OSError`, or `StorageError` if a checkpoint may not be read.
     """
@@ -86,3 +103,59 @@ def _manifest(folder: Path, number: int, shard: int, shards: int) -> Manifest | 
 
 def _is_cut(manifest: Manifest | None) -> bool:
     return manifest is not None and manifest.is_cut
+
+
+def move_aside(folder: Path, timeline: int, path: Path) -> Path:
+    """Move a file or folder of `folder` to the same place in the folder of what `timeline` gives up, durably.
+
+    Returns that folder; another one is made where the place is taken. Raises `OSError`.
+    """
+    for attempt in count(1):
+        aside = folder / (f"given-up-{timeline}" if attempt == 1 else f"given-up-{timeline}-{attempt}")
+        moved = aside / path.relative_to(folder)
+        if not moved.exists():
+            break
+    make_folder(moved.parent)
+    path.rename(moved)
+    for changed in (moved.parent, path.parent):
+        sync_path(changed)
+    return aside
+
+
+def copy_aside(path: Path, aside: Path) -> None:
+    """Copy a small file beside what was moved to `aside`, durably, if it is there. Raises `OSError`."""
+    with suppress(FileNotFoundError):
+        write_file(aside / path.name, path.read_bytes())
+
+
+def remove_old(folder: Path, keep: int, shard: str) -> list[Path]:
+    """Remove what a shard, by its `shard_name`, gave up, except for the newest `keep` times.
+
+    Returns the folders in which something was removed, oldest first. Raises `OSError`.
+    """
+    mine = [aside for aside in _asides(folder) if next(_of_shard(aside, shard), None) is not None]
+    for aside in (old := mine[:-keep]):
+        for path in _of_shard(aside, shard):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            with suppress(OSError):  # another shard has files in the folder of the step
+                path.parent.rmdir()
+        with suppress(OSError):
+            aside.rmdir()
+    return old
+
+
+def _asides(folder: Path) -> list[Path]:
+    """The folders of what was given up, oldest first."""
+    found = []
+    for path in folder.glob("given-up-*"):
+        if (match := _ASIDE.fullmatch(path.name)) is not None:
+            found.append((int(match[1]), int(match[2] or 1), path))
+    return [path for *_, path in sorted(found)]
+
+
+def _of_shard(aside: Path, shard: str) -> Iterator[Path]:
+    """The files of one shard; the run file last, as it belongs to the others."""
+    yield from list(aside.glob(f"step-*/{shard}"))
+    for path in (aside / shard.replace("shard", "journal", 1), aside / f"{shard}.json"):
+        if path.exists():
+            yield path

@@ -1,4 +1,4 @@
-"""The files of a journal: their format, and how they are read. `psserver.storage.journal` writes them.
+"""The files of a journal: their format, and how they are written and read.
 
 A journal is a folder with segments `segment-<number>.log`. A segment is a header and records:
 
@@ -7,25 +7,28 @@ A journal is a folder with segments `segment-<number>.log`. A segment is a heade
 
 The CRC32C of a record's header also covers its offset and the segment's header, so that no copy of a record is valid at
 another place. *Safe bytes* are those of the segment that were as safe as the journal promises when the record was
-written. They tell a torn tail from damage: records that were being written when the machine stopped may be missing or
-bad in any order, but a bad record at an offset that a later record calls safe was good once.
+written. They distinguish a torn tail from damage: records that were being written when the machine stopped may be
+missing or bad in any order, but a bad record at an offset that a later record calls safe was once good.
 """
 
+import errno
 import io
 import logging
 import os
 import re
 import struct
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from crc32c import crc32c
 
-from psserver.storage.files import FORGET_BYTES, forget_pages, lock_file, sync_path
+from psserver.storage.files import FORGET_BYTES, forget_pages, lock_file, sync_data, write_all
 from pswire.errors import DamagedFile, StorageError
+from pswire.security.private_files import make_private_folder
+from pswire.system.files import sync_path, write_file
 
 FORMAT = 1
 
@@ -63,11 +66,11 @@ class SegmentHeader(NamedTuple):
     previous_bytes: int = 0
 
     def to_bytes(self) -> bytes:
-        """The header as it is in the file."""
+        """The bytes in the file."""
         return self._fields_bytes() + _CRC.pack(self.seed())
 
     def seed(self) -> int:
-        """The header's checksum: the initial value of those of record headers in this segment."""
+        """The header's checksum, with which the checksums of record headers in this segment start."""
         return crc32c(self._fields_bytes())
 
     def _fields_bytes(self) -> bytes:
@@ -115,6 +118,30 @@ def list_segments(folder: Path) -> dict[int, Path]:
     except OSError as error:
         raise StorageError(f"journal {folder}: cannot be read: {error.strerror}") from error
     return dict(sorted((int(match[1]), folder / name) for name in names if (match := _NAME.fullmatch(name))))
+
+
+def have_records(folder: Path) -> bool:
+    """Whether there is a journal with more than the beginnings of segments."""
+    return folder.is_dir() and any(path.stat().st_size > SEGMENT_HEADER for path in list_segments(folder).values())
+
+
+def begin_at(folder: Path, number: int, identity: int) -> None:
+    """Begin an empty segment, durably, of a new journal or after the present segments; nothing if it is there already.
+
+    A torn tail is cut off: the checkpoint of this number has everything before. Raises `OSError` or `StorageError`.
+    """
+    make_private_folder(folder)
+    existing = list_segments(folder)
+    if number in existing:
+        return
+    previous = 0, 0
+    if existing:
+        newest = max(existing)
+        for _ in read_segments(folder, identity, newest, truncate=True):
+            pass
+        previous = newest, existing[newest].stat().st_size
+    SegmentFile.create(folder, SegmentHeader(number, identity, *previous)).close()
+    sync_path(folder.parent)
 
 
 def record_header(length: int, safe: int, payload_crc: int, offset: int, seed: int) -> bytes:
@@ -282,3 +309,97 @@ def damaged(path: Path, offset: int, reason: str) -> DamagedFile:
         f"journal segment {path}, offset {offset}: {reason}: the file is damaged; restore it from a copy, or move the "
         "journal's folder away to start from the newest checkpoint, without what came after it"
     )
+
+
+class SegmentFile:
+    """The segment that a journal appends to. Used by one thread.
+
+    After an error the segment ends where it ended before. What a failed sync may have lost is written again
+    (`sync_data` says why another sync is not enough).
+
+    Attributes:
+        number: of the segment.
+        size: bytes of its header and complete records.
+        safe: bytes of it that are as safe as the journal promises; recorded with each record.
+    """
+
+    def __init__(self, path: Path, header: SegmentHeader) -> None:
+        """Opens a segment that is there."""
+        self.number = header.number
+        self._path = path
+        self._seed = header.seed()
+        self._suspect = False
+        self._cached_from = 0
+        self._descriptor = os.open(path, os.O_RDWR)
+        self.size = self.safe = os.fstat(self._descriptor).st_size
+
+    @classmethod
+    def create(cls, folder: Path, header: SegmentHeader) -> "SegmentFile":
+        """A new segment, durable, without records."""
+        path = segment_path(folder, header.number)
+        write_file(path, header.to_bytes())
+        return cls(path, header)
+
+    @classmethod
+    def reopen(cls, path: Path, identity: int) -> "SegmentFile":
+        """The segment in a file, to be continued at its end."""
+        return cls(path, read_segment_header(path, identity))
+
+    def append(self, records: Sequence[Sequence[memoryview]]) -> None:
+        """Write records, each given in parts, at the end. Raises `OSError`, and then none is written."""
+        buffers, end = [], self.size
+        for parts in records:
+            length, crc = 0, 0
+            for part in parts:
+                length, crc = length + part.nbytes, crc32c(part, crc)
+            buffers += [memoryview(record_header(length, self.safe, crc, end, self._seed)), *parts]
+            end += RECORD_HEADER + length
+        try:
+            write_all(self._descriptor, buffers, self.size)
+        except OSError:
+            self.cut(self.size)
+            raise
+        self.size = end
+
+    def cut(self, size: int) -> None:
+        """Remove what was written from `size` on, which is not safe yet."""
+        self.size = size
+        self._suspect = self._suspect and self.size > self.safe
+        with suppress(OSError):  # whatever stays is written over by the next attempt, and is no valid record until then
+            os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        """Make all records durable. Raises `OSError`."""
+        if self._suspect:
+            self._write_again()
+        try:
+            sync_data(self._descriptor)
+        except OSError:
+            self._suspect = self.size > self.safe
+            raise
+        self._suspect, self.safe = False, self.size
+        if self.safe - self._cached_from >= FORGET_BYTES:
+            forget_pages(self._descriptor, self._cached_from, self.safe)
+            self._cached_from = self.safe
+
+    def _write_again(self) -> None:
+        """Write what is not safe once more, from the kernel's memory if that still has it.
+
+        Raises `OSError` if it does not: then records are lost that the journal's user was told are written.
+        """
+        with self._path.open("rb") as file:
+            offset = self.safe
+            while offset < self.size:
+                try:
+                    header, payload = read_record(file, offset, self.size, self._seed)
+                except InvalidRecord as invalid:
+                    raise OSError(
+                        errno.EIO,
+                        f"records from offset {offset} on were lost by a failed sync; the next checkpoint has them",
+                    ) from invalid
+                write_all(self._descriptor, [memoryview(header), memoryview(payload)], offset)
+                offset += RECORD_HEADER + len(payload)
+
+    def close(self) -> None:
+        """Close the file, without a sync."""
+        os.close(self._descriptor)

@@ -1,12 +1,12 @@
-"""The file of a shard's run: what a later start must know of it, written before anything of the run is acknowledged."""
+"""The run file of a shard: facts for a later start, written before the run acknowledges anything."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from psserver.storage import checksummed_json
-from psserver.storage.checkpoint_folders import shard_name
-from psserver.storage.files import write_file
+from psserver.storage.files import checked_json, parse_checked_json
+from psserver.storage.folders import shard_name
 from pswire.errors import DamagedFile, StorageError
+from pswire.system.files import write_file
 
 FORMAT = 1
 
@@ -33,7 +33,7 @@ class Run:
     provisional: bool = False
 
 
-#: The fields of a run, and those that earlier versions did not write.
+#: The fields of a run, and fields that earlier versions did not write.
 _TYPES: dict[str, type] = {"timeline": int, "timeline_cut": int, "began_from": int, "journal": bool}
 _LATER: dict[str, type] = {"gave_up": bool, "provisional": bool}
 
@@ -52,7 +52,7 @@ def read_run(folder: Path, shard: int, shards: int) -> Run | None:
         return None
     except OSError as error:
         raise StorageError(f"run file {path} cannot be read: {error.strerror}") from error
-    data = checksummed_json.loads(text)
+    data = parse_checked_json(text)
     if data is None:
         raise _damaged(path, "it fails its checksum")
     if data.pop("format", None) != FORMAT:
@@ -74,4 +74,4 @@ def _damaged(path: Path, reason: str) -> DamagedFile:
 
 def write_run(folder: Path, shard: int, shards: int, run: Run) -> None:
     """Replace the file, durably. Raises `OSError`."""
-    write_file(run_path(folder, shard, shards), checksummed_json.dumps({"format": FORMAT} | asdict(run)))
+    write_file(run_path(folder, shard, shards), checked_json({"format": FORMAT} | asdict(run)))

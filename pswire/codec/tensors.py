@@ -288,5 +288,5 @@ def put_served_state(message: ms.ServedState, proto: spb.ServedState, tensors: T
 
 
 def get_served_state(proto: spb.ServedState, tensors: TensorReceiver) -> Any:  # noqa: ANN401
-    """The protobuf itself: whoever has the arrays makes the weights (`psserver.storage.manifest`)."""
+    """The protobuf itself: whoever has the arrays makes the weights (`psserver.storage.checkpoints`)."""
     return proto

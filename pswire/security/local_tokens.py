@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pswire.errors import ConfigurationError
-from pswire.security.private_files import read_secret, write_atomically
+from pswire.security.private_files import read_secret, write_private_file
 from pswire.security.token_files import Role, add_token
 from pswire.system.host import WINDOWS
 
@@ -49,7 +49,7 @@ class LocalTokens:
 
     def publish(self, addresses: Sequence[str]) -> None:
         """Let commands of this user find the admin's token by the addresses of the servers."""
-        write_atomically(self.folder / "addresses", "".join([f"{_key(one)}\n" for one in addresses]).encode())
+        write_private_file(self.folder / "addresses", "".join([f"{_key(one)}\n" for one in addresses]).encode())
 
 
 @contextmanager
@@ -62,10 +62,10 @@ def local_tokens(server_tokens: bytes = b"") -> Iterator[LocalTokens]:
     with private_folder() as folder:
         tokens = LocalTokens(folder)
         if server_tokens:
-            write_atomically(tokens.servers, server_tokens)
+            write_private_file(tokens.servers, server_tokens)
         for role in Role:
             token = add_token(tokens.servers, f"{folder.name}-{role}", role)
-            write_atomically(tokens.token(role), f"{token}\n".encode())
+            write_private_file(tokens.token(role), f"{token}\n".encode())
         yield tokens
 
 

@@ -1,18 +1,12 @@
-"""Files with secrets, and folders for them: for their user alone, and written complete or not at all.
-
-Standard library only.
-"""
+"""Files with secrets, and folders for them: for their user alone. Standard library only."""
 
 import errno
 import os
 import stat
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pswire.errors import ConfigurationError
-from pswire.system.files import open_file
+from pswire.system.files import open_file, write_file
 from pswire.system.host import WINDOWS
 
 #: Bytes of a file of tokens, a certificate or a key, at most.
@@ -50,29 +44,12 @@ def _read(path: str | Path, what: str, *, private: bool) -> bytes:
     return data
 
 
-def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
+def write_private_file(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Write a file of this mode that is complete and durable, or as before. Raises `ConfigurationError`."""
     try:
-        with written_beside(path, data) as name:
-            os.chmod(name, mode)
-            os.replace(name, path)
+        write_file(path, data, mode=mode)
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from error
-
-
-@contextmanager
-def written_beside(path: Path, data: bytes) -> Iterator[str]:
-    """A durable file of mode 0600 in the folder of `path`, for the block to give that name. Raises `OSError`."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        yield name
-    finally:
-        with suppress(OSError):  # it has the other name
-            os.unlink(name)
 
 
 def make_private_folder(path: Path) -> None:

@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from pswire.errors import ConfigurationError
-from pswire.security.private_files import read_secret, write_atomically
+from pswire.security.private_files import read_secret, write_private_file
 
 #: Tokens of one file, at most: an unknown token is compared with each of them, 0.2 us each.
 MAX_TOKENS = 1_000
@@ -168,7 +168,7 @@ def remove_token(path: Path, name: str) -> None:
 
 
 def _write(path: Path, content: TokenFile) -> None:
-    write_atomically(path, content.text().encode())
+    write_private_file(path, content.text().encode())
 
 
 @contextmanager

@@ -9,20 +9,19 @@ Source: the section "Format" of https://github.com/huggingface/safetensors.
 
 import json
 import os
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from io import RawIOBase
 from math import prod
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from pswire.errors import ModelFileError
-from pswire.system.host import WINDOWS
+from pswire.system.files import FolderNotSynced, new_file
 from pswire.tensors.values import DTYPES, Array, TensorSpec, bytes_of
 
 #: Dtypes of variables as the format names them.
@@ -176,55 +175,32 @@ def write_tensors(
     """
     ordered = sorted(tensors, key=lambda one: (-DTYPES[one[0].dtype].itemsize, one[0].name))  # so all are aligned
     header = header_of([(spec.name, spec) for spec, _ in ordered], metadata)
-    with _replacing(os.path.realpath(path)) as file:
-        _write(file, header)
+    with _replacing(path) as file:
+        file.write(header)
         for spec, pieces in ordered:
             left = spec.nbytes
             for piece in pieces:
                 data = bytes_of(np.ascontiguousarray(piece, DTYPES[spec.dtype]))
-                _write(file, data)
+                file.write(data)
                 left -= data.nbytes
             assert not left, f"the pieces of {spec} lack {left:,} bytes"
 
 
 def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
     """Replaces a file by one with these bytes, in the same way. Raises `ModelFileError`."""
-    with _replacing(os.path.realpath(path)) as file:
-        _write(file, data)
-
-
-def _write(file: RawIOBase, data: bytes | memoryview) -> None:
-    left = memoryview(data)
-    while left.nbytes:
-        left = left[file.write(left) :]
+    with _replacing(path) as file:
+        file.write(data)
 
 
 @contextmanager
-def _replacing(path: str) -> Iterator[RawIOBase]:
-    """A new file that takes the place of `path` when the block ends, and is removed if it raises."""
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.tmp")  # workers may save to one path at once
+def _replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """As `new_file`; a link stays one to the file that is replaced. Raises `ModelFileError`."""
+    path = os.path.realpath(path)
     try:
-        file = open(temporary, "xb", buffering=0)  # noqa: SIM115 - closed below, before it is renamed
-        try:
-            with file:
-                yield file
-                os.fsync(file.fileno())
-            os.replace(temporary, path)  # closed: Windows does not rename open files
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
+        with new_file(Path(path)) as file:
+            yield file
+    except FolderNotSynced as error:
+        raise ModelFileError(f"{path} was written, but {error.strerror}") from error
     except OSError as error:
         reason = error.strerror or error
         raise ModelFileError(f"{path} could not be written, and nothing was changed: {reason}") from error
-    if WINDOWS:
-        return  # it cannot open folders
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)  # or the file may have its old name after a power failure
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise ModelFileError(f"{path} was written, but its folder could not be synced: {error.strerror}") from error

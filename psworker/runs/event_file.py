@@ -11,9 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pswire.errors import ConfigurationError
-from pswire.security.private_files import write_atomically
 from pswire.status.new_events import NewEvents
+from pswire.system.files import write_file
 from psworker.runs.json_lines import JsonLines
 from psworker.runs.typed_json import built
 
@@ -97,8 +96,8 @@ class RunEvents:
                 size = file.tell()
             if size > MAX_BYTES:
                 self._halve()
-        except (OSError, ConfigurationError) as error:
-            self.problem = f"{self._path} ends here: {getattr(error, 'strerror', None) or error}"
+        except OSError as error:
+            self.problem = f"{self._path} ends here: {error.strerror or error}"
 
     def _halve(self) -> None:
         """Leave out the older half, and say so in the first line."""
@@ -106,7 +105,7 @@ class RunEvents:
         kept = lines[len(lines) // 2 :]
         text = f"{len(lines) - len(kept):,} earlier lines were left out: the file has {MAX_BYTES >> 20} MiB at most"
         first = _line(RunEvent(clock.time(), self._step, "launcher", "omitted", "info", text))
-        write_atomically(self._path, first.encode() + b"".join(kept), self._path.stat().st_mode & 0o666)
+        write_file(self._path, first.encode() + b"".join(kept), mode=self._path.stat().st_mode & 0o666)
 
     def _end_line(self) -> None:
         """End a line that was cut when its writer was killed, so that the next one is whole."""

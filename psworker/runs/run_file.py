@@ -7,16 +7,13 @@ it whole. A run has one life for each start of `psworker local`: the first one, 
 import dataclasses
 import json
 import math
-import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from pswire.errors import ConfigurationError, DamagedFile
-from pswire.security.private_files import write_atomically
-from pswire.system.files import open_file
-from pswire.system.host import WINDOWS
+from pswire.system.files import open_file, write_file
 from psworker.runs.process_identity import ProcessIdentity
 from psworker.runs.typed_json import built
 
@@ -152,14 +149,8 @@ def write_run(folder: Path, run: Run) -> None:
     path = folder / NAME
     text = json.dumps(_plain(run), indent=1, allow_nan=False) + "\n"
     try:
-        mode = os.stat(folder).st_mode & 0o666
-        write_atomically(path, text.encode(), mode)
-        if not WINDOWS:
-            descriptor = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)  # or the file may not be there after a power failure
-            finally:
-                os.close(descriptor)
+        mode = folder.stat().st_mode & 0o666
+        write_file(path, text.encode(), mode=mode)
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from error
 

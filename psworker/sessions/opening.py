@@ -54,7 +54,7 @@ def session(
 
     Args:
         servers: addresses in the order of their shards, or a name that stands for all, such as file:/path (see
-            docs/deploy.md) [none: the shard is embedded in this process].
+            docs/deploy/discovery.md) [none: the shard is embedded in this process].
         name: the worker's name [the host's name and process id].
         timeout: seconds for which a call is tried while a server cannot be reached [60].
         job: the name of the job on the servers: the one that they have, or else a new one [none: the job that is

@@ -10,14 +10,14 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run
-from psserver.storage import checkpoints, retention
-from psserver.storage.checkpoint_folders import FolderLock, lock_shard, step_folder
-from psserver.storage.recovery import find_start
-from psserver.storage.start import Start
+from psserver.storage.checkpoint_writer import CheckpointWriter
+from psserver.storage.folders import lock_shard, step_folder
+from psserver.storage.recovery import Start, find_start
 from pswire.errors import AlreadyRegistered, ConfigurationError, ParamServerError, ShapeMismatch, StorageError
 from pswire.messages import (
     Assign,
@@ -49,18 +49,16 @@ class EmbeddedCheckpoints:
     def __init__(self, config: WorkerConfig, worker: WorkerPart) -> None:
         folder = config.folder
         assert folder is not None
-        self._folder, self._every, self._keep, self._worker = folder, config.checkpoint_every, config.keep, worker
+        self._folder, self._worker = folder, worker
+        self._writer = CheckpointWriter(folder, config.checkpoint_every, config.keep)
         self._shard: Shard | None = None
-        self._lock: FolderLock | None = None
+        self._lock: ExitStack | None = None
         self._process = -1
         self._start = Start(folder, *_AT)
         self._continues = False  # whether the job is the checkpoint's
         self._begun = False  # the run: nothing is written before its first change
         self._unchecked: set[str] = set()  # variables of the checkpoint, until the program has registered its own
-        self._last = 0  # the number of the last checkpoint
-        self._last_kept: tuple[ShardState, dict[str, Any]] | None = None  # in it
-        self._tried_at, self._tried_step = 0.0, 0
-        self._problem = ""
+        self._last_kept: tuple[ShardState, dict[str, Any]] | None = None  # in the last checkpoint
 
     @property
     def started(self) -> bool:
@@ -83,13 +81,12 @@ class EmbeddedCheckpoints:
         except BaseException:
             self._unlock()
             raise
-        self._shard, self._process, self._tried_at = shard, os.getpid(), time.monotonic()
+        self._shard, self._process = shard, os.getpid()
 
     def _restore(self, shard: Shard, now: float) -> None:
         self._start = start = find_start(self._folder, *_AT)
         if start.lost:
-            start.give_up()
-            start.notes[-1] = f"steps after checkpoint {start.number}, if there were any, are repeated"
+            start.give_up(f"steps after checkpoint {start.number}, if there were any, are repeated")
         try:
             start.restore(shard, now)
         except (ParamServerError, ValueError) as error:
@@ -100,14 +97,14 @@ class EmbeddedCheckpoints:
             return
         live = tuple([member.name for member in state.members.members if member.state == "live"])
         run(shard.step(0, Tick(lost=live), now).tasks)
-        self._last = start.number
+        self._writer.last = start.number
         for note in start.notes:
             logger.warning("%s: %s", self._folder, note)
 
     def joined(self) -> None:
         """To be called when the worker has joined: the job continues from the checkpoint, or another one has begun."""
         shard, start = self._open, self._start
-        self._tried_step = shard.global_step
+        self._writer.begin_interval(shard, time.monotonic())
         if start.state is None:
             return
         self._continues = shard.job == start.state.job
@@ -158,13 +155,13 @@ class EmbeddedCheckpoints:
 
     def before(self, message: Request) -> None:
         """To be called before each message: the run begins with its first change, or later if the disk is full."""
-        if not self._begun and not self._problem and isinstance(message, Push | Assign | Tune | Compute):
+        if not self._begun and not self._writer.problem and isinstance(message, Push | Assign | Tune | Compute):
             self._try(self._begin)
 
     def after_update(self) -> None:
         """To be called after each push and each accepted point: writes a checkpoint if one is due. Raises nothing."""
         self._worker.note_push()
-        if self._every.due(time.monotonic() - self._tried_at, self._open.global_step - self._tried_step):
+        if self._writer.due(self._open, time.monotonic()):
             self._begin_cut()
             self._try_write()
 
@@ -172,9 +169,7 @@ class EmbeddedCheckpoints:
         """The shard's answer to a request, with what its storage knows: a cut is written at once when it begins."""
         if not message.number and report.number:
             self._try_write()
-        written = 0 < report.number <= self._last
-        problem = "" if written else self._problem
-        return dataclasses.replace(report, written=written, problem=problem, storage=True)
+        return self._writer.completed(report)
 
     def close(self) -> None:
         """Writes a last checkpoint, if anything has changed since the one before; leaves the folder.
@@ -208,33 +203,33 @@ class EmbeddedCheckpoints:
 
     def _try_write(self, *, final: bool = False) -> None:
         """Writes the shard's last cut; the next one is due an interval later, even if it could not be written."""
-        self._tried_step = self._open.global_step
         self._try(self._write, final)
-        self._tried_at = time.monotonic()
+        self._writer.begin_interval(self._open, time.monotonic())
 
     def _write(self, final: bool) -> None:
         if not self._begun:
             self._begin()
         state, arrays, worker = self._open.state(), iter(self._open.arrays().items()), self._worker.data()
-        path = checkpoints.write(self._folder, state, arrays, tuple, final=final, worker=worker)
-        self._last, self._last_kept = state.cut, _kept(state, worker)
-        retention.prune(self._folder, self._keep, *_AT)
+        path = self._writer.write(state, arrays, final=final, worker=worker)
+        self._writer.succeed(state.cut)
+        self._last_kept = _kept(state, worker)
         logger.info("checkpoint %s was written", path.parent)
 
     def _try(self, attempt: Callable[..., None], *arguments: bool) -> None:
         """Logs what an attempt to write raises, once until there is a success."""
+        before = self._writer.problem
         try:
             attempt(*arguments)
         except (OSError, ParamServerError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             problem = f"no checkpoint could be written to {self._folder}: {reason}"
-            if problem != self._problem:
+            if problem != before:
                 logger.error("%s; training goes on, and the next one is tried as usual", problem)
-            self._problem = problem
+            self._writer.fail(self._open.cuts.number, problem)
         else:
-            if self._problem:
+            if before:
                 logger.warning("checkpoints are written to %s again", self._folder)
-            self._problem = ""
+            self._writer.problem = ""
 
     def _unlock(self) -> None:
         self._start.close()

@@ -24,7 +24,7 @@ import numpy as np
 
 from psserver.core.shard import Shard
 from psserver.storage import retention
-from psserver.storage.start import FIRST_TIMELINE, start_at
+from psserver.storage.recovery import FIRST_TIMELINE, start_at
 from pswire.messages import Choice, Job, Join, Leave, Pull, Sender
 from pswire.status.status_client import StatusClient
 from psworker.transport.grpc_transport import GrpcTransport

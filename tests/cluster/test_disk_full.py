@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from psserver.storage.checkpoint_folders import available
+from psserver.storage.folders import available
 from pswire.messages import Status
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.commands import BOUND

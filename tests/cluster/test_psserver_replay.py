@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from psserver.storage import checkpoints
-from psserver.storage.checkpoint_folders import available
+from psserver.storage.folders import available
 from pswire.messages import Declaration, Gradient, Join, Leave, Pull, Push, Register, Sender
 from pswire.optimizers import Momentum
 from pswire.specs.checkpoints import parse_checkpoint_every

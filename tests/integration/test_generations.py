@@ -10,7 +10,7 @@ import pytest
 import psworker as ps
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
-from psserver.storage.checkpoint_manifest import read_manifest
+from psserver.storage.checkpoints import read_manifest
 from pswire.errors import ConfigurationError, GenerationLost, TimedOut
 from pswire.messages import Cut, CutReport, Pull
 from pswire.specs.consistency import parse_consistency

@@ -10,7 +10,7 @@ import pytest
 
 import psworker as ps
 from psserver.storage import checkpoints
-from psserver.storage.checkpoint_folders import available
+from psserver.storage.folders import available
 from psserver.testing import serve
 from pswire.errors import InvalidMessage, TimedOut, Unavailable, Zombie
 from pswire.messages import Declaration, Leave, Push

@@ -16,7 +16,7 @@ import pytest
 import psworker as ps
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
-from psserver.storage import checkpoint_folders
+from psserver.storage import folders
 from pswire.errors import AlreadyRegistered, ConfigurationError, ModelFileError, ParamServerError, StorageError
 from psworker import ops
 from psworker.config import WorkerConfig
@@ -57,7 +57,7 @@ def in_a_process(path, folder, *arguments) -> tuple[int, list[str]]:
 
 
 def numbers(folder) -> list[int]:
-    return checkpoint_folders.available(folder, 0, 1)
+    return folders.available(folder, 0, 1)
 
 
 def messages(caplog, level=logging.WARNING) -> str:

@@ -5,17 +5,18 @@ import itertools
 from dataclasses import replace
 from unittest.mock import patch
 
-from psserver.storage.files import replacement, sync_data
+from psserver.storage.files import sync_data
 from psserver.storage.segments import RECORD_HEADER, InvalidRecord
 from pswire import messages as ms
+from pswire.system.files import replacement
 from tests.tools.mutant_plugin import mutant
 
-WRITER = "psserver.storage.journal_writer:JournalWriter"
-SEGMENT = "psserver.storage.segment_file:SegmentFile"
+WRITER = "psserver.storage.journal:JournalWriter"
+SEGMENT = "psserver.storage.segments:SegmentFile"
 SEGMENTS = "psserver.storage.segments"
 PERSISTENCE = "psserver.runtime.persistence:Persistence"
 UNIT = "tests/unit/psserver/storage"
-JOURNAL, FILES = f"{UNIT}/test_journal.py", f"{UNIT}/test_files.py"
+JOURNAL = f"{UNIT}/test_journal.py"
 TESTS = "tests/unit/psserver/runtime/test_persistence.py"
 
 
@@ -114,10 +115,10 @@ def _(original):
 
 @mutant(
     "A file gets its name before its bytes are on the disk",
-    "psserver.storage.files:write_file",
-    f"{FILES}::test_a_file_is_synced_before_it_gets_its_name_and_its_folder_after",
+    "pswire.system.files:write_file",
+    "tests/unit/pswire/system/test_files.py::test_a_file_is_synced_before_it_gets_its_name_and_its_folder_after",
 )
-def _(original, path, data):
+def _(original, path, data, *, mode=None, exclusive=False):
     with replacement(path) as temporary:
         temporary.write_bytes(data)
 
@@ -125,7 +126,7 @@ def _(original, path, data):
 @mutant(
     "Several servers lock the files of one shard",
     "psserver.storage.files:lock_file",
-    f"{UNIT}/test_checkpoint_folders.py::test_each_shard_of_a_folder_is_reserved_until_its_lock_is_closed_and_a_lock_is_no_checkpoint",
+    f"{UNIT}/test_folders.py::test_each_shard_of_a_folder_is_reserved_until_its_lock_is_closed_and_a_lock_is_no_checkpoint",
 )
 def _(original, path, what, in_use, *, shared=False):
     return original(path, what, in_use, shared=True)

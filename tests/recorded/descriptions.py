@@ -13,7 +13,7 @@ from enum import Enum
 
 import numpy as np
 
-from psserver.storage import manifest
+from psserver.storage.checkpoints import served_arrays, state_to_json
 from pswire import messages as ms
 from pswire.optimizers import UpdateSpec
 from pswire.specs import vectors
@@ -138,9 +138,9 @@ def describe_shard(shard):
         name: {"value": array(one.value), "slots": {slot: array(values) for slot, values in sorted(one.slots.items())}}
         for name, one in shard.arrays().items()
     }
-    served = {name: array(one) for name, one in manifest.served_arrays(state).items()}
+    served = {name: array(one) for name, one in served_arrays(state).items()}
     waiting = [describe(message) for _, message in shard.waiting()]
-    found = {"state": manifest.to_json(state), "variables": variables, "served": served, "waiting": waiting}
+    found = {"state": state_to_json(state), "variables": variables, "served": served, "waiting": waiting}
     return found | {"lost": shard.lost}
 
 

@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import types
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,9 +25,9 @@ from psserver.runtime.clock import Clock, tick_seconds
 from psserver.runtime.executor import Executor
 from psserver.runtime.persistence import start_shard
 from psserver.storage import journal, retention
-from psserver.storage.journal_writer import JournalWriter
+from psserver.storage.journal import JournalWriter
+from psserver.storage.recovery import own_start, start_at
 from psserver.storage.shard_run import read_run
-from psserver.storage.start import own_start, start_at
 from pswire import messages as ms
 from pswire import placement
 from pswire.errors import ParamServerError, TimedOut, Unavailable, WrongShard, Zombie
@@ -644,15 +644,19 @@ def _compile():
 # --- patches ----------------------------------------------------------------------------------------------------------
 
 
-class _Handle:
-    def __init__(self, simulation, coroutine, loop, process):
-        self._ended = Waitable(simulation)
-        self._task = loop.create_task(coroutine, context=process.context)
-        self._task.add_done_callback(lambda _: self._ended.notify_all(), context=process.context)
+class Queue:
+    """As `queue.SimpleQueue`."""
 
-    def result(self):
-        self._ended.wait_for(self._task.done)
-        return self._task.result()
+    def __init__(self):
+        self._items, self._changed = deque(), Waitable(Job.present.simulation)
+
+    def put(self, item):
+        self._items.append(item)
+        self._changed.notify_all()
+
+    def get(self):
+        self._changed.wait_for(lambda: self._items)
+        return self._items.popleft()
 
 
 class _Errors(logging.Handler):
@@ -687,13 +691,6 @@ def _simulated(job):
         Thread=thread,
         TIMEOUT_MAX=no_timeout,
     )
-
-    class Asyncio:
-        def __getattr__(self, name):
-            return getattr(asyncio, name)
-
-        def run_coroutine_threadsafe(self, coroutine, loop):
-            return _Handle(simulation, coroutine, loop, simulation.current.process)
 
     def point():
         fiber = simulation.current
@@ -732,8 +729,8 @@ def _simulated(job):
     with (
         mock.patch.multiple(journal, JournalWriter=Writer, lock_journal=lock),
         mock.patch.object(os, "close", close),
-        mock.patch("psserver.storage.journal_writer.time", clock),
-        mock.patch.object(persistence, "asyncio", Asyncio()),
+        mock.patch("psserver.storage.journal.time", clock),
+        mock.patch.object(persistence, "SimpleQueue", Queue),
         mock.patch("psworker.client.client.threading", threads),
         mock.patch("psworker.client.membership.threading", threads),
         mock.patch("psworker.client.rollback.threading", threads),

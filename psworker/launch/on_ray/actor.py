@@ -18,7 +18,7 @@ from pathlib import Path
 import ray
 
 from pswire.security.local_tokens import private_folder
-from pswire.security.private_files import write_atomically
+from pswire.security.private_files import write_private_file
 from psworker.launch.machines import JobProcess, Start
 from psworker.launch.processes import ParentPipe, Process, Stream
 
@@ -104,9 +104,9 @@ class ProcessActor:
     def _write(self, servers: str, files: Mapping[str, bytes]) -> None:
         with self._changed:
             for file, content in files.items():
-                write_atomically(self._folder / file, content)
+                write_private_file(self._folder / file, content)
             if servers != self._servers:
-                write_atomically(Path(self._folder, SERVERS), servers.encode())
+                write_private_file(Path(self._folder, SERVERS), servers.encode())
                 self._servers = servers
 
     def _on_lines(self, _: JobProcess, stream: Stream, lines: list[str]) -> None:

@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 from pswire.addresses import check_address
 from pswire.errors import ConfigurationError
 from pswire.security.local_tokens import private_folder
-from pswire.security.private_files import write_atomically
+from pswire.security.private_files import write_private_file
 from psworker import config
 from psworker.launch.machines import JobProcess, OnEnd, OnLines, Place, Start
 from psworker.launch.on_ray.actor import SERVERS, ProcessActor
@@ -118,7 +118,7 @@ class RayNodes:
     def publish(self, addresses: Sequence[str]) -> tuple[str, ...]:
         """Write where the servers are to a file of this process; each actor learns it with the next request."""
         self._shared.servers = "".join(f"{address}\n" for address in addresses)
-        write_atomically(self._folder / SERVERS, self._shared.servers.encode())
+        write_private_file(self._folder / SERVERS, self._shared.servers.encode())
         return (f"file:{self._folder / SERVERS}",)
 
     def _connect(self, stack: ExitStack) -> None:

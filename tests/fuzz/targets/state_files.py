@@ -18,19 +18,17 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 
 from psserver.core.shard import Shard
-from psserver.storage import checksummed_json
-from psserver.storage.checkpoint_folders import shard_folder
+from psserver.storage.files import checked_json
+from psserver.storage.folders import journal_folder, shard_folder
 from psserver.storage.recovery import find_start
 from psserver.storage.segments import SegmentHeader, record_header, segment_path
 from psserver.storage.shard_run import run_path
-from psserver.storage.start import journal_folder
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.v1 import state_pb2 as spb
 from tests.fuzz.packets import unpack
 
-COVERS = ["psserver.storage.checkpoints", "psserver.storage.checkpoint_manifest", "psserver.storage.manifest",
-          "psserver.storage.array_files", "psserver.storage.start", "psserver.storage.segments",
-          "psserver.storage.shard_run", "psserver.core.state"]  # fmt: skip
+COVERS = ["psserver.storage.checkpoints", "psserver.storage.arrays", "psserver.storage.recovery",
+          "psserver.storage.segments", "psserver.storage.shard_run", "psserver.core.state"]  # fmt: skip
 ARRAYS = {2: "variables.safetensors", 3: "slots.safetensors", 4: "served.safetensors", 5: "late.log"}
 KINDS = {9: spb.ShardState, 10: spb.Record}
 MEMORY = 1 << 20
@@ -75,11 +73,11 @@ def _write(folder: Path, packets: list[tuple[int, bytes]]) -> dict[str, Any]:
                 if name in manifest["files"]:
                     manifest["files"][name] |= {"bytes": len(content), "crc32c": f"{crc32c(content):08x}"}
         with suppress(ValueError):
-            (path / "manifest.json").write_bytes(checksummed_json.dumps(manifest))
+            (path / "manifest.json").write_bytes(checked_json(manifest))
     elif 1 in parts:
         (path / "manifest.json").write_bytes(parts[1])
     with suppress(ValueError, RecursionError):
-        run_path(folder, 0, 1).write_bytes(checksummed_json.dumps(json.loads(parts.get(6, b""))))
+        run_path(folder, 0, 1).write_bytes(checked_json(json.loads(parts.get(6, b""))))
     state = manifest["state"] if isinstance(manifest, dict) and isinstance(manifest.get("state"), dict) else {}
     _write_journal(folder, packets, cut, state)
     return state

@@ -15,7 +15,7 @@ from unittest import mock
 
 import numpy as np
 
-from psserver.storage import checkpoint_manifest
+from psserver.storage import checkpoints
 from pswire import messages as ms
 from pswire import optimizers
 from pswire.errors import SessionNotBegun
@@ -55,7 +55,7 @@ def record(write):
 
 async def recorded(job, destination):
     """Run a job in a folder of its own; its disk at the last moment is copied, and what the job returns is returned."""
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(checkpoint_manifest, "datetime", Moment):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(checkpoints, "datetime", Moment):
         here = Path(folder, "job")
         async with AsyncExitStack() as stack:
             kept = as_json(await job(here, stack))

@@ -12,7 +12,7 @@ from unittest import mock
 
 import numpy as np
 
-from psserver.storage import checkpoint_manifest
+from psserver.storage import checkpoints
 from pswire import messages as ms
 from pswire import optimizers
 from tests.recorded.formats import FIXTURES
@@ -25,7 +25,7 @@ FOLDERS = FIXTURES / "folders"
 
 def record(write):
     """Write the folders, and the cases."""
-    with mock.patch.object(checkpoint_manifest, "datetime", Moment):
+    with mock.patch.object(checkpoints, "datetime", Moment):
         for name, options in FOLDERS_OF_ONE.items():
             asyncio.run(_life(FOLDERS / name, options, **LIVES.get(name, {})))
         asyncio.run(_life(FOLDERS / "given_up", {"journal": True}, before=FOLDERS / "journal", pushes=1))
@@ -164,9 +164,9 @@ import secrets
 secrets.token_bytes, secrets.randbits = bytes, lambda _: 4
 import numpy as np
 import psworker as ps
-from psserver.storage import checkpoint_manifest
+from psserver.storage import checkpoints
 from tests.tools.record_fixtures.jobs import Moment
-checkpoint_manifest.datetime = Moment
+checkpoints.datetime = Moment
 W = ps.Variable(np.zeros(2), name="W")
 data = {"x": np.arange(24.0).reshape(12, 2)}
 with ps.session(checkpoint_dir=FOLDER, checkpoint_every="3steps") as session:

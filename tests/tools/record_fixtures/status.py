@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-from psserver.storage import checkpoint_manifest
+from psserver.storage import checkpoints
 from pswire import messages as ms
 from tests.job_reports import two_shards
 from tests.recorded import formats
@@ -31,7 +31,7 @@ async def _real():
         init(self, *arguments, **options)
         servers.append(self)
 
-    with tempfile.TemporaryDirectory() as place, mock.patch.object(checkpoint_manifest, "datetime", jobs.Moment):
+    with tempfile.TemporaryDirectory() as place, mock.patch.object(checkpoints, "datetime", jobs.Moment):
         async with AsyncExitStack() as stack:
             with mock.patch.object(Server, "__init__", noted):
                 await jobs.every_kind(Path(place, "job"), stack)

@@ -6,7 +6,7 @@ import pytest
 
 from psserver.core.data.data_queue import DataQueue
 from psserver.core.shard import Shard
-from psserver.storage.manifest import from_json, to_json
+from psserver.storage.checkpoints import state_from_json, state_to_json
 from pswire.errors import AlreadyRegistered
 from pswire.messages import Finished, Join, Leave, Progress, QueueSpec, Sender, Take
 
@@ -47,7 +47,7 @@ def taken(shard, sender, spec, finished=None):
 
 def restored(shard):
     again = Shard.for_state(shard.state())
-    again.restore(from_json(to_json(shard.state()), {}), {}, 0.0)
+    again.restore(state_from_json(state_to_json(shard.state()), {}), {}, 0.0)
     return again
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
-from psserver.storage.checkpoint_folders import available
+from psserver.storage.folders import available
 from pswire.messages import Declaration, Outcome
 from pswire.optimizers import Adam, GradientDescent, Momentum
 from pswire.specs.checkpoints import EverySteps, JournalSync

@@ -6,9 +6,8 @@ from psserver.core.variables.array_tasks import run
 from psserver.replay.journal_replay import Entry, JournalReplay
 from psserver.replay.verification import verify
 from psserver.storage import checkpoints
-from psserver.storage.checkpoint_folders import available
+from psserver.storage.folders import available, journal_folder
 from psserver.storage.segments import list_segments
-from psserver.storage.start import journal_folder
 from pswire.errors import DamagedFile, StorageError
 from tests.shard_state import state_of
 from tests.unit.psserver.replay.journaled_job import Job

@@ -18,14 +18,14 @@ from psserver.config import StorageConfig
 from psserver.core.shard import Shard
 from psserver.runtime import persistence
 from psserver.runtime.executor import Executor
-from psserver.runtime.persistence import start_shard
+from psserver.runtime.persistence import Persistence, start_shard
 from psserver.runtime.task_order import TaskOrder
-from psserver.storage import checkpoints, segment_file
-from psserver.storage.array_files import NewFile
-from psserver.storage.checkpoint_folders import available
+from psserver.storage import checkpoints, segments
+from psserver.storage.arrays import NewFile
+from psserver.storage.folders import available
 from psserver.storage.journal import Journal
+from psserver.storage.recovery import Start
 from psserver.storage.segments import list_segments, segment_path
-from psserver.storage.start import Start
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, NotJoined, StateLost, Unavailable, WrongShard
 from pswire.optimizers import Adam, GradientDescent
@@ -431,7 +431,7 @@ async def test_a_checkpoint_is_complete_only_when_the_journal_has_begun_the_segm
         await server.declare()
         synced = threading.Event()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(segment_file, "sync_data", lambda descriptor: synced.wait(BOUND))
+            patch.setattr(segments, "sync_data", lambda descriptor: synced.wait(BOUND))
             number = (await server.ask(ms.Cut())).number
             completed = asyncio.create_task(server.executor.persistence._completed())
             for _ in range(10):
@@ -588,6 +588,27 @@ async def test_an_unexpected_error_in_a_checkpoint_is_a_failure_of_it_and_traini
         assert server.executor.measurements.checkpoint_failures == 1
 
 
+@run
+async def test_other_steps_come_while_the_variables_of_a_checkpoint_are_copied(tmp_path):
+    async with Server(tmp_path / "one") as server:
+        await server.join()
+        names = [f"v{number}" for number in range(100)]
+        declared = [ms.Declaration(TensorSpec(name, (2,)), np.zeros(2, np.float32)) for name in names]
+        await server.ask(ms.Register(sender=A, declarations=tuple(declared)))
+        copied = []
+        with pytest.MonkeyPatch.context() as patch:
+            disk = SlowDisk(patch)
+            await server.ask(ms.Cut())
+            cut = server.shard.cuts.current
+            while not cut.copied:
+                copied.append(sum(copy.copied for copy in cut.copies.values()))
+                await server.ask(ms.Status())
+            assert await asyncio.to_thread(disk.reached.wait, BOUND)
+            disk.go_on.set()
+        assert len(copied) > 10, copied
+        assert copied == sorted(copied)
+
+
 class SlowDisk:
     """Holds the thread that writes a checkpoint at the end of its first array, until `go_on` is set."""
 
@@ -600,6 +621,21 @@ class SlowDisk:
             assert self.go_on.wait(BOUND)
 
         patch.setattr(NewFile, "write_array", write)
+
+
+class CopyOfV:
+    """Holds the copy of `V` for a checkpoint, until `go_on` is set."""
+
+    def __init__(self, patch):
+        self.reached, self.go_on, copied = asyncio.Event(), asyncio.Event(), Persistence._copied
+
+        async def held(server, name, copy):
+            if name == "V":
+                self.reached.set()
+                await self.go_on.wait()
+            await copied(server, name, copy)
+
+        patch.setattr(Persistence, "_copied", held)
 
 
 class EndlessWait:
@@ -625,11 +661,11 @@ async def test_a_cut_that_ends_while_its_checkpoint_is_written_leaves_nothing_an
         before = await server.checkpoint()
         await server.push()
         with pytest.MonkeyPatch.context() as patch:
-            disk, endless = SlowDisk(patch), EndlessWait(patch)
+            held, endless = CopyOfV(patch), EndlessWait(patch)
             number = (await server.ask(ms.Cut())).number
-            assert await asyncio.to_thread(disk.reached.wait, BOUND)
+            await held.reached.wait()
             server.shard.cuts.end()
-            disk.go_on.set()
+            held.go_on.set()
             while server.executor.persistence._writing is not None:
                 await asyncio.sleep(0.001)
             assert not endless.found
@@ -677,10 +713,10 @@ async def test_a_server_that_stops_while_a_checkpoint_takes_too_long_ends_its_cu
             await server.join()
             await server.declare()
             await server.push()
-            disk, endless = SlowDisk(patch), EndlessWait(patch)
+            held, endless = CopyOfV(patch), EndlessWait(patch)
             number = (await server.ask(ms.Cut())).number
-            assert await asyncio.to_thread(disk.reached.wait, BOUND)
-            asyncio.get_running_loop().call_later(0.2, disk.go_on.set)
+            await held.reached.wait()
+            asyncio.get_running_loop().call_later(0.2, held.go_on.set)
     assert not endless.found
     assert available(server.folder, 0, 1) == [0, number + 1]
     final = checkpoints.read(server.folder, number + 1, 0, 1)

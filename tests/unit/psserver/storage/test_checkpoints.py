@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from psserver.storage import array_files, checkpoints
-from psserver.storage.checkpoint_folders import available, remove_if_empty, shard_folder, sweep
+from psserver.storage import checkpoints
 from psserver.storage.checkpoints import read
+from psserver.storage.folders import available, remove_if_empty, shard_folder, sweep
 from pswire.errors import DamagedFile, StorageError
 from pswire.messages import Assign, Assignment, Compute, Register
 from pswire.optimizers import Adam, GradientDescent
@@ -305,9 +305,8 @@ def test_a_folder_under_the_name_of_another_number_or_shard_is_foreign(pristine,
 
 
 def test_a_later_format_is_not_taken_for_damage(pristine, tmp_path, monkeypatch):
-    from psserver.storage import checkpoint_manifest
 
-    monkeypatch.setattr(checkpoint_manifest, "FORMAT", 2)
+    monkeypatch.setattr(checkpoints, "FORMAT", 2)
     write(tmp_path, small_shard().shard)
     monkeypatch.undo()
     for call in (lambda: read(tmp_path, 0, 0, 1), lambda: checkpoints.latest(tmp_path, 0, 1)):
@@ -423,7 +422,7 @@ def test_only_leftovers_of_the_own_shard_are_swept(tmp_path):
 
 def test_reading_takes_no_memory_for_a_size_that_the_file_does_not_have(tmp_path, monkeypatch):
     path = write(tmp_path, small_shard().shard, 3)
-    monkeypatch.setattr(array_files.np, "empty", lambda *args: pytest.fail("allocated"))
+    monkeypatch.setattr("psserver.storage.arrays.np.empty", lambda *args: pytest.fail("allocated"))
     (path / "variables.safetensors").write_bytes(b"x")
     with pytest.raises(DamagedFile, match="it has 1 bytes instead of"):
         read(tmp_path, 3, 0, 1)

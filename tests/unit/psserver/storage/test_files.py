@@ -1,4 +1,4 @@
-"""Files and folders that are complete or not there, durable, and checked."""
+"""Folders that are complete or not there, and durable."""
 
 import errno
 import itertools
@@ -7,52 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from psserver.storage.files import make_folder, new_folder, temporary_path, write_file
+from psserver.storage.files import make_folder, new_folder, temporary_path
+from tests.disk_calls import DiskCalls, needs_names_of_descriptors
 
 
-class Disk:
-    """The order in which paths were synced and renamed, relative to a folder."""
-
-    def __init__(self, root, monkeypatch):
-        self.root, self.calls = root, []
-        fsync, rename = os.fsync, os.rename
-        monkeypatch.setattr(
-            os, "fsync", lambda descriptor: (self.note("sync", self.path(descriptor)), fsync(descriptor))
-        )
-        for name in ("rename", "replace"):
-            monkeypatch.setattr(os, name, lambda old, new: (self.note("rename", old, new), rename(old, new)))
-
-    def path(self, descriptor):
-        return os.readlink(f"/proc/self/fd/{descriptor}")
-
-    def note(self, kind, *paths):
-        self.calls.append(" ".join([kind, *(os.path.relpath(path, self.root) for path in paths)]))
-
-
-linux = pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="descriptors have no names here")
-
-
-@linux
-def test_a_file_is_synced_before_it_gets_its_name_and_its_folder_after(tmp_path, monkeypatch):
-    disk = Disk(tmp_path, monkeypatch)
-    for data in (b"first", b"second"):
-        write_file(tmp_path / "timeline.json", data)
-        assert (tmp_path / "timeline.json").read_bytes() == data
-    assert disk.calls == ["sync .timeline.json.tmp", "rename .timeline.json.tmp timeline.json", "sync ."] * 2
-
-
-@linux
+@needs_names_of_descriptors
 def test_the_names_of_folders_that_are_made_are_synced_and_those_that_are_there_stay(tmp_path, monkeypatch):
-    disk = Disk(tmp_path, monkeypatch)
+    disk = DiskCalls(tmp_path, monkeypatch)
     for _ in range(2):
         make_folder(tmp_path / "D" / "inner")
     assert (tmp_path / "D" / "inner").is_dir()
     assert disk.calls == ["sync D", "sync ."]
 
 
-@linux
+@needs_names_of_descriptors
 def test_a_folder_is_synced_before_it_gets_its_name_and_its_parents_after(tmp_path, monkeypatch):
-    disk = Disk(tmp_path, monkeypatch)
+    disk = DiskCalls(tmp_path, monkeypatch)
     with new_folder(tmp_path / "D" / "step-1" / "shard-0") as folder:
         (folder / "inner").mkdir()
         (folder / "inner" / "values").write_bytes(b"1")
@@ -160,11 +130,3 @@ def test_on_a_full_disk_a_folder_leaves_nothing_behind_and_is_written_when_there
     (small_disk / "ballast").unlink()
     write()
     assert len(list((small_disk / "step-1" / "shard-0").iterdir())) == 10
-
-
-def test_on_a_full_disk_a_file_stays_as_it_was(small_disk):
-    write_file(small_disk / "file", b"before")
-    with pytest.raises(OSError, match="No space left on device"):
-        write_file(small_disk / "file", bytes(200_000))
-    assert (small_disk / "file").read_bytes() == b"before"
-    assert sorted(path.name for path in small_disk.iterdir()) == ["ballast", "file"]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from psserver.core.shard import Shard
-from psserver.storage import checksummed_json
-from psserver.storage.checkpoint_folders import shard_folder
+from psserver.storage.files import checked_json
+from psserver.storage.folders import shard_folder
 from psserver.storage.recovery import find_start
 from psserver.storage.shard_run import Run, read_run, run_path, write_run
 from pswire.errors import DamagedFile, StorageError
@@ -35,7 +35,7 @@ def stored(tmp_path):
             del place[last]
         else:
             place[last] = value
-        path.write_bytes(checksummed_json.dumps(data))
+        path.write_bytes(checked_json(data))
 
     return tmp_path, change
 
@@ -86,6 +86,6 @@ def test_a_run_file_that_is_none_is_named(tmp_path, content, error, reason):
     path = run_path(tmp_path, 0, 1)
     whole = json.loads(path.read_bytes())["manifest"]
     other = whole | content if content and "format" not in content else content
-    path.write_bytes(checksummed_json.dumps(other))
+    path.write_bytes(checked_json(other))
     with pytest.raises(error, match=reason):
         read_run(tmp_path, 0, 1)

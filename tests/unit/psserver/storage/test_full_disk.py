@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from psserver.storage import journal_writer as module
+from psserver.storage import journal as module
 from psserver.storage.segments import SEGMENT_HEADER, read_segments, segment_path
 from pswire.errors import StorageError
 from pswire.specs.checkpoints import JournalSync

@@ -8,13 +8,11 @@ import threading
 import numpy as np
 import pytest
 
-from psserver.storage import journal as module_of_journal
-from psserver.storage import journal_writer as module
-from psserver.storage import segment_file
+from psserver.storage import journal as module
+from psserver.storage import segments
 from psserver.storage.files import sync_data
 from psserver.storage.journal import MAX_BYTES_IN_LOOP, Journal
-from psserver.storage.segment_file import SegmentFile
-from psserver.storage.segments import SEGMENT_HEADER, SegmentHeader, read_segments, segment_path
+from psserver.storage.segments import SEGMENT_HEADER, SegmentFile, SegmentHeader, read_segments, segment_path
 from pswire.errors import StorageError
 from pswire.specs.checkpoints import JournalSync
 from tests.full_disk import file_size_limit
@@ -64,7 +62,7 @@ class Gate:
     def __init__(self, monkeypatch):
         self.syncs, self.errors = 0, []
         self.entered, self.open = threading.Event(), threading.Event()
-        monkeypatch.setattr(segment_file, "sync_data", self)
+        monkeypatch.setattr(segments, "sync_data", self)
 
     def __call__(self, descriptor):
         self.entered.set()
@@ -238,15 +236,7 @@ def test_each_caller_has_a_future_of_its_own_which_it_may_cancel(tmp_path, monke
     run(program())
 
 
-def test_closing_writes_what_was_appended_in_the_same_round_of_the_event_loop(tmp_path, monkeypatch):
-    stop = module.JournalWriter.stop
-
-    def stop_and_wait(writer):
-        stop(writer)
-        writer.join(PATIENCE)
-
-    monkeypatch.setattr(module.JournalWriter, "stop", stop_and_wait)
-
+def test_closing_writes_what_was_appended_before(tmp_path):
     async def program():
         journal = open_journal(tmp_path, JournalSync.EVERY)
         journal.begin_segment(1)
@@ -386,7 +376,7 @@ class LossySync:
 
     def __init__(self, monkeypatch, *, forgets):
         self.forgets, self.fail, self.synced = forgets, False, 0
-        monkeypatch.setattr(segment_file, "sync_data", self)
+        monkeypatch.setattr(segments, "sync_data", self)
         monkeypatch.setattr(module, "FIRST_PAUSE", 0.001)
 
     def __call__(self, descriptor):
@@ -439,8 +429,8 @@ def test_after_a_failed_sync_of_an_interval_the_records_are_written_again_from_t
         await until(lambda: disk.synced)
 
     run(program())
-    assert [offset for offset, _ in written] == [0, SEGMENT_HEADER, SEGMENT_HEADER]
-    assert written[1] == written[2]
+    assert [offset for offset, _ in written] == [SEGMENT_HEADER, SEGMENT_HEADER]
+    assert written[0] == written[1]
     assert read(tmp_path) == [b"first"]
 
 
@@ -454,7 +444,7 @@ def test_while_what_is_written_cannot_be_synced_nothing_more_is_acknowledged(tmp
         disk.fail = disk.fail or broken
         disk(descriptor)
 
-    monkeypatch.setattr(segment_file, "sync_data", failing)
+    monkeypatch.setattr(segments, "sync_data", failing)
 
     async def program():
         nonlocal broken
@@ -477,7 +467,7 @@ def test_while_what_is_written_cannot_be_synced_nothing_more_is_acknowledged(tmp
 
 def test_what_a_failed_sync_has_lost_stops_the_journal_until_a_checkpoint_has_it(tmp_path, monkeypatch):
     disk = LossySync(monkeypatch, forgets=True)
-    syncs = seen_results(monkeypatch, segment_file.SegmentFile, "sync")
+    syncs = seen_results(monkeypatch, segments.SegmentFile, "sync")
 
     async def program():
         journal = open_journal(tmp_path, JournalSync.INTERVAL)
@@ -521,7 +511,7 @@ def test_a_fault_of_the_thread_is_a_problem_and_those_who_wait_get_an_error(tmp_
     def sync_data(descriptor):
         raise ZeroDivisionError("a fault of ours")
 
-    monkeypatch.setattr(segment_file, "sync_data", sync_data)
+    monkeypatch.setattr(segments, "sync_data", sync_data)
     monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
 
     async def program():
@@ -538,29 +528,51 @@ def test_a_fault_of_the_thread_is_a_problem_and_those_who_wait_get_an_error(tmp_
     run(program())
 
 
-@pytest.mark.parametrize("sync", [JournalSync.EVERY, JournalSync.OFF])
-def test_small_records_are_written_in_the_event_loop_until_the_disk_is_slow(tmp_path, monkeypatch, sync):
+@pytest.fixture
+def writing_threads(monkeypatch):
+    """The names of the threads that have written something, in order."""
     threads, real = [], os.pwritev
 
     def pwritev(descriptor, buffers, offset):
         threads.append(threading.current_thread().name)
         return real(descriptor, buffers, offset)
 
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    return threads
+
+
+@pytest.mark.parametrize("sync", [JournalSync.INTERVAL, JournalSync.OFF])
+def test_small_records_without_a_sync_are_written_in_the_event_loop_until_the_disk_is_slow(
+    tmp_path, monkeypatch, writing_threads, sync
+):
     async def program():
         journal = open_journal(tmp_path, sync)
         journal.begin_segment(1)
         await all_written(journal)
         await until(lambda: journal._writer._idle)
-        monkeypatch.setattr(module_of_journal, "SLOW_SECONDS", PATIENCE)
-        monkeypatch.setattr(os, "pwritev", pwritev)
+        monkeypatch.setattr(module, "SLOW_SECONDS", PATIENCE)
         journal.append([b"in the loop"])
-        await all_written(journal)
-        monkeypatch.setattr(module_of_journal, "SLOW_SECONDS", -1.0)
+        assert journal.written() is None
+        monkeypatch.setattr(module, "SLOW_SECONDS", -1.0)
+        await until(lambda: journal._writer._idle)
         journal.append([b"in the loop, and slow"])
-        await all_written(journal)
         journal.append([b"in the thread"])
         await all_written(journal)
 
     run(program())
-    assert threads == ["MainThread", "MainThread", "psserver-journal"]
+    assert writing_threads == ["MainThread", "MainThread", "psserver-journal"]
     assert read(tmp_path) == [b"in the loop", b"in the loop, and slow", b"in the thread"]
+
+
+def test_records_that_are_synced_are_written_in_the_thread_alone(tmp_path, writing_threads):
+    async def program():
+        journal = open_journal(tmp_path, JournalSync.EVERY)
+        journal.begin_segment(1)
+        for number in range(3):
+            await all_written(journal)
+            await until(lambda: journal._writer._idle)
+            journal.append([b"%d" % number])
+        await all_written(journal)
+
+    run(program())
+    assert writing_threads == ["psserver-journal"] * 3

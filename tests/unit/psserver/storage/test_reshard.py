@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from psserver.core.shard import Shard
-from psserver.storage.checkpoint_folders import available, shard_folder
+from psserver.storage.folders import available, shard_folder
 from psserver.storage.recovery import find_start
 from psserver.storage.reshard import reshard, whole_variables
 from psserver.storage.shard_run import Run, write_run

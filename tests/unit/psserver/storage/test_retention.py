@@ -3,9 +3,8 @@
 import pytest
 
 from psserver.storage import checkpoints
-from psserver.storage.checkpoint_folders import available, found, shard_folder
-from psserver.storage.retention import cuts, given_up, prune
-from psserver.storage.set_aside import move_aside
+from psserver.storage.folders import available, found, shard_folder
+from psserver.storage.retention import cuts, given_up, move_aside, prune
 from tests.shard_driver import ShardDriver, declared
 from tests.unit.psserver.storage.stored_shards import write
 

@@ -14,8 +14,14 @@ from hypothesis import strategies as st
 
 from psserver.storage import segments
 from psserver.storage.journal import Journal
-from psserver.storage.segment_file import SegmentFile
-from psserver.storage.segments import RECORD_HEADER, SEGMENT_HEADER, SegmentHeader, read_segments, segment_path
+from psserver.storage.segments import (
+    RECORD_HEADER,
+    SEGMENT_HEADER,
+    SegmentFile,
+    SegmentHeader,
+    read_segments,
+    segment_path,
+)
 from pswire.errors import DamagedFile, StorageError
 from pswire.specs.checkpoints import JournalSync
 from tests.journals import all_written

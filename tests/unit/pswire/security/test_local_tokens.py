@@ -8,7 +8,7 @@ import pytest
 from pswire.errors import ConfigurationError
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.security.local_tokens import local_tokens
-from pswire.security.private_files import write_atomically
+from pswire.security.private_files import write_private_file
 from pswire.security.token_files import Role, add_token, read_tokens
 
 
@@ -59,7 +59,7 @@ def test_what_a_killed_cluster_has_left_is_removed_and_what_runs_is_not(home):
     with local_tokens() as running:
         left = home / "cluster-left"
         left.mkdir()
-        write_atomically(left / "admin", b"a token")
+        write_private_file(left / "admin", b"a token")
         with local_tokens():
             assert not left.exists()
             assert running.servers.exists()

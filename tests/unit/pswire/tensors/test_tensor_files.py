@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -209,18 +208,6 @@ def test_a_folder_in_place_of_the_file_or_no_folder_for_it_is_an_error(old):
     for path, why in ((old, "directory"), (old / "nowhere" / "model", "No such file or directory")):
         with pytest.raises(ModelFileError, match=f"could not be written.*{why}"):
             write(path, {"w": np.ones(1)})
-
-
-def test_of_several_writers_at_once_one_is_the_last_and_the_file_is_always_whole(tmp_path):
-    def write_often(number):
-        for _ in range(10):
-            write(tmp_path / "model", {"w": np.full(1000 * number, number)})
-            [found] = load_file(tmp_path / "model").values()
-            assert np.all(found == len(found) // 1000)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(write_often, range(1, 5)))
-    assert os.listdir(tmp_path) == ["model"]
 
 
 KILLED = """

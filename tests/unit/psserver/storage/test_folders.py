@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from psserver.storage.checkpoint_folders import available, found, lock_shard, lock_shards_before, shard_folder
+from psserver.storage.folders import available, found, lock_shard, lock_shards_before, shard_folder
 from pswire.errors import StorageError
 
 
