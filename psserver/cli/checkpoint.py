@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -191,7 +192,7 @@ def _job(one: _Listed) -> JobStatus:
     """The status that the servers would report with these states, of no age."""
     answers = [ShardAnswer(str(manifest.path), _report(manifest)) for manifest in one.manifests]
     job = merge_reports(answers)
-    workers = [dataclasses.replace(worker, lease_left=None) for worker in job.workers]
+    workers = [dataclasses.replace(worker, lease_left=math.nan) for worker in job.workers]
     return dataclasses.replace(job, workers=tuple(workers), problems=())
 
 

@@ -19,7 +19,8 @@ from pswire.optimizers import UpdateSpec
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.specs.schedules import Schedule
 from pswire.specs.spec import to_plain
-from pswire.status.job_status import JobStatus
+from pswire.status.job_status import JobStatus, JobWorker
+from pswire.status.poller import Poller
 from pswire.status.shard_table import NONE, STATE_STYLES, shard_table, size
 from pswire.status.status_client import StatusClient
 from pswire.terminal.bars import bar
@@ -28,6 +29,8 @@ from pswire.terminal.plurals import pluralize
 
 #: Cells of a bar.
 _BAR_WIDTH = 12
+#: Fields of workers that are shown for each shard only.
+_OF_SHARDS = ("staleness", "staleness_sum")
 #: Names of variables that are listed.
 _MOST_NAMES = 6
 
@@ -62,10 +65,7 @@ def show_repeatedly(
 ) -> None:
     """Print the status every so many seconds, or as fast as the answers come, until Ctrl-C."""
     with StatusClient(addresses, credentials) as client, suppress(KeyboardInterrupt), _display(as_json) as show:
-        while True:
-            begin = time.monotonic()
-            show(client.ask(timeout))
-            time.sleep(max(0.0, begin + every - time.monotonic()))
+        Poller(client.ask, lambda view: view.latest and show(view.latest), interval=every, timeout=timeout).run()
 
 
 @contextmanager
@@ -109,6 +109,9 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - data of any kind
             return None
         case UpdateSpec():
             return plain(to_plain(value))
+        case JobWorker():
+            names = [field.name for field in dataclasses.fields(value) if field.name not in _OF_SHARDS]
+            return {name: plain(getattr(value, name)) for name in names} | {"lease_left": value.lease}
     if not dataclasses.is_dataclass(value):
         return value
     data = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
@@ -246,7 +249,7 @@ _WORKERS = (
     Column("mean\nstaleness", lambda worker: _number(worker.mean_staleness, ".2f"), 5, number=True),
     Column("loss", lambda worker: _number(worker.loss, ".4f"), 2, number=True),
     Column("epoch", lambda worker: str(worker.epoch or NONE), 4, number=True),
-    Column("lease\nleft", lambda worker: _number(worker.lease_left, ".1f", " s"), 3, number=True),
+    Column("lease\nleft", lambda worker: _number(worker.lease, ".1f", " s"), 3, number=True),
     Column("transport", lambda worker: worker.tensor_transport or NONE, 7, shortest=13),
     Column("waiting for", lambda worker: worker.waiting_for or NONE, shortest=16),
 )

@@ -38,6 +38,11 @@ def log_finding(finding: Finding) -> None:
     log.warning("%s", finding.line)
 
 
+def log_note(text: str) -> None:
+    """A line about an action in the log."""
+    log.warning("%s", text)
+
+
 class GuardActions:
     """A guard, and what is done about its findings. Not thread-safe.
 
@@ -61,7 +66,7 @@ class GuardActions:
         interventions: Interventions | None = None,
         *,
         report: Callable[[Finding], object] = log_finding,
-        note: Callable[[str], object] = log.warning,
+        note: Callable[[str], object] = log_note,
         stopped: Callable[[str], object] = bool,
         guard: Guard | None = None,
     ) -> None:

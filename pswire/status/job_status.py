@@ -1,9 +1,10 @@
 """The status of a job, merged from the reports of its shards: whole variables, workers, and problems. Pure."""
 
 import itertools
+import math
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 from pswire.messages import (
     Change,
@@ -52,51 +53,24 @@ class JobVariable:
     unchanged: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class JobWorker:
-    """A worker, as all shards report it. Counts are those of the shard with the most, since a push goes to several.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobWorker(WorkerStatus):
+    """A worker as all shards report it (`_merged`); "starting" before it joins.
 
-    `state` is "starting" before it joins, then the worst of all shards: "lost" before "left" before "live".
-    `lease_left` is the least, in seconds, None unless it is live. `mean_staleness` is over its pushes to all shards,
-    None before the first. `tensor_transport` says how its tensors travel, which may differ between shards. Shard
-    0 reports whether it is `chief`. `cost`, `first_loss` and `drop_reason` are those of the first shard that has them,
-    `held`, `waited`, `gradient` and `peak_cost` the largest of any shard, and `error` is the last one. Jumps are those
-    of the shard with the most, `empty` of that with the fewest. It is `between_blocks` as shard 0 reports it, and
-    `quarantined` on any shard.
+    `mean_staleness` is over its pushes to all shards, None before the first.
     """
 
-    name: str
-    number: int = 0
-    incarnation: int = 0
-    state: str = "starting"
-    steps: int = 0
-    dropped: int = 0
     mean_staleness: float | None = None
-    loss: float | None = None
-    epoch: int = 0
-    lease_left: float | None = None
-    waiting_for: str = ""
-    tensor_transport: str = ""
-    chief: bool = False
-    clipped: int = 0
-    cost: float | None = None
-    waited: float = 0.0
-    held: float = 0.0
-    encoding: str = ""
-    gradient: float = 0.0
-    gradient_mean: float = 0.0
-    error: str = ""
-    error_time: float = 0.0
-    drop_reason: str = ""
-    training: bool = False
-    empty: int = 0
-    jumps: int = 0
-    jump: float = 0.0
-    jumped_at: int = 0
-    first_loss: float | None = None
-    peak_cost: float | None = None
-    between_blocks: bool = False
-    quarantined: bool = False
+
+    @property
+    def lease(self) -> float | None:
+        """Seconds until its lease expires; None if it is not live, or if that is not known."""
+        return self.lease_left if self.state == "live" and math.isfinite(self.lease_left) else None
+
+
+def starting(name: str) -> JobWorker:
+    """A worker that has not joined."""
+    return JobWorker(name=name, state="starting")
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +205,14 @@ def mean_staleness(workers: Iterable[JobWorker], before: Iterable[JobWorker] = (
     return max(0.0, total / pushes) if pushes > 0 else None
 
 
-_BEST_TO_WORST = ("live", "left", "lost")
+#: States of a worker, the best first: that of the job is the worst that a shard reports.
+_STATES = ("live", "left", "lost")
+
+#: How fields of `WorkerStatus` are merged; others, such as counts, are the largest of any shard.
+_FIRST = ("loss", "cost", "first_loss", "waiting_for", "drop_reason")  # of the first shard that has them
+_LEAST = ("lease_left", "empty")
+_JOINED = ("tensor_transport", "encoding")  # may differ between shards
+_OF_LAST_ERROR, _OF_MOST_JUMPS = ("error", "error_time"), ("jumps", "jump", "jumped_at")
 
 
 def _workers(reports: Sequence[StatusReport]) -> tuple[JobWorker, ...]:
@@ -242,43 +223,27 @@ def _workers(reports: Sequence[StatusReport]) -> tuple[JobWorker, ...]:
 def _worker(statuses: list[WorkerStatus]) -> JobWorker:
     incarnation = max(one.incarnation for one in statuses)
     now = [one for one in statuses if one.incarnation == incarnation]  # a shard may know only an earlier incarnation
-    state = max((one.state for one in now), key=_BEST_TO_WORST.index)
     pushes = sum(one.steps for one in now)
-    refused, jumped = max(now, key=lambda one: one.error_time), max(now, key=lambda one: one.jumps)
     return JobWorker(
-        name=now[0].name,
-        number=statuses[0].number,
-        incarnation=incarnation,
-        state=state,
-        steps=max(one.steps for one in now),
-        dropped=max(one.dropped for one in now),
+        **{field.name: _merged(field.name, now) for field in fields(WorkerStatus)},
         mean_staleness=sum(one.staleness_sum for one in now) / pushes if pushes else None,
-        loss=next((one.loss for one in now if one.loss is not None), None),
-        epoch=max(one.epoch for one in now),
-        lease_left=min(one.lease_left for one in now) if state == "live" else None,
-        waiting_for=next((one.waiting_for for one in now if one.waiting_for), ""),
-        tensor_transport=" and ".join(_distinct(one.tensor_transport for one in now if one.tensor_transport)),
-        chief=any(one.chief for one in now),
-        clipped=max(one.clipped for one in now),
-        cost=next((one.cost for one in now if one.cost is not None), None),
-        waited=max(one.waited for one in now),
-        held=max(one.held for one in now),
-        encoding=" and ".join(_distinct(one.encoding for one in now if one.encoding)),
-        gradient=max(one.gradient for one in now),
-        gradient_mean=max(one.gradient_mean for one in now),
-        error=refused.error,
-        error_time=refused.error_time,
-        drop_reason=next((one.drop_reason for one in now if one.drop_reason), ""),
-        training=any(one.training for one in now),
-        empty=min(one.empty for one in now),
-        jumps=jumped.jumps,
-        jump=jumped.jump,
-        jumped_at=jumped.jumped_at,
-        first_loss=next((one.first_loss for one in now if one.first_loss is not None), None),
-        peak_cost=max((one.peak_cost for one in now if one.peak_cost is not None), default=None),
-        between_blocks=any(one.between_blocks for one in now),
-        quarantined=any(one.quarantined for one in now),
     )
+
+
+def _merged(name: str, shards: Sequence[WorkerStatus]) -> Any:  # noqa: ANN401 - of all types
+    """The value of a field, of those in the reports of the shards."""
+    if name in _OF_LAST_ERROR:
+        return getattr(max(shards, key=lambda one: one.error_time), name)
+    if name in _OF_MOST_JUMPS:
+        return getattr(max(shards, key=lambda one: one.jumps), name)
+    values = [value for one in shards if (value := getattr(one, name)) is not None]
+    if name in _FIRST:
+        return next(filter(lambda value: value != "", values), "" if values else None)
+    if name in _JOINED:
+        return " and ".join(_distinct(filter(None, values)))
+    if name == "state":
+        return max(values, key=_STATES.index)
+    return (min if name in _LEAST else max)(values, default=None)
 
 
 def _interrupted_pushes(reports: Mapping[int, StatusReport]) -> int:

@@ -14,10 +14,10 @@ from typing import TextIO
 
 from pswire.messages import MinimizationStatus
 from pswire.status.job_status import JobStatus
+from pswire.status.job_view import JobView
+from pswire.status.poller import Poller
 from psworker import config
-from psworker.progress.progress import Progress
 from psworker.progress.text import step_line, summary_line
-from psworker.progress.watch import Watch
 
 #: Seconds between two updates of the line, and between two plain lines.
 LINE_INTERVAL, PLAIN_INTERVAL = 0.5, 2.0
@@ -28,34 +28,43 @@ class ProgressDisplay:
     """Shows the progress of a job on stderr until `close`, then a summary.
 
     `mode` is "auto" or "live": a line if stderr is a terminal; "plain": a line every `PLAIN_INTERVAL` seconds; "off".
-    `ask` is as for `Watch`.
+    `ask` is as for `Poller`, and called once before anything is trained.
     """
 
     def __init__(self, mode: str, ask: Callable[[float], JobStatus]) -> None:
         self._process = os.getpid()
         self._line: StatusLine | None = None
-        self._watch: Watch | None = None
+        self._poller: Poller | None = None
+        self._shows = False
         if mode == "plain" and sys.stderr is not None:
-            self._watch = Watch(ask, _print_progress, interval=PLAIN_INTERVAL)
+            self._poller = Poller(ask, self._show, interval=PLAIN_INTERVAL)
         elif mode in ("auto", "live") and is_capable(sys.stderr):
             self._line = StatusLine(sys.stderr)
-            self._watch = Watch(ask, self._line.show, interval=LINE_INTERVAL)
-        if self._watch is not None:
-            self._watch.start()
+            self._poller = Poller(ask, self._show, interval=LINE_INTERVAL)
+        if self._poller is not None:
+            self._poller.poll()
+            self._shows = True
+            self._poller.start()
 
     def close(self, *, failed: bool) -> None:
         """Erase the line; unless the job has `failed`, write a summary. Does nothing in a forked child."""
-        if self._watch is None or os.getpid() != self._process:
+        if self._poller is None or os.getpid() != self._process:
             return
-        self._watch.close(failed=failed)
+        self._shows = False
+        self._poller.close(failed=failed)
         if self._line is not None:
             self._line.close()
         if not failed and (self._line is None or self._line.was_shown):
-            _print(summary_line(self._watch.progress, None if self._line is None else self._line.width))
+            _print(summary_line(self._poller.view, None if self._line is None else self._line.width))
 
-
-def _print_progress(job: Progress) -> None:
-    _print(f"[{job.seconds:5.1f} s] {step_line(job)}")
+    def _show(self, job: JobView) -> None:
+        """Show a view, but neither the one before training nor the last."""
+        if not self._shows:
+            return
+        if self._line is not None:
+            self._line.show(job)
+        else:
+            _print(f"[{job.seconds:5.1f} s] {step_line(job)}")
 
 
 def _print(text: str) -> None:
@@ -96,7 +105,7 @@ class StatusLine:
             self._erase()
         self._hooks.close()
 
-    def show(self, job: Progress) -> None:
+    def show(self, job: JobView) -> None:
         """Replace the line, unless the program is within one of its own, or in the background.
 
         Only if something has advanced: a program may be waiting for input in its debugger.

@@ -1,6 +1,7 @@
 """The status of a job, merged from its shards' reports."""
 
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 
@@ -30,10 +31,19 @@ def test_a_split_variable_is_whole_also_of_one_shard():
     assert merge_reports([SECOND]).variables[1].spec == table.spec
 
 
+def _worker(name, number, incarnation, state, steps, mean, loss, lease, **fields):
+    """A worker, without the sum of its stalenesses, which is that of a shard."""
+    named = {"name": name, "number": number, "incarnation": incarnation, "state": state, "steps": steps, "loss": loss}
+    return JobWorker(**named, mean_staleness=mean, lease_left=lease, staleness_sum=mock.ANY, **fields)
+
+
 def test_a_worker_is_what_all_shards_report_of_its_newest_incarnation():
     w0, w1 = merge_reports([FIRST, SECOND]).workers
-    assert w0 == JobWorker("w0", 0, 1, "live", 8, 1, 4 / 16, 0.25, 3, 8.5, "", "gRPC and shared memory", True)
-    assert w1 == JobWorker("w1", 1, 1, "lost", 4, 0, 7 / 7, 1.5, 0, None, "w0, 2 steps behind", "gRPC", False)
+    both = {"tensor_transport": "gRPC and shared memory"}
+    assert w0 == _worker("w0", 0, 1, "live", 8, 4 / 16, 0.25, 8.5, dropped=1, epoch=3, chief=True, **both)
+    waits = {"waiting_for": "w0, 2 steps behind", "tensor_transport": "gRPC"}
+    assert w1 == _worker("w1", 1, 1, "lost", 4, 7 / 7, 1.5, 0.0, **waits)
+    assert (w0.lease, w1.lease) == (8.5, None)
     now = StatusReport(
         shard=0, shards=2, global_step=5, repeated=0, workers=(worker(incarnation=2, steps=5, staleness_sum=5),)
     )
@@ -45,7 +55,7 @@ def test_a_worker_is_what_all_shards_report_of_its_newest_incarnation():
         workers=(worker(state="lost", steps=90, loss=0.5, tensor_transport="gRPC"),),
     )
     (again,) = merge_reports([ShardAnswer("a:1", now), ShardAnswer("a:2", before)]).workers
-    assert again == JobWorker("w0", 0, 2, "live", 5, 0, 1.0, None, 0, 15.0, "", "")
+    assert again == _worker("w0", 0, 2, "live", 5, 1.0, None, 15.0)
 
 
 def test_counts_are_of_the_job_and_a_change_on_several_shards_is_one():
