@@ -10,7 +10,7 @@ import click
 from psserver.monitor.job_page import PageOptions, job_page
 from psserver.monitor.job_servers import JobServers
 from pswire.addresses import is_local
-from pswire.guard.guarding import guarding
+from pswire.guard.actions import guarding
 from pswire.security.credentials import Credentials
 
 

@@ -14,7 +14,7 @@ from psserver.rpc.running import RunningServer
 from psserver.rpc.server import Beside
 from pswire.addresses import local_address
 from pswire.errors import ConfigurationError, ParamServerError
-from pswire.guard.guarding import guarding
+from pswire.guard.actions import guarding
 from pswire.security.credentials import Credentials
 from pswire.status.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.terminal.guard_option import ACTING

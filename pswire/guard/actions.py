@@ -4,33 +4,20 @@ Used by the launcher of local clusters, monitors and servers, each in the thread
 """
 
 import logging
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 from pswire.errors import ParamServerError
 from pswire.guard import Finding, Guard
+from pswire.security.credentials import Credentials
+from pswire.status.interventions import Interventions
 from pswire.status.job_status import JobStatus
+from pswire.terminal.guard_option import ACTING
 
 #: How often a job goes back, at most; then it is stopped.
 MAX_ROLLBACKS = 3
 
 log = logging.getLogger(__name__)
-
-
-class Interventions(Protocol):
-    """`pswire.status.interventions.Interventions`."""
-
-    def stop(self, reason: str) -> None:
-        """End the training of all workers."""
-
-    def quarantine(self, worker: str, reason: str) -> list[str]:
-        """Have pushes of a worker dropped."""
-
-    def scale_learning_rates(self, factor: float, reason: str) -> None:
-        """Multiply all learning rates."""
-
-    def roll_back(self, step: int) -> int:
-        """Go back to a checkpoint from up to this step; its number."""
 
 
 def log_finding(finding: Finding) -> None:
@@ -52,7 +39,7 @@ class GuardActions:
     times, and in place of a quarantine of the last worker, the job is stopped with the reason.
 
     Args:
-        mode: one of `pswire.terminal.guard_option.MODES`, but "off".
+        mode: "warn", "stop" or "rollback".
         interventions: for "stop" and "rollback".
         report: is called with each finding once, when it opens.
         note: is called with a line about each action.
@@ -138,6 +125,28 @@ class GuardActions:
         except ParamServerError as error:
             self._note(f"guard: the job could not be stopped: {error}")
         self._stopped(reason)
+
+
+@contextmanager
+def guarding(
+    mode: str,
+    addresses: Sequence[str],
+    credentials: Credentials,
+    *,
+    report: Callable[[Finding], object] = log_finding,
+    note: Callable[[str], object] = log_note,
+    stopped: Callable[[str], object] = bool,
+) -> Iterator[GuardActions | None]:
+    """The guard of the job whose servers are at these addresses, in a block; None if its mode is "off".
+
+    To act it needs credentials of an admin. The functions are those of `GuardActions`.
+    """
+    if mode == "off":
+        yield None
+        return
+    acting = Interventions(addresses, "guard", credentials) if mode in ACTING else nullcontext()
+    with acting as interventions:
+        yield GuardActions(mode, interventions, report=report, note=note, stopped=stopped)
 
 
 def _others(job: JobStatus, worker: str) -> list[str]:

@@ -21,8 +21,7 @@ from functools import partial
 from pswire.addresses import local_address, remote_address
 from pswire.errors import ParamServerError
 from pswire.guard import Finding
-from pswire.guard.actions import GuardActions
-from pswire.guard.guarding import guarding
+from pswire.guard.actions import GuardActions, guarding
 from pswire.network.channel import check_health
 from pswire.security.credentials import Credentials
 from pswire.security.local_tokens import LocalTokens

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from psserver.cli.main import main
 from psserver.monitor.collector import Collector
-from pswire.guard.guarding import guarding
+from pswire.guard.actions import guarding
 from pswire.security.credentials import NO_CREDENTIALS
 from tests.unit.pswire.guard.jobs import job, workers
 
