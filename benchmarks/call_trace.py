@@ -16,7 +16,7 @@ import numpy as np
 
 import psworker as ps
 
-PACKAGES = tuple(f"{_report.ROOT / name}/" for name in ("pswire", "psserver", "psworker"))
+PACKAGES = tuple(f"{_report.ROOT / name}/" for name in ("pswire", "psjob", "psserver", "psworker"))
 REPEATS, ROUNDS = _report.size((2000, 7), (10, 1))
 
 _Call = tuple[int, str, str]

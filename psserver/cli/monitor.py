@@ -7,10 +7,10 @@ from contextlib import suppress
 
 import click
 
+from psjob.guard.actions import guarding
 from psserver.monitor.job_page import PageOptions, job_page
 from psserver.monitor.job_servers import JobServers
 from pswire.addresses import is_local
-from pswire.guard.actions import guarding
 from pswire.security.credentials import Credentials
 
 

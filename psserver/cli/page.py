@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import click
 
+from psjob.guard.actions import guarding
 from psserver.config import ServerConfig
 from psserver.monitor.collector import TIMEOUT, Collector
 from psserver.monitor.job_page import PageOptions, job_page
@@ -14,7 +15,6 @@ from psserver.rpc.running import RunningServer
 from psserver.rpc.server import Beside
 from pswire.addresses import local_address
 from pswire.errors import ConfigurationError, ParamServerError
-from pswire.guard.actions import guarding
 from pswire.security.credentials import Credentials
 from pswire.status.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.terminal.guard_option import ACTING

@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from psjob.guard import Guard
+from psjob.guard.actions import GuardActions
 from psserver.monitor.history import Events, History
 from psserver.monitor.json_text import array, encode_in_parts, joined
 from psserver.monitor.samples import make_sample
 from psserver.monitor.stream import SampleStream
-from pswire.guard import Guard
-from pswire.guard.actions import GuardActions
 from pswire.status.job_status import JobStatus
 from pswire.status.job_view import JobView
 from pswire.status.poller import Poller

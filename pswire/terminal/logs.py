@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 FORMATS, LEVELS = ("text", "json"), ("debug", "info", "warning", "error")
 
 #: The loggers of these packages.
-LOGGERS = ("pswire", "psserver", "psworker")
+LOGGERS = ("pswire", "psjob", "psserver", "psworker")
 
 #: Characters of a message, and of a traceback, in a line; the rest is cut.
 MAX_TEXT, MAX_TRACEBACK = 16_000, 64_000

@@ -18,10 +18,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 
+from psjob.guard import Finding
+from psjob.guard.actions import GuardActions, guarding
 from pswire.addresses import local_address, remote_address
 from pswire.errors import ParamServerError
-from pswire.guard import Finding
-from pswire.guard.actions import GuardActions, guarding
 from pswire.network.channel import check_health
 from pswire.security.credentials import Credentials
 from pswire.security.local_tokens import LocalTokens

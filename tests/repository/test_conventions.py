@@ -30,7 +30,7 @@ from psworker.launch.cli import main as worker_commands
 from tests.unit.pswire.optimizers.rules_under_test import RULES_UNDER_TEST
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("pswire", "psserver", "psworker")
+PACKAGES = ("pswire", "psjob", "psserver", "psworker")
 SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")) if "v1" not in path.parts]
 MODELS_PAGE = (ROOT / "docs" / "models.md").read_text()
 

@@ -5,11 +5,11 @@ import logging
 import pytest
 from click.testing import CliRunner
 
+from psjob.guard.actions import guarding
 from psserver.cli.main import main
 from psserver.monitor.collector import Collector
-from pswire.guard.actions import guarding
 from pswire.security.credentials import NO_CREDENTIALS
-from tests.unit.pswire.guard.jobs import job, workers
+from tests.unit.psjob.guard.jobs import job, workers
 
 
 def spoilt(seconds):

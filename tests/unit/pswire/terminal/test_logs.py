@@ -98,7 +98,7 @@ def test_the_traceback_of_an_error_is_a_string_in_json_and_indented_lines_in_tex
 @contextmanager
 def own_logging(monkeypatch):
     """Standard error as a buffer, and no handlers, not even pytest's; afterwards the loggers are as before."""
-    loggers = [logging.getLogger(name) for name in ("", "pswire", "psserver", "psworker")]
+    loggers = [logging.getLogger(name) for name in ("", "pswire", "psjob", "psserver", "psworker")]
     before = [(one.handlers[:], one.level, one.propagate) for one in loggers]
     loggers[0].handlers = []
     with monkeypatch.context() as patched:

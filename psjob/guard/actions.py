@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
+from psjob.guard import Finding, Guard
 from pswire.errors import ParamServerError
-from pswire.guard import Finding, Guard
 from pswire.security.credentials import Credentials
 from pswire.status.interventions import Interventions
 from pswire.status.job_status import JobStatus

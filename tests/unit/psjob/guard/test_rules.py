@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from pswire.guard import Guard
-from pswire.guard.history import MAX_MOMENTS, History
-from pswire.guard.momentum import effective_momentum, lower_momentum
+from psjob.guard import Guard
+from psjob.guard.history import MAX_MOMENTS, History
+from psjob.guard.momentum import effective_momentum, lower_momentum
 from pswire.messages import Job, JobReport, QueueSpec, QueueStatus
 from pswire.optimizers import Adam, GradientDescent, Momentum, MovingAverage
-from tests.unit.pswire.guard.jobs import found, job, variable, workers
+from tests.unit.psjob.guard.jobs import found, job, variable, workers
 
 
 def training(costs, count=4, staleness=3.0, optimizer=None, peak=None, per_second=20, **changes):

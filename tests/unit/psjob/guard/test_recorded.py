@@ -5,8 +5,8 @@
 
 import pytest
 
-from pswire.guard import Guard
-from tests.unit.pswire.guard.jobs import FOLDER, found, recorded
+from psjob.guard import Guard
+from tests.unit.psjob.guard.jobs import FOLDER, found, recorded
 
 FAULTY = {"eight_workers", "momentum", "scale", "float16", "hang", "adam", "one_worker", "labels"}
 HEALTHY = sorted({path.stem for path in FOLDER.glob("*.json")} - FAULTY)

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from pswire.guard import Guard
+from psjob.guard import Guard
 from pswire.messages import StatusReport
 from pswire.optimizers import GradientDescent, UpdateSpec
 from pswire.specs.spec import from_plain

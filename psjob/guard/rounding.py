@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from pswire.guard.finding import Finding
-from pswire.guard.history import CONVERGED, History, learning_rate
+from psjob.guard.finding import Finding
+from psjob.guard.history import CONVERGED, History, learning_rate
 from pswire.optimizers import OptimizerSpec
 from pswire.status.job_status import JobVariable
 

@@ -15,8 +15,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from pswire.guard.finding import Finding
-from pswire.guard.history import CONVERGED, History, Moment, pushed
+from psjob.guard.finding import Finding
+from psjob.guard.history import CONVERGED, History, Moment, pushed
 from pswire.status.job_status import JobWorker
 
 #: Pushes that each of the others, or this worker, has made in the meantime at least; a part of the usual number.

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pswire.guard import data, momentum, rate, rounding, staleness, worker
-from pswire.guard.finding import Finding
-from pswire.guard.history import History
+from psjob.guard import data, momentum, rate, rounding, staleness, worker
+from psjob.guard.finding import Finding
+from psjob.guard.history import History
 from pswire.status.job_status import JobStatus
 
 #: Seconds for which a finding must have lasted, by kind, and without evidence before it closes.

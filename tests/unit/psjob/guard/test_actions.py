@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from psjob.guard import Finding
+from psjob.guard import actions as guard_actions
+from psjob.guard.actions import GuardActions
 from pswire.errors import StorageError
-from pswire.guard import Finding
-from pswire.guard import actions as guard_actions
-from pswire.guard.actions import GuardActions
 from pswire.messages import Job, JobReport
-from tests.unit.pswire.guard.jobs import job, workers
+from tests.unit.psjob.guard.jobs import job, workers
 
 RATE = Finding("staleness", "error", "", "it rises", "try less", step=40, scale_learning_rate=0.25, harmed=True)
 JUMP = Finding("worker", "error", "w1", "it jumps", "look", step=70, quarantine=True, harmed=True)

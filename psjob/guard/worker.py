@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median_high
 
-from pswire.guard.finding import Finding
-from pswire.guard.history import FALLEN, History, Moment
+from psjob.guard.finding import Finding
+from psjob.guard.history import FALLEN, History, Moment
 from pswire.status.job_status import JobWorker
 
 #: Jumps of one worker from which they are no accident; how large the first one is where others have jumped after it.
@@ -45,7 +45,7 @@ RECENT = 30.0
 def findings(history: History) -> Iterator[Finding]:
     """About the worker that jumped first, or else one whose push was not finite, or whose pushes are always larger.
 
-    None where no others push, or pushes of several were refused: `pswire.guard.rate` is for these.
+    None where no others push, or pushes of several were refused: `psjob.guard.rate` is for these.
     """
     jumps, errors = jumped(history), refused(history)
     if any(not history.others(one.name) for one in (*jumps[:1], *errors[:1])):

@@ -16,8 +16,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pswire.guard.finding import Finding
-from pswire.guard.history import FALLEN, GREW, History, Moment, learning_rate, optimizers
+from psjob.guard.finding import Finding
+from psjob.guard.history import FALLEN, GREW, History, Moment, learning_rate, optimizers
 from pswire.optimizers import GradientDescent, Momentum
 from pswire.status.job_status import mean_staleness
 
@@ -131,7 +131,7 @@ def _falls(history: History, since: Moment) -> bool:
 
 
 def findings(history: History) -> Iterator[Finding]:
-    """The finding, where momentum is not the larger cause (`pswire.guard.momentum`)."""
+    """The finding, where momentum is not the larger cause (`psjob.guard.momentum`)."""
     found = instability(history)
     job = history.now.job
     if found is None or any(isinstance(one, Momentum) and one.momentum for one in optimizers(job)):

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pswire.guard.finding import Finding
-from pswire.guard.history import History, learning_rate, optimizers
-from pswire.guard.staleness import instability, policies, smaller_rate
+from psjob.guard.finding import Finding
+from psjob.guard.history import History, learning_rate, optimizers
+from psjob.guard.staleness import instability, policies, smaller_rate
 from pswire.optimizers import Momentum
 
 
