@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 from psjob.guard import Finding, Guard
+from psjob.status.interventions import Interventions
+from psjob.status.job_status import JobStatus
 from pswire.errors import ParamServerError
 from pswire.security.credentials import Credentials
-from pswire.status.interventions import Interventions
-from pswire.status.job_status import JobStatus
 from pswire.terminal.guard_option import ACTING
 
 #: How often a job goes back, at most; then it is stopped.

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from psjob.guard.finding import Finding
 from psjob.guard.history import CONVERGED, History, Moment, pushed
-from pswire.status.job_status import JobWorker
+from psjob.status.job_status import JobWorker
 
 #: Pushes that each of the others, or this worker, has made in the meantime at least; a part of the usual number.
 PUSHES, PART = 20, 0.05

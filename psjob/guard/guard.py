@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from psjob.guard import data, momentum, rate, rounding, staleness, worker
 from psjob.guard.finding import Finding
 from psjob.guard.history import History
-from pswire.status.job_status import JobStatus
+from psjob.status.job_status import JobStatus
 
 #: Seconds for which a finding must have lasted, by kind, and without evidence before it closes.
 OPENS_AFTER = {"staleness": 3.0, "momentum": 3.0, "rate": 0.0, "worker": 0.0, "data": 0.0, "rounding": 5.0}

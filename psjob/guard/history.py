@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from psjob.status.job_status import JobStatus, JobWorker
 from pswire.messages import Change
 from pswire.optimizers import OptimizerSpec
 from pswire.specs.schedules import rate
-from pswire.status.job_status import JobStatus, JobWorker
 
 #: Moments that are kept, and the seconds between two of them at least.
 MAX_MOMENTS, INTERVAL = 120, 0.9

@@ -17,7 +17,7 @@ from psjob.guard.finding import Finding
 from psjob.guard.history import GREW, History, learning_rate
 from psjob.guard.staleness import dead, is_stale
 from psjob.guard.worker import LEAST_JUMPS, NAN_REMEDY, jumped, refused, what_is_not_finite
-from pswire.status.job_status import JobWorker
+from psjob.status.job_status import JobWorker
 
 #: What to divide the rate by where there are no workers to divide it among.
 LESS = 4

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 
 from psjob.guard.finding import Finding
 from psjob.guard.history import CONVERGED, History, learning_rate
+from psjob.status.job_status import JobVariable
 from pswire.optimizers import OptimizerSpec
-from pswire.status.job_status import JobVariable
 
 #: Seconds that are looked at, sampled elements in them, and the part of these that must be unchanged.
 SECONDS, SAMPLED, VANISHED = 5.0, 100, 0.75

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 from psjob.guard.finding import Finding
 from psjob.guard.history import FALLEN, GREW, History, Moment, learning_rate, optimizers
+from psjob.status.job_status import mean_staleness
 from pswire.optimizers import GradientDescent, Momentum
-from pswire.status.job_status import mean_staleness
 
 #: Seconds, and pushes of each worker, of the time that is looked at.
 SECONDS, PUSHES = 3.0, 32

@@ -16,7 +16,7 @@ from statistics import median_high
 
 from psjob.guard.finding import Finding
 from psjob.guard.history import FALLEN, History, Moment
-from pswire.status.job_status import JobWorker
+from psjob.status.job_status import JobWorker
 
 #: Jumps of one worker from which they are no accident; how large the first one is where others have jumped after it.
 LEAST_JUMPS, FAR = 3, 100.0

@@ -68,7 +68,7 @@ def quarantine_command(
     psserver quarantine host1:7070,host2:7070 --worker worker-1 --reason "its disk is broken"
     psserver quarantine --worker worker-1 --release
     """  # noqa: D301
-    from pswire.status.interventions import Interventions
+    from psjob.status.interventions import Interventions
 
     with Interventions(addresses, "operator", credentials) as interventions:
         change = interventions.release if release else interventions.quarantine

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import click
 
+from psjob.status.job_status import JobStatus
+from psjob.status.status_client import StatusClient
 from psserver.cli.status import plain
 from pswire.errors import ConfigurationError, Unavailable
 from pswire.messages import Job, Reset
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
-from pswire.status.job_status import JobStatus
-from pswire.status.status_client import StatusClient
 from pswire.terminal.fitted_table import Column, FittedTable, make_console
 
 

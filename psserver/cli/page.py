@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import click
 
 from psjob.guard.actions import guarding
+from psjob.status.job_status import JobStatus, ShardAnswer, merge_reports
 from psserver.config import ServerConfig
 from psserver.monitor.collector import TIMEOUT, Collector
 from psserver.monitor.job_page import PageOptions, job_page
@@ -16,7 +17,6 @@ from psserver.rpc.server import Beside
 from pswire.addresses import local_address
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.security.credentials import Credentials
-from pswire.status.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.terminal.guard_option import ACTING
 
 

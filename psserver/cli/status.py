@@ -13,16 +13,16 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.live import Live
 from rich.text import Text
 
+from psjob.status.job_status import JobStatus, JobWorker
+from psjob.status.poller import Poller
+from psjob.status.shard_table import NONE, STATE_STYLES, shard_table, size
+from psjob.status.status_client import StatusClient
 from pswire.errors import Unavailable
 from pswire.messages import AcceptedPoint, MinimizationStatus, QueueStatus
 from pswire.optimizers import UpdateSpec
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.specs.schedules import Schedule
 from pswire.specs.spec import to_plain
-from pswire.status.job_status import JobStatus, JobWorker
-from pswire.status.poller import Poller
-from pswire.status.shard_table import NONE, STATE_STYLES, shard_table, size
-from pswire.status.status_client import StatusClient
 from pswire.terminal.bars import bar
 from pswire.terminal.fitted_table import Column, FittedTable, make_console, printable
 from pswire.terminal.plurals import pluralize

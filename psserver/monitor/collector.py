@@ -7,13 +7,13 @@ from typing import Any
 
 from psjob.guard import Guard
 from psjob.guard.actions import GuardActions
+from psjob.status.job_status import JobStatus
+from psjob.status.job_view import JobView
+from psjob.status.poller import Poller
 from psserver.monitor.history import Events, History
 from psserver.monitor.json_text import array, encode_in_parts, joined
 from psserver.monitor.samples import make_sample
 from psserver.monitor.stream import SampleStream
-from pswire.status.job_status import JobStatus
-from pswire.status.job_view import JobView
-from pswire.status.poller import Poller
 
 #: Seconds between two samples, and for the answers of the shards; without a sample for so many the job is not ready.
 INTERVAL, TIMEOUT, READY_SECONDS = 1.0, 3.0, 10.0

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from functools import reduce
 from typing import Any
 
+from psjob.status.new_events import NewEvents
 from psserver.monitor.json_text import encode
 from psserver.monitor.samples import percentiles
 from pswire.messages import EventReport, StatusReport
-from pswire.status.new_events import NewEvents
 
 #: Points of a history; of very many workers and variables fewer, so that all points have so many numbers at most.
 MAX_POINTS, MAX_NUMBERS = 1_000, 200_000

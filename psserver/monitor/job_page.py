@@ -9,6 +9,7 @@ from pathlib import Path
 
 from psjob.guard import Guard
 from psjob.guard.actions import GuardActions
+from psjob.status.job_status import JobStatus
 from psserver.monitor.collector import Collector
 from psserver.monitor.http.server import HttpServer
 from psserver.monitor.http.site import Site
@@ -18,7 +19,6 @@ from psserver.monitor.metrics import Exposition, FreshMetrics, job_metrics
 from pswire.addresses import is_local
 from pswire.errors import Unavailable
 from pswire.security.exposure import check_exposure
-from pswire.status.job_status import JobStatus
 
 log = logging.getLogger(__name__)
 

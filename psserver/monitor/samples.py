@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from psjob.status.job_status import JobStatus, JobVariable, JobWorker, ShardAnswer
+from psjob.status.job_view import JobView, mean_of
+from psjob.status.shard_rates import Row, ShardRates
 from psserver.core.metrics import percentile
 from pswire.messages import MinimizationStatus, StatusReport, VariableStatus
 from pswire.specs.spec import to_plain
-from pswire.status.job_status import JobStatus, JobVariable, JobWorker, ShardAnswer
-from pswire.status.job_view import JobView, mean_of
-from pswire.status.shard_rates import Row, ShardRates
 
 #: A matrix has so many cells at most: the workers that are live, and then the first variables.
 MAX_CELLS = 20_000

@@ -11,6 +11,7 @@ from functools import partial
 from time import time_ns
 from typing import TypeVar
 
+from psjob.status.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire import messages as ms
 from pswire.errors import ConfigurationError, GenerationLost, ParamServerError, StateLost
 from pswire.limits import MAX_TEXT_LENGTH
@@ -24,7 +25,6 @@ from pswire.specs.consistency import (
     parse_staleness,
 )
 from pswire.specs.vectors import Operation
-from pswire.status.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.system.signals import deferred_signals
 from pswire.tensors.values import Array
 from pswire.tracing.tracing import Tracing, current

@@ -20,16 +20,16 @@ from functools import partial
 
 from psjob.guard import Finding
 from psjob.guard.actions import GuardActions, guarding
+from psjob.status.job_status import JobStatus
+from psjob.status.job_view import JobView
+from psjob.status.poller import Poller
+from psjob.status.status_client import StatusClient
 from pswire.addresses import local_address, remote_address
 from pswire.errors import ParamServerError
 from pswire.network.channel import check_health
 from pswire.security.credentials import Credentials
 from pswire.security.local_tokens import LocalTokens
 from pswire.security.token_files import Role
-from pswire.status.job_status import JobStatus
-from pswire.status.job_view import JobView
-from pswire.status.poller import Poller
-from pswire.status.status_client import StatusClient
 from pswire.system.host import cores
 from pswire.terminal.plurals import pluralize
 from psworker import config

@@ -17,9 +17,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Self
 
+from psjob.status.job_status import mean_staleness
+from psjob.status.job_view import JobView
 from pswire.errors import ConfigurationError, DamagedFile
-from pswire.status.job_status import mean_staleness
-from pswire.status.job_view import JobView
 from pswire.system.host import cores
 from pswire.v1.paramserver_pb2 import DESCRIPTOR
 from psworker.launch.job import Job

@@ -12,10 +12,10 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TextIO
 
+from psjob.status.job_status import JobStatus
+from psjob.status.job_view import JobView
+from psjob.status.poller import Poller
 from pswire.messages import MinimizationStatus
-from pswire.status.job_status import JobStatus
-from pswire.status.job_view import JobView
-from pswire.status.poller import Poller
 from psworker import config
 from psworker.progress.text import step_line, summary_line
 

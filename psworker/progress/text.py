@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from statistics import fmean
 
+from psjob.status.job_status import mean_staleness
+from psjob.status.job_view import JobView
 from pswire.messages import MinimizationStatus
-from pswire.status.job_status import mean_staleness
-from pswire.status.job_view import JobView
 from pswire.terminal.plurals import pluralize
 
 _SEPARATOR = " · "

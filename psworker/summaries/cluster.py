@@ -1,9 +1,9 @@
 """Scalars of the whole job for TensorBoard, from a view of it."""
 
+from psjob.status.job_status import JobStatus
+from psjob.status.job_view import JobView
 from pswire.optimizers import OptimizerSpec
 from pswire.specs.schedules import rate
-from pswire.status.job_status import JobStatus
-from pswire.status.job_view import JobView
 from psworker.summaries.recorder import TRAINING
 
 

@@ -23,11 +23,11 @@ from urllib.parse import quote
 
 import numpy as np
 
+from psjob.status.job_status import JobStatus
+from psjob.status.job_view import JobView
+from psjob.status.poller import Poller
 from pswire.errors import ConfigurationError
 from pswire.optimizers import UpdateSpec
-from pswire.status.job_status import JobStatus
-from pswire.status.job_view import JobView
-from pswire.status.poller import Poller
 from psworker.autodiff.tensor import Tensor
 from psworker.client.client import Client
 from psworker.model.base_variable import BaseVariable

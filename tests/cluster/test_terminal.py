@@ -12,11 +12,11 @@ from tests.terminals import run_on_terminal
 #: A launcher's display of a job with many workers, for some frames, with lines of workers in between.
 PROGRAM = """
 import sys
-from pswire.status.job_status import ShardAnswer, merge_reports
+from psjob.status.job_status import ShardAnswer, merge_reports
 from pswire.messages import EventReport, StatusDetail, StatusReport, WorkerStatus
 from psworker.launch.display.choice import make_display
 from psworker.launch.display.dashboard import Note
-from pswire.status.job_view import JobView
+from psjob.status.job_view import JobView
 
 names = [f"worker-{number}" for number in range(64)]
 view = JobView(names)

@@ -4,13 +4,13 @@ import re
 
 from rich.console import Console
 
+from psjob.status.job_status import ShardAnswer, merge_reports
+from psjob.status.job_view import JobView
 from psserver.cli.status import tables, to_json
 from psserver.measurements import Measurements
 from psserver.monitor.metrics import job_metrics, shard_metrics
 from psserver.monitor.samples import make_sample
 from pswire import messages as ms
-from pswire.status.job_status import ShardAnswer, merge_reports
-from pswire.status.job_view import JobView
 from tests.recorded.commands import same_display
 from tests.recorded.descriptions import as_json, digest
 

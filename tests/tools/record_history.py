@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 from psjob.guard.history import INTERVAL
+from psjob.status.job_status import JobStatus
+from psjob.status.status_client import StatusClient
 from pswire.specs.spec import to_plain
-from pswire.status.job_status import JobStatus
-from pswire.status.status_client import StatusClient
 from psworker.launch.cli import main
 
 WORKER_FIELDS = (

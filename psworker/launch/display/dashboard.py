@@ -7,10 +7,10 @@ from typing import NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from psjob.status.job_status import JobWorker
+from psjob.status.job_view import JobView
+from psjob.status.shard_table import NONE, shard_table
 from pswire.messages import EventReport
-from pswire.status.job_status import JobWorker
-from pswire.status.job_view import JobView
-from pswire.status.shard_table import NONE, shard_table
 from pswire.terminal.bars import bar, sparkline
 from pswire.terminal.fitted_table import Column, FittedTable, printable
 from pswire.terminal.plurals import pluralize

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from pswire.status.job_view import JobView
+from psjob.status.job_view import JobView
 from pswire.terminal.logs import utc
 from psworker.launch.display.dashboard import Note
 from psworker.launch.display.plain import PLAIN_INTERVAL, Display

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from pswire.status.job_view import JobView
+from psjob.status.job_view import JobView
 from pswire.terminal.logs import shortened
 from psworker.launch.display.dashboard import MOST_NOTES, Note, dashboard
 from psworker.launch.display.plain import Display

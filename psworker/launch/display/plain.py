@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from pswire.status.job_view import JobView
+from psjob.status.job_view import JobView
 from psworker.launch.display.colors import name_style, themed
 from psworker.launch.display.dashboard import Note
 from psworker.launch.processes import Stream

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from statistics import median
 
-from pswire.status.job_status import JobWorker
-from pswire.status.job_view import JobView
+from psjob.status.job_status import JobWorker
+from psjob.status.job_view import JobView
 from pswire.terminal.plurals import pluralize
 
 #: Rows that a table keeps while anything else can give way.

@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from psjob.guard import Guard
+from psjob.status.job_status import JobStatus, JobVariable, JobWorker, ShardAnswer
 from pswire.messages import StatusReport
 from pswire.optimizers import GradientDescent, UpdateSpec
 from pswire.specs.spec import from_plain
-from pswire.status.job_status import JobStatus, JobVariable, JobWorker, ShardAnswer
 from pswire.tensors.values import TensorSpec
 from tests.tools.record_history import WORKER_FIELDS
 

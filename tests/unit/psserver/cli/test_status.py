@@ -8,11 +8,11 @@ from unittest import mock
 import pytest
 from rich.console import Console
 
+from psjob.status.job_status import ShardAnswer, merge_reports
 from psserver.cli.status import tables, to_json
 from pswire.messages import AcceptedPoint, MinimizationStatus, StatusReport, VariableStatus
 from pswire.optimizers import Adam, Momentum
 from pswire.specs.schedules import CosineDecay, WarmUp
-from pswire.status.job_status import ShardAnswer, merge_reports
 from pswire.tensors.values import TensorSpec
 from tests.job_reports import GRPC, row, two_shards, worker
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from psjob.status.job_view import JobView
+from psjob.status.shard_rates import WINDOW
 from psserver.monitor.json_text import encode_in_parts
 from psserver.monitor.samples import MAX_CELLS, make_sample
 from pswire.messages import AcceptedPoint, MinimizationStatus, Totals, Traffic
-from pswire.status.job_view import JobView
-from pswire.status.shard_rates import WINDOW
 from tests.unit.psserver.monitor.reports import job, report, variable, worker
 
 

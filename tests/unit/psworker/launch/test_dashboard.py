@@ -10,6 +10,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from psjob.status.job_status import ShardAnswer, merge_reports
+from psjob.status.job_view import JobView
 from pswire.messages import (
     EventReport,
     QueueSpec,
@@ -20,8 +22,6 @@ from pswire.messages import (
     Traffic,
     WorkerStatus,
 )
-from pswire.status.job_status import ShardAnswer, merge_reports
-from pswire.status.job_view import JobView
 from psworker.launch.display import colors
 from psworker.launch.display.choice import make_display
 from psworker.launch.display.dashboard import Note, dashboard

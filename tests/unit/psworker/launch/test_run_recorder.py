@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from psjob.status.job_status import ShardAnswer, merge_reports
+from psjob.status.job_view import JobView
 from pswire.errors import ConfigurationError
 from pswire.messages import StatusReport, WorkerStatus
 from pswire.specs.checkpoints import EverySteps
 from pswire.specs.consistency import Synchronous
-from pswire.status.job_status import ShardAnswer, merge_reports
-from pswire.status.job_view import JobView
 from psworker.launch import run_recorder
 from psworker.launch.job import Job
 from psworker.launch.run_folder import RunFolder

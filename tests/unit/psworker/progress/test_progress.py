@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from psjob.status.job_status import ShardAnswer, merge_reports
+from psjob.status.job_view import JobView
 from pswire.messages import (
     AcceptedPoint,
     Job,
@@ -18,8 +20,6 @@ from pswire.messages import (
     StatusReport,
     WorkerStatus,
 )
-from pswire.status.job_status import ShardAnswer, merge_reports
-from pswire.status.job_view import JobView
 from psworker.launch.display.choice import make_display
 from psworker.launch.display.dashboard import table
 from psworker.launch.display.plain import Display

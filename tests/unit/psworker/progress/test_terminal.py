@@ -18,8 +18,8 @@ import logging, os, sys
 logging.basicConfig(format="log: %(message)s")
 from dataclasses import replace
 from pswire.messages import StatusReport, WorkerStatus
-from pswire.status.job_status import ShardAnswer, merge_reports
-from pswire.status.job_view import JobView
+from psjob.status.job_status import ShardAnswer, merge_reports
+from psjob.status.job_view import JobView
 from psworker.progress.terminal import StatusLine
 def job(step):
     worker = WorkerStatus(name="worker-0", state="live", epoch=3, steps=step, cost=0.4567)

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from psjob.status.job_status import ShardAnswer, merge_reports
+from psjob.status.job_view import JobView
 from pswire.messages import StatusReport, VariableStatus, WorkerStatus
 from pswire.optimizers import GradientDescent, Momentum, MovingAverage
 from pswire.specs.schedules import CosineDecay
-from pswire.status.job_status import ShardAnswer, merge_reports
-from pswire.status.job_view import JobView
 from pswire.tensors.values import TensorSpec
 from psworker.summaries.cluster import cluster_values
 

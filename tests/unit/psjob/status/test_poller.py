@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
+from psjob.status.job_status import ShardAnswer, merge_reports
+from psjob.status.poller import Poller
 from pswire.messages import StatusReport
-from pswire.status.job_status import ShardAnswer, merge_reports
-from pswire.status.poller import Poller
 from tests.commands import BOUND
 
 

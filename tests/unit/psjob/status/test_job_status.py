@@ -5,9 +5,9 @@ from unittest import mock
 
 import pytest
 
+from psjob.status.job_status import JobVariable, JobWorker, ShardAnswer, merge_reports
 from pswire.messages import Change, StatusReport, Totals, VariableStatus
 from pswire.optimizers import GradientDescent
-from pswire.status.job_status import JobVariable, JobWorker, ShardAnswer, merge_reports
 from pswire.tensors.values import Part, TensorSpec
 from tests.job_reports import two_shards, worker
 

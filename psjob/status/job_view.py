@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from psjob.status.job_status import JobStatus, JobWorker, starting
+from psjob.status.shard_rates import Reports, ShardRates, WorkerPushes, with_reports
 from pswire.messages import EventReport, MinimizationStatus, QueueStatus
-from pswire.status.job_status import JobStatus, JobWorker, starting
-from pswire.status.shard_rates import Reports, ShardRates, WorkerPushes, with_reports
 
 #: Newest events of the job that are kept.
 MOST_EVENTS = 4

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from pswire.status.job_status import JobStatus
-from pswire.status.job_view import JobView
+from psjob.status.job_status import JobStatus
+from psjob.status.job_view import JobView
 
 log = logging.getLogger(__name__)
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import grpc
 
+from psjob.status.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.codec import decode, encode
 from pswire.errors import Malformed
 from pswire.messages import Status, StatusReport
 from pswire.network.channel import error_from
 from pswire.network.shard_stubs import ShardStubs
 from pswire.security.credentials import Credentials
-from pswire.status.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.tensors.transport import InlineReceiver, InlineSender
 
 

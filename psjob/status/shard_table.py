@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+from psjob.status.job_status import ShardAnswer
 from pswire.messages import StatusReport, StorageStatus
-from pswire.status.job_status import ShardAnswer
 from pswire.terminal.fitted_table import Column, FittedTable
 
 #: In place of what there is none of.
