@@ -10,9 +10,9 @@ from contextlib import contextmanager, nullcontext
 from psjob.guard import Finding, Guard
 from psjob.status.interventions import Interventions
 from psjob.status.job_status import JobStatus
+from psjob.terminal.guard_option import ACTING
 from pswire.errors import ParamServerError
 from pswire.security.credentials import Credentials
-from pswire.terminal.guard_option import ACTING
 
 #: How often a job goes back, at most; then it is stopped.
 MAX_ROLLBACKS = 3

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from psjob.status.job_status import ShardAnswer
+from psjob.terminal.fitted_table import Column, FittedTable
 from pswire.messages import StatusReport, StorageStatus
-from pswire.terminal.fitted_table import Column, FittedTable
 
 #: In place of what there is none of.
 NONE = "–"

@@ -14,6 +14,7 @@ import numpy as np
 
 from psjob.status.job_status import JobStatus, ShardAnswer, merge_reports
 from psjob.status.shard_table import size
+from psjob.terminal.fitted_table import Column, FittedTable, make_console
 from psserver.cli.status import plain, tables, to_json
 from psserver.core.shard import Shard
 from psserver.core.state import VariableArrays
@@ -25,9 +26,8 @@ from psserver.storage.recovery import begun
 from psserver.storage.retention import prune
 from pswire.errors import DamagedFile, StorageError
 from pswire.messages import QueueState, StatusReport, VariableState
+from pswire.plurals import pluralize
 from pswire.tensors.values import DTYPES, Array, TensorSpec
-from pswire.terminal.fitted_table import Column, FittedTable, make_console
-from pswire.terminal.plurals import pluralize
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -13,6 +13,11 @@ from typing import Any, TypeVar
 
 import click
 
+from psjob.terminal.command_group import InterruptibleGroup
+from psjob.terminal.guard_option import ACTING, guard_option
+from psjob.terminal.log_options import LogOptions, log_options
+from psjob.terminal.logs import identify, writes_json
+from psjob.terminal.parsed_option import Parsed
 from psserver.cli.checkpoint_commands import checkpoint_group, export_command
 from psserver.cli.job_commands import jobs_command, quarantine_command, reset_command
 from psserver.cli.monitor_command import monitor_command
@@ -44,11 +49,6 @@ from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.gradient_norm import parse_gradient_norm
 from pswire.system.host import refuse_windows
 from pswire.system.signals import end_at_once
-from pswire.terminal.command_group import InterruptibleGroup
-from pswire.terminal.guard_option import ACTING, guard_option
-from pswire.terminal.log_options import LogOptions, log_options
-from pswire.terminal.logs import identify, writes_json
-from pswire.terminal.parsed_option import Parsed
 
 log = logging.getLogger(__name__)
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import click
 
+from psjob.terminal.guard_option import guard_option
+from psjob.terminal.log_options import LogOptions, log_options
 from psserver.cli.options import HTTP_ADDRESS, addresses_argument, credentials_options, option
 from pswire.errors import ConfigurationError
 from pswire.security.credentials import Credentials
 from pswire.system.signals import end_at_once
-from pswire.terminal.guard_option import guard_option
-from pswire.terminal.log_options import LogOptions, log_options
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 

@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 
 import click
 
+from psjob.terminal.parsed_option import Parsed
 from pswire.addresses import DEFAULT_ADDRESS, check_http_address
 from pswire.errors import ConfigurationError
 from pswire.network.discovery import parse_servers
 from pswire.security.credentials import Credentials
 from pswire.specs.spec import check_number
-from pswire.terminal.parsed_option import Parsed
 
 #: An option whose help shows its default and its environment variable.
 option = partial(click.option, show_default=True, show_envvar=True)

@@ -7,6 +7,7 @@ import click
 
 from psjob.guard.actions import guarding
 from psjob.status.job_status import JobStatus, ShardAnswer, merge_reports
+from psjob.terminal.guard_option import ACTING
 from psserver.config import ServerConfig
 from psserver.monitor.collector import TIMEOUT, Collector
 from psserver.monitor.job_page import PageOptions, job_page
@@ -17,7 +18,6 @@ from psserver.rpc.server import Beside
 from pswire.addresses import local_address
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.security.credentials import Credentials
-from pswire.terminal.guard_option import ACTING
 
 
 def page_beside(

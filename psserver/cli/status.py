@@ -17,15 +17,15 @@ from psjob.status.job_status import JobStatus, JobWorker
 from psjob.status.poller import Poller
 from psjob.status.shard_table import NONE, STATE_STYLES, shard_table, size
 from psjob.status.status_client import StatusClient
+from psjob.terminal.bars import bar
+from psjob.terminal.fitted_table import Column, FittedTable, make_console, printable
 from pswire.errors import Unavailable
 from pswire.messages import AcceptedPoint, MinimizationStatus, QueueStatus
 from pswire.optimizers import UpdateSpec
+from pswire.plurals import pluralize
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.specs.schedules import Schedule
 from pswire.specs.spec import to_plain
-from pswire.terminal.bars import bar
-from pswire.terminal.fitted_table import Column, FittedTable, make_console, printable
-from pswire.terminal.plurals import pluralize
 
 #: Cells of a bar.
 _BAR_WIDTH = 12

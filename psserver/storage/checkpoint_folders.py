@@ -17,7 +17,7 @@ from pathlib import Path
 
 from psserver.storage.files import lock_file, make_folder, remove_leftovers, rename_to_remove
 from pswire.errors import StorageError
-from pswire.terminal.plurals import pluralize
+from pswire.plurals import pluralize
 
 _STEP = re.compile(r"step-(\d{9,})")
 _SHARD = re.compile(r"shard-(\d+)-of-(\d+)")

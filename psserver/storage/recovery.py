@@ -12,7 +12,7 @@ from psserver.storage.retention import cuts, given_up
 from psserver.storage.shard_run import read_run
 from psserver.storage.start import Start, journal_folder, own_start, start_at
 from pswire.errors import DamagedFile, StorageError
-from pswire.terminal.plurals import pluralize
+from pswire.plurals import pluralize
 
 
 @dataclass(frozen=True, slots=True, eq=False)

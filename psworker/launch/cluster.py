@@ -27,11 +27,11 @@ from psjob.status.status_client import StatusClient
 from pswire.addresses import local_address, remote_address
 from pswire.errors import ParamServerError
 from pswire.network.channel import check_health
+from pswire.plurals import pluralize
 from pswire.security.credentials import Credentials
 from pswire.security.local_tokens import LocalTokens
 from pswire.security.token_files import Role
 from pswire.system.host import cores
-from pswire.terminal.plurals import pluralize
 from psworker import config
 from psworker.launch.display.dashboard import Note
 from psworker.launch.display.plain import Display

@@ -2,9 +2,9 @@
 
 import click
 
+from psjob.terminal.parsed_option import Parsed
 from pswire.addresses import check_http_address
 from pswire.errors import ConfigurationError
-from pswire.terminal.parsed_option import Parsed
 
 HTTP_ADDRESS = Parsed("[HOST:PORT]", check_http_address)
 

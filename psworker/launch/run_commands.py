@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
+from psjob.terminal.parsed_option import Parsed
 from pswire.errors import ConfigurationError, ParamServerError
-from pswire.terminal.parsed_option import Parsed
 
 _option = partial(click.option, show_default=True, show_envvar=True)
 _folder = click.Path(path_type=Path)  # that it exists is checked when it is read

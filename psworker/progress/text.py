@@ -6,7 +6,7 @@ from statistics import fmean
 from psjob.status.job_status import mean_staleness
 from psjob.status.job_view import JobView
 from pswire.messages import MinimizationStatus
-from pswire.terminal.plurals import pluralize
+from pswire.plurals import pluralize
 
 _SEPARATOR = " · "
 #: Names of workers that have not joined which are listed.

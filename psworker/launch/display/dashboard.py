@@ -10,10 +10,10 @@ from rich.text import Text
 from psjob.status.job_status import JobWorker
 from psjob.status.job_view import JobView
 from psjob.status.shard_table import NONE, shard_table
+from psjob.terminal.bars import bar, sparkline
+from psjob.terminal.fitted_table import Column, FittedTable, printable
 from pswire.messages import EventReport
-from pswire.terminal.bars import bar, sparkline
-from pswire.terminal.fitted_table import Column, FittedTable, printable
-from pswire.terminal.plurals import pluralize
+from pswire.plurals import pluralize
 from psworker.launch.display.colors import name_style, state_style
 from psworker.launch.display.rows import chosen, fitted_rows
 from psworker.progress.text import clock, fit, rate_text, step_line

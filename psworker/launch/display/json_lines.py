@@ -1,4 +1,4 @@
-"""The output of the launcher for programs: every line of stderr is a JSON object, as in `pswire.terminal.logs`."""
+"""The output of the launcher for programs: every line of stderr is a JSON object, as in `psjob.terminal.logs`."""
 
 import json
 import time
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from psjob.status.job_view import JobView
-from pswire.terminal.logs import utc
+from psjob.terminal.logs import utc
 from psworker.launch.display.dashboard import Note
 from psworker.launch.display.plain import PLAIN_INTERVAL, Display
 from psworker.launch.processes import Stream

@@ -12,7 +12,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from psjob.status.job_view import JobView
-from pswire.terminal.logs import shortened
+from psjob.terminal.logs import shortened
 from psworker.launch.display.dashboard import MOST_NOTES, Note, dashboard
 from psworker.launch.display.plain import Display
 from psworker.launch.processes import Stream

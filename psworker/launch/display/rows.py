@@ -5,7 +5,7 @@ from statistics import median
 
 from psjob.status.job_status import JobWorker
 from psjob.status.job_view import JobView
-from pswire.terminal.plurals import pluralize
+from pswire.plurals import pluralize
 
 #: Rows that a table keeps while anything else can give way.
 LEAST_ROWS = 3

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from pswire.terminal.fitted_table import Column, FittedTable, fold, shorten
+from psjob.terminal.fitted_table import Column, FittedTable, fold, shorten
 
 ROWS = ("gpu-node-17-12345", 1_234_567), ("cpu", 8)
 NAME, STEPS = Column("name", lambda row: row[0], shortest=13), Column("steps", lambda row: f"{row[1]:,}", number=True)

@@ -1,4 +1,4 @@
-"""Numbers of things, for people."""
+"""Numbers of things, in texts of errors and events."""
 
 
 def pluralize(count: int, thing: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from pswire.terminal.logs import FORMATS, LEVELS, LOGGERS, set_up_logs
+from psjob.terminal.logs import FORMATS, LEVELS, LOGGERS, set_up_logs
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pswire.terminal.bars import bar, sparkline
+from psjob.terminal.bars import bar, sparkline
 
 WIDTHS = st.integers(0, 60)
 

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pswire.terminal.log_options import log_options
-from pswire.terminal.logs import (
+from psjob.terminal.log_options import log_options
+from psjob.terminal.logs import (
     LogHandler,
     Origin,
     escaped,
