@@ -1,6 +1,6 @@
 """The calls of one `apply_gradients`: two variables, Adam, in embedded mode.
 
-Prints the Python functions of the three packages in the order in which they are called, indented by depth, then the
+Prints the Python functions of our packages in the order in which they are called, indented by depth, then the
 number of calls, the number of files they are in, and the time of one `apply_gradients` without the trace. It
 measures how much a reader must follow to understand one push from the program to the update rule and back.
 """
@@ -23,7 +23,7 @@ _Call = tuple[int, str, str]
 
 
 def traced(action: Callable[[], object]) -> list[_Call]:
-    """The calls of functions of the three packages during `action`, as (depth, file, function)."""
+    """The calls of functions of our packages during `action`, as (depth, file, function)."""
     calls: list[_Call] = []
     depth = 0
 

@@ -21,6 +21,7 @@ import grpc
 import grpc.aio
 
 from psjob.terminal.logs import identify
+from psjob.tracing.tracing import open_tracing
 from psserver.config import ServerConfig
 from psserver.core.shard import Shard
 from psserver.measurements import Measurements
@@ -41,7 +42,6 @@ from pswire.addresses import check_address
 from pswire.errors import ConfigurationError
 from pswire.messages import Status, StatusReport
 from pswire.network.channel import SERVER_OPTIONS
-from pswire.tracing.tracing import open_tracing
 
 log = logging.getLogger(__name__)
 

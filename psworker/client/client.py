@@ -12,6 +12,7 @@ from time import time_ns
 from typing import TypeVar
 
 from psjob.status.job_status import JobStatus, ShardAnswer, merge_reports
+from psjob.tracing.tracing import Tracing, current
 from pswire import messages as ms
 from pswire.errors import ConfigurationError, GenerationLost, ParamServerError, StateLost
 from pswire.limits import MAX_TEXT_LENGTH
@@ -27,7 +28,6 @@ from pswire.specs.consistency import (
 from pswire.specs.vectors import Operation
 from pswire.system.signals import deferred_signals
 from pswire.tensors.values import Array
-from pswire.tracing.tracing import Tracing, current
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.heartbeat import Heartbeat
 from psworker.client.job_cuts import JobCuts

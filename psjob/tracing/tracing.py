@@ -16,8 +16,8 @@ from importlib.metadata import entry_points, version
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
+from psjob.tracing import config
 from pswire.errors import ConfigurationError
-from pswire.tracing import config
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
