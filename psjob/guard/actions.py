@@ -36,7 +36,7 @@ class GuardActions:
     Only findings of level "error" are acted on. With "rollback" all shards go back to the newest checkpoint from before
     the finding, if the variables were harmed, and the remedy that can be applied by itself is applied: a smaller
     learning rate, or quarantine of the worker. Where that fails, where the failure comes again after `MAX_ROLLBACKS`
-    times, and in place of a quarantine of the last worker, the job is stopped with the reason.
+    times, and where the last worker would be put into quarantine, the job is stopped with the reason.
 
     Args:
         mode: "warn", "stop" or "rollback".
@@ -44,7 +44,7 @@ class GuardActions:
         report: is called with each finding once, when it opens.
         note: is called with a line about each action.
         stopped: is called with the reason when the job was stopped, or could not be.
-        guard: in place of one with the usual patience.
+        guard: by default one with the usual patience.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class GuardActions:
     def observe(self, job: JobStatus, seconds: float, *, last: bool = False) -> list[Finding]:
         """Take the status of the job at this time, and act; the findings that open with it. Raises nothing.
 
-        The `last` status is that of a job that has failed: nothing is done any more.
+        The `last` status is that of a job that has failed: findings are only reported.
         """
         number = job.jobs[-1].job.number if job.jobs else self._job
         if number != self._job:

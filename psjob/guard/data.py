@@ -2,7 +2,7 @@
 
 Its reader has ended or hangs, or gives the same batch again and again: no pushes, pushes without gradients, gradients
 that are zero, or a loss that does not change although the weights do. Training goes on with the data of the others,
-which is less, and with sharded data it is other data: nobody sees an error. Where its labels are not those of its
+which is less, and with sharded data it is other data, without any error. Where its labels are not those of its
 examples, its cost stays where it began, and the costs of all others fall. Gradients of all workers that are zero are a
 model that is cut off from its loss.
 
@@ -25,8 +25,8 @@ PUSHES, PART = 20, 0.05
 #: Moments whose losses must be the same.
 LEAST_ROWS = 5
 
-#: The cost of a worker has not fallen while it is above this part of the first one; those of all others, of which there
-#: are so many at least, have fallen when they are below this part.
+#: The cost of a worker has not fallen while it is above `NOT_FALLEN` times the first one; those of the others, at least
+#: `OTHERS` workers, have fallen when they are below `FALLEN` times it.
 NOT_FALLEN, FALLEN, OTHERS = 0.9, 0.5, 2
 
 _REMEDY = (
@@ -149,7 +149,7 @@ def _seen(since: Moment, worker: JobWorker, of_others: float, same: _Same) -> st
 
 
 def _ending(now: Moment) -> bool:
-    """Whether a data queue is handed out to its end, so that some workers get no more."""
+    """True if a data queue is handed out to its end, so that some workers get nothing more."""
     for queue in now.job.queues:
         total = queue.spec.total
         if total is not None and queue.done + queue.blocks_out * queue.spec.block >= total:

@@ -25,7 +25,7 @@ FRESH = 1000
 #: A cost has fallen when it is below this part of the first one.
 FALLEN = 0.7
 
-#: A cost has grown when it was so many times the first one.
+#: A cost has grown when it reached this multiple of the first one.
 GREW = 1.3
 
 #: A cost below this part of the first one is that of a job that has converged.
@@ -63,7 +63,7 @@ class History:
         first_gradient: the median of the workers' gradients then.
         fresh: that was near the beginning of the job, so these are losses of untrained variables.
         highest_gradient: the highest median of the workers' gradients.
-        known_errors: when calls of workers were refused the last time, of those that were known when the job went back.
+        known_errors: by worker, the time of its last refused call before the job went back.
         lowest: the lowest smoothed cost since then, and `lowest_step` the global step of it.
         jobs: how often another job began, as that of the next session of a program.
     """
@@ -145,7 +145,7 @@ class History:
         return _median([one.cost for one in self.moments if one.seconds <= moment.seconds][-SMOOTHED:])
 
     def window(self, seconds: float, pushes: int = 0) -> Moment | None:
-        """The latest moment that is so long ago, and before so many pushes of each worker; None: there is none.
+        """The latest moment at least `seconds` ago and `pushes` of each worker ago; None if there is none.
 
         A worker that was not there then, or as another process, counts from 0.
         """

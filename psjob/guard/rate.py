@@ -22,7 +22,7 @@ from psjob.status.job_status import JobWorker
 #: What to divide the rate by where there are no workers to divide it among.
 LESS = 4
 
-#: Gradients have grown when they are so many times as large as at the beginning.
+#: Gradients have grown when they are this many times as large as at the beginning.
 LARGER = 10.0
 
 
@@ -88,7 +88,7 @@ def _not_finite(errors: Sequence[JobWorker], history: History) -> Finding:
 
 
 def _grew(worker: JobWorker, history: History) -> bool:
-    """Whether gradients or costs of a worker had become larger before its push was refused."""
+    """True if gradients or costs of a worker had become larger before its push was refused."""
     first, peak = worker.first_loss, worker.peak_cost
     if first is not None and peak is not None and peak > GREW * first > 0:
         return True

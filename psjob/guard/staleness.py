@@ -30,18 +30,17 @@ LEAST_STALENESS = 1.0
 #: Staleness for each worker from which some must be far behind the others.
 UNEVEN = 1.5
 
-#: A cost has risen again when it is so many times the lowest one and more than this part of the first one.
+#: A cost has risen again when it is at least `RISEN` times the lowest one and `RISEN_TO` times the first one.
 RISEN, RISEN_TO = 2.0, 0.6
 
-#: A cost is stuck when it is more than this part of the first one and does not fall, since it was so many times the
-#: first one, and above it by so many times its ups and downs of the last moments: costs of few examples are high by
-#: chance.
-#: Gradients that become smaller are no evidence: they do so where most of a cost is noise that no model can predict.
+#: A cost is stuck when it is at least `STUCK` times the first one and does not fall, after a peak of at least `PEAK`
+#: times the first one that exceeded it by `NOISE` times the noise of the last moments: costs of few examples are high
+#: by chance. Smaller gradients are no evidence: they shrink wherever most of a cost is noise that cannot be predicted.
 STUCK, PEAK, NOISE, NOISE_MOMENTS = 0.6, 1.08, 3.0, 3
 
-#: The units of a model are dead when its cost, which was so many times the first one, or `GREW` times with gradients
-#: that are now so many times smaller, stays for so many seconds within this part of itself, between `STUCK` and this
-#: part of the first one. Costs of adversarial training, which return to the first one too, go up and down by more.
+#: The units of a model are dead when its cost, after a peak of `HIGH` times the first one, or of `GREW` times it and
+#: with gradients that have shrunk by `COLLAPSED`, varies for `DEAD_SECONDS` by less than the part `FLAT`, and is
+#: between `STUCK` and `BACK` times the first one. Costs of adversarial training, which return to it too, vary more.
 HIGH, COLLAPSED, DEAD_SECONDS, FLAT, BACK = 3.0, 4.0, 10.0, 0.03, 1.1
 
 #: A cost falls when it is below this part of what it was.
@@ -96,7 +95,7 @@ def _staleness(history: History) -> float:
 
 
 def is_stale(history: History) -> bool:
-    """Whether the staleness of several workers can be the cause."""
+    """True if the staleness of several workers can be the cause."""
     return len(history.now.training) > 1 and _staleness(history) >= LEAST_STALENESS
 
 
@@ -117,7 +116,7 @@ def dead(history: History) -> str:
 
 
 def _stays(history: History, since: Moment, peak: float) -> bool:
-    """Whether the cost does not fall, and goes up and down by much less than it was above the first one."""
+    """True if the cost does not fall, and its noise is much smaller than its rise above the first cost."""
     rows = [row for moment in list(history.moments)[-NOISE_MOMENTS:] for row in moment.training]
     costs = [row.cost for row in rows if row.cost is not None]
     noise = max(costs, default=0.0) - min(costs, default=0.0)
@@ -125,7 +124,7 @@ def _stays(history: History, since: Moment, peak: float) -> bool:
 
 
 def _falls(history: History, since: Moment) -> bool:
-    """Whether the cost is lower than it was at the beginning of the window."""
+    """True if the cost is lower than it was at the beginning of the window."""
     before, cost = history.cost_until(since), history.cost()
     return before is not None and cost is not None and cost < FALLS * before
 

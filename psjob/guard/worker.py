@@ -21,10 +21,10 @@ from psjob.status.job_status import JobWorker
 #: Jumps of one worker from which they are no accident; how large the first one is where others have jumped after it.
 LEAST_JUMPS, FAR = 3, 100.0
 
-#: A cost is low up to so many times the lowest one.
+#: A cost counts as low up to this multiple of the lowest one.
 WELL = 1.5
 
-#: Gradients so many times as large as those of the others, for so many seconds and pushes of each worker.
+#: Ratio of a worker's gradients to those of the others, and for how many seconds and pushes of each worker.
 OUTLIER, SECONDS, PUSHES = 6.0, 4.0, 16
 
 _QUARANTINE = (
@@ -105,7 +105,7 @@ def _outlier(worker: JobWorker, moments: Sequence[Moment]) -> Finding:
 
 
 def _is_cause(worker: JobWorker, history: History, others: int, *, spoilt: bool) -> bool:
-    """Whether this worker has jumped for a reason of its own; a single jump is enough where it has `spoilt` all.
+    """True if the cause is this worker alone; a single jump is enough if it has `spoilt` all.
 
     Where others have jumped too, training may have diverged; but not from one moment to the next.
     """
@@ -115,14 +115,14 @@ def _is_cause(worker: JobWorker, history: History, others: int, *, spoilt: bool)
 
 
 def _was_well(history: History, step: int) -> bool:
-    """Whether the cost had fallen, and was low, at the last moment before this step."""
+    """True if the cost had fallen, and was low, at the last moment before this step."""
     before = [moment.cost for moment in history.moments if moment.job.global_step < step and moment.cost is not None]
     first, lowest = history.first, history.lowest
     return bool(before and first and lowest) and before[-1] <= min(WELL * (lowest or 0.0), FALLEN * (first or 0.0))
 
 
 def _jumps_now(worker: JobWorker, history: History) -> bool:
-    """Whether pushes of a worker have jumped lately, and are applied."""
+    """True if pushes of a worker have jumped lately, and are applied."""
     if not worker.jumps or worker.quarantined:
         return False
     since = history.window(RECENT)
@@ -131,7 +131,7 @@ def _jumps_now(worker: JobWorker, history: History) -> bool:
 
 
 def _refused_now(worker: JobWorker, history: History) -> bool:
-    """Whether a push with NaN or infinity was refused lately."""
+    """True if a push with NaN or infinity was refused lately."""
     if not worker.error.startswith("NotFinite"):
         return False
     since = history.window(RECENT)

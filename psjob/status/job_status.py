@@ -78,7 +78,7 @@ class JobStatus:
     """A job at one moment, as far as its shards answer; `problems` lists missing shards and inconsistencies.
 
     `global_step` and `dropped` are those of the shard with the most, since shard 0 gets every push; `repeated` and
-    `nbytes` are sums. `half_pushes` counts pushes that only some shards have applied: those that workers report, and
+    `nbytes` are sums. `half_pushes` counts pushes that only some shards have applied: those reported by workers, and
     those interrupted by the death of a worker. `lost_pushes` were acknowledged, and given up when all shards went back
     to a checkpoint: those of the shard with the most, as far as their workers have reported them. `jobs` of these
     servers, the present one last, and why that was `stopped`, are those of the first shard that answers. `omitted` says
@@ -167,7 +167,7 @@ def _variables(reports: Sequence[StatusReport]) -> tuple[JobVariable, ...]:
 
 
 def _is_whole(variables: Sequence[VariableStatus]) -> bool:
-    """Whether these partitions of a variable are all of it."""
+    """True if these partitions make up the whole variable."""
     part = variables[0].part
     return part is None or sum([one.spec.shape[0] for one in variables]) == part.of
 

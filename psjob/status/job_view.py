@@ -136,7 +136,7 @@ class JobView:
 
     @property
     def queue(self) -> QueueStatus | None:
-        """The data queue that is read: of those that are not at their end the least advanced one; else the last one."""
+        """The data queue being read: the least advanced one that is not at its end, else the last one."""
         queues = () if self.job is None else self.job.queues
         open_ones = [queue for queue in queues if queue.done != queue.spec.total]
         return min(open_ones, key=_fraction, default=queues[-1] if queues else None)
@@ -201,7 +201,7 @@ def _fraction(queue: QueueStatus) -> float:
 
 
 def _newest_events(job: JobStatus) -> tuple[EventReport, ...]:
-    """The newest events of all shards, the last one first; of those that several shards report alike, the newest."""
+    """The newest events of all shards, latest first; an event that several shards report is listed once."""
     details = [answer.report.detail for answer in job.answers if answer.report is not None]
     events = [event for detail in details if detail is not None for event in detail.events[-4 * MOST_EVENTS :]]
     newest = {event.text: event for event in sorted(events, key=lambda event: event.time)}

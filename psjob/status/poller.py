@@ -19,8 +19,7 @@ class Poller:
     `run` and `close`.
 
     Args:
-        ask: the status of the job, from the shards that answer within so many seconds; None: not now, after which the
-            view begins anew.
+        ask: takes a timeout in seconds, and returns the status of the job; None means not now: the view begins anew.
         show: is called after each status.
         interval: seconds between two requests.
         timeout: seconds for a request.

@@ -55,7 +55,7 @@ class ShardRates:
         return ShardRates([self._earlier[-1], self._known])
 
     def went_back(self) -> bool:
-        """Whether counters are lower than they were, or those of another job."""
+        """True if counters are lower than they were, or belong to another job."""
         now, before = self._now, self._before
         if now.jobs and before.jobs and now.jobs[-1].job.number != before.jobs[-1].job.number:
             return True
@@ -132,7 +132,7 @@ def _row(variables: Sequence[str], pushes: Sequence[int], sums: Sequence[int]) -
 
 
 def _sum(rates: Sequence[float | None]) -> float | None:
-    """The sum of those that are known; None if none is."""
+    """The sum of the known rates; None if none is known."""
     known = [rate for rate in rates if rate is not None]
     return sum(known) if known or not rates else None
 

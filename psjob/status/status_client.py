@@ -24,7 +24,7 @@ class StatusClient(ShardStubs):
     def ask(self, timeout: float, *, detail: bool = False) -> JobStatus:
         """The status of the job, from all shards that answer within `timeout` seconds. Does not raise.
 
-        `detail`: their reports have it. With a name in place of addresses, half of the time is for finding shards of
+        `detail`: their reports have it. With a name instead of addresses, half of the time is for finding shards of
         which the address is not known.
         """
         began, name = time.monotonic(), self.addresses.name

@@ -26,7 +26,7 @@ class Column(NamedTuple):
         rank: columns of the highest rank are left out first if the table is too wide; those of rank 0 never.
         number: whether it is aligned to the right.
         shortest: the width to which a text may be narrowed, which is then folded; None: it stays whole.
-        cut: whether a text that is too wide loses its middle in place of being folded.
+        cut: whether a text that is too wide is shortened in its middle; otherwise it is folded.
         least: its width at least, so that it does not move while numbers grow.
     """
 

@@ -117,7 +117,7 @@ def set_up_logs(level: str, form: str, loggers: Sequence[str] = LOGGERS, *, excl
     """Write the records of these loggers, from `level` on, to standard error, in one of `FORMATS`.
 
     If it is `exclusive`, these loggers have no other handlers from then on; else a program that sets up logging by
-    itself gets their records in its handlers, in place of this one.
+    itself gets their records in its handlers instead of this one.
     """
     handler = LogHandler(level, form, exclusive=exclusive)
     for name in loggers:
@@ -142,6 +142,6 @@ def identify(kind: str, name: int | str, step: Callable[[], int | None]) -> None
 
 
 def writes_json() -> bool:
-    """Whether this process logs JSON: then it writes no other lines to standard error."""
+    """True if this process logs JSON, and so writes no other lines to standard error."""
     handlers = [handler for name in ("", *LOGGERS) for handler in logging.getLogger(name).handlers]
     return any(isinstance(handler, LogHandler) and handler.line is json_line for handler in handlers)

@@ -63,7 +63,7 @@ def show_repeatedly(
     *,
     as_json: bool,
 ) -> None:
-    """Print the status every so many seconds, or as fast as the answers come, until Ctrl-C."""
+    """Print the status at this interval in seconds, or as fast as the answers come, until Ctrl-C."""
     with StatusClient(addresses, credentials) as client, suppress(KeyboardInterrupt), _display(as_json) as show:
         Poller(client.ask, lambda view: view.latest and show(view.latest), interval=every, timeout=timeout).run()
 
@@ -231,7 +231,7 @@ def _progress(queue: QueueStatus) -> str:
 
 
 def _names(names: Sequence[str], others: int = 0) -> str:
-    """Names of variables; of many the first ones, and how many others there are, besides those that are not named."""
+    """The first names of variables, and the number of the others, including `others` without names."""
     listed, others = ", ".join(names[:_MOST_NAMES]), others + max(0, len(names) - _MOST_NAMES)
     return f"{listed} and {others:,} others" if others else listed
 

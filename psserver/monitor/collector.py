@@ -15,7 +15,7 @@ from psserver.monitor.json_text import array, encode_in_parts, joined
 from psserver.monitor.samples import make_sample
 from psserver.monitor.stream import SampleStream
 
-#: Seconds between two samples, and for the answers of the shards; without a sample for so many the job is not ready.
+#: Seconds between two samples; for the answers of the shards; and without a sample until the job counts as not ready.
 INTERVAL, TIMEOUT, READY_SECONDS = 1.0, 3.0, 10.0
 
 

@@ -12,7 +12,7 @@ from psserver.core.metrics import percentile
 from pswire.messages import MinimizationStatus, StatusReport, VariableStatus
 from pswire.specs.spec import to_plain
 
-#: A matrix has so many cells at most: the workers that are live, and then the first variables.
+#: Largest number of cells of a matrix: all live workers, and as many variables as fit, the first ones.
 MAX_CELLS = 20_000
 
 #: Fields of a worker in a sample that are those of its status.

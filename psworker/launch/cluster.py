@@ -56,7 +56,7 @@ NOTE_INTERVAL = 2.0
 STATUS_INTERVAL = 0.25
 #: Seconds for the last status of a job that has failed.
 LAST_TIMEOUT = 1.0
-#: Of so many, one asks for events too.
+#: One of this many requests asks for events too.
 DETAIL_EVERY = 4
 #: The exit code of a job that the guard has stopped; seconds that its workers have then for their end.
 GUARD_CODE, GUARD_GRACE = 3, 10.0

@@ -57,7 +57,7 @@ class RunRecorder:
 
     @property
     def complete(self) -> bool:
-        """Whether the end of this life is recorded."""
+        """True if the end of this life is recorded."""
         return self._run.lives[-1].state != "running"
 
     def __enter__(self) -> Self:

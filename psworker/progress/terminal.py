@@ -74,7 +74,7 @@ def _print(text: str) -> None:
 
 
 def is_capable(stream: TextIO | None) -> bool:
-    """Whether a stream is a terminal that can erase a line, and leaves this to the process; not so on Windows."""
+    """True if a stream is a terminal on which this process can erase a line; never on Windows."""
     try:
         return stream is not None and stream.isatty() and os.name == "posix" and config.terminal() not in ("", "dumb")
     except ValueError:  # closed
@@ -126,7 +126,7 @@ class StatusLine:
 
     @property
     def was_shown(self) -> bool:
-        """Whether there was a line."""
+        """True if a line was shown."""
         return self._shown is not None
 
     def _is_in_foreground(self) -> bool:
@@ -145,7 +145,7 @@ class StatusLine:
         stream.write = hooked  # type: ignore[method-assign]
 
         def unhook() -> None:
-            if stream.__dict__.get("write") is hooked:  # nobody else has replaced it
+            if stream.__dict__.get("write") is hooked:  # it was not replaced
                 del stream.__dict__["write"]
 
         self._hooks.callback(unhook)

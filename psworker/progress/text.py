@@ -70,7 +70,7 @@ def minimization_parts(one: MinimizationStatus) -> list[tuple[str, int]]:
 def summary_line(job: JobView, width: int | None = None) -> str:
     """The whole job in one line, when it is over: steps, seconds, steps per second, mean staleness, workers.
 
-    Of a job without a step its last minimization, in place of steps. At most `width` columns wide.
+    For a job without a step, its last minimization instead of steps. At most `width` columns wide.
     """
     seconds = max(0.0, job.advanced - job.began)
     minimized = "" if job.steps else _minimized_text(job)

@@ -34,7 +34,7 @@ class Note(NamedTuple):
 def dashboard(
     job: JobView, width: int, height: int, findings: Sequence[Note] = (), *, title: str = "", unicode: bool = True
 ) -> RenderableType:
-    """The picture, in at most so many lines and columns; what matters less is left out.
+    """The picture, in at most `height` lines and `width` columns; less important parts are left out.
 
     `findings` come before events of the job. `title` is the name of the program, `unicode` whether the terminal has
     block characters.

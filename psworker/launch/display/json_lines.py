@@ -16,7 +16,7 @@ _LOGGER = "psworker.launch"
 
 
 class JsonDisplay(Display):
-    """Writes JSON lines in place of text. What processes print on stdout stays as it is.
+    """Writes JSON lines instead of text. What processes print on stdout stays as it is.
 
     Of their stderr, lines that are JSON objects stay as they are; others, of the program, become objects with the
     logger "stderr".

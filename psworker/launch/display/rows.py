@@ -31,7 +31,7 @@ class Rows:
 
 
 def fitted_rows(height: int, workers: int, shards: int, notes: int) -> Rows:
-    """The rows for a terminal of so many lines, with as many of these workers, shards and notes as it has room for."""
+    """The rows for a terminal of `height` lines, with as many of these workers, shards and notes as fit."""
     rows = Rows(1, workers, shards, notes)
     for name, least in (
         ("gaps", 0),
@@ -51,9 +51,9 @@ def fitted_rows(height: int, workers: int, shards: int, notes: int) -> Rows:
 
 
 def chosen(job: JobView, rows: int) -> tuple[list[JobWorker], str]:
-    """The workers that are shown in so many rows, in their order, and a line about the others, "" if there are none.
+    """The workers to show in `rows` rows, in their order, and a line about the others, "" if there are none.
 
-    Those in trouble stay: lost ones, then those whose push is held for long, slow ones, and those that are to join.
+    Workers in trouble are kept: lost ones, then those with a push held for long, slow ones, and starting ones.
     """
     workers = job.workers
     if len(workers) <= rows:
