@@ -8,8 +8,9 @@ silent shard has none either; when it answers again, they cover the whole time.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from pswire.messages import StatusReport, VariableStatus
+from pswire.messages import StatusReport, VariableStatus, WorkerStatus
 
 #: Seconds that rates and means cover, and the fewest of which there is a rate.
 WINDOW, SHORTEST = 5.0, 0.2
@@ -23,8 +24,16 @@ class Known:
 
     def __init__(self, report: StatusReport, at: float) -> None:
         self.report, self.at = report, at
-        self.workers = {(one.name, one.incarnation): one for one in report.workers}
-        self.variables = {one.spec.name: one for one in report.variables}
+
+    @cached_property
+    def workers(self) -> dict[tuple[str, int], WorkerStatus]:
+        """By name and incarnation."""
+        return {(one.name, one.incarnation): one for one in self.report.workers}
+
+    @cached_property
+    def variables(self) -> dict[str, VariableStatus]:
+        """By name; only some displays need them."""
+        return {one.spec.name: one for one in self.report.variables}
 
 
 #: By shard, its reports of the last seconds, the oldest first.
