@@ -90,9 +90,9 @@ class JobView:
         )
 
     def _of_next_job(self) -> "JobView":
-        """The view of a job that has begun since, with the same workers."""
-        names, seconds = [one.name for one in self.workers], self.seconds
-        return JobView(names, seconds, first=0, began=seconds, advanced=seconds, events=self.events)
+        """The view of a job that has begun since, of which the same workers are expected."""
+        seconds = self.seconds
+        return JobView(self.names, seconds, first=0, began=seconds, advanced=seconds, events=self.events)
 
     # --- rates --------------------------------------------------------------------------------------------------------
 
