@@ -1,6 +1,6 @@
 """The calls of one `apply_gradients`: two variables, Adam, in embedded mode and over gRPC.
 
-Prints the Python functions of the three packages in the order in which they are called, by thread, indented by depth,
+Prints the Python functions of the packages in the order in which they are called, by thread, indented by depth,
 then the number of calls and of the files they are in, and the time of one embedded `apply_gradients` without the
 trace. It measures how much a reader must follow to understand one push from the program to the update rule and back.
 """
@@ -19,14 +19,14 @@ import psworker as ps
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 
-PACKAGES = tuple(f"{_report.ROOT / name}/" for name in ("pswire", "psserver", "psworker"))
+PACKAGES = tuple(f"{_report.ROOT / name}/" for name in ("pswire", "psserver", "psworker", "psjob"))
 REPEATS, ROUNDS = _report.size((2000, 7), (10, 1))
 
 _Call = tuple[str, int, str, str]  # thread, depth, file, function
 
 
 class Trace:
-    """The calls of functions of the three packages while it is `on`, in all threads that begin after it was made."""
+    """The calls of functions of the packages while it is `on`, in all threads that begin after it was made."""
 
     def __init__(self) -> None:
         self.calls: list[_Call] = []

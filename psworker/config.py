@@ -93,7 +93,7 @@ class Option:
 
     Attributes:
         help: the text of its flag; "": it has none.
-        section: the section of the help, one of `pswire.terminal.options.SECTIONS`.
+        section: the section of the help, one of `psjob.terminal.options.SECTIONS`.
         metavar: the name of its value in the help.
         default: what is used without it, in words.
         flag_default: the default of the flag, if that is another one.

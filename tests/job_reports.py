@@ -2,6 +2,7 @@
 
 import re
 
+from psjob.status.job_status import ShardAnswer
 from pswire.messages import (
     Change,
     EpochReport,
@@ -14,7 +15,6 @@ from pswire.messages import (
     WorkerStatus,
 )
 from pswire.optimizers import Adam, GradientDescent, Momentum
-from pswire.status.job_status import ShardAnswer
 from pswire.tensors.values import Part, TensorSpec
 
 GRPC = {"tensor_transport": "gRPC"}

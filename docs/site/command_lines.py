@@ -6,8 +6,8 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
 
+from psjob.terminal.commands import help_sections
 from psserver.cli.main import main as psserver
-from pswire.terminal.commands import help_sections
 from psworker.launch.cli import main as psworker
 
 PROGRAMS = {"psserver": psserver, "psworker": psworker}

@@ -44,7 +44,7 @@ def source_of_function(function: Callable[..., object]) -> dict[str, tuple[str, 
 
 def source_of_fields(cls: type) -> dict[str, tuple[str, str]]:
     """Annotation of each field of a dataclass or named tuple, as written, those of its bases first; no defaults."""
-    bases = [base for base in reversed(cls.__mro__) if base.__module__.split(".")[0] in ("psworker", "pswire")]
+    bases = [base for base in reversed(cls.__mro__) if base.__module__.split(".")[0] in ("psworker", "psjob", "pswire")]
     nodes = [ast.parse(textwrap.dedent(inspect.getsource(base))).body[0] for base in bases]
     fields = [field for node in nodes if isinstance(node, ast.ClassDef) for field in node.body]
     return {ast.unparse(f.target): (_annotation(f.annotation), "") for f in fields if isinstance(f, ast.AnnAssign)}

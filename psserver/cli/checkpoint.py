@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -11,6 +12,9 @@ from typing import Any
 import click
 import numpy as np
 
+from psjob.status.job_status import JobStatus, ShardAnswer, merge_reports
+from psjob.status.shard_table import size
+from psjob.terminal.fitted_table import Column, FittedTable, make_console
 from psserver.cli.status import plain, tables, to_json
 from psserver.core.shard import Shard
 from psserver.core.state import VariableArrays
@@ -22,11 +26,8 @@ from psserver.storage.recovery import begun
 from psserver.storage.retention import prune
 from pswire.errors import DamagedFile, StorageError
 from pswire.messages import QueueState, StatusReport, VariableState
-from pswire.status.job_status import JobStatus, ShardAnswer, merge_reports
-from pswire.status.shard_table import size
+from pswire.plurals import pluralize
 from pswire.tensors.values import DTYPES, Array, TensorSpec
-from pswire.terminal.fitted_table import Column, FittedTable, make_console
-from pswire.terminal.plurals import pluralize
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -191,7 +192,7 @@ def _job(one: _Listed) -> JobStatus:
     """The status that the servers would report with these states, of no age."""
     answers = [ShardAnswer(str(manifest.path), _report(manifest)) for manifest in one.manifests]
     job = merge_reports(answers)
-    workers = [dataclasses.replace(worker, lease_left=None) for worker in job.workers]
+    workers = [dataclasses.replace(worker, lease_left=math.nan) for worker in job.workers]
     return dataclasses.replace(job, workers=tuple(workers), problems=())
 
 

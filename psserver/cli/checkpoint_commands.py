@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
+from psjob.terminal.commands import Command, CommandGroup
+from psjob.terminal.options import option
 from psserver.cli.options import SECONDS, addresses_argument, credentials_options, json_option
 from pswire.security.credentials import Credentials
 from pswire.system.host import refuse_windows
-from pswire.terminal.commands import Command, CommandGroup
-from pswire.terminal.options import option
 
 _directory = click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 _number = click.argument("number", required=False, type=click.IntRange(0))

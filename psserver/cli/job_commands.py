@@ -5,10 +5,10 @@ Imports neither numpy nor rich (`psserver.cli.main`); `psserver.cli.jobs` does t
 
 import click
 
+from psjob.terminal.commands import Command
+from psjob.terminal.options import option
 from psserver.cli.options import addresses_argument, credentials_options, json_option, timeout_option
 from pswire.security.credentials import Credentials
-from pswire.terminal.commands import Command
-from pswire.terminal.options import option
 
 
 @click.command("jobs", short_help="List the jobs of running servers.", cls=Command)
@@ -70,7 +70,7 @@ def quarantine_command(
     psserver quarantine host1:7070,host2:7070 --worker worker-1 --reason "its disk is broken"
     psserver quarantine --worker worker-1 --release
     """  # noqa: D301
-    from pswire.status.interventions import Interventions
+    from psjob.status.interventions import Interventions
 
     with Interventions(addresses, "operator", credentials) as interventions:
         change = interventions.release if release else interventions.quarantine

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import click
 
+from psjob.status.job_status import JobStatus
+from psjob.status.status_client import StatusClient
+from psjob.terminal.fitted_table import Column, FittedTable, make_console
 from psserver.cli.status import plain
 from pswire.errors import ConfigurationError, Unavailable
 from pswire.messages import Job, Reset
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
-from pswire.status.job_status import JobStatus
-from pswire.status.status_client import StatusClient
-from pswire.terminal.fitted_table import Column, FittedTable, make_console
 
 
 def _name(job: Job) -> str:

@@ -13,6 +13,11 @@ from typing import Any, TypeVar
 
 import click
 
+from psjob.terminal.commands import InterruptibleGroup
+from psjob.terminal.guard_option import ACTING, guard_option
+from psjob.terminal.log_options import LogOptions, log_options
+from psjob.terminal.logs import identify, writes_json
+from psjob.terminal.options import Parsed, option, section
 from psserver.cli.checkpoint_commands import checkpoint_group, export_command
 from psserver.cli.job_commands import jobs_command, quarantine_command, reset_command
 from psserver.cli.monitor_command import monitor_command
@@ -43,11 +48,6 @@ from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.gradient_norm import parse_gradient_norm
 from pswire.system.host import refuse_windows
 from pswire.system.signals import end_at_once
-from pswire.terminal.commands import InterruptibleGroup
-from pswire.terminal.guard_option import ACTING, guard_option
-from pswire.terminal.log_options import LogOptions, log_options
-from pswire.terminal.logs import identify, writes_json
-from pswire.terminal.options import Parsed, option, section
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import click
 
-from psserver.cli.guard import guarding
+from psjob.guard.actions import guarding
 from psserver.monitor.job_page import PageOptions, job_page
 from psserver.monitor.job_servers import JobServers
 from pswire.addresses import is_local

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import click
 
+from psjob.terminal.commands import Command
+from psjob.terminal.guard_option import guard_option
+from psjob.terminal.log_options import LogOptions, log_options
+from psjob.terminal.options import option, section
 from psserver.cli.options import HTTP_ADDRESS, addresses_argument, credentials_options
 from pswire.errors import ConfigurationError
 from pswire.security.credentials import Credentials
 from pswire.system.signals import end_at_once
-from pswire.terminal.commands import Command
-from pswire.terminal.guard_option import guard_option
-from pswire.terminal.log_options import LogOptions, log_options
-from pswire.terminal.options import option, section
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 

@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 
 import click
 
+from psjob.terminal.options import Parsed, option, section
 from pswire.addresses import DEFAULT_ADDRESS, check_http_address
 from pswire.errors import ConfigurationError
 from pswire.network.discovery import parse_servers
 from pswire.security.credentials import Credentials
 from pswire.specs.spec import check_number
-from pswire.terminal.options import Parsed, option, section
 
 
 def _parse_seconds(text: str) -> float:

@@ -5,7 +5,9 @@ from contextlib import contextmanager
 
 import click
 
-from psserver.cli.guard import guarding
+from psjob.guard.actions import guarding
+from psjob.status.job_status import JobStatus, ShardAnswer, merge_reports
+from psjob.terminal.guard_option import ACTING
 from psserver.config import ServerConfig
 from psserver.monitor.collector import TIMEOUT, Collector
 from psserver.monitor.job_page import PageOptions, job_page
@@ -16,8 +18,6 @@ from psserver.rpc.server import Beside
 from pswire.addresses import local_address
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.security.credentials import Credentials
-from pswire.status.job_status import JobStatus, ShardAnswer, merge_reports
-from pswire.terminal.guard_option import ACTING
 
 
 def page_beside(

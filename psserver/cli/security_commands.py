@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
+from psjob.terminal.commands import Command, CommandGroup
+from psjob.terminal.options import option
 from pswire.errors import ConfigurationError
 from pswire.security.private_files import write_private_file
 from pswire.security.token_files import Role, add_token, read_tokens, remove_token
 from pswire.system.host import refuse_windows
-from pswire.terminal.commands import Command, CommandGroup
-from pswire.terminal.options import option
 
 _file = click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 

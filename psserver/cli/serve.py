@@ -9,14 +9,14 @@ import signal
 
 import click
 
+from psjob.terminal.logs import writes_json
 from psserver.config import ServerConfig
 from psserver.rpc.server import Beside, serve
 from psserver.runtime.interpreter import set_up_interpreter
 from pswire.messages import StatusReport
+from pswire.plurals import pluralize
 from pswire.system import host
 from pswire.system.signals import end_at_next
-from pswire.terminal.logs import writes_json
-from pswire.terminal.plurals import pluralize
 
 log = logging.getLogger(__name__)
 

@@ -13,21 +13,24 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.live import Live
 from rich.text import Text
 
+from psjob.status.job_status import JobStatus, JobWorker
+from psjob.status.poller import Poller
+from psjob.status.shard_table import NONE, STATE_STYLES, shard_table, size
+from psjob.status.status_client import StatusClient
+from psjob.terminal.bars import bar
+from psjob.terminal.fitted_table import Column, FittedTable, make_console, printable
 from pswire.errors import Unavailable
 from pswire.messages import AcceptedPoint, MinimizationStatus, QueueStatus
 from pswire.optimizers import UpdateSpec
+from pswire.plurals import pluralize
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.specs.schedules import Schedule
 from pswire.specs.spec import to_plain
-from pswire.status.job_status import JobStatus
-from pswire.status.shard_table import NONE, STATE_STYLES, shard_table, size
-from pswire.status.status_client import StatusClient
-from pswire.terminal.bars import bar
-from pswire.terminal.fitted_table import Column, FittedTable, make_console, printable
-from pswire.terminal.plurals import pluralize
 
 #: Cells of a bar.
 _BAR_WIDTH = 12
+#: Fields of workers that are shown for each shard only.
+_OF_SHARDS = ("staleness", "staleness_sum")
 #: Names of variables that are listed.
 _MOST_NAMES = 6
 
@@ -60,12 +63,9 @@ def show_repeatedly(
     *,
     as_json: bool,
 ) -> None:
-    """Print the status every `every` seconds, or as fast as the answers come, until Ctrl-C."""
+    """Print the status at this interval in seconds, or as fast as the answers come, until Ctrl-C."""
     with StatusClient(addresses, credentials) as client, suppress(KeyboardInterrupt), _display(as_json) as show:
-        while True:
-            begin = time.monotonic()
-            show(client.ask(timeout))
-            time.sleep(max(0.0, begin + every - time.monotonic()))
+        Poller(client.ask, lambda view: view.latest and show(view.latest), interval=every, timeout=timeout).run()
 
 
 @contextmanager
@@ -109,6 +109,9 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - data of any kind
             return None
         case UpdateSpec():
             return plain(to_plain(value))
+        case JobWorker():
+            names = [field.name for field in dataclasses.fields(value) if field.name not in _OF_SHARDS]
+            return {name: plain(getattr(value, name)) for name in names} | {"lease_left": value.lease}
     if not dataclasses.is_dataclass(value):
         return value
     data = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
@@ -228,7 +231,7 @@ def _progress(queue: QueueStatus) -> str:
 
 
 def _names(names: Sequence[str], others: int = 0) -> str:
-    """Names of variables; of many, the first ones and the number of the rest, plus `others` unnamed ones."""
+    """The first names of variables, and the number of the others, including `others` without names."""
     listed, others = ", ".join(names[:_MOST_NAMES]), others + max(0, len(names) - _MOST_NAMES)
     return f"{listed} and {others:,} others" if others else listed
 
@@ -246,7 +249,7 @@ _WORKERS = (
     Column("mean\nstaleness", lambda worker: _number(worker.mean_staleness, ".2f"), 5, number=True),
     Column("loss", lambda worker: _number(worker.loss, ".4f"), 2, number=True),
     Column("epoch", lambda worker: str(worker.epoch or NONE), 4, number=True),
-    Column("lease\nleft", lambda worker: _number(worker.lease_left, ".1f", " s"), 3, number=True),
+    Column("lease\nleft", lambda worker: _number(worker.lease, ".1f", " s"), 3, number=True),
     Column("transport", lambda worker: worker.tensor_transport or NONE, 7, shortest=13),
     Column("waiting for", lambda worker: worker.waiting_for or NONE, shortest=16),
 )

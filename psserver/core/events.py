@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from psserver.core.members.member import Member
 from pswire.messages import AcceptedPoint, Block, EpochReport, Job, JobReport
-from pswire.terminal.plurals import pluralize
+from pswire.plurals import pluralize
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,21 @@
-"""The collector: a thread that asks for the status of a job once a second, and keeps what the live page shows."""
+"""The collector: asks for the status of a job once a second, and keeps what the live page shows."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+from psjob.guard import Guard
+from psjob.guard.actions import GuardActions
+from psjob.status.job_status import JobStatus
+from psjob.status.job_view import JobView
+from psjob.status.poller import Poller
 from psserver.monitor.history import Events, History
 from psserver.monitor.json_text import array, encode_in_parts, joined
-from psserver.monitor.samples import Earlier, make_sample, with_reports
+from psserver.monitor.samples import make_sample
 from psserver.monitor.stream import SampleStream
-from pswire.guard import Guard
-from pswire.guard.actions import GuardActions
-from pswire.status.job_status import JobStatus
 
-log = logging.getLogger(__name__)
-
-#: Seconds between two samples, and for the answers of the shards; without a sample for so many the job is not ready.
+#: Seconds between two samples; for the answers of the shards; and without a sample until the job counts as not ready.
 INTERVAL, TIMEOUT, READY_SECONDS = 1.0, 3.0, 10.0
 
 
@@ -28,10 +27,7 @@ class Collector:
         cancel: ends a call of `ask`, at the end of the block.
         guard: observes each status; its findings enter the samples.
 
-    Only its thread writes; `_lock` guards what others read, and `status` is replaced as a whole.
-
-    Attributes:
-        status: the last one; None before the first.
+    Only the thread of its poller writes; `_lock` guards what others read.
     """
 
     def __init__(
@@ -41,28 +37,29 @@ class Collector:
         *,
         guard: Guard | GuardActions | None = None,
     ) -> None:
-        self._ask, self._cancel, self._guard = ask, cancel, guard
+        self._guard = guard
         self.samples = SampleStream()
-        self.status: JobStatus | None = None
+        self._poller = Poller(ask, self._collect, interval=INTERVAL, timeout=TIMEOUT, cancel=cancel)
         self._lock = threading.Lock()
         self._history, self._events = History(), Events()
         self._findings: dict[tuple[str, str], dict[str, Any]] = {}
         self._latest: dict[str, Any] | None = None
-        self._earlier: Earlier = {}
         self._number: int | None = None  # of the job
-        self._began = self._last = self._added = time.monotonic()  # of the last sample, and of that in the history
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="psserver-monitor", daemon=True)
+        self._last = time.monotonic()  # when the last sample was made
+        self._added = 0.0  # seconds of the last view in the history
 
     def __enter__(self) -> "Collector":
-        self._thread.start()
+        self._poller.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._end.set()
         self.samples.close()
-        self._cancel()
-        self._thread.join()
+        self._poller.close(failed=True)
+
+    @property
+    def status(self) -> JobStatus | None:
+        """The last status; None before the first."""
+        return self._poller.view.latest
 
     def job(self) -> str:
         """The JSON of `/api/job`: history, latest sample, all events, and findings."""
@@ -84,40 +81,29 @@ class Collector:
             return f"no status of the job for {age:.0f} s"
         return "; ".join([shard["problem"] for shard in latest["shards"] if shard["problem"]])
 
-    def _run(self) -> None:
-        due = time.monotonic()
-        while not self._end.wait(max(0.0, due - time.monotonic())):
-            due = max(due + INTERVAL, time.monotonic())
-            try:
-                self._collect()
-            except Exception:
-                if not self._end.is_set():
-                    log.exception("the monitor failed on a status; it continues")
-
-    def _collect(self) -> None:
-        """Add one sample."""
-        job = self._ask(TIMEOUT)
-        at = time.monotonic()
-        sample = make_sample(job, time.time(), at, self._earlier)
-        earlier = with_reports(self._earlier, job, at)
-        findings = self._observe(job, at)  # without the lock: a guard that acts calls servers
+    def _collect(self, view: JobView) -> None:
+        """Add the sample of a view."""
+        job = view.latest
+        assert job is not None
+        sample = make_sample(view, time.time())
+        findings = self._observe(job, view.seconds)  # without the lock: a guard that acts calls servers
         with self._lock:
             if (number := _number(sample)) is not None:
                 if self._number not in (None, number):
                     self._history = History()  # that was of another job
                 self._number = number
-                self._history.add(sample, at - self._added)
-                self._added = at
+                self._history.add(sample, view.seconds - self._added)
+                self._added = view.seconds
             sample["findings"] = findings
             sample["events"] = self._events.add([one.report for one in job.answers if one.report is not None])
-            self._earlier, self._latest, self._last, self.status = earlier, sample, at, job
+            self._latest, self._last = sample, time.monotonic()
         self.samples.publish(sample)
 
-    def _observe(self, job: JobStatus, at: float) -> list[dict[str, Any]]:
+    def _observe(self, job: JobStatus, seconds: float) -> list[dict[str, Any]]:
         """The present findings of the guard, after it has seen this status."""
         if self._guard is None:
             return []
-        self._guard.observe(job, at - self._began)
+        self._guard.observe(job, seconds)
         before, now = self._findings, time.time()
         self._findings = {  # a new one: others may be reading the last
             (one.kind, one.worker): {

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from functools import reduce
 from typing import Any
 
+from psjob.status.new_events import NewEvents
 from psserver.monitor.json_text import encode
 from psserver.monitor.samples import percentiles
 from pswire.messages import EventReport, StatusReport
-from pswire.status.new_events import NewEvents
 
-#: Points of a history; of very many workers and variables fewer, so that all points have so many numbers at most.
+#: Points of a history, and numbers in all of them: with very many workers and variables there are fewer points.
 MAX_POINTS, MAX_NUMBERS = 1_000, 200_000
 
 #: Workers and variables in a point, the first ones; and events, the newest ones.
@@ -128,7 +128,7 @@ def _merged_worker(first: list[Any] | None, second: list[Any], weights: tuple[fl
 
 
 def _mean(first: float | None, second: float | None, weights: tuple[float, float]) -> float | None:
-    """The weighted mean of those that are known."""
+    """The weighted mean of the known ones."""
     if first is None or second is None:
         return second if first is None else first
     total = sum(weights)

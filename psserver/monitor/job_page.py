@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from psjob.guard import Guard
+from psjob.guard.actions import GuardActions
+from psjob.status.job_status import JobStatus
 from psserver.monitor.collector import Collector
 from psserver.monitor.http.server import HttpServer
 from psserver.monitor.http.site import Site
@@ -15,10 +18,7 @@ from psserver.monitor.http.viewers import TokenCheck
 from psserver.monitor.metrics import Exposition, FreshMetrics, job_metrics
 from pswire.addresses import is_local
 from pswire.errors import Unavailable
-from pswire.guard import Guard
-from pswire.guard.actions import GuardActions
 from pswire.security.exposure import check_exposure
-from pswire.status.job_status import JobStatus
 
 log = logging.getLogger(__name__)
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import grpc
 
+from psjob.status.job_status import JobStatus
+from psjob.status.status_client import StatusClient
 from pswire.codec import encode
 from pswire.errors import ParamServerError, PermissionDenied, Unauthenticated, Unavailable
 from pswire.network.channel import error_from, open_channel
 from pswire.network.service_stub import ServiceStub
 from pswire.network.shard_numbers import BRIEF_STATUS
 from pswire.security.credentials import Credentials
-from pswire.status.job_status import JobStatus
-from pswire.status.status_client import StatusClient
 from pswire.tensors.transport import InlineSender
 
 #: Seconds for the answer of a server about a token.

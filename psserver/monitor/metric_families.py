@@ -22,10 +22,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from psjob.guard.finding import KINDS
+from psjob.status.job_status import JobStatus
 from psserver.measurements import TRANSPORTS, Histogram, Measurements
-from pswire.guard.finding import KINDS
 from pswire.messages import MinimizationStatus, StatusReport, StorageStatus, VariableStatus, WorkerStatus
-from pswire.status.job_status import JobStatus
 
 #: Values of the labels `worker` and `variable`, at most: live workers with the lowest numbers, the largest variables.
 MAX_LABELLED = 200

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
 from types import ModuleType
 
+from psjob.status.job_status import JobStatus
 from psserver.measurements import Measurements
 from pswire.errors import ConfigurationError, Unavailable
 from pswire.messages import StatusReport
-from pswire.status.job_status import JobStatus
 
 #: The text, and its type.
 Exposition = tuple[bytes, str]

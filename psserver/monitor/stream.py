@@ -1,4 +1,4 @@
-"""The newest samples, for viewers that follow them: each sample is encoded once, and nobody waits for a slow viewer."""
+"""The newest samples, for viewers that follow them: each is encoded once, and a slow viewer delays no other."""
 
 import threading
 from collections import deque
@@ -40,7 +40,7 @@ class SampleStream:
         self._closed = False
 
     def publish(self, sample: Mapping[str, Any]) -> None:
-        """Add a sample, which nobody changes from now on."""
+        """Add a sample, which must not change afterwards."""
         with self._changed:
             self._number += 1
             self._samples.append(_Sample(self._number, sample))

@@ -20,7 +20,7 @@ from psserver.replay.norms import VariableNorms, gradient_norm
 from pswire import messages as ms
 from pswire.errors import NotFinite, ParamServerError
 from pswire.optimizers import OptimizerSpec
-from pswire.terminal.plurals import pluralize
+from pswire.plurals import pluralize
 
 
 class Fate(Enum):

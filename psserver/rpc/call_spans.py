@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import time_ns
 
+from psjob.tracing.tracing import Span, Tracing
 from psserver.runtime.call_times import CallTimes, call_times
-from pswire.tracing.tracing import Span, Tracing
 
 #: In the metadata of unary calls.
 METADATA_KEY = "traceparent"

@@ -20,6 +20,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from psjob.terminal.logs import identify
+from psjob.tracing.tracing import open_tracing
 from psserver.config import ServerConfig
 from psserver.core.shard import Shard
 from psserver.measurements import Measurements
@@ -40,8 +42,6 @@ from pswire.addresses import check_address
 from pswire.errors import ConfigurationError
 from pswire.messages import Status, StatusReport
 from pswire.network.channel import SERVER_OPTIONS
-from pswire.terminal.logs import identify
-from pswire.tracing.tracing import open_tracing
 
 log = logging.getLogger(__name__)
 

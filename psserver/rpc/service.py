@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message as Proto
 
+from psjob.tracing.tracing import Tracing
 from psserver.measurements import ADMISSION
 from psserver.rpc.access import Access
 from psserver.rpc.admission import Admission
@@ -48,7 +49,6 @@ from pswire.tensors.shared_memory import Region, SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import MAX_INLINE_MESSAGE, InlineReceiver, InlineSender
 from pswire.tensors.wire import SLICE
-from pswire.tracing.tracing import Tracing
 from pswire.v1 import paramserver_pb2 as pb
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 
 from psserver.core.members.membership import JobEnd
-from pswire.terminal.plurals import pluralize
+from pswire.plurals import pluralize
 
 #: Seconds between two ticks, at most; short leases have more frequent ticks.
 TICK = 1.0

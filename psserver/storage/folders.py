@@ -18,8 +18,8 @@ from pathlib import Path
 
 from psserver.storage.files import lock_file, make_folder, remove_folder, remove_leftovers
 from pswire.errors import StorageError
+from pswire.plurals import pluralize
 from pswire.system.files import leftovers
-from pswire.terminal.plurals import pluralize
 
 _STEP = re.compile(r"step-(\d{9,})")
 _SHARD = re.compile(r"shard-(\d+)-of-(\d+)")

@@ -48,7 +48,7 @@ from psserver.storage.retention import copy_aside, cuts, given_up, move_aside
 from psserver.storage.shard_run import Run, read_run, run_path, write_run
 from pswire.errors import DamagedFile, Malformed, ParamServerError, StorageError
 from pswire.messages import Cut, Message, Restore, ShardState
-from pswire.terminal.plurals import pluralize
+from pswire.plurals import pluralize
 
 #: The timeline of a job that has given up nothing; 0 means none in messages.
 FIRST_TIMELINE = 1

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from psjob.status.job_status import JobStatus, ShardAnswer, merge_reports
 from psserver.core.shard import Shard
 from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import run
 from pswire.messages import MembershipState, MemberState, OrderState, Place, ShardState, Tick, VariableState
 from pswire.placement import Partition, place_again
 from pswire.specs.consistency import parse_consistency, parse_staleness
-from pswire.status.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.tensors.values import Array, TensorSpec, whole_spec
 
 

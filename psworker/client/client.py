@@ -9,6 +9,8 @@ from dataclasses import replace
 from functools import partial
 from time import time_ns
 
+from psjob.status.job_status import JobStatus, ShardAnswer, merge_reports
+from psjob.tracing.tracing import Tracing, current
 from pswire import messages as ms
 from pswire.errors import ConfigurationError, ParamServerError, StateLost
 from pswire.limits import MAX_TEXT_LENGTH
@@ -21,10 +23,8 @@ from pswire.specs.consistency import (
     parse_consistency,
     parse_staleness,
 )
-from pswire.status.job_status import JobStatus, ShardAnswer, merge_reports
 from pswire.system.signals import deferred_signals
 from pswire.tensors.values import Array
-from pswire.tracing.tracing import Tracing, current
 from psworker.client import joining
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.evaluations import Evaluations

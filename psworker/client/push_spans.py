@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from pswire.tracing.tracing import Tracing
+from psjob.tracing.tracing import Tracing
 from psworker.client.push_pull import PushResult
 from psworker.transport import Future
 
@@ -10,7 +10,7 @@ from psworker.transport import Future
 def traced_push(
     tracing: Tracing, push: Callable[[], Future[PushResult]], **attributes: str | int
 ) -> Future[PushResult]:
-    """A push that is the root of a trace; its calls find the span in `pswire.tracing.tracing.current`.
+    """A push that is the root of a trace; its calls find the span in `psjob.tracing.tracing.current`.
 
     A push has no span if it is not sampled, or if its result is never read.
     """

@@ -12,15 +12,15 @@ from typing import Any
 
 import click
 
+from psjob.terminal.commands import InterruptibleGroup
+from psjob.terminal.log_options import LogOptions, log_options
+from psjob.terminal.logs import identify
+from psjob.terminal.options import option, section
 from pswire.errors import ConfigurationError, ParamServerError
 from pswire.network.discovery import parse_servers
 from pswire.security.credentials import Credentials
 from pswire.system.host import process_name
 from pswire.system.signals import end_at_once
-from pswire.terminal.commands import InterruptibleGroup
-from pswire.terminal.log_options import LogOptions, log_options
-from pswire.terminal.logs import identify
-from pswire.terminal.options import option, section
 from psworker import config
 from psworker.launch.cluster_commands import local_command, ray_command
 from psworker.launch.options import (

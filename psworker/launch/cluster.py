@@ -18,19 +18,23 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 
+from psjob.guard import Finding
+from psjob.guard.actions import GuardActions, guarding
+from psjob.status.job_status import JobStatus
+from psjob.status.job_view import JobView
+from psjob.status.poller import Poller
+from psjob.status.status_client import StatusClient
 from pswire.addresses import local_address, remote_address
 from pswire.errors import ParamServerError
 from pswire.network.channel import check_health
+from pswire.plurals import pluralize
 from pswire.security.credentials import Credentials
 from pswire.security.local_tokens import LocalTokens
 from pswire.security.token_files import Role
-from pswire.status.job_status import JobStatus
-from pswire.status.status_client import StatusClient
 from pswire.system.host import cores
-from pswire.terminal.plurals import pluralize
 from psworker import config
+from psworker.launch.display.dashboard import Note
 from psworker.launch.display.plain import Display
-from psworker.launch.guarding import GUARD_CODE, GUARD_GRACE, Guarding
 from psworker.launch.job import Job
 from psworker.launch.machines import JobProcess, Machines, OnLines, Place, Start, ThisMachine
 from psworker.launch.processes import Stream, signals_handled
@@ -39,8 +43,6 @@ from psworker.launch.restarts import Restarts
 from psworker.launch.run_folder import OpenRunFolder
 from psworker.launch.run_recorder import RunRecorder, start_of
 from psworker.launch.script import without_session
-from psworker.progress.progress import Progress
-from psworker.progress.watch import Watch
 
 #: Seconds for a server that listens to answer; for a worker from SIGTERM to its end; the same for a server, which gives
 #: open calls 5 s; and for the kernel after SIGKILL.
@@ -54,8 +56,10 @@ NOTE_INTERVAL = 2.0
 STATUS_INTERVAL = 0.25
 #: Seconds for the last status of a job that has failed.
 LAST_TIMEOUT = 1.0
-#: One request in this number asks for events too.
+#: One of this many requests asks for events too.
 DETAIL_EVERY = 4
+#: The exit code of a job that the guard has stopped; seconds that its workers have then for their end.
+GUARD_CODE, GUARD_GRACE = 3, 10.0
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LISTENING = re.compile(r"^psserver: .*\blistening on (\S+)$", re.MULTILINE)
@@ -106,8 +110,8 @@ class Cluster:
         self._tokens: LocalTokens | None = None
         self._name_key = secrets.token_hex(16)  # a worker that is started again takes its place at once
         self._reports = Reports()
-        self._watch: Watch | None = None
-        self._guard: Guarding | None = None
+        self._poller: Poller | None = None
+        self._guard: GuardActions | None = None
         self._stopped_by_guard = ""  # why
         self._asked = 0
         self._stopping = self._trained = False
@@ -143,8 +147,8 @@ class Cluster:
             finally:
                 self._stop()
             self._record_end(outcome)
-        if self._watch is not None:
-            self._display.summary(self._watch.progress)
+        if self._poller is not None:
+            self._display.summary(self._poller.view)
         return outcome
 
     def _start_servers(self) -> None:
@@ -165,8 +169,10 @@ class Cluster:
         credentials = self._credentials(Role.ADMIN)
         with StatusClient(self._servers, credentials) as client, self._guarding() as self._guard:
             ask, names = partial(self._ask, client), job.worker_names
+            poller = self._poller = Poller(ask, self._follow, interval=STATUS_INTERVAL, names=names)
+            poller.poll()
             try:
-                with Watch(ask, self._show_progress, names, interval=STATUS_INTERVAL) as self._watch:
+                with poller:
                     for name in names:
                         self._start(name)
                     self._wait(self._training)
@@ -174,29 +180,32 @@ class Cluster:
                         self._end_by_guard()
                     self._trained = True
             except _Abort:
-                if self._failed and self._guard is not None:  # perhaps it knows why; the thread of the watch has ended
-                    self._guard.observe(client.ask(LAST_TIMEOUT), last=True)
+                if self._failed and self._guard is not None:  # perhaps it knows why; the poller's thread has ended
+                    self._guard.observe(client.ask(LAST_TIMEOUT), poller.seconds, last=True)
                 raise
 
     def _ask(self, client: StatusClient, timeout: float) -> JobStatus:
         """The status of the job; every `DETAIL_EVERY`-th one and the last with its detail, which is larger."""
         self._asked += 1
-        status = client.ask(timeout, detail=self._trained or self._asked % DETAIL_EVERY == 1)
-        if self._recorder is not None:
-            self._recorder.events.follow(status)
-        if self._guard is not None:
-            self._guard.observe(status)
-        return status
+        return client.ask(timeout, detail=self._trained or self._asked % DETAIL_EVERY == 1)
 
-    def _guarding(self) -> AbstractContextManager[Guarding | None]:
-        if self._job.guard == "off":
-            return nullcontext()
-        return Guarding(
+    def _follow(self, view: JobView) -> None:
+        """Record, guard and show a view of the job; in the thread of the poller."""
+        if view.latest is not None:
+            if self._recorder is not None:
+                self._recorder.events.follow(view.latest)
+                self._recorder.follow(view)
+            if self._guard is not None:
+                self._guard.observe(view.latest, view.seconds)
+        self._shown(self._display.show, view)
+
+    def _guarding(self) -> AbstractContextManager[GuardActions | None]:
+        return guarding(
             self._job.guard,
             self._servers,
             self._credentials(Role.ADMIN),
-            show=partial(self._shown, self._display.finding),
-            record=self._record_finding,
+            report=self._on_finding,
+            note=self._on_guard_note,
             stopped=partial(self._post, self._on_guard_stop),
         )
 
@@ -364,7 +373,7 @@ class Cluster:
         code = process.code or 1  # 1 for a server that ended with 0
         restarts = self._restarts.count(process.name)
         after = f" after {pluralize(restarts, 'restart')}" if restarts else ""
-        then = "; the others were stopped" if self._watch else " before the workers were started"
+        then = "; the others were stopped" if self._poller else " before the workers were started"
         if process.name in self._addresses and self._job.restarts and not self._job.run_folder:
             then += ". Its state was lost with it: with --run-dir it is saved, and the server is started again"
         error, last_lines = f"{process.name} {process.describe_exit()}{after}{then}", process.last_lines
@@ -415,29 +424,33 @@ class Cluster:
         if self._recorder is not None:
             self._recorder.events.add(kind, f"{name} {text}", level=level, worker=name)
 
-    def _record_finding(self, text: str, level: str, worker: str) -> None:
-        if self._recorder is not None:
-            self._recorder.events.add("guard", text, source="guard", level=level, worker=worker)
-
     def _record_end(self, outcome: Outcome) -> None:
         if self._recorder is None:
             return
         state = "completed" if outcome.code == 0 else "failed" if outcome.error else "stopped"
         restarts = {name: self._restarts.count(name) for name in self._job.worker_names}
-        progress = None if self._watch is None else self._watch.progress
+        view = None if self._poller is None else self._poller.view
         level = "error" if state == "failed" else "info"
         text = outcome.error or {"completed": "the run is complete", "stopped": "the run was stopped"}[state]
         self._recorder.events.add("job", text, level=level)
-        self._recorder.end(state, outcome.code, outcome.error, progress, restarts)
+        self._recorder.end(state, outcome.code, outcome.error, view, restarts)
         for problem in filter(None, (self._recorder.problem, self._recorder.events.problem)):
             self._shown(self._display.notice, f"psworker: {problem}")
 
     # --- in other threads -----------------------------------------------------------------------------------------
 
-    def _show_progress(self, progress: Progress) -> None:
+    def _on_finding(self, finding: Finding) -> None:
+        self._of_guard(finding.line, f"guard: {finding.line} (docs/guard.md, {finding.kind})", finding)
+
+    def _on_guard_note(self, text: str) -> None:
+        self._of_guard(text, text)
+
+    def _of_guard(self, recorded: str, shown: str, finding: Finding | None = None) -> None:
+        """Record and show a line of the guard."""
+        level, worker = ("warning", "") if finding is None else (finding.level, finding.worker)
         if self._recorder is not None:
-            self._recorder.follow(progress)
-        self._shown(self._display.show, progress)
+            self._recorder.events.add("guard", recorded, source="guard", level=level, worker=worker)
+        self._shown(self._display.finding, Note(f"psworker: {shown}", warning=True))
 
     def _post(self, handle: Callable[..., None], *arguments: object) -> None:
         """Have the main thread call `handle`."""

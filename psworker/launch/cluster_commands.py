@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from psjob.terminal.log_options import LogOptions
+from psjob.terminal.options import option, section
 from pswire.addresses import shard_addresses
 from pswire.errors import ConfigurationError, ParamServerError
-from pswire.terminal.log_options import LogOptions
-from pswire.terminal.options import option, section
 from psworker import config
 from psworker.launch.http_option import LocalCommand
 from psworker.launch.options import (

@@ -2,10 +2,10 @@
 
 import click
 
+from psjob.terminal.commands import Command
+from psjob.terminal.options import Parsed
 from pswire.addresses import check_http_address
 from pswire.errors import ConfigurationError
-from pswire.terminal.commands import Command
-from pswire.terminal.options import Parsed
 
 HTTP_ADDRESS = Parsed("[HOST:PORT]", check_http_address)
 

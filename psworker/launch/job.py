@@ -22,7 +22,7 @@ class Job:
     address on which each server listens, by default a free port of the loopback interface; `security` is what they ask
     for. `http` is the address of the live page; None: there is none. `log_level` and `log_format` are for all
     processes; "": as each has it by default, of servers and the page's process "warning". `guard` is what the
-    convergence guard does: one of `pswire.terminal.guard_option.MODES`.
+    convergence guard does: one of `psjob.terminal.guard_option.MODES`.
 
     Raises `ConfigurationError` for fewer workers than a synchronous update waits for, and for servers that other
     machines would reach without TLS or tokens.

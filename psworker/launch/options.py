@@ -7,13 +7,13 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from psjob.terminal.guard_option import guard_option
+from psjob.terminal.log_options import log_options
+from psjob.terminal.options import Parsed, option, section
 from pswire.errors import ConfigurationError
 from pswire.specs.checkpoints import parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.system.host import refuse_windows
-from pswire.terminal.guard_option import guard_option
-from pswire.terminal.log_options import log_options
-from pswire.terminal.options import Parsed, option, section
 from psworker import config
 from psworker.launch.http_option import HTTP_ADDRESS
 from psworker.launch.run_folder import RunFolder

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
+from psjob.terminal.commands import Command
+from psjob.terminal.options import Parsed, option
 from pswire.errors import ConfigurationError, ParamServerError
-from pswire.terminal.commands import Command
-from pswire.terminal.options import Parsed, option
 
 _folder = click.Path(path_type=Path)  # that it exists is checked when it is read
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Self
 
+from psjob.status.job_status import mean_staleness
+from psjob.status.job_view import JobView
 from pswire.errors import ConfigurationError, DamagedFile
-from pswire.status.job_status import mean_staleness
 from pswire.system.host import cores
 from pswire.v1.paramserver_pb2 import DESCRIPTOR
 from psworker.launch.job import Job
-from psworker.progress.progress import Progress
 from psworker.runs import run_file
 from psworker.runs.event_file import RunEvents
 from psworker.runs.process_identity import ProcessIdentity
@@ -68,25 +68,25 @@ class RunRecorder:
         if not self.complete:
             self.end("failed", 1, str(error or "") or type(error).__name__)
 
-    def follow(self, progress: Progress) -> None:
+    def follow(self, view: JobView) -> None:
         """Write what is reached, if that is due."""
         now = time.monotonic()
         if now >= self._next_write:
             self._next_write = now + min(WRITE_INTERVAL, max(SHORTEST_INTERVAL, (now - self._begin) / 4))
-            self._write(replace(self._run.lives[-1], results=results(progress, {})))
+            self._write(replace(self._run.lives[-1], results=results(view, {})))
 
     def end(
         self,
         state: str,
         code: int | None,
         error: str = "",
-        progress: Progress | None = None,
+        view: JobView | None = None,
         restarts: Mapping[str, int] | None = None,
     ) -> None:
         """Write the end of this life; `restarts` by name of the process."""
         life = replace(self._run.lives[-1], state=state, exit_code=code, error=error, end=time.time())
-        if progress is not None:
-            life = replace(life, results=results(progress, restarts or {}))
+        if view is not None:
+            life = replace(life, results=results(view, restarts or {}))
         self._write(life)
 
     def _write(self, life: Life) -> None:
@@ -117,26 +117,26 @@ def _earlier(folder: Path) -> Run:
     return run.with_last(replace(last, state="interrupted")) if last.state == "running" else run
 
 
-def results(progress: Progress, restarts: Mapping[str, int]) -> Results:
-    """The results of a job by its progress."""
-    workers = progress.workers[:MAX_WORKERS]
-    costs = [one.status.cost for one in workers if one.status.cost is not None]
+def results(view: JobView, restarts: Mapping[str, int]) -> Results:
+    """What a job has reached by its view."""
+    workers = view.workers[:MAX_WORKERS]
+    costs = [one.cost for one in workers if one.cost is not None]
     return Results(
-        first_step=progress.first or 0,
-        step=progress.step,
-        seconds=max(0.0, progress.advanced - progress.began),
+        first_step=view.first or 0,
+        step=view.step,
+        seconds=max(0.0, view.advanced - view.began),
         cost=fmean(costs) if costs else None,
-        staleness=mean_staleness([one.status for one in workers]),
-        dropped=sum(one.status.dropped for one in workers),
+        staleness=mean_staleness(workers),
+        dropped=sum(one.dropped for one in workers),
         workers=tuple(
             WorkerResult(
-                one.status.name,
-                one.status.state,
-                one.status.steps,
-                one.status.dropped,
-                one.status.mean_staleness,
-                one.status.cost,
-                restarts.get(one.status.name, 0),
+                one.name,
+                one.state,
+                one.steps,
+                one.dropped,
+                one.mean_staleness,
+                one.cost,
+                restarts.get(one.name, 0),
             )
             for one in workers
         ),

@@ -12,12 +12,12 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TextIO
 
+from psjob.status.job_status import JobStatus
+from psjob.status.job_view import JobView
+from psjob.status.poller import Poller
 from pswire.messages import MinimizationStatus
-from pswire.status.job_status import JobStatus
 from psworker import config
-from psworker.progress.progress import Progress
 from psworker.progress.text import step_line, summary_line
-from psworker.progress.watch import Watch
 
 #: Seconds between two updates of the line, and between two plain lines.
 LINE_INTERVAL, PLAIN_INTERVAL = 0.5, 2.0
@@ -28,34 +28,43 @@ class ProgressDisplay:
     """Shows the progress of a job on stderr until `close`, then a summary.
 
     `mode` is "auto" or "live": a line if stderr is a terminal; "plain": a line every `PLAIN_INTERVAL` seconds; "off".
-    `ask` is as for `Watch`.
+    `ask` is as for `Poller`, and called once before anything is trained.
     """
 
     def __init__(self, mode: str, ask: Callable[[float], JobStatus]) -> None:
         self._process = os.getpid()
         self._line: StatusLine | None = None
-        self._watch: Watch | None = None
+        self._poller: Poller | None = None
+        self._shows = False
         if mode == "plain" and sys.stderr is not None:
-            self._watch = Watch(ask, _print_progress, interval=PLAIN_INTERVAL)
+            self._poller = Poller(ask, self._show, interval=PLAIN_INTERVAL)
         elif mode in ("auto", "live") and is_capable(sys.stderr):
             self._line = StatusLine(sys.stderr)
-            self._watch = Watch(ask, self._line.show, interval=LINE_INTERVAL)
-        if self._watch is not None:
-            self._watch.start()
+            self._poller = Poller(ask, self._show, interval=LINE_INTERVAL)
+        if self._poller is not None:
+            self._poller.poll()
+            self._shows = True
+            self._poller.start()
 
     def close(self, *, failed: bool) -> None:
         """Erase the line; unless the job has `failed`, write a summary. Does nothing in a forked child."""
-        if self._watch is None or os.getpid() != self._process:
+        if self._poller is None or os.getpid() != self._process:
             return
-        self._watch.close(failed=failed)
+        self._shows = False
+        self._poller.close(failed=failed)
         if self._line is not None:
             self._line.close()
         if not failed and (self._line is None or self._line.was_shown):
-            _print(summary_line(self._watch.progress, None if self._line is None else self._line.width))
+            _print(summary_line(self._poller.view, None if self._line is None else self._line.width))
 
-
-def _print_progress(job: Progress) -> None:
-    _print(f"[{job.seconds:5.1f} s] {step_line(job)}")
+    def _show(self, job: JobView) -> None:
+        """Show a view, but neither the one before training nor the last."""
+        if not self._shows:
+            return
+        if self._line is not None:
+            self._line.show(job)
+        else:
+            _print(f"[{job.seconds:5.1f} s] {step_line(job)}")
 
 
 def _print(text: str) -> None:
@@ -65,7 +74,7 @@ def _print(text: str) -> None:
 
 
 def is_capable(stream: TextIO | None) -> bool:
-    """Whether a stream is a terminal that can erase a line, and leaves this to the process; not so on Windows."""
+    """True if a stream is a terminal on which this process can erase a line; never on Windows."""
     try:
         return stream is not None and stream.isatty() and os.name == "posix" and config.terminal() not in ("", "dumb")
     except ValueError:  # closed
@@ -96,7 +105,7 @@ class StatusLine:
             self._erase()
         self._hooks.close()
 
-    def show(self, job: Progress) -> None:
+    def show(self, job: JobView) -> None:
         """Replace the line, unless the program is within one of its own, or in the background.
 
         Only if something has advanced: a program may be waiting for input in its debugger.
@@ -117,7 +126,7 @@ class StatusLine:
 
     @property
     def was_shown(self) -> bool:
-        """Whether there was a line."""
+        """True if a line was shown."""
         return self._shown is not None
 
     def _is_in_foreground(self) -> bool:
@@ -136,7 +145,7 @@ class StatusLine:
         stream.write = hooked  # type: ignore[method-assign]
 
         def unhook() -> None:
-            if stream.__dict__.get("write") is hooked:  # nobody else has replaced it
+            if stream.__dict__.get("write") is hooked:  # it was not replaced
                 del stream.__dict__["write"]
 
         self._hooks.callback(unhook)

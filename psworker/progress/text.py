@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from statistics import fmean
 
+from psjob.status.job_status import mean_staleness
+from psjob.status.job_view import JobView
 from pswire.messages import MinimizationStatus
-from pswire.status.job_status import mean_staleness
-from pswire.terminal.plurals import pluralize
-from psworker.progress.progress import Progress
+from pswire.plurals import pluralize
 
 _SEPARATOR = " · "
 #: Names of workers that have not joined which are listed.
 _MOST_NAMES = 3
 
 
-def step_line(job: Progress, width: int | None = None) -> str:
+def step_line(job: JobView, width: int | None = None) -> str:
     """The job in one line: epoch, step, time left, rate, mean cost, staleness and drops, as far as they are known.
 
     epoch 5 of 10 · step 4,000 of ~8,200 · 0:03 left · 1,290 steps/s · cost 0.4750 · staleness 0.9
@@ -22,7 +22,7 @@ def step_line(job: Progress, width: int | None = None) -> str:
     """
     if job.minimization is not None:
         return fit([*minimization_parts(job.minimization), (job.problem, 1)], width)
-    missing = [worker.status.name for worker in job.workers if worker.status.state == "starting"]
+    missing = [worker.name for worker in job.workers if worker.state == "starting"]
     if missing and not job.step:
         line = f"waiting for {_listed(missing)} to join"
         if width is not None and len(line) > width:
@@ -35,7 +35,7 @@ def step_line(job: Progress, width: int | None = None) -> str:
         (epoch_text(job), 3),
         (f"step {job.step:,}", 0),
         ("" if left is None else f"{clock(left)} left", 4),
-        (f"{rate_text(sum(worker.rate for worker in job.workers))} steps/s", 6),
+        (_rate_text(job), 6),
         (f"cost {fmean(costs):.4f}" if costs else "", 5),
         (staleness_text(job), 7),
         (_dropped_text(job), 2),
@@ -67,10 +67,10 @@ def minimization_parts(one: MinimizationStatus) -> list[tuple[str, int]]:
     return [(one.name, 4), *parts, (portions, 5), (backups, 7)]
 
 
-def summary_line(job: Progress, width: int | None = None) -> str:
+def summary_line(job: JobView, width: int | None = None) -> str:
     """The whole job in one line, when it is over: steps, seconds, steps per second, mean staleness, workers.
 
-    Of a job without a step its last minimization, in place of steps. At most `width` columns wide.
+    For a job without a step, its last minimization instead of steps. At most `width` columns wide.
     """
     seconds = max(0.0, job.advanced - job.began)
     minimized = "" if job.steps else _minimized_text(job)
@@ -87,12 +87,12 @@ def summary_line(job: Progress, width: int | None = None) -> str:
     )
 
 
-def session_text(job: Progress) -> str:
+def session_text(job: JobView) -> str:
     """The session of the program, from the second one on."""
     return f"session {job.session}" if job.session > 1 else ""
 
 
-def _minimized_text(job: Progress) -> str:
+def _minimized_text(job: JobView) -> str:
     """How far the newest minimization came, at its last accepted point."""
     newest = None if job.job is None else next(iter(job.job.minimizations[-1:]), None)
     if newest is None or newest.point is None:
@@ -119,10 +119,10 @@ def _joined(parts: Sequence[tuple[str, int]]) -> str:
     return _SEPARATOR.join(text for text, _ in parts)
 
 
-def epoch_text(job: Progress) -> str:
+def epoch_text(job: JobView) -> str:
     """The epoch in progress, and of how many, if that is known; of several data queues the one that is behind."""
     queue = job.queue
-    epoch = max((worker.status.epoch for worker in job.workers), default=0) if queue is None else queue.epoch
+    epoch = max((worker.epoch for worker in job.workers), default=0) if queue is None else queue.epoch
     if not epoch:
         return ""
     epochs = 0 if queue is None else queue.spec.epochs
@@ -138,7 +138,7 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes % 60:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
 
 
-def _total_text(job: Progress) -> str:
+def _total_text(job: JobView) -> str:
     """The estimated number of steps, with three digits."""
     return "" if job.total_steps is None else f" of ~{max(job.step, int(float(f'{job.total_steps:.3g}'))):,}"
 
@@ -150,17 +150,20 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-def staleness_text(job: Progress) -> str:
+def staleness_text(job: JobView) -> str:
     """The mean staleness of all pushes; nothing with one worker, whose weights are fresh."""
-    statuses = [worker.status for worker in job.workers]
-    several = sum([one.mean_staleness is not None for one in statuses]) > 1
-    mean = mean_staleness(statuses) if several else None
+    several = sum([one.mean_staleness is not None for one in job.workers]) > 1
+    mean = mean_staleness(job.workers) if several else None
     return "" if mean is None else f"staleness {mean:.1f}"
 
 
-def _dropped_text(job: Progress) -> str:
-    dropped = sum(worker.status.dropped for worker in job.workers)
+def _dropped_text(job: JobView) -> str:
+    dropped = sum(worker.dropped for worker in job.workers)
     return f"{dropped:,} dropped" if dropped else ""
+
+
+def _rate_text(job: JobView) -> str:
+    return "" if job.steps_per_second is None else f"{rate_text(job.steps_per_second)} steps/s"
 
 
 def rate_text(rate: float) -> str:

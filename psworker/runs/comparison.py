@@ -12,7 +12,7 @@ from typing import Any
 import click
 from rich.console import Group
 
-from pswire.terminal.fitted_table import Column, FittedTable, make_console
+from psjob.terminal.fitted_table import Column, FittedTable, make_console
 from psworker.runs.curves import AXES, Curve, run_curves
 from psworker.runs.listing import duration, number, option_text, rate, run_row, warn
 from psworker.runs.run_data import RunData, read_run_data

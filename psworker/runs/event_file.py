@@ -11,14 +11,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pswire.status.new_events import NewEvents
+from psjob.status.new_events import NewEvents
 from pswire.system.files import write_file
 from psworker.runs.json_lines import JsonLines
 from psworker.runs.typed_json import built
 
 if TYPE_CHECKING:  # numpy is not loaded for a list of runs
+    from psjob.status.job_status import JobStatus
     from pswire.messages import EventReport
-    from pswire.status.job_status import JobStatus
 
 NAME = "events.jsonl"
 #: Bytes of a file, above which its older half is left out; and characters of an event's text.

@@ -12,8 +12,8 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from psjob.terminal.fitted_table import Column, FittedTable, make_console, printable
 from pswire.errors import ConfigurationError, DamagedFile
-from pswire.terminal.fitted_table import Column, FittedTable, make_console, printable
 from psworker.progress.text import clock, rate_text
 from psworker.runs.event_file import RunEvent, read_events
 from psworker.runs.run_file import NAME, Run, plain_run, read_run

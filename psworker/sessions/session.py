@@ -16,13 +16,13 @@ from typing import Any, Self, SupportsFloat
 
 import numpy as np
 
+from psjob.terminal.logs import identify
+from psjob.tracing.tracing import open_tracing
 from pswire import optimizers
 from pswire.errors import ConfigurationError, SessionOver
 from pswire.messages import AcceptedPoint, Assignment, EpochReport, Joined, QueueStatus, WorkerStatus
 from pswire.system.host import process_program
 from pswire.tensors.values import Array, IndexedSlices
-from pswire.terminal.logs import identify
-from pswire.tracing.tracing import open_tracing
 from psworker.autodiff import Tensor, no_grad
 from psworker.autodiff.ops.selection.indexing import checked_ids
 from psworker.autodiff.tensor import TensorLike

@@ -23,24 +23,26 @@ from urllib.parse import quote
 
 import numpy as np
 
+from psjob.status.job_status import JobStatus
+from psjob.status.job_view import JobView
+from psjob.status.poller import Poller
 from pswire.errors import ConfigurationError
 from pswire.optimizers import UpdateSpec
-from pswire.status.job_status import JobStatus
 from psworker.autodiff.tensor import Tensor
 from psworker.client.client import Client
 from psworker.model.base_variable import BaseVariable
 from psworker.model.gradient_transforms import GradientAndVariable, global_norm
-from psworker.summaries.cluster import ClusterWatch
+from psworker.summaries.cluster import cluster_values
 from psworker.summaries.graph import graph_nodes
-from psworker.summaries.recorder import Recorder, json_line
+from psworker.summaries.recorder import SHARE_OF_AGE, Recorder, json_line
 from psworker.summaries.writing import BackgroundWriter, OutputFile
 
 logger = logging.getLogger(__name__)
 
 HyperParameter: TypeAlias = bool | int | float | str
 
-#: The run of the whole job in TensorBoard.
-CLUSTER = "cluster"
+#: The run of the whole job in TensorBoard, and seconds between two of its points.
+CLUSTER, CLUSTER_INTERVAL = "cluster", 2.0
 
 
 class WorkerSummaries:
@@ -88,9 +90,11 @@ class WorkerSummaries:
         self._run = OutputFile(partial(self._begin, folder / "tensorboard" / name, lambda: step))
         self._cluster = OutputFile(partial(self._begin, folder / "tensorboard" / CLUSTER, lambda: self.global_step))
         self._writer = BackgroundWriter()
-        self._watch: ClusterWatch | None = None
-        if self._events is not None:
-            self._watch = ClusterWatch(lambda: client.membership.chief, client.status, self._show_cluster)
+        self._poller: Poller | None = None
+        if self._events is not None:  # points become as rare as those of a worker
+            self._poller = Poller(self._ask, self._show_cluster, interval=CLUSTER_INTERVAL, share=SHARE_OF_AGE)
+            self._poller.poll()
+            self._poller.start()
 
     @property
     def events(self) -> ModuleType:
@@ -168,14 +172,21 @@ class WorkerSummaries:
             return
         if self.recorder.has_new_steps or self._scalars:
             self.write_point()
-        if self._watch is not None:
-            self._watch.close(failed=failed)
+        if self._poller is not None:
+            self._poller.close(failed=failed)
         if self._described and self._events is not None:
             self._writer.put(self._cluster, self._events.end(time.time(), failed=failed))
         self._writer.close()
 
-    def _show_cluster(self, job: JobStatus, values: Mapping[str, float | None]) -> None:
-        """In the thread of the watch."""
+    def _ask(self, timeout: float) -> JobStatus | None:
+        """The status of the job; None while another worker is chief."""
+        return self._client.status(timeout) if self._client.membership.chief else None
+
+    def _show_cluster(self, view: JobView) -> None:
+        """Write the scalars of the job, from its second status on; those of some shards would mislead."""
+        if (job := view.job) is None or view.problem or not view.rates:
+            return
+        values = cluster_values(view)
         self._writer.put(self._cluster, self.events.scalars(time.time(), job.global_step, values))
         if not self._described and self._optimizer is not None:
             self._described = True

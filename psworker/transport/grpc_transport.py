@@ -19,6 +19,7 @@ from typing import Any
 import grpc
 import numpy as np
 
+from psjob.tracing.tracing import current
 from pswire import messages as ms
 from pswire.codec import decode, encode, framed, from_frame, to_frame
 from pswire.errors import InternalError, Malformed, TimedOut, TooLarge, Unavailable
@@ -33,7 +34,6 @@ from pswire.tensors.shared_memory import Region, bytes_needed
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import MAX_INLINE_MESSAGE, InlineReceiver, InlineSender
 from pswire.tensors.values import TensorSpec
-from pswire.tracing.tracing import current
 from pswire.v1 import paramserver_pb2 as pb
 from psworker.transport import Future
 from psworker.transport.deadlines import Deadline, Deadlines

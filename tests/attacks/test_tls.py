@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import psworker as ps
+from psjob.status.status_client import StatusClient
 from psserver.certificates import renew_certificates
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
@@ -23,7 +24,6 @@ from pswire.network.channel import check_health
 from pswire.security.connection_check import handshake_problem
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.security.token_files import Role
-from pswire.status.status_client import StatusClient
 from psworker.client.client import Client as WorkerClient
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.commands import BOUND

@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
+from psjob.status.status_client import StatusClient
 from psserver.core.shard import Shard
 from psserver.storage import retention
 from psserver.storage.recovery import FIRST_TIMELINE, start_at
 from pswire.messages import Choice, Job, Join, Leave, Pull, Sender
-from pswire.status.status_client import StatusClient
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.chaos import scheme
 from tests.chaos.check import Final, History, losses

@@ -11,11 +11,11 @@ from importlib.metadata import version
 import pytest
 from click.testing import CliRunner
 
+from psjob.status.status_client import StatusClient
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from pswire.addresses import DEFAULT_ADDRESS
 from pswire.specs.consistency import Synchronous
-from pswire.status.status_client import StatusClient
 from psworker.launch import cluster
 from psworker.launch.cli import main
 from psworker.launch.display.plain import Display

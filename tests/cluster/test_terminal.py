@@ -12,14 +12,14 @@ from tests.terminals import run_on_terminal
 #: A launcher's display of a job with many workers, for some frames, with lines of workers in between.
 PROGRAM = """
 import sys
-from pswire.status.job_status import ShardAnswer, merge_reports
+from psjob.status.job_status import ShardAnswer, merge_reports
 from pswire.messages import EventReport, StatusDetail, StatusReport, WorkerStatus
 from psworker.launch.display.choice import make_display
 from psworker.launch.display.dashboard import Note
-from psworker.progress.progress import follow, starting
+from psjob.status.job_view import JobView
 
 names = [f"worker-{number}" for number in range(64)]
-progress = starting(names)
+view = JobView(names)
 with make_display("auto", names, title="train.py") as display:
     display.notice("psworker: servers at h:1")
     display.note("waiting for server-0 to answer")
@@ -27,20 +27,20 @@ with make_display("auto", names, title="train.py") as display:
         workers = [
             WorkerStatus(
                 name=name, incarnation=1, number=number, state="lost" if number == 50 and second > 5 else "live",
-                steps=second * (100 + number), staleness_sum=second * number, loss=1.0 / second,
+                steps=second * (100 + number), staleness_sum=second * number, cost=1.0 / second,
                 epoch=1, lease_left=15.0,
             )
             for number, name in enumerate(names)
         ]
         detail = StatusDetail((EventReport(number=second, time=second, kind="epoch", text=f"epoch {second} is done"),))
         report = StatusReport(shard=0, shards=1, global_step=6400 * second, workers=tuple(workers), detail=detail)
-        progress = follow(progress, merge_reports([ShardAnswer("h:1", report)]), 10.0 * second)
-        display.show(progress)
+        view = view.follow(merge_reports([ShardAnswer("h:1", report)]), 10.0 * second)
+        display.show(view)
         if second % 4 == 0:
             display.lines(names[second], "stdout", [f"line {second} " + "long " * 30])
         if second == 6:
             display.finding(Note("guard: momentum times staleness", True))
-display.summary(progress)
+display.summary(view)
 """
 ENDS_OF_FRAMES = "\x1b[?2026l"
 

@@ -9,7 +9,7 @@ import atheris
 
 from tests.fuzz.mutations import mutated
 
-PACKAGES = ["pswire", "psserver", "psworker"]
+PACKAGES = ["pswire", "psjob", "psserver", "psworker"]
 
 #: Bytes of address space for this process, so that one that allocates without bounds gets a MemoryError.
 ADDRESS_SPACE = 8 << 30

@@ -7,11 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 import psworker as ps
+from psjob.status.interventions import Interventions
+from psjob.status.status_client import StatusClient
 from psserver.cli.main import main
 from psserver.testing import serve
 from pswire.errors import InvalidMessage, StorageError
-from pswire.status.interventions import Interventions
-from pswire.status.status_client import StatusClient
 from tests.combinations import combinations
 from tests.journals import copy_of_one_moment
 

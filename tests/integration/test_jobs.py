@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import psworker as ps
+from psjob.status.status_client import StatusClient
 from psserver.storage import checkpoints
 from psserver.storage.folders import available
 from psserver.testing import serve
 from pswire.errors import InvalidMessage, TimedOut, Unavailable, Zombie
 from pswire.messages import Declaration, Leave, Push
-from pswire.status.status_client import StatusClient
 from pswire.tensors.values import TensorSpec
 from psworker import ops
 from psworker.client.membership import JobChoice

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import psworker as ps
+from psjob.status.status_client import StatusClient
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from pswire import errors
 from pswire import messages as ms
-from pswire.status.status_client import StatusClient
 from psworker import ops
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.commands import BOUND, free_address, wait_until

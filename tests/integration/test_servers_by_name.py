@@ -6,6 +6,8 @@ import dns.resolver
 import pytest
 
 import psworker as ps
+from psjob.status.interventions import Interventions
+from psjob.status.status_client import StatusClient
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from pswire import errors
@@ -13,8 +15,6 @@ from pswire import messages as ms
 from pswire.network.discovery import look_up
 from pswire.network.shard_addresses import ShardAddresses
 from pswire.network.shard_numbers import by_shard
-from pswire.status.interventions import Interventions
-from pswire.status.status_client import StatusClient
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.commands import BOUND, free_address
 from tests.name_server import NameServer, Records

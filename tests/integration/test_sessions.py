@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import psworker as ps
+from psjob.status.status_client import StatusClient
 from psserver.testing import serve
 from pswire.errors import Zombie
-from pswire.status.status_client import StatusClient
 from psworker import ops
 from psworker.client import retry
 from psworker.config import WorkerConfig

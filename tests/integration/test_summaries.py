@@ -226,7 +226,7 @@ def test_only_the_chief_writes_the_run_of_the_job(tmp_path):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_hyperparameters_of_the_job_and_of_the_program_are_those_of_the_page_hparams(tmp_path, monkeypatch, fails):
-    monkeypatch.setattr("psworker.summaries.cluster.INTERVAL", 0.01)
+    monkeypatch.setattr("psworker.summaries.worker_summaries.CLUSTER_INTERVAL", 0.01)
     W = ps.Variable(START, name="W")
     try:
         with ps.session(summary_dir=tmp_path, push_every=2, encoding="bfloat16") as session:

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import psworker as ps
+from psjob.tracing import config
+from psjob.tracing.tracing import open_tracing
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from pswire.errors import ConfigurationError, NotFinite
 from pswire.specs.consistency import Synchronous
-from pswire.tracing import config
-from pswire.tracing.tracing import open_tracing
 from tests.collector import Collector
 from tests.commands import Command, environment
 

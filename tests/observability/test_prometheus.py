@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from psjob.status.status_client import StatusClient
 from pswire.security.token_files import Role
-from pswire.status.status_client import StatusClient
 from tests.commands import BOUND, Command, environment, free_address
 from tests.observability.test_files import ALERTS, expressions
 from tests.tokens import token_credentials

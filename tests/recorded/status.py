@@ -4,12 +4,13 @@ import re
 
 from rich.console import Console
 
+from psjob.status.job_status import ShardAnswer, merge_reports
+from psjob.status.job_view import JobView
 from psserver.cli.status import tables, to_json
 from psserver.measurements import Measurements
 from psserver.monitor.metrics import job_metrics, shard_metrics
-from psserver.monitor.samples import make_sample, with_reports
+from psserver.monitor.samples import make_sample
 from pswire import messages as ms
-from pswire.status.job_status import ShardAnswer, merge_reports
 from tests.recorded.commands import same_display
 from tests.recorded.descriptions import as_json, digest
 
@@ -37,8 +38,8 @@ def displays(reports, widths=(160, 70)):
         text, _ = shard_metrics(report, _measured(), events={"joined": 2}, memory_limit=1 << 20, findings=["momentum"])
         found[f"metrics of shard {report.shard}"] = _metrics(text)
     found["metrics of the job"] = _metrics(job_metrics(job, findings=["worker"])[0])
-    earlier = with_reports({}, job, 10.0)
-    found["a sample of the live page"] = digest(as_json(make_sample(job, TIME, 12.0, earlier)))
+    view = JobView().follow(job, 10.0).follow(job, 12.0)
+    found["a sample of the live page"] = digest(as_json(make_sample(view, TIME)))
     return found
 
 

@@ -18,21 +18,21 @@ import grpc
 import pytest
 
 import psworker
+from psjob.terminal.commands import help_sections
+from psjob.terminal.options import Option
 from psserver.cli.main import main as server_commands
 from pswire import optimizers
 from pswire.errors import FAMILY
 from pswire.network.channel import error_from, status_of
 from pswire.optimizers.adam import MomentsSpec
 from pswire.optimizers.element_wise import ElementWise
-from pswire.terminal.commands import help_sections
-from pswire.terminal.options import Option
 from psworker.autodiff import ops
 from psworker.autodiff.tape import Result
 from psworker.launch.cli import main as worker_commands
 from tests.unit.pswire.optimizers.rules_under_test import RULES_UNDER_TEST
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("pswire", "psserver", "psworker")
+PACKAGES = ("pswire", "psjob", "psserver", "psworker")
 SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")) if "v1" not in path.parts]
 MODELS_PAGE = (ROOT / "docs" / "models.md").read_text()
 

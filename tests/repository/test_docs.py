@@ -17,7 +17,7 @@ from psworker.launch.cli import main as psworker
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "datasets").rglob("*.md"))]
-PACKAGES = ("pswire", "psserver", "psworker")
+PACKAGES = ("pswire", "psjob", "psserver", "psworker")
 GROUPS = {"psserver": psserver, "psworker": psworker}
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 

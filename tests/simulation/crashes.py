@@ -18,6 +18,7 @@ from unittest import mock
 
 import numpy as np
 
+from psjob.status.job_status import ShardAnswer, merge_reports
 from psserver.config import StorageConfig
 from psserver.core.shard import Shard
 from psserver.runtime import persistence
@@ -34,7 +35,6 @@ from pswire.errors import ParamServerError, TimedOut, Unavailable, WrongShard, Z
 from pswire.optimizers import GradientDescent, numba_compiler, rule_for
 from pswire.specs.checkpoints import EverySeconds, JournalSync
 from pswire.specs.consistency import parse_consistency, parse_staleness
-from pswire.status.job_status import ShardAnswer, merge_reports
 from psworker.client.client import Client
 from psworker.client.membership import JobChoice
 from psworker.transport import Future

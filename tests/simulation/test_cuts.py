@@ -2,8 +2,8 @@
 
 import pytest
 
+from psjob.status.job_status import ShardAnswer, merge_reports
 from pswire.messages import Tick
-from pswire.status.job_status import ShardAnswer, merge_reports
 from tests.combinations import combinations
 from tests.shard_state import run_step
 from tests.simulation.cuts import elements, run, status

@@ -1,4 +1,4 @@
-"""Records the history of a job as the guard sees it, for `tests/unit/pswire/guard/histories/`.
+"""Records the history of a job as the guard sees it, for `tests/unit/psjob/guard/histories/`.
 
     python -m tests.tools.record_history OUTPUT.json SECONDS --workers 3 examples/gan_mnist.py
 
@@ -13,10 +13,10 @@ import sys
 import time
 from pathlib import Path
 
-from pswire.guard.history import INTERVAL
+from psjob.guard.history import INTERVAL
+from psjob.status.job_status import JobStatus
+from psjob.status.status_client import StatusClient
 from pswire.specs.spec import to_plain
-from pswire.status.job_status import JobStatus
-from pswire.status.status_client import StatusClient
 from psworker.launch.cli import main
 
 WORKER_FIELDS = (

@@ -91,7 +91,7 @@ class _Budget:
 
     @property
     def is_new(self) -> bool:
-        """Whether no byte has been read."""
+        """True if no byte has been read."""
         return self._left == MAX_REQUEST
 
     def line(self) -> str:

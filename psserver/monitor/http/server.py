@@ -139,7 +139,7 @@ class _Connection:
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """Accepts connections; `_lock` guards the table of those that are open, the oldest of which is first."""
+    """Accepts connections; `_lock` guards the table of open connections, the oldest first."""
 
     daemon_threads, block_on_close = True, False
     allow_reuse_address, request_queue_size = True, MAX_CONNECTIONS
@@ -166,7 +166,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         return _Connection(plain), peer
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ANN401
-        """Whether there is room for the connection; one that has not sent its request gives way."""
+        """Make room for the connection, if necessary by closing one without a request; False if it cannot."""
         with self._lock:
             if len(self._open) >= MAX_CONNECTIONS:
                 idle = next((one for one in self._open if not one.arrived), None)
@@ -298,6 +298,6 @@ _HOST_HEADER = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 
 
 def is_loopback_host(header: str) -> bool:
-    """Whether a Host header names this machine by its loopback interface, on any port."""
+    """True if a Host header names this machine by its loopback interface, on any port."""
     found = _HOST_HEADER.fullmatch(header)
     return found is not None and found[1] != "unix" and is_local(f"{found[1].lower()}:0")

@@ -114,7 +114,7 @@ class Site:
         return sentence(HTTPStatus.NOT_FOUND, "there is nothing at this path: the page is at /")
 
     def _begin_session(self, token: str) -> Response:
-        """Let the browser keep a session in place of the token, which would stay in its history."""
+        """Let the browser keep a session instead of the token, which would stay in its history."""
         secure = "; Secure" if self._secure else ""
         cookie = f"{self._sessions.cookie}={self._sessions.begin(token)}; Path=/; HttpOnly; SameSite=Strict{secure}"
         return Response(HTTPStatus.SEE_OTHER, headers=(("Location", "/"), ("Set-Cookie", cookie)))

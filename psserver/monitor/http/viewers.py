@@ -63,7 +63,7 @@ class TokenCheck:
         self._places = threading.BoundedSemaphore(MAX_OPEN)
 
     def check(self, token: str) -> None:
-        """Raise `Unauthenticated` or `PermissionDenied` if it may not look, `Unavailable` if nobody can tell now.
+        """Raise `Unauthenticated` or `PermissionDenied` if it may not look, `Unavailable` if it cannot be checked now.
 
         `TooManyTokens`: it is one of many that are not known.
         """

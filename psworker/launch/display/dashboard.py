@@ -7,14 +7,15 @@ from typing import NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from psjob.status.job_status import JobWorker
+from psjob.status.job_view import JobView
+from psjob.status.shard_table import NONE, shard_table
+from psjob.terminal.bars import bar, sparkline
+from psjob.terminal.fitted_table import Column, FittedTable, printable
 from pswire.messages import EventReport
-from pswire.status.shard_table import NONE, shard_table
-from pswire.terminal.bars import bar, sparkline
-from pswire.terminal.fitted_table import Column, FittedTable, printable
-from pswire.terminal.plurals import pluralize
+from pswire.plurals import pluralize
 from psworker.launch.display.colors import name_style, state_style
 from psworker.launch.display.rows import chosen, fitted_rows
-from psworker.progress.progress import Progress, WorkerProgress
 from psworker.progress.text import clock, fit, rate_text, step_line
 
 #: The width of a column of numbers, so that they do not move while they grow; cells of a sparkline and of a bar.
@@ -31,7 +32,7 @@ class Note(NamedTuple):
 
 
 def dashboard(
-    job: Progress, width: int, height: int, findings: Sequence[Note] = (), *, title: str = "", unicode: bool = True
+    job: JobView, width: int, height: int, findings: Sequence[Note] = (), *, title: str = "", unicode: bool = True
 ) -> RenderableType:
     """The picture, in at most `height` lines and `width` columns; less important parts are left out.
 
@@ -44,7 +45,7 @@ def dashboard(
     blocks: list[list[RenderableType]] = [[_bar_line(job, width, unicode=unicode)]]
     if rows.header:
         blocks[0].insert(0, _header(job, width, title))
-    shown, more = chosen(job.workers, rows.workers)
+    shown, more = chosen(job, rows.workers)
     if rows.workers:
         blocks.append([table(job, shown, unicode=unicode)] if shown else [])
         if more:
@@ -63,33 +64,33 @@ def dashboard(
     return Group(*lines)
 
 
-def table(job: Progress, workers: Sequence[WorkerProgress] | None = None, *, unicode: bool = True) -> FittedTable:
+def table(job: JobView, workers: Sequence[JobWorker] | None = None, *, unicode: bool = True) -> FittedTable:
     """One row per worker, by default of all.
 
     Costs of the past, drops, tensor transports and waits have columns only if any worker of the job has them, so that
     the columns stay while other workers are shown.
     """
     workers = job.workers if workers is None else workers
-    statuses = [worker.status for worker in job.workers]
+    costs = {one.name: job.costs(one) for one in workers}
     columns = [
-        Column("worker", lambda one: one.status.name, shortest=12, cut=True),
-        Column("state", lambda one: one.status.state, 1),
-        Column("epoch", lambda one: f"{one.status.epoch or NONE}", 5, number=True, least=_NUMBER_WIDTH),
-        Column("steps", lambda one: f"{one.status.steps:,}", number=True, least=_NUMBER_WIDTH),
-        Column("steps/s", lambda one: rate_text(one.rate), 6, number=True),
+        Column("worker", lambda one: one.name, shortest=12, cut=True),
+        Column("state", lambda one: one.state, 1),
+        Column("epoch", lambda one: f"{one.epoch or NONE}", 5, number=True, least=_NUMBER_WIDTH),
+        Column("steps", lambda one: f"{one.steps:,}", number=True, least=_NUMBER_WIDTH),
+        Column("steps/s", lambda one: _rate(job, one), 6, number=True),
         Column("cost", lambda one: _number(one.cost, ".4f"), 3, number=True, least=_NUMBER_WIDTH),
     ]
-    if any(len(worker.costs) > 1 for worker in job.workers):
-        columns.append(Column("trend", lambda one: sparkline(one.costs, _SPARK_WIDTH, unicode=unicode), 9))
-    columns.append(Column("staleness", lambda one: _number(one.status.mean_staleness, ".1f"), 7, number=True))
-    if any(status.dropped for status in statuses):
-        columns.append(Column("dropped", lambda one: f"{one.status.dropped:,}", 4, number=True))
-    if any(status.tensor_transport for status in statuses):
-        columns.append(Column("transport", lambda one: one.status.tensor_transport or NONE, 8))
-    if any(status.waiting_for for status in statuses):
-        columns.append(Column("waiting for", lambda one: one.status.waiting_for or NONE, 2, shortest=24, cut=True))
-    numbers = {worker.status.name: number for number, worker in enumerate(job.workers)}
-    of_row = [name_style(numbers[worker.status.name]) for worker in workers]
+    if any(len(job.costs(one)) > 1 for one in job.workers):
+        columns.append(Column("trend", lambda one: sparkline(costs[one.name], _SPARK_WIDTH, unicode=unicode), 9))
+    columns.append(Column("staleness", lambda one: _number(one.mean_staleness, ".1f"), 7, number=True))
+    if any(status.dropped for status in job.workers):
+        columns.append(Column("dropped", lambda one: f"{one.dropped:,}", 4, number=True))
+    if any(status.tensor_transport for status in job.workers):
+        columns.append(Column("transport", lambda one: one.tensor_transport or NONE, 8))
+    if any(status.waiting_for for status in job.workers):
+        columns.append(Column("waiting for", lambda one: one.waiting_for or NONE, 2, shortest=24, cut=True))
+    numbers = {worker.name: number for number, worker in enumerate(job.workers)}
+    of_row = [name_style(numbers[worker.name]) for worker in workers]
 
     def style(column: Column, text: str, row: int) -> str:
         return of_row[row] if column.header in ("worker", "trend") else _style(column, text, row)
@@ -101,13 +102,18 @@ def _style(column: Column, text: str, row: int) -> str:
     return state_style(text)
 
 
+def _rate(job: JobView, worker: JobWorker) -> str:
+    """Steps per second; 0 of a worker that is not live, although it was in the last seconds."""
+    return rate_text(job.steps_per_second_of(worker) or 0.0 if worker.state == "live" else 0.0)
+
+
 def _number(value: float | None, form: str) -> str:
     return NONE if value is None else f"{value:{form}}"
 
 
-def _header(job: Progress, width: int, title: str) -> Text:
+def _header(job: JobView, width: int, title: str) -> Text:
     """The job in a line: `0:12 · train.py · 3 of 3 workers live, 2 shards · async`."""
-    status, live = job.job, sum(worker.status.state == "live" for worker in job.workers)
+    status, live = job.job, sum(worker.state == "live" for worker in job.workers)
     parts = [(clock(job.seconds), 0), (title, 2), (f"{live} of {len(job.workers)} workers live", 1)]
     if status is not None:
         parts.append((pluralize(status.shards, "shard"), 4))
@@ -116,7 +122,7 @@ def _header(job: Progress, width: int, title: str) -> Text:
     return Text(fit([(printable(text), rank) for text, rank in parts], width), "bold")
 
 
-def _bar_line(job: Progress, width: int, *, unicode: bool) -> Text:
+def _bar_line(job: JobView, width: int, *, unicode: bool) -> Text:
     """The bar with its percentage, if the end of a data queue is known, and the line of `step_line`."""
     if (fraction := job.fraction) is None or not job.step or job.minimization is not None:
         return Text(step_line(job, width))

@@ -1,22 +1,22 @@
-"""The output of the launcher for programs: every line of stderr is a JSON object, as in `pswire.terminal.logs`."""
+"""The output of the launcher for programs: every line of stderr is a JSON object, as in `psjob.terminal.logs`."""
 
 import json
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from pswire.terminal.logs import utc
+from psjob.status.job_view import JobView
+from psjob.terminal.logs import utc
 from psworker.launch.display.dashboard import Note
 from psworker.launch.display.plain import PLAIN_INTERVAL, Display
 from psworker.launch.processes import Stream
-from psworker.progress.progress import Progress
 from psworker.progress.text import step_line, summary_line
 
 _LOGGER = "psworker.launch"
 
 
 class JsonDisplay(Display):
-    """Writes JSON lines instead of text. The stdout of processes is passed on unchanged.
+    """Writes JSON lines instead of text. What processes print on stdout stays as it is.
 
     Of their stderr, lines that are JSON objects stay as they are; others, of the program, become objects with the
     logger "stderr".
@@ -34,7 +34,7 @@ class JsonDisplay(Display):
         if not self._quiet:
             self._write([_line("warning", _LOGGER, text, name, event="process")])
 
-    def show(self, job: Progress) -> None:
+    def show(self, job: JobView) -> None:
         """A line with the step, every `PLAIN_INTERVAL` seconds."""
         if self._progress and job.seconds >= self._next:
             self._next = job.seconds + PLAIN_INTERVAL
@@ -45,7 +45,7 @@ class JsonDisplay(Display):
         if not self._quiet:
             self._write([_line("warning", _LOGGER, finding.text, event="guard")])
 
-    def summary(self, job: Progress) -> None:
+    def summary(self, job: JobView) -> None:
         """A line at the end."""
         if self._progress:
             self._write([_line("info", _LOGGER, summary_line(job), event="summary", step=job.step)])

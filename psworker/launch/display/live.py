@@ -11,11 +11,11 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from pswire.terminal.logs import shortened
+from psjob.status.job_view import JobView
+from psjob.terminal.logs import shortened
 from psworker.launch.display.dashboard import MOST_NOTES, Note, dashboard
 from psworker.launch.display.plain import Display
 from psworker.launch.processes import Stream
-from psworker.progress.progress import Progress
 
 #: Seconds between two pictures, at least; and the part of a core that they may take together: one of 64 workers on a
 #: large terminal takes 30 ms.
@@ -67,7 +67,7 @@ class LiveDisplay(Display):
         """Replace the picture."""
         self._replace(Text(text, style="minor"))
 
-    def show(self, job: Progress) -> None:
+    def show(self, job: JobView) -> None:
         """Replace the picture, unless it is too early (`FRAME_INTERVAL`, `FRAME_SHARE`)."""
         if job.seconds < self._due:
             return

@@ -13,10 +13,10 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from psjob.status.job_view import JobView
 from psworker.launch.display.colors import name_style, themed
 from psworker.launch.display.dashboard import Note
 from psworker.launch.processes import Stream
-from psworker.progress.progress import Progress
 from psworker.progress.text import step_line, summary_line
 
 #: Seconds between two lines of progress.
@@ -67,7 +67,7 @@ class Display(ExitStack):
         """Show why the launcher is waiting."""
         self._print(text)
 
-    def show(self, job: Progress) -> None:
+    def show(self, job: JobView) -> None:
         """A line such as `[  4.0 s] epoch 5 of 10 · step 5,120 · 1,290 steps/s · cost 0.4661 · staleness 0.9`."""
         if job.seconds >= self._next:
             self._next = job.seconds + PLAIN_INTERVAL
@@ -78,7 +78,7 @@ class Display(ExitStack):
         if not self._quiet:
             self._print(finding.text, always=True)
 
-    def summary(self, job: Progress) -> None:
+    def summary(self, job: JobView) -> None:
         """A line of its own."""
         console = self._consoles["stderr"]
         self._print(summary_line(job, console.width if console.is_terminal else None))

@@ -1,11 +1,11 @@
 """The choice of lines of the live display that fit a terminal, and of workers that are shown. Pure."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from pswire.terminal.plurals import pluralize
-from psworker.progress.progress import WorkerProgress
+from psjob.status.job_status import JobWorker
+from psjob.status.job_view import JobView
+from pswire.plurals import pluralize
 
 #: Rows that a table keeps while anything else can give way.
 LEAST_ROWS = 3
@@ -50,25 +50,26 @@ def fitted_rows(height: int, workers: int, shards: int, notes: int) -> Rows:
     return rows
 
 
-def chosen(workers: Sequence[WorkerProgress], rows: int) -> tuple[list[WorkerProgress], str]:
-    """The workers that are shown in this number of rows, in order, and a line about the others; "" if there are none.
+def chosen(job: JobView, rows: int) -> tuple[list[JobWorker], str]:
+    """The workers to show in `rows` rows, in their order, and a line about the others, "" if there are none.
 
-    Workers in trouble stay: lost ones, then workers whose push is held for long, slow ones, and ones yet to join.
+    Workers in trouble are kept: lost ones, then those with a push held for long, slow ones, and starting ones.
     """
+    workers = job.workers
     if len(workers) <= rows:
         return list(workers), ""
-    rates = [one.rate for one in workers if one.status.state == "live"]
-    usual = median(rates) if rates else 0.0
-    first = sorted(range(len(workers)), key=lambda number: (-_trouble(workers[number], usual), number))
+    rates = [job.steps_per_second_of(one) or 0.0 for one in workers]
+    live = [rate for one, rate in zip(workers, rates, strict=True) if one.state == "live"]
+    usual = median(live) if live else 0.0
+    first = sorted(range(len(workers)), key=lambda number: (-_trouble(workers[number], rates[number], usual), number))
     shown = sorted(first[: max(0, rows - 1)])
-    states = [workers[number].status.state for number in sorted(first[len(shown) :])]
+    states = [workers[number].state for number in sorted(first[len(shown) :])]
     counts = ", ".join(f"{states.count(one):,} {one}" for one in dict.fromkeys(states))
     more = f"and {pluralize(len(states), 'more worker')}: {counts}"
     return [workers[number] for number in shown], more if rows else ""
 
 
-def _trouble(worker: WorkerProgress, usual_rate: float) -> int:
-    status = worker.status
-    if status.state != "live":
-        return {"lost": 4, "starting": 1, "left": -1}[status.state]
-    return 3 if status.held >= LONG_HELD else 2 if worker.rate < usual_rate / 2 else 0
+def _trouble(worker: JobWorker, rate: float, usual_rate: float) -> int:
+    if worker.state != "live":
+        return {"lost": 4, "starting": 1, "left": -1}[worker.state]
+    return 3 if worker.held >= LONG_HELD else 2 if rate < usual_rate / 2 else 0

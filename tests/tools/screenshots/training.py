@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from pswire.status.status_client import StatusClient
+from psjob.status.status_client import StatusClient
 from tests.commands import BOUND, Command, environment
 
 ROOT = Path(__file__).resolve().parents[3]

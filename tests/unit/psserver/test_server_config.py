@@ -8,6 +8,7 @@ import signal
 import pytest
 from click.testing import CliRunner
 
+from psjob.terminal.log_options import LogOptions
 from psserver.cli import main, serve
 from psserver.config import ServerConfig, StorageConfig, parse_shard, parse_size, parse_timeout
 from psserver.rpc import server
@@ -18,7 +19,6 @@ from pswire.specs.checkpoints import EverySteps, JournalSync
 from pswire.specs.consistency import Asynchronous, DropStalePushes, IgnoreStaleness, Synchronous
 from pswire.specs.gradient_norm import GradientNormLimit
 from pswire.system import host
-from pswire.terminal.log_options import LogOptions
 
 SIZES = {"0": 0, "512": 512, "1K": 1024, "8G": 8 * 1024**3, "1.5m": 1536 * 1024, " 2T ": 2 * 1024**4}
 TIMEOUTS = {"45": 45.0, " 0.5": 0.5, "off": None, "off ": None, "1e9": 1e9}

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from psjob.terminal.log_options import LogOptions
 from pswire.errors import ConfigurationError
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.specs.checkpoints import EverySeconds, EverySteps
 from pswire.specs.encodings import NONE, Int8, TopK, parse_compression
-from pswire.terminal.log_options import LogOptions
 from psworker.config import OPTIONS, WorkerConfig, environment, worker_config
 from psworker.launch import cli
 from psworker.launch.cli import main

@@ -5,11 +5,11 @@ import logging
 import pytest
 from click.testing import CliRunner
 
-from psserver.cli.guard import guarding
+from psjob.guard.actions import guarding
 from psserver.cli.main import main
 from psserver.monitor.collector import Collector
 from pswire.security.credentials import NO_CREDENTIALS
-from tests.unit.pswire.guard.jobs import job, workers
+from tests.unit.psjob.guard.jobs import job, workers
 
 
 def spoilt(seconds):
@@ -54,7 +54,7 @@ def test_the_page_has_the_findings_that_are_open_and_those_that_are_over_no_more
     collector = Collector(lambda timeout: spoilt(0), guard=guard)
     for open_ones, kinds in ((real.findings, ["worker"]), ((), [])):
         guard.findings = open_ones
-        collector._collect()
+        collector._poller.poll()
         assert collector.kinds() == kinds
 
 

@@ -3,15 +3,16 @@
 import dataclasses
 import json
 from dataclasses import asdict, replace
+from unittest import mock
 
 import pytest
 from rich.console import Console
 
+from psjob.status.job_status import ShardAnswer, merge_reports
 from psserver.cli.status import tables, to_json
 from pswire.messages import AcceptedPoint, MinimizationStatus, StatusReport, VariableStatus
 from pswire.optimizers import Adam, Momentum
 from pswire.specs.schedules import CosineDecay, WarmUp
-from pswire.status.job_status import ShardAnswer, merge_reports
 from pswire.tensors.values import TensorSpec
 from tests.job_reports import GRPC, row, two_shards, worker
 
@@ -94,7 +95,10 @@ def test_programs_get_the_job_and_each_shard_as_json_without_nan():
     table |= {"table": True, "updates": [8, 6], "optimizer": None, "slots": [], "nbytes": 1600}
     table |= {"sampled": 0, "unchanged": 0}
     assert data["variables"][1] == table
-    assert data["workers"] == [asdict(worker) for worker in merge_reports(two_shards()).workers]
+    workers = [asdict(worker) for worker in merge_reports(two_shards()).workers]
+    of_shards = {"staleness": mock.ANY, "staleness_sum": mock.ANY}
+    assert [one | of_shards for one in data["workers"]] == [workers[0], workers[1] | {"lease_left": None}]
+    assert not of_shards.keys() & data["workers"][0].keys()
     change = {"global_step": 2, "worker": "w1", "optimizer": {"kind": "gradient_descent", "learning_rate": 0.25}}
     assert data["changes"][1] == change | {"names": ["W", "b"], "others": 0}
     first, second, third = data["shards"]

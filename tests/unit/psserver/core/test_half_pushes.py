@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from psjob.status.job_status import ShardAnswer, merge_reports
 from psserver.cli.status import job_line
 from psserver.core.members.deduplication import HalfPushes
 from psserver.core.members.member import Member
@@ -15,7 +16,6 @@ from pswire.errors import InvalidMessage
 from pswire.messages import LastPush, Push, Renew, StatusReport, WorkerStatus
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import DropStalePushes, IgnoreStaleness
-from pswire.status.job_status import ShardAnswer, merge_reports
 from psworker.client.client import Client
 from tests.shard_driver import declared
 from tests.shards_in_process import ShardsInProcess

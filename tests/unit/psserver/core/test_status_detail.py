@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from psjob.status.job_status import ShardAnswer, merge_reports
 from psserver.core import status
 from psserver.core.members import push_counts
 from psserver.core.status import ranges, upper_bound
@@ -26,7 +27,6 @@ from pswire.messages import (
 )
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency, parse_staleness
-from pswire.status.job_status import ShardAnswer, merge_reports
 from pswire.tensors.compression import to_16_bits
 from pswire.tensors.values import IndexedSlices
 from tests.shard_driver import A, B, ShardDriver, declared

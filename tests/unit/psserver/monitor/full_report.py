@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from psjob.status.job_status import ShardAnswer, merge_reports
 from psserver.measurements import Measurements
 from psserver.monitor.metrics import job_metrics, shard_metrics
 from pswire import messages as ms
-from pswire.status.job_status import ShardAnswer, merge_reports
 from pswire.tensors.values import TensorSpec
 
 WORKER = ms.WorkerStatus(

@@ -1,5 +1,6 @@
 """Reports of shards for tests of the monitor, with the fields that a test names."""
 
+from psjob.status.job_status import ShardAnswer, merge_reports
 from pswire.messages import (
     EventReport,
     Job,
@@ -14,7 +15,6 @@ from pswire.messages import (
     WorkerStatus,
 )
 from pswire.optimizers import GradientDescent
-from pswire.status.job_status import ShardAnswer, merge_reports
 from pswire.tensors.values import TensorSpec
 
 

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from psjob.guard import Finding
 from psserver.monitor import collector
 from psserver.monitor.collector import Collector
-from pswire.guard import Finding
 from tests.commands import BOUND
 from tests.unit.psserver.monitor.reports import event, job, report
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from psjob.status.job_status import ShardAnswer, merge_reports
 from psserver.measurements import Measurements
 from psserver.monitor.metric_families import MAX_LABELLED, MAX_QUEUES
 from psserver.monitor.metrics import FORMATS, FreshMetrics, job_metrics, shard_metrics
 from pswire import messages as ms
 from pswire.errors import ConfigurationError, Unavailable
-from pswire.status.job_status import ShardAnswer, merge_reports
 from pswire.tensors.values import TensorSpec
 from tests.unit.psserver.monitor.full_report import QUEUE, REPORT, VARIABLE, WORKER, samples
 

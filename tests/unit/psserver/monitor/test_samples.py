@@ -6,19 +6,21 @@ from dataclasses import replace
 
 import pytest
 
+from psjob.status.job_view import JobView
+from psjob.status.shard_rates import WINDOW
 from psserver.monitor.json_text import encode_in_parts
-from psserver.monitor.samples import MAX_CELLS, WINDOW, Known, make_sample, with_reports
+from psserver.monitor.samples import MAX_CELLS, make_sample
 from pswire.messages import AcceptedPoint, MinimizationStatus, Totals, Traffic
 from tests.unit.psserver.monitor.reports import job, report, variable, worker
 
 
 def samples(*statuses, seconds=2.0):
     """The samples of statuses that follow each other."""
-    earlier, found = {}, []
+    view, found = JobView(), []
     for number, status in enumerate(statuses):
         at = number * seconds
-        found.append(make_sample(status, 1000.0 + at, at, earlier))
-        earlier = with_reports(earlier, status, at)
+        view = view.follow(status, at)
+        found.append(make_sample(view, 1000.0 + at))
     return found
 
 
@@ -163,7 +165,7 @@ def test_of_very_many_variables_the_traffic_of_a_shard_is_what_it_counts_itself(
 def test_two_statuses_of_one_moment_have_no_rate(seconds):
     status = report(5, workers=[worker("w0", 5)])
     later = report(9, workers=[worker("w0", 9)])
-    sample = make_sample(job(later), 0.0, 10.0 + seconds, {0: [Known(status, 10.0)]})
+    sample = make_sample(JobView().follow(job(status), 10.0).follow(job(later), 10.0 + seconds), 0.0)
     assert (sample["steps_per_second"], sample["workers"][0]["steps_per_second"]) == (None, None)
 
 

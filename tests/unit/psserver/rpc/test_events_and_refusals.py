@@ -5,13 +5,13 @@ import time
 import numpy as np
 import pytest
 
+from psjob.status.status_client import StatusClient
 from psserver.config import ServerConfig
 from psserver.core.events import Event
 from psserver.rpc.server import ServerThread
 from psserver.runtime.event_log import MAX_EVENTS, EventLog
 from pswire.errors import ShapeMismatch
 from pswire.messages import Gradient, Join, Leave, Push, Sender, Status, StatusDetail, StatusReport
-from pswire.status.status_client import StatusClient
 from tests.server_client import Client
 
 ONES = np.ones(2, np.float32)

@@ -10,6 +10,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from psjob.status.job_status import ShardAnswer, merge_reports
+from psjob.status.job_view import JobView
 from pswire.messages import (
     EventReport,
     QueueSpec,
@@ -20,12 +22,10 @@ from pswire.messages import (
     Traffic,
     WorkerStatus,
 )
-from pswire.status.job_status import ShardAnswer, merge_reports
 from psworker.launch.display import colors
 from psworker.launch.display.choice import make_display
 from psworker.launch.display.dashboard import Note, dashboard
 from psworker.launch.display.rows import chosen, fitted_rows
-from psworker.progress.progress import follow, starting
 from tests.combinations import combinations
 
 QUEUE = QueueSpec(name="train", size=1000, block=100, epochs=10)
@@ -41,7 +41,7 @@ def worker(number, state="live", steps=100, **fields):
         steps=steps,
         staleness=0,
         staleness_sum=2 * steps,
-        loss=1 / (1 + steps),
+        cost=1 / (1 + steps),
         epoch=4,
         lease_left=15.0,
         **fields,
@@ -74,11 +74,11 @@ def job(*workers, step=300, shards=1, events=()):
 
 
 def followed(*statuses):
-    """The progress after these statuses, a second apart."""
-    progress = starting(())
+    """The view after these statuses, a second apart."""
+    view = JobView()
     for seconds, status in enumerate(statuses):
-        progress = follow(progress, status, float(seconds))
-    return progress
+        view = view.follow(status, float(seconds))
+    return view
 
 
 def drawn(progress, width=120, height=40, *, unicode=True, **options):
@@ -152,10 +152,10 @@ def test_without_room_for_all_workers_those_in_trouble_stay_in_their_order_and_t
         f"worker-{number}" for number in (0, 1, 2, 3, 40, 50)
     ]
     assert "  and 58 more workers: 57 live, 1 left" in lines
-    [shown, more] = chosen(progress.workers, 5)
-    assert [one.status.name for one in shown] == ["worker-0", "worker-1", "worker-40", "worker-50"]
+    [shown, more] = chosen(progress, 5)
+    assert [one.name for one in shown] == ["worker-0", "worker-1", "worker-40", "worker-50"]
     assert more == "and 60 more workers: 59 live, 1 left"
-    assert chosen(progress.workers, 64)[1] == chosen(progress.workers, 0)[1] == ""
+    assert chosen(progress, 64)[1] == chosen(progress, 0)[1] == ""
 
 
 def test_rows_fill_the_terminal_and_what_matters_less_gives_way_first():

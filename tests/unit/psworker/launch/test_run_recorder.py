@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from psjob.status.job_status import ShardAnswer, merge_reports
+from psjob.status.job_view import JobView
 from pswire.errors import ConfigurationError
 from pswire.messages import StatusReport, WorkerStatus
 from pswire.specs.checkpoints import EverySteps
 from pswire.specs.consistency import Synchronous
-from pswire.status.job_status import JobStatus, JobWorker, merge_reports
 from psworker.launch import run_recorder
 from psworker.launch.job import Job
 from psworker.launch.run_folder import RunFolder
 from psworker.launch.run_recorder import RunRecorder, results, start_of, without_secrets
-from psworker.progress.progress import follow, starting
 from psworker.runs.run_file import read_run
 
 SECRET = "c2VjcmV0IHdvcmRz"
@@ -82,23 +82,9 @@ def test_no_token_of_the_cluster_is_in_the_record(tmp_path, monkeypatch):
 
 def progress_of(*workers, step=10, seconds=2.0):
     report = StatusReport(shard=0, shards=1, global_step=step, repeated=0, workers=workers)
-    before = follow(starting(["worker-0"]), merge_reports([]), 0.0)
-    return follow(
-        before, JobStatus(**{**_fields(merge_reports([])), "workers": _merged(report), "global_step": step}), seconds
-    )
-
-
-def _fields(status):
-    return {name: getattr(status, name) for name in JobStatus.__slots__}
-
-
-def _merged(report):
-    return tuple(
-        JobWorker(
-            one.name, steps=one.steps, dropped=one.dropped, mean_staleness=one.staleness_sum / one.steps, cost=one.cost
-        )
-        for one in report.workers
-    )
+    none = StatusReport(shard=0, shards=1, global_step=0, repeated=0)
+    before, now = [merge_reports([ShardAnswer("h:1", one)]) for one in (none, report)]
+    return JobView(["worker-0"]).follow(before, 0.0).follow(now, seconds)
 
 
 def a_worker(name, steps, staleness_sum, cost, dropped=0):

@@ -16,13 +16,18 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="opens a termina
 LINE = """
 import logging, os, sys
 logging.basicConfig(format="log: %(message)s")
-from pswire.status.job_status import JobWorker
-from psworker.progress.progress import Progress, WorkerProgress
+from dataclasses import replace
+from pswire.messages import StatusReport, WorkerStatus
+from psjob.status.job_status import ShardAnswer, merge_reports
+from psjob.status.job_view import JobView
 from psworker.progress.terminal import StatusLine
-worker = WorkerProgress(JobWorker("worker-0", state="live", epoch=3), 1234.0, 0.4567)
+def job(step):
+    worker = WorkerStatus(name="worker-0", state="live", epoch=3, steps=step, cost=0.4567)
+    report = StatusReport(shard=0, shards=1, global_step=step, workers=(worker,))
+    return merge_reports([ShardAnswer("h:1", report)])
 line = StatusLine(sys.stderr)
 def show(step):
-    line.show(Progress((worker,), step=step))
+    line.show(JobView().follow(job(step - 1234), 0.0).follow(job(step), 1.0))
 """
 
 

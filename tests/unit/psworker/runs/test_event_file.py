@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
+from psjob.status.job_status import ShardAnswer, merge_reports
 from pswire.messages import EventReport, StatusDetail, StatusReport
-from pswire.status.job_status import ShardAnswer, merge_reports
 from psworker.runs import event_file
 from psworker.runs.event_file import RunEvents, read_events
 
