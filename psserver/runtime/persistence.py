@@ -28,7 +28,7 @@ from psserver.storage import records, retention
 from psserver.storage.checkpoint_writer import CheckpointWriter
 from psserver.storage.folders import journal_folder
 from psserver.storage.journal import Journal
-from psserver.storage.recovery import Start, find_start, start_at
+from psserver.storage.recovery import Origin, Start, find_start, start_at
 from psserver.storage.segments import list_segments
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, ParamServerError, StorageError, Unavailable, WrongShard
@@ -81,7 +81,7 @@ def _begin(config: StorageConfig, start: Start, shard: Shard, now: float) -> Non
     for note in start.begin(shard, journal=config.journal, keep_journal=config.keep_journal):
         log.warning("%s", note)
     begins = f"shard {shard.shard} starts from {what}, at global step {shard.global_step}"
-    if (start.gave_up and not start.replayed) or start.went_back:
+    if start.origin is Origin.CUT or start.went_back:
         log.warning("%s: %s", begins, lost)
     elif start.torn:
         log.warning("%s: %s", begins, _TORN)

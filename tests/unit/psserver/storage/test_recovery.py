@@ -13,7 +13,7 @@ from psserver.core.shard import Shard
 from psserver.storage import records, recovery
 from psserver.storage.checkpoints import write as write_checkpoint
 from psserver.storage.folders import available, journal_folder, shard_folder
-from psserver.storage.recovery import find_start, start_at
+from psserver.storage.recovery import Origin, find_start, start_at
 from psserver.storage.retention import cuts
 from psserver.storage.segments import SegmentFile, SegmentHeader, list_segments, read_segments, segment_path
 from psserver.storage.shard_run import run_path
@@ -249,6 +249,31 @@ def test_a_new_job_begins_with_an_empty_final_checkpoint_and_a_job_that_stopped_
     again = Server(tmp_path)
     assert (again.start.lost, again.start.gave_up, again.start.number) == (False, False, 1)
     assert bits(again.shard) == bits(server.shard)
+
+
+def test_the_origin_of_a_start_is_what_the_last_run_has_left(tmp_path):
+    def origin(folder, shard=0, shards=1):
+        start = find_start(folder, shard, shards)
+        start.close()
+        return start.origin
+
+    stopped, killed, journal = tmp_path / "stopped", tmp_path / "killed", tmp_path / "journal"
+    assert origin(stopped) is Origin.NEW_JOB
+    server = Server(stopped).begin()
+    server.push()
+    server.cut(final=True)
+    assert origin(stopped) is Origin.FINAL_CHECKPOINT
+    assert origin(stopped, 0, 2) is Origin.OTHER_SHARDS
+    Server(killed).begin().push()
+    assert origin(killed) is Origin.OLD_CHECKPOINT
+    assert Server(killed).start.origin is Origin.CUT, "a single shard gives up what came after it"
+    server = Server(journal, journal=True).begin()
+    server.push()
+    server.segment.close()
+    assert origin(journal) is Origin.JOURNAL
+    run_path(journal, 0, 1).unlink()
+    Server(journal, journal=True).begin().segment.close()
+    assert origin(journal) is Origin.JOURNAL_OF_CUT
 
 
 def test_a_journal_gives_the_very_state_and_the_answers_of_repeated_pushes(tmp_path):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from psserver.core import shard as core
+from psserver.core import registration
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, StateLost, WrongShard
 from pswire.messages import Restored
@@ -259,7 +259,7 @@ def test_a_message_from_before_that_arrives_late_is_refused():
 def test_variables_and_optimizers_that_the_cut_does_not_have_are_registered_again_with_the_workers_values(
     caplog, monkeypatch, listed
 ):
-    monkeypatch.setattr(core, "MAX_LISTED", listed)  # of the variables that one status has
+    monkeypatch.setattr(registration, "MAX_LISTED", listed)  # of the variables that one status has
     transport = ShardsInProcess(2, stored=True)
     client, known = transport.client("w0", DECLARATIONS[0])
     write_checkpoint(transport, client)
