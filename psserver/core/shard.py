@@ -118,7 +118,7 @@ class Shard:
         options, shard, position = self._options, self.shard, self._position
         position.global_step, position.stopped = 0, ""
         self._lost_pushes = 0
-        self._traffic, self._next_samples = TrafficMeter(), -math.inf  # of these nothing depends on
+        self._traffic, self._next_samples = TrafficMeter(), -math.inf  # nothing depends on these
         self._members = members = Membership(
             options.lease,
             has_chief=not shard,
@@ -338,7 +338,8 @@ class Shard:
         """As `check`; returns the member that sends, and whether the message was settled before."""
         sender = getattr(message, "sender", None)
         member = None if sender is None else self.check_sender(sender)
-        check_count(message, "cut", getattr(message, "cut", 0), self.cuts.number)
+        if cut := getattr(message, "cut", 0):
+            check_count(message, "cut", cut, self._position.cut)
         check = self._checks.get(type(message))
         repeated = check is not None and bool(check(message, member))
         if isinstance(message, _OF_TIMELINES) and message.timeline not in (0, self.timeline):
@@ -396,21 +397,25 @@ class Shard:
         if self.shard and isinstance(message, ms.Push | ms.Pull | ms.Assign):
             message = self._pending.here(message)
         call: Call[Any] = Call(ticket, message, member, now, repeated, allocator)
-        inspected = inspection or self.inspect(message)
-        self._limit_gradients(call, inspected)
+        limit = self._options.max_gradient_norm
+        found = inspection or inspect(self._store.variables, message, norm=limit is not None)
+        call.magnitudes, call.norm = found.magnitudes, found.norm
+        if limit is not None:
+            self._limit_gradients(call, limit)
         if not settled and self._is_checked(call):
             raise TasksPending
         if not isinstance(message, ms.Renew | ms.Status):
             self._attendance.changed()
         result = StepResult(settled, now)
         shown = getattr(message, "cut", -1)
-        if shown > self.cuts.number:
+        if shown > self._position.cut:
             self._begin_cut(shown, result)
         if member is not None:
             self._members.renew(member, now)
             if self.cuts.late_below:
                 self.cuts.show(member, shown)
-        self._measure(now)
+        if now >= self._traffic.next_snapshot:
+            self._measure(now)
         if isinstance(message, ms.Tick):
             self._tick(message, result)
         elif repeated and isinstance(message, _SETTLED):
@@ -422,17 +427,15 @@ class Shard:
         if result.gone or result.idle:
             self._carry_out(result)
         if self.cuts.late_below and result.changes:
-            self.cuts.keep_late(result.changes)
+            self.cuts.keep_late(result)
         traffic = self._traffic
-        traffic.pushes, traffic.bytes_in = self._pending.applied, traffic.bytes_in + inspected.nbytes
+        traffic.pushes, traffic.bytes_in = self._pending.applied, traffic.bytes_in + found.nbytes
         traffic.bytes_out += result.bytes_out
-        result.events += self.cuts.events()
         return result
 
-    def _limit_gradients(self, call: Call[Any], inspected: Inspection) -> None:
-        """Note what was found in the arrays of a message, and by what its gradients are multiplied."""
-        call.magnitudes, call.norm, limit = inspected.magnitudes, inspected.norm, self._options.max_gradient_norm
-        if limit is None or (factor := limit.factor(call.norm)) == 1.0:
+    def _limit_gradients(self, call: Call[Any], limit: GradientNormLimit) -> None:
+        """Note by what the gradients of a push are multiplied."""
+        if (factor := limit.factor(call.norm)) == 1.0:
             return
         variables = self._store.variables
         call.factor, call.magnitudes = (
@@ -458,8 +461,7 @@ class Shard:
 
     def _measure(self, now: float) -> None:
         """Count traffic over time, and have the next updates take samples of rounding. Nothing depends on these."""
-        if now >= self._traffic.next_snapshot:
-            self._traffic.tick(now)
+        self._traffic.tick(now)
         if now >= self._next_samples:
             self._next_samples = now + SECONDS_BETWEEN_SAMPLES
             for variable in islice(self._store, MAX_SAMPLED):

@@ -48,7 +48,7 @@ def _(original, change, snapshot):
     f"{CUTS}.keep_late",
     f"{TESTS}::test_a_cut_whose_late_changes_have_no_memory_is_given_up_and_the_next_one_is_complete",
 )
-def _(original, self, changes):
+def _(original, self, result):
     pass
 
 

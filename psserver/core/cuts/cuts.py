@@ -14,8 +14,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from psserver.core.cuts.shard_cut import Late, ShardCut, VariableCopy, owned
-from psserver.core.events import Event, cut_given_up
+from psserver.core.cuts.shard_cut import ShardCut, VariableCopy, owned
+from psserver.core.events import cut_given_up
 from psserver.core.members.member import Member
 from psserver.core.part import Call, Part, Position, names
 from psserver.core.variables.array_tasks import StepResult
@@ -50,7 +50,6 @@ class Cuts(Part):
         self._memory = Memory(None)
         self._given_up: ShardCut | None = None
         self._why_given_up = ""
-        self._events: list[Event] = []
         self._seen: ShardCut | None = None  # at the last tick
 
     def count_in(self, memory: Memory) -> None:
@@ -75,7 +74,7 @@ class Cuts(Part):
         """Give up a cut whose number some workers have not shown in time: they may never, and others cannot begin."""
         cut = self.current
         if cut is not None and cut.missing and result.now - cut.since > SECONDS_TO_SHOW:
-            self._give_up(cut, f"more than {SECONDS_TO_SHOW:g} s have passed")
+            self._give_up(cut, f"more than {SECONDS_TO_SHOW:g} s have passed", result)
 
     @property
     def number(self) -> int:
@@ -158,31 +157,26 @@ class Cuts(Part):
             return self._given_up
         return self.current
 
-    def keep_late(self, changes: Iterable[Late]) -> None:
-        """Keep those of the changes made just now that have a lower number; pushes only if shard 0 does not decide.
+    def keep_late(self, result: StepResult) -> None:
+        """Keep those changes of a step that have a lower number; pushes only if shard 0 does not decide.
 
         If there is no memory for one, the cut is given up: training goes on.
         """
-        for change in changes:
+        for change in result.changes:
             cut = self.current
             if cut is None or change.cut >= self.late_below or (self.decides and isinstance(change, ms.Push)):
                 continue
             nbytes = ms.tensor_bytes(change) + LATE_BYTES * (1 + ms.entries(change))
             if nbytes > self._memory.free:
                 taken = f"{len(cut.late):,} late changes take {cut.late_bytes:,} bytes"
-                self._give_up(cut, f"{taken}, all of --memory-limit")
+                self._give_up(cut, f"{taken}, all of --memory-limit", result)
                 return
             cut.late.append(owned(change, cut.copies))
             cut.late_bytes += nbytes
 
-    def events(self) -> list[Event]:
-        """What has happened since the last call."""
-        happened, self._events = self._events, []
-        return happened
-
-    def _give_up(self, cut: ShardCut, why: str) -> None:
+    def _give_up(self, cut: ShardCut, why: str, result: StepResult) -> None:
         self._why_given_up = f"{why}, and {cut.waiting_for} did not show its number: a worker does when its push ends"
-        self._events.append(cut_given_up(cut.number, self._why_given_up))
+        result.events.append(cut_given_up(cut.number, self._why_given_up))
         self._given_up, cut.late, cut.late_bytes = cut, [], 0
         self.end()
 

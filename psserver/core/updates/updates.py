@@ -92,19 +92,20 @@ class Updates:
 
     def apply(self, calls: Sequence[Call[Any]], scale: float, result: StepResult) -> None:
         """Make one update of the mean of these pushes; if it raises `NotFinite`, none, and nothing has changed."""
-        pushes, stalenesses, step = [], [], self.last_step + 1
+        pushes, stalenesses, factors, clipped, step = [], [], [], False, self.last_step + 1
         for call in calls:
             push = call.message
             assert isinstance(push, ms.Push), "a policy applies pushes"
             assert call.answer is None, "a policy applies each push once"
             pushes.append(push)
             stalenesses.append(self.staleness(call))
+            factors.append(call.factor)
+            clipped |= call.factor != 1.0
             step = max(step, push.global_step)
         magnitudes = calls[0].magnitudes if len(calls) == 1 else _largest(calls)
         group = pushes[0].group
         count = max(len(pushes), 0 if group is None else group.pushes)
-        factors = [call.factor for call in calls] if any(call.clipped for call in calls) else []
-        self._store.update(pushes, count, step, scale, magnitudes, result, factors)
+        self._store.update(pushes, count, step, scale, magnitudes, result, factors if clipped else ())
         self.last_step = step
         self._changes += 1
         if group is not None:
