@@ -208,9 +208,10 @@ class Update:
 
     def _gradient(self) -> Array | IndexedSlices:
         """The gradient of all pushes; of rows, each once and in rising order."""
-        first, served, factor = self.contributions[0]
-        if self.pushes == 1 and served is None and factor == 1.0 and isinstance(first.array, np.ndarray):
-            return first.array
+        if len(self.contributions) == self.pushes == 1:
+            first, served, factor = self.contributions[0]
+            if served is None and factor == 1.0 and isinstance(first.array, np.ndarray):
+                return first.array
         gradients = []
         for gradient, served, factor in self.contributions:
             array = gradient.array
