@@ -1,8 +1,8 @@
 """What all parts of a shard have in common: the calls that they answer, and the questions that the shard asks each.
 
-A part answers messages of some classes (`handlers`) and says before which of them it refuses (`checks`). It reads the
-parts below it (see the layers in `pyproject.toml`); what a message means for parts above it, or for all, is an effect
-in the `StepResult`, which the shard carries out after the handler.
+A part answers messages of some classes. It reads the parts below it (see the layers in `pyproject.toml`); what a
+message means for parts above it, or for all, is an effect in the `StepResult`, which the shard carries out after the
+handler.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -80,14 +80,11 @@ Check: TypeAlias = Callable[[Any, Any], bool | None]
 class Part:
     """One concern of a shard. Here are the answers of a part that has nothing to say to a question."""
 
-    def handlers(self) -> dict[type, Handler]:
-        """What takes a `Call` of each class of messages that this part answers. Never fails: `checks` came before."""
-        return {}
+    def messages(self) -> dict[type, tuple[Check | None, Handler]]:
+        """The classes of messages that this part answers, each with its check and its handler.
 
-    def checks(self) -> dict[type, Check]:
-        """What refuses a message and its member, by the class of the message, before anything has changed.
-
-        It looks at no element of an array, and returns whether the message is `repeated`.
+        A check refuses a message of a member before anything has changed: it looks at no element of an array, and
+        returns whether the message is `repeated`. The handler takes the `Call` then, and never fails.
         """
         return {}
 

@@ -37,13 +37,9 @@ class Registration(Part):
         self.store = Store(self.memory, self.invariants, options.strength, options.aggregate)
         self._changes: list[ms.Change] = []
 
-    def handlers(self) -> dict[type, Handler]:
-        """As `Part.handlers`."""
-        return {ms.Register: self._register, ms.Tune: self._tune}
-
-    def checks(self) -> dict[type, Check]:
-        """As `Part.checks`."""
-        return {ms.Register: self._check_register, ms.Tune: self._check_tune}
+    def messages(self) -> dict[type, tuple[Check | None, Handler]]:
+        """As `Part.messages`."""
+        return {ms.Register: (self._check_register, self._register), ms.Tune: (self._check_tune, self._tune)}
 
     def state(self) -> dict[str, Any]:
         """As `Part.state`."""

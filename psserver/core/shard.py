@@ -155,22 +155,16 @@ class Shard:
             self._barrier,
             interventions,
         )
-        self._handlers: dict[type, Handler] = {
-            ms.Join: self._join,
-            ms.Cut: self._cut,
-            ms.Reset: self._reset,
-            ms.Restore: self._begin_timeline,
-            ms.Status: self._report,
-        }
-        self._checks: dict[type, Check] = {
-            ms.Join: self._check_join,
-            ms.Cut: self._check_cut,
-            ms.Reset: self._check_reset,
-            ms.Restore: self._check_restore,
+        self._answers: dict[type, tuple[Check | None, Handler]] = {
+            ms.Join: (self._check_join, self._join),
+            ms.Cut: (self._check_cut, self._cut),
+            ms.Reset: (self._check_reset, self._reset),
+            ms.Restore: (self._check_restore, self._begin_timeline),
+            ms.Status: (None, self._report),
+            ms.Tick: (None, self._tick),
         }
         for part in self._parts:
-            self._handlers |= part.handlers()
-            self._checks |= part.checks()
+            self._answers |= part.messages()
 
     # --- the state ------------------------------------------------------------------------------------------------
 
@@ -340,7 +334,7 @@ class Shard:
         member = None if sender is None else self.check_sender(sender)
         if cut := getattr(message, "cut", 0):
             check_count(message, "cut", cut, self._position.cut)
-        check = self._checks.get(type(message))
+        check, _ = self._answers[type(message)]
         repeated = check is not None and bool(check(message, member))
         if isinstance(message, _OF_TIMELINES) and message.timeline not in (0, self.timeline):
             self._refuse_timeline(message.sender.worker, message.timeline)
@@ -416,14 +410,13 @@ class Shard:
                 self.cuts.show(member, shown)
         if now >= self._traffic.next_snapshot:
             self._measure(now)
-        if isinstance(message, ms.Tick):
-            self._tick(message, result)
-        elif repeated and isinstance(message, _SETTLED):
+        if repeated and isinstance(message, _SETTLED):
             self._repeat(call, result)
         else:
             if isinstance(message, ms.Tune | ms.Compute):
                 self._pending.abandon(member, result)  # a held push would settle an older number later
-            self._handlers[type(message)](call, result)
+            _, handler = self._answers[type(message)]
+            handler(call, result)
         if result.gone or result.idle:
             self._carry_out(result)
         if self.cuts.late_below and result.changes:
@@ -474,9 +467,9 @@ class Shard:
             self._store.wait_for(call.message.names, result)  # its results may not be there yet
         call.reply(repeated_answer(call.member.answer), result)
 
-    def _tick(self, tick: ms.Tick, result: StepResult) -> None:
+    def _tick(self, call: Call[ms.Tick], result: StepResult) -> None:
         for part in self._parts:
-            part.tick(tick, result)
+            part.tick(call.message, result)
             self._carry_out(result)
 
     # --- what crosses parts ---------------------------------------------------------------------------------------

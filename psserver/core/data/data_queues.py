@@ -42,13 +42,9 @@ class DataQueues(Part):
         self._blocks: dict[str, int] = {}  # that each worker holds, of all queues
         self._epochs: dict[str, int] = {}  # of each worker's last block
 
-    def handlers(self) -> dict[type, Handler]:
-        """As `Part.handlers`."""
-        return {Take: self._take}
-
-    def checks(self) -> dict[type, Check]:
-        """As `Part.checks`."""
-        return {Take: self._check}
+    def messages(self) -> dict[type, tuple[Check | None, Handler]]:
+        """As `Part.messages`."""
+        return {Take: (self._check, self._take)}
 
     def state(self) -> dict[str, Any]:
         """As `Part.state`."""

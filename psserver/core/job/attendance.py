@@ -42,13 +42,9 @@ class Attendance(Part):
         self._cuts, self._queues, self._pending, self._barrier = cuts, queues, pending, barrier
         self._explanations: tuple[Callable[[str], str], Callable[[str], str]] | None = None  # until the next change
 
-    def handlers(self) -> dict[type, Handler]:
-        """As `Part.handlers`."""
-        return {ms.Renew: self._renew, ms.Leave: self._leave}
-
-    def checks(self) -> dict[type, Check]:
-        """As `Part.checks`."""
-        return {ms.Renew: self._check_renew}
+    def messages(self) -> dict[type, tuple[Check | None, Handler]]:
+        """As `Part.messages`."""
+        return {ms.Renew: (self._check_renew, self._renew), ms.Leave: (None, self._leave)}
 
     def state(self) -> dict[str, Any]:
         """As `Part.state`."""

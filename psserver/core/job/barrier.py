@@ -20,13 +20,9 @@ class Barrier(Part):
         self._shard, self._position, self._members = shard, position, members
         self._waiting = WaitingCalls[str, ms.Barrier]()
 
-    def handlers(self) -> dict[type, Handler]:
-        """As `Part.handlers`."""
-        return {ms.Barrier: self._arrive}
-
-    def checks(self) -> dict[type, Check]:
-        """As `Part.checks`."""
-        return {ms.Barrier: self._check}
+    def messages(self) -> dict[type, tuple[Check | None, Handler]]:
+        """As `Part.messages`."""
+        return {ms.Barrier: (self._check, self._arrive)}
 
     def waiting(self) -> Sequence[Call[Any]]:
         """As `Part.waiting`."""

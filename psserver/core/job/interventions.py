@@ -32,13 +32,9 @@ class Interventions(Part):
         self._shard, self._position, self._members, self._variables = shard, position, members, variables
         self._queues, self._minimizations, self._pending = queues, minimizations, pending
 
-    def handlers(self) -> dict[type, Handler]:
-        """As `Part.handlers`."""
-        return {ms.Stop: self._stop, ms.Intervene: self._intervene}
-
-    def checks(self) -> dict[type, Check]:
-        """As `Part.checks`."""
-        return {ms.Stop: self._check_stop, ms.Intervene: self._check_intervene}
+    def messages(self) -> dict[type, tuple[Check | None, Handler]]:
+        """As `Part.messages`."""
+        return {ms.Stop: (self._check_stop, self._stop), ms.Intervene: (self._check_intervene, self._intervene)}
 
     def state(self) -> dict[str, Any]:
         """As `Part.state`."""

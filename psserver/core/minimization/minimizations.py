@@ -63,22 +63,13 @@ class Minimizations(Part):
         self._evaluators = WaitingCalls[str, Evaluate]()
         memory.count(lambda: self.nbytes)
 
-    def handlers(self) -> dict[type, Handler]:
-        """As `Part.handlers`."""
+    def messages(self) -> dict[type, tuple[Check | None, Handler]]:
+        """As `Part.messages`."""
         return {
-            Compute: self._compute,
-            Evaluate: self._evaluate,
-            TakePortion: self._take,
-            ClaimPortion: self._claim,
-        }
-
-    def checks(self) -> dict[type, Check]:
-        """As `Part.checks`."""
-        return {
-            Compute: self._check_compute,
-            Evaluate: self._check_evaluate,
-            TakePortion: self._check_portions,
-            ClaimPortion: self._check_portions,
+            Compute: (self._check_compute, self._compute),
+            Evaluate: (self._check_evaluate, self._evaluate),
+            TakePortion: (self._check_portions, self._take),
+            ClaimPortion: (self._check_portions, self._claim),
         }
 
     def state(self) -> dict[str, Any]:

@@ -57,13 +57,13 @@ class PendingCalls(Part):
         self.asynchronous = type(policy) is Asynchronous  # no push is held, and no other call waits for one
         self._waiting = WaitingCalls[int, Any]()  # by ticket
 
-    def handlers(self) -> dict[type, Handler]:
-        """As `Part.handlers`."""
-        return {ms.Push: self._push, ms.Pull: self._pull, ms.Assign: self._assign}
-
-    def checks(self) -> dict[type, Check]:
-        """As `Part.checks`."""
-        return {ms.Push: self._check_push, ms.Pull: self._check_pull, ms.Assign: self._check_assign}
+    def messages(self) -> dict[type, tuple[Check | None, Handler]]:
+        """As `Part.messages`."""
+        return {
+            ms.Push: (self._check_push, self._push),
+            ms.Pull: (self._check_pull, self._pull),
+            ms.Assign: (self._check_assign, self._assign),
+        }
 
     def state(self) -> dict[str, Any]:
         """As `Part.state`."""
