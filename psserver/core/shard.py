@@ -257,7 +257,7 @@ class Shard:
         return self._store.variables
 
     def waiting(self) -> list[tuple[int, ms.Message]]:
-        """The tickets and messages of all calls without an answer: steps of these complete a restored state."""
+        """The tickets and messages of all calls without an answer: a restored shard takes these messages again."""
         return [(call.ticket, call.message) for part in self._parts for call in part.waiting()]
 
     @property
@@ -294,15 +294,15 @@ class Shard:
     def job_end(self) -> JobEnd | None:
         """When the last worker left, and how the job ended; None while a worker is live or awaited in the job.
 
-        From a job in which workers were awaited in vain, it is the time since which they are awaited no longer.
+        If workers were awaited in vain, it is the time at which the shard gave them up.
         """
         return None if self._jobs.awaits(self._members) else self._members.job_end
 
     def answer_bytes(self, message: ms.Message, *, at_once: bool = False) -> int:
         """The most bytes of values in the answer to `message`, which need not be checked yet.
 
-        Values at their known version count, since they may be modified by then, unless the step is taken `at_once` by a
-        shard that never holds a call. Raises `UnknownVariable`, or `InvalidMessage` for an impossible choice.
+        A value that the worker knows counts too, since it may have changed by then, unless the step is taken `at_once`
+        by a shard that never holds a call. Raises `UnknownVariable`, or `InvalidMessage` for an impossible choice.
         """
         return self._store.answer_bytes(message, modified=not (at_once and self._pending.asynchronous))
 
@@ -348,7 +348,7 @@ class Shard:
         return inspect(self._store.variables, message, norm=self._options.max_gradient_norm is not None)
 
     def checkable(self, message: ms.Message) -> set[str] | None:
-        """The variables that a step by `message` may change after a check: their tasks must have run; None: all."""
+        """The variables of which a step may make a checked update: it needs the results of their tasks; None: all."""
         if isinstance(message, ms.Cut):
             return None
         names = self._pending.held_names()
@@ -462,7 +462,7 @@ class Shard:
 
     def _repeat(self, call: Call[Any], result: StepResult) -> None:
         """Answer a message again that was settled before."""
-        self._pending.repeated()
+        self._pending.count_repeated()
         if isinstance(call.message, ms.Compute):
             self._store.wait_for(call.message.names, result)  # its results may not be there yet
         call.reply(repeated_answer(call.member.answer), result)
@@ -665,7 +665,7 @@ class Shard:
     ) -> tuple[list[ArrayTask], list[tuple[Late, ParamServerError]]]:
         """Take the late changes of the cut from which this shard was restored; the tasks, and what was refused.
 
-        Their workers may have joined after the snapshot. Tasks are left only if no later change depends on them.
+        Their workers may have joined after the snapshot. The tasks that are left come after those of the copies.
         """
         tickets, tasks, refused = itertools.count(-1, -1), list[ArrayTask](), list[tuple[Late, ParamServerError]]()
 

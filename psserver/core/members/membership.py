@@ -37,7 +37,7 @@ class JobEnd:
 class Membership:
     """The workers that are live, and those that have left or were lost last, by name.
 
-    They belong to one job (`psserver.core.jobs`), which may go on after its workers have finished, unless it is
+    They belong to one job (`psserver.core.job.jobs`), which may go on after its workers have finished, unless it is
     the only one of the server (`one_job`). Only shard 0 `has_chief`. `job_end` is set while no worker is live, and None
     before the first one has joined. `joined` counts the workers that ever joined. Incarnations of new workers are above
     `last_incarnation`. At most `max_workers` are live; None: any number.

@@ -32,8 +32,8 @@ from pswire.specs.consistency import Synchronous
 class PendingCalls(Part):
     """Answers pushes, pulls and assigns; one of these is pending until the changes before it are settled (`after`).
 
-    A push is pending then until the policy releases it: until then it is held. A shard that `follows` has its pushes
-    decided by shard 0.
+    A push is held until the policy releases it, which it can once those changes are settled. A shard that `follows` has
+    its pushes decided by shard 0.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class PendingCalls(Part):
             answer = ms.Pushed(outcome=ms.Outcome.DROPPED, staleness=0, global_step=step, reason=reason)
             self._members.record(member, push.sequence, answer)
             self._members.half_pushes.late_part(member, push.sequence)
-        self.repeated()
+        self.count_repeated()
         call.answer, call.magnitudes = repeated_answer(answer), {}
 
     def _pull(self, call: Call[ms.Pull], result: StepResult) -> None:
@@ -293,7 +293,7 @@ class PendingCalls(Part):
         """Applied pushes by staleness."""
         return self._updates.stalenesses
 
-    def repeated(self) -> None:
+    def count_repeated(self) -> None:
         """Count a message that had been settled before."""
         self._updates.repeated += 1
 
@@ -405,7 +405,7 @@ class PendingCalls(Part):
             )
 
     def here(self, message: ms.Push | ms.Pull | ms.Assign) -> ms.Push | ms.Pull | ms.Assign:
-        """A message to another shard than 0, which names only changes with a part on this one, of other workers."""
+        """The message to this shard, not 0, without the changes that have no part here or are of the same worker."""
         changed: dict[str, Any] = {}
         if message.after:
             others = [one for one in message.after if one.sender.worker != message.sender.worker]
@@ -416,12 +416,12 @@ class PendingCalls(Part):
         return dataclasses.replace(message, **changed) if changed else message
 
     def _members_here(self, group: ms.UpdateGroup) -> tuple[ms.ChangeId, ...]:
-        """The pushes of a group with a part on this shard: all, if it does not name the shards of any."""
+        """The pushes of a group that have a part on this shard; all of them if the group names no shards."""
         named = [one for one in group.members if one.shards]
         return self._with_parts_here(named or group.members)
 
     def _with_parts_here(self, changes: Iterable[ms.ChangeId]) -> tuple[ms.ChangeId, ...]:
-        """Of changes over all shards those that have a part on this one; without `shards` they have one."""
+        """The changes that have a part on this shard; a change without `shards` has one."""
         here = [change for change in changes if not change.shards or self._options.shard in change.shards]
         return tuple([ms.ChangeId(change.sender, change.sequence) for change in here])
 

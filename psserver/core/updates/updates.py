@@ -1,4 +1,4 @@
-"""Updates: what becomes of a push that the policy has released, and the counts of what was applied and dropped."""
+"""Updates: makes and answers the pushes, pulls and assigns that are released; staleness, and counts of pushes."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ class Updates:
     """Makes updates of pushes, and answers these; `order` is there if this shard orders changes on all shards.
 
     `applied`, `dropped` and `clipped` count pushes, and `repeated` messages that had been settled before. `last_step`
-    is that of the last update, as schedules count: pushes of the job before it, as far as known here.
+    is the step of the last update for learning-rate schedules: the updates of the job before it, as far as known here.
     """
 
     def __init__(
