@@ -130,7 +130,7 @@ def get_list(message: Message, field: Field, value: str, where: str) -> str:
         total = f', total="{field.part.shape.total}"' if field.part.shape.total else ""
         return f"check.parts({value}, get_{field.part.snake}, tensors, {where}, {limit}{key}{total})"
     if field.type in ("str", "bytes"):
-        return f"check.{'names' if field.type == 'str' else 'secrets'}({value}, {where}, {limit})"
+        return f"check.names({value}, {where}, {limit})"
     if field.type == "float":
         return f"check.any_numbers({value}, {where}, {limit})"
     least = f", least={int(rule.least)}" if rule.HasField("least") else ""

@@ -17,7 +17,7 @@ from pswire.specs.gradient_norm import GradientNormLimit
 from pswire.specs.spec import check_count, check_number
 from pswire.system import host
 
-#: The key of servers without another one: servers of one process accept each other's tokens and proofs.
+#: The key of servers without another one: servers of one process accept each other's tokens.
 _PROCESS_KEY = secrets.token_bytes(KEY_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""The key of this user's servers: by default, one user's servers on one machine accept each other's tokens and proofs.
+"""The key of this user's servers: by default, one user's servers on one machine accept each other's tokens.
 
 Standard library only.
 """
@@ -31,7 +31,7 @@ def user_key(folder: Path) -> bytes:
         _make(path)
         return _read(path)
     except OSError as error:
-        log.warning("no key in %s (%s): only this server accepts its tokens and proofs, until it restarts", path, error)
+        log.warning("no key in %s (%s): only this server accepts its tokens, until it restarts", path, error)
         return secrets.token_bytes(KEY_BYTES)
 
 

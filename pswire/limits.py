@@ -43,7 +43,7 @@ MAX_NOTE_LENGTH = 4096
 #: Bytes of an optimizer or a row initializer: those of a schedule of some hundred steps.
 MAX_SPEC_BYTES = 8 << 10
 
-#: Bytes of a token, a key or a proof.
+#: Bytes of a token or a key.
 MAX_SECRET_BYTES = 2048
 
 #: Characters of a word for displays, which shards keep for each worker.

@@ -1,13 +1,12 @@
-"""Authentication of callers and of reports about other shards: tokens of members, and proofs of a shard's statements.
+"""Authentication of callers: tokens of members.
 
-Both are message authentication codes (HMAC-SHA256) by the key that all servers of a job have and workers do not. So a
-server needs no table of tokens: tokens given before a restart, or by another shard, are valid too.
+A token has a message authentication code (HMAC-SHA256) by the key that all servers of a job have and workers do not. So
+a server needs no table of tokens: tokens given before a restart, or by another shard, are valid too.
 """
 
 import functools
 import hashlib
 import hmac
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from google.protobuf.message import DecodeError
@@ -33,10 +32,7 @@ class Claims:
 
 
 class Identity:
-    """Gives tokens and proofs of a `key`, and checks them. All methods are called in the event loop.
-
-    A proof is valid for one job and timeline: the current ones of the `shard` that gives or checks it.
-    """
+    """Gives tokens of a `key`, and checks them. All methods are called in the event loop."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -81,26 +77,11 @@ class Identity:
                 f"{caller.sender.worker!r}, incarnation {caller.sender.incarnation}"
             )
 
-    def check(self, message: ms.Request, caller: Claims | None, shard: Shard) -> None:
-        """Check the other members that a message names, and the proofs of what it reports of other shards.
-
-        Raises:
-            Unauthenticated: the caller is not the member that it acts for.
-            InvalidMessage: a proof of another shard is wrong.
-        """
+    def check(self, message: ms.Request, caller: Claims | None) -> None:
+        """Raise `Unauthenticated` unless the caller is the member that it acts for, or may act for none."""
         match message:
-            case ms.Push():
-                if message.group is not None:
-                    group = message.group
-                    self._check_proof(shard, group.proof, "update", group.number, _changes(group.members))
-                self._check_after(shard, message)
-            case ms.Pull() | ms.Assign():
-                self._check_after(shard, message)
             case ms.Join():
                 self._check_join(message, caller)
-                self._check_states(message)
-            case ms.Register():
-                self._check_states(message)
             case ms.Cut() if message.holder is not None:
                 self.check_sender(message.holder, caller)
             case ms.Cut() | ms.Restore() if caller is None and not access.caller.get().is_admin:
@@ -121,27 +102,13 @@ class Identity:
             process_nonce=nonce and int.from_bytes(self._mac("process", nonce)[:8]) >> 1 | 1,
         )
 
-    def proved(self, message: ms.Request, answer: ms.Answer, shard: Shard) -> ms.Answer:
-        """The answer to a message, with a token and with proofs of what other shards have to believe."""
-        if isinstance(answer, ms.Joined):
-            assert isinstance(message, ms.Join)
-            token = self._token(
-                Claims(ms.Sender(message.worker, answer.incarnation), message.process_nonce, answer.job)
-            )
-            proof = self._mac("state", shard.shard, answer.state)
-            return replace(answer, token=token, proof=proof)
-        if shard.shard or shard.shards == 1:
-            return answer  # it is not reported to another shard
-        if isinstance(answer, ms.Registered | ms.Pulled | ms.Pushed | ms.Assigned):
-            frontier = answer.frontier
-            if frontier is not None and frontier.undelivered:
-                proof = self._proof(shard, "changes", _changes(frontier.undelivered))
-                answer = replace(answer, frontier=replace(frontier, proof=proof))
-        if isinstance(answer, ms.Pushed) and answer.group is not None:
-            group = answer.group
-            proof = self._proof(shard, "update", group.number, _changes(group.members))
-            answer = replace(answer, group=replace(group, proof=proof))
-        return answer
+    def with_token(self, message: ms.Request, answer: ms.Answer) -> ms.Answer:
+        """The answer to a message; that to a Join with a token."""
+        if not isinstance(answer, ms.Joined):
+            return answer
+        assert isinstance(message, ms.Join)
+        sender = ms.Sender(message.worker, answer.incarnation)
+        return replace(answer, token=self._token(Claims(sender, message.process_nonce, answer.job)))
 
     # --- tokens ---------------------------------------------------------------------------------------------------
 
@@ -184,39 +151,9 @@ class Identity:
                 "given with that: a new process joins shard 0 with incarnation 0"
             )
 
-    # --- proofs ---------------------------------------------------------------------------------------------------
-
-    def _check_after(self, shard: Shard, message: ms.Push | ms.Pull | ms.Assign) -> None:
-        if message.after:
-            self._check_proof(shard, message.after_proof, "changes", _changes(message.after))
-
-    def _check_states(self, message: ms.Join | ms.Register) -> None:
-        proofs: Sequence[bytes] = message.proofs or (b"",) * len(message.states)
-        if len(proofs) != len(message.states):
-            raise InvalidMessage(f"{len(proofs)} proofs for the states of {len(message.states)} shards")
-        for index, (state, proof) in enumerate(zip(message.states, proofs, strict=True)):
-            if state and not hmac.compare_digest(proof, self._mac("state", index, state)):
-                raise InvalidMessage(
-                    f"a wrong proof of the state of shard {index}: all servers of a job need the same key (see "
-                    "docs/security.md)"
-                )
-
-    def _check_proof(self, shard: Shard, proof: bytes, *parts: object) -> None:
-        if not hmac.compare_digest(proof, self._proof(shard, *parts)):
-            raise InvalidMessage(
-                f"shard 0 has not decided this ({parts[0]}): workers pass on its decisions as they are, with its proof"
-            )
-
-    def _proof(self, shard: Shard, *parts: object) -> bytes:
-        return self._mac(shard.job.number, shard.timeline, *parts)
-
     def _mac(self, *parts: object) -> bytes:
         """HMAC of numbers, strings and tuples of these, encoded by `repr`."""
         return self._mac_of(repr(parts).encode())
 
     def _mac_of(self, data: bytes) -> bytes:
         return hmac.digest(self._key, data, "sha256")
-
-
-def _changes(changes: Iterable[ms.ChangeId]) -> tuple[object, ...]:
-    return tuple([(one.sender.worker, one.sender.incarnation, one.sequence, *one.shards) for one in changes])

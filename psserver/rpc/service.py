@@ -279,9 +279,9 @@ class Service:
         self, message: Request, caller: Claims | None, most: int | None, allocator: Allocator | None = None
     ) -> Answer:
         """The shard's answer to a caller's message."""
-        self._identity.check(message, caller, self._executor.shard)
+        self._identity.check(message, caller)
         answer = await self._executor.step(self._identity.hashed(message), most, allocator)
-        return self._identity.proved(message, answer, self._executor.shard)
+        return self._identity.with_token(message, answer)
 
     async def _send(
         self,

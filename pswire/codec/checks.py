@@ -191,16 +191,10 @@ def _refuse_choice(value: str, where: str) -> NoReturn:
 
 
 def secret(data: bytes, where: str) -> bytes:
-    """A token, a key or a proof."""
+    """A token or a key."""
     if len(data) > MAX_SECRET_BYTES:
         raise Malformed(f"{where} has {MAX_SECRET_BYTES:,} bytes at most, got {len(data):,}")
     return data
-
-
-def secrets(values: Sequence[bytes], where: str, limit: int | None) -> tuple[bytes, ...]:
-    """Proofs, one for each shard."""
-    _check_length(values, where, limit)
-    return tuple([secret(one, where) for one in values])
 
 
 def parts(

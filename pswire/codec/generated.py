@@ -82,7 +82,6 @@ def put_join_request(message: ms.Join, proto: pb.JoinRequest, tensors: TensorSen
     proto.resume = message.resume
     proto.program = message.program
     proto.cut = message.cut
-    proto.proofs.extend(message.proofs)
     proto.name_key = message.name_key
     proto.workers = message.workers
 
@@ -105,7 +104,6 @@ def get_join_request(proto: pb.JoinRequest, tensors: TensorReceiver) -> ms.Join:
         resume=proto.resume,
         program=check.name_or_empty(proto.program, "JoinRequest.program"),
         cut=check.count(proto.cut, "JoinRequest.cut"),
-        proofs=check.secrets(proto.proofs, "JoinRequest.proofs", limits.MAX_SHARDS) if proto.proofs else (),
         name_key=check.secret(proto.name_key, "JoinRequest.name_key"),
         workers=check.count(proto.workers, "JoinRequest.workers"),
     )
@@ -127,7 +125,6 @@ def put_join_reply(message: ms.Joined, proto: pb.JoinReply, tensors: TensorSende
     proto.note = message.note
     proto.stopped = message.stopped
     proto.token = message.token
-    proto.proof = message.proof
 
 
 def get_join_reply(proto: pb.JoinReply, tensors: TensorReceiver) -> ms.Joined:
@@ -147,7 +144,6 @@ def get_join_reply(proto: pb.JoinReply, tensors: TensorReceiver) -> ms.Joined:
         note=check.answer_text(proto.note, "JoinReply.note"),
         stopped=check.answer_text(proto.stopped, "JoinReply.stopped"),
         token=check.secret(proto.token, "JoinReply.token"),
-        proof=check.secret(proto.proof, "JoinReply.proof"),
     )
 
 
@@ -254,7 +250,6 @@ def put_register_request(message: ms.Register, proto: pb.RegisterRequest, tensor
     proto.dry_run = message.dry_run
     proto.states.extend(message.states)
     proto.cut = message.cut
-    proto.proofs.extend(message.proofs)
 
 
 def get_register_request(proto: pb.RegisterRequest, tensors: TensorReceiver) -> ms.Register:
@@ -278,7 +273,6 @@ def get_register_request(proto: pb.RegisterRequest, tensors: TensorReceiver) -> 
         if proto.states
         else (),
         cut=check.count(proto.cut, "RegisterRequest.cut"),
-        proofs=check.secrets(proto.proofs, "RegisterRequest.proofs", limits.MAX_SHARDS) if proto.proofs else (),
     )
 
 
@@ -300,7 +294,6 @@ def put_frontier(message: ms.Frontier, proto: pb.Frontier, tensors: TensorSender
     proto.decided = message.decided
     for change_id in message.undelivered:
         put_change_id(change_id, proto.undelivered.add(), tensors)
-    proto.proof = message.proof
 
 
 def get_frontier(proto: pb.Frontier, tensors: TensorReceiver) -> ms.Frontier:
@@ -317,7 +310,6 @@ def get_frontier(proto: pb.Frontier, tensors: TensorReceiver) -> ms.Frontier:
         )
         if proto.undelivered
         else (),
-        proof=check.secret(proto.proof, "Frontier.proof"),
     )
 
 
@@ -351,7 +343,6 @@ def put_pull_request(message: ms.Pull, proto: pb.PullRequest, tensors: TensorSen
     proto.encoding = message.encoding
     for change_id in message.after:
         put_change_id(change_id, proto.after.add(), tensors)
-    proto.after_proof = message.after_proof
     proto.of_cut = message.of_cut
 
 
@@ -377,7 +368,6 @@ def get_pull_request(proto: pb.PullRequest, tensors: TensorReceiver) -> ms.Pull:
         )
         if proto.after
         else (),
-        after_proof=check.secret(proto.after_proof, "PullRequest.after_proof"),
         of_cut=check.count(proto.of_cut, "PullRequest.of_cut"),
     )
 
@@ -405,7 +395,6 @@ def put_update_group(message: ms.UpdateGroup, proto: pb.UpdateGroup, tensors: Te
     proto.number = message.number
     for change_id in message.members:
         put_change_id(change_id, proto.members.add(), tensors)
-    proto.proof = message.proof
     proto.pushes = message.pushes
 
 
@@ -423,7 +412,6 @@ def get_update_group(proto: pb.UpdateGroup, tensors: TensorReceiver) -> ms.Updat
         )
         if proto.members
         else (),
-        proof=check.secret(proto.proof, "UpdateGroup.proof"),
         pushes=check.count(proto.pushes, "UpdateGroup.pushes"),
     )
 
@@ -475,7 +463,6 @@ def put_push_request(message: ms.Push, proto: pb.PushRequest, tensors: TensorSen
         put_remote_weights(remote_weights, proto.remote.add(), tensors)
     for change_id in message.after:
         put_change_id(change_id, proto.after.add(), tensors)
-    proto.after_proof = message.after_proof
     proto.global_step = message.global_step
     proto.cut = message.cut
     for progress in message.progress:
@@ -515,7 +502,6 @@ def get_push_request(proto: pb.PushRequest, tensors: TensorReceiver) -> ms.Push:
         )
         if proto.after
         else (),
-        after_proof=check.secret(proto.after_proof, "PushRequest.after_proof"),
         global_step=check.count(proto.global_step, "PushRequest.global_step"),
         cut=check.count(proto.cut, "PushRequest.cut"),
         progress=check.parts(
@@ -582,7 +568,6 @@ def put_assign_request(message: ms.Assign, proto: pb.AssignRequest, tensors: Ten
     for change_id in message.after:
         put_change_id(change_id, proto.after.add(), tensors)
     proto.cut = message.cut
-    proto.after_proof = message.after_proof
     if message.portions is not None:
         proto.portions.SetInParent()
         put_counted_portions(message.portions, proto.portions, tensors)
@@ -617,7 +602,6 @@ def get_assign_request(proto: pb.AssignRequest, tensors: TensorReceiver) -> ms.A
         if proto.after
         else (),
         cut=check.count(proto.cut, "AssignRequest.cut"),
-        after_proof=check.secret(proto.after_proof, "AssignRequest.after_proof"),
         portions=get_counted_portions(proto.portions, tensors) if proto.HasField("portions") else None,
     )
 
@@ -2184,13 +2168,7 @@ def get_tick(proto: spb.Tick, tensors: TensorReceiver) -> ms.Tick:
 
 #: The protobuf of each request and answer, and its functions.
 ROWS = (
-    Row(
-        ms.Join,
-        pb.JoinRequest,
-        put_join_request,
-        get_join_request,
-        {"states": limits.MAX_SHARDS, "proofs": limits.MAX_SHARDS},
-    ),
+    Row(ms.Join, pb.JoinRequest, put_join_request, get_join_request, {"states": limits.MAX_SHARDS}),
     Row(ms.Joined, pb.JoinReply, put_join_reply, get_join_reply, {}),
     Row(ms.Renew, pb.RenewRequest, put_renew_request, get_renew_request, {}),
     Row(ms.Renewed, pb.RenewReply, put_renew_reply, get_renew_reply, {"written": limits.MAX_SHARDS}),
@@ -2201,12 +2179,7 @@ ROWS = (
         pb.RegisterRequest,
         put_register_request,
         get_register_request,
-        {
-            "declarations": limits.MAX_ENTRIES,
-            "places": limits.MAX_ENTRIES,
-            "states": limits.MAX_SHARDS,
-            "proofs": limits.MAX_SHARDS,
-        },
+        {"declarations": limits.MAX_ENTRIES, "places": limits.MAX_ENTRIES, "states": limits.MAX_SHARDS},
     ),
     Row(ms.Registered, pb.RegisterReply, put_register_reply, get_register_reply, {"values": limits.MAX_ENTRIES}),
     Row(

@@ -160,7 +160,6 @@ class Join:
         resume: Go on with the job that the shard has, also if it is over.
         program: For the name of a new job that is given none.
         cut: As in Renew.
-        proofs: Joined.proof of each shard in `states`.
         name_key: At least 16 random bytes that other processes do not know; empty: none. While a worker of this name is
             live, only a process with the same key takes its place, with a new incarnation; others wait until its lease
             has ended.
@@ -182,7 +181,6 @@ class Join:
     resume: bool = False
     program: str = ""
     cut: int = 0
-    proofs: tuple[bytes, ...] = ()
     name_key: bytes = field(default=b"", repr=False)
     workers: int = 0
 
@@ -211,7 +209,6 @@ class Joined:
         stopped: Why the job was stopped (Stop); empty: it was not.
         token: Proves to all shards of the job that the caller is this worker in this incarnation: the metadata "ps-
             member-bin".
-        proof: By this shard, of `state`.
     """
 
     incarnation: int = 0
@@ -229,7 +226,6 @@ class Joined:
     note: str = ""
     stopped: str = ""
     token: bytes = field(default=b"", repr=False)
-    proof: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +335,6 @@ class Register:
         states: To every shard: the Joined.state of all shards, in order. A shard keeps the first such list and refuses
             workers with a different one, because one of the shards has lost its part of the model.
         cut: As in Push.
-        proofs: Joined.proof of each shard in `states`.
     """
 
     sender: Sender
@@ -348,7 +343,6 @@ class Register:
     dry_run: bool = False
     states: tuple[int, ...] = ()
     cut: int = 0
-    proofs: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,15 +359,10 @@ class ChangeId:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """The number of changes that shard 0 has decided, and those that may not have reached the other shards yet.
-
-    Attributes:
-        proof: By shard 0, of `undelivered`; empty if there are none.
-    """
+    """The number of changes that shard 0 has decided, and those that may not have reached the other shards yet."""
 
     decided: int = 0
     undelivered: tuple[ChangeId, ...] = ()
-    proof: bytes = field(default=b"", repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,7 +396,6 @@ class Pull:
     known_versions: tuple[int, ...] = ()
     encoding: str = ""
     after: tuple[ChangeId, ...] = ()
-    after_proof: bytes = field(default=b"", repr=False)
     of_cut: int = 0
 
 
@@ -425,20 +413,18 @@ class Pulled:
     frontier: Frontier | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class UpdateGroup:
     """Pushes of several workers whose mean is one update; `number` counts the updates of shard 0.
 
     In a message to another shard, `members` are those with a part there, without their shards.
 
     Attributes:
-        proof: By shard 0.
         pushes: Of the update, also those that are not among `members`; 0: none.
     """
 
     number: int = 0
     members: tuple[ChangeId, ...] = ()
-    proof: bytes = field(default=b"", repr=False, compare=False)
     pushes: int = field(default=0, compare=False)
 
 
@@ -486,8 +472,8 @@ class Push:
         known_versions: For `pull`, as in Pull.
         shards: The shards other than 0 that get a part of this push.
         remote: To shard 0 under sync and drop: every variable with a gradient in this push and a part on another shard.
-        after: To a shard other than 0: the `undelivered` changes in the frontier of shard 0's answer, and its proof.
-            Those that have a part there must be settled there before this one.
+        after: To a shard other than 0: the `undelivered` changes in the frontier of shard 0's answer. Those that have a
+            part there must be settled there before this one.
         global_step: To a shard other than 0: updates of shard 0 before this one, as far as known, for learning-rate
             schedules.
         cut: The highest number of a cut that any shard had answered before this push began, the same in its messages to
@@ -508,7 +494,6 @@ class Push:
     shards: tuple[int, ...] = ()
     remote: tuple[RemoteWeights, ...] = ()
     after: tuple[ChangeId, ...] = ()
-    after_proof: bytes = field(default=b"", repr=False)
     global_step: int = 0
     cut: int = 0
     progress: tuple[Progress, ...] = ()
@@ -565,7 +550,6 @@ class Assign:
     remote: tuple[str, ...] = ()
     after: tuple[ChangeId, ...] = ()
     cut: int = 0
-    after_proof: bytes = field(default=b"", repr=False)
     portions: CountedPortions | None = None
 
 

@@ -139,7 +139,7 @@ class MemberClaims(_message.Message):
     def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., process_nonce: _Optional[int] = ..., job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("worker", "incarnation", "shard", "shards", "process_nonce", "tensor_transport", "states", "timeline", "steps", "settled", "job", "resume", "program", "cut", "proofs", "name_key", "workers")
+    __slots__ = ("worker", "incarnation", "shard", "shards", "process_nonce", "tensor_transport", "states", "timeline", "steps", "settled", "job", "resume", "program", "cut", "name_key", "workers")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
@@ -154,7 +154,6 @@ class JoinRequest(_message.Message):
     RESUME_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
-    PROOFS_FIELD_NUMBER: _ClassVar[int]
     NAME_KEY_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     worker: str
@@ -171,10 +170,9 @@ class JoinRequest(_message.Message):
     resume: bool
     program: str
     cut: int
-    proofs: _containers.RepeatedScalarFieldContainer[bytes]
     name_key: bytes
     workers: int
-    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard: _Optional[int] = ..., shards: _Optional[int] = ..., process_nonce: _Optional[int] = ..., tensor_transport: _Optional[str] = ..., states: _Optional[_Iterable[int]] = ..., timeline: _Optional[int] = ..., steps: _Optional[int] = ..., settled: _Optional[int] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., resume: _Optional[bool] = ..., program: _Optional[str] = ..., cut: _Optional[int] = ..., proofs: _Optional[_Iterable[bytes]] = ..., name_key: _Optional[bytes] = ..., workers: _Optional[int] = ...) -> None: ...
+    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[int] = ..., shard: _Optional[int] = ..., shards: _Optional[int] = ..., process_nonce: _Optional[int] = ..., tensor_transport: _Optional[str] = ..., states: _Optional[_Iterable[int]] = ..., timeline: _Optional[int] = ..., steps: _Optional[int] = ..., settled: _Optional[int] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., resume: _Optional[bool] = ..., program: _Optional[str] = ..., cut: _Optional[int] = ..., name_key: _Optional[bytes] = ..., workers: _Optional[int] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("number", "name", "session")
@@ -187,7 +185,7 @@ class Job(_message.Message):
     def __init__(self, number: _Optional[int] = ..., name: _Optional[str] = ..., session: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("incarnation", "number", "lease", "global_step", "consistency", "staleness", "chief", "state", "timeline", "cut", "steps", "job", "note", "stopped", "token", "proof")
+    __slots__ = ("incarnation", "number", "lease", "global_step", "consistency", "staleness", "chief", "state", "timeline", "cut", "steps", "job", "note", "stopped", "token")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
@@ -203,7 +201,6 @@ class JoinReply(_message.Message):
     NOTE_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
-    PROOF_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     number: int
     lease: float
@@ -219,8 +216,7 @@ class JoinReply(_message.Message):
     note: str
     stopped: str
     token: bytes
-    proof: bytes
-    def __init__(self, incarnation: _Optional[int] = ..., number: _Optional[int] = ..., lease: _Optional[float] = ..., global_step: _Optional[int] = ..., consistency: _Optional[str] = ..., staleness: _Optional[str] = ..., chief: _Optional[bool] = ..., state: _Optional[int] = ..., timeline: _Optional[int] = ..., cut: _Optional[int] = ..., steps: _Optional[int] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., note: _Optional[str] = ..., stopped: _Optional[str] = ..., token: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, incarnation: _Optional[int] = ..., number: _Optional[int] = ..., lease: _Optional[float] = ..., global_step: _Optional[int] = ..., consistency: _Optional[str] = ..., staleness: _Optional[str] = ..., chief: _Optional[bool] = ..., state: _Optional[int] = ..., timeline: _Optional[int] = ..., cut: _Optional[int] = ..., steps: _Optional[int] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., note: _Optional[str] = ..., stopped: _Optional[str] = ..., token: _Optional[bytes] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
     __slots__ = ("sender", "idle", "tensor_transport", "settled", "half_pushes", "cut", "written_by_all", "timeline")
@@ -317,22 +313,20 @@ class Place(_message.Message):
     def __init__(self, name: _Optional[str] = ..., shard: _Optional[int] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("sender", "declarations", "places", "dry_run", "states", "cut", "proofs")
+    __slots__ = ("sender", "declarations", "places", "dry_run", "states", "cut")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     DECLARATIONS_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     STATES_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
-    PROOFS_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     declarations: _containers.RepeatedCompositeFieldContainer[Declaration]
     places: _containers.RepeatedCompositeFieldContainer[Place]
     dry_run: bool
     states: _containers.RepeatedScalarFieldContainer[int]
     cut: int
-    proofs: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., declarations: _Optional[_Iterable[_Union[Declaration, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ..., dry_run: _Optional[bool] = ..., states: _Optional[_Iterable[int]] = ..., cut: _Optional[int] = ..., proofs: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., declarations: _Optional[_Iterable[_Union[Declaration, _Mapping]]] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ..., dry_run: _Optional[bool] = ..., states: _Optional[_Iterable[int]] = ..., cut: _Optional[int] = ...) -> None: ...
 
 class Value(_message.Message):
     __slots__ = ("tensor", "version")
@@ -363,14 +357,13 @@ class Choice(_message.Message):
     def __init__(self, name: _Optional[str] = ..., rows: _Optional[_Union[Tensor, _Mapping]] = ..., slot: _Optional[str] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("sender", "names", "choices", "known_versions", "encoding", "after", "after_proof", "of_cut")
+    __slots__ = ("sender", "names", "choices", "known_versions", "encoding", "after", "of_cut")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
     CHOICES_FIELD_NUMBER: _ClassVar[int]
     KNOWN_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     ENCODING_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
-    AFTER_PROOF_FIELD_NUMBER: _ClassVar[int]
     OF_CUT_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     names: _containers.RepeatedScalarFieldContainer[str]
@@ -378,9 +371,8 @@ class PullRequest(_message.Message):
     known_versions: _containers.RepeatedScalarFieldContainer[int]
     encoding: str
     after: _containers.RepeatedCompositeFieldContainer[ChangeId]
-    after_proof: bytes
     of_cut: int
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ..., choices: _Optional[_Iterable[_Union[Choice, _Mapping]]] = ..., known_versions: _Optional[_Iterable[int]] = ..., encoding: _Optional[str] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., after_proof: _Optional[bytes] = ..., of_cut: _Optional[int] = ...) -> None: ...
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ..., choices: _Optional[_Iterable[_Union[Choice, _Mapping]]] = ..., known_versions: _Optional[_Iterable[int]] = ..., encoding: _Optional[str] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., of_cut: _Optional[int] = ...) -> None: ...
 
 class PullReply(_message.Message):
     __slots__ = ("values", "global_step", "frontier")
@@ -415,14 +407,12 @@ class ChangeId(_message.Message):
     def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., shards: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Frontier(_message.Message):
-    __slots__ = ("decided", "undelivered", "proof")
+    __slots__ = ("decided", "undelivered")
     DECIDED_FIELD_NUMBER: _ClassVar[int]
     UNDELIVERED_FIELD_NUMBER: _ClassVar[int]
-    PROOF_FIELD_NUMBER: _ClassVar[int]
     decided: int
     undelivered: _containers.RepeatedCompositeFieldContainer[ChangeId]
-    proof: bytes
-    def __init__(self, decided: _Optional[int] = ..., undelivered: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., proof: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, decided: _Optional[int] = ..., undelivered: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ...) -> None: ...
 
 class RemoteWeights(_message.Message):
     __slots__ = ("name", "served_at")
@@ -433,16 +423,14 @@ class RemoteWeights(_message.Message):
     def __init__(self, name: _Optional[str] = ..., served_at: _Optional[int] = ...) -> None: ...
 
 class UpdateGroup(_message.Message):
-    __slots__ = ("number", "members", "proof", "pushes")
+    __slots__ = ("number", "members", "pushes")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
-    PROOF_FIELD_NUMBER: _ClassVar[int]
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     number: int
     members: _containers.RepeatedCompositeFieldContainer[ChangeId]
-    proof: bytes
     pushes: int
-    def __init__(self, number: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., proof: _Optional[bytes] = ..., pushes: _Optional[int] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., pushes: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("queue", "block", "position", "cost_sum")
@@ -457,7 +445,7 @@ class Progress(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., block: _Optional[int] = ..., position: _Optional[int] = ..., cost_sum: _Optional[float] = ...) -> None: ...
 
 class PushRequest(_message.Message):
-    __slots__ = ("sender", "sequence", "gradients", "loss", "pull", "group", "known_versions", "encoding", "shards", "remote", "after", "after_proof", "global_step", "cut", "progress")
+    __slots__ = ("sender", "sequence", "gradients", "loss", "pull", "group", "known_versions", "encoding", "shards", "remote", "after", "global_step", "cut", "progress")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
@@ -469,7 +457,6 @@ class PushRequest(_message.Message):
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     REMOTE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
-    AFTER_PROOF_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
@@ -484,11 +471,10 @@ class PushRequest(_message.Message):
     shards: _containers.RepeatedScalarFieldContainer[int]
     remote: _containers.RepeatedCompositeFieldContainer[RemoteWeights]
     after: _containers.RepeatedCompositeFieldContainer[ChangeId]
-    after_proof: bytes
     global_step: int
     cut: int
     progress: _containers.RepeatedCompositeFieldContainer[Progress]
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., gradients: _Optional[_Iterable[_Union[Gradient, _Mapping]]] = ..., loss: _Optional[float] = ..., pull: _Optional[_Iterable[str]] = ..., group: _Optional[_Union[UpdateGroup, _Mapping]] = ..., known_versions: _Optional[_Iterable[int]] = ..., encoding: _Optional[str] = ..., shards: _Optional[_Iterable[int]] = ..., remote: _Optional[_Iterable[_Union[RemoteWeights, _Mapping]]] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., after_proof: _Optional[bytes] = ..., global_step: _Optional[int] = ..., cut: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ...) -> None: ...
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., gradients: _Optional[_Iterable[_Union[Gradient, _Mapping]]] = ..., loss: _Optional[float] = ..., pull: _Optional[_Iterable[str]] = ..., group: _Optional[_Union[UpdateGroup, _Mapping]] = ..., known_versions: _Optional[_Iterable[int]] = ..., encoding: _Optional[str] = ..., shards: _Optional[_Iterable[int]] = ..., remote: _Optional[_Iterable[_Union[RemoteWeights, _Mapping]]] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., global_step: _Optional[int] = ..., cut: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ...) -> None: ...
 
 class PushReply(_message.Message):
     __slots__ = ("outcome", "staleness", "global_step", "values", "reason", "group", "frontier", "cut")
@@ -519,7 +505,7 @@ class Assignment(_message.Message):
     def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., first_row: _Optional[int] = ...) -> None: ...
 
 class AssignRequest(_message.Message):
-    __slots__ = ("sender", "sequence", "assignments", "add", "shards", "remote", "after", "cut", "after_proof", "portions")
+    __slots__ = ("sender", "sequence", "assignments", "add", "shards", "remote", "after", "cut", "portions")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -528,7 +514,6 @@ class AssignRequest(_message.Message):
     REMOTE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
-    AFTER_PROOF_FIELD_NUMBER: _ClassVar[int]
     PORTIONS_FIELD_NUMBER: _ClassVar[int]
     sender: Sender
     sequence: int
@@ -538,9 +523,8 @@ class AssignRequest(_message.Message):
     remote: _containers.RepeatedScalarFieldContainer[str]
     after: _containers.RepeatedCompositeFieldContainer[ChangeId]
     cut: int
-    after_proof: bytes
     portions: CountedPortions
-    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., add: _Optional[bool] = ..., shards: _Optional[_Iterable[int]] = ..., remote: _Optional[_Iterable[str]] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., cut: _Optional[int] = ..., after_proof: _Optional[bytes] = ..., portions: _Optional[_Union[CountedPortions, _Mapping]] = ...) -> None: ...
+    def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., sequence: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., add: _Optional[bool] = ..., shards: _Optional[_Iterable[int]] = ..., remote: _Optional[_Iterable[str]] = ..., after: _Optional[_Iterable[_Union[ChangeId, _Mapping]]] = ..., cut: _Optional[int] = ..., portions: _Optional[_Union[CountedPortions, _Mapping]] = ...) -> None: ...
 
 class AssignReply(_message.Message):
     __slots__ = ("outcome", "versions", "global_step", "frontier", "reason")

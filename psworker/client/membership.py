@@ -44,7 +44,7 @@ class Membership:
         job: in which it takes part; with number 0 until it has joined.
         sequence: the number of its last push, assign, tune or compute.
         stopped: why the job was stopped, as last reported by shard 0; "": it was not.
-        states, proofs: of the shards when the worker joined them (`Joined.state`); () until it has joined all.
+        states: of the shards when the worker joined them (`Joined.state`); () until it has joined all.
         rejoins: how often it has joined a shard again. Earlier versions may count other updates, so no message is sent
             that names them.
         timeline: of the shards when the worker joined them: how often the job went back, from 1 with storage.
@@ -74,7 +74,6 @@ class Membership:
         self.job, self.choice, self.stopped = ms.Job(name=choice.name), choice, ""
         self.sequence = 0
         self.states: tuple[int, ...] = ()
-        self.proofs: tuple[bytes, ...] = ()
         self.rejoins = self.global_step = self.timeline = self.went_back = 0
         self.steps: Counter[int] = Counter()
         self.half_pushes: Counter[int] = Counter()
@@ -111,7 +110,6 @@ class Membership:
             resume=choice.resume,
             program=choice.program,
             cut=self.cuts.to_show(),
-            proofs=self.proofs,
             name_key=self._name_key,
             workers=choice.workers,
         )
@@ -174,7 +172,6 @@ class Membership:
     def note_joined(self, answers: Sequence[ms.Joined]) -> None:
         """Notes the identities of all shards, from their answers to the joins."""
         self.states = tuple([joined.state for joined in answers])
-        self.proofs = tuple([joined.proof for joined in answers])
 
     def check_timeline(self, shard: int, joined: ms.Joined, timeline: int) -> None:
         """Raises `StateLost` if a shard follows another timeline."""
@@ -198,8 +195,8 @@ class Membership:
 
     def in_order(self, messages: Mapping[int, M]) -> dict[int, M]:
         """The messages for shards other than 0, to be processed after the changes that shard 0 decided last."""
-        after, proof = self.frontier.undelivered, self.frontier.proof
-        return {shard: replace(message, after=after, after_proof=proof) for shard, message in messages.items() if shard}
+        after = self.frontier.undelivered
+        return {shard: replace(message, after=after) for shard, message in messages.items() if shard}
 
     def report_half_push(self, shards: Sequence[int], reason: str, *, counted: bool = False) -> None:
         """Logs and counts a push that these shards have not applied, and others have.

@@ -127,9 +127,7 @@ class Registration:
                 part = replace(declaration, spec=partition.spec, value=array, part=partition.part)
                 parts[partition.shard].append(part)
         messages = {
-            shard: ms.Register(
-                sender=member.sender, declarations=tuple(part), states=member.states, cut=cut, proofs=member.proofs
-            )
+            shard: ms.Register(sender=member.sender, declarations=tuple(part), states=member.states, cut=cut)
             for shard, part in parts.items()
         }
         if shards > 1:

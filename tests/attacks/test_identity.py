@@ -17,7 +17,7 @@ from psserver.rpc.server import ServerThread
 from pswire import errors
 from pswire import messages as ms
 from pswire.codec import encode
-from pswire.specs.consistency import DropStalePushes, Synchronous
+from pswire.specs.consistency import Synchronous
 from pswire.tensors.stream import StreamSender
 from pswire.tensors.transport import InlineSender
 from tests.server_client import NAME_KEY, Client, frames_of, join_all
@@ -226,74 +226,6 @@ def test_the_journal_and_checkpoints_have_neither_tokens_nor_the_key_of_a_name(c
 
 
 # --- several shards ---------------------------------------------------------------------------------------------------
-
-
-def test_a_state_that_a_shard_has_not_said_is_not_believed_and_the_job_goes_on(clients):
-    shards = clients(2)
-    attacker, honest = join_all(shards, "attacker"), join_all(shards, "honest")
-    again = [
-        ms.Join(worker="attacker", incarnation=1, shard=shard, shards=2, job=ms.Job(1, "job-1")) for shard in range(2)
-    ]
-    joined = [client.unary(message) for client, message in zip(shards, again, strict=True)]
-    states, proofs = tuple([one.state for one in joined]), tuple([one.proof for one in joined])
-    assert proofs[0] != proofs[1]
-    for made_up, with_proofs in (
-        ((states[0], 77), proofs),
-        (states[::-1], proofs[::-1]),
-        (states, ()),
-        (states, proofs[:1]),
-    ):
-        message = ms.Register(sender=attacker, declarations=(), states=made_up, proofs=with_proofs)
-        with pytest.raises(errors.InvalidMessage, match=r"a wrong proof of the state of|proofs for the states"):
-            shards[0].unary(message)
-    for client in shards:
-        client.unary(ms.Register(sender=honest, declarations=(), states=states, proofs=proofs))
-
-
-def test_an_update_that_shard_0_has_not_decided_holds_nobody_up(clients):
-    shards = clients(2, consistency=Synchronous(2))
-    a, b, attacker = (join_all(shards, name) for name in ("a", "b", "attacker"))
-    for client in shards:
-        client.register(a, w=W)
-    with ThreadPoolExecutor(2) as threads:
-        first, second = threads.map(lambda one: shards[0].transfer(push(one, 1, shards=(1,))), (a, b))
-        members = tuple([ms.ChangeId(one, 1, (1,)) for one in (attacker, a)])
-        invented = ms.UpdateGroup(number=5, members=members, proof=first.group.proof)
-        nobody = ms.UpdateGroup(
-            number=first.group.number, members=(*first.group.members, ms.ChangeId(attacker, 1, (1,))), proof=b""
-        )
-        for group in (
-            invented,
-            nobody,
-            ms.UpdateGroup(number=first.group.number, members=members, proof=first.group.proof),
-        ):
-            with pytest.raises(errors.InvalidMessage, match="shard 0 has not decided this"):
-                shards[1].transfer(push(attacker, 1, group=group))
-        decided = (push(a, 1, group=first.group), push(b, 1, group=second.group))
-        assert [one.outcome for one in threads.map(shards[1].transfer, decided)] == 2 * [ms.Outcome.APPLIED]
-
-
-def test_changes_that_shard_0_has_not_decided_are_not_waited_for(clients):
-    shards = clients(2, staleness=DropStalePushes(5))
-    honest, attacker = join_all(shards, "honest"), join_all(shards, "attacker")
-    for client in shards:
-        client.register(honest, w=W)
-    made_up = (ms.ChangeId(honest, 3, (1,)),)
-    for message in (
-        push(attacker, 1, after=made_up),
-        ms.Pull(sender=attacker, names=("w",), after=made_up, after_proof=b"x" * 32),
-    ):
-        with pytest.raises(errors.InvalidMessage, match="shard 0 has not decided this"):
-            shards[1].transfer(message)
-    shards[0].transfer(push(honest, 1, shards=(1,)))
-    frontier = shards[0].transfer(ms.Pull(sender=attacker, names=("w",))).frontier
-    with ThreadPoolExecutor(1) as threads:
-        pulled = threads.submit(
-            shards[1].transfer,
-            ms.Pull(sender=attacker, names=("w",), after=frontier.undelivered, after_proof=frontier.proof),
-        )
-        assert shards[1].transfer(push(honest, 1)).outcome is ms.Outcome.APPLIED
-        np.testing.assert_array_equal(pulled.result().values[0].array, -1 - W)
 
 
 def test_servers_with_different_keys_say_so(clients):

@@ -11,7 +11,6 @@ from tests.tools.mutant_plugin import mutant, scenario
 IDENTITY, ACCESS = "psserver.rpc.identity:Identity", "psserver.rpc.access"
 ADMISSION = "psserver.rpc.admission:Admission"
 MEMBERS, CALLERS = "tests/attacks/test_identity.py", "tests/attacks/test_callers.py"
-PROOFS = "tests/unit/psserver/rpc/test_proofs.py"
 CREDENTIALS = "tests/unit/pswire/security/test_credentials.py"
 TRANSFERS = "tests/unit/psserver/rpc/test_transfers.py"
 CLOCK = "tests/unit/psserver/runtime/test_clock.py"
@@ -54,42 +53,6 @@ def _(original, self, token):
 def _(original, self, message, caller):
     sender = ms.Sender(message.worker, message.incarnation)
     original(self, message, caller or Claims(sender, message.process_nonce, message.job))
-
-
-@mutant(
-    "The state of a shard is believed whoever reports it",
-    f"{IDENTITY}._check_states",
-    f"{MEMBERS}::test_a_state_that_a_shard_has_not_said_is_not_believed_and_the_job_goes_on",
-)
-def _(original, self, message):
-    pass
-
-
-@mutant(
-    "The proof of one shard's state serves for another shard",
-    f"{IDENTITY}._mac",
-    f"{MEMBERS}::test_a_state_that_a_shard_has_not_said_is_not_believed_and_the_job_goes_on",
-)
-def _(original, self, *parts):
-    return original(self, *(parts[::2] if parts[0] == "state" else parts))
-
-
-@mutant(
-    "An update is believed whoever reports it",
-    f"{IDENTITY}._check_proof",
-    f"{MEMBERS}::test_an_update_that_shard_0_has_not_decided_holds_nobody_up",
-)
-def _(original, self, shard, proof, *parts):
-    pass
-
-
-@mutant(
-    "A proof is valid in other jobs and timelines",
-    f"{IDENTITY}._proof",
-    f"{PROOFS}::test_a_proof_is_for_the_changes_it_was_given_for_and_not_for_others_nor_after_the_shards_went_back",
-)
-def _(original, self, shard, *parts):
-    return self._mac(*parts)
 
 
 @mutant(

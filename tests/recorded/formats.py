@@ -1,6 +1,7 @@
 """Recorded bytes read and written again: messages alone, in frames of a Transfer, and as records of a journal.
 
 Protobuf does not promise an order of the entries of a map, which optimizers have; so bytes are compared as `canonical`.
+Fields that the protocol has no longer (`REMOVED`) are ignored when they are read, and so left out of what is compared.
 """
 
 import base64
@@ -17,12 +18,16 @@ from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.v1 import state_pb2 as spb
 
+#: Fields that messages had when they were recorded, and that readers ignore.
+REMOVED = {"proof", "proofs", "after_proof"}
+
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 
 
 def read_json(*path):
-    """A file of JSON data in `tests/fixtures/`."""
-    return json.loads(FIXTURES.joinpath(*path).read_text())
+    """A file of JSON data in `tests/fixtures/`, without fields that are `REMOVED`."""
+    data = FIXTURES.joinpath(*path).read_text()
+    return json.loads(data, object_pairs_hook=lambda pairs: {name: one for name, one in pairs if name not in REMOVED})
 
 
 def in_text(data):
@@ -72,6 +77,16 @@ def decode(name, data):
     return codec.decode(getattr(pb, name).FromString(data), InlineReceiver())
 
 
+def canonical(name, data):
+    """The bytes of a message, with maps in order."""
+    return _canonical(getattr(pb, name).FromString(data))
+
+
+def _canonical(message):
+    message.DiscardUnknownFields()
+    return message.SerializeToString(deterministic=True)
+
+
 # --- in frames --------------------------------------------------------------------------------------------------------
 
 
@@ -100,7 +115,7 @@ def from_frames(frames):
 
 def canonical_frame(frame):
     """The frame, with maps in order."""
-    return pb.Frame.FromString(frame).SerializeToString(deterministic=True)
+    return _canonical(pb.Frame.FromString(frame))
 
 
 # --- in records -------------------------------------------------------------------------------------------------------
@@ -120,5 +135,5 @@ def canonical_record(data):
     """The protobuf of a record, with maps in order, and the elements behind it."""
     (length,) = struct.unpack_from("<I", data)
     end = 4 + length
-    head = spb.Record.FromString(data[4:end]).SerializeToString(deterministic=True)
+    head = _canonical(spb.Record.FromString(data[4:end]))
     return len(head), head, data[end + -end % records.ALIGNMENT :]

@@ -27,7 +27,7 @@ def test_a_recorded_message_has_the_recorded_fields_and_again_the_same_bytes(nam
         if "bytes" in case:
             data = formats.from_text(case["bytes"])
             read["bytes"] = message = formats.decode(name, data)
-            assert formats.encode(message) == data
+            assert formats.encode(message) == formats.canonical(name, data)
         for form in {"frame", "chunks"} & case.keys():
             frames = list(map(formats.from_text, case[form]))
             read[form] = formats.from_frames(frames)
