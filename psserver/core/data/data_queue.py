@@ -3,7 +3,7 @@
 The positions 0 to size of every epoch are cut into blocks, numbered through the epochs, so a `DataQueue` is a counter,
 the blocks that are out, and those that were returned. A worker holds one block at a time, which makes taking
 idempotent: a repeated request gets the same block. Its pushes say how far it is (`Progress`), so that only the rest of
-a returned block is handed out again. `psserver.core.data.data_queues` has the queues of a job, and the calls that wait.
+a returned block is handed out again. `psserver.core.data.data_queues` has the queues of a job, and calls that wait.
 """
 
 import heapq
