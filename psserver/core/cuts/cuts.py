@@ -152,7 +152,7 @@ class Cuts(Part):
 
     @property
     def busy(self) -> ShardCut | None:
-        """The cut that is not over, so that no other can begin: also one that was given up while it is still written."""
+        """The cut that is not over: no other can begin. Also one that was given up, while it is still written."""
         if self.current is None and self._given_up is not None and self._given_up.writing:
             return self._given_up
         return self.current
