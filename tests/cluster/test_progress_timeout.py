@@ -43,7 +43,7 @@ def test_workers_finish_beside_one_that_only_renews_its_lease_and_that_one_finis
     code, out, err = commands.run(*run, "--name", "worker", script, "worker")
     assert (code, out[-1]) == (0, "worker has pushed 9"), err
     assert any("worker waits, shard 0: bounded:1: member is at step" in line for line in err)
-    wait_for_line(member, "member waits, shard 0: nobody: it has held others up")
+    wait_for_line(member, "member waits, shard 0: not waited for: it exceeded --progress-timeout")
     (commands.folder / "go-on").touch()
     assert member.wait() == 0
     assert member.out[-1] == "member has pushed 1"
