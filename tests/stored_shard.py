@@ -80,7 +80,7 @@ class StoredShard:
                 raise InvalidMessage(f"no checkpoint {message.cut}")
             replies = self._ended(f"went back to {message.cut}")
             self.shard = self.checkpoints[message.cut].restored(self._new(), now)
-            self.shard.step(ticket, message, now)
+            self.shard.begin_from(message.timeline, now, went_back=True)
             self.began = message.cut
             self.checkpoints = {number: one for number, one in self.checkpoints.items() if number <= message.cut}
         shard = self.shard

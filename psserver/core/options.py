@@ -35,7 +35,6 @@ class ShardOptions:
     progress_timeout: float | None = None
     max_workers: int | None = None
     max_gradient_norm: GradientNormLimit | None = None
-    stores_cuts: bool = False
 
     @classmethod
     def of_state(cls, state: ShardState) -> "ShardOptions":

@@ -9,7 +9,7 @@ from psserver.core.members.job_invariants import JobInvariants
 from psserver.core.members.member import Member
 from psserver.core.members.membership import Membership
 from psserver.core.options import ShardOptions
-from psserver.core.part import MAX_LISTED, Call, Check, Handler, Part, Position, check_count
+from psserver.core.part import MAX_LISTED, Call, Check, Handler, Part, Position
 from psserver.core.policies.update_order import UpdateOrder
 from psserver.core.variables.array_tasks import StepResult
 from psserver.core.variables.memory import Memory
@@ -92,7 +92,6 @@ class Registration(Part):
         call.reply(ms.Registered(values, step, frontier), result)
 
     def _check_tune(self, message: ms.Tune, member: Member) -> bool:
-        check_count(message, "sequence number", message.sequence, member.settled)
         repeated = is_repeated(member, message)
         self.store.check_tune(message)
         return repeated

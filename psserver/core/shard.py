@@ -10,7 +10,7 @@ that are gone, cuts, and timelines.
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NoReturn
 
@@ -35,12 +35,13 @@ from psserver.core.policies.update_order import UpdateOrder
 from psserver.core.registration import Registration
 from psserver.core.state import VariableArrays
 from psserver.core.updates.pending_calls import PendingCalls, repeated_answer
+from psserver.core.updates.updates import Updates
 from psserver.core.variables.array_tasks import ArrayTask, StepResult, TasksPending, run
 from psserver.core.variables.element_checks import Inspection, inspect, is_gradient
 from psserver.core.variables.rounding import MAX_SAMPLED, SECONDS_BETWEEN_SAMPLES
 from psserver.core.variables.variable import Variable
 from pswire import messages as ms
-from pswire.errors import NotJoined, ParamServerError, StateLost, Unavailable, WrongShard
+from pswire.errors import InvalidMessage, NotJoined, ParamServerError, StateLost, Unavailable, WrongShard
 from pswire.messages import ShardState
 from pswire.specs.consistency import Asynchronous, Consistency, IgnoreStaleness, StalenessSpec
 from pswire.specs.gradient_norm import GradientNormLimit
@@ -99,7 +100,6 @@ class Shard:
             progress_timeout,
             max_workers,
             max_gradient_norm,
-            stores_cuts,
         )
         self.shard, self.shards = shard, shards
         self._policy = policy or options.policy
@@ -134,12 +134,13 @@ class Shard:
         vectors = Vectors(self._store, memory)
         self._minimizations = Minimizations(shard, position, members, vectors, memory)
         sums = Sums(position, members, self._minimizations, vectors)
+        self._updates = updates = Updates(position, members, self._store, self._queues, order)
         self._pending = PendingCalls(
-            options, self._policy, position, members, order, variables, self.cuts, self._queues, sums
+            options, self._policy, position, members, variables, self.cuts, self._queues, sums, updates
         )
         self._barrier = Barrier(shard, position, members)
         self._attendance = Attendance(
-            position, members, self._jobs, variables, self.cuts, self._queues, self._pending, self._barrier
+            position, members, self._jobs, variables, self.cuts, self._queues, updates, self._pending, self._barrier
         )
         interventions = Interventions(
             shard, position, members, variables, self._queues, self._minimizations, self._pending
@@ -149,6 +150,7 @@ class Shard:
             self._attendance,
             self.cuts,
             variables,
+            updates,
             self._pending,
             self._queues,
             self._minimizations,
@@ -159,7 +161,6 @@ class Shard:
             ms.Join: (self._check_join, self._join),
             ms.Cut: (self._check_cut, self._cut),
             ms.Reset: (self._check_reset, self._reset),
-            ms.Restore: (self._check_restore, self._begin_timeline),
             ms.Status: (None, self._report),
             ms.Tick: (None, self._tick),
         }
@@ -208,16 +209,25 @@ class Shard:
         self.timeline, self._lost_pushes = state.timeline, state.lost_pushes
 
     def begin_from(
-        self, timeline: int, now: float, *, late: Iterable[ms.Message] | None = None, lost: bool = False
+        self,
+        timeline: int,
+        now: float,
+        *,
+        late: Iterable[ms.Message] | None = None,
+        lost: bool = False,
+        went_back: bool = False,
     ) -> list[str]:
         """Follow a timeline from the present state; call it after `restore`, if there is a state.
 
         With the `late` changes of its cut, the state is that of the cut: evaluations in progress are given up. Returns
-        a sentence for each that was refused. `lost`: as the attribute.
+        a sentence for each that was refused. `lost`: as the attribute. `went_back`: the state is older than what was
+        acknowledged, and is given up to: all members join again.
         """
         tasks, refused = ([], []) if late is None else self._step_late(late, now)
         run(tasks)
         self.timeline, self.lost = timeline, lost
+        for member in self._members if went_back else ():
+            member.must_join = True
         return [
             f"a late {type(change).__name__} of checkpoint {self.cuts.number} was left out: {error}"
             for change, error in refused
@@ -332,9 +342,14 @@ class Shard:
         """As `check`; returns the member that sends, and whether the message was settled before."""
         sender = getattr(message, "sender", None)
         member = None if sender is None else self.check_sender(sender)
+        if sequence := getattr(message, "sequence", 0):
+            check_count(message, "sequence number", sequence, 0 if member is None else member.settled)
         if cut := getattr(message, "cut", 0):
             check_count(message, "cut", cut, self._position.cut)
-        check, _ = self._answers[type(message)]
+        answered = self._answers.get(type(message))
+        if answered is None:  # a Restore
+            raise InvalidMessage("a shard does not go back by itself: its server restores it from a checkpoint")
+        check, _ = answered
         repeated = check is not None and bool(check(message, member))
         if isinstance(message, _OF_TIMELINES) and message.timeline not in (0, self.timeline):
             self._refuse_timeline(message.sender.worker, message.timeline)
@@ -391,10 +406,9 @@ class Shard:
         if self.shard and isinstance(message, ms.Push | ms.Pull | ms.Assign):
             message = self._pending.here(message)
         call: Call[Any] = Call(ticket, message, member, now, repeated, allocator)
-        limit = self._options.max_gradient_norm
-        found = inspection or inspect(self._store.variables, message, norm=limit is not None)
+        found = inspection or self.inspect(message)
         call.magnitudes, call.norm = found.magnitudes, found.norm
-        if limit is not None:
+        if (limit := self._options.max_gradient_norm) is not None:
             self._limit_gradients(call, limit)
         if not settled and self._is_checked(call):
             raise TasksPending
@@ -422,7 +436,7 @@ class Shard:
         if self.cuts.late_below and result.changes:
             self.cuts.keep_late(result)
         traffic = self._traffic
-        traffic.pushes, traffic.bytes_in = self._pending.applied, traffic.bytes_in + found.nbytes
+        traffic.pushes, traffic.bytes_in = self._updates.applied, traffic.bytes_in + found.nbytes
         traffic.bytes_out += result.bytes_out
         return result
 
@@ -462,7 +476,7 @@ class Shard:
 
     def _repeat(self, call: Call[Any], result: StepResult) -> None:
         """Answer a message again that was settled before."""
-        self._pending.count_repeated()
+        self._updates.repeated += 1
         if isinstance(call.message, ms.Compute):
             self._store.wait_for(call.message.names, result)  # its results may not be there yet
         call.reply(repeated_answer(call.member.answer), result)
@@ -486,10 +500,10 @@ class Shard:
             if gone:
                 self._forget(gone, result)
 
-    def _forget(self, gone: Collection[Member], result: StepResult) -> None:
+    def _forget(self, gone: Sequence[Member], result: StepResult) -> None:
         """End the calls of members, and return their blocks to the data queues; this may release other calls."""
         for part in self._parts:
-            part.forget(list(gone), result)
+            part.forget(gone, result)
         self._pending.decide(result)
         for member in self._members.forget():
             self._queues.forget_epoch(member.name)
@@ -503,7 +517,7 @@ class Shard:
             for member in live:  # of which only shard 0 knew that they are gone
                 members.leave(member, result.now, failed=True)
             self._forget(live, result)
-            if self.cuts.stored and not (self._replays or self.shard) and self._store.variables:
+            if self.cuts.stored and not (self._replays or self.lost or self.shard) and self._store.variables:
                 self._begin_cut(self.cuts.number + 1, result, at_once=True)
             self._begin_parts(self.identity, members.last_incarnation)
         self._jobs.begin(job, report, members)
@@ -702,18 +716,9 @@ class Shard:
 
     # --- timelines ------------------------------------------------------------------------------------------------
 
-    def _check_restore(self, message: ms.Restore, member: None) -> None:
+    def check_timeline(self, message: ms.Restore) -> None:
+        """Raise `InvalidMessage` for a timeline that is far above this shard's; its server carries the message out."""
         check_count(message, "timeline", message.timeline, self.timeline, MAX_TIMELINE_GAP)
-
-    def _begin_timeline(self, call: Call[ms.Restore], result: StepResult) -> None:
-        """Begin a timeline from this state, which is older than what was acknowledged: all members join again.
-
-        Its server has given it the state of the cut.
-        """
-        self.timeline, self.lost = call.message.timeline, False
-        for member in self._members:
-            member.must_join = True
-        call.reply(ms.Restored(timeline=self.timeline, cut=call.message.cut), result)
 
     def _refuse_until_restored(self) -> NoReturn:
         raise StateLost(

@@ -216,9 +216,9 @@ class Executor:
         large = self._is_large(message)
         if isinstance(message, Register | Tune):
             await self._compile(message, large)
-        if isinstance(message, Restore):
-            return await self._restore(message)
         if self.persistence is not None:
+            if isinstance(message, Restore):
+                return await self._restore(self.persistence, message)
             self.persistence.check(message)
         inspection, record, loop = None, None, asyncio.get_running_loop()
         if large:
@@ -389,15 +389,12 @@ class Executor:
         self._stepper.shutdown()
         self._converter.shutdown()
 
-    async def _restore(self, message: Restore) -> Restored:
+    async def _restore(self, persistence: Persistence, message: Restore) -> Restored:
         """Go back to a checkpoint, unless the shard follows this timeline already; waiting calls are to be repeated.
 
         Workers that are in quarantine stay so: their pushes would spoil the state before they are put into it again.
         """
-        persistence = self.persistence
-        if persistence is None:
-            raise InvalidMessage("this server has no checkpoints that it could go back to: see --checkpoint-dir")
-        self.shard.check(message)
+        self.shard.check_timeline(message)
         if message.timeline > self.shard.timeline:
             async with self._exclusive:  # no step is taken meanwhile
                 if message.timeline > self.shard.timeline:

@@ -47,7 +47,7 @@ from psserver.storage.reshard import reshard
 from psserver.storage.retention import copy_aside, cuts, given_up, move_aside
 from psserver.storage.shard_run import Run, read_run, run_path, write_run
 from pswire.errors import DamagedFile, Malformed, ParamServerError, StorageError
-from pswire.messages import Cut, Message, Restore, ShardState
+from pswire.messages import Cut, Message, ShardState
 from pswire.plurals import pluralize
 
 #: The timeline of a job that has given up nothing; 0 means none in messages.
@@ -170,10 +170,8 @@ class Start:
                 raise damaged(manifest, reason) from error
             self.state, self.arrays = replace(self.state, served=()), {}
         late, self.late = self.late if self.lost or self.gave_up else None, ()
-        self.notes += shard.begin_from(self.timeline, now, late=late, lost=self.lost)
+        self.notes += shard.begin_from(self.timeline, now, late=late, lost=self.lost, went_back=self.gave_up)
         tickets = itertools.count(-1, -1)  # other ones than of the executor's calls: what is held stays held
-        if self.gave_up:
-            shard.step(next(tickets), Restore(self.timeline, self.timeline_cut), now)
         if self.replayed:
             journal = journal_folder(self.folder, self.shard, self.shards)
             self.torn |= _replay(shard, journal, self.number, tickets, now, truncate=truncate)

@@ -148,11 +148,11 @@ def _(original):
 
 @mutant(
     "A member that went back need not join again",
-    "psserver.core.shard:Shard._begin_timeline",
+    "psserver.core.shard:Shard.begin_from",
     "tests/unit/psserver/core/test_cuts.py::test_after_going_back_members_join_again_and_what_they_lost_is_counted_once",
 )
-def _(original, self, call, result):
-    self.timeline, self.lost = call.message.timeline, False
+def _(original, self, timeline, now, **options):
+    return original(self, timeline, now, **options | {"went_back": False})
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------

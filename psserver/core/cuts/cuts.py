@@ -67,8 +67,9 @@ class Cuts(Part):
 
     def forget(self, gone: Sequence[Member], result: StepResult) -> None:
         """Wait for these members no longer, and hold nothing for them."""
-        self.leave(names(gone))
-        self.release(names(gone))
+        workers = names(gone)
+        self.leave(workers)
+        self.release(workers)
 
     def tick(self, tick: ms.Tick, result: StepResult) -> None:
         """Give up a cut whose number some workers have not shown in time: they may never, and others cannot begin."""

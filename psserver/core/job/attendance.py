@@ -17,6 +17,7 @@ from psserver.core.part import MAX_LISTED, Call, Check, Handler, Part, Position,
 from psserver.core.registration import Registration
 from psserver.core.status import detail, worker_status
 from psserver.core.updates.pending_calls import PendingCalls
+from psserver.core.updates.updates import Updates
 from psserver.core.variables.array_tasks import StepResult
 from pswire import messages as ms
 
@@ -35,11 +36,13 @@ class Attendance(Part):
         variables: Registration,
         cuts: Cuts,
         queues: DataQueues,
+        updates: Updates,
         pending: PendingCalls,
         barrier: Barrier,
     ) -> None:
         self._position, self._members, self._jobs, self._variables = position, members, jobs, variables
-        self._cuts, self._queues, self._pending, self._barrier = cuts, queues, pending, barrier
+        self._cuts, self._queues, self._updates = cuts, queues, updates
+        self._pending, self._barrier = pending, barrier
         self._explanations: tuple[Callable[[str], str], Callable[[str], str]] | None = None  # until the next change
 
     def messages(self) -> dict[type, tuple[Check | None, Handler]]:
@@ -148,7 +151,7 @@ class Attendance(Part):
             "totals": ms.Totals(
                 variables=len(variables), workers=members.joined, live=members.live_count, queues=self._queues.count
             ),
-            "detail": detail(newest, list(variables), self._pending.stalenesses) if asked.detail else None,
+            "detail": detail(newest, list(variables), self._updates.stalenesses) if asked.detail else None,
         }
 
     def _row(

@@ -15,7 +15,7 @@ from psserver.core.members.membership import Membership
 from psserver.core.minimization.minimization import Minimization, nbytes
 from psserver.core.minimization.portions import Portions
 from psserver.core.minimization.vectors import Vectors
-from psserver.core.part import Call, Check, Handler, Part, Position, check_count, names
+from psserver.core.part import Call, Check, Handler, Part, Position, names
 from psserver.core.variables.array_tasks import StepResult
 from psserver.core.variables.memory import Memory
 from psserver.core.waiting import WaitingCalls
@@ -141,7 +141,6 @@ class Minimizations(Part):
 
     def _check_compute(self, message: Compute, member: Member) -> bool:
         """As `_check_coordinator`, also for operations and notes without a minimization or a term."""
-        check_count(message, "sequence number", message.sequence, member.settled)
         if is_repeated(member, message):
             return True
         if message.minimization and message.term:  # first: another coordinator may have dropped vectors

@@ -4,7 +4,7 @@ The policy decides when; `psserver.core.updates.updates` makes the update and th
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from psserver.core import events
@@ -19,7 +19,6 @@ from psserver.core.options import ShardOptions
 from psserver.core.part import Call, Check, Handler, Part, Position, check_count
 from psserver.core.policies.asynchronous import Asynchronous
 from psserver.core.policies.policy import Apply, Drop, Policy, PushView, ShardView, join_names
-from psserver.core.policies.update_order import UpdateOrder
 from psserver.core.registration import Registration
 from psserver.core.updates.updates import Updates
 from psserver.core.variables.array_tasks import StepResult
@@ -42,16 +41,15 @@ class PendingCalls(Part):
         policy: Policy,
         position: Position,
         members: Membership,
-        order: UpdateOrder | None,
         variables: Registration,
         cuts: Cuts,
         queues: DataQueues,
         sums: Sums,
+        updates: Updates,
     ) -> None:
         self._options, self._policy, self._position, self._members = options, policy, position, members
         self._invariants, self._store, self._cuts, self._sums = variables.invariants, variables.store, cuts, sums
-        self._order, self._queues = order, queues
-        self._updates = Updates(position, members, self._store, queues, self._order)
+        self._updates, self._order, self._queues = updates, updates.order, queues
         self._timeout = ProgressTimeout(options.progress_timeout)
         self.follows = bool(options.shard) and options.decides
         self.asynchronous = type(policy) is Asynchronous  # no push is held, and no other call waits for one
@@ -64,14 +62,6 @@ class PendingCalls(Part):
             ms.Pull: (self._check_pull, self._pull),
             ms.Assign: (self._check_assign, self._assign),
         }
-
-    def state(self) -> dict[str, Any]:
-        """As `Part.state`."""
-        return self._updates.state()
-
-    def restore(self, state: ms.ShardState, now: float) -> None:
-        """As `Part.restore`."""
-        self._updates.restore(state)
 
     def waiting(self) -> Sequence[Call[Any]]:
         """As `Part.waiting`."""
@@ -94,12 +84,11 @@ class PendingCalls(Part):
 
     def status(self, asked: ms.Status, now: float) -> dict[str, Any]:
         """As `Part.status`."""
-        return {**self._updates.status(), "held": len(self.held_since())}
+        return {"held": len(self.held_since())}
 
     # --- pushes, pulls and assigns --------------------------------------------------------------------------------
 
     def _check_push(self, push: ms.Push, member: Member) -> bool:
-        check_count(push, "sequence number", push.sequence, member.settled)
         check_count(push, "global step", push.global_step, self._updates.last_step)
         if push.group is not None:
             self._check_group(push, push.group)
@@ -120,7 +109,6 @@ class PendingCalls(Part):
         self._store.check_pull(pull)
 
     def _check_assign(self, assign: ms.Assign, member: Member) -> bool:
-        check_count(assign, "sequence number", assign.sequence, member.settled)
         if assign.remote:
             self._check_remote((), assign.remote)
         repeated = is_repeated(member, assign)
@@ -157,7 +145,7 @@ class PendingCalls(Part):
             answer = ms.Pushed(outcome=ms.Outcome.DROPPED, staleness=0, global_step=step, reason=reason)
             self._members.record(member, push.sequence, answer)
             self._members.half_pushes.late_part(member, push.sequence)
-        self.count_repeated()
+        self._updates.repeated += 1
         call.answer, call.magnitudes = repeated_answer(answer), {}
 
     def _pull(self, call: Call[ms.Pull], result: StepResult) -> None:
@@ -282,25 +270,6 @@ class PendingCalls(Part):
             self._order.forget(worker)
 
     # --- what is held, and why ------------------------------------------------------------------------------------
-
-    @property
-    def applied(self) -> int:
-        """Pushes that were applied."""
-        return self._updates.applied
-
-    @property
-    def stalenesses(self) -> Mapping[int, int]:
-        """Applied pushes by staleness."""
-        return self._updates.stalenesses
-
-    def count_repeated(self) -> None:
-        """Count a message that had been settled before."""
-        self._updates.repeated += 1
-
-    @property
-    def frontier(self) -> ms.Frontier | None:
-        """How far changes are decided; None where this shard does not order them."""
-        return self._updates.frontier
 
     @property
     def may_be_checked(self) -> bool:

@@ -8,7 +8,7 @@ from psserver.core.data.data_queues import DataQueues
 from psserver.core.members.member import Member
 from psserver.core.members.membership import Membership
 from psserver.core.metrics import EXACT, percentile, rounded
-from psserver.core.part import Call, Position
+from psserver.core.part import Call, Part, Position
 from psserver.core.policies.update_order import UpdateOrder
 from psserver.core.variables.array_tasks import StepResult
 from psserver.core.variables.element_checks import Magnitudes
@@ -16,7 +16,7 @@ from psserver.core.variables.store import Store
 from pswire import messages as ms
 
 
-class Updates:
+class Updates(Part):
     """Makes updates of pushes, and answers these; `order` is there if this shard orders changes on all shards.
 
     `applied`, `dropped` and `clipped` count pushes, and `repeated` messages that had been settled before. `last_step`
@@ -30,11 +30,11 @@ class Updates:
         self._changes = 0  # of variables since this object was made
         self.last_step = -1
         self.applied = self.dropped = self.clipped = self.repeated = 0
-        self._stalenesses: defaultdict[int, int] = defaultdict(int)  # applied pushes; `rounded` if large
+        self.stalenesses: defaultdict[int, int] = defaultdict(int)  # applied pushes by staleness; `rounded` if large
 
     def state(self) -> dict[str, Any]:
         """As `Part.state`."""
-        stalenesses = tuple([ms.StalenessCount(*one) for one in self._stalenesses.items()])
+        stalenesses = tuple([ms.StalenessCount(*one) for one in self.stalenesses.items()])
         return {
             "global_step": self._position.global_step,
             "last_step": self.last_step,
@@ -46,23 +46,18 @@ class Updates:
             "order": None if self.order is None else self.order.state(),
         }
 
-    def restore(self, state: ms.ShardState) -> None:
-        """Continue from a state."""
+    def restore(self, state: ms.ShardState, now: float) -> None:
+        """As `Part.restore`."""
         self._position.global_step, self.last_step = state.global_step, state.last_step
         self.applied, self.dropped, self.clipped = state.applied, state.dropped, state.clipped
         self.repeated = state.repeated
-        self._stalenesses.update({one.staleness: one.pushes for one in state.stalenesses})
+        self.stalenesses.update({one.staleness: one.pushes for one in state.stalenesses})
         if self.order is not None and state.order is not None:
             self.order.restore(state.order)
 
-    @property
-    def stalenesses(self) -> dict[int, int]:
-        """Applied pushes by staleness."""
-        return self._stalenesses
-
-    def status(self) -> dict[str, Any]:
+    def status(self, asked: ms.Status, now: float) -> dict[str, Any]:
         """As `Part.status`."""
-        median, largest = percentile(self._stalenesses, 50), percentile(self._stalenesses, 99)
+        median, largest = percentile(self.stalenesses, 50), percentile(self.stalenesses, 99)
         return {
             "global_step": self._position.global_step,
             "repeated": self.repeated,
@@ -135,7 +130,7 @@ class Updates:
             member.last_push = ms.LastPush(
                 worker=member.name, incarnation=member.incarnation, sequence=push.sequence, shards=push.shards
             )
-        self._stalenesses[staleness if staleness < EXACT else rounded(staleness)] += 1
+        self.stalenesses[staleness if staleness < EXACT else rounded(staleness)] += 1
         if call.clipped:
             self.clipped += 1
             member.clipped += 1

@@ -1,8 +1,8 @@
 """Whether updates vanish in rounding: sampled elements of a variable, before and after one of its updates.
 
 A step that is smaller than half a unit in the last place of an element leaves it as it is, however many such steps come
-(float16 has 11 significant bits: 0.5 - 0.0001 is 0.5). The answer to a `Status` asks for a sample, which the next dense
-update takes, so there is one a second at most, and none on the path of other pushes.
+(float16 has 11 significant bits: 0.5 - 0.0001 is 0.5). The shard asks for a sample once a second, which the next dense
+update of the variable takes.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ SECONDS_BETWEEN_SAMPLES = 1.0
 
 @dataclass(slots=True)
 class RoundingSample:
-    """Counts of one variable. `due` is set where its status is read, and all else where its tasks run.
+    """Counts of one variable. `due` is set by the shard's steps, and all else where its tasks run.
 
     Of `sampled` elements so many were `unchanged` by their update. Only those count that were not zero and had a
     gradient that is not zero: an update of any size changes a zero.

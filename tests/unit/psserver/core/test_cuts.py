@@ -421,7 +421,7 @@ def test_after_going_back_members_join_again_and_what_they_lost_is_counted_once(
     finish_copies(one.shard)
     back = ShardDriver(workers="")
     back.shard = restored(one.shard.cuts.current)
-    back.shard.step(0, ms.Restore(1, 0), 0.0)
+    back.shard.begin_from(1, 0.0, went_back=True)
     with pytest.raises(Exception, match="join again"):
         back.shard.check(ms.Push(sender=A, sequence=4, gradients=()))
     with pytest.raises(StateLost, match="timeline"):
@@ -434,7 +434,7 @@ def test_after_going_back_members_join_again_and_what_they_lost_is_counted_once(
 
 def test_heartbeats_from_before_going_back_are_refused_as_their_numbers_of_cuts_are_no_longer_true():
     one = driver(shards=1)
-    one.shard.step(0, ms.Restore(2, 0), 0.0)
+    one.shard.begin_from(2, 0.0, went_back=True)
     one.answer(ms.Join(worker="a", incarnation=1, timeline=2))
     with pytest.raises(StateLost, match="follows timeline 2 of the job, and worker 'a' timeline 1"):
         one.shard.check(ms.Renew(sender=A, cut=30, timeline=1))
@@ -443,9 +443,26 @@ def test_heartbeats_from_before_going_back_are_refused_as_their_numbers_of_cuts_
 
 def test_a_new_process_gets_an_incarnation_that_no_shard_can_know_from_before_going_back():
     one = driver(shards=1)
-    one.shard.step(0, ms.Restore(3, 0), 0.0)
+    one.shard.begin_from(3, 0.0, went_back=True)
     assert one.answer(ms.Join(worker="a", incarnation=1, timeline=3)).incarnation == 1, "the same process"
     assert one.answer(ms.Join(worker="new", process_nonce=5)).incarnation == 2_000_001
     one.answer(ms.Leave(ms.Sender("a", 1)))
     joins = [ms.Join(worker="a", process_nonce=nonce, name_key=b"key") for nonce in (6, 7)]
     assert [one.answer(join).incarnation for join in joins] == [2_000_001, 2_000_002]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_job_that_is_emptied_ends_with_a_cut_but_none_of_a_shard_that_waits_to_go_back(lost):
+    one = driver(shard=0, stores_cuts=True)
+    for sender in (A, B):
+        one.answer(ms.Leave(sender))
+    one.shard.begin_from(1, 0.0, lost=lost)
+    assert one.shard.step(0, ms.Reset(2), 0.0).began_cut is not lost
+
+
+@pytest.mark.parametrize("take", [Shard.check, lambda shard, message: shard.replay(0, message, 0.0)])
+def test_a_shard_does_not_go_back_by_a_message_whoever_gives_it(take):
+    one = driver()
+    with pytest.raises(InvalidMessage, match="does not go back by itself"):
+        take(one.shard, ms.Restore(1, 0))
+    assert (one.shard.timeline, [member.must_join for member in one.shard._members]) == (0, [False, False])

@@ -211,7 +211,7 @@ def test_a_worker_that_went_back_with_its_shard_gives_up_its_portions():
     job.answer(take(B))
     job.answer(claim(0, B))
     job.answer(take(B))
-    job.shard.step(0, ms.Restore(3, 0), 0.0)
+    job.shard.begin_from(3, 0.0, went_back=True)
     joined = job.answer(ms.Join(worker="b", incarnation=1, timeline=3, job=job.shard.job))
     assert joined.incarnation == 1
     assert job.shard.state().minimizations[0].portions.alone == (0,)

@@ -337,6 +337,8 @@ async def test_a_running_shard_goes_back_with_the_others_and_refuses_if_it_was_t
         await server.push()
         cut = await server.cut_of_all()
         await server.push(cut=cut)
+        with pytest.raises(InvalidMessage):
+            server.shard.check(ms.Restore(2, cut))
         await server.ask(ms.Restore(2, cut))
         assert server.W == [1, 1]
         with pytest.raises(NotJoined):
