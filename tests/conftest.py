@@ -11,7 +11,7 @@ from psworker.launch.processes import blas_threads
 from psworker.sessions import session_numbers
 
 # Before numpy is loaded. Its threads, in more processes than there are cores, wait for each other busily: with them a
-# test of three seconds takes thirty. Processes that tests start have threads as those of users (tests/commands.py).
+# test of three seconds takes thirty. Processes that tests start have threads as those of users (support/commands.py).
 os.environ.update(blas_threads(1))
 
 

@@ -31,9 +31,9 @@ from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from psworker.transport.grpc_transport import GrpcTransport
 from psworker.transport.shared_memory import fetch_segment
-from tests.commands import BOUND, Command, environment
-from tests.server_client import NAME_KEY, Client, Stream
-from tests.shared_folder import mapped_segments
+from tests.support.commands import BOUND, Command, environment
+from tests.support.server_client import NAME_KEY, Client, Stream
+from tests.support.shared_folder import mapped_segments
 
 LARGE = np.ones((1 << 18,), np.float32)
 MB = 1 << 20

@@ -26,9 +26,9 @@ from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.security.token_files import Role
 from psworker.client.client import Client as WorkerClient
 from psworker.transport.grpc_transport import GrpcTransport
-from tests.commands import BOUND
-from tests.server_client import Client
-from tests.tokens import Certificates, token_credentials
+from tests.support.commands import BOUND
+from tests.support.server_client import Client
+from tests.support.tokens import Certificates, token_credentials
 
 LONG_AGO = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 

@@ -30,7 +30,7 @@ from pswire.messages import Choice, Job, Join, Leave, Pull, Sender
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.chaos import scheme
 from tests.chaos.check import Final, History, losses
-from tests.commands import BOUND, Command, environment, free_address
+from tests.support.commands import BOUND, Command, environment, free_address
 
 LEASE, TIMEOUT = 4.0, 25.0  # of workers, and of their calls, seconds
 LONGEST = 1.5 * LEASE  # of faults that do not end a process

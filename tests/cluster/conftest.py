@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import BOUND, Command, environment
+from tests.support.commands import BOUND, Command, environment
 
 MARK = "PARAMSERVER_TEST_MARK"
 

@@ -19,7 +19,7 @@ import numpy as np
 from psserver.storage import retention
 from pswire.messages import Choice, Job, Join, Leave, Pull, Sender, Status, StatusReport
 from psworker.transport.grpc_transport import GrpcTransport
-from tests.commands import BOUND, Command, free_address
+from tests.support.commands import BOUND, Command, free_address
 
 PROGRAM = Path(__file__).with_name("kill_loop_program.py")
 SHARDS = 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.cluster.minimize_data import loss_and_gradient
-from tests.commands import BOUND, Command, free_address, wait_until
+from tests.support.commands import BOUND, Command, free_address, wait_until
 
 PROGRAM = Path(__file__).with_name("minimize_program.py")
 LEASE = 2.0

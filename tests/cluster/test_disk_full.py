@@ -12,7 +12,7 @@ import pytest
 from psserver.storage.folders import available
 from pswire.messages import Status
 from psworker.transport.grpc_transport import GrpcTransport
-from tests.commands import BOUND
+from tests.support.commands import BOUND
 
 pytestmark = [
     pytest.mark.slow,

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tests.commands import free_address
+from tests.support.commands import free_address
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,8 @@ from pswire.messages import Declaration, Gradient, Join, Outcome, Pull, Push, Re
 from pswire.optimizers import Momentum
 from pswire.tensors.values import TensorSpec
 from psworker.transport.grpc_transport import GrpcTransport
-from tests.commands import BOUND
-from tests.shared_folder import mapped_segments, shared_folder
+from tests.support.commands import BOUND
+from tests.support.shared_folder import mapped_segments, shared_folder
 
 pytestmark = pytest.mark.slow
 

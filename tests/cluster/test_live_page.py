@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from tests.commands import BOUND
-from tests.http_client import following, get_json, request, trusting
+from tests.support.commands import BOUND
+from tests.support.http_client import following, get_json, request, trusting
 
 TRAIN = """
     import psworker as ps

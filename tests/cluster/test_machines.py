@@ -1,11 +1,11 @@
-"""The machines of tests (`tests.machines`) and their network."""
+"""The machines of tests (`tests.support.machines`) and their network."""
 
 from contextlib import ExitStack
 
 import pytest
 
-from tests.commands import environment
-from tests.machines import Machine, connect, reason_for_none
+from tests.support.commands import environment
+from tests.support.machines import Machine, connect, reason_for_none
 
 #: Prints the hardware addresses that a machine has learnt, as soon as there is one.
 NEIGHBOURS = "until ip neighbour | grep lladdr; do sleep 0.01; done"

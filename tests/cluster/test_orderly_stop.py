@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.commands import BOUND, free_address
+from tests.support.commands import BOUND, free_address
 
 #: Each push adds 1 to the elements of its examples, on both shards.
 COUNT = """

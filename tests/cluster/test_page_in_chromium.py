@@ -10,9 +10,9 @@ import pytest
 
 from pswire.errors import NotFinite
 from pswire.messages import Gradient, Join, Push, Sender
-from tests.browser import MISSING, Browser
-from tests.commands import free_address
-from tests.server_client import NAME_KEY, Client
+from tests.support.browser import MISSING, Browser
+from tests.support.commands import free_address
+from tests.support.server_client import NAME_KEY, Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING or "there is a browser")]
 

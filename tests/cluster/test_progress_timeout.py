@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.commands import BOUND
+from tests.support.commands import BOUND
 
 pytestmark = pytest.mark.slow
 

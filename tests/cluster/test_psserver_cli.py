@@ -22,10 +22,10 @@ from pswire.messages import Declaration, Gradient, Join, Pull, Push, Register, S
 from pswire.optimizers import GradientDescent
 from pswire.tensors.values import TensorSpec
 from psworker.transport.grpc_transport import GrpcTransport
-from tests.combinations import few_fast
-from tests.commands import BOUND
-from tests.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import
-from tests.server_client import Client, Stream, frame_of
+from tests.support.combinations import few_fast
+from tests.support.commands import BOUND
+from tests.support.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import
+from tests.support.server_client import Client, Stream, frame_of
 
 READY = re.compile(r"psserver: shard 0/1 listening on 127\.0\.0\.1:\d+")
 

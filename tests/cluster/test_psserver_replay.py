@@ -18,7 +18,7 @@ from pswire.optimizers import Momentum
 from pswire.specs.checkpoints import parse_checkpoint_every
 from pswire.tensors.values import TensorSpec
 from psworker.transport.grpc_transport import GrpcTransport
-from tests.commands import BOUND
+from tests.support.commands import BOUND
 
 ME = Sender("me", 1)
 LOSSES = [2.0, 1.0, 4.0, 8.0, 16.0]

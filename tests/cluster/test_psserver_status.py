@@ -16,9 +16,9 @@ from pswire.messages import Declaration, Gradient, Job, Join, Leave, Push, Regis
 from pswire.optimizers import Momentum
 from pswire.tensors.values import Part, TensorSpec
 from psworker.transport.grpc_transport import GrpcTransport
-from tests.combinations import few_fast
-from tests.commands import BOUND
-from tests.job_reports import row
+from tests.support.combinations import few_fast
+from tests.support.commands import BOUND
+from tests.support.job_reports import row
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ from psworker.launch import cluster
 from psworker.launch.cli import main
 from psworker.launch.display.plain import Display
 from psworker.launch.job import Job
-from tests.combinations import few_fast
-from tests.commands import BOUND, free_address
-from tests.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import
-from tests.terminals import run_on_terminal
+from tests.support.combinations import few_fast
+from tests.support.commands import BOUND, free_address
+from tests.support.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import
+from tests.support.terminals import run_on_terminal
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 

@@ -11,7 +11,7 @@ from psworker.launch import cluster, restarts
 from psworker.launch.cluster import Cluster, Outcome
 from psworker.launch.display.plain import Display
 from psworker.launch.job import Job
-from tests.combinations import few_fast
+from tests.support.combinations import few_fast
 
 LOCAL = ("psworker", "local", "--progress", "off")
 PAUSES = (1, "0.5"), (2, "1")

@@ -19,7 +19,7 @@ JOB = """
 import json, signal, sys
 from pathlib import Path
 from tests.cluster.conftest import Commands
-from tests.commands import BOUND
+from tests.support.commands import BOUND
 
 folder, name = Path(sys.argv[1]), sys.argv[2]
 commands = Commands(folder, folder)
@@ -37,7 +37,7 @@ def serve(shard, host):
     return commands.serve("--bind", f"{host}:7070", "--shard", f"{shard}/2", *storage)
 
 publish("127.0.1.1", "127.0.1.2")
-dns = commands.python("-m", "tests.name_server", "127.0.0.1", "53", str(records), PYTHONPATH=sys.argv[3])
+dns = commands.python("-m", "tests.support.name_server", "127.0.0.1", "53", str(records), PYTHONPATH=sys.argv[3])
 dns.wait_for("answers")
 servers = [serve(0, "127.0.1.1"), serve(1, "127.0.1.2")]
 worker = commands.start("psworker", "run", "--servers", name, "--timeout", str(BOUND), "train.py")

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.commands import free_address
-from tests.sessions_program import FIRST_LIFE, HELD, PROGRAM, expected, results
+from tests.support.commands import free_address
+from tests.support.sessions_program import FIRST_LIFE, HELD, PROGRAM, expected, results
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from tests import event_files
-from tests.commands import BOUND, environment, free_address, wait_until
+from tests.support import event_files
+from tests.support.commands import BOUND, environment, free_address, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 

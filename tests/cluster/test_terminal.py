@@ -6,8 +6,8 @@ import sys
 import pyte
 import pytest
 
-from tests.commands import environment
-from tests.terminals import run_on_terminal
+from tests.support.commands import environment
+from tests.support.terminals import run_on_terminal
 
 #: A launcher's display of a job with many workers, for some frames, with lines of workers in between.
 PROGRAM = """

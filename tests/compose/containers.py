@@ -41,7 +41,7 @@ from tests.compose.docker import (
     wait_for,
 )
 from tests.compose.event_log import Event, Notes, events, notes, table
-from tests.sessions_program import FIRST_LIFE, HELD, LATER_LIFE, PROGRAM, expected, results
+from tests.support.sessions_program import FIRST_LIFE, HELD, LATER_LIFE, PROGRAM, expected, results
 
 pytestmark = pytest.mark.timeout(1800)
 

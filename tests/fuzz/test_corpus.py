@@ -5,13 +5,13 @@ import random
 import pytest
 
 from pswire.optimizers import numba_compiler
-from tests.combinations import few_fast
 from tests.fuzz import harness
 from tests.fuzz.coverage import lines
 from tests.fuzz.mutations import mutated
 from tests.fuzz.packets import fields, pack, unpack
 from tests.fuzz.served_shard import POLICIES, serve
 from tests.fuzz.targets import codec, records, rpc
+from tests.support.combinations import few_fast
 
 
 def any_bytes(data, most):

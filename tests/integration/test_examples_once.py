@@ -15,8 +15,8 @@ from pswire.specs.consistency import DropStalePushes
 from psworker import ops
 from psworker.config import WorkerConfig
 from psworker.sessions.session import Session
-from tests.combinations import combinations
-from tests.shards_in_process import ShardsInProcess
+from tests.support.combinations import combinations
+from tests.support.shards_in_process import ShardsInProcess
 
 EXAMPLES, BATCH = 100, 3
 DATA = ps.Dataset({"x": np.arange(EXAMPLES)})

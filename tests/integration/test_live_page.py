@@ -21,9 +21,9 @@ from pswire.errors import ConfigurationError
 from pswire.security.credentials import NO_CREDENTIALS
 from pswire.security.private_files import read_secret
 from pswire.security.token_files import Role, add_token, new_token, remove_token
-from tests.commands import BOUND, free_address
-from tests.http_client import exchange, following, get_json, request, trusting
-from tests.tokens import Certificates, token_credentials
+from tests.support.commands import BOUND, free_address
+from tests.support.http_client import exchange, following, get_json, request, trusting
+from tests.support.tokens import Certificates, token_credentials
 
 
 @pytest.fixture(autouse=True)

@@ -17,9 +17,9 @@ from psworker import ops
 from psworker.client.retry import Calls
 from psworker.minimize.shard_space import AlreadyOver, JobStopped, ShardSpace
 from psworker.sessions import claimed_portions, session_numbers
-from tests import event_files
-from tests.combinations import few_fast
-from tests.transports import EMBEDDED, GRPC, SHARED_OF_TWO, TransportCase, parameters
+from tests.support import event_files
+from tests.support.combinations import few_fast
+from tests.support.transports import EMBEDDED, GRPC, SHARED_OF_TWO, TransportCase, parameters
 
 SEED = 20261123
 THREE = TransportCase("grpc, 3 shards", shards=3)

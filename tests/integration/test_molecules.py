@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import psworker as ps
-from tests.combinations import few_fast
+from tests.support.combinations import few_fast
 
 g2 = pytest.importorskip("ase.data.g2", reason="needs ase: pip install 'paramserver[molecules]'")
 KCAL = 0.0433641  # eV, of a kcal / mol

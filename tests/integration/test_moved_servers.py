@@ -17,7 +17,7 @@ from pswire import errors
 from pswire import messages as ms
 from psworker import ops
 from psworker.transport.grpc_transport import GrpcTransport
-from tests.commands import BOUND, free_address, wait_until
+from tests.support.commands import BOUND, free_address, wait_until
 
 SIZE = 40_000  # elements: enough for shared memory
 LEASE = 3.0  # seconds

@@ -10,8 +10,8 @@ from nbclient import NotebookClient
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from pswire.messages import Status
-from tests.commands import environment
-from tests.server_client import Client
+from tests.support.commands import environment
+from tests.support.server_client import Client
 
 pytestmark = pytest.mark.slow
 

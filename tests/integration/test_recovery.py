@@ -9,9 +9,9 @@ import logging
 import pytest
 
 import psworker as ps
-from tests.combinations import combinations
 from tests.integration.test_examples_once import BATCH, DATA, EXAMPLES, SGD, STRATEGIES, ledger, ones, session_over
-from tests.shards_in_process import ShardsInProcess
+from tests.support.combinations import combinations
+from tests.support.shards_in_process import ShardsInProcess
 
 EPOCHS = 3
 BATCHES = 3 * -(-EXAMPLES // BATCH)

@@ -16,9 +16,9 @@ from pswire.network.discovery import look_up
 from pswire.network.shard_addresses import ShardAddresses
 from pswire.network.shard_numbers import by_shard
 from psworker.transport.grpc_transport import GrpcTransport
-from tests.commands import BOUND, free_address
-from tests.name_server import NameServer, Records
-from tests.tokens import Certificates
+from tests.support.commands import BOUND, free_address
+from tests.support.name_server import NameServer, Records
+from tests.support.tokens import Certificates
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from psworker.config import WorkerConfig
 from psworker.sessions import session_numbers
 from psworker.sessions.session import Session
 from psworker.sessions.session_numbers import sessions_of
-from tests.commands import wait_until
+from tests.support.commands import wait_until
 
 DATA = ps.Dataset({"x": np.arange(24, dtype=np.float64)})
 

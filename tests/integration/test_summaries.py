@@ -12,9 +12,9 @@ from psworker import nn, ops, schedules
 from psworker.config import WorkerConfig
 from psworker.sessions.session import Session
 from psworker.summaries import recorder
-from tests import event_files
-from tests.commands import wait_until
-from tests.shards_in_process import ShardsInProcess
+from tests.support import event_files
+from tests.support.commands import wait_until
+from tests.support.shards_in_process import ShardsInProcess
 
 START = np.float32([1, -2, 3])
 

@@ -12,8 +12,8 @@ from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from pswire.errors import ConfigurationError, NotFinite
 from pswire.specs.consistency import Synchronous
-from tests.collector import Collector
-from tests.commands import Command, environment
+from tests.support.collector import Collector
+from tests.support.commands import Command, environment
 
 KEY = b"0" * 32
 CLIENT, SERVER = 3, 2  # of SpanKind in OTLP

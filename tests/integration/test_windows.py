@@ -6,8 +6,8 @@ import textwrap
 
 import pytest
 
-from tests.commands import environment
-from tests.windows import like_windows
+from tests.support.commands import environment
+from tests.support.windows import like_windows
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="simulates Windows on Linux")
 

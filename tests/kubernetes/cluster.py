@@ -30,7 +30,7 @@ from tests.compose.event_log import Event, Notes, notes, table
 from tests.kubernetes import manifests
 from tests.kubernetes.containers import Ended, Namespace
 from tests.kubernetes.controllers import Job, StatefulSet
-from tests.sessions_program import FIRST_LIFE, HELD, LATER_LIFE, PROGRAM, expected, results
+from tests.support.sessions_program import FIRST_LIFE, HELD, LATER_LIFE, PROGRAM, expected, results
 
 pytestmark = pytest.mark.timeout(1800)
 

@@ -8,12 +8,12 @@ import pytest
 
 from psserver.cli.main import main as psserver
 from psworker.launch.cli import main as psworker
-from tests.combinations import few_fast
 from tests.kubernetes import manifests
 from tests.kubernetes.containers import Ended
 from tests.kubernetes.controllers import Job
 from tests.kubernetes.manifests import ROOT, Manifests, selects
 from tests.kubernetes.pods import Pod, action, environment, expand, mounts, of_job, of_stateful_set, quantity
+from tests.support.combinations import few_fast
 
 VERSIONS = few_fast([f"1.{minor}" for minor in range(37, 31, -1)])
 

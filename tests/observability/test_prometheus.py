@@ -13,9 +13,9 @@ import pytest
 
 from psjob.status.status_client import StatusClient
 from pswire.security.token_files import Role
-from tests.commands import BOUND, Command, environment, free_address
 from tests.observability.test_files import ALERTS, expressions
-from tests.tokens import token_credentials
+from tests.support.commands import BOUND, Command, environment, free_address
+from tests.support.tokens import token_credentials
 from tests.unit.psserver.monitor.full_report import all_families
 
 pytestmark = [

@@ -10,8 +10,8 @@ from pswire.messages import Declaration, Gradient, Join, Push, Register, Renew, 
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency
 from pswire.tensors.values import TensorSpec
-from tests.combinations import few_fast
-from tests.shard_state import run_step
+from tests.support.combinations import few_fast
+from tests.support.shard_state import run_step
 
 TIMEOUT = 5.0
 

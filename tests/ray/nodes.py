@@ -8,8 +8,8 @@ from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.commands import Command, environment
-from tests.machines import Machine, Network, reason_for_none
+from tests.support.commands import Command, environment
+from tests.support.machines import Machine, Network, reason_for_none
 
 #: Ray notices within about two seconds that the processes of a node have died, in place of thirty; a busy machine is
 #: not taken for a dead one.

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import Command, wait_until
 from tests.ray.nodes import CPUS, Nodes, missing, no_job_server
-from tests.sessions_program import PROGRAM, expected
+from tests.support.commands import Command, wait_until
+from tests.support.sessions_program import PROGRAM, expected
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

@@ -15,7 +15,7 @@ from pswire import messages as ms
 from pswire.errors import ParamServerError
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.gradient_norm import parse_gradient_norm
-from tests.commands import BOUND
+from tests.support.commands import BOUND
 
 #: What a line of the log names: numbers of checkpoints and steps, files; and whether something is lost.
 _FACTS = re.compile(

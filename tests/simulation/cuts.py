@@ -1,7 +1,7 @@
 """Workers that push the same to variables on all shards, over a transport that loses messages, while cuts are taken.
 
 Each push, and each assignment, adds 1 to every element of every variable, so all elements of a cut are equal, unless a
-worker was killed in the middle of a push. Every complete cut is kept (`tests.stored_shard`). Workers push, are idle,
+worker was killed in the middle of a push. Every complete cut is kept (`support.stored_shard`). Workers push, are idle,
 show numbers as heartbeats do, leave and come back; on request they are killed, and shards lose their state.
 """
 
@@ -22,10 +22,10 @@ from pswire.specs.consistency import Synchronous, parse_consistency, parse_stale
 from pswire.tensors.values import IndexedSlices
 from psworker.client.client import Client
 from psworker.client.membership import JobChoice
-from tests.shard_driver import declared
-from tests.shard_state import run_step
 from tests.simulation.unreliable import Link, UnreliableTransport
-from tests.stored_shard import StoredShard
+from tests.support.shard_driver import declared
+from tests.support.shard_state import run_step
+from tests.support.stored_shard import StoredShard
 
 SHAPE = (4, 2)
 NAMES = ("U", "V", "W")

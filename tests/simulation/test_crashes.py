@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from tests.combinations import few_fast
 from tests.simulation.crashes import simulate
+from tests.support.combinations import few_fast
 
 #: Shards, consistency, staleness.
 JOBS = [(2, "async", "none"), (1, "sync:2", "none"), (2, "bounded:1", "drop:2")]

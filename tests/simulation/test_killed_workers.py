@@ -18,9 +18,9 @@ from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from psworker.client.client import Client
 from psworker.client.membership import JobChoice
-from tests.combinations import few_fast
-from tests.shard_driver import declared
 from tests.simulation.unreliable import LEASE, WORKERS, UnreliableTransport
+from tests.support.combinations import few_fast
+from tests.support.shard_driver import declared
 
 QUEUE = QueueSpec(name="mnist", size=11, block=4, epochs=2)
 BLOCKS = 3  # of an epoch

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from tests.combinations import combinations
 from tests.simulation.unreliable import FATES, check_exactly_once, run
+from tests.support.combinations import combinations
 
 
 def seeds(count):

@@ -10,9 +10,9 @@ from datetime import datetime
 
 import pytest
 
-from tests.sessions_program import FIRST_LIFE, HELD, LATER_LIFE, PROGRAM, expected, results
 from tests.slurm.slurm_cluster import ROOT, Job
 from tests.slurm.transcript import Event, table
+from tests.support.sessions_program import FIRST_LIFE, HELD, LATER_LIFE, PROGRAM, expected, results
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.commands import environment
-from tests.machines import Machine, connect, reason_for_none
+from tests.support.commands import environment
+from tests.support.machines import Machine, connect, reason_for_none
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = ROOT / "deploy" / "slurm" / "train.sbatch"

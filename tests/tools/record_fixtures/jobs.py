@@ -23,11 +23,11 @@ from pswire.specs import schedules, vectors
 from pswire.specs.initializers import RowUniform
 from pswire.tensors.compression import quantize_int8, to_16_bits, top_k
 from pswire.tensors.values import IndexedSlices, Part, TensorSpec
-from tests.journals import copy_of_one_moment
 from tests.recorded.commands import outputs
 from tests.recorded.descriptions import as_json, describe_shard
 from tests.recorded.formats import FIXTURES
 from tests.recorded.server import Server
+from tests.support.journals import copy_of_one_moment
 
 A, B, C = [ms.Sender(name, 1) for name in "abc"]
 KEY = bytes(range(16))

@@ -9,10 +9,10 @@ from unittest import mock
 
 from psserver.storage import checkpoints
 from pswire import messages as ms
-from tests.job_reports import two_shards
 from tests.recorded import formats
 from tests.recorded.server import Server
 from tests.recorded.status import TIME, displays
+from tests.support.job_reports import two_shards
 from tests.tools.record_fixtures import jobs
 
 

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from tests.browser import Browser
+from tests.support.browser import Browser
 from tests.tools.screenshots.training import LEASE, DeepMnist
 
 #: The steps after which a worker is slowed, and one killed.

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.browser import Browser
-from tests.commands import environment, free_address
+from tests.support.browser import Browser
+from tests.support.commands import environment, free_address
 from tests.tools.screenshots.training import DeepMnist
 
 #: The steps after which a worker is slowed, one is killed, and pictures are taken.

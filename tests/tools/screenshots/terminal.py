@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pyte
 
-from tests.browser import Browser
-from tests.commands import BOUND
+from tests.support.browser import Browser
+from tests.support.commands import BOUND
 from tests.tools.screenshots.training import ROOT, DeepMnist, wait_until
 
 COLUMNS, LINES = 116, 22
@@ -28,7 +28,7 @@ _FOREGROUND, _BACKGROUND = "#d8d8d8", "#16181d"
 
 
 class OnTerminal:
-    """A command on a terminal of `COLUMNS` and `LINES`; a thread reads what it writes. As `tests.commands.Command`."""
+    """A command on a terminal of `COLUMNS` and `LINES`; a thread reads what it writes. As `commands.Command`."""
 
     def __init__(self, *arguments: str, env: dict[str, str]) -> None:
         self.screen = pyte.Screen(COLUMNS, LINES)

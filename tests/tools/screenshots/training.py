@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from psjob.status.status_client import StatusClient
-from tests.commands import BOUND, Command, environment
+from tests.support.commands import BOUND, Command, environment
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "examples" / "deep_mnist.py"

@@ -17,7 +17,7 @@ from pswire.optimizers import GradientDescent
 from pswire.specs.checkpoints import JournalSync
 from pswire.specs.consistency import parse_consistency
 from pswire.tensors.values import TensorSpec
-from tests.commands import BOUND
+from tests.support.commands import BOUND
 
 
 def test_a_value_at_a_bound_counts_under_it_and_one_above_all_bounds_in_the_last_count():

@@ -9,7 +9,7 @@ from psjob.status.job_status import JobVariable, JobWorker, ShardAnswer, merge_r
 from pswire.messages import Change, StatusReport, Totals, VariableStatus
 from pswire.optimizers import GradientDescent
 from pswire.tensors.values import Part, TensorSpec
-from tests.job_reports import two_shards, worker
+from tests.support.job_reports import two_shards, worker
 
 FIRST, SECOND = two_shards()
 SILENT = ShardAnswer("a:1", problem="gone")

@@ -9,7 +9,7 @@ import pytest
 from psjob.status.job_status import ShardAnswer, merge_reports
 from psjob.status.poller import Poller
 from pswire.messages import StatusReport
-from tests.commands import BOUND
+from tests.support.commands import BOUND
 
 
 def job(step):

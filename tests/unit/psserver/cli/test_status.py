@@ -14,7 +14,7 @@ from pswire.messages import AcceptedPoint, MinimizationStatus, StatusReport, Var
 from pswire.optimizers import Adam, Momentum
 from pswire.specs.schedules import CosineDecay, WarmUp
 from pswire.tensors.values import TensorSpec
-from tests.job_reports import GRPC, row, two_shards, worker
+from tests.support.job_reports import GRPC, row, two_shards, worker
 
 
 def shown(*answers, width=400) -> str:

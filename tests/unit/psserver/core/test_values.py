@@ -31,8 +31,8 @@ from pswire.specs.encodings import ENCODINGS
 from pswire.specs.initializers import RowConstant
 from pswire.tensors.compression import Packed, to_16_bits
 from pswire.tensors.values import DTYPES, IndexedSlices, TensorSpec
-from tests.shard_driver import A, B, ShardDriver, declared
-from tests.shard_state import state_of
+from tests.support.shard_driver import A, B, ShardDriver, declared
+from tests.support.shard_state import state_of
 
 STARTS = {
     "W": np.array([[1.0, -2.0], [3.25, 1e-3]], np.float32),

@@ -9,7 +9,7 @@ import pytest
 from psjob.guard import Finding
 from psserver.monitor import collector
 from psserver.monitor.collector import Collector
-from tests.commands import BOUND
+from tests.support.commands import BOUND
 from tests.unit.psserver.monitor.reports import event, job, report
 
 

@@ -10,8 +10,8 @@ from psserver.monitor.http import server as http_server
 from psserver.monitor.http.server import HttpServer, Response, is_loopback_host, sentence
 from psserver.monitor.http.viewers import Sessions
 from pswire.errors import ConfigurationError
-from tests.commands import BOUND
-from tests.http_client import exchange, read_all, request, split
+from tests.support.commands import BOUND
+from tests.support.http_client import exchange, read_all, request, split
 
 
 @pytest.fixture(autouse=True)

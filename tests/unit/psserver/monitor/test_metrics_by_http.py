@@ -19,7 +19,7 @@ from psserver.monitor.job_servers import JobServers
 from psserver.rpc.server import ServerThread, serve
 from pswire.security.credentials import NO_CREDENTIALS
 from psworker import ops
-from tests.commands import BOUND, free_address
+from tests.support.commands import BOUND, free_address
 from tests.unit.psserver.monitor.full_report import samples
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"

@@ -12,8 +12,8 @@ from psserver.monitor.http.site import TYPES, Site, page_files
 from psserver.monitor.http.viewers import TokenCheck
 from psserver.monitor.stream import SampleStream
 from pswire.errors import ConfigurationError, PermissionDenied, Unavailable
-from tests.commands import BOUND
-from tests.http_client import following, request, split
+from tests.support.commands import BOUND
+from tests.support.http_client import following, request, split
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from psserver.monitor.http.viewers import (
 )
 from pswire.errors import Unauthenticated, Unavailable
 from pswire.security.token_files import new_token
-from tests.commands import BOUND
+from tests.support.commands import BOUND
 
 TOKEN = "pst_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG"  # the same in each process of the tests
 

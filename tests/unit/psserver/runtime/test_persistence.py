@@ -32,9 +32,9 @@ from pswire.optimizers import Adam, GradientDescent
 from pswire.specs.checkpoints import EverySeconds, EverySteps
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.tensors.values import TensorSpec
-from tests.commands import BOUND
-from tests.journals import copy_of_one_moment
-from tests.shard_state import state_of
+from tests.support.commands import BOUND
+from tests.support.journals import copy_of_one_moment
+from tests.support.shard_state import state_of
 
 A = ms.Sender("a", 1)
 

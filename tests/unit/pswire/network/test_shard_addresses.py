@@ -9,7 +9,7 @@ import pytest
 from pswire import errors
 from pswire.network import shard_addresses
 from pswire.network.shard_addresses import ShardAddresses
-from tests.commands import BOUND
+from tests.support.commands import BOUND
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pswire import optimizers
 from pswire.errors import InvalidMessage
 from pswire.optimizers import Step, adam, element_wise, numba_compiler, rule_for
 from pswire.tensors.values import DTYPES, IndexedSlices
-from tests.combinations import combinations, few_fast
+from tests.support.combinations import combinations, few_fast
 from tests.unit.pswire.optimizers.rules_under_test import LAYOUTS, RULES_UNDER_TEST, at
 
 BLOCK, STEPS = 1 << 14, 100

@@ -8,7 +8,7 @@ import pytest
 
 from pswire.specs import initializers
 from pswire.specs.initializers import RowConstant, RowNormal, RowUniform, fill, rows_of
-from tests.combinations import few_fast
+from tests.support.combinations import few_fast
 
 UNIFORM, NORMAL = 9 / 5, 3  # kurtosis: the fourth moment over the variance squared
 # Of a standard normal cut at +-c, with density p at c and probability P between, integration by parts gives the second

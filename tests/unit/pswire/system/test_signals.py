@@ -18,7 +18,7 @@ from psworker.client.retry import Calls
 from psworker.transport import Future
 from psworker.transport.deadlines import Deadlines
 from psworker.transport.grpc_transport import GrpcTransport
-from tests.commands import BOUND
+from tests.support.commands import BOUND
 
 
 class Interrupted(BaseException):

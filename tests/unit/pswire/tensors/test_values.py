@@ -21,7 +21,7 @@ from pswire.tensors.compression import (
 )
 from pswire.tensors.sums import add_rows, equal_groups
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from tests.combinations import few_fast
+from tests.support.combinations import few_fast
 
 LARGEST = np.finfo(np.float32).max
 NAN = np.uint32([0x7FC00000, 0xFFC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FFF8000]).view(np.float32)

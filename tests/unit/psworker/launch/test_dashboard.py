@@ -26,7 +26,7 @@ from psworker.launch.display import colors
 from psworker.launch.display.choice import make_display
 from psworker.launch.display.dashboard import Note, dashboard
 from psworker.launch.display.rows import chosen, fitted_rows
-from tests.combinations import combinations
+from tests.support.combinations import combinations
 
 QUEUE = QueueSpec(name="train", size=1000, block=100, epochs=10)
 

@@ -21,7 +21,7 @@ from psworker.launch.processes import (
     read_lines,
     signals_handled,
 )
-from tests.commands import BOUND
+from tests.support.commands import BOUND
 
 
 class Child(Process):

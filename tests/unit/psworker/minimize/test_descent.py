@@ -13,7 +13,7 @@ from psworker.minimize.descent import DIRECTION, Limits, descend
 from psworker.minimize.lbfgs import LBFGS
 from psworker.minimize.owlqn import DESCENT, OWLQN
 from psworker.minimize.space import POINT, POINT_GRADIENT
-from tests.combinations import few_fast
+from tests.support.combinations import few_fast
 from tests.unit.psworker.minimize.numpy_space import NumpySpace
 
 METHODS = [LBFGS, lambda: LBFGS(memory=3), ConjugateGradient]

@@ -8,7 +8,7 @@ import pytest
 import psworker as ps
 from pswire.errors import ConfigurationError
 from psworker import nn, ops
-from tests.combinations import few_fast
+from tests.support.combinations import few_fast
 
 SEED = 20140603
 

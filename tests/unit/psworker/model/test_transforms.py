@@ -6,7 +6,7 @@ import pytest
 import psworker as ps
 from pswire.tensors.values import IndexedSlices
 from psworker.model.gradient_transforms import Total
-from tests.combinations import few_fast
+from tests.support.combinations import few_fast
 
 
 def variable(*values):

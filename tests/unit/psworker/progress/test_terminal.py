@@ -6,9 +6,9 @@ import textwrap
 
 import pytest
 
-from tests.combinations import few_fast
-from tests.commands import environment
-from tests.terminals import frames, run_on_terminal, screen
+from tests.support.combinations import few_fast
+from tests.support.commands import environment
+from tests.support.terminals import frames, run_on_terminal, screen
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="opens a terminal of its own")
 

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from psworker.launch.cli import main
-from tests.combinations import few_fast
+from tests.support.combinations import few_fast
 from tests.unit.psworker.runs.conftest import life, point
 
 #: In place of a value: of other types, beyond what a number of 64 bits or a double has, and texts that none can print.

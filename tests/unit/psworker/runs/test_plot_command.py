@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from psworker.launch.cli import main
 from psworker.runs.curves import run_curves, smoothed
 from psworker.runs.run_data import read_run_data
-from tests.combinations import few_fast
+from tests.support.combinations import few_fast
 from tests.unit.psworker.runs.conftest import point
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -8,7 +8,7 @@ import pytest
 
 from psworker.summaries import writing
 from psworker.summaries.writing import BackgroundWriter, OutputFile
-from tests.commands import wait_until
+from tests.support.commands import wait_until
 
 
 def output(path, header=b"", **options):

@@ -17,7 +17,7 @@ from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from psworker.transport.grpc_transport import MemberTokens
-from tests.commands import BOUND
+from tests.support.commands import BOUND
 
 #: Workers may take the place of others of their name.
 NAME_KEY = b"0123456789abcdef"

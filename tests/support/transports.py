@@ -16,7 +16,7 @@ from psworker.sessions.session import Session
 from psworker.sessions.strategies.local_steps import OUTER
 from psworker.transport import grpc_transport, shared_memory
 from psworker.transport.embedded import EmbeddedTransport
-from tests.shared_folder import shared_folder
+from tests.support.shared_folder import shared_folder
 
 
 @dataclass(frozen=True)

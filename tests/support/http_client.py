@@ -6,7 +6,7 @@ import socket
 import ssl
 from contextlib import closing, contextmanager
 
-from tests.commands import BOUND
+from tests.support.commands import BOUND
 
 
 def request(address, path="/", method="GET", tls=None, **headers):

@@ -12,8 +12,8 @@ from pswire.specs.consistency import Asynchronous, IgnoreStaleness
 from psworker.client.client import Client
 from psworker.client.membership import JobChoice
 from psworker.transport import Future
-from tests.shard_state import run_step
-from tests.stored_shard import StoredShard
+from tests.support.shard_state import run_step
+from tests.support.stored_shard import StoredShard
 
 PATIENCE = 10.0  # seconds to wait for an answer that depends on another thread
 

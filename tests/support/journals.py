@@ -4,7 +4,7 @@ import os
 import shutil
 import time
 
-from tests.commands import BOUND
+from tests.support.commands import BOUND
 
 
 async def all_written(journal):

@@ -9,7 +9,7 @@ import grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as otlp
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as otlp_grpc
 
-from tests.commands import BOUND
+from tests.support.commands import BOUND
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 from psserver.core.shard import Shard
 from pswire.messages import Declaration, Gradient, Join, Push, Register, Sender
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from tests.shard_state import run_step, state_of
+from tests.support.shard_state import run_step, state_of
 
 A, B = Sender("a", 1), Sender("b", 1)
 

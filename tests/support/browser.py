@@ -12,7 +12,7 @@ from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
 
-from tests.commands import BOUND
+from tests.support.commands import BOUND
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DRIVER = shutil.which("chromedriver")

@@ -1,6 +1,6 @@
 """A small name server: answers questions by UDP from a table of records that a test changes.
 
-As a process: `python -m tests.name_server HOST PORT FILE`, with records in a JSON file that is read for each answer.
+As a process: `python -m tests.support.name_server HOST PORT FILE`, with records in a JSON file, read for each answer.
 """
 
 import json

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.commands import BOUND
+from tests.support.commands import BOUND
 
 
 def run_on_terminal(

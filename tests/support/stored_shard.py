@@ -9,7 +9,7 @@ from psserver.core.variables.array_tasks import run
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, Unavailable, WrongShard
 from pswire.messages import ShardState
-from tests.shard_state import finish_copies
+from tests.support.shard_state import finish_copies
 
 _identities = itertools.count(1)
 
