@@ -36,7 +36,7 @@ from psserver.core.policies.policy import Policy
 from psserver.core.policies.update_order import UpdateOrder
 from psserver.core.registration import Registration
 from psserver.core.state import VariableArrays
-from psserver.core.timelines import Timeline
+from psserver.core.timelines import OF_TIMELINES, Timeline
 from psserver.core.updates.pending_calls import PendingCalls, repeated_answer
 from psserver.core.updates.updates import Updates
 from psserver.core.variables.array_tasks import ArrayTask, StepResult, TasksPending, run
@@ -334,7 +334,8 @@ class Shard:
 
         So a server can refuse a stranger's message before it decodes the rest.
         """
-        self._timeline.check_not_lost()
+        if self._timeline.lost:
+            self._timeline.check_not_lost()
         return self._members.check(sender)
 
     def _check(self, message: Any) -> tuple[Any, bool]:  # noqa: ANN401
@@ -354,7 +355,8 @@ class Shard:
             raise InvalidMessage("a shard does not go back by itself: its server restores it from a checkpoint")
         if (check := answered[0]) is not None:
             check(message, member)
-        self._timeline.check(message)
+        if type(message) in OF_TIMELINES:
+            self._timeline.check(message)
         return member, repeated
 
     def inspect(self, message: ms.Message) -> Inspection:

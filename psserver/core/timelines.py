@@ -4,7 +4,7 @@ One that was started again from an older state than it had acknowledged is `lost
 others go back.
 """
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from psserver.core.part import Position, check_count
 from pswire import messages as ms
@@ -14,7 +14,7 @@ from pswire.errors import StateLost
 MAX_GAP = 1000
 
 #: Messages that are refused when they come from before the shards went back.
-_OF_TIMELINES = tuple([call.request for call in ms.CALLS if call.of_timeline])
+OF_TIMELINES = frozenset([call.request for call in ms.CALLS if call.of_timeline])
 
 
 class Timeline:
@@ -32,9 +32,9 @@ class Timeline:
                 "it had acknowledged"
             )
 
-    def check(self, message: ms.Message) -> None:
-        """Refuse a message of a member that follows another timeline; 0: it follows none."""
-        if isinstance(message, _OF_TIMELINES) and message.timeline not in (0, self.number):
+    def check(self, message: Any) -> None:  # noqa: ANN401
+        """Refuse a message (`OF_TIMELINES`) of a member that follows another timeline; 0: it follows none."""
+        if message.timeline not in (0, self.number):
             self._refuse(message.sender.worker, message.timeline)
 
     def check_join(self, message: ms.Join, *, again: bool) -> None:
