@@ -37,6 +37,9 @@ MAX_OPERATIONS, MAX_VECTORS = 256, 128
 #: Numbers in the results of operations: two for each.
 MAX_RESULTS = 2 * MAX_OPERATIONS
 
+#: Numbers that the metrics of an evaluation add up over all examples: a confusion matrix of 128 classes.
+MAX_SUMS = 128 * 128
+
 #: Characters of a note that a minimization keeps on a shard.
 MAX_NOTE_LENGTH = 4096
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pswire.specs.initializers import RowUniform as RowUniform
     from pswire.tensors.values import IndexedSlices as IndexedSlices
     from psworker import data as data
+    from psworker import metrics as metrics
     from psworker.autodiff import *
     from psworker.data import datasets as datasets
     from psworker.data.batch import *
@@ -82,6 +83,7 @@ _MODULES = {
     "datasets": "psworker.data.datasets",
     "errors": "pswire.errors",
     "initializers": "pswire.specs.initializers",
+    "metrics": "psworker.metrics",
     "nn": "psworker.model.layers",
     "schedules": "pswire.specs.schedules",
 }

@@ -713,6 +713,7 @@ def put_queue(message: ms.QueueSpec, proto: pb.Queue, tensors: TensorSender) -> 
     proto.seed = message.seed
     proto.limit = message.limit
     proto.in_order = message.in_order
+    proto.evaluates = message.evaluates
 
 
 def get_queue(proto: pb.Queue, tensors: TensorReceiver) -> ms.QueueSpec:
@@ -725,6 +726,7 @@ def get_queue(proto: pb.Queue, tensors: TensorReceiver) -> ms.QueueSpec:
             seed=proto.seed,
             limit=check.count(proto.limit, "Queue.limit"),
             in_order=proto.in_order,
+            evaluates=proto.evaluates,
         )
     except ValueError as error:
         raise Malformed(str(error)) from error
@@ -734,12 +736,14 @@ def put_finished(message: ms.Finished, proto: pb.Finished, tensors: TensorSender
     proto.number = message.number
     if message.cost_sum is not None:
         proto.cost_sum = message.cost_sum
+    proto.sums.extend(message.sums)
 
 
 def get_finished(proto: pb.Finished, tensors: TensorReceiver) -> ms.Finished:
     return ms.Finished(
         number=check.count(proto.number, "Finished.number"),
         cost_sum=proto.cost_sum if proto.HasField("cost_sum") else None,
+        sums=check.any_numbers(proto.sums, "Finished.sums", limits.MAX_SUMS) if proto.sums else (),
     )
 
 
@@ -787,6 +791,7 @@ def put_epoch_report(message: ms.EpochReport, proto: pb.EpochReport, tensors: Te
     if message.cost is not None:
         proto.cost = message.cost
     proto.examples = message.examples
+    proto.sums.extend(message.sums)
 
 
 def get_epoch_report(proto: pb.EpochReport, tensors: TensorReceiver) -> ms.EpochReport:
@@ -795,6 +800,7 @@ def get_epoch_report(proto: pb.EpochReport, tensors: TensorReceiver) -> ms.Epoch
         epoch=check.positive(proto.epoch, "EpochReport.epoch"),
         cost=proto.cost if proto.HasField("cost") else None,
         examples=check.count(proto.examples, "EpochReport.examples"),
+        sums=check.any_numbers(proto.sums, "EpochReport.sums", limits.MAX_SUMS) if proto.sums else (),
     )
 
 
@@ -1844,6 +1850,7 @@ def put_open_epoch(message: ms.OpenEpoch, proto: spb.OpenEpoch, tensors: TensorS
     proto.done = message.done
     proto.cost_sum = message.cost_sum
     proto.cost_examples = message.cost_examples
+    proto.sums.extend(message.sums)
 
 
 def get_open_epoch(proto: spb.OpenEpoch, tensors: TensorReceiver) -> ms.OpenEpoch:
@@ -1852,6 +1859,7 @@ def get_open_epoch(proto: spb.OpenEpoch, tensors: TensorReceiver) -> ms.OpenEpoc
         done=check.count(proto.done, "OpenEpoch.done"),
         cost_sum=proto.cost_sum,
         cost_examples=check.count(proto.cost_examples, "OpenEpoch.cost_examples"),
+        sums=check.any_numbers(proto.sums, "OpenEpoch.sums", None) if proto.sums else (),
     )
 
 

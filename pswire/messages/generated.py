@@ -641,6 +641,7 @@ class QueueSpec(QueueRules):
     Attributes:
         limit: The queue ends after so many positions, over all epochs, if that is earlier; 0: none.
         in_order: The order of an epoch is that of the positions, not a permutation.
+        evaluates: Its examples are evaluated, not trained: it is handed out in a job that was stopped, too.
     """
 
     name: str
@@ -650,14 +651,20 @@ class QueueSpec(QueueRules):
     seed: int = 0
     limit: int = 0
     in_order: bool = False
+    evaluates: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A block that its worker has processed to its stop, and the sum of the losses of its examples, if computed."""
+    """A block that its worker has processed to its stop, and the sum of the losses of its examples, if computed.
+
+    Attributes:
+        sums: Of a queue that evaluates: what its metrics add up, over the examples of the block.
+    """
 
     number: int = 0
     cost_sum: float | None = None
+    sums: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -697,12 +704,17 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochReport:
-    """A complete epoch: every example was processed. `cost` is the mean over them, None without losses."""
+    """A complete epoch: every example was processed. `cost` is the mean over them, None without losses.
+
+    Attributes:
+        sums: The sums of all blocks (Finished.sums); none where later evaluations have replaced them.
+    """
 
     queue: str
     epoch: int
     cost: float | None = None
     examples: int = 0
+    sums: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1515,6 +1527,7 @@ class OpenEpoch:
     done: int = 0
     cost_sum: float = 0.0
     cost_examples: int = 0
+    sums: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -613,7 +613,7 @@ class ComputeReply(_message.Message):
     def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., results: _Optional[_Iterable[float]] = ..., global_step: _Optional[int] = ..., note: _Optional[str] = ..., term: _Optional[int] = ...) -> None: ...
 
 class Queue(_message.Message):
-    __slots__ = ("name", "size", "block", "epochs", "seed", "limit", "in_order")
+    __slots__ = ("name", "size", "block", "epochs", "seed", "limit", "in_order", "evaluates")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
@@ -621,6 +621,7 @@ class Queue(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     IN_ORDER_FIELD_NUMBER: _ClassVar[int]
+    EVALUATES_FIELD_NUMBER: _ClassVar[int]
     name: str
     size: int
     block: int
@@ -628,7 +629,8 @@ class Queue(_message.Message):
     seed: int
     limit: int
     in_order: bool
-    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., block: _Optional[int] = ..., epochs: _Optional[int] = ..., seed: _Optional[int] = ..., limit: _Optional[int] = ..., in_order: _Optional[bool] = ...) -> None: ...
+    evaluates: bool
+    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., block: _Optional[int] = ..., epochs: _Optional[int] = ..., seed: _Optional[int] = ..., limit: _Optional[int] = ..., in_order: _Optional[bool] = ..., evaluates: _Optional[bool] = ...) -> None: ...
 
 class Block(_message.Message):
     __slots__ = ("number", "epoch", "start", "stop")
@@ -643,12 +645,14 @@ class Block(_message.Message):
     def __init__(self, number: _Optional[int] = ..., epoch: _Optional[int] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ...) -> None: ...
 
 class Finished(_message.Message):
-    __slots__ = ("number", "cost_sum")
+    __slots__ = ("number", "cost_sum", "sums")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     COST_SUM_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
     number: int
     cost_sum: float
-    def __init__(self, number: _Optional[int] = ..., cost_sum: _Optional[float] = ...) -> None: ...
+    sums: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, number: _Optional[int] = ..., cost_sum: _Optional[float] = ..., sums: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class TakeRequest(_message.Message):
     __slots__ = ("sender", "queue", "finished", "reports_received", "give_back", "timeline")
@@ -667,16 +671,18 @@ class TakeRequest(_message.Message):
     def __init__(self, sender: _Optional[_Union[Sender, _Mapping]] = ..., queue: _Optional[_Union[Queue, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., reports_received: _Optional[int] = ..., give_back: _Optional[bool] = ..., timeline: _Optional[int] = ...) -> None: ...
 
 class EpochReport(_message.Message):
-    __slots__ = ("queue", "epoch", "cost", "examples")
+    __slots__ = ("queue", "epoch", "cost", "examples", "sums")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     COST_FIELD_NUMBER: _ClassVar[int]
     EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
     queue: str
     epoch: int
     cost: float
     examples: int
-    def __init__(self, queue: _Optional[str] = ..., epoch: _Optional[int] = ..., cost: _Optional[float] = ..., examples: _Optional[int] = ...) -> None: ...
+    sums: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, queue: _Optional[str] = ..., epoch: _Optional[int] = ..., cost: _Optional[float] = ..., examples: _Optional[int] = ..., sums: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class TakeReply(_message.Message):
     __slots__ = ("block", "done", "waiting_for", "reports", "chief", "cut", "stopped")

@@ -145,16 +145,18 @@ class Holding(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., block: _Optional[int] = ..., start: _Optional[int] = ..., position: _Optional[int] = ..., cost_sum: _Optional[float] = ...) -> None: ...
 
 class OpenEpoch(_message.Message):
-    __slots__ = ("epoch", "done", "cost_sum", "cost_examples")
+    __slots__ = ("epoch", "done", "cost_sum", "cost_examples", "sums")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     COST_SUM_FIELD_NUMBER: _ClassVar[int]
     COST_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     done: int
     cost_sum: float
     cost_examples: int
-    def __init__(self, epoch: _Optional[int] = ..., done: _Optional[int] = ..., cost_sum: _Optional[float] = ..., cost_examples: _Optional[int] = ...) -> None: ...
+    sums: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, epoch: _Optional[int] = ..., done: _Optional[int] = ..., cost_sum: _Optional[float] = ..., cost_examples: _Optional[int] = ..., sums: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class QueueState(_message.Message):
     __slots__ = ("spec", "handed_out", "returned", "out", "open", "reports")

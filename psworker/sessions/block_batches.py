@@ -119,7 +119,7 @@ class Reading(NamedTuple):
                 "batch_size=None is for iterables whose items are batches; give the number of examples in a batch"
             )
 
-    def queue(self, name: str, batches_per_block: int) -> QueueSpec:
+    def queue(self, name: str, batches_per_block: int, *, evaluates: bool = False) -> QueueSpec:
         """The data queue that hands out the blocks."""
         if self.batch_size is None or isinstance(self.source, Stream):
             return QueueSpec(name=name, size=0, block=batches_per_block, epochs=0, limit=self.steps or 0)
@@ -136,6 +136,7 @@ class Reading(NamedTuple):
             seed=self.seed,
             limit=limit,
             in_order=not self.shuffle,
+            evaluates=evaluates,
         )
 
     def batches(self, queue: QueueSpec) -> BlockBatches:

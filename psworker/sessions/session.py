@@ -6,13 +6,12 @@ May import the client, the engine and the configuration; a transport is imported
 from __future__ import annotations
 
 import logging
-import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, SupportsFloat
+from typing import Any, Self, SupportsFloat, overload
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from pswire.errors import ConfigurationError, SessionOver
 from pswire.messages import AcceptedPoint, Assignment, EpochReport, Joined, QueueStatus, WorkerStatus
 from pswire.system.host import process_program
 from pswire.tensors.values import Array, IndexedSlices
-from psworker.autodiff import Tensor, no_grad
+from psworker.autodiff import Tensor
 from psworker.autodiff.ops.selection.indexing import checked_ids
 from psworker.autodiff.tensor import TensorLike
 from psworker.client.client import Client
@@ -32,6 +31,7 @@ from psworker.client.membership import JobChoice
 from psworker.config import WorkerConfig
 from psworker.data.batch import Batch
 from psworker.data.sources import Collate, Source, Stream, open_source
+from psworker.metrics import Metric
 from psworker.minimize.minimizers import LBFGS, Minimizer, Minimum
 from psworker.model import model_files
 from psworker.model.base_variable import BaseVariable, as_assigned, check_variable
@@ -45,6 +45,7 @@ from psworker.progress.terminal import ProgressDisplay
 from psworker.sessions.best_model import save_best
 from psworker.sessions.block_batches import Reading
 from psworker.sessions.data_loop import DataLoop, batches_per_block
+from psworker.sessions.evaluation import Measure, evaluated, evaluated_together, unknown
 from psworker.sessions.minimization import Minimization, minimized, open_examples
 from psworker.sessions.pushing import Pushing
 from psworker.sessions.replica import Replica, Target
@@ -104,7 +105,7 @@ class Session:
         self._use(transport, JobChoice(config.job, config.resume or not config.servers, process_program(), workers))
         self._collection: Collection | None = None
         self._entered = False
-        self._queues = self._minimizations = 0
+        self._queues = self._minimizations = self._evaluations = 0
 
     def _use(self, transport: Transport, choice: JobChoice) -> None:
         """Makes the client for a transport, and the replica that uses it."""
@@ -617,6 +618,7 @@ class Session:
             report,
         ).run()
 
+    @overload
     def evaluate(
         self,
         function: Callable[[Batch], SupportsFloat],
@@ -624,24 +626,67 @@ class Session:
         batch_size: int | None = 1000,
         *,
         collate: Collate | None = None,
-    ) -> float:
-        """The mean of `function` over the examples of a source, with fresh weights and without a tape.
+        shared: bool = False,
+    ) -> float: ...
 
-        `function` is the mean over a batch, such as an accuracy or a loss; this worker reads all examples, in order.
-        `source`, `batch_size` and `collate` are as in `batches`. Raises `DatasetError` if the source is none, or has no
-        examples, `ValueError` for a batch size that does not fit it. In a session that is `over` it is NaN.
+    @overload
+    def evaluate(
+        self,
+        function: Callable[[Batch], Mapping[str, SupportsFloat | Metric]],
+        source: Source,
+        batch_size: int | None = 1000,
+        *,
+        collate: Collate | None = None,
+        shared: bool = False,
+    ) -> dict[str, Any]: ...
+
+    def evaluate(
+        self,
+        function: Measure,
+        source: Source,
+        batch_size: int | None = 1000,
+        *,
+        collate: Collate | None = None,
+        shared: bool = False,
+    ) -> Any:
+        """What a function measures, over all examples of a source, with fresh weights and without a tape.
+
+        By default this worker evaluates all examples, in order. If `shared`, all workers of the job call it, with the
+        same arguments, at the same place of the program: they wait for each other as at a `barrier`, each example is
+        evaluated by one of them, with the same weights, and all get the results. The blocks of a worker that dies are
+        evaluated by the others.
+
+        Args:
+            function: of a batch: the mean over its examples, such as a loss; or what adds up (`psworker.metrics`); or
+                several of these by name. The same metrics for each batch.
+            source: as in `batches`; not an iterable if it is shared.
+            batch_size: as in `batches`.
+            collate: as in `batches`.
+            shared: whether all workers evaluate together.
+
+        Returns:
+            The mean, or the metric's value, over all examples; those of several by name, as a dict.
+
+        Raises:
+            DatasetError: the source is none, or has no examples.
+            ValueError: a batch size that does not fit the source, a shared iterable, or metrics that change.
+            InvalidMessage: other workers evaluate other metrics, or these are too large to be shared.
+
+        In a session that is `over` each value is NaN.
         """
-        reading = Reading(open_source(source, collate), batch_size)
+        reading = Reading(open_source(source, collate), batch_size, shuffle=False)
         reading.check()
+        if shared and isinstance(reading.source, Stream):
+            raise ValueError("evaluate: each worker reads an iterable by itself: give a dataset, or shared=False")
         if self._over:
-            return math.nan
+            return unknown(function, reading)
+        if not shared:
+            self.pull()
+            return evaluated(function, reading.in_order())
+        self.barrier()
         self.pull()
-        total, count = 0.0, 0
-        with no_grad():
-            for batch in reading.in_order():
-                total += float(function(batch)) * len(batch)
-                count += len(batch)
-        return total / count
+        self._evaluations += 1
+        return evaluated_together(self._client, f"evaluation-{self._evaluations}", function, reading)
 
     @contextmanager
     def generation(self, timeout: float | None = None) -> Iterator[int]:

@@ -38,6 +38,7 @@ class _Epoch:
     done: int = 0
     cost_sum: float = 0.0
     cost_examples: int = 0
+    sums: tuple[float, ...] = ()
 
 
 @dataclass(slots=True)
@@ -92,7 +93,13 @@ class DataQueue:
             ),
             open=tuple(
                 [
-                    OpenEpoch(epoch=n, done=one.done, cost_sum=one.cost_sum, cost_examples=one.cost_examples)
+                    OpenEpoch(
+                        epoch=n,
+                        done=one.done,
+                        cost_sum=one.cost_sum,
+                        cost_examples=one.cost_examples,
+                        sums=one.sums,
+                    )
                     for n, one in self._open.items()
                 ]
             ),
@@ -105,9 +112,11 @@ class DataQueue:
         queue = cls(state.spec)
         queue._handed_out = state.handed_out
         queue._returned = [(one.block, one.start, one.worker) for one in state.returned]  # in the order of the heap
-        for one in state.out:
-            queue._out[one.worker] = _Held(queue._block(one.block, one.start), one.position, one.cost_sum)
-        queue._open = {one.epoch: _Epoch(one.done, one.cost_sum, one.cost_examples) for one in state.open}
+        for held in state.out:
+            queue._out[held.worker] = _Held(queue._block(held.block, held.start), held.position, held.cost_sum)
+        queue._open = {
+            one.epoch: _Epoch(one.done, one.cost_sum, one.cost_examples, tuple(one.sums)) for one in state.open
+        }
         queue.reports = list(state.reports)
         return queue
 
@@ -116,6 +125,10 @@ class DataQueue:
         held = self._out.get(worker)
         if held is not None and held.block.number == finished.number:
             del self._out[worker]
+            if finished.sums:
+                epoch = self._open.setdefault(held.block.epoch, _Epoch())
+                before = epoch.sums or (0.0,) * len(finished.sums)
+                epoch.sums = tuple([one + other for one, other in zip(before, finished.sums, strict=True)])
             self._count(held.block, held.block.stop, finished.cost_sum, result)
 
     def note(self, worker: str, progress: Progress) -> None:
@@ -135,6 +148,21 @@ class DataQueue:
                 f"position {position} is not in block {number} of data queue {name!r}: {block.start} to {block.stop}"
             )
 
+    def check_finished(self, finished: Finished) -> None:
+        """Raise `InvalidMessage` for sums of another evaluation, or more or fewer than those of other blocks."""
+        known = [len(one.sums) for one in self._open.values() if one.sums]
+        if finished.sums and (not self.spec.evaluates or any(one != len(finished.sums) for one in known)):
+            raise InvalidMessage(
+                f"a block of data queue {self.spec.name!r} with {len(finished.sums)} sums, where other blocks have "
+                f"{known[0] if known else 'none'}: do all workers evaluate the same metrics?"
+            )
+
+    def forget_sums(self) -> None:
+        """Forget what metrics have added up."""
+        self.reports = [replace(one, sums=()) for one in self.reports]
+        for epoch in self._open.values():
+            epoch.sums = ()
+
     def _count(self, block: Block, stop: int, cost_sum: float | None, result: StepResult) -> None:
         """Count the examples of a block before `stop` as done.
 
@@ -150,9 +178,10 @@ class DataQueue:
             number = self.complete + 1
             del self._open[number]
             cost = one.cost_sum / one.cost_examples if one.cost_examples else None
-            report = EpochReport(queue=self.spec.name, epoch=number, cost=cost, examples=one.done)
+            report = EpochReport(queue=self.spec.name, epoch=number, cost=cost, examples=one.done, sums=one.sums)
             self.reports.append(report)
-            result.events.append(events.epoch_done(report))
+            if not self.spec.evaluates:
+                result.events.append(events.epoch_done(report))
         del self.reports[:-MAX_REPORTS]
 
     def take(self, worker: str, result: StepResult) -> Block | None:

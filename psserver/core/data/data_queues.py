@@ -13,7 +13,7 @@ from psserver.core.members.membership import Membership
 from psserver.core.part import MAX_LISTED, Call, Check, Handler, Part, Position, names
 from psserver.core.variables.array_tasks import StepResult
 from psserver.core.waiting import WaitingCalls
-from pswire.errors import AlreadyRegistered, TooLarge, Unavailable, WrongShard
+from pswire.errors import AlreadyRegistered, InvalidMessage, TooLarge, Unavailable, WrongShard
 from pswire.messages import (
     Block,
     EpochReport,
@@ -30,6 +30,9 @@ from pswire.messages import (
 
 #: Data queues of a job, with those that are done.
 MAX_QUEUES = 10_000
+
+#: Evaluations of which the sums are kept: the newest.
+MAX_EVALUATIONS = 8
 
 
 class DataQueues(Part):
@@ -75,6 +78,8 @@ class DataQueues(Part):
                 f"data queue {spec.name!r} would be one more than the {MAX_QUEUES:,} that a job may have: call "
                 "session.batches once for all epochs, or begin another job"
             )
+        if message.finished is not None and message.finished.sums:
+            self._check_sums(queue, message)
         if queue is None or queue.spec == spec or message.give_back:
             return
         there, here = _differences(queue.spec, spec)
@@ -91,6 +96,16 @@ class DataQueues(Part):
                 f"read it have joined again or are gone: {', '.join(sorted(others))}; do all workers run the same "
                 "script with the same arguments?"
             )
+
+    def _check_sums(self, queue: DataQueue | None, message: Take) -> None:
+        """Raise `InvalidMessage` unless they belong to one of the newest evaluations."""
+        assert message.finished is not None
+        if queue is None or queue not in self._evaluations()[-MAX_EVALUATIONS:]:
+            raise InvalidMessage(f"sums of {message.queue.name!r}, which is none of the newest evaluations")
+        queue.check_finished(message.finished)
+
+    def _evaluations(self) -> list[DataQueue]:
+        return [queue for queue in self._queues.values() if queue.spec.evaluates]
 
     def check_progress(self, push: Push) -> None:
         """Raise `InvalidMessage` for positions that are not in their blocks."""
@@ -116,6 +131,8 @@ class DataQueues(Part):
         queue = self._queues.get(spec.name)
         if queue is None:
             queue = self._queues[spec.name] = DataQueue(spec)
+            for old in self._evaluations()[:-MAX_EVALUATIONS] if spec.evaluates else ():
+                old.forget_sums()
         held, waiting = queue.holds(worker), self._waiting.setdefault(spec.name, WaitingCalls())
         if not message.give_back:
             queue.extend(spec)
@@ -217,8 +234,9 @@ class DataQueues(Part):
             queue, waiting = self._queues[name], self._waiting[name]
             for worker in list(waiting):
                 held = queue.holds(worker)
-                block = None if self._position.stopped else queue.take(worker, result)
-                if block is None and not (queue.done or self._position.stopped):
+                stopped = bool(self._position.stopped) and not queue.spec.evaluates
+                block = None if stopped else queue.take(worker, result)
+                if block is None and not (queue.done or stopped):
                     continue
                 self._count(worker, queue, held)
                 if block is not None:
