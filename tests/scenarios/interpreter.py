@@ -46,6 +46,7 @@ OPTIONS = {
     "job": lambda text: _job(*text.split(":")),
     **dict.fromkeys(["known_versions", "shards", "states"], lambda text: _numbers(text)),
     **dict.fromkeys(["pull", "fields", "quarantine", "release"], lambda text: tuple(text.split(","))),
+    "sums": lambda text: tuple(map(float, text.split(","))),
     "places": lambda text: tuple(messages.Place(*one) for one in _pairs(text)),
     **dict.fromkeys(["holding", "withdrawn"], lambda text: _numbers(text)),
     **dict.fromkeys(["evaluation", "term"], int),
@@ -296,17 +297,17 @@ class Scenario:
     def do_take(self, who: str, name: str, *, options, pairs) -> list[str]:
         """`take w0 mnist [size=10 block=4 epochs=2 seed=0] [finished=0] [cost=1.5] [reports_received=0] [give_back=1]`.
 
-        Also `limit=15 in_order=1`. Later without the sizes. All reports that the worker was given count as received,
-        unless `reports_received` is given.
+        Also `limit=15 in_order=1 evaluates=1`, and `sums=3,5` of a block that is finished. Later without the sizes. All
+        reports that the worker was given count as received, unless `reports_received` is given.
         """
         sizes = {key: int(text) for key, text in pairs}
         queue = messages.QueueSpec(name=name, **sizes) if sizes else self._queues[name]
         self._queues.setdefault(name, queue)
         options.setdefault("reports_received", self._reports.get((who, name), 0))
         self._reports[who, name] = options["reports_received"]
-        cost = options.pop("cost", None)
+        cost, sums = options.pop("cost", None), options.pop("sums", ())
         if "finished" in options:
-            options["finished"] = messages.Finished(int(options["finished"]), cost)
+            options["finished"] = messages.Finished(int(options["finished"]), cost, sums)
         return self._send(who, messages.Take(sender=self._sender(who), queue=queue, **options))
 
     def do_tick(self, seconds: str, **_) -> list[str]:
@@ -566,7 +567,8 @@ def _block(block: messages.Block) -> str:
 
 
 def _report(report: messages.EpochReport) -> str:
-    return f"epoch {report.epoch} of {report.queue} is complete: {report.examples} examples, cost {report.cost}"
+    sums = f", sums {', '.join(f'{one:g}' for one in report.sums)}" if report.sums else ""
+    return f"epoch {report.epoch} of {report.queue} is complete: {report.examples} examples, cost {report.cost}{sums}"
 
 
 def _status(report: messages.StatusReport) -> str:
