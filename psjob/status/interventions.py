@@ -24,7 +24,7 @@ def _line(reason: str) -> str:
     return "".join([one if one.isprintable() else " " for one in reason[:MAX_REASON]])
 
 
-class Interventions(ShardStubs):
+class InterventionCalls(ShardStubs):
     """Connections to all servers of a job, in the order of their shards, in the name of `by`. A context manager.
 
     Methods raise `Unavailable` if a server does not answer, `PermissionDenied` without the role of an admin, and the
