@@ -22,6 +22,7 @@ from psserver.core.job.attendance import Attendance
 from psserver.core.job.barrier import Barrier
 from psserver.core.job.interventions import Interventions
 from psserver.core.job.jobs import Jobs, joined_note
+from psserver.core.members.deduplication import is_repeated
 from psserver.core.members.member import Member
 from psserver.core.members.membership import JobEnd, Membership
 from psserver.core.metrics import TrafficMeter
@@ -342,15 +343,19 @@ class Shard:
         """As `check`; returns the member that sends, and whether the message was settled before."""
         sender = getattr(message, "sender", None)
         member = None if sender is None else self.check_sender(sender)
-        if sequence := getattr(message, "sequence", 0):
-            check_count(message, "sequence number", sequence, 0 if member is None else member.settled)
-        if cut := getattr(message, "cut", 0):
+        repeated = False
+        if member is not None and (sequence := getattr(message, "sequence", 0)):
+            if sequence <= member.settled:
+                repeated = is_repeated(member, message)
+            elif sequence > member.settled + 1:
+                check_count(message, "sequence number", sequence, member.settled)
+        if (cut := getattr(message, "cut", 0)) > self._position.cut:
             check_count(message, "cut", cut, self._position.cut)
         answered = self._answers.get(type(message))
         if answered is None:  # a Restore
             raise InvalidMessage("a shard does not go back by itself: its server restores it from a checkpoint")
-        check, _ = answered
-        repeated = check is not None and bool(check(message, member))
+        if (check := answered[0]) is not None:
+            check(message, member)
         if isinstance(message, _OF_TIMELINES) and message.timeline not in (0, self.timeline):
             self._refuse_timeline(message.sender.worker, message.timeline)
         return member, repeated
@@ -413,7 +418,7 @@ class Shard:
         if not settled and self._is_checked(call):
             raise TasksPending
         if not isinstance(message, ms.Renew | ms.Status):
-            self._attendance.changed()
+            self._position.changes += 1
         result = StepResult(settled, now)
         shown = getattr(message, "cut", -1)
         if shown > self._position.cut:

@@ -217,5 +217,5 @@ class Cuts(Part):
         for name in (*message.names, *[choice.name for choice in message.choices]):
             if name in cut.copies:
                 cut.copies[name].start(result)
-        values = store.read(message, result, call.allocator, cut.variables())
+        values = store.read(message, message.names, message.choices, result, call.allocator, cut.variables())
         call.reply(ms.Pulled(values, cut.state.global_step), result)
