@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import TypeVar
 
 import grpc
 
@@ -13,6 +14,8 @@ from pswire.network.service_stub import ServiceStub
 from pswire.network.shard_addresses import ShardAddresses
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.tensors.transport import InlineReceiver, InlineSender
+
+A = TypeVar("A", bound=Answer)
 
 
 class ShardStubs(ExitStack):
@@ -51,14 +54,16 @@ class ShardStubs(ExitStack):
             self._open[address] = ServiceStub(channel), own
         return self._open[address][0]
 
-    def call(self, shard: int, message: Request, timeout: float) -> Answer | Request:
-        """The answer of a shard; its error, or `Unavailable`. `ShardAddresses.find` has to have found all of them."""
+    def call(self, shard: int, message: Request, kind: type[A], timeout: float) -> A:
+        """The answer of a shard, of a `kind`; its error, or `Unavailable`. `ShardAddresses.find` has found all."""
         address = self.addresses.current[shard]
         method = getattr(self.at(address), type(message).__name__)
         try:
-            return decode(method(encode(message, InlineSender()), timeout=timeout), InlineReceiver())
+            answer = decode(method(encode(message, InlineSender()), timeout=timeout), InlineReceiver())
         except grpc.RpcError as refusal:
             error = error_from(refusal, address, self.credentials)
             if isinstance(error, Unavailable | TimedOut):
                 self.addresses.look_again(shard)
             raise error from refusal
+        assert isinstance(answer, kind)
+        return answer

@@ -500,7 +500,7 @@ def test_attention_takes_the_query_for_the_key_and_the_key_for_the_value():
         (lambda layer, x: layer(x, mask=np.ones((4, 5), bool)), ValueError, r"here \(2, 2, 4, 4\) .* is \(4, 5\)"),
         (lambda layer, x: layer(x, mask=np.ones(4, bool)), ValueError, r"mask must have shape .* its shape is \(4,\)"),
         (lambda layer, x: nn.MultiHeadAttention(6, 0, 3), ValueError, "^MultiHeadAttention: num_heads must be at lea"),
-        (lambda layer, x: nn.MultiHeadAttention(6, 2, 1.5), TypeError, "^MultiHeadAttention: key_dim must be an int"),
+        (lambda layer, x: nn.MultiHeadAttention(6, 2, 1.5), TypeError, "^MultiHeadAttention: key_dim must be one int"),
     ],
 )
 def test_invalid_queries_keys_and_masks_are_refused(call, error, message):
