@@ -65,16 +65,17 @@ class Position:
     """How far the job is, as answers of several parts say it; each number is counted by one part.
 
     `global_step`: updates applied, those of a group once. `cut`: the number of the last cut that the shard has seen.
-    `stopped`: why the job was stopped; "": it was not.
+    `stopped`: why the job was stopped; "": it was not. `changes`: messages that may have changed what others wait for.
     """
 
     global_step: int = 0
     cut: int = 0
     stopped: str = ""
+    changes: int = 0
 
 
 Handler: TypeAlias = Callable[[Any, StepResult], None]
-Check: TypeAlias = Callable[[Any, Any], bool | None]
+Check: TypeAlias = Callable[[Any, Any], None]
 
 
 class Part:
@@ -83,8 +84,8 @@ class Part:
     def messages(self) -> dict[type, tuple[Check | None, Handler]]:
         """The classes of messages that this part answers, each with its check and its handler.
 
-        A check refuses a message of a member before anything has changed: it looks at no element of an array, and
-        returns whether the message is `repeated`. The handler takes the `Call` then, and never fails.
+        A check refuses a message of a member before anything has changed: it looks at no element of an array.
+        The handler takes the `Call` then, and never fails.
         """
         return {}
 

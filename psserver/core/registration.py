@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from psserver.core.members.deduplication import is_repeated
 from psserver.core.members.job_invariants import JobInvariants
 from psserver.core.members.member import Member
 from psserver.core.members.membership import Membership
@@ -87,14 +86,13 @@ class Registration(Part):
         result.changes.append(message)
         self.store.declare(message.declarations, call.magnitudes, result)
         names = tuple([one.spec.name for one in message.declarations if not self.store.is_table(one)])
-        values = self.store.read(ms.Pull(sender=message.sender, names=names), result, call.allocator)
+        pull = ms.Pull(sender=message.sender, names=names)
+        values = self.store.read(pull, names, (), result, call.allocator)
         frontier = None if self._order is None else self._order.frontier()
         call.reply(ms.Registered(values, step, frontier), result)
 
-    def _check_tune(self, message: ms.Tune, member: Member) -> bool:
-        repeated = is_repeated(member, message)
+    def _check_tune(self, message: ms.Tune, member: Member) -> None:
         self.store.check_tune(message)
-        return repeated
 
     def _tune(self, call: Call[ms.Tune], result: StepResult) -> None:
         message, member = call.message, call.member

@@ -139,7 +139,8 @@ class Membership:
     def note(self, shard: int, answer: ms.Answer) -> None:
         """Updates the state from an answer to one of the worker's own calls."""
         if isinstance(answer, ms.Pushed):
-            self.cuts.note(answer.cut)
+            if answer.cut > self.cuts.newest:
+                self.cuts.note(answer.cut)
             if answer.outcome is not ms.Outcome.DROPPED:
                 self.steps[shard] += 1
         elif isinstance(answer, ms.Taken | ms.Renewed | ms.Joined | ms.Evaluated | ms.PortionTaken):

@@ -140,8 +140,9 @@ class ShardedPush:
                 check_finite(gradient.name, gradient.array)
         for gradient in gradients:
             name, read, array, variable = gradient.name, gradient.read, gradient.array, placement[gradient.name]
-            if not variable.spec.matches(array):
-                variable.check(array, "gradient")  # raises
+            spec = variable.spec
+            if array.shape != spec.shape or array.dtype != DTYPES[spec.dtype]:
+                variable.check(array, "gradient")
             if len(read.versions) != len(variable.partitions):
                 raise InvalidMessage(
                     f"gradient for {name!r} has {len(read.versions)} versions, but the variable has "
@@ -344,7 +345,8 @@ def join(variable: PlacedVariable, values: Sequence[ms.Value], known: VersionedA
                 )
         else:
             changed, expected = True, partition.spec
-            if not expected.matches(array):
+            usual = array.shape == expected.shape and array.dtype == DTYPES[expected.dtype]
+            if not usual and not expected.matches(array):
                 got = f"{array.dtype.name}{list(array.shape)}"
                 raise Malformed(f"shard {partition.shard} has sent {got} for variable {expected}")
     old = None if known is None else known.array
@@ -352,7 +354,8 @@ def join(variable: PlacedVariable, values: Sequence[ms.Value], known: VersionedA
     if old is not None and not changed:
         return old
     if len(values) == 1:
-        return unpacked(values[0])
+        array = values[0].array
+        return array if isinstance(array, np.ndarray) else unpacked(values[0])
     joined = np.empty(spec.shape, DTYPES[spec.dtype])
     targets = variable.split(joined)
     sources = targets if old is None else variable.split(old)

@@ -25,6 +25,7 @@ def state_of(thing: Any) -> Any:
 #: Counts for displays, which begin anew with each process.
 _COUNTS = {("Member", "counts"), ("Variable", "bytes_in"), ("Variable", "bytes_out"), ("PendingCall", "since")}
 _COUNTS |= {("Variable", "rounding"), ("Shard", "_next_samples")}
+_COUNTS |= {("Position", "changes"), ("Attendance", "_explained_at"), ("Attendance", "_explanations")}
 _PLAIN = frozenset({type(None), bool, int, str, bytes})  # most of all there is
 
 
@@ -37,7 +38,7 @@ def _state(thing: Any, seen: dict[int, int]) -> Any:
         return float(thing).hex()
     if kind in (tuple, list, deque):
         return tuple([one if type(one) in _PLAIN else _state(one, seen) for one in thing])
-    if kind is dict:
+    if isinstance(thing, dict):
         return tuple([(_state(key, seen), _state(one, seen)) for key, one in thing.items() if not callable(one)])
     if kind is set:
         return tuple(sorted(thing))

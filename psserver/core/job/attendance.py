@@ -43,7 +43,8 @@ class Attendance(Part):
         self._position, self._members, self._jobs, self._variables = position, members, jobs, variables
         self._cuts, self._queues, self._updates = cuts, queues, updates
         self._pending, self._barrier = pending, barrier
-        self._explanations: tuple[Callable[[str], str], Callable[[str], str]] | None = None  # until the next change
+        self._explanations: tuple[Callable[[str], str], Callable[[str], str]] | None = None
+        self._explained_at = -1  # the number of changes (`Position`) for which the explanations hold
 
     def messages(self) -> dict[type, tuple[Check | None, Handler]]:
         """As `Part.messages`."""
@@ -82,10 +83,6 @@ class Attendance(Part):
             self._jobs.awaited = 0
             self._members.note_job_end(result.now)  # those that wait for the next session join now
 
-    def changed(self) -> None:
-        """Note that the shard has changed: why workers wait is another question now."""
-        self._explanations = None
-
     def _check_renew(self, message: ms.Renew, member: Member) -> None:
         check_count(message, "settled sequence number", message.settled, member.settled)
         check_count(message, "number of half-applied pushes", message.half_pushes, member.half_pushes)
@@ -96,7 +93,7 @@ class Attendance(Part):
         member.half_pushes = max(member.half_pushes, message.half_pushes)  # heartbeats may arrive out of order
         # a heartbeat from before the worker's last messages does not abandon them
         if (message.idle or settled) and not (settled and settled < self._pending.newest(message.sender)):
-            self.changed()
+            self._position.changes += 1
             self._pending.settle(member, settled)
             if message.idle:
                 self._members.progress.finish(member)
@@ -129,7 +126,8 @@ class Attendance(Part):
             result.events.append(events.chief_moved(before.worker, now.worker))
 
     def _waits_for(self, member: Member) -> str:
-        if self._explanations is None:
+        if self._explanations is None or self._explained_at != self._position.changes:
+            self._explained_at = self._position.changes
             self._explanations = self._pending.explanations(), self._barrier.explanations()
         of_push, of_barrier = self._explanations
         stalled = member.state == "live" and member.name in self._members.progress.stalled

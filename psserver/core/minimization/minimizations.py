@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Any
 
 from psserver.core import events
-from psserver.core.members.deduplication import is_repeated
 from psserver.core.members.member import Member
 from psserver.core.members.membership import Membership
 from psserver.core.minimization.minimization import Minimization, nbytes
@@ -139,10 +138,10 @@ class Minimizations(Part):
 
     # --- coordinators ---------------------------------------------------------------------------------------------
 
-    def _check_compute(self, message: Compute, member: Member) -> bool:
+    def _check_compute(self, message: Compute, member: Member) -> None:
         """As `_check_coordinator`, also for operations and notes without a minimization or a term."""
-        if is_repeated(member, message):
-            return True
+        if message.sequence <= member.settled:
+            return  # its answer is given again
         if message.minimization and message.term:  # first: another coordinator may have dropped vectors
             self._check_coordinator(message.minimization, message.sender, message.term)
             one = self._at(message.minimization)
@@ -152,7 +151,6 @@ class Minimizations(Part):
                 "operations and notes of a minimization need its name, and the term of its coordinator"
             )
         self._vectors.check(message)
-        return False
 
     def _compute(self, call: Call[Compute], result: StepResult) -> None:
         message, member = call.message, call.member

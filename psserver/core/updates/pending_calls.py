@@ -10,7 +10,6 @@ from typing import Any
 from psserver.core import events
 from psserver.core.cuts.cuts import Cuts
 from psserver.core.data.data_queues import DataQueues
-from psserver.core.members.deduplication import is_repeated
 from psserver.core.members.member import Member
 from psserver.core.members.membership import Membership
 from psserver.core.members.progress_timeout import ProgressTimeout
@@ -88,8 +87,9 @@ class PendingCalls(Part):
 
     # --- pushes, pulls and assigns --------------------------------------------------------------------------------
 
-    def _check_push(self, push: ms.Push, member: Member) -> bool:
-        check_count(push, "global step", push.global_step, self._updates.last_step)
+    def _check_push(self, push: ms.Push, member: Member) -> None:
+        if push.global_step:
+            check_count(push, "global step", push.global_step, self._updates.last_step)
         if push.group is not None:
             self._check_group(push, push.group)
         if push.shards and not 0 < min(push.shards) <= max(push.shards) < self._options.shards:
@@ -98,24 +98,20 @@ class PendingCalls(Part):
             self._check_remote(push.remote, [one.name for one in push.remote])
         if push.progress:
             self._queues.check_progress(push)
-        repeated = is_repeated(member, push)
         self._store.check_gradients(push.gradients)
-        self._store.check_pull(push)
-        return repeated
+        self._store.check_pull(push, push.pull)
 
     def _check_pull(self, pull: ms.Pull, member: Member) -> None:
         if pull.of_cut:
             self._cuts.check_pull(pull)
-        self._store.check_pull(pull)
+        self._store.check_pull(pull, pull.names, pull.choices)
 
-    def _check_assign(self, assign: ms.Assign, member: Member) -> bool:
+    def _check_assign(self, assign: ms.Assign, member: Member) -> None:
         if assign.remote:
             self._check_remote((), assign.remote)
-        repeated = is_repeated(member, assign)
-        if assign.portions is not None and not repeated:
+        if assign.portions is not None and assign.sequence > member.settled:
             self._sums.check(assign.portions, assign.assignments)
         self._store.check_assignments(assign.assignments)
-        return repeated
 
     def _push(self, call: Call[ms.Push], result: StepResult) -> None:
         push, member = call.message, call.member
@@ -168,7 +164,7 @@ class PendingCalls(Part):
         """
         if self.asynchronous and not self._waiting and not isinstance(call.message, ms.Assign):
             try:  # the decision of the policy for a single call
-                if _is_held(call):
+                if call.answer is None and isinstance(call.message, ms.Push):
                     self._updates.apply([call], 1.0, result)
             except NotFinite as error:
                 call.reply(error, result)
@@ -194,7 +190,7 @@ class PendingCalls(Part):
             ready = [call for call in self._waiting.calls if not call.message.after or self._in_order(call)]
             assigns = [call for call in ready if isinstance(call.message, ms.Assign)]
             for call in assigns:
-                self._make_assign(self._waiting.remove(call.ticket), result)
+                self._make_assign(self._waiting.pop(call.ticket), result)
             if assigns:
                 continue  # this may make pushes too late
             held = self._views(ready)
@@ -213,7 +209,7 @@ class PendingCalls(Part):
                         self._updates.drop(self._waiting[ticket], reason, result)
         for call in ready:
             if not _is_held(call):
-                self._updates.serve(self._waiting.remove(call.ticket), result)
+                self._updates.serve(self._waiting.pop(call.ticket), result)
 
     def _make_assign(self, call: Call[ms.Assign], result: StepResult) -> None:
         if call.message.portions is not None:

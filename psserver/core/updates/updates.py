@@ -124,7 +124,8 @@ class Updates(Part):
         member.steps += 1
         member.staleness = staleness
         member.staleness_sum += staleness
-        _count_loss(member, push)
+        if push.loss is not None:
+            _count_loss(member, push.loss)
         member.counts.add_gradients(push.gradients, call.magnitudes, self._store.variables, self._position.global_step)
         if push.shards:
             member.last_push = ms.LastPush(
@@ -176,7 +177,8 @@ class Updates(Part):
         push, member = call.message, call.member
         member.steps += 1
         member.counts.empty += 1
-        _count_loss(member, push)
+        if push.loss is not None:
+            _count_loss(member, push.loss)
         result.changes.append(push)
         answer = ms.Pushed(
             outcome=ms.Outcome.APPLIED,
@@ -215,11 +217,12 @@ class Updates(Part):
 
     def serve(self, call: Call[Any], result: StepResult) -> None:
         """Answer a pull, or a push that is settled, with the values of this moment."""
-        values = self._store.read(call.message, result, call.allocator)
-        settled, step = call.answer, self._position.global_step
+        message, settled, step = call.message, call.answer, self._position.global_step
         if settled is None:
+            values = self._store.read(message, message.names, message.choices, result, call.allocator)
             call.reply(ms.Pulled(values, step, self.frontier), result)
             return
+        values = self._store.read(message, message.pull, (), result, call.allocator)
         answer = ms.Pushed(
             outcome=settled.outcome,
             staleness=settled.staleness,
@@ -245,10 +248,9 @@ class Updates(Part):
             self._members.settle(change.sender, change.sequence)
 
 
-def _count_loss(member: Member, push: ms.Push) -> None:
-    if (loss := push.loss) is not None:
-        member.loss = loss
-        member.counts.add_loss(loss)
+def _count_loss(member: Member, loss: float) -> None:
+    member.loss = loss
+    member.counts.add_loss(loss)
 
 
 def _largest(calls: Iterable[Call[Any]]) -> Magnitudes:

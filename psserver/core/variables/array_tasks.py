@@ -24,10 +24,10 @@ from psserver.core.members.member import Member
 from psserver.core.variables.aggregation import COST, robust
 from psserver.core.variables.delay_compensation import ServedWeights, compensated, corrected
 from psserver.core.variables.variable import Variable
-from pswire.messages import Gradient, Reply
+from pswire.messages import Gradient, Job, JobReport, Reply
 from pswire.optimizers import COMPUTE_DTYPES, Rule, Step
 from pswire.optimizers.optimizer import check_result
-from pswire.specs.consistency import Aggregate, Mean
+from pswire.specs.consistency import Aggregate
 from pswire.tensors.compression import Packed, narrow_to_16_bits, unpacked
 from pswire.tensors.values import Array, IndexedSlices
 
@@ -68,6 +68,8 @@ class StepResult:
 
     Effects are what the part that answers a message leaves to the shard: `changes` that were made now, which may belong
     to a cut; members that are `gone`; and `idle` ones, which wait for others, so that nobody may wait for their pushes.
+    For a job that `begins` the shard makes all parts anew, which answer the message; `ended` is the report of the one
+    before it then.
     """
 
     settled: bool = True
@@ -80,12 +82,14 @@ class StepResult:
     changes: list[Any] = field(default_factory=list)
     gone: list[Member] = field(default_factory=list)
     idle: list[Member] = field(default_factory=list)
+    begins: Job | None = None
+    ended: JobReport | None = None
     began_cut: bool = False  # before anything else the step has taken the snapshot of a cut
 
 
 def run(tasks: Iterable[ArrayTask]) -> None:
     """Run tasks one after the other. If one fails, which is a bug, the others run before the first error is raised."""
-    _run_all([task.run for task in tasks])
+    _run_all(map(_run_of, tasks))
 
 
 def run_parts(tasks: Iterable[ArrayTask], stretches: Iterator[tuple[int, int]]) -> None:
@@ -95,6 +99,10 @@ def run_parts(tasks: Iterable[ArrayTask], stretches: Iterator[tuple[int, int]]) 
     """
     parts = [task.part for task in tasks if task.part is not None]
     _run_all(partial(part, start, stop) for start, stop in stretches for part in parts)
+
+
+#: Without a function of Python for each task.
+_run_of = operator.attrgetter("run")
 
 
 def _run_all(jobs: Iterable[Callable[[], None]]) -> None:
@@ -124,7 +132,7 @@ class Update:
     """An update of `variable`, in place, by the `rule` it had when this was decided, at `step`.
 
     `contributions`, one per push, borrow their arrays; `strength` is that of the delay compensation. They become one
-    gradient by the `aggregate`, over this number of `pushes`.
+    gradient by the `aggregate`, over this number of `pushes`; None: by their mean.
     """
 
     variable: Variable
@@ -132,7 +140,7 @@ class Update:
     contributions: Sequence[Contribution]
     strength: float
     step: Step
-    aggregate: Aggregate = Mean()  # noqa: RUF009 - frozen
+    aggregate: Aggregate | None = None
     pushes: int = 1
 
     def task(self) -> ArrayTask:
@@ -145,7 +153,7 @@ class Update:
             else:
                 cost += array.nbytes
                 divisible = divisible and isinstance(array, np.ndarray) and array.flags.c_contiguous
-        if self._is_robust:
+        if self.aggregate is not None:
             cost *= COST
         part, elements = (self.part, variable.value.size) if divisible else (None, 0)
         return ArrayTask(variable.spec.name, cost, self.run, part, elements, self)
@@ -199,12 +207,8 @@ class Update:
             self._dense(value, slots, gradient)
         return rows, value, slots
 
-    @property
-    def _is_robust(self) -> bool:
-        return self.pushes > 1 and not isinstance(self.aggregate, Mean)
-
     def _aggregated(self, gradients: Sequence[Array | IndexedSlices]) -> Array | IndexedSlices:
-        return robust(gradients, self.aggregate, self.pushes) if self._is_robust else mean(gradients)
+        return mean(gradients) if self.aggregate is None else robust(gradients, self.aggregate, self.pushes)
 
     def _gradient(self) -> Array | IndexedSlices:
         """The gradient of all pushes; of rows, each once and in rising order."""

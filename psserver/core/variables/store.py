@@ -34,7 +34,7 @@ from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, Unavailable, Un
 from pswire.limits import MAX_CHOICES
 from pswire.optimizers import OptimizerSpec, Step, UpdateSpec
 from pswire.optimizers.optimizer import GUARDED
-from pswire.specs.consistency import Aggregate
+from pswire.specs.consistency import Aggregate, Mean
 from pswire.specs.encodings import ENCODINGS
 from pswire.specs.schedules import largest_rate, scaled_rate
 from pswire.tensors.compression import INT16, Packed
@@ -75,9 +75,8 @@ class Store:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    def check_pull(self, message: ms.Pull | ms.Push) -> None:
+    def check_pull(self, message: ms.Pull | ms.Push, names: Sequence[str], choices: Sequence[ms.Choice] = ()) -> None:
         """Raise `UnknownVariable` or `InvalidMessage` unless these values can be read, up to the row numbers."""
-        names, choices = _requested(message)
         known_versions, encoding = message.known_versions, message.encoding
         for name in names:
             if name not in self.variables:
@@ -102,16 +101,18 @@ class Store:
     def read(
         self,
         message: ms.Pull | ms.Push,
+        names: Sequence[str],
+        choices: Sequence[ms.Choice],
         result: StepResult,
         allocator: ms.Allocator | None,
         of_cut: Mapping[str, Variable] | None = None,
     ) -> tuple[ms.Value, ...]:
-        """Read-only copies of the variables and choices that are requested; complete when the tasks have run.
+        """Read-only copies of these variables and choices, as a message asks; complete when the tasks have run.
 
         A value at its known version has no array. Only float32 is encoded. `allocator` is not used for delay
         compensation, which keeps the copies. With `of_cut` the values are those of the variables of a cut.
         """
-        (names, choices), encoding, worker = _requested(message), message.encoding, message.sender.worker
+        encoding, worker = message.encoding, message.sender.worker
         variables, keep = (self.variables, self.strength) if of_cut is None else (of_cut, 0.0)
         if keep:
             allocator = None
@@ -165,8 +166,9 @@ class Store:
             return sum([one.spec.nbytes for one in message.declarations if not self.is_table(one)])
         if not isinstance(message, ms.Push | ms.Pull):
             return 0
-        names, choices = _requested(message)
-        changed = {gradient.name for gradient in message.gradients} if isinstance(message, ms.Push) else ()
+        gradients = message.gradients if isinstance(message, ms.Push) else ()
+        names, choices = (message.pull, ()) if isinstance(message, ms.Push) else (message.names, message.choices)
+        changed = {gradient.name for gradient in gradients}
         total = 0
         for name, version in zip(names, message.known_versions or repeat(-1), strict=False):
             variable = self[name]
@@ -362,6 +364,7 @@ class Store:
                 served = self.served.find(push.sender.worker, gradient) if self.strength else None
                 own = factor if factor == 1.0 or is_gradient(self.variables[gradient.name]) else 1.0
                 contributions.setdefault(gradient.name, []).append((gradient, served, own))
+        aggregate = None if count == 1 or isinstance(self._aggregate, Mean) else self._aggregate
         updates = []
         for name, mine in contributions.items():
             variable = self.variables[name]
@@ -371,7 +374,7 @@ class Store:
             assert rule is not None, "check_gradients was not called"
             rate = variable.learning_rate if schedule is None else schedule.at(global_step)
             step = Step(variable.updates + 1, global_step, scale * rate)
-            updates.append(Update(variable, rule, mine, self.strength, step, self._aggregate, count))
+            updates.append(Update(variable, rule, mine, self.strength, step, aggregate, count))
         checked = result.settled and self.is_checked(magnitudes)
         if checked:
             run(result.tasks)
@@ -443,7 +446,3 @@ def _nothing() -> None:
 def object_bytes(variables: int, places: int) -> int:
     """The memory that counts for variables and places, besides elements."""
     return max(0, variables - UNCOUNTED) * VARIABLE_BYTES + max(0, places - UNCOUNTED) * PLACE_BYTES
-
-
-def _requested(message: ms.Pull | ms.Push) -> tuple[Sequence[str], Sequence[ms.Choice]]:
-    return (message.pull, ()) if isinstance(message, ms.Push) else (message.names, message.choices)
