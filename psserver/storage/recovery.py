@@ -26,6 +26,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
+from psserver.core.options import ShardOptions
 from psserver.core.shard import Shard
 from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import run
@@ -456,7 +457,7 @@ def _restored(start: Start) -> Shard:
     """A shard with the state of its start."""
     state = start.state
     if state is None:
-        return Shard(start.shard, start.shards)
+        return Shard(ShardOptions(start.shard, start.shards))
     shard = Shard.for_state(state)
     start.restore(shard, 0.0, truncate=False)
     return shard

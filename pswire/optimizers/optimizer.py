@@ -216,7 +216,7 @@ def ordinary_growth(spec: UpdateSpec, limits: Limits | None) -> float:
     hyperparameters = vars(spec)
     first = max([number for name, number in hyperparameters.items() if name.startswith("initial_")], default=0.0)
     decay, power = hyperparameters.get("weight_decay", 0.0), hyperparameters.get("learning_rate_power", 0.0)
-    shares = [hyperparameters[name] for name in _shares(type(spec))]
+    shares = [hyperparameters[name] for name in _shares(type(spec))]  # type: ignore[arg-type]  # a class is hashable
     grows = decay > 10 or rate * decay > 2 or max(shares, default=0.0) > MAX_SHARE
     if limits is None or first > limits.squares or power > 0.5 or grows:
         return math.inf

@@ -20,6 +20,7 @@ from pswire.errors import InvalidMessage, NotJoined, OutOfOrder, ParamServerErro
 from pswire.specs.vectors import GRADIENT
 from pswire.tensors.values import TensorSpec
 from tests.support.combinations import few_fast
+from tests.support.new_shard import new_shard
 from tests.support.shard_state import restored, run_step, state_of
 
 SHARDS, PORTIONS, LEASE = 3, 7, 8.0
@@ -174,7 +175,7 @@ class Job:
             self.workers[name] = Worker(self, name, next(self.nonces))
 
     def new_shard(self, shard: int) -> Shard:
-        return Shard(shard, SHARDS, LEASE, identity=shard + 1)
+        return new_shard(shard, SHARDS, LEASE, identity=shard + 1)
 
     def deliver(self, shard: int, message: ms.Request) -> Any:
         (ticket,) = itertools.islice(self.tickets, 1)

@@ -20,7 +20,6 @@ import numpy as np
 
 from psjob.status.job_status import ShardAnswer, merge_reports
 from psserver.config import StorageConfig
-from psserver.core.shard import Shard
 from psserver.runtime import persistence
 from psserver.runtime.clock import Clock, tick_seconds
 from psserver.runtime.executor import Executor
@@ -39,6 +38,7 @@ from psworker.client.client import Client
 from psworker.client.membership import JobChoice
 from psworker.transport import Future
 from tests.simulation.simulated_time import PROCESS, Event, Killed, Process, Simulation, Waitable
+from tests.support.new_shard import new_shard
 from tests.support.shard_driver import declared
 
 QUEUE = ms.QueueSpec(name="examples", size=20, block=4, epochs=4)
@@ -158,7 +158,7 @@ class Server:
 
     def new_shard(self):
         identity = self.job.simulation.random.getrandbits(40) + 1
-        return Shard(self.shard, self.job.options.shards, LEASE, None, **self._policies, identity=identity)
+        return new_shard(self.shard, self.job.options.shards, LEASE, None, **self._policies, identity=identity)
 
     def start(self):
         """Begins the next life."""

@@ -12,7 +12,6 @@ from unittest import mock
 
 import numpy as np
 
-from psserver.core.shard import Shard
 from pswire import messages as ms
 from pswire import placement
 from pswire.errors import ParamServerError
@@ -23,6 +22,7 @@ from pswire.tensors.values import IndexedSlices
 from psworker.client.client import Client
 from psworker.client.membership import JobChoice
 from tests.simulation.unreliable import Link, UnreliableTransport
+from tests.support.new_shard import new_shard
 from tests.support.shard_driver import declared
 from tests.support.shard_state import run_step
 from tests.support.stored_shard import StoredShard
@@ -66,7 +66,7 @@ class Run:
 
     def __init__(self, seed, shards, options, *, lease, kill, lose):
         self.random = random.Random(f"{seed}/actions")
-        self.new = [partial(Shard, one, shards, lease, None, *options) for one in range(shards)]
+        self.new = [partial(new_shard, one, shards, lease, None, *options) for one in range(shards)]
         self.transport = UnreliableTransport(shards, seed, lease, None, *options)
         turns = self.transport.turns
         links = [StoredLink(StoredShard(new), f"{seed}/{one}", turns) for one, new in enumerate(self.new)]

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from psserver.core.shard import Shard
 from pswire.messages import Declaration, Gradient, Join, Push, Register, Sender
 from pswire.tensors.values import IndexedSlices, TensorSpec
+from tests.support.new_shard import new_shard
 from tests.support.shard_state import run_step, state_of
 
 A, B = Sender("a", 1), Sender("b", 1)
@@ -21,7 +21,7 @@ class ShardDriver:
     """A shard, its clock, and the workers that have joined it; the first one declares the variables."""
 
     def __init__(self, *declarations, workers="ab", **options):
-        self.shard, self.now, self.sequences = Shard(**options), 0.0, {}
+        self.shard, self.now, self.sequences = new_shard(**options), 0.0, {}
         for worker in workers:
             self.answer(Join(worker=worker, incarnation=0, shard=self.shard.shard, shards=self.shard.shards))
         if declarations:

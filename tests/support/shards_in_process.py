@@ -5,13 +5,13 @@ import math
 import threading
 from functools import partial
 
-from psserver.core.shard import Shard
 from pswire.errors import InvalidMessage, ParamServerError, TimedOut
 from pswire.messages import Cut, Status
 from pswire.specs.consistency import Asynchronous, IgnoreStaleness
 from psworker.client.client import Client
 from psworker.client.membership import JobChoice
 from psworker.transport import Future
+from tests.support.new_shard import new_shard
 from tests.support.shard_state import run_step
 from tests.support.stored_shard import StoredShard
 
@@ -36,7 +36,7 @@ class ShardsInProcess:
         stored=False,
     ):
         self.shards = shards
-        self._new = partial(Shard, shards=shards, lease=lease, consistency=consistency, staleness=staleness)
+        self._new = partial(new_shard, shards=shards, lease=lease, consistency=consistency, staleness=staleness)
         self.machines = [self._new(shard) for shard in range(shards)]
         self.stored = [StoredShard(partial(self._new, shard)) for shard in range(shards)] if stored else []
         self.sent, self.answers, self.ended, self._answers = [], [], [], {}

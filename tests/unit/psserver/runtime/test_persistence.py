@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from psserver.config import StorageConfig
-from psserver.core.shard import Shard
 from psserver.runtime import persistence
 from psserver.runtime.executor import Executor
 from psserver.runtime.persistence import Persistence, start_shard
@@ -34,6 +33,7 @@ from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.tensors.values import TensorSpec
 from tests.support.commands import BOUND
 from tests.support.journals import copy_of_one_moment
+from tests.support.new_shard import new_shard
 from tests.support.shard_state import state_of
 
 A = ms.Sender("a", 1)
@@ -59,7 +59,7 @@ class Server:
     def __init__(self, folder, shard=0, shards=1, consistency="async", staleness="none", limit=None, **options):
         identity = itertools.count(77)
         policies = {"consistency": parse_consistency(consistency), "staleness": parse_staleness(staleness)}
-        new = partial(Shard, shard, shards, 1e9, limit, stores_cuts=True, **policies)
+        new = partial(new_shard, shard, shards, 1e9, limit, stores_cuts=True, **policies)
         self.config, self.folder = StorageConfig(folder, **options), folder
         self.at = shard, shards
         first, start = start_shard(self.config, lambda: new(identity=next(identity)), 0.0)

@@ -6,7 +6,6 @@ import shutil
 import numpy as np
 import pytest
 
-from psserver.core.shard import Shard
 from psserver.storage.folders import available, shard_folder
 from psserver.storage.recovery import find_start
 from psserver.storage.reshard import reshard, whole_variables
@@ -19,6 +18,7 @@ from pswire.placement import place
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.initializers import RowUniform, fill
 from pswire.tensors.values import IndexedSlices, TensorSpec
+from tests.support.new_shard import new_shard
 from tests.support.shard_state import run_step, state_of
 from tests.unit.psserver.storage.stored_shards import write
 
@@ -130,7 +130,7 @@ def rows_of(partition):
 
 
 def new_shards(count, **options):
-    shards = [Shard(shard, count, identity=100 + shard, **options) for shard in range(count)]
+    shards = [new_shard(shard, count, identity=100 + shard, **options) for shard in range(count)]
     for shard in shards:
         shard.begin_from(1, 0.0)
     return shards
@@ -275,7 +275,7 @@ def test_new_shards_that_began_from_different_steps_of_the_old_ones_refuse_each_
 def altered(shard, **fields):
     """A shard with this state but for some fields."""
     state = dataclasses.replace(shard.state(), **fields)
-    again = Shard(shard.shard, shard.shards, identity=state.identity)
+    again = new_shard(shard.shard, shard.shards, identity=state.identity)
     again.restore(state, shard.arrays(), 0.0)
     return again
 
