@@ -22,7 +22,7 @@ from pswire.specs.initializers import RowUniform
 from pswire.tensors.transport import InlineSender
 from pswire.tensors.values import IndexedSlices, Part, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
-from tests.support.server_client import NAME_KEY, Client, join_all
+from tests.support.servers import NAME_KEY, Client, join_all
 
 W = np.zeros(2, np.float32)
 ROWS = IndexedSlices(np.ones((1, 1), np.float32), np.array([1]), (4, 1))

@@ -21,7 +21,7 @@ from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.tensors.frames import incoming
 from pswire.v1 import paramserver_pb2 as pb
 from tests.fuzz.harness import Finding
-from tests.support.new_shard import new_shard
+from tests.support.shards import new_shard
 
 #: Of a call, by its number: the methods; and, from `STREAM` on, a frame of one of the streams.
 METHODS = [method.name for method in pb.DESCRIPTOR.services_by_name["ParameterServer"].methods]

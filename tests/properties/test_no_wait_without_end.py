@@ -10,8 +10,7 @@ from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency
 from pswire.tensors.values import TensorSpec
 from tests.support.combinations import few_fast
-from tests.support.new_shard import new_shard
-from tests.support.shard_state import run_step
+from tests.support.shards import new_shard, run_step
 
 TIMEOUT = 5.0
 

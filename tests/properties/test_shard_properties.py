@@ -23,8 +23,7 @@ from pswire.specs.initializers import RowConstant
 from pswire.specs.schedules import ExponentialDecay
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.properties.model import BLOCK, EPOCHS, HALVING, LEASE, ROW, SIZE, Held, Model, Taking
-from tests.support.new_shard import new_shard
-from tests.support.shard_state import restored, run_step, state_of
+from tests.support.shards import new_shard, restored, run_step, state_of
 
 WORKERS = ("w0", "w1", "w2")
 QUEUE = messages.QueueSpec(name="mnist", size=SIZE, block=BLOCK, epochs=EPOCHS)

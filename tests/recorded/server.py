@@ -15,7 +15,7 @@ from pswire.errors import ParamServerError
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.gradient_norm import parse_gradient_norm
 from tests.support.commands import BOUND
-from tests.support.new_shard import new_shard
+from tests.support.shards import new_shard
 
 #: What a line of the log names: numbers of checkpoints and steps, files; and whether something is lost.
 _FACTS = re.compile(

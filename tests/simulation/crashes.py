@@ -38,8 +38,7 @@ from psworker.client.client import Client
 from psworker.client.membership import JobChoice
 from psworker.transport import Future
 from tests.simulation.simulated_time import PROCESS, Event, Killed, Process, Simulation, Waitable
-from tests.support.new_shard import new_shard
-from tests.support.shard_driver import declared
+from tests.support.shards import declared, new_shard
 
 QUEUE = ms.QueueSpec(name="examples", size=20, block=4, epochs=4)
 EXAMPLES = {(epoch, position) for epoch in range(1, QUEUE.epochs + 1) for position in range(QUEUE.size)}

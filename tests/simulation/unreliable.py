@@ -26,9 +26,7 @@ from pswire.tensors.values import IndexedSlices
 from psworker.client.client import Client
 from psworker.client.membership import JobChoice
 from psworker.transport import Future
-from tests.support.new_shard import new_shard
-from tests.support.shard_driver import declared
-from tests.support.shard_state import run_step
+from tests.support.shards import declared, new_shard, run_step
 
 QUEUE = QueueSpec(name="mnist", size=7, block=2, epochs=3)
 SHAPE = (QUEUE.epochs, QUEUE.size)

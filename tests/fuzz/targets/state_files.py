@@ -26,7 +26,7 @@ from psserver.storage.shard_run import run_path
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.v1 import state_pb2 as spb
 from tests.fuzz.packets import unpack
-from tests.support.new_shard import new_shard
+from tests.support.shards import new_shard
 
 COVERS = ["psserver.storage.checkpoints", "psserver.storage.arrays", "psserver.storage.recovery",
           "psserver.storage.segments", "psserver.storage.shard_run", "psserver.core.state"]  # fmt: skip

@@ -17,7 +17,7 @@ from pswire.specs.checkpoints import JournalSync
 from pswire.specs.consistency import parse_consistency
 from pswire.tensors.values import TensorSpec
 from tests.support.commands import BOUND
-from tests.support.new_shard import new_shard
+from tests.support.shards import new_shard
 
 
 def test_a_value_at_a_bound_counts_under_it_and_one_above_all_bounds_in_the_last_count():

@@ -14,9 +14,7 @@ from pswire.specs.consistency import parse_consistency
 from pswire.specs.initializers import RowConstant
 from pswire.specs.vectors import GRADIENT
 from pswire.tensors.values import TensorSpec
-from tests.support.new_shard import new_shard
-from tests.support.shard_driver import A, B, ShardDriver, declared
-from tests.support.shard_state import restored, state_of
+from tests.support.shards import A, B, ShardDriver, declared, new_shard, restored, state_of
 
 
 def evaluate(number=1, examples=4, portion=1, name="fit", sender=A, term=1):

@@ -40,9 +40,7 @@ from pswire.specs.vectors import (
     combined,
 )
 from pswire.tensors.values import TensorSpec
-from tests.support.new_shard import new_shard
-from tests.support.shard_driver import A, B, ShardDriver, declared
-from tests.support.shard_state import finish_copies, restored, state_of
+from tests.support.shards import A, B, ShardDriver, declared, finish_copies, new_shard, restored, state_of
 from tests.unit.psworker.minimize.numpy_space import NumpySpace
 
 SEED = 20261123

@@ -18,8 +18,7 @@ from pswire.placement import place
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.initializers import RowUniform, fill
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from tests.support.new_shard import new_shard
-from tests.support.shard_state import run_step, state_of
+from tests.support.shards import new_shard, run_step, state_of
 from tests.unit.psserver.storage.stored_shards import write
 
 QUEUE = ms.QueueSpec(name="examples", size=12, block=3, epochs=2, seed=1)
