@@ -349,7 +349,7 @@ async def checked_push_in_progress(executor, shard, element):
     await register(executor, a, GradientDescent(1.0), w=np.zeros(WIDE, np.float32), c=np.zeros(3, np.float32))
     first = await at_gate(executor, shard.gates["w"], push(a, 1, "w", np.full(WIDE, -2, np.float32)))
     second = asyncio.create_task(executor.step(push(b, 1, "w", np.full(WIDE, element, np.float32))))
-    await until(executor._exclusive.locked)
+    await until(executor._threads.exclusive.locked)
     return a, b, first, second
 
 
