@@ -25,7 +25,7 @@ import numpy as np
 from psjob.status.status_client import StatusClient
 from psserver.core.shard import Shard
 from psserver.storage import retention
-from psserver.storage.recovery import FIRST_TIMELINE, start_at
+from psserver.storage.start import FIRST_TIMELINE, start_at
 from pswire.messages import Choice, Job, Join, Leave, Pull, Sender
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.chaos import scheme

@@ -28,7 +28,7 @@ from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.gradient_norm import parse_gradient_norm
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, Part, TensorSpec
-from tests.support.shards import slots_of, state_of
+from tests.support.shards import new_shard, slots_of, state_of
 
 ANSWERS_BELOW = "----"
 
@@ -123,7 +123,7 @@ class Scenario:
         readers = {"consistency": parse_consistency, "staleness": parse_staleness}
         readers["max_gradient_norm"] = parse_gradient_norm
         given = {option: readers.get(option, int)(text) for option, text in pairs}
-        self.shard = Shard(int(shard), int(shards), **given)
+        self.shard = new_shard(int(shard), int(shards), **given)
         return []
 
     def do_join(self, who: str, *place: str, options, **_) -> list[str]:

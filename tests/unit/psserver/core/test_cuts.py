@@ -15,7 +15,7 @@ from pswire.specs.consistency import DropStalePushes, Synchronous
 from pswire.specs.vectors import Fill
 from pswire.tensors.compression import to_16_bits
 from pswire.tensors.values import IndexedSlices
-from tests.support.shards import A, B, ShardDriver, declared, finish_copies, state_of
+from tests.support.shards import A, B, ShardDriver, declared, finish_copies, new_shard, state_of
 
 SUM = GradientDescent(learning_rate=1.0)
 
@@ -37,7 +37,7 @@ def push(one, sender, sequence, cut=0):
 
 def restored(cut, **options):
     """A shard from a cut: its snapshot, and then the late changes."""
-    new = Shard(cut.state.shard, cut.state.shards, **options)
+    new = new_shard(cut.state.shard, cut.state.shards, **options)
     new.restore(cut.state, {name: copy.arrays for name, copy in cut.copies.items()}, 0.0)
     for number, message in enumerate(cut.late):
         run(new.step(number, message, 0.0).tasks)

@@ -14,7 +14,7 @@ from pswire.specs.consistency import parse_consistency
 from pswire.specs.initializers import RowConstant
 from pswire.specs.vectors import GRADIENT
 from pswire.tensors.values import TensorSpec
-from tests.support.shards import A, B, ShardDriver, declared, restored, state_of
+from tests.support.shards import A, B, ShardDriver, declared, new_shard, restored, state_of
 
 
 def evaluate(number=1, examples=4, portion=1, name="fit", sender=A, term=1):
@@ -150,7 +150,7 @@ def test_portions_count_with_the_memory_of_variables_until_the_minimization_is_o
     assert job.shard._minimizations.nbytes == 0
     state = job.shard.state().minimizations[1]
     assert (state.portions, state.counted, state.note) == (None, (), "kept")
-    new = Shard(memory_limit=20 << 20)
+    new = new_shard(memory_limit=20 << 20)
     restored(job.shard, new, job.now)
     assert state_of(new._minimizations._bytes) == state_of(job.shard._minimizations._bytes)
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from psserver.core.minimization.vector_operations import STRETCH, run
-from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run as run_all
 from pswire.errors import InvalidMessage, OutOfOrder, TooLarge, UnknownVariable
 from pswire.messages import (
@@ -41,7 +40,7 @@ from pswire.specs.vectors import (
     combined,
 )
 from pswire.tensors.values import TensorSpec
-from tests.support.shards import A, B, ShardDriver, declared, finish_copies, restored, state_of
+from tests.support.shards import A, B, ShardDriver, declared, finish_copies, new_shard, restored, state_of
 from tests.unit.psworker.minimize.numpy_space import NumpySpace
 
 SEED = 20261123
@@ -337,7 +336,7 @@ def test_a_cut_in_the_middle_of_an_evaluation_has_its_sums_and_what_was_made_of_
     finish_copies(driver.shard)
     assert cut.complete
     assert len(cut.late) == 4
-    again = Shard(shard=1, shards=2)
+    again = new_shard(shard=1, shards=2)
     again.restore(cut.state, {name: copy.arrays for name, copy in cut.copies.items()}, 0.0)
     assert again.begin_from(0, 0.0, late=cut.late) == []
     assert again.variables["W"].vectors["point"].tolist() == W.tolist()

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from psserver.config import StorageConfig
-from psserver.core.shard import Shard
 from psserver.runtime import persistence
 from psserver.runtime.executor import Executor
 from psserver.runtime.persistence import Persistence, start_shard
@@ -24,8 +23,8 @@ from psserver.storage import checkpoints, segments
 from psserver.storage.arrays import NewFile
 from psserver.storage.folders import available
 from psserver.storage.journal import Journal
-from psserver.storage.recovery import Start
 from psserver.storage.segments import list_segments, segment_path
+from psserver.storage.start import Start
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, NotJoined, StateLost, Unavailable, WrongShard
 from pswire.optimizers import Adam, GradientDescent
@@ -34,7 +33,7 @@ from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.tensors.values import TensorSpec
 from tests.support.commands import BOUND
 from tests.support.files import copy_of_one_moment
-from tests.support.shards import state_of
+from tests.support.shards import new_shard, state_of
 
 A = ms.Sender("a", 1)
 
@@ -59,7 +58,7 @@ class Server:
     def __init__(self, folder, shard=0, shards=1, consistency="async", staleness="none", limit=None, **options):
         identity = itertools.count(77)
         policies = {"consistency": parse_consistency(consistency), "staleness": parse_staleness(staleness)}
-        new = partial(Shard, shard, shards, 1e9, limit, stores_cuts=True, **policies)
+        new = partial(new_shard, shard, shards, 1e9, limit, stores_cuts=True, **policies)
         self.config, self.folder = StorageConfig(folder, **options), folder
         self.at = shard, shards
         first, start = start_shard(self.config, lambda: new(identity=next(identity)), 0.0)

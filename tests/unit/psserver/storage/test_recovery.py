@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from psserver.core.shard import Shard
-from psserver.storage import records, recovery
+from psserver.storage import records, start
 from psserver.storage.checkpoints import write as write_checkpoint
 from psserver.storage.folders import available, journal_folder, shard_folder
-from psserver.storage.recovery import Origin, find_start, start_at
+from psserver.storage.recovery import find_start
 from psserver.storage.retention import cuts
 from psserver.storage.segments import SegmentFile, SegmentHeader, list_segments, read_segments, segment_path
 from psserver.storage.shard_run import run_path
+from psserver.storage.start import Origin, start_at
 from pswire.errors import DamagedFile, NotJoined, StateLost, StorageError
 from pswire.messages import Assign, Assignment, ChangeId, Cut, Gradient, Join, Push, Register, Sender, UpdateGroup
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency
-from tests.support.shards import declared, run_step, state_of
+from tests.support.shards import declared, new_shard, run_step, state_of
 from tests.unit.psserver.storage.stored_shards import bits
 
 ME = Sender("a", 1)
@@ -68,7 +68,7 @@ class Server:
         self.start.restore(self.shard, 0.0)
 
     def new_shard(self):
-        return Shard(self.start.shard, self.start.shards, identity=17)
+        return new_shard(self.start.shard, self.start.shards, identity=17)
 
     def begin(self):
         self.start.begin(self.shard, journal=self.journal)
@@ -320,7 +320,7 @@ def test_a_journal_that_is_kept_can_be_read_if_a_start_was_killed_when_it_had_co
     server.segment.close()
     again = Server(tmp_path, journal=True)
     with monkeypatch.context() as patch:
-        patch.setattr(recovery, "write_run", lambda *_: 1 / 0)
+        patch.setattr(start, "write_run", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             again.start.begin(again.shard, journal=True, keep_journal=True)
     again = Server(tmp_path, journal=True)
@@ -459,7 +459,7 @@ def test_shards_that_go_back_move_later_checkpoints_and_journals_aside_each_its_
         server.segment.close()
     for shard in range(2):
         start = start_at(tmp_path, 2, 10, shard, 2)
-        back = Shard(shard, 2, identity=17)
+        back = new_shard(shard, 2, identity=17)
         start.restore(back, 0.0)
         assert start.begin(back, journal=True) == [f"what was given up was moved to {tmp_path / 'given-up-2'}"]
     aside = tmp_path / "given-up-2"
@@ -524,7 +524,7 @@ def test_late_changes_are_made_also_those_of_workers_that_joined_after_the_snaps
     state = server.shard.state()
     write_checkpoint(tmp_path, state, iter(server.shard.arrays().items()), lambda: late)
     start = start_at(tmp_path, 2, 5, 1, 2)
-    shard = Shard(1, 2)
+    shard = new_shard(1, 2)
     start.restore(shard, 0.0)
     assert {name: one.value.tolist() for name, one in shard.arrays().items()} == {"W": [3.0], "V": [1.0]}
     members = {one.name: (one.incarnation, one.settled) for one in shard.state().members.members}
@@ -585,7 +585,7 @@ def test_a_job_whose_other_shards_are_elsewhere_is_not_begun_on_another_number_o
 @pytest.mark.parametrize(("arrived", "expected"), [("ab", 2.0), ("a", 1.0)])
 def test_late_pushes_of_one_synchronous_update_are_applied_together_without_that_of_a_killed_worker(arrived, expected):
     """Shard 1 of two has the snapshot before the parts of an update; the first of them is held again."""
-    shard = Shard(1, 2, consistency=parse_consistency("sync:2"))
+    shard = new_shard(1, 2, consistency=parse_consistency("sync:2"))
     for worker in "abc":
         run_step(shard, 1, Join(worker=worker, incarnation=1, shard=1, shards=2), 0.0)
     run_step(shard, 1, Register(sender=ME, declarations=(declared("W", [0.0], GradientDescent(1.0)),)), 0.0)

@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-from psserver.core.shard import Shard
 from pswire import errors, placement
 from pswire import messages as ms
 from pswire.optimizers import GradientDescent, Momentum
@@ -20,7 +19,7 @@ from pswire.system.signals import raise_or_defer
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from psworker.transport import Future
 from psworker.versions import ReadVersion, VersionedArray
-from tests.support.shards import ShardsInProcess, state_of
+from tests.support.shards import ShardsInProcess, new_shard, state_of
 
 NAMES = ("a", "b", "c")
 ROWS = 7  # of the variable that is split
@@ -179,7 +178,7 @@ def test_a_push_that_shard_0_drops_reaches_no_other_and_brings_their_values():
 
 def test_shards_with_different_policies_are_named():
     transport = ShardsInProcess(2)
-    transport.machines[1] = Shard(1, 2, consistency=Bounded(3), staleness=DropStalePushes(4))
+    transport.machines[1] = new_shard(1, 2, consistency=Bounded(3), staleness=DropStalePushes(4))
     text = "shard 0 .*--consistency async --staleness none, shard 1 .*--consistency bounded:3 --staleness drop:4: start"
     with pytest.raises(errors.ConfigurationError, match=text):
         transport.client()
@@ -233,7 +232,7 @@ def results_of(handles):
 
 def test_no_shard_registers_anything_when_one_objects():
     transport = ShardsInProcess(3)
-    transport.machines[2] = Shard(2, 3, memory_limit=4000)
+    transport.machines[2] = new_shard(2, 3, memory_limit=4000)
     client, _ = transport.client()
     before = [state_of(machine) for machine in transport.machines]
     table = ms.Declaration(TensorSpec("t", (3000,), "float64"), None, SGD, RowUniform(-1, 1))
