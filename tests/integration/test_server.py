@@ -196,7 +196,7 @@ def test_a_stream_takes_any_number_of_calls_until_one_fails_and_those_before_it_
 def test_a_stream_rests_between_two_calls_until_the_lease_ends_but_a_transfer_that_stalls_is_aborted(connect):
     with ServerThread(ServerConfig(lease=0.2)) as server:
         client = connect(server)
-        pull = frames_of(ms.Pull(sender=client.join(), names=()))
+        pull = frames_of(ms.Pull(sender=client.join()))
         stream = Stream(client)
         stream.send(*pull)
         assert stream.answer().global_step == 0
@@ -245,7 +245,7 @@ def test_a_transfer_above_the_traffic_limit_is_refused_with_the_figures_also_of_
         client.register(sender, w=half)
         with pytest.raises(errors.TooLarge, match=r"6,291,456 bytes.* room for\s+3,145,728 at a time"):
             client.transfer(ms.Register(sender=sender, declarations=(declared("v", LARGE[:2]), declared("w", half))))
-        row_again = ms.Pull(sender=sender, names=(), choices=(ms.Choice("w", np.zeros(4, np.int32)),))
+        row_again = ms.Pull(sender=sender, choices=(ms.Choice("w", np.zeros(4, np.int32)),))
         with pytest.raises(errors.TooLarge, match=r"4,194,320 bytes.* room for\s+3,145,728 at a time"):
             list(client.send_frames([frame_of(row_again)]))
         rows = IndexedSlices(np.zeros((4, CHUNK // 4), np.float32), np.zeros(4, np.int64), half.shape)
@@ -516,7 +516,7 @@ def test_a_stream_between_two_calls_and_one_whose_call_is_pending_end_at_once_wh
     with ServerThread(ServerConfig(grace=1000.0, consistency=Synchronous(2))) as server:
         client = connect(server)
         sender, idle, pending = client.join(), Stream(client), Stream(client)
-        idle.send(*frames_of(ms.Pull(sender=sender, names=())))
+        idle.send(*frames_of(ms.Pull(sender=sender)))
         assert idle.answer().global_step == 0
         client.register(sender, w=np.zeros(2, np.float32))
         pending.send(

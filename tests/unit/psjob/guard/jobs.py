@@ -18,7 +18,7 @@ FOLDER = Path(__file__).with_name("histories")
 def job(step, workers, variables=(), **changes):
     """A status of one shard that has answered."""
     status = JobStatus(
-        answers=(ShardAnswer("host:7070", StatusReport(shard=0, shards=1, global_step=step, repeated=0)),),
+        answers=(ShardAnswer("host:7070", StatusReport(shards=1, global_step=step)),),
         shards=1,
         global_step=step,
         repeated=0,

@@ -125,7 +125,7 @@ def test_the_next_job_is_stopped_and_goes_back_like_the_first(monkeypatch):
     for number in (1, 1, 1, 2, 2, 2):
         status = replace(
             job(0, workers(3, 10)),
-            jobs=(JobReport(job=Job(number, "sweep-1", number), state="running", global_step=0, workers=3),),
+            jobs=(JobReport(job=Job(number, "sweep-1", number), state="running", workers=3),),
         )
         actions.observe(status, 0.0)
     assert [call[0] for call in servers.calls] == ["back", "scale", "stop"] * 2

@@ -11,7 +11,6 @@ def status(name="worker-0", state="live", steps=0, staleness_sum=0, cost=None, e
         incarnation=1,
         state=state,
         steps=steps,
-        staleness=0,
         staleness_sum=staleness_sum,
         cost=cost,
         epoch=epoch,
@@ -30,9 +29,7 @@ def job(global_step, *workers, queues=(), session=0):
         if session
         else ()
     )
-    report = StatusReport(
-        shard=0, shards=1, global_step=global_step, repeated=0, workers=workers, queues=queues, jobs=jobs
-    )
+    report = StatusReport(shards=1, global_step=global_step, workers=workers, queues=queues, jobs=jobs)
     return merge_reports([ShardAnswer("h:1", report)])
 
 

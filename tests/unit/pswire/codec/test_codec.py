@@ -68,7 +68,7 @@ SAMPLES = {
     "state: str": itertools.cycle(("live", "lost")),
     "tuple[JobReport, ...]": [
         ms.JobReport(job=ms.Job(3, "a"), state="done", global_step=7, workers=2, epochs=5, cost=0.5),
-        ms.JobReport(job=ms.Job(), state="empty", global_step=0, workers=0),
+        ms.JobReport(job=ms.Job(), state="empty"),
     ],
     "known_versions: tuple[int, ...]": [-1, 2**62 - 1],
     "tuple[Value, ...]": [ms.Value(f"name-{n}", 7 + n, one) for n, one in enumerate((*ARRAYS, *PACKED, None))],

@@ -261,7 +261,7 @@ def test_what_a_worker_writes_afterwards_reaches_no_row_number_no_index_of_an_el
     region, arrived = Region(0, memory), []
     for message in (
         Push(sender=me, sequence=1, gradients=gradients),
-        Pull(sender=me, names=(), choices=(Choice("E", np.array([0, 2])),)),
+        Pull(sender=me, choices=(Choice("E", np.array([0, 2])),)),
     ):
         frame = incoming(to_frame(message, region).SerializeToString())
         arrived.append(from_frame(frame, StreamReceiver(None, SharedReceiver({0: memory}))))

@@ -27,24 +27,24 @@ QUEUE = ms.QueueSpec(name="data", size=6, block=2, epochs=1)
 @pytest.mark.parametrize(
     ("answers", "expected"),
     [
-        ([Restored(timeline=1, cut=0, cuts=(5, 8)), Restored(timeline=1, cut=0, lost=True, cuts=(5, 8))], (2, 8)),
-        ([Restored(timeline=1, cut=0, cuts=(5, 8)), Restored(timeline=1, cut=0, lost=True, cuts=(5,))], (2, 5)),
+        ([Restored(timeline=1, cuts=(5, 8)), Restored(timeline=1, lost=True, cuts=(5, 8))], (2, 8)),
+        ([Restored(timeline=1, cuts=(5, 8)), Restored(timeline=1, lost=True, cuts=(5,))], (2, 5)),
         (
             [
-                Restored(timeline=1, cut=0, lost=True, cuts=(3, 5)),
-                Restored(timeline=1, cut=0, lost=True, cuts=(1, 3, 4)),
+                Restored(timeline=1, lost=True, cuts=(3, 5)),
+                Restored(timeline=1, lost=True, cuts=(1, 3, 4)),
             ],
             (2, 3),
         ),
         # another worker has told shard 0 already, or all
-        ([Restored(timeline=2, cut=5, cuts=(5,)), Restored(timeline=1, cut=0, lost=True, cuts=(5, 8))], (2, 5)),
-        ([Restored(timeline=2, cut=5, cuts=(5,)), Restored(timeline=1, cut=0, cuts=(5, 8))], (2, 5)),
+        ([Restored(timeline=2, cut=5, cuts=(5,)), Restored(timeline=1, lost=True, cuts=(5, 8))], (2, 5)),
+        ([Restored(timeline=2, cut=5, cuts=(5,)), Restored(timeline=1, cuts=(5, 8))], (2, 5)),
         ([Restored(timeline=2, cut=5, cuts=(5, 9)), Restored(timeline=2, cut=5, cuts=(5, 9))], (2, 5)),
         # shard 0 has gone back, and shard 1 cannot follow, or was lost again since
-        ([Restored(timeline=2, cut=8, cuts=(5, 8)), Restored(timeline=1, cut=0, lost=True, cuts=(5,))], (3, 5)),
+        ([Restored(timeline=2, cut=8, cuts=(5, 8)), Restored(timeline=1, lost=True, cuts=(5,))], (3, 5)),
         ([Restored(timeline=2, cut=5, cuts=(5, 9)), Restored(timeline=2, cut=5, lost=True, cuts=(5,))], (3, 5)),
         ([Restored(timeline=2, cut=5, cuts=(5, 9)), Restored(timeline=2, cut=9, cuts=(5, 9))], (3, 9)),
-        ([Restored(timeline=0, cut=0, lost=True, cuts=(4,))], (1, 4)),
+        ([Restored(lost=True, cuts=(4,))], (1, 4)),
     ],
 )
 def test_all_shards_go_back_to_the_newest_timeline_that_is_in_force_or_else_to_the_newest_common_cut(answers, expected):
@@ -54,7 +54,7 @@ def test_all_shards_go_back_to_the_newest_timeline_that_is_in_force_or_else_to_t
 
 def test_without_a_common_cut_the_job_ends_with_what_each_shard_has():
     with pytest.raises(WrongShard, match=r"shard 0 has 3, 5; shard 1 has none.*start all servers again"):
-        common_cut([Restored(timeline=1, cut=0, cuts=(3, 5)), Restored(timeline=1, cut=0, lost=True)])
+        common_cut([Restored(timeline=1, cuts=(3, 5)), Restored(timeline=1, lost=True)])
 
 
 POLICIES = [

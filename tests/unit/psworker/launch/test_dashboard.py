@@ -39,7 +39,6 @@ def worker(number, state="live", steps=100, **fields):
         number=number,
         state=state,
         steps=steps,
-        staleness=0,
         staleness_sum=2 * steps,
         cost=1 / (1 + steps),
         epoch=4,

@@ -81,8 +81,8 @@ def test_no_token_of_the_cluster_is_in_the_record(tmp_path, monkeypatch):
 
 
 def progress_of(*workers, step=10, seconds=2.0):
-    report = StatusReport(shard=0, shards=1, global_step=step, repeated=0, workers=workers)
-    none = StatusReport(shard=0, shards=1, global_step=0, repeated=0)
+    report = StatusReport(shards=1, global_step=step, workers=workers)
+    none = StatusReport(shards=1)
     before, now = [merge_reports([ShardAnswer("h:1", one)]) for one in (none, report)]
     return JobView(["worker-0"]).follow(before, 0.0).follow(now, seconds)
 
@@ -91,12 +91,9 @@ def a_worker(name, steps, staleness_sum, cost, dropped=0):
     return WorkerStatus(
         name=name,
         incarnation=1,
-        number=0,
         state="live",
         steps=steps,
-        staleness=0,
         staleness_sum=staleness_sum,
-        loss=None,
         epoch=1,
         lease_left=1.0,
         dropped=dropped,

@@ -212,7 +212,7 @@ def test_a_running_minimization_has_the_line_with_its_last_accepted_point_and_wh
     assert line(one, 61) == at_point
     assert line(one, 40) == "iteration 12 · loss 0.2694"
     assert line(replace(one, point=None, backups=1), 80) == "minimize-1 · 37/64 portions · 1 backup"
-    at_start = replace(one, point=AcceptedPoint(iterations=0, evaluations=1, loss=2.3026, gradient=0.5), backups=0)
+    at_start = replace(one, point=AcceptedPoint(evaluations=1, loss=2.3026, gradient=0.5), backups=0)
     at_point = "minimize-1 · iteration 0 · loss 2.303 · gradient 5.0e-01"
     assert line(at_start, 58) == at_point
     assert line(at_start) == f"{at_point} · 1 evaluation · 37/64 portions"

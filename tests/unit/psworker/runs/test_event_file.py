@@ -14,18 +14,10 @@ from psworker.runs.event_file import RunEvents, read_events
 def report(shard, *events, step=0):
     """The report of a shard with events (number, time)."""
     listed = tuple(
-        EventReport(
-            number=number,
-            time=time,
-            kind="joined",
-            text=f"{shard}:{number}@{time}",
-            warning=False,
-            worker="w",
-            global_step=7,
-        )
+        EventReport(number=number, time=time, kind="joined", text=f"{shard}:{number}@{time}", worker="w", global_step=7)
         for number, time in events
     )
-    return StatusReport(shard=shard, shards=2, global_step=step, repeated=0, detail=StatusDetail(events=listed))
+    return StatusReport(shard=shard, shards=2, global_step=step, detail=StatusDetail(events=listed))
 
 
 def status(*reports):
@@ -42,7 +34,7 @@ def test_each_event_of_a_shard_is_written_once_although_reports_repeat_it(tmp_pa
     events = RunEvents(tmp_path)
     events.follow(status(report(0, (1, 10.0)), report(1, (1, 10.5))))
     events.follow(status(report(0, (1, 10.0), (2, 11.0)), report(1, (1, 10.5))))
-    events.follow(status(report(0, (2, 11.0), (3, 12.0)), StatusReport(shard=1, shards=2, global_step=0, repeated=0)))
+    events.follow(status(report(0, (2, 11.0), (3, 12.0)), StatusReport(shard=1, shards=2)))
     assert texts(tmp_path) == ["0:1@10.0", "1:1@10.5", "0:2@11.0", "0:3@12.0"]
     first = json.loads((tmp_path / "events.jsonl").read_text().splitlines()[0])
     assert first == {

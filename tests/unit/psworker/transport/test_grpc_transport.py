@@ -260,7 +260,7 @@ def test_no_deadline_and_no_answer_is_kept_of_a_call_that_has_ended(transport):
     for one in (transport, embedded):
         sender = ms.Sender("w9", ask(one, ms.Join(worker="w9")).incarnation)
         ask(one, ms.Renew(sender=sender))
-        ask(one, ms.Pull(sender=sender, names=()))
+        ask(one, ms.Pull(sender=sender))
         one.tensor_transport(0)
         tune = ms.Tune(
             sender=sender, sequence=1, names=("none",), optimizer=GradientDescent(1.0), fields=("learning_rate",)
