@@ -302,7 +302,7 @@ def test_a_message_that_is_cut_or_continued_or_changed_in_a_byte_is_a_message_or
 
 
 @given(data=st.binary(max_size=200))
-@settings(derandomize=True, database=None, deadline=None, max_examples=100)
+@settings(derandomize=True, database=None, max_examples=100)
 def test_arbitrary_bytes_are_a_message_a_frame_or_malformed(data):
     for name in pb.DESCRIPTOR.message_types_by_name:
         accept_or_refuse(getattr(pb, name), data)

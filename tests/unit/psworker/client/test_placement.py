@@ -20,7 +20,7 @@ from tests.support.shards_in_process import ShardsInProcess
 
 MIB = 1 << 20
 ROWS = 11  # of the variable that is split
-DETERMINISTIC = settings(derandomize=True, database=None, deadline=None, max_examples=60)
+DETERMINISTIC = settings(derandomize=True, database=None, max_examples=60)
 
 #: Sizes around the limit, with few rows and many, with none, and without axes. None of them is ever allocated.
 shapes = st.one_of(
