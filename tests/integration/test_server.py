@@ -603,10 +603,7 @@ def test_a_server_of_several_does_not_wait_longer_for_workers_than_it_says(one_o
     server, _, _ = one_of_two
     server.__exit__(None, None, None)
     assert [worker.state for worker in server.report.workers] == ["live"]
-    assert caplog.messages[-3:-1] == [
-        "stopping: workers get 0.01 s to leave",
-        "stopping: calls in progress get 5 s",
-    ]
+    assert caplog.messages[-3:-1] == ["stopping: workers get 0.01 s to leave", "stopping: calls in progress get 5 s"]
 
 
 @pytest.mark.usefixtures("short_ticks")

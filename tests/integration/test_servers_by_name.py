@@ -114,10 +114,7 @@ def test_a_name_that_does_not_exist_is_waited_for(names, scheme):
     ("other", "problem"),
     [
         ((0, 2), "the servers at {0} and {1} both are shard 0 of 2: give each another --shard"),
-        (
-            (1, 3),
-            "the server at {0} is shard 0 of 2, and the one at {1} is shard 1 of 3: they belong to different",
-        ),
+        ((1, 3), "the server at {0} is shard 0 of 2, and the one at {1} is shard 1 of 3: they belong to different"),
     ],
 )
 def test_servers_that_cannot_be_of_one_job_are_named_at_once(names, hosts, other, problem):

@@ -118,13 +118,7 @@ def test_heartbeats_report_the_newest_cut_that_all_shards_have_written(caplog):
 
 
 def test_the_heartbeat_goes_on_after_temporary_errors_and_ends_after_others(caplog):
-    script = (
-        Unavailable("gone"),
-        TimedOut("late"),
-        NotJoined("slept"),
-        ms.Renewed(waiting_for="w1"),
-        Zombie("taken"),
-    )
+    script = (Unavailable("gone"), TimedOut("late"), NotJoined("slept"), ms.Renewed(waiting_for="w1"), Zombie("taken"))
     transport, logged = answered(caplog, *script)
     assert not transport.closing.is_set(), "it has ended by itself"
     assert logged == [
@@ -139,11 +133,7 @@ def test_the_heartbeat_goes_on_after_temporary_errors_and_ends_after_others(capl
 
 @pytest.mark.parametrize(
     "answer",
-    [
-        ms.Joined(incarnation=1, lease=15.0, chief=True),
-        ms.Renewed(chief=True),
-        ms.Taken(chief=True),
-    ],
+    [ms.Joined(incarnation=1, lease=15.0, chief=True), ms.Renewed(chief=True), ms.Taken(chief=True)],
 )
 def test_chief_is_the_last_report_of_shard_0_but_no_older_heartbeat_and_taking_over_is_logged_once(answer, caplog):
     member = Scripted().membership

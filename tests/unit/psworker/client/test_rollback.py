@@ -29,13 +29,7 @@ QUEUE = ms.QueueSpec(name="data", size=6, block=2, epochs=1)
     [
         ([Restored(timeline=1, cuts=(5, 8)), Restored(timeline=1, lost=True, cuts=(5, 8))], (2, 8)),
         ([Restored(timeline=1, cuts=(5, 8)), Restored(timeline=1, lost=True, cuts=(5,))], (2, 5)),
-        (
-            [
-                Restored(timeline=1, lost=True, cuts=(3, 5)),
-                Restored(timeline=1, lost=True, cuts=(1, 3, 4)),
-            ],
-            (2, 3),
-        ),
+        ([Restored(timeline=1, lost=True, cuts=(3, 5)), Restored(timeline=1, lost=True, cuts=(1, 3, 4))], (2, 3)),
         # another worker has told shard 0 already, or all
         ([Restored(timeline=2, cut=5, cuts=(5,)), Restored(timeline=1, lost=True, cuts=(5, 8))], (2, 5)),
         ([Restored(timeline=2, cut=5, cuts=(5,)), Restored(timeline=1, cuts=(5, 8))], (2, 5)),

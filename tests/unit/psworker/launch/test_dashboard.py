@@ -12,28 +12,19 @@ from rich.console import Console
 
 from psjob.status.job_status import ShardAnswer, merge_reports
 from psjob.status.job_view import JobView
-from pswire.messages import (
-    EventReport,
-    QueueSpec,
-    QueueStatus,
-    StatusDetail,
-    StatusReport,
-    StorageStatus,
-    Traffic,
-    WorkerStatus,
-)
+from pswire import messages as ms
 from psworker.launch.display import colors
 from psworker.launch.display.choice import make_display
 from psworker.launch.display.dashboard import Note, dashboard
 from psworker.launch.display.rows import chosen, fitted_rows
 from tests.support.combinations import combinations
 
-QUEUE = QueueSpec(name="train", size=1000, block=100, epochs=10)
+QUEUE = ms.QueueSpec(name="train", size=1000, block=100, epochs=10)
 
 
 def worker(number, state="live", steps=100, **fields):
     name = f"worker-{number}"
-    return WorkerStatus(
+    return ms.WorkerStatus(
         name=name,
         incarnation=1,
         number=number,
@@ -48,13 +39,13 @@ def worker(number, state="live", steps=100, **fields):
 
 
 def event(number, text, warning=False):
-    return EventReport(number=number, time=1e9 + number, kind="joined", text=text, warning=warning)
+    return ms.EventReport(number=number, time=1e9 + number, kind="joined", text=text, warning=warning)
 
 
 def report(shard, shards, step, workers, events=()):
-    traffic, storage = Traffic(90.5, 3 << 20, 5 << 10), StorageStatus(folder="run", last=1200, age=7.0)
-    queues = (QueueStatus(spec=QUEUE, epoch=5, done=4300, blocks_out=3),) * (shard == 0)
-    return StatusReport(
+    traffic, storage = ms.Traffic(90.5, 3 << 20, 5 << 10), ms.StorageStatus(folder="run", last=1200, age=7.0)
+    queues = (ms.QueueStatus(spec=QUEUE, epoch=5, done=4300, blocks_out=3),) * (shard == 0)
+    return ms.StatusReport(
         shard=shard,
         shards=shards,
         global_step=step,
@@ -63,7 +54,7 @@ def report(shard, shards, step, workers, events=()):
         traffic=traffic,
         storage=storage,
         queues=queues,
-        detail=StatusDetail(tuple(events)),
+        detail=ms.StatusDetail(tuple(events)),
     )
 
 

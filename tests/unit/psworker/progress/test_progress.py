@@ -9,10 +9,7 @@ import pytest
 from rich.console import Console
 
 from psjob.status.job_view import JobView
-from pswire.messages import (
-    AcceptedPoint,
-    MinimizationStatus,
-)
+from pswire.messages import AcceptedPoint, MinimizationStatus
 from psworker.launch.display.choice import make_display
 from psworker.launch.display.dashboard import table
 from psworker.launch.display.plain import Display
