@@ -491,9 +491,7 @@ def test_a_coordinator_of_an_earlier_term_is_refused():
             second.save({"x": 1})
             for call in (
                 first.evaluate,
-                lambda: first.end(
-                    {"by": "first"}, ms.AcceptedPoint(iterations=1, evaluations=1, loss=0.5, gradient=0.5)
-                ),
+                lambda: first.end({"by": "first"}, ms.AcceptedPoint(iterations=1, evaluations=1, loss=0.5)),
             ):
                 with pytest.raises(OutOfOrder, match=r"in term 1, but .* in term 2"):
                     call()
@@ -532,9 +530,8 @@ def test_the_next_coordinator_tells_all_shards_that_a_minimization_is_over_if_th
         with open_session("w0") as session:
             client = session._client
             ShardSpace(client, names, "fit", 10, 2)
-            client.evaluations._evaluate(
-                [1], ms.Evaluate(sender=client.membership.sender, name="fit", end='{"by": "w0"}', term=1)
-            )
+            over = ms.Evaluate(sender=client.membership.sender, name="fit", end='{"by": "w0"}', term=1)
+            client.evaluations._evaluate([1], over)
             assert [one.end for one in client.evaluations.progress(names, "fit")] == ["", '{"by": "w0"}', ""]
             with pytest.raises(AlreadyOver):
                 ShardSpace(client, names, "fit", 10, 2)

@@ -252,10 +252,8 @@ def test_a_transfer_above_the_traffic_limit_is_refused_with_the_figures_also_of_
         refused = pytest.raises(errors.TooLarge, match=r"4,194,336 bytes.* room for 3,145,728 at a time")
         with closing(SharedStream(client, sender)) as stream, refused:
             stream.call(push(sender, "w", rows))
-        assert (
-            client.transfer(ms.Assign(sender=sender, sequence=1, assignments=(ms.Assignment("w", half + 1),))).outcome
-            is ms.Outcome.APPLIED
-        )
+        assign = ms.Assign(sender=sender, sequence=1, assignments=(ms.Assignment("w", half + 1),))
+        assert client.transfer(assign).outcome is ms.Outcome.APPLIED
 
 
 # --- shared memory ----------------------------------------------------------------------------------------------------
@@ -344,9 +342,7 @@ def test_an_invalid_segment_is_refused_with_a_reason_and_the_stream_goes_on(send
     ]:
         assert stream.attach(number, nbytes) == pb.AttachReply(reason=reason)
     reply = stream.attach(0, (1 << 63) - 1)
-    assert re.fullmatch(
-        "a segment of .* bytes, but 'w0' has 16,777,216 and .*: raise --shared-memory-limit", reply.reason
-    )
+    assert re.fullmatch("a segment of .*, but 'w0' has 16,777,216 and .*: raise --shared-memory-limit", reply.reason)
     pulled = stream.call(ms.Pull(sender=sender, names=("small",)), 0, 4096)
     np.testing.assert_array_equal(pulled.values[0].array, SMALL)
     assert stream.offset_of(pulled.values[0].array) == 0, "the segment attached before still is"
@@ -468,7 +464,7 @@ def test_a_server_that_does_not_linger_ends_by_itself_when_the_job_is_done(conne
         assert next(watched).status == SERVING
         sender = client.join("w0")
         client.register(sender, w=np.zeros(2, np.float32))
-        client.unary(ms.Push(sender=sender, sequence=1, gradients=(ms.Gradient("w", 0, np.zeros(2, np.float32)),)))
+        client.unary(push(sender, "w", np.zeros(2, np.float32)))
         client.unary(ms.Leave(sender))
         assert [answer.status for answer in watched] == [NOT_SERVING]
         assert [(worker.state, worker.steps) for worker in server.report.workers] == [("left", 1)]
@@ -519,9 +515,7 @@ def test_a_stream_between_two_calls_and_one_whose_call_is_pending_end_at_once_wh
         idle.send(*frames_of(ms.Pull(sender=sender)))
         assert idle.answer().global_step == 0
         client.register(sender, w=np.zeros(2, np.float32))
-        pending.send(
-            *frames_of(ms.Push(sender=sender, sequence=1, gradients=(ms.Gradient("w", 0, np.zeros(2, np.float32)),)))
-        )
+        pending.send(*frames_of(push(sender, "w", np.zeros(2, np.float32))))
         while not client.status().workers[0].waiting_for:
             pass
     for stream in (idle, pending):
@@ -536,7 +530,7 @@ def slow_transfer(client):
     array, sender = np.ones(1 << 19), client.join()
     client.register(sender, w=np.zeros_like(array))
     stream = Stream(client)
-    *frames, last = frames_of(ms.Push(sender=sender, sequence=1, gradients=(ms.Gradient("w", 0, array),)))
+    *frames, last = frames_of(push(sender, "w", array))
     stream.send(*frames)
     stream.flush()
     client.status()

@@ -444,9 +444,7 @@ def test_a_push_of_several_steps_is_as_stale_as_the_first_of_them(strategy):
             SGD.minimize(loss())
         assert session.staleness == 0
     pushes = [(message.sender.worker, *message.remote) for shard, message in transport.messages(ms.Push) if not shard]
-    assert pushes == [
-        (worker, ms.RemoteWeights("small", version)) for worker, version in (("w1", 0), ("w0", 0), ("w0", 2))
-    ]
+    assert pushes == [(name, ms.RemoteWeights("small", version)) for name, version in (("w1", 0), ("w0", 0), ("w0", 2))]
 
 
 def test_an_idle_worker_has_pushed_everything_and_is_not_waited_for():
@@ -506,11 +504,7 @@ def test_a_workers_own_pushes_make_no_other_of_it_too_stale_to_be_applied(push_e
 @pytest.mark.parametrize(
     ("bad", "error", "message"),
     [
-        (
-            np.ones(4, np.int64),
-            errors.DtypeMismatch,
-            "gradient for 'y' is int64, the variable is float32: only floating point",
-        ),
+        (np.ones(4, np.int64), errors.DtypeMismatch, "gradient for 'y' is int64, the variable is float32: only"),
         (np.ones(4, np.complex64), errors.DtypeMismatch, "gradient for 'y' is complex64"),
         (np.ones(3), errors.ShapeMismatch, r"float64\[3\], the variable is float32\[4\]: .* must keep the shape"),
         (np.array([1, 1e39, 1, 1]), errors.NotFinite, "'y' has 1 of 4 elements"),

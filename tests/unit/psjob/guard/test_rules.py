@@ -116,31 +116,23 @@ JUMPS = {"jumps": lambda second: second, "jump": 4096.0, "jumped_at": 121}
 
 def test_gradients_of_the_only_worker_that_jump_are_for_the_learning_rate_and_not_for_its_machine():
     ((seconds, one),) = found(one_worker(**JUMPS))
-    assert (seconds, one.kind, one.level, one.worker, one.quarantine, one.harmed) == (
-        6.0,
-        "rate",
-        "error",
-        "",
-        False,
-        True,
-    )
+    assert (seconds, one.kind, one.level, one.worker) == (6.0, "rate", "error", "")
+    assert (one.quarantine, one.harmed) == (False, True)
     assert one.text.startswith(
-        "gradients were 4,096 times as large as usual from update 121 on, in 6 pushes of worker 'w0'"
+        "gradients were 4,096 times as large as usual from update 121 on, in 6 pushes of worker "
     )
     assert "machine" not in one.line
     assert one.remedy.startswith("try a learning rate of 0.05 / 4 = 0.0125")
     assert (one.scale_learning_rate, one.step) == (0.25, 120)
 
 
+GONE = [{"state": "left", "steps": 40}, {"state": "lost", "steps": 40}]
+
+
 @pytest.mark.parametrize(
     "others",
-    [
-        {"state": "left", "steps": 40},
-        {"state": "lost", "steps": 40},
-        {"quarantined": True},
-        {"training": False, "steps": 0},
-    ],
-    ids=["left long ago", "lost long ago", "in quarantine", "evaluates"],
+    [*GONE, {"quarantined": True}, {"training": False, "steps": 0}],
+    ids=["left", "lost", "apart", "evaluates"],
 )
 def test_a_worker_whose_others_push_no_more_is_the_only_one(others):
     """The history reaches back for two minutes."""
@@ -160,12 +152,7 @@ NAN = "NotFinite: gradient for 'W' has 3 of 100 elements that are NaN or infinit
     [
         ({}, 1.0, False, "look for NaN in its examples (`np.isnan`), and in its loss for log(0) and divisions by 0"),
         ({"peak_cost": 20.0}, 0.25, True, "go back to a checkpoint from before, and try a learning rate of 0.05 / 4"),
-        (
-            {"jumps": 1, "jump": 99.0, "jumped_at": 121},
-            0.25,
-            True,
-            "try a learning rate of 0.05 / 4 = 0.0125, or limit",
-        ),
+        ({"jumps": 1, "jump": 99.0, "jumped_at": 121}, 0.25, True, "try a learning rate of 0.05 / 4 = 0.0125, or "),
     ],
     ids=["at once", "after a cost that grew", "after a jump"],
 )
@@ -191,9 +178,7 @@ def test_clipping_is_no_remedy_for_nan(count, workers_with_nan):
 GUESSES = [2.36, 8.7, 3.1] + [2.3, 2.31] * 10
 
 
-@pytest.mark.parametrize(
-    "optimizer", [Adam(0.03), GradientDescent(0.03), Momentum(0.03, 0.9)], ids=["Adam", "SGD", "momentum"]
-)
+@pytest.mark.parametrize("optimizer", [Adam(0.03), GradientDescent(0.03), Momentum(0.03, 0.9)], ids=lambda o: o.kind)
 @pytest.mark.parametrize(("count", "staleness"), [(1, 0.0), (6, 0.0), (6, 5.0)])
 def test_a_cost_that_was_high_and_is_that_of_guessing_since_is_found_for_all_optimizers(count, staleness, optimizer):
     ((seconds, one),) = found(training(GUESSES, count=count, staleness=staleness, optimizer=optimizer))
@@ -362,8 +347,7 @@ def test_a_worker_with_other_labels_is_named_when_the_costs_of_the_others_have_f
     assert 35 <= seconds <= 37
     assert "the cost of worker 'w1' is 2.9 and has not fallen in 30 s" in one.text
     assert (
-        "of 2.3 at the beginning, are below 0.4: its examples are others than theirs, or its labels are wrong"
-        in one.text
+        "of 2.3 at the beginning, are below 0.4: its examples are others than theirs, or its labels are w" in one.text
     )
 
 
@@ -382,10 +366,7 @@ def test_updates_that_vanish_are_named_with_variable_dtype_and_the_wider_one():
     ((_, one),) = found(rounding(93))
     assert (one.kind, one.level, one.worker, one.harmed) == ("rounding", "warning", "", False)
     assert "93% of 'W' (float16) stay as they are" in one.text
-    assert (
-        "at a learning rate of 0.001 are below half a unit in the last place (0.00049 of an element in float16)"
-        in one.text
-    )
+    assert "rate of 0.001 are below half a unit in the last place (0.00049 of an element in float16)" in one.text
     assert one.remedy.startswith("keep such variables in float32")
 
 

@@ -21,10 +21,8 @@ HAVE = "these have none and scale"
 def test_a_split_variable_is_whole_also_of_one_shard():
     W, table, b = merge_reports([FIRST, SECOND]).variables
     assert table == JobVariable(TensorSpec("table", (100, 4)), (0, 1), (9, 7), (8, 6), None, (), 1600, True)
-    assert [(one.spec.shape, one.shards, one.slots) for one in (W, b)] == [
-        ((2, 3), (0,), ("momentum",)),
-        ((3,), (1,), ("m", "v")),
-    ]
+    assert (W.spec.shape, W.shards, W.slots) == ((2, 3), (0,), ("momentum",))
+    assert (b.spec.shape, b.shards, b.slots) == ((3,), (1,), ("m", "v"))
     assert merge_reports([SECOND]).variables[1].spec == table.spec
 
 

@@ -20,16 +20,9 @@ def status(name="worker-0", state="live", steps=0, staleness_sum=0, cost=None, e
 
 
 def job(global_step, *workers, queues=(), session=0):
-    jobs = (
-        (
-            JobReport(
-                job=Job(session, "sweep-1", session), state="running", global_step=global_step, workers=len(workers)
-            ),
-        )
-        if session
-        else ()
-    )
-    report = StatusReport(shards=1, global_step=global_step, workers=workers, queues=queues, jobs=jobs)
+    of_session = Job(session, "sweep-1", session)
+    jobs = (JobReport(job=of_session, state="running", global_step=global_step, workers=len(workers)),)
+    report = StatusReport(shards=1, global_step=global_step, workers=workers, queues=queues, jobs=jobs[: bool(session)])
     return merge_reports([ShardAnswer("h:1", report)])
 
 

@@ -174,12 +174,8 @@ def test_frames_with_data_chunks_or_neither_are_plain_protobuf_and_elements_are_
     generator = random.Random(SEED)
     data = [memoryview(generator.randbytes(size)) for size in sizes]
     whole = b"".join(data)
-    region = pb.Region(segment=1, offset=64, nbytes=1 << 40)
-    for header in (
-        pb.Frame(),
-        HEADER,
-        pb.Frame(take=pb.TakeRequest(sender=pb.Sender(worker="x" * 300)), answer_region=region),
-    ):
+    take, region = pb.TakeRequest(sender=pb.Sender(worker="x" * 300)), pb.Region(segment=1, offset=64, nbytes=1 << 40)
+    for header in (pb.Frame(), HEADER, pb.Frame(take=take, answer_region=region)):
         frame = with_data(header, data)
         assert frame.endswith(whole)
         assert (len(frame) - len(whole)) % ALIGNMENT == 0

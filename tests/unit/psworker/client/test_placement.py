@@ -113,7 +113,7 @@ def test_a_restore_onto_other_shards_places_what_shard_0_has_recorded_as_workers
 
 
 def test_the_groups_count_in_a_placement_and_their_order_but_not_the_order_within():
-    small, large, last = TensorSpec("small", (1,)), TensorSpec("large", (9,)), TensorSpec("last", (1,))
+    small, large, last = (TensorSpec(name, (rows,)) for name, rows in (("small", 1), ("large", 9), ("last", 1)))
     shards = {}
     for groups in (
         [[small, large], [last]],

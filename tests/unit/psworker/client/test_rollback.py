@@ -162,11 +162,8 @@ def test_pushes_that_were_dropped_are_none_that_is_lost_when_the_shards_go_back(
     stale = dict(known)
     push(client, known)
     write_checkpoint(transport, client)
-    assert [push(client, one).outcome.name for one in (dict(stale), known, dict(stale))] == [
-        "DROPPED",
-        "APPLIED",
-        "DROPPED",
-    ]
+    outcomes = [push(client, one).outcome.name for one in (dict(stale), known, dict(stale))]
+    assert outcomes == ["DROPPED", "APPLIED", "DROPPED"]
     transport.lose_state(0)
     client.pull(NAMES)
     assert transport.status(0).storage.lost_pushes == 1
@@ -324,11 +321,8 @@ def test_a_push_with_examples_from_before_is_dropped_also_with_fresh_weights_and
 
     def outcome(block):
         gradients = [replace(one, array=np.ones(2)) for one in fresh]
-        return (
-            client.push(gradients, progress=(ms.Progress(queue="data", block=block.number, position=2),))
-            .result()
-            .outcome
-        )
+        progress = ms.Progress(queue="data", block=block.number, position=2)
+        return client.push(gradients, progress=(progress,)).result().outcome
 
     transport.sent.clear()
     assert (outcome(second), transport.messages(ms.Push)) == (ms.Outcome.DROPPED, [])
@@ -468,12 +462,8 @@ def test_a_take_from_before_the_shards_went_back_arrives_too_late_to_finish_a_bl
     block = client.take(QUEUE, None).block
     assert block.start == progress.position, "the rest of it"
     assert transport.messages(ms.Take)[-1][1].timeline == client.membership.timeline
-    late = ms.Take(
-        sender=client.membership.sender,
-        queue=QUEUE,
-        finished=ms.Finished(block.number),
-        timeline=client.membership.timeline - 1,
-    )
+    member, finished = client.membership, ms.Finished(block.number)
+    late = ms.Take(sender=member.sender, queue=QUEUE, finished=finished, timeline=member.timeline - 1)
     with pytest.raises(StateLost, match="follows timeline"):
         transport.call(0, late, 1.0).result()
     assert client.take(QUEUE, None).block == block

@@ -106,11 +106,7 @@ def test_an_initializer_is_seeded_by_the_whole_name_as_in_a_layer():
     ("call", "error", "message"),
     [
         (lambda: ps.Variable(initializers.zeros(), name="W"), TypeError, "'W': an initializer needs a shape"),
-        (
-            lambda: ps.Variable(initializers.zeros(), shape=3),
-            TypeError,
-            "'variable': shape must be a tuple of integers",
-        ),
+        (lambda: ps.Variable(initializers.zeros(), shape=3), TypeError, "'variable': shape must be a tuple of int"),
         (lambda: ps.Variable(initializers.zeros(), shape=(3, 1.5)), TypeError, r"a tuple of integers, got \(3, 1.5\)"),
         (lambda: ps.Variable(initializers.zeros, shape=(3,)), TypeError, r"he_normal\(\) \(with parentheses\), but"),
         (lambda: ps.Variable(lambda shape, _: np.zeros(2), shape=(3,)), ValueError, r"shape \(2,\) instead of \(3,\)"),
@@ -397,11 +393,7 @@ def test_an_invalid_x_is_refused_in_the_name_of_the_layer(layer, x, error, messa
         (lambda: nn.Conv2D(1, 2, 3, dilations="2"), TypeError, "^Conv2D: dilations must be an integer"),
         (lambda: nn.Dense(3.0, 4), TypeError, r"'dense/kernel': shape must be .* integers, got \(3.0, 4\)"),
         (lambda: nn.BatchNorm(3, decay=1), ValueError, "BatchNorm: decay must be at least 0 and below 1"),
-        (
-            lambda: nn.Dense(3, 4, kernel_initializer=initializers.he_normal),
-            TypeError,
-            "'dense/kernel': .*with parentheses",
-        ),
+        (lambda: nn.Dense(3, 4, kernel_initializer=initializers.he_normal), TypeError, "'dense/kernel': .*parentheses"),
         (lambda: nn.Conv2D(1, 2, 3, bias_initializer="zeros"), TypeError, "'conv2d/bias': .*with parentheses"),
         (
             lambda: nn.Dense(3, 4, bias_initializer=lambda *_: np.ones(3)),
@@ -413,11 +405,7 @@ def test_an_invalid_x_is_refused_in_the_name_of_the_layer(layer, x, error, messa
             ValueError,
             r"'conv2d/kernel': .*\(\) instead of",
         ),
-        (
-            lambda: nn.Dense(3, 2, bias_initializer=lambda *_: [0, 0]),
-            TypeError,
-            "'dense/bias': .*int64 instead of floating",
-        ),
+        (lambda: nn.Dense(3, 2, bias_initializer=lambda *_: [0, 0]), TypeError, "'dense/bias': .*int64 instead of"),
     ],
 )
 def test_an_invalid_argument_is_refused_when_the_layer_is_created(make, error, message):

@@ -216,10 +216,8 @@ def test_a_running_minimization_has_the_line_with_its_last_accepted_point_and_wh
     over = replace(one, end="{}")
     assert line(over) == step_line(TRAINING).replace("4,000", "50")
     minimized = replace(job(0), minimizations=(over,))
-    assert (
-        summary_line(replace(followed((1.0, 0)), job=minimized))
-        == "minimize-1: 12 iterations, 1,013 evaluations · 0 workers"
-    )
+    summary = summary_line(replace(followed((1.0, 0)), job=minimized))
+    assert summary == "minimize-1: 12 iterations, 1,013 evaluations · 0 workers"
     assert summary_line(replace(TRAINING, job=replace(minimized, global_step=4000))) == summary_line(TRAINING)
 
 

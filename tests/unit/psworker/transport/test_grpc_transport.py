@@ -121,9 +121,8 @@ def test_calls_with_tensors_share_a_stream_inline_up_to_two_mebibytes_and_others
     worker = Worker(transport, **arrays)
     headers.clear()
     for sequence, (name, array) in enumerate(arrays.items(), 1):
-        push = ms.Push(
-            sender=worker.sender, sequence=sequence, gradients=(ms.Gradient(name, 0, array / 2),), pull=(name,)
-        )
+        gradients = (ms.Gradient(name, 0, array / 2),)
+        push = ms.Push(sender=worker.sender, sequence=sequence, gradients=gradients, pull=(name,))
         np.testing.assert_array_equal(worker.ask(push).values[0].array, array / 2)
     assert [nbytes > MAX_INLINE_MESSAGE for nbytes in headers[:3]] == [False, True, False], "then chunks"
     assert len(streams) == 1
@@ -234,13 +233,7 @@ def test_threads_share_a_transport_no_push_is_lost_or_doubled_and_an_error_of_th
             worker.push()
             if push == 5:  # each once: refusals beyond some are slowed
                 with pytest.raises(errors.UnknownVariable, match=name[:100]):
-                    worker.ask(
-                        ms.Push(
-                            sender=worker.sender,
-                            sequence=99,
-                            gradients=(ms.Gradient(name, 0, np.zeros(8 * CHUNK, np.int8)),),
-                        )
-                    )
+                    worker.ask(worker.message(ms.Gradient(name, 0, np.zeros(8 * CHUNK, np.int8))))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
