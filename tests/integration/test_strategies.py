@@ -342,17 +342,6 @@ def test_a_step_reports_the_push_that_was_answered_in_it(strategy, expected):
     assert [(report.outcome, report.step) for report in reports] == expected
 
 
-def test_a_push_that_the_policy_drops_is_reported():
-    transport = ShardsInProcess(1, staleness=DropStalePushes(0))
-    with session_over(transport) as session:
-        x = scalar("x")
-        pairs = SGD.compute_gradients(ops.sum(x))
-        with ps.collection(), session_over(transport, "w1"):
-            SGD.minimize(ops.sum(scalar("x")))
-        report = SGD.apply_gradients(pairs)
-        assert (report, session.dropped) == (ps.PushReport("dropped", 1, 1, {0: "dropped"}), 1)
-
-
 def two_scalars():
     """Pairs for a step of two variables, of which each of two shards has one."""
     return [(ONE, scalar(name)) for name in ("a", "b")]
@@ -460,7 +449,7 @@ def test_an_idle_worker_has_pushed_everything_and_is_not_waited_for():
         assert large.value[0] == -1
 
 
-def test_a_push_that_is_dropped_is_counted_and_brings_fresh_weights(caplog):
+def test_a_push_that_the_policy_drops_is_reported_and_counted_and_brings_fresh_weights(caplog):
     transport, x = ShardsInProcess(1, staleness=DropStalePushes(0)), scalar("x")
     caplog.set_level(logging.INFO, "psworker")
     with session_over(transport) as session:
@@ -468,7 +457,8 @@ def test_a_push_that_is_dropped_is_counted_and_brings_fresh_weights(caplog):
             pairs = SGD.compute_gradients(ops.sum(x))
             with ps.collection(), session_over(transport, "w1"):
                 SGD.minimize(ops.sum(scalar("x")))
-            SGD.apply_gradients(pairs)
+            report = SGD.apply_gradients(pairs)
+            assert report == ps.PushReport("dropped", 1, number, {0: "dropped"})
             assert (session.dropped, float(x.value[0])) == (number, -number)
     told = [record for record in caplog.records if "dropped" in record.message]
     assert [(record.levelname, "staleness" in record.message) for record in told] == [("WARNING", True), ("INFO", True)]

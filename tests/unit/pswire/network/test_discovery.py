@@ -72,8 +72,3 @@ def test_a_file_that_does_not_list_addresses_is_refused_or_may_do_so_later(tmp_p
         file.write_bytes(content)
     with pytest.raises(kind, match=problem):
         look_up(f"file:{file}", 1.0)
-
-
-def test_a_folder_in_place_of_a_file_is_an_error_at_once(tmp_path):
-    with pytest.raises(errors.ConfigurationError, match="Is a directory"):
-        look_up(f"file:{tmp_path}", 1.0)

@@ -325,18 +325,6 @@ def test_dense_is_a_matrix_product_a_bias_and_an_activation(shape):
     np.testing.assert_allclose(plain(x).value, x @ plain.kernel.value, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("activation", [None, ops.relu, ops.tanh])
-def test_conv2d_passes_its_settings_to_the_op_and_its_result_to_the_activation(activation):
-    x, settings = normal(2, 9, 8, 3), {"strides": (2, 1), "padding": "VALID", "dilations": 2}
-    layer = nn.Conv2D(3, 4, (3, 2), activation=activation, bias_initializer=initializers.constant(-0.1), **settings)
-    linear = ops.conv2d(x, layer.kernel, **settings) + layer.bias
-    results = layer(x), linear if activation is None else activation(linear)
-    np.testing.assert_allclose(results[0].value, results[1].value, rtol=1e-5, atol=1e-6)
-    gradients = [ps.gradients(ops.sum(ops.square(y)), [layer.kernel, layer.bias]) for y in results]
-    for gradient, other in zip(*gradients, strict=True):
-        np.testing.assert_allclose(gradient, other, rtol=1e-4, atol=1e-5)
-
-
 def test_norms_are_their_ops_with_the_moments_of_the_batch_or_moving_averages():
     x, layer, batch = normal(6, 5, 3), nn.LayerNorm(3, epsilon=0.1), nn.BatchNorm(3, decay=0.9, epsilon=0.5)
     for variable in ps.global_variables():
