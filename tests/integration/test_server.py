@@ -364,12 +364,8 @@ PLACES = [
 @pytest.mark.parametrize("kind", ["gradient", "region"])
 @pytest.mark.parametrize("place", PLACES)
 def test_an_invalid_place_is_malformed_and_nothing_of_its_push_is_applied(kind, place, client, sender, stream):
-    message = ms.Push(
-        sender=sender,
-        sequence=1,
-        gradients=(ms.Gradient("large", 0, LARGE), ms.Gradient("small", 0, SMALL)),
-        pull=("large",),
-    )
+    gradients = ms.Gradient("large", 0, LARGE), ms.Gradient("small", 0, SMALL)
+    message = ms.Push(sender=sender, sequence=1, gradients=gradients, pull=("large",))
     frame = stream.header(message, 8 << 20, 4096)
     shared = frame.answer_region if kind == "region" else frame.push.gradients[1].tensor.shared
     shared.segment, shared.offset, reason = place

@@ -84,15 +84,8 @@ def test_a_folder_is_in_use_until_the_servers_that_a_killed_launcher_has_left_ha
     ended, folder = queue.SimpleQueue(), RunFolder(Path("a"), resume=True)
     with ParentPipe() as parent:
         with folder.opened() as opened:
-            child = Process(
-                "server-0",
-                ["http.server", "--bind", "127.0.0.1", "0"],
-                os.environ,
-                parent,
-                lambda *_: None,
-                ended.put,
-                [opened.lock],
-            )
+            command = ["http.server", "--bind", "127.0.0.1", "0"]
+            child = Process("server-0", command, os.environ, parent, lambda *_: None, ended.put, [opened.lock])
         with pytest.raises(ConfigurationError, match="by servers that it has left and that end within seconds"):
             folder.opened().__enter__()
         child.kill(signal.SIGKILL)

@@ -324,12 +324,8 @@ def test_a_search_along_the_plain_gradient_that_reaches_the_limit_of_evaluations
 
 def test_a_search_of_owlqn_in_which_values_and_slopes_do_not_decrease_and_values_differ_by_rounding_says_so():
     """Everywhere but at the start the loss is larger by rounding, and the gradient has the other sign."""
-    result, *_ = run(
-        lambda x: (1.0 + (1e-13 if x[0] != 1 else 0.0), np.where(x == 1, 1e-7, -3e-7)),
-        np.ones(1),
-        lambda: OWLQN(1e-20),
-        gradient=0.0,
-    )
+    function = lambda x: (1.0 + (1e-13 if x[0] != 1 else 0.0), np.where(x == 1, 1e-7, -3e-7))
+    result, *_ = run(function, np.ones(1), lambda: OWLQN(1e-20), gradient=0.0)
     assert not result.converged
     assert result.reason.endswith("after 20 evaluations: short ones change it by rounding only")
 

@@ -383,16 +383,8 @@ def test_an_invalid_x_is_refused_in_the_name_of_the_layer(layer, x, error, messa
         (lambda: nn.BatchNorm(3, decay=1), ValueError, "BatchNorm: decay must be at least 0 and below 1"),
         (lambda: nn.Dense(3, 4, kernel_initializer=initializers.he_normal), TypeError, "'dense/kernel': .*parentheses"),
         (lambda: nn.Conv2D(1, 2, 3, bias_initializer="zeros"), TypeError, "'conv2d/bias': .*with parentheses"),
-        (
-            lambda: nn.Dense(3, 4, bias_initializer=lambda *_: np.ones(3)),
-            ValueError,
-            r"'dense/bias': .*\(3,\) instead of",
-        ),
-        (
-            lambda: nn.Conv2D(1, 2, 3, kernel_initializer=lambda *_: 0.5),
-            ValueError,
-            r"'conv2d/kernel': .*\(\) instead of",
-        ),
+        (lambda: nn.Dense(3, 4, bias_initializer=lambda *_: np.ones(3)), ValueError, r"'dense/bias': .*\(3,\) inst"),
+        (lambda: nn.Conv2D(1, 2, 3, kernel_initializer=lambda *_: 0.5), ValueError, r"'conv2d/kernel': .*\(\) inst"),
         (lambda: nn.Dense(3, 2, bias_initializer=lambda *_: [0, 0]), TypeError, "'dense/bias': .*int64 instead of"),
     ],
 )

@@ -135,12 +135,8 @@ def test_without_a_terminal_there_is_a_plain_line_every_two_seconds(capsys):
             display.show(replace(TRAINING, seconds=quarter / 4))
         display.summary(TRAINING)
     out, err = capsys.readouterr()
-    assert [out, *err.splitlines()] == [
-        "",
-        f"[  2.0 s] epoch 5 · step 4,000 · {TAIL}",
-        f"[  4.0 s] epoch 5 · step 4,000 · {TAIL}",
-        SUMMARY.format(""),
-    ]
+    lines = [f"[  {seconds}.0 s] epoch 5 · step 4,000 · {TAIL}" for seconds in (2, 4)]
+    assert (out, err.splitlines()) == ("", [*lines, SUMMARY])
 
 
 @pytest.mark.parametrize("colors", [True, False])

@@ -65,13 +65,8 @@ class Worker:
 
     def message(self, *gradients, **fields):
         """A push of these gradients, by default of all variables, and fresh values of all."""
-        return ms.Push(
-            sender=self.sender,
-            sequence=next(self.sequence),
-            gradients=gradients or tuple(self.gradients),
-            pull=self.names,
-            **fields,
-        )
+        fields |= {"sender": self.sender, "sequence": next(self.sequence), "pull": self.names}
+        return ms.Push(gradients=gradients or tuple(self.gradients), **fields)
 
     def push(self, timeout=BOUND):
         return [value.array for value in self.ask(self.message(), timeout).values]
