@@ -20,7 +20,7 @@ from psworker.sessions.worker_part import SessionPart
 from psworker.transport import Future, open_transport
 from tests.support.combinations import few_fast
 from tests.support.commands import wait_until
-from tests.support.shards_in_process import ShardsInProcess
+from tests.support.shards import ShardsInProcess
 
 ADD = ps.Momentum(1.0, 0.0)
 STRATEGIES = [{}, {"push_every": 2, "pull_every": 4, "overlap": True}, {"local_steps": 2}]

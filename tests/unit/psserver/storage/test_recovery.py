@@ -21,8 +21,7 @@ from pswire.errors import DamagedFile, NotJoined, StateLost, StorageError
 from pswire.messages import Assign, Assignment, ChangeId, Cut, Gradient, Join, Push, Register, Sender, UpdateGroup
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency
-from tests.support.shard_driver import declared
-from tests.support.shard_state import run_step, state_of
+from tests.support.shards import declared, run_step, state_of
 from tests.unit.psserver.storage.stored_shards import bits
 
 ME = Sender("a", 1)
