@@ -98,6 +98,12 @@ def streams(monkeypatch):
     return opened
 
 
+@pytest.mark.parametrize("addresses", [[], ["localhost"], ["localhost:1", " localhost:1"]], ids=repr)
+def test_addresses_that_cannot_be_the_shards_are_refused(addresses):
+    with pytest.raises(errors.ConfigurationError):
+        GrpcTransport(addresses)
+
+
 def test_calls_with_tensors_share_a_stream_inline_up_to_two_mebibytes_and_others_are_unary(
     transport, streams, monkeypatch
 ):
