@@ -363,11 +363,9 @@ def best(folder) -> tuple[float, int, float]:
     with ps.collection():
         variable = ps.Variable(np.float32(0), name="W")
         metadata = ps.load(folder / "best.safetensors").metadata
-        assert (float(metadata["value"]), int(metadata["global_step"])) == (
-            description["value"],
-            description["global_step"],
-        )
-        return description["value"], description["global_step"], float(variable.value)
+        value, step = description["value"], description["global_step"]
+        assert (float(metadata["value"]), int(metadata["global_step"])) == (value, step)
+        return value, step, float(variable.value)
 
 
 def test_the_best_model_is_kept_also_over_a_resume(tmp_path):

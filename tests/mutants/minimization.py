@@ -145,7 +145,7 @@ def _(original, self, number, product, square):
 @mutant(
     "OWL-QN goes up where the loss with the 1-norm increases",
     "psworker.minimize.owlqn:OWLQN.measure",
-    f"{DESCENT}::test_owlqn_finds_the_soft_threshold_of_a_problem_whose_solution_is_known",
+    f"{SESSIONS}::test_owlqn_finds_the_soft_threshold_and_exact_zeros",
 )
 def _(original, self):
     with patch.object(self, "_l1", 0.0):

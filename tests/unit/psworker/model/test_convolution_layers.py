@@ -132,10 +132,7 @@ def test_invalid_settings_are_refused_when_the_layer_is_created(make, error, mes
 @pytest.mark.parametrize(
     ("layer", "axes"),
     [
-        (
-            lambda: nn.Conv1D(4, 6, 3, groups=2),
-            r"4 -> 6, 3, 2 groups\): x must have shape \(batch, length, 4\)",
-        ),
+        (lambda: nn.Conv1D(4, 6, 3, groups=2), r"4 -> 6, 3, 2 groups\): x must have shape \(batch, length, 4\)"),
         (lambda: nn.Conv2D(4, 6, 3, groups=2), r"\(batch, height, width, 4\), but its shape is \(2, 5\)"),
         (lambda: nn.DepthwiseConv2D(3, 3), r"DepthwiseConv2D\(.* x must have shape \(batch, height, width, 3\)"),
         (lambda: nn.Conv2DTranspose(3, 2, 3), r"Conv2DTranspose\(.* x must have shape \(batch, height, width, 3\)"),

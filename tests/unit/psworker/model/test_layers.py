@@ -154,22 +154,20 @@ def test_sequential_refuses_what_is_neither_a_layer_nor_a_function(layer):
 # --- Pooling, flattening and dropout ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("settings", [{}, {"pool_size": (3, 2), "strides": 2, "padding": "SAME"}, {"pool_size": 3}])
-def test_pooling_layers_pass_their_settings_to_the_ops(settings):
-    x = normal(2, 7, 6, 3)
-    given = {"size" if name == "pool_size" else name: value for name, value in settings.items()}
-    for layer, op in ((nn.MaxPool2D, ops.max_pool2d), (nn.AvgPool2D, ops.avg_pool2d)):
-        np.testing.assert_array_equal(layer(**settings)(x).value, op(x, **given).value)
-    assert repr(nn.MaxPool2D((3, 2))) == "MaxPool2D(3 x 2)"
+POOLS = [  # the shape of x, a size of windows, and layers with their ops
+    ((2, 7, 6, 3), (3, 2), [(nn.MaxPool2D, ops.max_pool2d), (nn.AvgPool2D, ops.avg_pool2d)]),
+    ((2, 7, 3), 3, [(nn.MaxPool1D, ops.max_pool1d), (nn.AvgPool1D, ops.avg_pool1d)]),
+]
 
 
-@pytest.mark.parametrize("settings", [{}, {"pool_size": 3, "strides": 2, "padding": "SAME"}, {"pool_size": 3}])
-def test_pooling_layers_of_sequences_pass_their_settings_to_the_ops(settings):
-    x = normal(2, 7, 3)
-    given = {"size" if name == "pool_size" else name: value for name, value in settings.items()}
-    for layer, op in ((nn.MaxPool1D, ops.max_pool1d), (nn.AvgPool1D, ops.avg_pool1d)):
-        np.testing.assert_array_equal(layer(**settings)(x).value, op(x, **given).value)
-    assert repr(nn.MaxPool1D(3)) == "MaxPool1D(3)"
+@pytest.mark.parametrize(("shape", "size", "layers"), POOLS, ids=["images", "sequences"])
+def test_pooling_layers_pass_their_settings_to_the_ops(shape, size, layers):
+    x, rest = normal(*shape), {"strides": 2, "padding": "SAME"}
+    for layer, op in layers:
+        np.testing.assert_array_equal(layer()(x).value, op(x).value)
+        np.testing.assert_array_equal(layer(pool_size=size, **rest)(x).value, op(x, size=size, **rest).value)
+        np.testing.assert_array_equal(layer(pool_size=3)(x).value, op(x, size=3).value)
+    assert (repr(nn.MaxPool2D((3, 2))), repr(nn.MaxPool1D(3))) == ("MaxPool2D(3 x 2)", "MaxPool1D(3)")
 
 
 def test_flatten_keeps_the_first_axis():

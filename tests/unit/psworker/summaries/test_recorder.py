@@ -40,9 +40,7 @@ def test_a_point_has_means_of_the_steps_since_the_last_one_and_counts_of_all(clo
     assert astuple(recorder.point(20, 2, None, None, {}))[3:6] == (72, None, None)
 
 
-@pytest.mark.parametrize(
-    ("age", "seconds", "pause"), [(0.0, 0.0, 0.1), (40.0, 0.0, 0.1), (5000.0, 0.0, 10.0), (0.0, 0.002, 1.0)]
-)
+@pytest.mark.parametrize(("age", "seconds", "pause"), [(0, 0, 0.1), (40, 0, 0.1), (5000, 0, 10), (0, 0.002, 1)])
 def test_the_next_point_is_due_after_a_tenth_of_a_second_or_a_500th_of_the_age_or_500_times_what_the_last_one_took(
     clock, age, seconds, pause
 ):
