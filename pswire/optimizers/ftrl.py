@@ -29,7 +29,7 @@ class FtrlRule(ElementWiseRule):
             np.negative(z, out=z)
         return slots
 
-    def settled(self, value: Array, slots: dict[str, Array], limits: Limits) -> bool:
+    def within_limits(self, value: Array, slots: dict[str, Array], limits: Limits) -> bool:
         """As in `Rule`, where the linear slot's limit is that of the value times the power of the accumulator."""
         n, z = slots["accumulator"], slots["linear"]
         if not (within(value, limits.state) and within(n, limits.squares)):

@@ -54,9 +54,9 @@ class UpdateSpec(Spec, family="optimizer"):
     def _growth(self, rate: float, limits: "Limits") -> float:
         """The largest share of the way from `limits.state` to `limits.maximum` that an update covers; over 1: no bound.
 
-        `rate` is the largest learning rate, `limits` is of the variable's dtype. If a settled variable has had only
-        ordinary updates since, and their growths add up to less than 1, no element of value and slots and no
-        intermediate result becomes infinite or NaN.
+        `rate` is the largest learning rate, `limits` is of the variable's dtype. If a variable has had only ordinary
+        updates since it was within its limits, and their growths add up to less than 1, no element of value and slots
+        and no intermediate result becomes infinite or NaN.
         """
         raise NotImplementedError
 
@@ -76,12 +76,12 @@ class OptimizerSpec(UpdateSpec):
 class Limits:
     """Magnitudes of ordinary updates for a dtype.
 
-    No element of a settled variable exceeds `maximum` by ordinary updates whose growths add up to less than 1. It is
-    far enough below the dtype's largest number for what rounding adds, and for sums of a few such elements.
+    No element of a variable within them exceeds `maximum` by ordinary updates whose growths add up to less than 1. That
+    is far enough below the dtype's largest number for what rounding adds, and for sums of a few such elements.
     """
 
     gradient: float  # of an ordinary update, after compensation for delay, which may add half of it
-    state: float  # of the elements of a settled variable and its slots; not below `gradient`
+    state: float  # of the elements of a variable and its slots; not below `gradient`
     squares: float  # of the elements of a slot that sums squares; not below the square of `gradient`
     maximum: float
     tiny: float  # the least normal number
@@ -95,7 +95,7 @@ LIMITS = {
 
 #: The largest growth of an ordinary update. A variable is checked from a sum of 1/2 on; a step may make as many updates
 #: of it before that is seen as there are workers with a push that is held.
-MAX_ORDINARY_GROWTH, GUARDED = 1e-3, 0.5
+MAX_ORDINARY_GROWTH, CHECKED_FROM = 1e-3, 0.5
 
 
 def decayed_sum(decay: float) -> float:
@@ -183,7 +183,7 @@ class Rule(ABC):
         `value`, its values of the dtype of `value`. Borrowed.
         """
 
-    def settled(self, value: Array, slots: dict[str, Array], limits: Limits) -> bool:
+    def within_limits(self, value: Array, slots: dict[str, Array], limits: Limits) -> bool:
         """True if all elements of these arrays (which may be some rows) are within the limits."""
         return within(value, limits.state) and all(
             within(slot, limits.squares if name in self.spec._squares else limits.state) for name, slot in slots.items()

@@ -9,7 +9,7 @@ import pytest
 
 from psserver.config import ServerConfig
 from psserver.core.part import MAX_GAP
-from psserver.core.shard import MAX_TIMELINE_GAP
+from psserver.core.timelines import MAX_GAP as MAX_TIMELINE_GAP
 from psserver.rpc import call_errors
 from psserver.rpc.server import ServerThread
 from pswire import errors

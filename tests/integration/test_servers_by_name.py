@@ -6,7 +6,7 @@ import dns.resolver
 import pytest
 
 import psworker as ps
-from psjob.status.interventions import Interventions
+from psjob.status.interventions import InterventionCalls
 from psjob.status.status_client import StatusClient
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
@@ -202,7 +202,7 @@ def test_an_intervention_reaches_all_shards_behind_a_name(names, hosts):
     with (
         ps.collection(),
         ps.session(name, name="w0", timeout=BOUND, progress="off") as session,
-        Interventions([name], "operator") as interventions,
+        InterventionCalls([name], "operator") as interventions,
     ):
         x = [ps.Variable(0.0, name=f"x{number}") for number in range(2)]
         assert interventions.quarantine("w0", "a test") == ["w0"]

@@ -192,7 +192,7 @@ async def _(original, self):
 
 @mutant(
     "The cuts of one shard are taken for those of all",
-    "psworker.client.membership:Membership._written_by_all",
+    "psworker.client.membership:WorkerMembership._written_by_all",
     "tests/unit/psworker/client/test_retry.py::test_heartbeats_report_the_newest_cut_that_all_shards_have_written",
 )
 def _(original, self):

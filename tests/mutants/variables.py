@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pswire.optimizers.optimizer import GUARDED
+from pswire.optimizers.optimizer import CHECKED_FROM
 from tests.tools.mutant_plugin import mutant, scenario
 
 STORE = "psserver.core.variables.store:Store"
@@ -47,7 +47,7 @@ def _(original, self, pushes, *rest):
 
 @mutant("Gradients of any magnitude are ordinary", f"{STORE}.is_checked", scenario("assign"))
 def _(original, self, magnitudes):
-    return any(self.variables[name].growth >= GUARDED for name in magnitudes)
+    return any(self.variables[name].growth >= CHECKED_FROM for name in magnitudes)
 
 
 @mutant(

@@ -8,7 +8,7 @@ from unittest.mock import patch
 from tests.tools.mutant_plugin import mutant
 
 CALLS = "psworker.client.retry:Calls"
-MEMBERSHIP = "psworker.client.membership:Membership"
+MEMBERSHIP = "psworker.client.membership:WorkerMembership"
 PUSH = "psworker.client.push_pull:ShardedPush"
 CLIENT_CLASS = "psworker.client.client:Client"
 NUMBERS_CLASS = "psworker.client.cut_numbers:CutNumbers"

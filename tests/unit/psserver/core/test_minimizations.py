@@ -194,7 +194,7 @@ def test_on_shard_0_only_the_chief_becomes_a_coordinator():
 
 def test_portions_and_claims_from_before_the_shards_went_back_are_refused():
     job = ShardDriver()
-    job.shard.timeline = 2
+    job.shard.begin_from(2, 0.0)
     old = {"timeline": 1}
     for message in (
         take(**old),

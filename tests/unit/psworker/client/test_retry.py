@@ -13,7 +13,7 @@ from pswire import messages as ms
 from pswire.errors import NotJoined, TimedOut, Unavailable, Zombie
 from psworker.client import retry
 from psworker.client.heartbeat import Heartbeat
-from psworker.client.membership import Membership
+from psworker.client.membership import WorkerMembership
 from psworker.client.retry import Calls
 from psworker.transport import Future
 
@@ -27,7 +27,7 @@ class Scripted:
 
     def __init__(self, *script):
         self.closing, self.script = threading.Event(), iter(script)
-        self.membership = Membership(self, "w0")
+        self.membership = WorkerMembership(self, "w0")
         self.membership.sender = ms.Sender("w0", 1)
         self.calls = Calls(self, self.membership, 10.0, self.closing)
         self.sent, self.timeouts = [], []

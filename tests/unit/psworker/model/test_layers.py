@@ -196,7 +196,7 @@ def test_dropout_draws_the_masks_of_its_op_in_training_and_none_otherwise():
         (lambda: nn.MaxPool2D(0), ValueError, "^MaxPool2D: pool_size must be at least 1"),
         (lambda: nn.AvgPool2D(2, strides="2"), TypeError, "^AvgPool2D: strides must be an integer"),
         (lambda: nn.MaxPool1D((2, 1)), TypeError, r"^MaxPool1D: pool_size must be one integer, but it is \(2, 1\)"),
-        (lambda: nn.AvgPool1D(2, strides=0), ValueError, "^AvgPool1D: strides must be at least 1, got 0"),
+        (lambda: nn.AvgPool1D(2, strides=0), ValueError, "^AvgPool1D: strides must be at least 1, but it is 0"),
         (lambda: nn.AvgPool1D(2, padding="same"), ValueError, '^AvgPool1D: padding must be "SAME" or "VALID", got'),
         (lambda: nn.MaxPool1D()(normal(2, 3)), ValueError, r"^max_pool1d: x must have the axes \(batch, length"),
         (lambda: nn.AvgPool2D(2, padding="same"), ValueError, '^AvgPool2D: padding must be "SAME" or "VALID", got'),
@@ -500,7 +500,7 @@ def test_attention_takes_the_query_for_the_key_and_the_key_for_the_value():
         (lambda layer, x: layer(x, mask=np.ones((4, 5), bool)), ValueError, r"here \(2, 2, 4, 4\) .* is \(4, 5\)"),
         (lambda layer, x: layer(x, mask=np.ones(4, bool)), ValueError, r"mask must have shape .* its shape is \(4,\)"),
         (lambda layer, x: nn.MultiHeadAttention(6, 0, 3), ValueError, "^MultiHeadAttention: num_heads must be at lea"),
-        (lambda layer, x: nn.MultiHeadAttention(6, 2, 1.5), TypeError, "^MultiHeadAttention: key_dim must be an int"),
+        (lambda layer, x: nn.MultiHeadAttention(6, 2, 1.5), TypeError, "^MultiHeadAttention: key_dim must be one int"),
     ],
 )
 def test_invalid_queries_keys_and_masks_are_refused(call, error, message):
