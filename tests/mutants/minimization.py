@@ -10,7 +10,6 @@ ONE = "psserver.core.minimization.minimization:Minimization"
 SUMS = "psserver.core.minimization.sums:Sums"
 SEARCH = "psworker.minimize.line_search"
 PROPERTIES = "tests/properties/test_portions.py"
-UNIT = "tests/unit/psserver/core/test_minimizations.py"
 VECTORS = "tests/unit/psserver/core/test_vectors.py"
 SESSIONS = "tests/integration/test_minimize.py"
 DESCENT = "tests/unit/psworker/minimize/test_descent.py"
@@ -66,7 +65,7 @@ def _(original, self, one, worker, portions):
 @mutant(
     "A worker that is not the chief becomes coordinator",
     f"{ALL}._check_coordinator",
-    f"{UNIT}::test_on_shard_0_only_the_chief_becomes_a_coordinator",
+    scenario("portions_coordinators"),
 )
 def _(original, self, name, sender, term):
     with patch.object(self, "_hands_out", False):
@@ -76,7 +75,7 @@ def _(original, self, name, sender, term):
 @mutant(
     "The coordinator of an earlier term goes on",
     f"{ONE}.check_coordinator",
-    f"{VECTORS}::test_a_minimization_has_one_coordinator_the_one_of_the_highest_term",
+    scenario("portions_coordinators"),
 )
 def _(original, self, sender, term):
     pass

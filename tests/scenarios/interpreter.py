@@ -28,7 +28,7 @@ from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.gradient_norm import parse_gradient_norm
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, Part, TensorSpec
-from tests.support.shard_state import slots_of, state_of
+from tests.support.shard_state import restored, slots_of, state_of
 
 ANSWERS_BELOW = "----"
 
@@ -39,7 +39,7 @@ OPTIONS = {
     **dict.fromkeys(["incarnation", "process_nonce", "session", "workers"], int),
     **dict.fromkeys(["loss", "cost", "scale_learning_rate"], float),
     **dict.fromkeys(
-        ["program", "encoding", "tensor_transport", "after", "group", "value", "table", "part", "finished"], str
+        ["program", "encoding", "tensor_transport", "after", "group", "value", "table", "part", "finished", "note"], str
     ),
     **dict.fromkeys(["dry_run", "give_back", "resume", "force", "stop"], bool),
     "name_key": str.encode,
@@ -255,6 +255,10 @@ class Scenario:
         options.setdefault("term", 1)
         return self._send(who, messages.Evaluate(sender=self._sender(who), name=name, end=result, **options))
 
+    def do_compute(self, who: str, name: str, *, options, **_) -> list[str]:
+        """`compute w0 fit seq=1 [term=1] [note=point-1]`: no operations; without a term it only asks."""
+        return self._send(who, messages.Compute(sender=self._sender(who), minimization=name, **options))
+
     def do_take_portion(self, who: str, name: str, *, options, **_) -> list[str]:
         """`take_portion w0 fit [evaluation=1 holding=3,4 withdrawn=5]`: by default of the last evaluation it saw."""
         options.setdefault("evaluation", self._evaluations.get((who, name), 0))
@@ -335,6 +339,20 @@ class Scenario:
         """`memory`: of values, slots, and the weights served to workers."""
         (reply,) = self.shard.step(0, messages.Status(), self.now).replies
         return [f"{reply.answer.nbytes} bytes"]
+
+    def do_worker(self, who: str, *fields: str, **_) -> list[str]:
+        """`worker w0 cost held`: fields of its row in a status."""
+        (reply,) = self.shard.step(0, messages.Status(), self.now).replies
+        (row,) = [one for one in reply.answer.workers if one.name == who]
+        return [f"{who}: " + ", ".join(f"{field} {getattr(row, field)!r}" for field in fields)]
+
+    def do_restart(self, **_) -> list[str]:
+        """`restart`: another shard goes on from the state of this one, as a checkpoint has it."""
+        new = Shard.for_state(self.shard.state())
+        replies = restored(self.shard, new, self.now)
+        assert state_of(new.state()) == state_of(self.shard.state())
+        self.shard = new
+        return [self._shown(self._asked.pop(reply.ticket), reply.answer) for reply in replies]
 
     def do_job(self, **_) -> list[str]:
         """`job`: whether it has ended."""
@@ -499,6 +517,8 @@ def _describe(answer: messages.Answer) -> str:
         case messages.Assigned(outcome=outcome, versions=versions, global_step=step, frontier=frontier):
             named = f", versions {', '.join(map(str, versions))}" if versions else ""
             return f"{outcome.value}{named}, step {step}{_frontier(frontier)}"
+        case messages.Computed(outcome=outcome, term=term, note=note):
+            return f"{outcome.value}, term {term}" + (f", note {note}" if note else "")
         case messages.Tuned(outcome, step):
             return f"{outcome.value}, step {step}"
         case messages.Taken(done=done, reports=reports, stopped=stopped) if stopped and done:
