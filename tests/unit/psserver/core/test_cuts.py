@@ -146,14 +146,6 @@ def test_a_late_change_may_follow_changes_that_the_cut_does_not_have():
     assert (value(one.shard), value(restored(cut, staleness=DropStalePushes(9)))) == ([4, 4], [2, 2])
 
 
-def test_a_single_shard_has_no_late_changes_and_its_cut_is_complete_at_once():
-    one = driver(shards=1)
-    assert one.answer(ms.Cut()) == ms.CutReport(number=1, complete=True)
-    push(one, B, 1, cut=0)
-    finish_copies(one.shard)
-    assert value(restored(one.shard.cuts.current)) == [0, 0]
-
-
 def test_a_worker_that_is_gone_is_not_waited_for():
     one = driver()
     number = one.answer(ms.Cut()).number

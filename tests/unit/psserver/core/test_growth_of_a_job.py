@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from psserver.core.data import data_queue, data_queues
-from psserver.core.variables import store
 from psserver.core.variables.variable import Variable
 from pswire import errors
 from pswire import messages as ms
@@ -83,12 +82,6 @@ def test_bytes_are_counted_as_variables_come_and_not_added_up_each_time(monkeypa
     monkeypatch.setattr(Variable, "nbytes", property(lambda one: looked.append(one.spec.name) or nbytes(one)))
     job.answer(ms.Register(sender=B, declarations=(declared("N", np.zeros(1)),)))
     assert set(looked) <= {"N"}
-
-
-def test_variables_and_places_beyond_the_uncounted_take_memory():
-    assert store.object_bytes(store.UNCOUNTED, store.UNCOUNTED) == 0
-    assert store.object_bytes(store.UNCOUNTED + 2, 0) == 2 * store.VARIABLE_BYTES
-    assert store.object_bytes(0, store.UNCOUNTED + 3) == 3 * store.PLACE_BYTES
 
 
 @pytest.mark.parametrize("how", ["reset", "next job"])

@@ -48,10 +48,6 @@ def test_staleness_is_counted_by_worker_and_variable():
     assert rows == {"a": (1, (2, 1), (0, 0)), "b": (1, (1, 1), (2, 1))}
 
 
-def test_a_status_has_no_detail_unless_it_is_asked_for():
-    assert job().answer(Status()).detail is None
-
-
 def test_the_matrix_has_the_first_variables_and_the_newest_live_workers(monkeypatch):
     monkeypatch.setattr(status, "MAX_CELLS", 4)
     monkeypatch.setattr(push_counts, "MAX_VARIABLES", 2)

@@ -190,6 +190,7 @@ async def test_a_push_that_the_journal_has_as_held_is_not_replaced_by_a_later_ca
         answer = await again.push("b", sequence=1)
         assert (answer.outcome, again.W) == (ms.Outcome.APPLIED, [1, 1])
         assert {one.sender.worker for one in answer.group.members} == {"a", "b"}
+        assert (await again.push("a", sequence=1)).outcome is ms.Outcome.REPEATED
 
 
 @run
@@ -355,29 +356,6 @@ async def test_a_running_shard_goes_back_with_the_others_and_refuses_if_it_was_t
 
 
 @run
-async def test_a_push_that_a_policy_held_when_the_server_was_killed_is_not_replaced_by_the_call_of_another(tmp_path):
-    async with Server(tmp_path / "one", consistency="sync:2", journal=True) as server:
-        held = await server.hold_first_push()
-        await server.ask(
-            ms.Tune(
-                sender=ms.Sender("b", 1),
-                sequence=1,
-                names=("W",),
-                optimizer=GradientDescent(1.0),
-                fields=("learning_rate",),
-            )
-        )
-        killed = server.killed("two")
-        held.cancel()
-    async with Server(killed, consistency="sync:2", journal=True) as again:
-        for _ in range(2):
-            await again.ask(ms.Status())
-        await again.push("b", sequence=2)  # the call of the same number in this life
-        assert again.W == [1, 1]
-        assert (await again.push("a", sequence=1)).outcome is ms.Outcome.REPEATED
-
-
-@run
 async def test_a_restarted_server_goes_on_without_a_stalled_worker_like_the_one_before(tmp_path):
     async with Server(tmp_path / "one", consistency="sync:2", journal=True) as server:
         held = await server.hold_first_push()
@@ -395,25 +373,6 @@ async def test_a_restarted_server_goes_on_without_a_stalled_worker_like_the_one_
             assert again.W == [2, 2]
             third = ms.Push(sender=A, sequence=3, gradients=(ms.Gradient("W", 2, -np.ones(2)),))
             assert (await again.ask(third)).outcome is ms.Outcome.APPLIED
-
-
-@run
-async def test_late_pushes_that_make_one_update_are_in_the_cut(tmp_path):
-    async with Server(tmp_path / "one", shard=1, shards=2, consistency="sync:2") as server:
-        for worker in "ab":
-            await server.join(worker)
-        await server.declare()
-        cut = (await server.ask(ms.Cut(5))).number
-        group = ms.UpdateGroup(number=0, members=tuple([ms.ChangeId(ms.Sender(worker, 1), 1) for worker in "ab"]))
-        gradients = (ms.Gradient("W", 0, -np.ones(2)),)
-        late = [ms.Push(sender=ms.Sender(worker, 1), sequence=1, gradients=gradients, group=group) for worker in "ab"]
-        await asyncio.gather(*[server.ask(one) for one in late])
-        for worker in "ab":
-            await server.ask(ms.Renew(sender=ms.Sender(worker, 1), cut=cut))
-        while not (await server.ask(ms.Cut(cut))).written:
-            await asyncio.sleep(0.001)
-        await server.ask(ms.Restore(2, cut))
-        assert server.W == [1, 1]
 
 
 @run
