@@ -1,9 +1,7 @@
 """A start has what was acknowledged, or says that it may have lost something: wherever the process was killed."""
 
 import itertools
-import os
 import shutil
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -23,37 +21,9 @@ from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency
 from tests.support.shard_driver import declared
 from tests.support.shard_state import run_step
+from tests.unit.psserver.storage.stored_shards import killed_after
 
 ME = Sender("a", 1)
-MUTATING = ("open", "mkdir", "pwritev", "rename", "replace", "unlink", "rmdir", "truncate", "ftruncate")
-
-
-class Killed(BaseException):
-    """The process was killed: nothing that it does has an effect any more."""
-
-
-@contextmanager
-def killed_after(monkeypatch, calls):
-    """All system calls that change files fail after so many of them, those of handlers of errors too."""
-    count = 0
-
-    def limited(original):
-        def call(*args, **kwargs):
-            nonlocal count
-            if original.__name__ == "open" and not args[1] & os.O_CREAT:
-                return original(*args, **kwargs)
-            count += 1
-            if count > calls:
-                raise Killed
-            return original(*args, **kwargs)
-
-        return call
-
-    with monkeypatch.context() as patch:
-        for name in MUTATING:
-            patch.setattr(os, name, limited(getattr(os, name)))
-        with suppress(Killed):
-            yield
 
 
 class Server:
