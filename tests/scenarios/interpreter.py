@@ -12,6 +12,7 @@ of the answers begins with the worker it is for, also when a pending call ends w
 error's class, and the interpreter checks that it changed nothing."""
 
 import ast
+import copy
 import itertools
 from collections.abc import Iterable
 from dataclasses import replace
@@ -28,7 +29,7 @@ from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.gradient_norm import parse_gradient_norm
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, Part, TensorSpec
-from tests.support.shard_state import restored, slots_of, state_of
+from tests.support.shard_state import finish_copies, restored, slots_of, state_of
 
 ANSWERS_BELOW = "----"
 
@@ -36,7 +37,7 @@ ANSWERS_BELOW = "----"
 #: hyperparameters or sizes.
 OPTIONS = {
     **dict.fromkeys(["sequence", "at", "settled", "half_pushes", "reports_received"], int),
-    **dict.fromkeys(["incarnation", "process_nonce", "session", "workers"], int),
+    **dict.fromkeys(["incarnation", "process_nonce", "session", "workers", "cut", "of_cut"], int),
     **dict.fromkeys(["loss", "cost", "scale_learning_rate"], float),
     **dict.fromkeys(
         ["program", "encoding", "tensor_transport", "after", "group", "value", "table", "part", "finished", "note"], str
@@ -346,6 +347,24 @@ class Scenario:
         (row,) = [one for one in reply.answer.workers if one.name == who]
         return [f"{who}: " + ", ".join(f"{field} {getattr(row, field)!r}" for field in fields)]
 
+    def do_cut(self, *words: str, **_) -> list[str]:
+        """`cut [5] [w0 [release]]`: begins cut 5, or the next, or asks for it; w0 holds it, or no more."""
+        number, *holder = words if words and words[0].isdigit() else ("0", *words)
+        sender = self._sender(holder[0]) if holder else None
+        return self._send("cut", messages.Cut(int(number), sender, "release" in holder))
+
+    def do_cut_values(self, *names: str, **_) -> list[str]:
+        """`cut_values W`: of a shard that is restored from the present cut, with its late changes."""
+        finish_copies(self.shard)
+        cut = copy.deepcopy(self.shard.cuts.current)
+        new = Shard.for_state(cut.state)
+        new.restore(cut.state, {name: one.arrays for name, one in cut.copies.items()}, self.now)
+        for number, message in enumerate(cut.late):
+            run(new.step(number, message, self.now).tasks)
+        complete = "complete" if cut.complete else f"waits for {cut.waiting_for}"
+        values = [f"{name} = {_text(new.variables[name].value)}" for name in names]
+        return [f"cut {cut.number}, {complete}, {len(cut.late)} late changes: {', '.join(values)}"]
+
     def do_restart(self, **_) -> list[str]:
         """`restart`: another shard goes on from the state of this one, as a checkpoint has it."""
         new = Shard.for_state(self.shard.state())
@@ -519,6 +538,9 @@ def _describe(answer: messages.Answer) -> str:
             return f"{outcome.value}{named}, step {step}{_frontier(frontier)}"
         case messages.Computed(outcome=outcome, term=term, note=note):
             return f"{outcome.value}, term {term}" + (f", note {note}" if note else "")
+        case messages.CutReport(number=number, complete=complete, held=held, gone=gone, waiting_for=waiting_for):
+            state = ["complete"] * complete + ["held"] * held + ["gone"] * gone
+            return ", ".join([f"cut {number}", *state]) + f"; {waiting_for}" * bool(waiting_for)
         case messages.Tuned(outcome, step):
             return f"{outcome.value}, step {step}"
         case messages.Taken(done=done, reports=reports, stopped=stopped) if stopped and done:
