@@ -28,7 +28,7 @@ from pswire.messages import (
 )
 from pswire.specs.initializers import RowUniform
 from pswire.tensors.values import TensorSpec
-from tests.support.server_client import Client, join_all
+from tests.support.servers import Client, join_all
 
 W = np.zeros(2, np.float32)
 

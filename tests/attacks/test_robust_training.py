@@ -15,7 +15,7 @@ from pswire.specs.consistency import parse_consistency
 from pswire.specs.initializers import RowNormal
 from pswire.tensors.values import TensorSpec
 from tests.support.combinations import few_fast
-from tests.support.server_client import Client
+from tests.support.servers import Client
 
 #: Seconds that others wait for a member without a push; its heartbeats come sooner than its lease ends.
 PROGRESS_TIMEOUT, LEASE = 0.2, 3.0

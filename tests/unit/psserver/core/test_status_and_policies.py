@@ -23,7 +23,7 @@ from psserver.core.policies.policy import Apply, Drop, PushView, ShardView, join
 from pswire.messages import Assign, Assignment, Join, Leave, RemoteWeights, Sender, Status, Tune
 from pswire.optimizers import GradientDescent
 from pswire.specs import consistency
-from tests.support.shard_driver import A, ShardDriver, declared
+from tests.support.shards import A, ShardDriver, declared
 
 
 def job(workers="ab", **options):

@@ -19,9 +19,8 @@ from pswire.messages import Assign, Assignment, Compute, Register
 from pswire.optimizers import Adam, GradientDescent
 from pswire.specs.consistency import parse_staleness
 from pswire.specs.vectors import Dot, Fill, Scale
-from tests.support.full_disk import file_size_limit
-from tests.support.shard_driver import A, B, ShardDriver, declared
-from tests.support.shard_state import state_of
+from tests.support.files import file_size_limit
+from tests.support.shards import A, B, ShardDriver, declared, state_of
 from tests.unit.psserver.storage.stored_shards import arrays_of, bits, killed_after, push, shard_of, varied_shard, write
 
 SEED = 20261122

@@ -19,8 +19,7 @@ from pswire.errors import DamagedFile, NotJoined, StateLost, StorageError
 from pswire.messages import ChangeId, Gradient, Join, Push, Register, Sender, UpdateGroup
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency
-from tests.support.shard_driver import declared
-from tests.support.shard_state import run_step
+from tests.support.shards import declared, run_step
 from tests.unit.psserver.storage.stored_shards import killed_after
 
 ME = Sender("a", 1)
