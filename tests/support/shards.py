@@ -55,7 +55,7 @@ def _state(thing: Any, seen: dict[int, int]) -> Any:
     if isinstance(thing, dict):
         return tuple([(_state(key, seen), _state(one, seen)) for key, one in thing.items() if not callable(one)])
     if kind is set:
-        return tuple(sorted(thing))
+        return tuple(sorted(thing, key=repr))
     if isinstance(thing, np.ndarray | np.generic):
         return thing.dtype.str, thing.shape, thing.tobytes()
     if isinstance(thing, BaseException):

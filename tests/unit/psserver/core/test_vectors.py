@@ -173,36 +173,6 @@ def test_a_message_that_comes_again_changes_nothing_and_has_the_same_answer():
     )
 
 
-def test_a_minimization_has_one_coordinator_the_one_of_the_highest_term():
-    driver = shard(shard=1, shards=2)
-    compute(driver, Fill("d", 1.0), minimization="t", term=3, note="by a")
-    driver.refuse(
-        Compute(sender=B, sequence=1, names=("W",), operations=(Fill("d", 2.0),), minimization="t", term=3),
-        OutOfOrder,
-        "but worker 'a' does so in term 3",
-    )
-    asked = driver.answer(Compute(sender=B, sequence=1, minimization="t"))
-    assert (asked.term, asked.note) == (3, "by a")
-    driver.answer(
-        Compute(sender=B, sequence=2, names=("W",), operations=(Fill("d", 2.0),), minimization="t", term=asked.term + 1)
-    )
-    driver.refuse(
-        Compute(sender=A, sequence=2, names=("W",), operations=(Fill("d", 3.0),), minimization="t", term=3),
-        OutOfOrder,
-        "but worker 'b' does so in term 4",
-    )
-    assert (
-        driver.answer(Compute(sender=B, sequence=3, names=(), operations=(), minimization="t", term=4)).note == "by a"
-    )
-    assert vectors_of(driver)["W"] == {"d": [2.0] * 4}
-    driver.answer(Compute(sender=B, sequence=4, names=("W",), operations=(Drop(),), minimization="t", term=4))
-    driver.refuse(
-        Compute(sender=A, sequence=2, names=("W",), operations=(Scale("d", 2.0),), minimization="t", term=3),
-        OutOfOrder,
-        "but worker 'b' does so in term 4",
-    )
-
-
 def test_results_of_a_repeated_message_wait_for_the_tasks_of_the_first():
     driver = shard()
     message = Compute(sender=A, sequence=1, names=("W", "v"), operations=(Fill("d", 2.0), Dot("d", "d")))

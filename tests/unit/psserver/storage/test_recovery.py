@@ -1,9 +1,7 @@
 """A start has what was acknowledged, or says that it may have lost something: wherever the process was killed."""
 
 import itertools
-import os
 import shutil
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -18,42 +16,13 @@ from psserver.storage.segments import SegmentFile, SegmentHeader, list_segments,
 from psserver.storage.shard_run import run_path
 from psserver.storage.start import Origin, start_at
 from pswire.errors import DamagedFile, NotJoined, StateLost, StorageError
-from pswire.messages import Assign, Assignment, ChangeId, Cut, Gradient, Join, Push, Register, Sender, UpdateGroup
+from pswire.messages import ChangeId, Gradient, Join, Push, Register, Sender, UpdateGroup
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency
-from tests.support.shards import declared, new_shard, run_step, state_of
-from tests.unit.psserver.storage.stored_shards import bits
+from tests.support.shards import declared, new_shard, run_step
+from tests.unit.psserver.storage.stored_shards import killed_after
 
 ME = Sender("a", 1)
-MUTATING = ("open", "mkdir", "pwritev", "rename", "replace", "unlink", "rmdir", "truncate", "ftruncate")
-
-
-class Killed(BaseException):
-    """The process was killed: nothing that it does has an effect any more."""
-
-
-@contextmanager
-def killed_after(monkeypatch, calls):
-    """All system calls that change files fail after so many of them, those of handlers of errors too."""
-    count = 0
-
-    def limited(original):
-        def call(*args, **kwargs):
-            nonlocal count
-            if original.__name__ == "open" and not args[1] & os.O_CREAT:
-                return original(*args, **kwargs)
-            count += 1
-            if count > calls:
-                raise Killed
-            return original(*args, **kwargs)
-
-        return call
-
-    with monkeypatch.context() as patch:
-        for name in MUTATING:
-            patch.setattr(os, name, limited(getattr(os, name)))
-        with suppress(Killed):
-            yield
 
 
 class Server:
@@ -186,22 +155,17 @@ def test_wherever_the_process_is_killed_a_start_has_all_or_says_that_it_gave_som
     assert bool(gave_up) != journal
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("before", [False, True], ids=["", "journal before"])
-@pytest.mark.parametrize("after", [False, True], ids=["", "journal after"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (False, False),
+        *[pytest.param(*one, marks=pytest.mark.slow) for one in [(False, True), (True, False), (True, True)]],
+    ],
+)
 def test_wherever_going_back_is_interrupted_the_old_timeline_is_lost_or_the_new_one_is_in_force(
     tmp_path, monkeypatch, before, after
 ):
-    interrupted_returns(tmp_path, monkeypatch, before, after)
-
-
-def test_wherever_going_back_without_a_journal_is_interrupted_the_old_timeline_is_lost_or_the_new_one_is_in_force(
-    tmp_path, monkeypatch
-):
-    interrupted_returns(tmp_path, monkeypatch, before=False, after=False)
-
-
-def interrupted_returns(tmp_path, monkeypatch, before, after):
+    """`before` and `after`: with a journal."""
     seen = set()
     for calls in range(1000):
         folder, complete = tmp_path / str(calls), False
@@ -240,16 +204,6 @@ def interrupted_returns(tmp_path, monkeypatch, before, after):
     assert seen == expected
 
 
-def test_a_new_job_begins_with_an_empty_final_checkpoint_and_a_job_that_stopped_goes_on(tmp_path):
-    server = Server(tmp_path).begin()
-    assert available(tmp_path, 0, 1) == [0]
-    server.push()
-    server.cut(final=True)
-    again = Server(tmp_path)
-    assert (again.start.lost, again.start.gave_up, again.start.number) == (False, False, 1)
-    assert bits(again.shard) == bits(server.shard)
-
-
 def test_the_origin_of_a_start_is_what_the_last_run_has_left(tmp_path):
     def origin(folder, shard=0, shards=1):
         start = find_start(folder, shard, shards)
@@ -273,21 +227,6 @@ def test_the_origin_of_a_start_is_what_the_last_run_has_left(tmp_path):
     run_path(journal, 0, 1).unlink()
     Server(journal, journal=True).begin().segment.close()
     assert origin(journal) is Origin.JOURNAL_OF_CUT
-
-
-def test_a_journal_gives_the_very_state_and_the_answers_of_repeated_pushes(tmp_path):
-    server = Server(tmp_path, journal=True).begin()
-    for number in range(4):
-        server.push()
-        if number == 1:
-            server.cut()
-    server.take(Assign(sender=ME, sequence=5, assignments=(Assignment("W", np.array([0.5])),), add=True))
-    again = Server(tmp_path, journal=True)
-    assert bits(again.shard) == bits(server.shard)
-    repeated = Assign(sender=ME, sequence=5, assignments=(Assignment("W", np.array([0.5])),), add=True)
-    assert state_of(run_step(again.shard, 0, repeated, 0.0)) == state_of(run_step(server.shard, 0, repeated, 0.0))
-    assert run_step(again.shard, 0, Cut(number=99), 0.0) is not None
-    assert again.shard.cuts.current is not None, "it takes cuts again"
 
 
 def test_a_server_that_stops_writing_a_journal_has_all_of_it_first(tmp_path):
