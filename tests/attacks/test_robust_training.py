@@ -16,7 +16,6 @@ from pswire.specs.consistency import parse_consistency
 from pswire.specs.gradient_norm import GradientNormLimit
 from pswire.specs.initializers import RowNormal
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from tests.support.combinations import few_fast
 from tests.support.server_client import Client, join_all
 
 #: Seconds that others wait for a member without a push; its heartbeats come sooner than its lease ends.
@@ -50,6 +49,7 @@ def renewing(client, member, waiting):
 
 
 @pytest.mark.parametrize("consistency", ["bounded:0", "sync:2"])
+@pytest.mark.slow
 def test_a_member_that_pushes_once_and_then_only_renews_its_lease_does_not_stop_the_others(consistency):
     options = {"consistency": parse_consistency(consistency), "progress_timeout": PROGRESS_TIMEOUT, "lease": LEASE}
     with servers(**options) as (client,), ThreadPoolExecutor(2) as threads:
@@ -103,7 +103,8 @@ def test_pushes_without_gradients_move_no_step_and_are_none_of_the_gradients_of_
             client.unary(Push(sender=member, sequence=30, gradients=(), shards=(1,)))
 
 
-@pytest.mark.parametrize("gradient", few_fast([1e30, 1.0]), ids=["checked", "ordinary"])
+@pytest.mark.slow
+@pytest.mark.parametrize("gradient", [1e30, 1.0], ids=["checked", "ordinary"])
 def test_others_push_while_a_member_has_the_server_fill_large_tables_with_random_numbers(gradient):
     """The tables take all threads for some tenths of a second; a push is answered in between, also a checked one."""
     with servers() as (client,), ThreadPoolExecutor(1) as threads:

@@ -291,6 +291,7 @@ def test_connections_that_say_nothing_keep_no_worker_from_its_memory(sender, str
         assert fetch_segment(reply, 0, MB).nbytes == MB
 
 
+@pytest.mark.slow
 def test_a_member_that_leaves_its_memory_half_attached_or_replaces_it_for_ever_leaves_nothing(sender, stream, target):
     for size in (1, 4, 2, 3):
         fetch_segment(stream.attach(0, size * MB), 0, size * MB)

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.cluster.kill_loop import LEASE, PROGRAM, KillLoop
+from tests.support.combinations import few_fast
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="uses addresses 127.x.y.1")
 
@@ -70,19 +71,22 @@ def undisturbed_costs(job):
     return {int(match[1]): float(match[2]) for match in map(COST.fullmatch, command.out) if match}
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("consistency", "staleness", "sync"),
-    [
-        ("async", "none", "every"),
-        ("bounded:2", "none", "every"),
-        ("sync:2", "none", "every"),
-        ("async", "drop:0", "every"),
-        ("async", "delay-compensated", "every"),
-        ("async", "none", "100ms"),
-        ("async", "none", "off"),
-    ],
+    few_fast(
+        [
+            ("async", "none", "every"),
+            ("bounded:2", "none", "every"),
+            ("sync:2", "none", "every"),
+            ("async", "drop:0", "every"),
+            ("async", "delay-compensated", "every"),
+            ("async", "none", "100ms"),
+            ("async", "none", "off"),
+        ],
+        fast=0,
+        slow=0,
+    ),
 )
 def test_after_20_kills_each_acknowledged_push_is_there_once_and_the_job_is_as_undisturbed(
     commands, consistency, staleness, sync

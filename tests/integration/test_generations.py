@@ -315,6 +315,7 @@ def test_servers_without_a_folder_write_no_checkpoint_and_the_error_says_what_to
 
 
 @pytest.mark.parametrize("shared_memory", few_fast([True, False]), ids=["shared memory", "gRPC"])
+@pytest.mark.slow
 def test_real_servers_write_checkpoints_on_demand_and_hold_generations_while_another_worker_trains(
     tmp_path, shared_memory
 ):

@@ -22,6 +22,7 @@ from pswire.messages import Assign, Assignment, Compute, Register
 from pswire.optimizers import Adam, GradientDescent
 from pswire.specs.consistency import parse_staleness
 from pswire.specs.vectors import Dot, Fill, Scale
+from tests.support.combinations import few_fast
 from tests.support.full_disk import file_size_limit
 from tests.support.shard_driver import A, B, ShardDriver, declared
 from tests.support.shard_state import state_of
@@ -136,6 +137,7 @@ def test_arrays_are_taken_one_after_the_other_and_freed_and_late_changes_are_ask
     assert [one.sequence for one in read(tmp_path, 0, 0, 1).late] == [9]
 
 
+@pytest.mark.slow
 def test_shards_write_into_one_folder_at_the_same_time_while_others_remove_it(tmp_path):
     drivers = [small_shard(shard=shard, shards=4) for shard in range(4)]
 
@@ -252,7 +254,7 @@ def assert_refused(folder, path):
     assert [str(error) for error in latest.skipped] == [str(refusal.value)]
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(1 << 30, marks=pytest.mark.slow)], ids=["some bytes", "all bytes"])
+@pytest.mark.parametrize("count", few_fast([4, 1 << 30], slow=0), ids=["some bytes", "all bytes"])
 @pytest.mark.parametrize("index", range(5))
 def test_a_file_that_is_changed_cut_extended_or_missing_is_named(pristine, tmp_path, index, count):
     folder = tmp_path / "copy"
@@ -389,7 +391,7 @@ def test_a_writer_killed_between_its_first_and_last_file_leaves_the_previous_che
     assert assert_whole(tmp_path, written=False) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(400)  # a process for each call
 def test_a_writer_killed_at_any_system_call_leaves_the_previous_checkpoint_or_the_new_one(tmp_path):
     numbers = []
