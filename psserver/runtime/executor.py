@@ -406,7 +406,7 @@ class Executor:
                     self._waiting.clear()
                     self.shard = persistence.shard = shard
                     persistence.begin()
-                    for change in shard.quarantines_as_in(before):
+                    for change in shard.interventions.quarantines_as_in(before.interventions):
                         self._complete(change, self._step(0, change, self._clock()))
         return await persistence.restored()
 

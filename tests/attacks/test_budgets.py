@@ -15,7 +15,7 @@ from pswire.codec import encode
 from pswire.network.channel import MEMBER_TOKEN
 from pswire.specs.consistency import Synchronous
 from pswire.tensors.transport import InlineSender
-from tests.support.server_client import Client, Stream, frame_of, frames_of
+from tests.support.servers import Client, Stream, frame_of, frames_of
 
 SERVICE = "/paramserver.v1.ParameterServer"
 WINDOW = 64 << 10  # bytes that gRPC takes of a message that nobody reads

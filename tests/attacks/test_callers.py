@@ -23,8 +23,7 @@ from pswire.v1 import paramserver_pb2 as pb
 from psworker.client.client import Client as WorkerClient
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.support.commands import BOUND, wait_until
-from tests.support.server_client import Client, Stream, frame_of
-from tests.support.tokens import token_credentials
+from tests.support.servers import Client, Stream, frame_of, token_credentials
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]
 

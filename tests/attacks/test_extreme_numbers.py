@@ -9,7 +9,7 @@ import pytest
 
 from psserver.config import ServerConfig
 from psserver.core.part import MAX_GAP
-from psserver.core.shard import MAX_TIMELINE_GAP
+from psserver.core.timelines import MAX_GAP as MAX_TIMELINE_GAP
 from psserver.rpc import call_errors
 from psserver.rpc.server import ServerThread
 from pswire import errors
@@ -23,7 +23,7 @@ from pswire.tensors.transport import InlineSender
 from pswire.tensors.values import IndexedSlices, Part, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from tests.support.combinations import few_fast
-from tests.support.server_client import NAME_KEY, Client, join_all
+from tests.support.servers import NAME_KEY, Client, join_all
 
 W = np.zeros(2, np.float32)
 ROWS = IndexedSlices(np.ones((1, 1), np.float32), np.array([1]), (4, 1))

@@ -31,7 +31,7 @@ from pswire.messages import (
 )
 from pswire.specs.initializers import RowUniform
 from pswire.tensors.values import TensorSpec
-from tests.support.server_client import NAME_KEY, Client, join_all
+from tests.support.servers import NAME_KEY, Client, join_all
 
 W = np.zeros(2, np.float32)
 

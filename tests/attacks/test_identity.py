@@ -20,7 +20,7 @@ from pswire.codec import encode
 from pswire.specs.consistency import Synchronous
 from pswire.tensors.stream import StreamSender
 from pswire.tensors.transport import InlineSender
-from tests.support.server_client import NAME_KEY, Client, frames_of, join_all
+from tests.support.servers import NAME_KEY, Client, frames_of, join_all
 
 W = np.zeros(3, np.float32)
 QUEUE = ms.QueueSpec(name="train", size=8, block=4, epochs=1)

@@ -16,7 +16,7 @@ from pswire.specs.consistency import parse_consistency
 from pswire.specs.gradient_norm import GradientNormLimit
 from pswire.specs.initializers import RowNormal
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from tests.support.server_client import Client, join_all
+from tests.support.servers import Client, join_all
 
 #: Seconds that others wait for a member without a push; its heartbeats come sooner than its lease ends.
 PROGRESS_TIMEOUT, LEASE = 0.2, 3.0

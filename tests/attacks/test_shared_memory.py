@@ -32,8 +32,8 @@ from pswire.v1 import paramserver_pb2 as pb
 from psworker.transport.grpc_transport import GrpcTransport
 from psworker.transport.shared_memory import fetch_segment
 from tests.support.commands import BOUND, Command, environment
-from tests.support.server_client import NAME_KEY, Client, Stream
-from tests.support.shared_folder import mapped_segments
+from tests.support.files import mapped_segments
+from tests.support.servers import NAME_KEY, Client, Stream
 
 LARGE = np.ones((1 << 18,), np.float32)
 MB = 1 << 20

@@ -102,7 +102,7 @@ class ServedShard:
         self.shard = Shard(
             0, 1, 15.0, MEMORY, parse_consistency(consistency), parse_staleness(staleness), identity=IDENTITY
         )
-        self.shard.timeline = 1  # as that of a server that keeps checkpoints
+        self.shard.begin_from(1, 0.0)  # as that of a server that keeps checkpoints
         self.executor = Executor(self.shard, lambda: self._now)
         self._service = Service(self.executor, Identity(JOB_KEY), Guard(), MEMORY, 15.0, SharedMemory(None))
         self._handlers = self._service.handlers()

@@ -19,7 +19,7 @@ from psworker import ops
 from psworker.config import WorkerConfig
 from psworker.sessions import session_numbers
 from psworker.sessions.session import Session
-from tests.support.shards_in_process import ShardsInProcess
+from tests.support.shards import ShardsInProcess
 
 DATA = ps.Dataset({"x": np.arange(25)})
 SGD = ps.GradientDescent(1.0)

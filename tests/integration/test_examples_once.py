@@ -16,7 +16,7 @@ from psworker import ops
 from psworker.config import WorkerConfig
 from psworker.sessions.session import Session
 from tests.support.combinations import combinations
-from tests.support.shards_in_process import ShardsInProcess
+from tests.support.shards import ShardsInProcess
 
 EXAMPLES, BATCH = 100, 3
 DATA = ps.Dataset({"x": np.arange(EXAMPLES)})

@@ -21,7 +21,7 @@ from psworker.transport import Future, open_transport
 from psworker.transport.embedded import EmbeddedTransport
 from tests.support.combinations import few_fast
 from tests.support.commands import wait_until
-from tests.support.shards_in_process import ShardsInProcess
+from tests.support.shards import ShardsInProcess
 
 ADD = ps.Momentum(1.0, 0.0)
 STRATEGIES = [{}, {"push_every": 2, "pull_every": 4, "overlap": True}, {"local_steps": 2}]

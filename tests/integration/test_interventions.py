@@ -13,7 +13,7 @@ from psserver.cli.main import main
 from psserver.testing import serve
 from pswire.errors import InvalidMessage, StorageError
 from tests.support.combinations import combinations
-from tests.support.journals import copy_of_one_moment
+from tests.support.files import copy_of_one_moment
 
 LEASE = 3.0  # seconds: of a worker that does not push, heartbeats take part in a cut
 SGD = ps.GradientDescent(1.0)

@@ -20,7 +20,7 @@ from psworker import ops
 from psworker.client.membership import JobChoice
 from psworker.config import WorkerConfig
 from psworker.sessions.session import Session
-from tests.support.shards_in_process import ShardsInProcess
+from tests.support.shards import ShardsInProcess
 
 SGD, ZEROS = ps.GradientDescent(0.25), np.zeros(2)
 DATA = ps.Dataset({"x": np.arange(24, dtype=np.float64)})

@@ -5,7 +5,7 @@ import pytest
 
 import psworker as ps
 from psworker import nn, ops
-from tests.support.transports import EMBEDDED, GRPC
+from tests.support.servers import EMBEDDED, GRPC
 
 
 def convolutional():

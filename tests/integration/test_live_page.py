@@ -23,7 +23,7 @@ from pswire.security.private_files import read_secret
 from pswire.security.token_files import Role, add_token, new_token, remove_token
 from tests.support.commands import BOUND, free_address
 from tests.support.http_client import exchange, following, get_json, request, trusting
-from tests.support.tokens import Certificates, token_credentials
+from tests.support.servers import Certificates, token_credentials
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from psworker.minimize.shard_space import AlreadyOver, JobStopped, ShardSpace
 from psworker.sessions import claimed_portions, session_numbers
 from tests.support import event_files
 from tests.support.combinations import few_fast
-from tests.support.transports import EMBEDDED, GRPC, SHARED_OF_TWO, TransportCase, parameters
+from tests.support.servers import EMBEDDED, GRPC, SHARED_OF_TWO, TransportCase, parameters
 
 SEED = 20261123
 THREE = TransportCase("grpc, 3 shards", shards=3)

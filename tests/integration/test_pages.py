@@ -17,6 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from psworker.data import datasets
+from tests.support.combinations import few_fast
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -26,8 +27,6 @@ TRAIN = """
 import numpy as np
 import psworker as ps
 from psworker import ops
-from tests.support.combinations import few_fast
-from tests.support.combinations import few_fast
 
 data = ps.Dataset({"x": np.ones((64, 2), np.float32)}, "ones")
 w = ps.Variable(np.zeros(2, np.float32), name="w")

@@ -13,7 +13,7 @@ from psworker.config import WorkerConfig
 from psworker.data.dataset import permutation
 from psworker.sessions.session import Session
 from psworker.transport.embedded import EmbeddedTransport
-from tests.support.shard_state import slots_of
+from tests.support.shards import slots_of
 
 
 def values(network):

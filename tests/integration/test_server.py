@@ -34,8 +34,8 @@ from pswire.tensors.values import IndexedSlices, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from psworker import ops
 from psworker.transport.shared_memory import fetch_segment
-from tests.support.server_client import Client, Stream, frame_of, frames_of
-from tests.support.shared_folder import mapped_segments, shared_folder
+from tests.support.files import mapped_segments, shared_folder
+from tests.support.servers import Client, Stream, frame_of, frames_of
 
 SMALL = np.arange(6, dtype=np.float32).reshape(2, 3)
 SHAPE = (3, CHUNK // 4)  # float32: three chunks

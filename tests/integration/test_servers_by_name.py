@@ -18,7 +18,7 @@ from pswire.network.shard_numbers import by_shard
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.support.commands import BOUND, free_address
 from tests.support.name_server import NameServer, Records
-from tests.support.tokens import Certificates
+from tests.support.servers import Certificates
 
 
 @pytest.fixture(autouse=True)

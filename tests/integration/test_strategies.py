@@ -36,7 +36,7 @@ from psworker.model.base_variable import set_value
 from psworker.sessions.data_loop import batches_per_block
 from psworker.sessions.session import Session
 from tests.support.commands import wait_until
-from tests.support.shards_in_process import ShardsInProcess
+from tests.support.shards import ShardsInProcess
 
 START = np.float32([1, -2, 3])
 CURVATURE = np.float32([0.1, 0.2, 0.3])

@@ -14,7 +14,7 @@ from psworker.sessions.session import Session
 from psworker.summaries import recorder
 from tests.support import event_files
 from tests.support.commands import wait_until
-from tests.support.shards_in_process import ShardsInProcess
+from tests.support.shards import ShardsInProcess
 
 START = np.float32([1, -2, 3])
 

@@ -12,7 +12,7 @@ from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from pswire.errors import ConfigurationError, NotFinite
 from pswire.specs.consistency import Synchronous
-from tests.support.collector import Collector
+from tests.integration.collector import Collector
 from tests.support.commands import Command, environment
 
 KEY = b"0" * 32

@@ -19,8 +19,8 @@ from psworker import ops, schedules
 from psworker.config import WorkerConfig
 from psworker.sessions.session import Session
 from psworker.transport.embedded import EmbeddedTransport
-from tests.support.shards_in_process import ShardsInProcess
-from tests.support.transports import EMBEDDED, GRPC, SHARED_OF_TWO, parameters
+from tests.support.servers import EMBEDDED, GRPC, SHARED_OF_TWO, parameters
+from tests.support.shards import ShardsInProcess
 
 ONE, SGD = np.float32([1]), ps.GradientDescent(1.0)
 

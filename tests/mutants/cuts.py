@@ -66,19 +66,18 @@ def _(original, self):
     f"{CUTS}.begin",
     f"{TESTS}::test_a_cut_whose_late_changes_have_no_memory_is_given_up_and_the_next_one_is_complete",
 )
-def _(original, self, *args):
-    cut = original(self, *args)
-    self.leave(list(cut.missing))
-    return cut
+def _(original, self, *args, **options):
+    original(self, *args, **options)
+    self.leave(list(self.current.missing if self.current else ()))
 
 
 @mutant(
     "A shard takes its snapshot after a change of a newer number",
-    "psserver.core.shard:Shard._begin_cut",
+    "psserver.core.cuts.cuts:Cuts.begin",
     f"{TESTS}::test_a_cut_whose_late_changes_have_no_memory_is_given_up_and_the_next_one_is_complete",
 )
 def _(original, self, number, result, **options):
-    self.cuts.skip(number)
+    self.skip(number)
 
 
 @mutant(

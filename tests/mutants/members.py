@@ -139,7 +139,7 @@ def _(original, self, member):
 
 @mutant(
     "Heartbeats from before all shards went back count",
-    "psserver.core.shard:_OF_TIMELINES",
+    "psserver.core.shard:OF_TIMELINES",
     "tests/unit/psserver/core/test_cuts.py::test_heartbeats_from_before_going_back_are_refused_as_their_numbers_of_cuts_are_no_longer_true",
 )
 def _(original):

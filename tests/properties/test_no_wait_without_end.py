@@ -11,7 +11,7 @@ from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency
 from pswire.tensors.values import TensorSpec
 from tests.support.combinations import few_fast
-from tests.support.shard_state import run_step
+from tests.support.shards import run_step
 
 TIMEOUT = 5.0
 

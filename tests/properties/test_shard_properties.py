@@ -25,7 +25,7 @@ from pswire.specs.schedules import ExponentialDecay
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.properties.model import BLOCK, EPOCHS, HALVING, LEASE, ROW, SIZE, Held, Model, Taking
 from tests.support.combinations import few_fast
-from tests.support.shard_state import restored, run_step, state_of
+from tests.support.shards import restored, run_step, state_of
 
 WORKERS = ("w0", "w1", "w2")
 QUEUE = messages.QueueSpec(name="mnist", size=SIZE, block=BLOCK, epochs=EPOCHS)

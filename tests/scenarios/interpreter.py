@@ -28,7 +28,7 @@ from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.gradient_norm import parse_gradient_norm
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, Part, TensorSpec
-from tests.support.shard_state import slots_of, state_of
+from tests.support.shards import slots_of, state_of
 
 ANSWERS_BELOW = "----"
 

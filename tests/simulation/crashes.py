@@ -39,7 +39,7 @@ from psworker.client.client import Client
 from psworker.client.membership import JobChoice
 from psworker.transport import Future
 from tests.simulation.simulated_time import PROCESS, Event, Killed, Process, Simulation, Waitable
-from tests.support.shard_driver import declared
+from tests.support.shards import declared
 
 QUEUE = ms.QueueSpec(name="examples", size=20, block=4, epochs=4)
 EXAMPLES = {(epoch, position) for epoch in range(1, QUEUE.epochs + 1) for position in range(QUEUE.size)}

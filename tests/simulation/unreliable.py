@@ -27,8 +27,7 @@ from pswire.tensors.values import IndexedSlices
 from psworker.client.client import Client
 from psworker.client.membership import JobChoice
 from psworker.transport import Future
-from tests.support.shard_driver import declared
-from tests.support.shard_state import run_step
+from tests.support.shards import declared, run_step
 
 QUEUE = QueueSpec(name="mnist", size=7, block=2, epochs=3)
 SHAPE = (QUEUE.epochs, QUEUE.size)

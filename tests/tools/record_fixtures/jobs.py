@@ -27,7 +27,7 @@ from tests.recorded.commands import outputs
 from tests.recorded.descriptions import as_json, describe_shard
 from tests.recorded.formats import FIXTURES
 from tests.recorded.server import Server
-from tests.support.journals import copy_of_one_moment
+from tests.support.files import copy_of_one_moment
 
 A, B, C = [ms.Sender(name, 1) for name in "abc"]
 KEY = bytes(range(16))

@@ -33,8 +33,7 @@ from pswire.optimizers.optimizer import LIMITS, MAX_ORDINARY_GROWTH
 from pswire.specs.schedules import largest_rate
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.support.combinations import combinations, few_fast
-from tests.support.shard_driver import A, ShardDriver, declared
-from tests.support.shard_state import state_of
+from tests.support.shards import A, ShardDriver, declared, state_of
 from tests.unit.pswire.optimizers.rules_under_test import RULES_UNDER_TEST, at
 
 

@@ -15,8 +15,7 @@ from pswire.specs.consistency import DropStalePushes, Synchronous
 from pswire.specs.vectors import Fill
 from pswire.tensors.compression import to_16_bits
 from pswire.tensors.values import IndexedSlices
-from tests.support.shard_driver import A, B, ShardDriver, declared
-from tests.support.shard_state import finish_copies, state_of
+from tests.support.shards import A, B, ShardDriver, declared, finish_copies, state_of
 
 SUM = GradientDescent(learning_rate=1.0)
 

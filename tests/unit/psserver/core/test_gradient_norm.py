@@ -12,7 +12,7 @@ from pswire.specs.consistency import parse_consistency
 from pswire.specs.gradient_norm import GradientNormLimit, parse_gradient_norm
 from pswire.tensors.compression import quantize_int8, to_16_bits, top_k
 from pswire.tensors.values import IndexedSlices
-from tests.support.shard_driver import A, ShardDriver, declared
+from tests.support.shards import A, ShardDriver, declared
 
 random = np.random.default_rng(1)
 LARGE = random.normal(size=(300, 700)).astype(np.float32)  # several stretches

@@ -13,8 +13,7 @@ from pswire import errors
 from pswire import messages as ms
 from pswire.optimizers import Adam, GradientDescent
 from pswire.specs.consistency import parse_consistency
-from tests.support.shard_driver import A, B, ShardDriver, declared
-from tests.support.shard_state import restored
+from tests.support.shards import A, B, ShardDriver, declared, restored
 
 
 def queue(number=0, size=2, epochs=1):

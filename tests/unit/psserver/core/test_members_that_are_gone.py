@@ -13,8 +13,7 @@ from pswire import errors
 from pswire import messages as ms
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency, parse_staleness
-from tests.support.shard_driver import ShardDriver, declared
-from tests.support.shard_state import run_step, state_of
+from tests.support.shards import ShardDriver, declared, run_step, state_of
 
 W = declared("W", np.zeros(2), GradientDescent(1.0))
 

@@ -14,8 +14,7 @@ from pswire.specs.consistency import parse_consistency
 from pswire.specs.initializers import RowConstant
 from pswire.specs.vectors import GRADIENT
 from pswire.tensors.values import TensorSpec
-from tests.support.shard_driver import A, B, ShardDriver, declared
-from tests.support.shard_state import restored, state_of
+from tests.support.shards import A, B, ShardDriver, declared, restored, state_of
 
 
 def evaluate(number=1, examples=4, portion=1, name="fit", sender=A, term=1):
@@ -195,7 +194,7 @@ def test_on_shard_0_only_the_chief_becomes_a_coordinator():
 
 def test_portions_and_claims_from_before_the_shards_went_back_are_refused():
     job = ShardDriver()
-    job.shard.timeline = 2
+    job.shard.begin_from(2, 0.0)
     old = {"timeline": 1}
     for message in (
         take(**old),

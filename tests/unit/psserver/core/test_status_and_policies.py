@@ -24,7 +24,7 @@ from pswire.messages import Assign, Assignment, Join, Leave, RemoteWeights, Send
 from pswire.optimizers import GradientDescent
 from pswire.specs import consistency
 from pswire.specs.consistency import parse_consistency, parse_staleness
-from tests.support.shard_driver import A, ShardDriver, declared
+from tests.support.shards import A, ShardDriver, declared
 
 
 def job(workers="ab", **options):

@@ -29,7 +29,7 @@ from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.tensors.compression import to_16_bits
 from pswire.tensors.values import IndexedSlices
-from tests.support.shard_driver import A, B, ShardDriver, declared
+from tests.support.shards import A, B, ShardDriver, declared
 
 ONES = np.ones(2, np.float32)
 

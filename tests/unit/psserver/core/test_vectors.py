@@ -41,8 +41,7 @@ from pswire.specs.vectors import (
     combined,
 )
 from pswire.tensors.values import TensorSpec
-from tests.support.shard_driver import A, B, ShardDriver, declared
-from tests.support.shard_state import finish_copies, restored, state_of
+from tests.support.shards import A, B, ShardDriver, declared, finish_copies, restored, state_of
 from tests.unit.psworker.minimize.numpy_space import NumpySpace
 
 SEED = 20261123

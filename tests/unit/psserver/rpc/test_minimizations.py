@@ -12,7 +12,7 @@ from pswire import messages as ms
 from pswire.codec import encode
 from pswire.specs.vectors import GRADIENT, Dot
 from pswire.tensors.transport import InlineSender
-from tests.support.server_client import Client
+from tests.support.servers import Client
 
 
 def test_an_evaluation_over_grpc_waits_for_its_last_portion_and_has_the_sum_of_all():

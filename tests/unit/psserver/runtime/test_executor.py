@@ -34,7 +34,7 @@ from pswire.specs.initializers import RowNormal
 from pswire.tensors.compression import FORMS, quantize_int8, to_16_bits, top_k
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.support.commands import BOUND
-from tests.support.shard_state import run_step, state_of
+from tests.support.shards import run_step, state_of
 
 LARGE = MAX_BYTES_INSPECTED_IN_LOOP // 8 + 1  # float64 elements: too many for the event loop
 QUEUE = ms.QueueSpec(name="train", size=10, block=10, epochs=1)

@@ -33,8 +33,8 @@ from pswire.specs.checkpoints import EverySeconds, EverySteps
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.tensors.values import TensorSpec
 from tests.support.commands import BOUND
-from tests.support.journals import copy_of_one_moment
-from tests.support.shard_state import state_of
+from tests.support.files import copy_of_one_moment
+from tests.support.shards import state_of
 
 A = ms.Sender("a", 1)
 

@@ -24,8 +24,7 @@ from pswire.messages import (
 from pswire.optimizers import Adam, GradientDescent, Momentum
 from pswire.specs.initializers import RowUniform
 from pswire.tensors.values import DTYPES, IndexedSlices, Part, TensorSpec
-from tests.support.shard_driver import A, B, ShardDriver
-from tests.support.shard_state import state_of
+from tests.support.shards import A, B, ShardDriver, state_of
 from tests.unit.pswire.optimizers.rules_under_test import RULES_UNDER_TEST
 
 

@@ -23,9 +23,8 @@ from pswire.optimizers import Adam, GradientDescent
 from pswire.specs.consistency import parse_staleness
 from pswire.specs.vectors import Dot, Fill, Scale
 from tests.support.combinations import few_fast
-from tests.support.full_disk import file_size_limit
-from tests.support.shard_driver import A, B, ShardDriver, declared
-from tests.support.shard_state import state_of
+from tests.support.files import file_size_limit
+from tests.support.shards import A, B, ShardDriver, declared, state_of
 from tests.unit.psserver.storage.stored_shards import arrays_of, bits, push, shard_of, varied_shard, write
 
 SEED = 20261122

@@ -9,6 +9,7 @@ import pytest
 
 from psserver.storage.segments import read_segments
 from pswire.specs.checkpoints import JournalSync
+from tests.support.combinations import few_fast
 
 IDENTITY = 9
 
@@ -19,9 +20,7 @@ from pathlib import Path
 from psserver.storage.journal import Journal
 from pswire.specs.checkpoints import JournalSync
 from psserver.storage.segments import list_segments, read_segments
-from tests.support.journals import all_written
-from tests.support.combinations import few_fast
-from tests.support.combinations import few_fast
+from tests.support.files import all_written
 
 async def main(folder, sync):
     folder.mkdir(exist_ok=True)

@@ -22,8 +22,7 @@ from pswire.messages import Assign, Assignment, ChangeId, Cut, Gradient, Join, P
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency
 from tests.support.combinations import few_fast
-from tests.support.shard_driver import declared
-from tests.support.shard_state import run_step, state_of
+from tests.support.shards import declared, run_step, state_of
 from tests.unit.psserver.storage.stored_shards import bits
 
 ME = Sender("a", 1)

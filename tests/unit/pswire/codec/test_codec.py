@@ -27,7 +27,7 @@ from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.tensors.values import IndexedSlices, Part, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from tests.support.combinations import few_fast
-from tests.support.shard_state import state_of
+from tests.support.shards import state_of
 
 SEED = 20250607
 ME = ms.Sender("worker-0", 3)

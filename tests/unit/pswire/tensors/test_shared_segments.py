@@ -14,7 +14,7 @@ import pytest
 
 from pswire.tensors import shared_segments
 from pswire.tensors.shared_segments import NotShared, allocate_and_map, create_file, map_file, seal_mapped, socket_path
-from tests.support.shared_folder import mapped_segments
+from tests.support.files import mapped_segments
 
 PAGE = resource.getpagesize()
 PUNCH_HOLE, KEEP_SIZE, MADV_REMOVE = 2, 1, 9

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from pswire.errors import ModelFileError
 from pswire.tensors.tensor_files import TensorFile, write_tensors
 from pswire.tensors.values import DTYPES, TensorSpec
-from tests.support.full_disk import file_size_limit
+from tests.support.files import file_size_limit
 
 SHAPES = ((), (1,), (3,), (2, 3), (0,), (4, 0, 2), (2, 1, 3, 2))
 

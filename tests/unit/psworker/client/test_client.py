@@ -20,8 +20,7 @@ from pswire.system.signals import raise_or_defer
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from psworker.transport import Future
 from psworker.versions import ReadVersion, VersionedArray
-from tests.support.shard_state import state_of
-from tests.support.shards_in_process import ShardsInProcess
+from tests.support.shards import ShardsInProcess, state_of
 
 NAMES = ("a", "b", "c")
 ROWS = 7  # of the variable that is split

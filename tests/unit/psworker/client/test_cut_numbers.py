@@ -12,7 +12,7 @@ from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Bounded
 from pswire.tensors.values import TensorSpec
 from psworker.client.cut_numbers import CutNumbers
-from tests.support.shards_in_process import ShardsInProcess
+from tests.support.shards import ShardsInProcess
 
 SGD = GradientDescent(learning_rate=1)
 DECLARATIONS = [ms.Declaration(TensorSpec(name, (2,), "float64"), np.zeros(2), SGD) for name in "ab"]

@@ -16,7 +16,7 @@ from psworker.client import push_pull
 from psworker.client.placement import Placement
 from psworker.client.registration import MAX_DECLARATIONS
 from psworker.versions import ReadVersion, VersionedArray
-from tests.support.shards_in_process import ShardsInProcess
+from tests.support.shards import ShardsInProcess
 
 MIB = 1 << 20
 ROWS = 11  # of the variable that is split

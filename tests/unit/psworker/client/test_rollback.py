@@ -16,7 +16,7 @@ from pswire.specs.initializers import RowUniform
 from pswire.tensors.values import TensorSpec
 from psworker.client.membership import JobChoice
 from psworker.client.rollback import common_cut
-from tests.support.shards_in_process import ShardsInProcess
+from tests.support.shards import ShardsInProcess
 
 SGD = GradientDescent(learning_rate=1)
 NAMES = ("a", "b")

@@ -43,8 +43,8 @@ from psworker.transport.shared_memory import (
 )
 from tests.support.combinations import few_fast
 from tests.support.commands import BOUND
-from tests.support.server_client import frames_of
-from tests.support.shared_folder import in_shared_memory, mapped_segments, shared_folder
+from tests.support.files import in_shared_memory, mapped_segments, shared_folder
+from tests.support.servers import frames_of
 
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
 CHUNKED = np.arange(MAX_INLINE_MESSAGE // 4 + 1, dtype=np.float32)  # one element more than fits inline
