@@ -34,6 +34,14 @@ def state_folder(tmp_path_factory):
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks exhaustive tests as slow too, before tests are selected by their marks."""
+    for item in items:
+        if item.get_closest_marker("exhaustive"):
+            item.add_marker("slow")
+
+
 def pytest_collection_finish() -> None:
     """Excludes collected tests from garbage collection, which would take a fifth of the time of the small tests."""
     gc.collect()

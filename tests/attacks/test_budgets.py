@@ -82,6 +82,7 @@ def test_frames_of_pushes_that_the_policy_holds_count_until_they_are_answered(co
             stream.close()
 
 
+@pytest.mark.slow
 def test_a_member_that_sends_slowly_has_a_share_and_the_large_pushes_of_others_go_on(connect):
     with ServerThread(ServerConfig(lease=60.0, grace=0.0, memory_limit=16 << 20)) as server:
         client = connect(server)

@@ -22,6 +22,7 @@ from pswire.specs.initializers import RowUniform
 from pswire.tensors.transport import InlineSender
 from pswire.tensors.values import IndexedSlices, Part, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
+from tests.support.combinations import few_fast
 from tests.support.servers import NAME_KEY, Client, join_all
 
 W = np.zeros(2, np.float32)
@@ -194,8 +195,7 @@ def _bounded(message):
     }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("shards", "extremes"), [(1, EXTREMES), (2, (MAX_GAP, LARGEST))])
+@pytest.mark.parametrize(("shards", "extremes"), few_fast([(1, EXTREMES), (2, (MAX_GAP, LARGEST))], fast=0))
 def test_whatever_number_a_field_has_others_push_and_a_checkpoint_and_a_restart_work(
     tmp_path, unhurried, shards, extremes
 ):

@@ -148,6 +148,7 @@ def test_data_queues_are_bounded_and_others_go_on(monkeypatch):
         client.channel.close()
 
 
+@pytest.mark.slow
 def test_late_changes_of_a_cut_that_a_member_does_not_show_are_within_the_limit_and_the_next_one_is_written(tmp_path):
     options = {"shards": 2, "memory_limit": 2 << 20, "checkpoint_dir": tmp_path}
     with ExitStack() as stack:

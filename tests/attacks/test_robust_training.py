@@ -14,7 +14,6 @@ from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency
 from pswire.specs.initializers import RowNormal
 from pswire.tensors.values import TensorSpec
-from tests.support.combinations import few_fast
 from tests.support.servers import Client
 
 #: Seconds that others wait for a member without a push; its heartbeats come sooner than its lease ends.
@@ -48,6 +47,7 @@ def renewing(client, member, waiting):
 
 
 @pytest.mark.parametrize("consistency", ["bounded:0", "sync:2"])
+@pytest.mark.slow
 def test_a_member_that_pushes_once_and_then_only_renews_its_lease_does_not_stop_the_others(consistency):
     options = {"consistency": parse_consistency(consistency), "progress_timeout": PROGRESS_TIMEOUT, "lease": LEASE}
     with servers(**options) as (client,), ThreadPoolExecutor(2) as threads:
@@ -66,7 +66,8 @@ def test_a_member_that_pushes_once_and_then_only_renews_its_lease_does_not_stop_
         assert client.status().workers[1].waiting_for == ""
 
 
-@pytest.mark.parametrize("gradient", few_fast([1e30, 1.0]), ids=["checked", "ordinary"])
+@pytest.mark.slow
+@pytest.mark.parametrize("gradient", [1e30, 1.0], ids=["checked", "ordinary"])
 def test_others_push_while_a_member_has_the_server_fill_large_tables_with_random_numbers(gradient):
     """The tables take all threads for some tenths of a second; a push is answered in between, also a checked one."""
     with servers() as (client,), ThreadPoolExecutor(1) as threads:

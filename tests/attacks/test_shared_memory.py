@@ -283,6 +283,7 @@ def test_descriptors_that_are_sent_to_a_server_are_not_kept_and_do_not_stop_it(c
     target.wait_until(lambda: target.descriptors() <= before)
 
 
+@pytest.mark.slow
 def test_a_member_that_leaves_its_memory_half_attached_or_replaces_it_for_ever_leaves_nothing(sender, stream, target):
     for size in (1, 4, 2, 3):
         fetch_segment(stream.attach(0, size * MB), 0, size * MB)

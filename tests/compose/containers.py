@@ -52,6 +52,7 @@ from tests.compose.event_log import (
     the_accuracy_is_that_of_one_process,
     the_cost_is_that_of_one_process,
 )
+from tests.support.combinations import few_fast
 from tests.support.sessions_program import FIRST_LIFE, HELD, LATER_LIFE, PROGRAM, expected, results
 
 pytestmark = pytest.mark.timeout(1800)
@@ -176,7 +177,7 @@ def printed(cluster: Cluster) -> dict[str, list[str]]:
     return {name: output(log) for name, log in logs.items()}
 
 
-@pytest.mark.parametrize("kind", ["sweep", "folds", "tuned", "steps"])
+@pytest.mark.parametrize("kind", few_fast(["sweep", "folds", "tuned", "steps"], fast=0))
 def test_each_session_of_a_program_trains_in_step_over_all_workers(kind, cluster, request, tmp_path):
     with started(cluster, request.session, **program(tmp_path, PROGRAM, kind, str(WORKERS))):
         wait_for("the end", cluster.running, TO_END, lambda running: not running)

@@ -58,6 +58,7 @@ def test_steps_end_the_loop_after_so_many_batches_of_the_same_examples_as_withou
         assert len(list(session.batches(DATA, 10, 1, steps=100))) == 3, "the epochs end first"
 
 
+@pytest.mark.slow
 def test_steps_are_those_of_all_workers_together(open_session):
     data, joined = ps.Dataset({"x": np.arange(1003)}), threading.Barrier(3)
 

@@ -94,7 +94,7 @@ def test_the_regression_on_a_csv_file_finds_the_least_squares_solution(run_examp
     assert digest in (example.DATA.parent / "README.md").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_mean_return_of_195_over_100_episodes_is_reached(run_example, capsys):
     dqn = run_example("dqn_cartpole", "--max-steps", "60000")
     lines = capsys.readouterr().out.splitlines()

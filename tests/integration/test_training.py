@@ -590,6 +590,7 @@ def test_staleness_of_a_table_counts_from_the_models_first_lookup(open_session, 
             assert (session.staleness, table.version) == (2, version)
 
 
+@pytest.mark.slow
 def test_in_one_process_there_is_no_second_copy_of_the_table():
     table = ps.Table((1_000_000, 16), ps.RowConstant(1), name="table")
     tracemalloc.start()
@@ -604,6 +605,7 @@ def test_in_one_process_there_is_no_second_copy_of_the_table():
     assert 2 <= peak / (1_000_000 * 16 * 4) < 2.2  # the table and its accumulator
 
 
+@pytest.mark.slow
 def test_of_a_large_table_only_rows_pass_the_transport():
     transport, random = ShardsInProcess(1), np.random.default_rng(SEED)
     table, bias = ps.Table((1_000_000, 16), UNIFORM, name="table"), ps.Variable(np.zeros(16), name="bias")

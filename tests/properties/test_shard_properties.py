@@ -23,6 +23,7 @@ from pswire.specs.initializers import RowConstant
 from pswire.specs.schedules import ExponentialDecay
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.properties.model import BLOCK, EPOCHS, HALVING, LEASE, ROW, SIZE, Held, Model, Taking
+from tests.support.combinations import few_fast
 from tests.support.shards import new_shard, restored, run_step, state_of
 
 WORKERS = ("w0", "w1", "w2")
@@ -563,8 +564,8 @@ MORE = ["async none", "async drop:1", "bounded:0 none", "bounded:2 none", "bound
 MORE += ["sync:2 none", "sync:2,backup=1 scale", "sync:3 none", "sync:3 drop:1"]
 
 
-@pytest.mark.parametrize("examples", [2, pytest.param(30, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("job", [*JOBS, *(pytest.param(job, marks=pytest.mark.slow) for job in MORE)])
+@pytest.mark.parametrize("examples", few_fast([2, 5, 30]))
+@pytest.mark.parametrize("job", few_fast([*JOBS, *MORE], 3))
 def test_any_interleaving_agrees_with_the_naive_model(job, examples):
     run_state_machine_as_test(
         lambda: AnyInterleaving(*job.split()),

@@ -14,6 +14,7 @@ from tests.compose.event_log import COST, EPOCHS, EXAMPLES, notes
 from tests.compose.event_log import Event as LogEvent
 from tests.slurm.slurm_cluster import ROOT, Job
 from tests.slurm.transcript import Event, table
+from tests.support.combinations import few_fast
 from tests.support.sessions_program import FIRST_LIFE, HELD, LATER_LIFE, PROGRAM, expected, results
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -184,7 +185,7 @@ def test_a_worker_of_another_slurm_job_takes_part_and_a_login_node_sees_the_stat
     assert job.wait_until_over() == "CANCELLED"
 
 
-@pytest.mark.parametrize("kind", ["sweep", "folds", "tuned", "steps"])
+@pytest.mark.parametrize("kind", few_fast(["sweep", "folds", "tuned", "steps"], fast=0))
 def test_each_session_of_a_program_trains_in_step_over_all_workers(kind, slurm, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(PROGRAM))

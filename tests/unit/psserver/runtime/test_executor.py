@@ -695,7 +695,7 @@ PAIRS = [(how, sizes, ALLOCATORS[(i + j) % 3]) for i, how in enumerate(POLICIES)
 
 @pytest.mark.parametrize(
     ("how", "sizes", "allocator_of"),
-    [pytest.param(*pair, marks=[pytest.mark.slow] * (number % 4 > 0)) for number, pair in enumerate(PAIRS)],
+    [pytest.param(*pair, marks=[pytest.mark.slow] * (number % 8 > 0)) for number, pair in enumerate(PAIRS)],
 )
 def test_whatever_threads_do_the_arrays_are_those_of_the_same_steps_one_after_the_other(
     how, sizes, allocator_of, monkeypatch, request

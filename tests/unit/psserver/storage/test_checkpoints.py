@@ -19,6 +19,7 @@ from pswire.messages import Assign, Assignment, Compute, Register
 from pswire.optimizers import Adam, GradientDescent
 from pswire.specs.consistency import parse_staleness
 from pswire.specs.vectors import Dot, Fill, Scale
+from tests.support.combinations import few_fast
 from tests.support.files import file_size_limit
 from tests.support.shards import A, B, ShardDriver, declared, state_of
 from tests.unit.psserver.storage.stored_shards import arrays_of, bits, killed_after, push, shard_of, varied_shard, write
@@ -132,6 +133,7 @@ def test_arrays_are_taken_one_after_the_other_and_freed_and_late_changes_are_ask
     assert [one.sequence for one in read(tmp_path, 0, 0, 1).late] == [9]
 
 
+@pytest.mark.slow
 def test_shards_write_into_one_folder_at_the_same_time_while_others_remove_it(tmp_path):
     drivers = [small_shard(shard=shard, shards=4) for shard in range(4)]
 
@@ -239,7 +241,7 @@ def assert_refused(folder, path):
     assert [str(error) for error in latest.skipped] == [str(refusal.value)]
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(1 << 30, marks=pytest.mark.slow)], ids=["some bytes", "all bytes"])
+@pytest.mark.parametrize("count", few_fast([4, 1 << 30], slow=0), ids=["some bytes", "all bytes"])
 @pytest.mark.parametrize("index", range(5))
 def test_a_file_that_is_changed_cut_extended_or_missing_is_named(pristine, tmp_path, index, count):
     folder = tmp_path / "copy"

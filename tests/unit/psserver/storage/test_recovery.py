@@ -19,6 +19,7 @@ from pswire.errors import DamagedFile, NotJoined, StateLost, StorageError
 from pswire.messages import ChangeId, Gradient, Join, Push, Register, Sender, UpdateGroup
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency
+from tests.support.combinations import few_fast
 from tests.support.shards import declared, new_shard, run_step
 from tests.unit.psserver.storage.stored_shards import killed_after
 
@@ -115,7 +116,7 @@ def live(folder, ledger, *, journal):
 
 
 #: Each so many system calls, or after each of them.
-every = pytest.mark.parametrize("every", [17, pytest.param(1, marks=pytest.mark.slow)], ids=["some calls", "all calls"])
+every = pytest.mark.parametrize("every", few_fast([17, 1], slow=0), ids=["some calls", "all calls"])
 
 
 @every
@@ -356,6 +357,7 @@ def test_without_its_run_file_a_journal_is_given_up_and_moved_aside_and_with_it_
     assert (saved.start.lost, saved.start.gave_up, saved.pushes) == (False, False, 5)
 
 
+@pytest.mark.slow
 def test_wherever_a_start_that_gives_something_up_is_killed_the_next_one_knows_it(tmp_path, monkeypatch):
     """An empty journal that continues from the older checkpoint does not hide what is missing."""
     complete = False

@@ -114,6 +114,7 @@ print([thread.submit(step).result() for thread in threads][-1] - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the settings are glibc's")
+@pytest.mark.slow
 def test_large_arrays_cost_no_page_faults_in_any_thread_once_memory_is_kept():
     commands = [(sys.executable, "-c", STEPS, mode) for mode in ("keep", "default")]
     kept, given_back = (int(subprocess.check_output(command, timeout=60)) for command in commands)

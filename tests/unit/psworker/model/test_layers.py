@@ -437,7 +437,7 @@ SHAPES = [(BATCH, QUERIES, KEYS), None, (QUERIES, KEYS), (BATCH, HEADS, QUERIES,
 
 
 @pytest.mark.parametrize(
-    ("shape", "causal"), few_fast([(shape, causal) for causal in (True, False) for shape in SHAPES], 2)
+    ("shape", "causal"), few_fast([(shape, causal) for causal in (True, False) for shape in SHAPES], slow=3)
 )
 def test_attention_and_its_gradients_equal_a_reference_in_float64(shape, causal):
     of_layer, args = attention_case()
@@ -460,6 +460,7 @@ def test_attention_and_its_gradients_equal_a_reference_in_float64(shape, causal)
             np.testing.assert_allclose(gradient, other, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_gradients_of_attention_pass_the_gradient_check():
     of_layer, args = attention_case()
     mask = some(BATCH, QUERIES, KEYS)
