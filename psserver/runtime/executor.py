@@ -25,8 +25,9 @@ from psserver.measurements import JOURNAL, Measurements, Waits
 from psserver.runtime.call_times import CallTimes, call_times
 from psserver.runtime.event_log import EventLog
 from psserver.runtime.interpreter import Turns
-from psserver.runtime.persistence import Persistence, Record
+from psserver.runtime.persistence import Persistence
 from psserver.runtime.task_order import Bundle, TaskOrder
+from psserver.storage.records import Record
 from psserver.storage.recovery import Start
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.messages import (
@@ -140,7 +141,7 @@ class Executor:
 
     def _is_large(self, message: Request) -> bool:
         """Whether a message is stepped in a thread: for its entries, or since it goes through so many variables."""
-        if is_large(message):
+        if entries(message) > MAX_ENTRIES_IN_LOOP:
             return True
         if len(self.shard.variables) <= MAX_ENTRIES_IN_LOOP:
             return False
@@ -194,7 +195,14 @@ class Executor:
         finally:
             self._tasks.step = None
 
-    async def step(self, message: Request, most: int | None = None, allocator: Allocator | None = None) -> Answer:
+    async def step(
+        self,
+        message: Request,
+        most: int | None = None,
+        allocator: Allocator | None = None,
+        *,
+        received: Record | None = None,
+    ) -> Answer:
         """The shard's answer, once there is one.
 
         A caller that is cancelled while its message is inspected has changed nothing. If it is cancelled later, the
@@ -204,6 +212,7 @@ class Executor:
             message: its arrays are borrowed until the answer, or for good if the caller is cancelled.
             most: bytes of values that the answer may have.
             allocator: memory for its values; borrowed as long as the message's arrays.
+            received: the message's record, of the bytes that came; None: it is encoded for the journal.
 
         Raises:
             AnswerTooLarge: the answer could have more than `most`; the step was not done.
@@ -220,12 +229,12 @@ class Executor:
             if isinstance(message, Restore):
                 return await self._restore(self.persistence, message)
             self.persistence.check(message)
-        inspection, record, loop = None, None, asyncio.get_running_loop()
+        inspection, record, loop = None, received, asyncio.get_running_loop()
         if large:
             if not isinstance(message, Register | Tune):  # which are checked already
                 await self._alone(self.shard.check, message)
             inspection = await loop.run_in_executor(self._inspectors, self.shard.inspect, message)
-            record = None if self.persistence is None else await self.aside(self.persistence.record, message)
+            record = None if self.persistence is None else await self.aside(self.persistence.record, message, received)
         elif tensor_bytes(message) > MAX_BYTES_INSPECTED_IN_LOOP:
             self.shard.check(message)
             inspection = await loop.run_in_executor(self._inspectors, self.shard.inspect, message)
@@ -366,7 +375,7 @@ class Executor:
             self.shard.cuts.not_before = now + PAUSE_OF_CUTS * took if took > SHORT_CUT else now
         bundles = self._tasks.bundles(result.tasks) if large and result.tasks else None
         if self.persistence is not None and not large:
-            record = self.persistence.record(message)
+            record = self.persistence.record(message, record)
         return _Step(result, bundles, record)
 
     def close(self) -> None:

@@ -26,7 +26,9 @@ def _(original, count, where, limit):
 
 
 @mutant(
-    "A name may be in a message twice", "pswire.codec.checks:check_distinct", f"{CODEC}::test_an_invalid_field_is_named"
+    "A name may be in a message twice",
+    "pswire.codec.checks:_refuse_repeated",
+    f"{CODEC}::test_an_invalid_field_is_named",
 )
 def _(original, found):
     pass
