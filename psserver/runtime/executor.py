@@ -271,7 +271,8 @@ class Executor:
             if self._closing:
                 self.close()
             if self.persistence is None:
-                return self._completed(await answer)
+                completed = await answer
+                return self._completed(completed) if isinstance(completed, StatusReport) else completed
             if not isinstance(message, Cut | Status):
                 self._begin_due_cut()
             return self._completed(self.persistence.completed(await answer))

@@ -208,7 +208,8 @@ def _rounds(bundle: Sequence[ArrayTask]) -> Iterator[list[Callable[[], None]]]:
 
 
 def _effort(tasks: Sequence[ArrayTask]) -> int:
-    return sum(map(attrgetter("nbytes"), tasks)) + TASK_OVERHEAD * len(tasks)
+    nbytes: int = sum(map(attrgetter("nbytes"), tasks))
+    return nbytes + TASK_OVERHEAD * len(tasks)
 
 
 async def _all_ended(tasks: Iterable[asyncio.Task[None]]) -> None:
