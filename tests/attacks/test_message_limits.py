@@ -19,7 +19,7 @@ from psworker.client.client import Client as WorkerClient
 from psworker.transport.grpc_transport import GrpcTransport
 from psworker.versions import VersionedArray
 from tests.support.combinations import few_fast
-from tests.support.server_client import Client
+from tests.support.servers import Client
 
 TOO_MANY = MAX_ENTRIES + 1
 W = np.zeros(2, np.float32)

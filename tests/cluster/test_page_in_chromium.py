@@ -12,7 +12,7 @@ from pswire.errors import NotFinite
 from pswire.messages import Gradient, Join, Push, Sender
 from tests.support.browser import MISSING, Browser
 from tests.support.commands import free_address
-from tests.support.server_client import NAME_KEY, Client
+from tests.support.servers import NAME_KEY, Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING or "there is a browser")]
 

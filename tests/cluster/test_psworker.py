@@ -21,8 +21,7 @@ from psworker.launch.cli import main
 from psworker.launch.display.plain import Display
 from psworker.launch.job import Job
 from tests.support.combinations import few_fast
-from tests.support.commands import BOUND, free_address
-from tests.support.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import
+from tests.support.commands import BOUND, SIGTERM_AT_THE_VERY_END, free_address, held_at_import
 from tests.support.terminals import run_on_terminal
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")

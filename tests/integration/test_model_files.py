@@ -12,7 +12,7 @@ from pswire.errors import ConfigurationError, InvalidMessage, ModelFileError, No
 from pswire.specs.initializers import rows_of
 from psworker import ops
 from psworker.model import model_files
-from tests.support.transports import EMBEDDED, GRPC_OF_TWO, SHARED, SHARED_OF_TWO, parameters
+from tests.support.servers import EMBEDDED, GRPC_OF_TWO, SHARED, SHARED_OF_TWO, parameters
 
 pytestmark = pytest.mark.parametrize(
     "open_session", parameters(EMBEDDED, GRPC_OF_TWO, slow=(SHARED, SHARED_OF_TWO)), indirect=True

@@ -22,10 +22,10 @@ from psworker import ops
 from psworker.config import WorkerConfig
 from psworker.sessions.session import Session
 from psworker.transport.embedded import EmbeddedTransport
+from tests.integration.resumable_job import BATCH, DATA, STEPS_AN_EPOCH, Outcome, Stopped, train
 from tests.support.combinations import few_fast
 from tests.support.commands import Command, environment
-from tests.support.full_disk import file_size_limit
-from tests.support.resumable_job import BATCH, DATA, STEPS_AN_EPOCH, Outcome, Stopped, train
+from tests.support.files import file_size_limit
 
 SEED = 20261122
 SGD = ps.GradientDescent(0.5)
@@ -52,7 +52,7 @@ def in_a_process(path, folder, *arguments) -> tuple[int, list[str]]:
     """One life of the program in a process of its own: its exit code and what it printed."""
     kernels = {name: value for name, value in os.environ.items() if name.startswith("OPENBLAS_")}  # or bits differ
     command = Command(
-        path, "-m", "tests.support.resumable_job", str(folder), *map(str, arguments), env=environment(**kernels)
+        path, "-m", "tests.integration.resumable_job", str(folder), *map(str, arguments), env=environment(**kernels)
     )
     code = command.popen.wait(60)
     return code, " ".join(command.out).split()
@@ -363,11 +363,9 @@ def best(folder) -> tuple[float, int, float]:
     with ps.collection():
         variable = ps.Variable(np.float32(0), name="W")
         metadata = ps.load(folder / "best.safetensors").metadata
-        assert (float(metadata["value"]), int(metadata["global_step"])) == (
-            description["value"],
-            description["global_step"],
-        )
-        return description["value"], description["global_step"], float(variable.value)
+        value, step = description["value"], description["global_step"]
+        assert (float(metadata["value"]), int(metadata["global_step"])) == (value, step)
+        return value, step, float(variable.value)
 
 
 def test_the_best_model_is_kept_also_over_a_resume(tmp_path):

@@ -9,7 +9,7 @@ from psserver.storage import checkpoints
 from psserver.storage.folders import available, journal_folder
 from psserver.storage.segments import list_segments
 from pswire.errors import DamagedFile, StorageError
-from tests.support.shard_state import state_of
+from tests.support.shards import state_of
 from tests.unit.psserver.replay.journaled_job import Job
 from tests.unit.psserver.storage.stored_shards import arrays_of
 

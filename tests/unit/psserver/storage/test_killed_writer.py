@@ -19,7 +19,7 @@ from pathlib import Path
 from psserver.storage.journal import Journal
 from pswire.specs.checkpoints import JournalSync
 from psserver.storage.segments import list_segments, read_segments
-from tests.support.journals import all_written
+from tests.support.files import all_written
 
 async def main(folder, sync):
     folder.mkdir(exist_ok=True)

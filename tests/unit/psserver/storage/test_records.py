@@ -13,7 +13,7 @@ from pswire.codec import framed, to_frame
 from pswire.errors import Malformed
 from pswire.tensors.frames import incoming
 from pswire.tensors.stream import StreamSender
-from tests.support.shard_state import state_of
+from tests.support.shards import state_of
 from tests.unit.pswire.codec.test_codec import FULL, bare
 
 SEED = 20261122

@@ -24,7 +24,7 @@ from psserver.storage.segments import (
 )
 from pswire.errors import DamagedFile, StorageError
 from pswire.specs.checkpoints import JournalSync
-from tests.support.journals import all_written
+from tests.support.files import all_written
 
 IDENTITY = 77
 
