@@ -23,9 +23,10 @@ from psserver.core.variables.element_checks import Inspection
 from psserver.measurements import JOURNAL, Measurements, Waits
 from psserver.runtime.call_times import CallTimes, call_times
 from psserver.runtime.event_log import EventLog
-from psserver.runtime.persistence import Persistence, Record
+from psserver.runtime.persistence import Persistence
 from psserver.runtime.task_order import Bundle, TaskOrder
 from psserver.runtime.threads import Threads
+from psserver.storage.records import Record
 from psserver.storage.start import Start
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.messages import (
@@ -135,7 +136,7 @@ class Executor:
 
     def _is_large(self, message: Request) -> bool:
         """Whether a message is stepped in a thread: for its entries, or since it goes through so many variables."""
-        if is_large(message):
+        if entries(message) > MAX_ENTRIES_IN_LOOP:
             return True
         if len(self.shard.variables) <= MAX_ENTRIES_IN_LOOP:
             return False
@@ -160,7 +161,14 @@ class Executor:
         self.shard.check(message)
         return tensor_bytes(message) + self.shard.answer_bytes(message)
 
-    async def step(self, message: Request, most: int | None = None, allocator: Allocator | None = None) -> Answer:
+    async def step(
+        self,
+        message: Request,
+        most: int | None = None,
+        allocator: Allocator | None = None,
+        *,
+        received: Record | None = None,
+    ) -> Answer:
         """The shard's answer, once there is one.
 
         A caller that is cancelled while its message is inspected has changed nothing. If it is cancelled later, the
@@ -170,6 +178,7 @@ class Executor:
             message: its arrays are borrowed until the answer, or for good if the caller is cancelled.
             most: bytes of values that the answer may have.
             allocator: memory for its values; borrowed as long as the message's arrays.
+            received: the message's record, of the bytes that came; None: it is encoded for the journal.
 
         Raises:
             AnswerTooLarge: the answer could have more than `most`; the step was not done.
@@ -186,12 +195,12 @@ class Executor:
             if isinstance(message, Restore):
                 return await self._restore(self.persistence, message)
             self.persistence.check(message)
-        inspection, record, loop = None, None, asyncio.get_running_loop()
+        inspection, record, loop = None, received, asyncio.get_running_loop()
         if large:
             if not isinstance(message, Register | Tune):  # which are checked already
                 await self._threads.between_steps(self.shard.check, message)
             inspection = await self._threads.inspect(self.shard.inspect, message)
-            record = None if self.persistence is None else await self.aside(self.persistence.record, message)
+            record = None if self.persistence is None else await self.aside(self.persistence.record, message, received)
         elif tensor_bytes(message) > MAX_BYTES_INSPECTED_IN_LOOP:
             self.shard.check(message)
             inspection = await self._threads.inspect(self.shard.inspect, message)
@@ -228,7 +237,8 @@ class Executor:
             if self._closing:
                 self.close()
             if self.persistence is None:
-                return self._completed(await answer)
+                completed = await answer
+                return self._completed(completed) if isinstance(completed, StatusReport) else completed
             if not isinstance(message, Cut | Status):
                 self._begin_due_cut()
             return self._completed(self.persistence.completed(await answer))
@@ -332,7 +342,7 @@ class Executor:
             self.shard.cuts.not_before = now + PAUSE_OF_CUTS * took if took > SHORT_CUT else now
         bundles = self._tasks.bundles(result.tasks) if large and result.tasks else None
         if self.persistence is not None and not large:
-            record = self.persistence.record(message)
+            record = self.persistence.record(message, record)
         return _Step(result, bundles, record)
 
     def close(self) -> None:
