@@ -20,7 +20,8 @@ from psworker.data import datasets
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-ONE_MODULE = {ROOT / "docs" / "testing.md"}  # its blocks are run together, by tests/integration/test_testing_page.py
+#: Their blocks belong together: run by tests/integration/test_testing_page.py and tests/cluster/test_first_hour.py.
+TOGETHER = {ROOT / "docs" / "testing.md", ROOT / "docs" / "first-hour.md"}
 #: What pages call train.py.
 TRAIN = """
 import numpy as np
@@ -51,7 +52,7 @@ def blocks(language):
     return [
         Block(page, text.count("\n", 0, match.start(1)) + 1, match[1])
         for page, text in texts.items()
-        if page not in ONE_MODULE
+        if page not in TOGETHER
         for match in fence.finditer(text)
     ]
 
