@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, NoReturn
+from typing import Any
 
 from psserver.core import events
 from psserver.core.cuts.cuts import Cuts
@@ -21,7 +21,8 @@ from psserver.core.data.data_queues import DataQueues
 from psserver.core.job.attendance import Attendance
 from psserver.core.job.barrier import Barrier
 from psserver.core.job.interventions import Interventions
-from psserver.core.job.jobs import Jobs, joined_note
+from psserver.core.job.jobs import Jobs
+from psserver.core.job.joins import Joins
 from psserver.core.members.deduplication import is_repeated
 from psserver.core.members.member import Member
 from psserver.core.members.membership import JobEnd, Membership
@@ -31,27 +32,20 @@ from psserver.core.minimization.sums import Sums
 from psserver.core.minimization.vectors import Vectors
 from psserver.core.options import ShardOptions
 from psserver.core.part import Call, Check, Handler, Part, Position, check_count
-from psserver.core.policies.policy import Policy, join_names
+from psserver.core.policies.policy import Policy
 from psserver.core.policies.update_order import UpdateOrder
 from psserver.core.registration import Registration
 from psserver.core.state import VariableArrays
+from psserver.core.timelines import OF_TIMELINES, Timeline
 from psserver.core.updates.pending_calls import PendingCalls, repeated_answer
 from psserver.core.updates.updates import Updates
 from psserver.core.variables.array_tasks import ArrayTask, StepResult, TasksPending, run
-from psserver.core.variables.element_checks import Inspection, inspect, is_gradient
+from psserver.core.variables.element_checks import Inspection, inspect
 from psserver.core.variables.rounding import MAX_SAMPLED, SECONDS_BETWEEN_SAMPLES
 from psserver.core.variables.variable import Variable
 from pswire import messages as ms
-from pswire.errors import InvalidMessage, NotJoined, ParamServerError, StateLost, Unavailable, WrongShard
+from pswire.errors import InvalidMessage, NotJoined, ParamServerError, WrongShard
 from pswire.messages import ShardState
-from pswire.specs.consistency import Asynchronous, Consistency, IgnoreStaleness, StalenessSpec
-from pswire.specs.gradient_norm import GradientNormLimit
-
-#: By how much a message may raise the number of the timeline: restores count them.
-MAX_TIMELINE_GAP = 1000
-
-#: Messages that are refused when they come from before the shards went back.
-_OF_TIMELINES = tuple([call.request for call in ms.CALLS if call.of_timeline])
 
 #: Messages that a worker sends one after another, each of which is settled by its answer.
 _SETTLED = ms.Assign | ms.Tune | ms.Compute
@@ -61,64 +55,35 @@ class Shard:
     """A deterministic state machine, not thread-safe. Arrays in an answer are read-only copies.
 
     Args:
-        shard, shards: index among the shards of the job, from 0, and their number.
-        lease: seconds of silence after which a worker is lost.
-        memory_limit: bytes that values and slots may take; None: no limit.
-        consistency, staleness: when pushes are applied, and what becomes of stale ones.
+        options: the same from its beginning to its end, and after a restore.
         policy: in place of the one that these specify.
         identity: of the state, drawn at random when it begins and restored with it; 0: none.
-        one_job: whether it serves one job only (`Membership`).
-        progress_timeout: seconds that others wait for the push of a member at most; None: as long as it is live.
-        max_workers: live at a time; None: any number.
-        max_gradient_norm: the limit of the gradients of a push, on this shard, and what is done with larger ones.
         stores_cuts: whether each cut is written to disk, from its beginning.
     """
 
     def __init__(
         self,
-        shard: int = 0,
-        shards: int = 1,
-        lease: float = 15.0,
-        memory_limit: int | None = None,
-        consistency: Consistency = Asynchronous(),  # noqa: B008 - frozen
-        staleness: StalenessSpec = IgnoreStaleness(),  # noqa: B008
+        options: ShardOptions = ShardOptions(),  # noqa: B008 - frozen
+        *,
         policy: Policy | None = None,
         identity: int = 0,
-        one_job: bool = False,
-        progress_timeout: float | None = None,
-        max_workers: int | None = None,
-        max_gradient_norm: GradientNormLimit | None = None,
         stores_cuts: bool = False,
     ) -> None:
-        self._options = options = ShardOptions(
-            shard,
-            shards,
-            lease,
-            memory_limit,
-            consistency,
-            staleness,
-            one_job,
-            progress_timeout,
-            max_workers,
-            max_gradient_norm,
-        )
-        self.shard, self.shards = shard, shards
+        self._options = options
+        self.shard, self.shards = options.shard, options.shards
         self._policy = policy or options.policy
-        self.timeline = 0
-        self.lost = False  # it has begun from an older state than it had acknowledged, and waits to be told to which
-        self._replays = False  # whether it takes messages again that it has taken before, and so takes no cuts
-        self._lost_pushes = 0
         self._position = Position()
-        decides = not shard and options.decides
-        self.cuts = Cuts(shard, shards, self._position, decides=decides, stored=stores_cuts)
-        self._jobs = Jobs(shard, one_job=one_job)
+        self._timeline = Timeline(self.shard, self._position)
+        self.cuts = Cuts(
+            options, self._position, self._timeline, self.state, self.waiting, self._apply_late, stored=stores_cuts
+        )
+        self._jobs = Jobs(self.shard, one_job=options.one_job)
         self._begin_parts(identity)
 
     def _begin_parts(self, identity: int, last_incarnation: int = 0) -> None:
         """Make the parts of a job, all of them empty."""
         options, shard, position = self._options, self.shard, self._position
         position.global_step, position.stopped = 0, ""
-        self._lost_pushes = 0
         self._traffic, self._next_samples = TrafficMeter(), -math.inf  # nothing depends on these
         self._members = members = Membership(
             options.lease,
@@ -130,7 +95,7 @@ class Shard:
         order = UpdateOrder() if options.orders else None
         self._variables = variables = Registration(options, identity, position, members, order)
         self._store, memory = variables.store, variables.memory
-        self.cuts.count_in(memory)
+        self.cuts.begin_job(members, self._store, memory)
         self._queues = DataQueues(shard, position, members)
         vectors = Vectors(self._store, memory)
         self._minimizations = Minimizations(shard, position, members, vectors, memory)
@@ -140,15 +105,27 @@ class Shard:
             options, self._policy, position, members, variables, self.cuts, self._queues, sums, updates
         )
         self._barrier = Barrier(shard, position, members)
-        self._attendance = Attendance(
+        attendance = Attendance(
             position, members, self._jobs, variables, self.cuts, self._queues, updates, self._pending, self._barrier
         )
-        interventions = Interventions(
+        self._joins = Joins(
+            options,
+            position,
+            self._timeline,
+            members,
+            self._jobs,
+            variables,
+            self._queues,
+            self._minimizations,
+            self._pending,
+        )
+        self.interventions = Interventions(
             shard, position, members, variables, self._queues, self._minimizations, self._pending
         )
         #: In the order in which they are restored, forget members and take a tick.
         self._parts: tuple[Part, ...] = (
-            self._attendance,
+            attendance,
+            self._joins,
             self.cuts,
             variables,
             updates,
@@ -156,12 +133,9 @@ class Shard:
             self._queues,
             self._minimizations,
             self._barrier,
-            interventions,
+            self.interventions,
         )
         self._answers: dict[type, tuple[Check | None, Handler]] = {
-            ms.Join: (self._check_join, self._join),
-            ms.Cut: (self._check_cut, self._cut),
-            ms.Reset: (self._check_reset, self._reset),
             ms.Status: (None, self._report),
             ms.Tick: (None, self._tick),
         }
@@ -176,10 +150,8 @@ class Shard:
 
         One that `replays` takes all messages as by `replay`.
         """
-        of = ShardOptions.of_state(state)
-        policies = of.consistency, of.staleness
-        shard = cls(of.shard, of.shards, of.lease, None, *policies, max_gradient_norm=of.max_gradient_norm)
-        shard._replays = replays
+        shard = cls(ShardOptions.of_state(state))
+        shard.cuts.paused = replays
         return shard
 
     def state(self) -> ShardState:
@@ -192,7 +164,6 @@ class Shard:
             handling=str(self._options.staleness),
             max_gradient_norm=self._options.limit_text,
             timeline=self.timeline,
-            lost_pushes=self._lost_pushes,
             **fields,
         )
 
@@ -207,7 +178,7 @@ class Shard:
         self._store.restore([Variable.restored(one, arrays[one.spec.name]) for one in state.variables])
         for part in self._parts:
             part.restore(state, now)
-        self.timeline, self._lost_pushes = state.timeline, state.lost_pushes
+        self._timeline.number = state.timeline
 
     def begin_from(
         self,
@@ -221,12 +192,12 @@ class Shard:
         """Follow a timeline from the present state; call it after `restore`, if there is a state.
 
         With the `late` changes of its cut, the state is that of the cut: evaluations in progress are given up. Returns
-        a sentence for each that was refused. `lost`: as the attribute. `went_back`: the state is older than what was
-        acknowledged, and is given up to: all members join again.
+        a sentence for each that was refused. `lost`: it waits to be told to which cut it goes back. `went_back`: the
+        state is older than what was acknowledged, and is given up to: all members join again.
         """
         tasks, refused = ([], []) if late is None else self._step_late(late, now)
         run(tasks)
-        self.timeline, self.lost = timeline, lost
+        self._timeline.number, self._timeline.lost = timeline, lost
         for member in self._members if went_back else ():
             member.must_join = True
         return [
@@ -236,23 +207,11 @@ class Shard:
 
     def replay(self, ticket: int, message: ms.Message, now: float) -> StepResult:
         """Take a message that this shard has taken before, as `step`: the cuts that it shows were taken then."""
-        before, self._replays = self._replays, True
+        before, self.cuts.paused = self.cuts.paused, True
         try:
             return self.step(ticket, message, now)
         finally:
-            self._replays = before
-
-    def quarantines_as_in(self, other: "Shard") -> list[ms.Intervene]:
-        """The messages that put workers into quarantine, or release them, as the other state of this shard has them."""
-        changes = []
-        for member in self._members:
-            known = other._members.get(member.name)
-            if known is not None and known.quarantined != member.quarantined:
-                by, _, reason = (known.quarantined or member.quarantined).partition(": ")
-                names = (member.name,)
-                quarantine, release = (names, ()) if known.quarantined else ((), names)
-                changes.append(ms.Intervene(by=by, reason=reason, quarantine=quarantine, release=release))
-        return changes
+            self.cuts.paused = before
 
     def resume(self, now: float) -> None:
         """Begin all leases anew: the shard's clock has another origin, or it was down."""
@@ -275,6 +234,16 @@ class Shard:
     def global_step(self) -> int:
         """Updates applied; pushes applied as one group count once."""
         return self._position.global_step
+
+    @property
+    def timeline(self) -> int:
+        """The number of the timeline that it follows."""
+        return self._timeline.number
+
+    @property
+    def lost(self) -> bool:
+        """Whether it has begun from an older state than it had acknowledged, and waits to be told to which."""
+        return self._timeline.lost
 
     @property
     def identity(self) -> int:
@@ -335,8 +304,8 @@ class Shard:
 
         So a server can refuse a stranger's message before it decodes the rest.
         """
-        if self.lost:
-            self._refuse_until_restored()
+        if self._timeline.lost:
+            self._timeline.check_not_lost()
         return self._members.check(sender)
 
     def _check(self, message: Any) -> tuple[Any, bool]:  # noqa: ANN401
@@ -356,8 +325,8 @@ class Shard:
             raise InvalidMessage("a shard does not go back by itself: its server restores it from a checkpoint")
         if (check := answered[0]) is not None:
             check(message, member)
-        if isinstance(message, _OF_TIMELINES) and message.timeline not in (0, self.timeline):
-            self._refuse_timeline(message.sender.worker, message.timeline)
+        if type(message) in OF_TIMELINES:
+            self._timeline.check(message)
         return member, repeated
 
     def inspect(self, message: ms.Message) -> Inspection:
@@ -365,7 +334,7 @@ class Shard:
 
         Call `check` first. May run beside steps, in another thread: of the shard it reads only what never changes.
         """
-        return inspect(self._store.variables, message, norm=self._options.max_gradient_norm is not None)
+        return inspect(self._store.variables, message, self._options.max_gradient_norm)
 
     def checkable(self, message: ms.Message) -> set[str] | None:
         """The variables of which a step may make a checked update: it needs the results of their tasks; None: all."""
@@ -412,9 +381,7 @@ class Shard:
             message = self._pending.here(message)
         call: Call[Any] = Call(ticket, message, member, now, repeated, allocator)
         found = inspection or self.inspect(message)
-        call.magnitudes, call.norm = found.magnitudes, found.norm
-        if (limit := self._options.max_gradient_norm) is not None:
-            self._limit_gradients(call, limit)
+        call.magnitudes, nbytes, call.norm, call.factor, call.clipped = found
         if not settled and self._is_checked(call):
             raise TasksPending
         if not isinstance(message, ms.Renew | ms.Status):
@@ -422,7 +389,7 @@ class Shard:
         result = StepResult(settled, now)
         shown = getattr(message, "cut", -1)
         if shown > self._position.cut:
-            self._begin_cut(shown, result)
+            self.cuts.begin(shown, result)
         if member is not None:
             self._members.renew(member, now)
             if self.cuts.late_below:
@@ -436,28 +403,18 @@ class Shard:
                 self._pending.abandon(member, result)  # a held push would settle an older number later
             _, handler = self._answers[type(message)]
             handler(call, result)
+            if result.begins is not None:
+                self._begin_job(result.begins, result)
+                _, handler = self._answers[type(message)]
+                handler(call, result)
         if result.gone or result.idle:
             self._carry_out(result)
         if self.cuts.late_below and result.changes:
             self.cuts.keep_late(result)
         traffic = self._traffic
-        traffic.pushes, traffic.bytes_in = self._updates.applied, traffic.bytes_in + found.nbytes
+        traffic.pushes, traffic.bytes_in = self._updates.applied, traffic.bytes_in + nbytes
         traffic.bytes_out += result.bytes_out
         return result
-
-    def _limit_gradients(self, call: Call[Any], limit: GradientNormLimit) -> None:
-        """Note by what the gradients of a push are multiplied."""
-        if (factor := limit.factor(call.norm)) == 1.0:
-            return
-        variables = self._store.variables
-        call.factor, call.magnitudes = (
-            factor,
-            {
-                name: magnitude * factor if is_gradient(variables[name]) else magnitude
-                for name, magnitude in call.magnitudes.items()
-            },
-        )
-        call.clipped = f"--max-gradient-norm {limit}: the norm of its gradients was {call.norm:.6g}"
 
     def _is_checked(self, call: Call[Any]) -> bool:
         """Whether a step by this call may make a checked change."""
@@ -522,112 +479,20 @@ class Shard:
             for member in live:  # of which only shard 0 knew that they are gone
                 members.leave(member, result.now, failed=True)
             self._forget(live, result)
-            if self.cuts.stored and not (self._replays or self.lost or self.shard) and self._store.variables:
-                self._begin_cut(self.cuts.number + 1, result, at_once=True)
+            if self.cuts.stored and not (self.cuts.paused or self.lost or self.shard) and self._store.variables:
+                self.cuts.begin(self.cuts.number + 1, result, at_once=True)
             self._begin_parts(self.identity, members.last_incarnation)
         self._jobs.begin(job, report, members)
+        result.begins, result.ended = None, report
         if report.job.number:
             result.events.append(events.job_begins(job, report))
 
-    def _check_reset(self, message: ms.Reset, member: None) -> None:
-        check_count(message, "job", message.number, self.job.number)
-        live = [one.name for one in self._members.live]
-        if message.number > self.job.number and live and not message.force:
-            raise Unavailable(f"{self.job} is running with {join_names(live)}: stop it first, or use --force")
-
-    def _reset(self, call: Call[ms.Reset], result: StepResult) -> None:
-        if call.message.number > self.job.number:
-            self._begin_job(ms.Job(call.message.number), result)
-        call.reply(ms.Emptied(self.job), result)
-
-    def _check_join(self, message: ms.Join, member: None) -> None:
-        known = self._members.get(message.worker)
-        settled, steps = (known.settled, known.steps) if known is not None and known.is_of(message) else (0, 0)
-        last = self._members.last_possible_incarnation(self.timeline)
-        check_count(message, "incarnation", message.incarnation, last)
-        check_count(message, "settled sequence number", message.settled, settled)
-        check_count(message, "number of pushes", message.steps, steps)
-        check_count(message, "job", message.job.number, self.job.number)
-        self._variables.invariants.check_join(message)
-        if self.lost:
-            self._refuse_until_restored()
-        must_join = known is not None and known.must_join and known.is_of(message)
-        if message.timeline != self.timeline and (message.timeline or must_join):  # 0: it joins for the first time
-            self._refuse_timeline(message.worker, message.timeline)
-        self._jobs.begun_by(message, self._members, self._jobs.state_of(self._members, self._queues))
-        self._members.check_join(message)
-
-    def _join(self, call: Call[ms.Join], result: StepResult) -> None:
-        message, position = call.message, self._position
-        before = self._jobs.report(position, self._members, self._queues)
-        begun = self._jobs.begun_by(message, self._members, before.state)
-        if begun is not None:
-            self._begin_job(begun, result)
-        elif before.state not in ("running", "empty"):
-            position.stopped = ""  # the job goes on
-        self._jobs.note_workers(message)
-        members, known = self._members, self._members.get(message.worker)
-        was_live, goes_back = (known.state == "live", known.must_join) if known is not None else (False, False)
-        member, new_incarnation = members.join(message, result.now, self.timeline)
-        if message.steps > member.steps:
-            self._lost_pushes += message.steps - member.steps
-            result.events.append(events.lost_pushes(member, message.steps - member.steps))
-            member.steps = message.steps  # counted once, also if this shard goes back again
-        if message.settled:
-            self._pending.settle(member, message.settled)
-        if new_incarnation or not was_live:
-            result.events.append(events.joined(member, new_incarnation=new_incarnation))
-        joined = ms.Joined(
-            incarnation=member.incarnation,
-            number=member.number,
-            lease=members.lease,
-            global_step=position.global_step,
-            consistency=str(self._options.consistency),
-            staleness=str(self._options.staleness),
-            chief=members.chief.is_chief(member.name),
-            state=self.identity,
-            timeline=self.timeline,
-            cut=position.cut,
-            steps=member.steps,
-            job=self.job,
-            note="" if self.shard or message.resume else joined_note(before, self.job),
-            stopped=position.stopped,
-        )
-        call.reply(joined, result)
-        if member.quarantined and new_incarnation and not self._pending.follows:
-            members.progress.stall(member)
-        if new_incarnation:
-            result.gone.append(member)  # its earlier incarnation
-        elif goes_back:  # it does not know of the block that it had at the cut
-            self._queues.forget([member], result)
-            self._minimizations.forget([member], result)
-
     # --- cuts -----------------------------------------------------------------------------------------------------
-
-    def _begin_cut(self, number: int, result: StepResult, *, at_once: bool = False) -> None:
-        """Take the snapshot of a cut, unless another one is not over, or there is no memory for its copies.
-
-        Nor one right after another (`Cuts.not_before`), unless `at_once`.
-        """
-        cuts, store, memory = self.cuts, self._store, self._variables.memory
-        if self._replays or (result.now < cuts.not_before and not at_once):
-            cuts.skip(number)
-            return
-        cuts.end_if_idle()
-        busy = cuts.busy
-        if busy is not None or store.nbytes > memory.free:
-            cuts.skip(number)
-            needs = f"a copy of {store.nbytes:,} bytes does not fit into --memory-limit"
-            result.events.append(events.cut_skipped(number, needs if busy is None else f"{busy.number} is not over"))
-            return
-        cuts.skip(number)  # the state has its number
-        cuts.begin(number, self.state(), store.variables, self.waiting(), self._members.live, result.now)
-        result.began_cut = True
 
     def begin_final_cut(self) -> ShardCut | None:
         """The cut of a shard that takes no more messages: complete at once; None if there is no memory for it."""
         self.cuts.end()
-        self._begin_cut(self.cuts.number + 1, StepResult(), at_once=True)
+        self.cuts.begin(self.cuts.number + 1, StepResult(), at_once=True)
         cut = self.cuts.current
         if cut is not None:
             self.cuts.leave(list(cut.missing))
@@ -638,39 +503,9 @@ class Shard:
         self.cuts.skip(max(self.cuts.number + 1, self.global_step), complete=True)
         return self.cuts.number
 
-    def _check_cut(self, message: ms.Cut, member: None) -> None:
-        check_count(message, "cut", message.number, self.cuts.number)
-        if self.lost:  # its checkpoint would look like one of the others
-            self._refuse_until_restored()
-        if message.holder is not None:
-            self._members.check(message.holder)
-
-    def _cut(self, call: Call[ms.Cut], result: StepResult) -> None:
-        message, cuts, number = call.message, self.cuts, call.message.number
-        cuts.end_if_idle(unless=number)
-        busy = cuts.busy
-        if not number and busy is not None:
-            call.reply(ms.CutReport(number=0, waiting_for=f"cut {busy.number} is not over"), result)
-            return
-        if not number and result.now < cuts.not_before:
-            waiting_for = f"cut {cuts.number} began a moment ago, and took a part of the time of this shard"
-            call.reply(ms.CutReport(number=0, waiting_for=waiting_for), result)
-            return
-        if (number > cuts.number or not number) and not message.release:
-            number = number or max(cuts.number + 1, self.global_step)
-            self._begin_cut(number, result)
-        cut, holder = cuts.current, message.holder
-        if cut is not None and cut.number == number and holder is not None:
-            if message.release:
-                cut.released.add(holder)
-                cuts.release([holder.worker])
-            elif holder not in cut.released:
-                cut.holders.add(holder)
-                for copy in cut.copies.values() if cut.late else ():
-                    copy.start(result)
-                if cut.may_apply:
-                    self._apply_late(cut, result)
-        call.reply(cuts.report(number), result)
+    def check_timeline(self, message: ms.Restore) -> None:
+        """Raise `InvalidMessage` for a timeline that is far above this shard's; its server carries the message out."""
+        self._timeline.check_restore(message)
 
     def _apply_late(self, cut: ShardCut, result: StepResult) -> None:
         """Make the late changes in the copies: as after a restore of the cut, by the same rules, to the same bits."""
@@ -719,23 +554,6 @@ class Shard:
         held = {push.sender.worker for push in self._pending.held_pushes()}
         return tuple([one.name for one in self._members.live if one.name not in held]) if held else ()
 
-    # --- timelines ------------------------------------------------------------------------------------------------
-
-    def check_timeline(self, message: ms.Restore) -> None:
-        """Raise `InvalidMessage` for a timeline that is far above this shard's; its server carries the message out."""
-        check_count(message, "timeline", message.timeline, self.timeline, MAX_TIMELINE_GAP)
-
-    def _refuse_until_restored(self) -> NoReturn:
-        raise StateLost(
-            f"shard {self.shard} was started again from checkpoint {self.cuts.number}, which is older than what it had "
-            "acknowledged"
-        )
-
-    def _refuse_timeline(self, worker: str, timeline: int) -> NoReturn:
-        raise StateLost(
-            f"shard {self.shard} follows timeline {self.timeline} of the job, and worker {worker!r} timeline {timeline}"
-        )
-
     # --- status ---------------------------------------------------------------------------------------------------
 
     def _report(self, call: Call[ms.Status], result: StepResult) -> None:
@@ -746,13 +564,14 @@ class Shard:
         fields = {name: value for part in self._parts for name, value in part.status(asked, now).items()}
         cut = self.cuts.current
         writing, missing = (0, "") if cut is None else (cut.number, cut.waiting_for)
-        timeline, lost = self.timeline, self._lost_pushes
         return ms.StatusReport(
             shard=self.shard,
             shards=self.shards,
             consistency=str(self._options.consistency),
             handling=str(self._options.staleness),
             traffic=self._traffic.traffic(now),
-            storage=ms.StorageStatus(writing=writing, waiting_for=missing, timeline=timeline, lost_pushes=lost),
+            storage=ms.StorageStatus(
+                writing=writing, waiting_for=missing, timeline=self.timeline, lost_pushes=self._joins.lost_pushes
+            ),
             **fields,
         )

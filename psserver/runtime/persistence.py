@@ -28,8 +28,9 @@ from psserver.storage import records, retention
 from psserver.storage.checkpoint_writer import CheckpointWriter
 from psserver.storage.folders import journal_folder
 from psserver.storage.journal import Journal
-from psserver.storage.recovery import Origin, Start, find_start, start_at
+from psserver.storage.recovery import find_start
 from psserver.storage.segments import list_segments
+from psserver.storage.start import Origin, Start, start_at
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, ParamServerError, StorageError, Unavailable, WrongShard
 

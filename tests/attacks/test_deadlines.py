@@ -16,8 +16,7 @@ from pswire.network.channel import SERVER_OPTIONS, check_health
 from pswire.security.credentials import NO_CREDENTIALS
 from pswire.security.token_files import Role
 from pswire.v1 import paramserver_pb2 as pb
-from tests.support.server_client import Client, Stream, frame_of, frames_of
-from tests.support.tokens import token_credentials
+from tests.support.servers import Client, Stream, frame_of, frames_of, token_credentials
 
 LARGE = np.zeros(1 << 20, np.float32)  # 4 MiB, in chunks
 TRANSFER, WATCH = "/paramserver.v1.ParameterServer/Transfer", "/grpc.health.v1.Health/Watch"

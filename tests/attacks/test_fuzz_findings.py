@@ -5,7 +5,7 @@ import numpy as np
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from pswire.messages import Status
-from tests.support.server_client import Client
+from tests.support.servers import Client
 
 
 def test_a_status_from_a_variable_beyond_all_numbers_has_no_variables():

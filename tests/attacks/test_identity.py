@@ -20,7 +20,7 @@ from pswire.codec import encode
 from pswire.specs.consistency import Synchronous
 from pswire.tensors.stream import StreamSender
 from pswire.tensors.transport import InlineSender
-from tests.support.server_client import NAME_KEY, Client, frames_of, join_all
+from tests.support.servers import NAME_KEY, Client, frames_of, join_all
 
 W = np.zeros(3, np.float32)
 QUEUE = ms.QueueSpec(name="train", size=8, block=4, epochs=1)
@@ -70,6 +70,9 @@ def in_the_name_of(sender):
         "a pull": ms.Pull(sender=sender, names=("w",)),
         "a barrier": ms.Barrier(sender, 1),
         "a stop": ms.Stop(sender, "because"),
+        "an evaluation": ms.Evaluate(sender=sender, name="fit"),
+        "a portion": ms.TakePortion(sender=sender, name="fit"),
+        "a claim": ms.ClaimPortion(sender=sender, name="fit", evaluation=1, portion=0, loss=0.0),
         "a cut that it holds": ms.Cut(holder=sender),
         "a join as its incarnation": ms.Join(worker=sender.worker, incarnation=sender.incarnation),
         "a join as the next incarnation": ms.Join(worker=sender.worker, incarnation=sender.incarnation + 1),

@@ -19,7 +19,7 @@ from psworker.client.client import Client as WorkerClient
 from psworker.transport.grpc_transport import GrpcTransport
 from psworker.versions import VersionedArray
 from tests.support.combinations import few_fast
-from tests.support.server_client import Client
+from tests.support.servers import Client
 
 TOO_MANY = MAX_ENTRIES + 1
 W = np.zeros(2, np.float32)
@@ -148,7 +148,7 @@ def test_a_tensor_transport_has_64_characters_at_most(client):
         client.send("Renew", renew)
 
 
-@pytest.mark.parametrize("count", [1500, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", few_fast([1500, 20_000], slow=0))
 def test_an_honest_job_of_many_variables_is_served_in_threads_of_the_server(server, monkeypatch, count):
     threads = []
     for name in ("parse", "decode", "from_frame", "to_frame"):

@@ -15,7 +15,7 @@ from pswire.errors import Unavailable
 from pswire.messages import Declaration, Register, Status, Tune
 from pswire.optimizers import GradientDescent
 from pswire.tensors.values import TensorSpec
-from tests.support.server_client import Client
+from tests.support.servers import Client
 
 EMPTY = np.zeros(0, np.float32)
 

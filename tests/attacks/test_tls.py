@@ -27,8 +27,7 @@ from pswire.security.token_files import Role
 from psworker.client.client import Client as WorkerClient
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.support.commands import BOUND
-from tests.support.server_client import Client
-from tests.support.tokens import Certificates, token_credentials
+from tests.support.servers import Certificates, Client, token_credentials
 
 LONG_AGO = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 

@@ -16,7 +16,7 @@ from pswire.optimizers import Momentum
 from pswire.tensors.values import TensorSpec
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.support.commands import BOUND
-from tests.support.shared_folder import mapped_segments, shared_folder
+from tests.support.files import mapped_segments, shared_folder
 
 pytestmark = pytest.mark.slow
 

@@ -23,9 +23,8 @@ from pswire.optimizers import GradientDescent
 from pswire.tensors.values import TensorSpec
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.support.combinations import few_fast
-from tests.support.commands import BOUND
-from tests.support.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import
-from tests.support.server_client import Client, Stream, frame_of
+from tests.support.commands import BOUND, SIGTERM_AT_THE_VERY_END, held_at_import
+from tests.support.servers import Client, Stream, frame_of
 
 READY = re.compile(r"psserver: shard 0/1 listening on 127\.0\.0\.1:\d+")
 

@@ -21,8 +21,7 @@ from psworker.launch.cli import main
 from psworker.launch.display.plain import Display
 from psworker.launch.job import Job
 from tests.support.combinations import few_fast
-from tests.support.commands import BOUND, free_address
-from tests.support.early_and_late_signals import SIGTERM_AT_THE_VERY_END, held_at_import
+from tests.support.commands import BOUND, SIGTERM_AT_THE_VERY_END, free_address, held_at_import
 from tests.support.terminals import run_on_terminal
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
@@ -324,7 +323,7 @@ JOINS = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bind", ["127.0.0.1", "0.0.0.0:0"])
+@pytest.mark.parametrize("bind", few_fast(["127.0.0.1", "0.0.0.0:0"], fast=0))
 def test_the_first_line_has_the_servers_addresses_where_further_workers_can_join(commands, bind):
     script = commands.script(JOINS)
     options = "--progress", "plain", "--workers", "1", "--shards", "2", "--bind", bind, "--insecure"
@@ -355,7 +354,7 @@ def test_a_local_cluster_names_an_address_of_its_servers_that_is_taken_or_imposs
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("columns", [60, 120])
+@pytest.mark.parametrize("columns", few_fast([60, 120], fast=0))
 def test_the_live_display_has_no_line_wider_than_the_terminal_and_only_the_summary_stays(commands, columns):
     script = commands.script("""
         import time

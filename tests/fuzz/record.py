@@ -34,7 +34,7 @@ from tests.fuzz.served_shard import IDENTITY, JOB_KEY, METHODS, POLICIES, STREAM
 from tests.fuzz.targets import codec
 from tests.fuzz.targets.http_requests import OTHER, TOKEN
 from tests.fuzz.targets.state_files import ARRAYS
-from tests.support.server_client import Client
+from tests.support.servers import Client
 
 #: A program that uses all kinds of messages: a table, slots, tuning, assigning, a data queue, a barrier, a cut, a stop.
 PROGRAM = """

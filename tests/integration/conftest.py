@@ -10,7 +10,7 @@ import pytest
 from pswire.messages import Status, StatusReport
 from psworker.client.heartbeat import Heartbeat
 from psworker.sessions.session import Session
-from tests.support.transports import EMBEDDED, GRPC, SHARED, SHARED_OF_TWO, parameters
+from tests.support.servers import EMBEDDED, GRPC, SHARED, SHARED_OF_TWO, parameters
 
 ROOT = Path(__file__).resolve().parents[2]
 

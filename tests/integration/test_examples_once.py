@@ -16,17 +16,12 @@ from psworker import ops
 from psworker.config import WorkerConfig
 from psworker.sessions.session import Session
 from tests.support.combinations import combinations
-from tests.support.shards_in_process import ShardsInProcess
+from tests.support.shards import ShardsInProcess
 
 EXAMPLES, BATCH = 100, 3
 DATA = ps.Dataset({"x": np.arange(EXAMPLES)})
 SGD = ps.GradientDescent(1.0)
-STRATEGIES = [
-    {},
-    {"push_every": 3},
-    {"push_every": 2, "pull_every": 6, "overlap": True},
-    {"local_steps": 4},
-]
+STRATEGIES = [{}, {"push_every": 3}, {"push_every": 2, "pull_every": 6, "overlap": True}, {"local_steps": 4}]
 
 
 def session_over(transport, worker, **strategy):

@@ -7,13 +7,13 @@ import pytest
 from click.testing import CliRunner
 
 import psworker as ps
-from psjob.status.interventions import Interventions
+from psjob.status.interventions import InterventionCalls
 from psjob.status.status_client import StatusClient
 from psserver.cli.main import main
 from psserver.testing import serve
 from pswire.errors import InvalidMessage, StorageError
 from tests.support.combinations import combinations
-from tests.support.journals import copy_of_one_moment
+from tests.support.files import copy_of_one_moment
 
 LEASE = 3.0  # seconds: of a worker that does not push, heartbeats take part in a cut
 SGD = ps.GradientDescent(1.0)
@@ -31,7 +31,7 @@ def job(by="me", **options):
     """Servers, interventions by this name, and the session and variables of worker `w0`."""
     with (
         serve(**options) as servers,
-        Interventions(servers.addresses, by) as interventions,
+        InterventionCalls(servers.addresses, by) as interventions,
         worker(servers.addresses, "w0") as (session, variables),
     ):
         yield servers.addresses, interventions, session, variables

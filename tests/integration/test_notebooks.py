@@ -11,7 +11,7 @@ from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from pswire.messages import Status
 from tests.support.commands import environment
-from tests.support.server_client import Client
+from tests.support.servers import Client
 
 pytestmark = pytest.mark.slow
 

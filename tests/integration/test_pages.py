@@ -17,6 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from psworker.data import datasets
+from tests.support.combinations import few_fast
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -77,8 +78,7 @@ def run_python(block):
     exec(compile("\n" * (block.line - 1) + block.text, block.page, "exec"), {"__name__": "__main__"})
 
 
-@pytest.mark.parametrize(("epochs", "accuracy"), [(1, 0.855), (10, 0.904)])
-@pytest.mark.slow
+@pytest.mark.parametrize(("epochs", "accuracy"), few_fast([(1, 0.855), (10, 0.904)], fast=0))
 def test_the_program_of_the_readme_has_the_accuracy_of_softmax_regression(epochs, accuracy, capsys):
     [block] = README
     assert "epochs=10" in block.text
@@ -149,8 +149,9 @@ def stop(server):
 RUNNABLE = [block for block in blocks("sh") if ends_by_itself(block)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", sorted({block.page for block in RUNNABLE}), ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", few_fast(sorted({block.page for block in RUNNABLE}), fast=0, slow=3), ids=lambda page: page.name
+)
 def test_the_commands_of_a_page_that_need_no_container_and_no_other_host_succeed_one_after_the_other(page, tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "train.py").write_text(TRAIN)

@@ -11,7 +11,7 @@ import pytest
 import psworker as ps
 from tests.integration.test_examples_once import BATCH, DATA, EXAMPLES, SGD, STRATEGIES, ledger, ones, session_over
 from tests.support.combinations import combinations
-from tests.support.shards_in_process import ShardsInProcess
+from tests.support.shards import ShardsInProcess
 
 EPOCHS = 3
 BATCHES = 3 * -(-EXAMPLES // BATCH)

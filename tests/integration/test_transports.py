@@ -13,8 +13,8 @@ from psserver.rpc.server import ServerThread
 from pswire.errors import WrongShard
 from pswire.specs.encodings import Int8, TopK
 from psworker import datasets, nn, ops
-from tests.support.shared_folder import in_shared_memory
-from tests.support.transports import EMBEDDED, GRPC, GRPC_OF_TWO, SHARED, SHARED_OF_TWO
+from tests.support.files import in_shared_memory
+from tests.support.servers import EMBEDDED, GRPC, GRPC_OF_TWO, SHARED, SHARED_OF_TWO
 
 EACH_STEP, DOWNPOUR, LOCAL = (), (("push_every", 2), ("pull_every", 2)), (("local_steps", 3),)
 OVERLAP, HALF = (*DOWNPOUR, ("overlap", True)), (("encoding", "float16"),)

@@ -15,7 +15,7 @@ from psjob.status.status_client import StatusClient
 from pswire.security.token_files import Role
 from tests.observability.test_files import ALERTS, expressions
 from tests.support.commands import BOUND, Command, environment, free_address
-from tests.support.tokens import token_credentials
+from tests.support.servers import token_credentials
 from tests.unit.psserver.monitor.full_report import all_families
 
 pytestmark = [

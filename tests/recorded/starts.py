@@ -11,9 +11,9 @@ from psworker.transport.embedded_checkpoints import EmbeddedCheckpoints
 from tests.recorded.descriptions import as_json, describe, summarize_shard
 from tests.recorded.formats import FIXTURES
 from tests.recorded.server import Server, facts, go_back, in_words
-from tests.support.shard_state import run_step
+from tests.support.shards import run_step
 
-#: What a start may be (`psserver.storage.recovery.Start`).
+#: What a start may be (`psserver.storage.start.Start`).
 FLAGS = ("lost", "gave_up", "replayed", "stored", "torn", "went_back", "provisional")
 
 

@@ -1,7 +1,7 @@
 """Workers that push the same to variables on all shards, over a transport that loses messages, while cuts are taken.
 
 Each push, and each assignment, adds 1 to every element of every variable, so all elements of a cut are equal, unless a
-worker was killed in the middle of a push. Every complete cut is kept (`support.stored_shard`). Workers push, are idle,
+worker was killed in the middle of a push. Every complete cut is kept (`support.shards`). Workers push, are idle,
 show numbers as heartbeats do, leave and come back; on request they are killed, and shards lose their state.
 """
 
@@ -12,7 +12,6 @@ from unittest import mock
 
 import numpy as np
 
-from psserver.core.shard import Shard
 from pswire import messages as ms
 from pswire import placement
 from pswire.errors import ParamServerError
@@ -23,9 +22,7 @@ from pswire.tensors.values import IndexedSlices
 from psworker.client.client import Client
 from psworker.client.membership import JobChoice
 from tests.simulation.unreliable import Link, UnreliableTransport
-from tests.support.shard_driver import declared
-from tests.support.shard_state import run_step
-from tests.support.stored_shard import StoredShard
+from tests.support.shards import StoredShard, declared, new_shard, run_step
 
 SHAPE = (4, 2)
 NAMES = ("U", "V", "W")
@@ -66,7 +63,7 @@ class Run:
 
     def __init__(self, seed, shards, options, *, lease, kill, lose):
         self.random = random.Random(f"{seed}/actions")
-        self.new = [partial(Shard, one, shards, lease, None, *options) for one in range(shards)]
+        self.new = [partial(new_shard, one, shards, lease, None, *options) for one in range(shards)]
         self.transport = UnreliableTransport(shards, seed, lease, None, *options)
         turns = self.transport.turns
         links = [StoredLink(StoredShard(new), f"{seed}/{one}", turns) for one, new in enumerate(self.new)]

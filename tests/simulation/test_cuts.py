@@ -7,7 +7,7 @@ from pswire.messages import Tick
 from tests.simulation.cuts import elements, run, status
 from tests.simulation.test_unreliable_transport import seeds
 from tests.support.combinations import combinations
-from tests.support.shard_state import run_step
+from tests.support.shards import run_step
 
 POLICIES = [
     *(("async", "none"), ("async", "drop:2"), ("bounded:0", "none"), ("bounded:1", "drop:2")),

@@ -20,7 +20,7 @@ from psworker.client.client import Client
 from psworker.client.membership import JobChoice
 from tests.simulation.unreliable import LEASE, WORKERS, UnreliableTransport
 from tests.support.combinations import few_fast
-from tests.support.shard_driver import declared
+from tests.support.shards import declared
 
 QUEUE = QueueSpec(name="mnist", size=11, block=4, epochs=2)
 BLOCKS = 3  # of an epoch

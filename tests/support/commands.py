@@ -1,4 +1,4 @@
-"""Commands as real processes: their lines and exit codes. For tests and `make chaos`."""
+"""Commands as real processes: their lines and exit codes; and programs that get a signal early or late."""
 
 import os
 import random
@@ -93,3 +93,31 @@ class Command:
 
     def signal(self, number: signal.Signals) -> None:
         self.popen.send_signal(number)
+
+
+#: Sends SIGTERM to itself when Python has removed its handlers and clears its modules. The program's code follows.
+SIGTERM_AT_THE_VERY_END = """
+import os, signal, sys
+
+class Kept:
+    def __del__(self, write=os.write, kill=os.kill, process=os.getpid()):
+        write(1, b"sigterm\\n")
+        kill(process, 15)
+
+sys.kept = Kept()
+"""
+
+
+def held_at_import(module):
+    """The beginning of a program that prints a line and then blocks when it imports this module."""
+    return f"""
+import os, sys, threading
+
+class Slow:
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            print("importing", flush=True)
+            threading.Event().wait(600)
+
+sys.meta_path.insert(0, Slow())
+"""

@@ -11,17 +11,19 @@ Source: T. H. Lai and T. H. Yang, "On Distributed Snapshots", Information Proces
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from psserver.core.cuts.shard_cut import ShardCut, VariableCopy, owned
-from psserver.core.events import cut_given_up
+from psserver.core.events import cut_given_up, cut_skipped
 from psserver.core.members.member import Member
-from psserver.core.part import Call, Part, Position, names
+from psserver.core.members.membership import Membership
+from psserver.core.options import ShardOptions
+from psserver.core.part import Call, Check, Handler, Part, Position, check_count, names
+from psserver.core.timelines import Timeline
 from psserver.core.variables.array_tasks import StepResult
 from psserver.core.variables.memory import Memory
 from psserver.core.variables.store import Store
-from psserver.core.variables.variable import Variable
 from pswire import messages as ms
 from pswire.errors import GenerationLost, InvalidMessage, UnknownVariable
 
@@ -40,22 +42,37 @@ class Cuts(Part):
     after the snapshot comes after the cut on all shards.
     """
 
-    def __init__(self, shard: int, shards: int, position: Position, *, decides: bool, stored: bool) -> None:
+    def __init__(
+        self,
+        options: ShardOptions,
+        position: Position,
+        timeline: Timeline,
+        state: Callable[[], ms.ShardState],
+        waiting: Callable[[], list[tuple[int, ms.Message]]],
+        apply_late: Callable[[ShardCut, StepResult], None],
+        *,
+        stored: bool,
+    ) -> None:
         self.completed = self.late_below = 0
         self.current: ShardCut | None = None
         self.not_before = -math.inf  # a time before which no other cut begins
-        self.decides = decides
-        self._shard, self._shards, self._position = shard, shards, position
+        self.paused = False  # whether no cut begins: the messages that are taken were taken before
+        self.decides = not options.shard and options.decides
+        self._shard, self._shards, self._position, self._timeline = options.shard, options.shards, position, timeline
+        self._state, self._calls, self._apply_late = state, waiting, apply_late
         self.stored = stored  # whether a server writes each cut to disk, from its beginning
-        self._memory = Memory(None)
         self._given_up: ShardCut | None = None
         self._why_given_up = ""
         self._seen: ShardCut | None = None  # at the last tick
 
-    def count_in(self, memory: Memory) -> None:
-        """Count copies and late changes in the memory of the present job."""
-        self._memory = memory
+    def begin_job(self, members: Membership, store: Store, memory: Memory) -> None:
+        """Take cuts of the variables of another job from now on; copies and late changes count in its memory."""
+        self._members, self._store, self._memory = members, store, memory
         memory.count(lambda: 0 if self.current is None else self.current.nbytes, passing=True)
+
+    def messages(self) -> dict[type, tuple[Check | None, Handler]]:
+        """As `Part.messages`."""
+        return {ms.Cut: (self._check_cut, self._cut)}
 
     def state(self) -> dict[str, Any]:
         """As `Part.state`."""
@@ -82,25 +99,31 @@ class Cuts(Part):
         """The number of the last cut that this shard has seen."""
         return self._position.cut
 
-    def begin(
-        self,
-        number: int,
-        state: ms.ShardState,
-        variables: Mapping[str, Variable],
-        waiting: list[tuple[int, ms.Message]],
-        live: Iterable[Member],
-        now: float,
-    ) -> ShardCut:
-        """Begin the cut of this number; the copies of variables are made with their next change, or one by one."""
-        copies = {}
-        for name, variable in variables.items():
-            copies[name] = variable.copy = VariableCopy.of(variable)
-        missing = {member.name: member.incarnation for member in live} if self._shards > 1 else {}
-        self._position.cut, self.late_below = number, number if missing else 0
-        self.current = ShardCut(number, state, copies, waiting, missing, writing=self.stored, since=now)
+    def begin(self, number: int, result: StepResult, *, at_once: bool = False) -> None:
+        """Take the snapshot of a cut, unless another one is not over, or there is no memory for its copies.
+
+        Nor one right after another (`not_before`), unless `at_once`. The copies of variables are made with their next
+        change, or one by one.
+        """
+        if self.paused or (result.now < self.not_before and not at_once):
+            self.skip(number)
+            return
+        self.end_if_idle()
+        busy, nbytes = self.busy, self._store.nbytes
+        self.skip(number)  # the state has its number
+        if busy is not None or nbytes > self._memory.free:
+            needs = f"a copy of {nbytes:,} bytes does not fit into --memory-limit"
+            result.events.append(cut_skipped(number, needs if busy is None else f"{busy.number} is not over"))
+            return
+        state, copies = self._state(), {}
+        for variable in self._store:
+            copies[variable.spec.name] = variable.copy = VariableCopy.of(variable)
+        missing = {one.name: one.incarnation for one in self._members.live} if self._shards > 1 else {}
+        self.late_below = number if missing else 0
+        self.current = ShardCut(number, state, copies, self._calls(), missing, writing=self.stored, since=result.now)
         if not missing:
             self.completed = number
-        return self.current
+        result.began_cut = True
 
     def skip(self, number: int, *, complete: bool = False) -> None:
         """Note a cut that this shard has no part in, or one that is `complete`: its state is stored as it stands."""
@@ -180,6 +203,41 @@ class Cuts(Part):
         result.events.append(cut_given_up(cut.number, self._why_given_up))
         self._given_up, cut.late, cut.late_bytes = cut, [], 0
         self.end()
+
+    # --- the message ----------------------------------------------------------------------------------------------
+
+    def _check_cut(self, message: ms.Cut, member: None) -> None:
+        check_count(message, "cut", message.number, self.number)
+        self._timeline.check_not_lost()  # a lost shard's checkpoint would look like one of the others
+        if message.holder is not None:
+            self._members.check(message.holder)
+
+    def _cut(self, call: Call[ms.Cut], result: StepResult) -> None:
+        message, number = call.message, call.message.number
+        self.end_if_idle(unless=number)
+        busy = self.busy
+        if not number and busy is not None:
+            call.reply(ms.CutReport(number=0, waiting_for=f"cut {busy.number} is not over"), result)
+            return
+        if not number and result.now < self.not_before:
+            waiting_for = f"cut {self.number} began a moment ago, and took a part of the time of this shard"
+            call.reply(ms.CutReport(number=0, waiting_for=waiting_for), result)
+            return
+        if (number > self.number or not number) and not message.release:
+            number = number or max(self.number + 1, self._position.global_step)
+            self.begin(number, result)
+        cut, holder = self.current, message.holder
+        if cut is not None and cut.number == number and holder is not None:
+            if message.release:
+                cut.released.add(holder)
+                self.release([holder.worker])
+            elif holder not in cut.released:
+                cut.holders.add(holder)
+                for copy in cut.copies.values() if cut.late else ():
+                    copy.start(result)
+                if cut.may_apply:
+                    self._apply_late(cut, result)
+        call.reply(self.report(number), result)
 
     def report(self, number: int) -> ms.CutReport:
         """The state of a cut on this shard, as far as it is known without its storage."""

@@ -97,3 +97,15 @@ class Interventions(Part):
     def _scale_learning_rates(self, message: ms.Intervene) -> None:
         for optimizer, names in self._variables.store.scale_learning_rates(message.scale_learning_rate):
             self._variables.note_change(message.by, names, optimizer)
+
+    def quarantines_as_in(self, other: "Interventions") -> list[ms.Intervene]:
+        """The messages that put workers into quarantine, or release them, as the other state of this shard has them."""
+        changes = []
+        for member in self._members:
+            known = other._members.get(member.name)
+            if known is not None and known.quarantined != member.quarantined:
+                by, _, reason = (known.quarantined or member.quarantined).partition(": ")
+                names = (member.name,)
+                quarantine, release = (names, ()) if known.quarantined else ((), names)
+                changes.append(ms.Intervene(by=by, reason=reason, quarantine=quarantine, release=release))
+        return changes

@@ -24,7 +24,7 @@ from psserver.core.members.member import Member
 from psserver.core.variables.aggregation import COST, robust
 from psserver.core.variables.delay_compensation import ServedWeights, compensated, corrected
 from psserver.core.variables.variable import Variable
-from pswire.messages import Gradient, Reply
+from pswire.messages import Gradient, Job, JobReport, Reply
 from pswire.optimizers import COMPUTE_DTYPES, Rule, Step
 from pswire.optimizers.optimizer import check_result
 from pswire.specs.consistency import Aggregate
@@ -68,6 +68,8 @@ class StepResult:
 
     Effects are what the part that answers a message leaves to the shard: `changes` that were made now, which may belong
     to a cut; members that are `gone`; and `idle` ones, which wait for others, so that nobody may wait for their pushes.
+    For a job that `begins` the shard makes all parts anew, which answer the message; `ended` is the report of the one
+    before it then.
     """
 
     settled: bool = True
@@ -80,6 +82,8 @@ class StepResult:
     changes: list[Any] = field(default_factory=list)
     gone: list[Member] = field(default_factory=list)
     idle: list[Member] = field(default_factory=list)
+    begins: Job | None = None
+    ended: JobReport | None = None
     began_cut: bool = False  # before anything else the step has taken the snapshot of a cut
 
 

@@ -10,6 +10,7 @@ from psserver.core.variables.variable import Variable
 from pswire.errors import InvalidMessage, NotFinite, ShapeMismatch
 from pswire.messages import Assign, Message, Pull, Push, Register
 from pswire.optimizers import OptimizerSpec
+from pswire.specs.gradient_norm import GradientNormLimit
 from pswire.tensors.compression import Packed, unpacked
 from pswire.tensors.values import Array, IndexedSlices, TensorSpec, magnitude, not_finite
 
@@ -39,15 +40,20 @@ def check_tensor(spec: TensorSpec, array: Array | IndexedSlices | Packed, what: 
 
 
 class Inspection(NamedTuple):
-    """Magnitudes and bytes of the arrays in a message that was inspected, and the norm of its gradients together."""
+    """Magnitudes and bytes of the arrays in a message that was inspected, each gradient multiplied by the `factor`.
+
+    If there is a limit: `norm` is that of all gradients together, before that, and `clipped` says why they are scaled.
+    """
 
     magnitudes: Magnitudes
     nbytes: int
     norm: float = 0.0
+    factor: float = 1.0
+    clipped: str = ""
 
 
-def inspect(variables: Mapping[str, Variable], message: Message, *, norm: bool = False) -> Inspection:
-    """Look at every element of a message that has been checked otherwise; with `norm` compute that of a push, too.
+def inspect(variables: Mapping[str, Variable], message: Message, limit: GradientNormLimit | None = None) -> Inspection:
+    """Look at every element of a message that has been checked otherwise; with a `limit`, at the norm of a push, too.
 
     Raises `NotFinite`, or `InvalidMessage` for a row that is not within its variable or a malformed packed array.
     """
@@ -80,8 +86,16 @@ def inspect(variables: Mapping[str, Variable], message: Message, *, norm: bool =
                     name = declared.spec.name
                     magnitudes[name] = check_finite(name, declared.value, "initial value")
                     nbytes += declared.value.nbytes
-    of_gradients = norm_of_gradients(variables, message) if norm and isinstance(message, Push) else 0.0
-    return Inspection(magnitudes, nbytes, of_gradients)
+    if limit is None or not isinstance(message, Push):
+        return Inspection(magnitudes, nbytes)
+    norm = norm_of_gradients(variables, message)
+    if (factor := limit.factor(norm)) == 1.0:
+        return Inspection(magnitudes, nbytes, norm)
+    for name in magnitudes:
+        if is_gradient(variables[name]):
+            magnitudes[name] *= factor
+    clipped = f"--max-gradient-norm {limit}: the norm of its gradients was {norm:.6g}"
+    return Inspection(magnitudes, nbytes, norm, factor, clipped)
 
 
 def norm_of_gradients(variables: Mapping[str, Variable], push: Push) -> float:

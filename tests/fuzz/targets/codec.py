@@ -7,7 +7,7 @@ from pswire.messages import ANSWERS
 from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.v1 import paramserver_pb2 as pb
 from tests.fuzz.packets import unpack
-from tests.support.shard_state import state_of
+from tests.support.shards import state_of
 
 COVERS = ["pswire.codec", "pswire.specs", "pswire.messages", "pswire.tensors.compression"]
 _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServer"]

@@ -15,7 +15,7 @@ from psserver.storage.shard_run import Run, write_run
 from pswire import messages as ms
 from pswire import placement
 from tests.support.job_reports import row
-from tests.support.shard_state import state_of
+from tests.support.shards import state_of
 from tests.unit.psserver.storage.stored_shards import write
 from tests.unit.psserver.storage.test_reshard import QUEUE, VARIABLES, Job, new_shards, write_all
 

@@ -13,7 +13,7 @@ from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Median, TrimmedMean, parse_consistency
 from pswire.tensors.compression import quantize_int8, top_k
 from pswire.tensors.values import IndexedSlices
-from tests.support.shard_driver import ShardDriver, declared
+from tests.support.shards import ShardDriver, declared
 
 AGGREGATES = [Median(), TrimmedMean(0.1), TrimmedMean(0.2), TrimmedMean(0.4)]
 

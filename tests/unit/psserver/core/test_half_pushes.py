@@ -17,8 +17,7 @@ from pswire.messages import LastPush, Push, Renew, StatusReport, WorkerStatus
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import DropStalePushes, IgnoreStaleness
 from psworker.client.client import Client
-from tests.support.shard_driver import declared
-from tests.support.shards_in_process import ShardsInProcess
+from tests.support.shards import ShardsInProcess, declared
 
 LEASE = 10.0
 

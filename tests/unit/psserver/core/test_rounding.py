@@ -6,7 +6,7 @@ import pytest
 from pswire.messages import Status
 from pswire.optimizers import GradientDescent
 from pswire.tensors.values import IndexedSlices
-from tests.support.shard_driver import ShardDriver, declared
+from tests.support.shards import ShardDriver, declared
 
 
 def counts(shard):

@@ -14,7 +14,7 @@ from pswire.messages import Gradient
 from pswire.optimizers import Step, numba_compiler, rule_for
 from pswire.tensors.compression import Packed, quantize_int8, to_16_bits, top_k
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from tests.support.shard_state import state_of
+from tests.support.shards import state_of
 from tests.unit.pswire.optimizers.rules_under_test import LAYOUTS, RULES_UNDER_TEST, at
 
 SEED = 20190604

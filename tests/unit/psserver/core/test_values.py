@@ -31,8 +31,7 @@ from pswire.specs.encodings import ENCODINGS
 from pswire.specs.initializers import RowConstant
 from pswire.tensors.compression import Packed, to_16_bits
 from pswire.tensors.values import DTYPES, IndexedSlices, TensorSpec
-from tests.support.shard_driver import A, B, ShardDriver, declared
-from tests.support.shard_state import state_of
+from tests.support.shards import A, B, ShardDriver, declared, state_of
 
 STARTS = {
     "W": np.array([[1.0, -2.0], [3.25, 1e-3]], np.float32),

@@ -36,7 +36,7 @@ from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency
 from pswire.specs.vectors import GRADIENT, Fill
 from pswire.tensors.transport import InlineSender
-from tests.support.server_client import Client
+from tests.support.servers import Client
 from tests.unit.psserver.replay.journaled_job import RATE, Job, W
 
 

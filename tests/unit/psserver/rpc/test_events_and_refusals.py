@@ -12,7 +12,7 @@ from psserver.rpc.server import ServerThread
 from psserver.runtime.event_log import MAX_EVENTS, EventLog
 from pswire.errors import ShapeMismatch
 from pswire.messages import Gradient, Join, Leave, Push, Sender, Status, StatusDetail, StatusReport
-from tests.support.server_client import Client
+from tests.support.servers import Client
 
 ONES = np.ones(2, np.float32)
 

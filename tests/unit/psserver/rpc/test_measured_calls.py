@@ -14,7 +14,7 @@ from pswire.errors import NotFinite
 from pswire.messages import Gradient, Push
 from pswire.specs.gradient_norm import parse_gradient_norm
 from psworker import ops
-from tests.support.server_client import Client
+from tests.support.servers import Client
 
 
 @pytest.fixture

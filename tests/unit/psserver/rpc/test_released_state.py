@@ -14,7 +14,7 @@ from psserver.rpc.status_answers import StatusAnswers
 from psserver.rpc.streams import STREAMS_OF_A_MEMBER, Streams
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, NotFinite, Unavailable, UnknownVariable
-from tests.support.server_client import Client, Stream, frame_of
+from tests.support.servers import Client, Stream, frame_of
 
 ME = ms.Sender("w0", 1)
 

@@ -25,7 +25,7 @@ from pswire.v1 import paramserver_pb2 as pb
 from psworker.transport import shared_memory
 from psworker.transport.shared_memory import fetch_segment
 from tests.support.commands import BOUND
-from tests.support.shared_folder import mapped_segments, shared_folder
+from tests.support.files import mapped_segments, shared_folder
 
 MB = 1 << 20
 

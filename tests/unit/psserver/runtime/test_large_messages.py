@@ -16,7 +16,7 @@ from pswire import messages as ms
 from pswire.optimizers import Momentum
 from pswire.tensors.values import TensorSpec
 from tests.support.commands import BOUND
-from tests.support.shard_state import run_step
+from tests.support.shards import run_step
 
 MANY = 600
 NAMES = tuple(f"v{number}" for number in range(MANY))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from psserver.storage.files import make_folder, new_folder, temporary_path
-from tests.support.disk_calls import DiskCalls, needs_names_of_descriptors
+from tests.support.files import DiskCalls, needs_names_of_descriptors
 
 
 @needs_names_of_descriptors

@@ -12,7 +12,7 @@ from psserver.storage.recovery import find_start
 from psserver.storage.shard_run import Run, read_run, run_path, write_run
 from pswire.errors import DamagedFile, StorageError
 from pswire.optimizers import GradientDescent
-from tests.support.shard_driver import ShardDriver, declared
+from tests.support.shards import ShardDriver, declared
 from tests.unit.psserver.storage.stored_shards import write
 
 REMOVED = object()

@@ -11,8 +11,7 @@ from psserver.storage import journal as module
 from psserver.storage.segments import SEGMENT_HEADER, read_segments, segment_path
 from pswire.errors import StorageError
 from pswire.specs.checkpoints import JournalSync
-from tests.support.full_disk import file_size_limit
-from tests.support.journals import all_written
+from tests.support.files import all_written, file_size_limit
 from tests.unit.psserver.storage.test_journal import IDENTITY, open_journal, run, until
 
 RECORDS = [bytes([number]) * 10_000 for number in range(30)]

@@ -15,8 +15,7 @@ from psserver.storage.journal import MAX_BYTES_IN_LOOP, Journal
 from psserver.storage.segments import SEGMENT_HEADER, SegmentFile, SegmentHeader, read_segments, segment_path
 from pswire.errors import StorageError
 from pswire.specs.checkpoints import JournalSync
-from tests.support.full_disk import file_size_limit
-from tests.support.journals import all_written
+from tests.support.files import all_written, file_size_limit
 
 IDENTITY = 5
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from psserver.storage import records
 from pswire import messages as ms
 from pswire.errors import Malformed
-from tests.support.shard_state import state_of
+from tests.support.shards import state_of
 from tests.unit.pswire.codec.test_codec import FULL, bare
 
 SEED = 20261122

@@ -5,7 +5,7 @@ import pytest
 from psserver.storage import checkpoints
 from psserver.storage.folders import available, found, shard_folder
 from psserver.storage.retention import cuts, given_up, move_aside, prune
-from tests.support.shard_driver import ShardDriver, declared
+from tests.support.shards import ShardDriver, declared
 from tests.unit.psserver.storage.stored_shards import write
 
 

@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pswire.system.files import FolderNotSynced, leftovers, new_file, replacement, write_file
-from tests.support.disk_calls import DiskCalls, needs_names_of_descriptors
-from tests.support.full_disk import file_size_limit
+from tests.support.files import DiskCalls, file_size_limit, needs_names_of_descriptors
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="there are no permissions")
 

@@ -12,7 +12,7 @@ from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Bounded
 from pswire.tensors.values import TensorSpec
 from psworker.client.cut_numbers import CutNumbers
-from tests.support.shards_in_process import ShardsInProcess
+from tests.support.shards import ShardsInProcess
 
 SGD = GradientDescent(learning_rate=1)
 DECLARATIONS = [ms.Declaration(TensorSpec(name, (2,), "float64"), np.zeros(2), SGD) for name in "ab"]
@@ -102,9 +102,7 @@ def test_a_push_that_fails_ends_its_change():
         transport.refuse = refuse
         wrong = [replace(one, array=np.ones(3)) for one in gradients(known)]
         with pytest.raises(InvalidMessage):
-            client.push(
-                gradients(known) if refuse(0, ms.Push(sender=None, sequence=1, gradients=())) else wrong
-            ).result()
+            client.push(gradients(known) if refuse(0, ms.Push(sender=None, sequence=1)) else wrong).result()
         assert client.membership.cuts.to_show() == 4, "no heartbeat holds the cut back"
 
 

@@ -14,7 +14,7 @@ from pswire.tensors.compression import Packed, unpacked
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from psworker.client.error_feedback import MIN_COMPRESSED_ELEMENTS as LEAST
 from psworker.client.error_feedback import GradientEncoder
-from tests.support.shards_in_process import ShardsInProcess
+from tests.support.shards import ShardsInProcess
 
 pytestmark = pytest.mark.usefixtures("split_small")
 

@@ -4,7 +4,7 @@ import pytest
 
 from pswire import messages as ms
 from pswire.errors import ConfigurationError, InvalidMessage, TimedOut
-from tests.support.shards_in_process import ShardsInProcess
+from tests.support.shards import ShardsInProcess
 
 
 def holders(transport):

@@ -8,7 +8,7 @@ from pswire.errors import InvalidMessage
 from pswire.optimizers import GradientDescent
 from pswire.tensors.values import TensorSpec
 from psworker.minimize.shard_space import ShardSpace
-from tests.support.shards_in_process import ShardsInProcess
+from tests.support.shards import ShardsInProcess
 
 DECLARATIONS = [
     ms.Declaration(TensorSpec(name, (2,), "float64"), np.zeros(2), GradientDescent(1.0)) for name in ("a", "b")

@@ -1,23 +1,41 @@
-"""A client of a server for tests: every answer is a message, every error one of ours; and the frames of calls."""
+"""Servers in a test: a client of one whose answers are messages, transports as parameters, tokens and certificates."""
 
 import queue
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import grpc
+import pytest
 
+from psserver.certificates import make_certificates
+from psserver.config import ServerConfig
+from psserver.rpc.server import ServerThread
+from pswire import placement
 from pswire.codec import decode, encode, from_frame, to_frame
 from pswire.messages import Declaration, Join, Pull, Register, Sender, Status
 from pswire.network.channel import error_from, member_metadata, open_channel
 from pswire.network.service_stub import ServiceStub
 from pswire.optimizers import GradientDescent
-from pswire.security.credentials import NO_CREDENTIALS
+from pswire.security.credentials import NO_CREDENTIALS, Credentials
+from pswire.security.token_files import Role, add_token
 from pswire.tensors.frames import incoming
 from pswire.tensors.shared_memory import SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
+from psworker.config import WorkerConfig
+from psworker.sessions.session import Session
+from psworker.sessions.strategies.local_steps import OUTER
+from psworker.transport import grpc_transport, shared_memory
+from psworker.transport.embedded import EmbeddedTransport
 from psworker.transport.grpc_transport import MemberTokens
 from tests.support.commands import BOUND
+from tests.support.files import shared_folder
 
 #: Workers may take the place of others of their name.
 NAME_KEY = b"0123456789abcdef"
@@ -162,3 +180,89 @@ def frame_of(message):
     sender = StreamSender(few=0)
     (data,) = sender.frames(to_frame(message, sender))
     return pb.Frame.FromString(data)
+
+
+@dataclass(frozen=True)
+class TransportCase:
+    """A tensor transport and a number of servers; 0: a shard in the worker.
+
+    Two servers split each variable of 64 bytes; shared memory is used for all tensors, however small, or for none.
+    """
+
+    name: str
+    shards: int = 1
+    shared_memory: bool = False
+    unix: bool = False
+
+    @contextmanager
+    def sessions(self) -> Iterator[Callable[..., Session]]:
+        """A function that makes the session of a worker; all sessions share the same new shards.
+
+        Options after the worker's name: fields of `WorkerConfig`, and `outer`.
+        """
+        with ExitStack() as stack:
+            patch = stack.enter_context(pytest.MonkeyPatch.context())
+            if self.shared_memory:
+                stack.enter_context(shared_folder(patch))
+                patch.setattr(grpc_transport, "MIN_SHARED_BYTES", 1)
+                patch.setattr(shared_memory, "MIN_BORROWED_BYTES", 1)
+                patch.setattr(shared_memory, "MIN_SEGMENT_BYTES", 4096)
+            if self.shards > 1:
+                patch.setattr(placement, "SPLIT_BYTES", 64)
+            transport = None if self.shards else EmbeddedTransport()
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ps-"))
+            binds = [f"unix:{folder}/{shard}" if self.unix else "127.0.0.1:0" for shard in range(self.shards)]
+            configs = [ServerConfig(bind, shard=shard, shards=self.shards) for shard, bind in enumerate(binds)]
+            addresses = tuple([stack.enter_context(ServerThread(config)).address for config in configs])
+
+            def session(worker: str, *, outer: Any = OUTER, **options: Any) -> Session:
+                memory = self.shared_memory
+                config = WorkerConfig(addresses, worker, 30, shared_memory=memory, resume=True, **options)
+                return Session(config, transport, outer)
+
+            yield session
+
+
+EMBEDDED = TransportCase("embedded", shards=0)
+GRPC = TransportCase("grpc")
+GRPC_OF_TWO = TransportCase("grpc over unix sockets, 2 shards", shards=2, unix=True)
+SHARED = TransportCase("shared memory", shared_memory=True)
+SHARED_OF_TWO = TransportCase("shared memory, 2 shards", shards=2, shared_memory=True)
+
+
+def parameters(*cases: TransportCase, slow: Sequence[TransportCase] = ()) -> list[Any]:
+    """The cases as parameters of a test or a fixture, those of `slow` marked as slow."""
+    return [pytest.param(case, id=case.name, marks=[pytest.mark.slow] * (case in slow)) for case in (*cases, *slow)]
+
+
+def token_credentials(folder: Path, name: str = "job") -> tuple[Path, dict[Role, Credentials]]:
+    """A new token file of servers, and credentials with a token of each role, in files of the folder."""
+    servers, files = folder / f"{name}-tokens", {}
+    for role in Role:
+        files[role] = folder / f"{name}-{role}.token"
+        files[role].touch(mode=0o600)
+        files[role].write_text(add_token(servers, role, role) + "\n")
+    return servers, {role: Credentials(token_file=str(path)) for role, path in files.items()}
+
+
+class Certificates:
+    """The certificates in a folder of `psserver certs`: options of servers, and credentials of clients."""
+
+    def __init__(self, folder: Path, hosts: tuple[str, ...] = (), **options: object) -> None:
+        self.folder = folder
+        make_certificates(folder, hosts, 30, **options)
+
+    @property
+    def server(self) -> dict[str, Path]:
+        """Fields of `ServerConfig` for TLS."""
+        return {"tls_cert": self.folder / "server.crt", "tls_key": self.folder / "server.key"}
+
+    @property
+    def mutual(self) -> dict[str, object]:
+        """Fields of `ServerConfig` for TLS with certificates of clients."""
+        return {**self.server, "tls_ca": self.folder / "ca.crt", "client_certificates": "required"}
+
+    def client(self, *, certificate: bool = False, token_file: str = "", tls_name: str = "") -> Credentials:
+        """Credentials that check servers by this CA, with a certificate of their own or without."""
+        own = [str(self.folder / name) for name in ("client.crt", "client.key")] if certificate else ["", ""]
+        return Credentials(str(self.folder / "ca.crt"), *own, token_file, tls_name)

@@ -1,6 +1,6 @@
 """A program whose job has everything that a checkpoint must keep, and that stops where it is told to.
 
-    python -m tests.support.resumable_job FOLDER [EPOCHS] [STOP HOW]
+    python -m tests.integration.resumable_job FOLDER [EPOCHS] [STOP HOW]
 
 Dropout, batch normalization, a table, Adam, and reports of epochs. It prints a digest of all variables and
 slots, the global step at its beginning and end, and the epochs whose reports it got.
