@@ -21,7 +21,8 @@ from tests.support.combinations import few_fast
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-ONE_MODULE = {ROOT / "docs" / "testing.md"}  # its blocks are run together, by tests/integration/test_testing_page.py
+#: Their blocks belong together: run by tests/integration/test_testing_page.py and tests/cluster/test_first_hour.py.
+TOGETHER = {ROOT / "docs" / "testing.md", ROOT / "docs" / "first-hour.md"}
 #: What pages call train.py.
 TRAIN = """
 import numpy as np
@@ -52,7 +53,7 @@ def blocks(language):
     return [
         Block(page, text.count("\n", 0, match.start(1)) + 1, match[1])
         for page, text in texts.items()
-        if page not in ONE_MODULE
+        if page not in TOGETHER
         for match in fence.finditer(text)
     ]
 
@@ -88,7 +89,7 @@ def test_the_program_of_the_readme_has_the_accuracy_of_softmax_regression(epochs
 @pytest.mark.parametrize(
     "block",
     [
-        pytest.param(block, marks=[pytest.mark.slow] * ("datasets.mnist()" in block.text), id=name(block))
+        pytest.param(block, marks=[pytest.mark.slow] * ("datasets.mnist(" in block.text), id=name(block))
         for block in blocks("python")
         if block not in README
     ],
