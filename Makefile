@@ -47,10 +47,11 @@ demo: $(BIN)/.installed ## Train softmax regression on MNIST with a server and t
 test: $(BIN)/.installed-dev ## Run the fast tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
-test-slow: $(BIN)/.installed-dev ## Run the tests marked slow
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+test-slow: $(BIN)/.installed-dev ## Run the tests marked slow, without those marked exhaustive
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not exhaustive"
 
-test-all: test test-slow ## Run all tests
+test-all: $(BIN)/.installed-dev ## Run all tests: before a release (about an hour)
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 chaos: $(BIN)/.installed-dev ## Train under injected faults and verify the guarantees (docs/reliability.md; about a quarter of an hour)
 	$(BIN)/python -m tests.chaos

@@ -13,7 +13,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from declarations import ROOT, F, Field, Message, Protos, d, options
+from declarations import NEEDED, ROOT, F, Field, Message, Protos, d, options
 
 #: Columns of docstrings.
 WIDTH = 116
@@ -99,6 +99,8 @@ def get(message: Message, field: Field) -> str:
     elif field.type == "str":
         rule = options.Kind.Name(kind).lower() if kind else "answer_text"
         call = f"check.{rule}({value}" + (")" if rule == "name" else f", {where})")
+        if kind not in NEEDED:  # "" passes all other checks
+            call = f"{value} and {call}"
     elif field.type == "bytes":
         call = f"check.secret({value}, {where})"
     elif field.rule.below:
@@ -119,7 +121,11 @@ def get_number(field: Field, value: str, where: str) -> str:
     most = f", limits.{rule.most}" if rule.most else ""
     if rule.HasField("least"):
         return f"check.integer({value}, {where}, {int(rule.least)}{most})"
-    return f"check.{'positive' if rule.kind == options.POSITIVE else 'count'}({value}, {where}{most})"
+    name = "positive" if rule.kind == options.POSITIVE else "count"
+    if most:
+        return f"check.{name}({value}, {where}{most})"
+    # inline: a message has many, and a call takes longer than the comparison
+    return f"n if {int(name == 'positive')} <= (n := {value}) <= MAX_NUMBER else check.{name}(n, {where})"
 
 
 def get_list(message: Message, field: Field, value: str, where: str) -> str:

@@ -7,6 +7,9 @@ megabytes cannot make millions of objects. They are far above what a job needs: 
 #: The largest integer in a message, unless it is a random one: what a receiver adds to it still fits into 64 bits.
 MAX_NUMBER = (1 << 62) - 1
 
+#: Bytes of a message: 2 MiB of tensors and their descriptions, or a Status of many variables.
+MAX_MESSAGE = (4 << 20) + (64 << 10)
+
 #: Positions in a block of a data queue.
 MAX_BLOCK = 1 << 32
 

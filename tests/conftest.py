@@ -5,6 +5,7 @@ import os
 import sys
 
 import pytest
+from hypothesis import settings
 
 import psworker as ps
 from psworker.launch.processes import blas_threads
@@ -14,6 +15,9 @@ from psworker.sessions import session_numbers
 # test of three seconds takes thirty. Processes that tests start have threads as those of users (support/commands.py).
 os.environ.update(blas_threads(1))
 
+# A machine that is busy takes longer than any deadline for an example.
+settings.register_profile("without a deadline", deadline=None)
+settings.load_profile("without a deadline")
 
 gc.disable()  # until all tests are collected: a tenth of that time
 
@@ -28,6 +32,14 @@ def pytest_configure() -> None:
 def state_folder(tmp_path_factory):
     """A folder for what servers keep for their user, also those in processes."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks exhaustive tests as slow too, before tests are selected by their marks."""
+    for item in items:
+        if item.get_closest_marker("exhaustive"):
+            item.add_marker("slow")
 
 
 def pytest_collection_finish() -> None:

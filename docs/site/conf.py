@@ -31,7 +31,8 @@ highlight_language = "default"
 
 html_theme = "furo"
 html_title = f"paramserver {version}"
-html_static_path: list[str] = []
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 templates_path = ["templates"]
 html_additional_pages = {"index": "to_start_page.html"}
 html_copy_source = False

@@ -29,12 +29,13 @@ CLASSES = ["psworker", "psworker.nn", "psworker.errors"]
 
 
 def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
-    """Append tables of contents to README.md: the guides in the order of its own table, the reference, the rest."""
+    """Append tables of contents to README.md: the guides in the groups of its own tables, the reference, the rest."""
     if page == "README":
-        guides = dict.fromkeys(re.findall(r"^\| \[.*?\]\((docs/[\w/-]+)\.md\)", source[0], re.MULTILINE))
+        sections = re.findall(r"^### ([^\n]+)\n(.*?)(?=^##|\Z)", source[0], re.MULTILINE | re.DOTALL)
+        guides = {title: re.findall(r"^\| \[.*?\]\((docs/[\w/-]+)\.md\)", text, re.M) for title, text in sections}
         data = re.findall(r"\]\((datasets/\w+/README)\.md\)", source[0])
         parts = {
-            "Guides": guides,
+            **guides,
             "Reference": ["docs/reference/index"],
             "Project": ["CONTRIBUTING", "SECURITY", "CHANGELOG", *data],
         }

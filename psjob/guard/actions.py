@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 from psjob.guard import Finding, Guard
-from psjob.status.interventions import Interventions
+from psjob.status.interventions import InterventionCalls
 from psjob.status.job_status import JobStatus
 from psjob.terminal.guard_option import ACTING
 from pswire.errors import ParamServerError
@@ -50,7 +50,7 @@ class GuardActions:
     def __init__(
         self,
         mode: str,
-        interventions: Interventions | None = None,
+        interventions: InterventionCalls | None = None,
         *,
         report: Callable[[Finding], object] = log_finding,
         note: Callable[[str], object] = log_note,
@@ -86,7 +86,7 @@ class GuardActions:
             self._act(min(errors, key=lambda one: one.step), job, self._interventions)
         return opened
 
-    def _act(self, finding: Finding, job: JobStatus, interventions: Interventions) -> None:
+    def _act(self, finding: Finding, job: JobStatus, interventions: InterventionCalls) -> None:
         if self._mode == "rollback":
             try:
                 self._go_back(finding, job, interventions)
@@ -95,7 +95,7 @@ class GuardActions:
         elif self._mode == "stop":
             self._stop(finding.line, interventions)
 
-    def _go_back(self, finding: Finding, job: JobStatus, interventions: Interventions) -> None:
+    def _go_back(self, finding: Finding, job: JobStatus, interventions: InterventionCalls) -> None:
         reason = finding.text
         if finding.quarantine and not _others(job, finding.worker):
             last = f"worker {finding.worker!r} is the last one, and is not put into quarantine"
@@ -118,7 +118,7 @@ class GuardActions:
             interventions.scale_learning_rates(finding.scale_learning_rate, reason)
             self._note(f"guard: all learning rates were multiplied by {finding.scale_learning_rate:.4g}")
 
-    def _stop(self, reason: str, interventions: Interventions) -> None:
+    def _stop(self, reason: str, interventions: InterventionCalls) -> None:
         self._ended = True
         try:
             interventions.stop(reason)
@@ -144,7 +144,7 @@ def guarding(
     if mode == "off":
         yield None
         return
-    acting = Interventions(addresses, "guard", credentials) if mode in ACTING else nullcontext()
+    acting = InterventionCalls(addresses, "guard", credentials) if mode in ACTING else nullcontext()
     with acting as interventions:
         yield GuardActions(mode, interventions, report=report, note=note, stopped=stopped)
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from psjob.status.job_status import JobStatus, JobWorker
-from pswire.messages import Change
 from pswire.optimizers import OptimizerSpec
 from pswire.specs.schedules import rate
 
@@ -171,11 +170,6 @@ def optimizers(job: JobStatus) -> list[OptimizerSpec]:
 def learning_rate(job: JobStatus) -> float:
     """The largest learning rate of any variable at the present step; 0 if there are none."""
     return max([rate(one.learning_rate, job.global_step) for one in optimizers(job)], default=0.0)
-
-
-def last_change(job: JobStatus) -> Change | None:
-    """The last change of hyperparameters; None if there was none."""
-    return job.changes[-1] if job.changes else None
 
 
 def _median(costs: Sequence[float | None]) -> float | None:

@@ -37,15 +37,9 @@ def findings(history: History) -> Iterator[Finding]:
         return
     together, lower = effective_momentum(momentum, found.staleness), lower_momentum(momentum, found.staleness)
     smaller = smaller_rate(learning_rate(job), found.workers)
-    yield Finding(
+    yield found.finding(
         "momentum",
-        "error",
-        "",
-        f"{found.seen}, with a momentum of {momentum:.3g} while each push misses {found.staleness:.1f} updates of "
-        f"others: together they are like a momentum of 1 - (1 - {momentum:.3g}) / {found.staleness + 1:.1f} = "
-        f"{together:.3g}",
+        f"with a momentum of {momentum:.3g} while each push misses {found.staleness:.1f} updates of others: together "
+        f"they are like a momentum of 1 - (1 - {momentum:.3g}) / {found.staleness + 1:.1f} = {together:.3g}",
         f"try a momentum of {lower:.2g}, or {smaller}{policies(history, found)}",
-        step=found.step,
-        scale_learning_rate=1 / found.workers,
-        harmed=True,
     )

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from psjob.guard.finding import Finding
 from psjob.guard.history import GREW, History, learning_rate
-from psjob.guard.staleness import dead, is_stale
+from psjob.guard.staleness import dead, is_stale, smaller_rate
 from psjob.guard.worker import LEAST_JUMPS, NAN_REMEDY, jumped, refused, what_is_not_finite
 from psjob.status.job_status import JobWorker
 
@@ -39,28 +39,27 @@ def findings(history: History) -> Iterator[Finding]:
         rate = learning_rate(history.now.job)
         text = f"{seen}: a learning rate of {rate:.4g} is too large for the model, whose units are dead"
         remedy = f"begin again with {_smaller(history)}, or limit steps with `ps.clip_by_global_norm`"
-        yield Finding("rate", "error", "", text, remedy, scale_learning_rate=1 / LESS, harmed=True)
+        yield _too_large(text, remedy)
 
 
 def _smaller(history: History, divisor: int = LESS) -> str:
-    rate = learning_rate(history.now.job)
-    return f"a learning rate of {rate:.4g} / {divisor} = {rate / divisor:.4g}"
+    return smaller_rate(learning_rate(history.now.job), divisor)
+
+
+def _too_large(text: str, remedy: str, step: int = 0, divisor: int = LESS) -> Finding:
+    """The finding that variables were harmed by a rate that is this many times too large."""
+    return Finding("rate", "error", "", text, remedy, step=step, scale_learning_rate=1 / divisor, harmed=True)
 
 
 def _jump(worker: JobWorker, history: History) -> Finding:
     at, rate = f"{worker.jumped_at:,}", learning_rate(history.now.job)
-    return Finding(
-        "rate",
-        "error",
-        "",
+    return _too_large(
         f"gradients were {worker.jump:,.0f} times as large as usual from update {at} on, in {worker.jumps:,} pushes of "
         f"worker {worker.name!r}, the only one that pushes: a learning rate of {rate:.4g} is too large for the model, "
         "or for these examples",
         f"try {_smaller(history)}, or limit what a push can do: `--max-gradient-norm NORM`; where it comes again at "
         "the same examples, look at these",
-        step=max(0, worker.jumped_at - 1),
-        scale_learning_rate=1 / LESS,
-        harmed=True,
+        max(0, worker.jumped_at - 1),
     )
 
 
@@ -74,16 +73,12 @@ def _not_finite(errors: Sequence[JobWorker], history: History) -> Finding:
         text = f"{seen}. Gradients and cost had not grown before: the loss has no value for some examples"
         return Finding("rate", "error", "", text, NAN_REMEDY, step=history.now.job.global_step)
     rate, divisor = learning_rate(history.now.job), len(errors) if others else LESS
-    return Finding(
-        "rate",
-        "error",
-        "",
+    return _too_large(
         f"{seen}. Gradients or the cost had grown before: variables have become too large, by a learning rate "
         f"of {rate:.4g}",
         f"go back to a checkpoint from before, and try {_smaller(history, divisor)}; clipping does not remove NaN",
-        step=history.lowest_step,
-        scale_learning_rate=1 / divisor,
-        harmed=True,
+        history.lowest_step,
+        divisor,
     )
 
 

@@ -56,6 +56,11 @@ class Instability:
     workers: int
     step: int
 
+    def finding(self, kind: str, cause: str, remedy: str) -> Finding:
+        """The finding of this `kind`; the rate of one worker, divided among all, can be applied by itself."""
+        text, rate = f"{self.seen}, {cause}", 1 / self.workers
+        return Finding(kind, "error", "", text, remedy, step=self.step, scale_learning_rate=rate, harmed=True)
+
 
 def instability(history: History) -> Instability | None:
     """What rises or stalls now; None if nothing does.
@@ -136,17 +141,12 @@ def findings(history: History) -> Iterator[Finding]:
     if found is None or any(isinstance(one, Momentum) and one.momentum for one in optimizers(job)):
         return
     rate = learning_rate(job)
-    yield Finding(
+    yield found.finding(
         "staleness",
-        "error",
-        "",
-        f"{found.seen}, while each push misses {found.staleness:.1f} updates of others: {found.workers} workers step "
-        f"with old weights, which together is like a learning rate of up to {rate:.4g} x {found.workers} = "
+        f"while each push misses {found.staleness:.1f} updates of others: {found.workers} workers step with old "
+        f"weights, which together is like a learning rate of up to {rate:.4g} x {found.workers} = "
         f"{rate * found.workers:.4g}",
         f"try {smaller_rate(rate, found.workers)}{policies(history, found)}",
-        step=found.step,
-        scale_learning_rate=1 / found.workers,
-        harmed=True,
     )
 
 

@@ -91,17 +91,17 @@ def _outliers(moment: Moment) -> set[str]:
 def _outlier(worker: JobWorker, moments: Sequence[Moment]) -> Finding:
     seconds = moments[-1].seconds - moments[0].seconds
     others = median_high([one.gradient_mean for one in moments[-1].training if one.name != worker.name])
-    return Finding(
-        "worker",
-        "error",
-        worker.name,
+    text = (
         f"gradients of worker {worker.name!r} have had a norm of {worker.gradient_mean:.3g} for {seconds:.0f} s, and "
-        f"those of the others one of {others:.3g}: its data is not scaled as theirs, or its machine is wrong",
-        _QUARANTINE.format(worker.name),
-        step=moments[0].job.global_step,
-        quarantine=True,
-        harmed=True,
+        f"those of the others one of {others:.3g}: its data is not scaled as theirs, or its machine is wrong"
     )
+    return _found(worker, text, moments[0].job.global_step)
+
+
+def _found(worker: JobWorker, text: str, step: int, remedy: str = "", *, harmed: bool = True) -> Finding:
+    """The finding about a worker whose pushes are not to be applied, by default for large gradients."""
+    remedy = remedy or _QUARANTINE.format(worker.name)
+    return Finding("worker", "error", worker.name, text, remedy, step=step, quarantine=True, harmed=harmed)
 
 
 def _is_cause(worker: JobWorker, history: History, others: int, *, spoilt: bool) -> bool:
@@ -121,12 +121,17 @@ def _was_well(history: History, step: int) -> bool:
     return bool(before and first and lowest) and before[-1] <= min(WELL * (lowest or 0.0), FALLEN * (first or 0.0))
 
 
+def _before(worker: JobWorker, history: History) -> JobWorker | None:
+    """The worker `RECENT` seconds ago."""
+    since = history.window(RECENT)
+    return None if since is None else since.workers.get(worker.name)
+
+
 def _jumps_now(worker: JobWorker, history: History) -> bool:
     """True if pushes of a worker have jumped lately, and are applied."""
     if not worker.jumps or worker.quarantined:
         return False
-    since = history.window(RECENT)
-    before = None if since is None else since.workers.get(worker.name)
+    before = _before(worker, history)
     return before is None or before.incarnation != worker.incarnation or before.jumps < worker.jumps
 
 
@@ -134,36 +139,23 @@ def _refused_now(worker: JobWorker, history: History) -> bool:
     """True if a push with NaN or infinity was refused lately."""
     if not worker.error.startswith("NotFinite"):
         return False
-    since = history.window(RECENT)
-    before = None if since is None else since.workers.get(worker.name)
+    before = _before(worker, history)
     known = history.known_errors.get(worker.name, 0.0) if before is None else before.error_time
     return worker.error_time > known
 
 
 def _jump(worker: JobWorker, others: int) -> Finding:
-    name, first = worker.name, f", before those of {others} others" if others else ""
-    at, times = f"{worker.jumped_at:,}", f"{worker.jump:,.0f}"
-    return Finding(
-        "worker",
-        "error",
-        name,
-        f"gradients of worker {name!r} were {times} times as large as usual from update {at} on{first}, in "
-        f"{worker.jumps:,} pushes: its data or its machine is wrong",
-        _QUARANTINE.format(name),
-        step=max(0, worker.jumped_at - 1),
-        quarantine=True,
-        harmed=True,
+    first = f", before those of {others} others" if others else ""
+    text = (
+        f"gradients of worker {worker.name!r} were {worker.jump:,.0f} times as large as usual from update "
+        f"{worker.jumped_at:,} on{first}, in {worker.jumps:,} pushes: its data or its machine is wrong"
     )
+    return _found(worker, text, max(0, worker.jumped_at - 1))
 
 
 def _not_finite(worker: JobWorker, history: History) -> Finding:
-    return Finding(
-        "worker",
-        "error",
-        worker.name,
-        f"a push of worker {worker.name!r} was refused, and has changed nothing: {what_is_not_finite(worker)}; "
-        "those of others are finite: its data or its machine is wrong, or its loss has no value for some examples",
-        NAN_REMEDY,
-        step=history.now.job.global_step,
-        quarantine=True,
+    text = (
+        f"a push of worker {worker.name!r} was refused, and has changed nothing: {what_is_not_finite(worker)}; those "
+        "of others are finite: its data or its machine is wrong, or its loss has no value for some examples"
     )
+    return _found(worker, text, history.now.job.global_step, NAN_REMEDY, harmed=False)

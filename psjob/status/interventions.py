@@ -24,7 +24,7 @@ def _line(reason: str) -> str:
     return "".join([one if one.isprintable() else " " for one in reason[:MAX_REASON]])
 
 
-class Interventions(ShardStubs):
+class InterventionCalls(ShardStubs):
     """Connections to all servers of a job, in the order of their shards, in the name of `by`. A context manager.
 
     Methods raise `Unavailable` if a server does not answer, `PermissionDenied` without the role of an admin, and the
@@ -58,7 +58,7 @@ class Interventions(ShardStubs):
         before anything is done.
         """
         shards = range(len(self.addresses.find(TIMEOUT)))
-        answers = [self._restored(shard, Restore()) for shard in shards]
+        answers = [self.call(shard, Restore(), Restored, TIMEOUT) for shard in shards]
         common = set(answers[0].cuts).intersection(*[one.cuts for one in answers])
         usable = [cut for cut in common if 0 < cut <= step]  # the first one, 0, has no variables
         if not usable:
@@ -68,19 +68,13 @@ class Interventions(ShardStubs):
             )
         timeline, cut = max([one.timeline for one in answers]) + 1, max(usable)
         for shard in shards:
-            self._restored(shard, Restore(timeline, cut))
+            self.call(shard, Restore(timeline, cut), Restored, TIMEOUT)
         return cut
-
-    def _restored(self, shard: int, message: Restore) -> Restored:
-        answer = self.call(shard, message, TIMEOUT)
-        assert isinstance(answer, Restored)
-        return answer
 
     def _intervene(self, message: Intervene, shards: int | None = None) -> list[str]:
         """Ask the first `shards`, or all; the workers in quarantine."""
         quarantined: list[str] = []
         for shard in range(len(self.addresses.find(TIMEOUT)))[:shards]:
-            answer = self.call(shard, message, TIMEOUT)
-            assert isinstance(answer, Intervened)
+            answer = self.call(shard, message, Intervened, TIMEOUT)
             quarantined += [name for name in answer.quarantined if name not in quarantined]
         return quarantined

@@ -1,13 +1,13 @@
 """Spans of OpenTelemetry, in the one file that imports it, and only when a process is to make some.
 
 A worker begins a trace with each push that is sampled (`OTEL_TRACES_SAMPLER`); the W3C's `traceparent` goes along with
-its calls, and servers make spans for calls that have one. Other pushes cost the decision alone.
+its calls, and servers make spans for calls that have one. Other pushes cost the decision alone. The instrumentation of
+gRPC's own (opentelemetry-instrumentation-grpc) has one span for a whole stream, on which a worker makes all its calls.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +20,6 @@ from psjob.tracing import config
 from pswire.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from opentelemetry.context import Context
     from opentelemetry.trace import Span as OtelSpan
     from opentelemetry.trace import Tracer
 
@@ -28,9 +27,6 @@ log = logging.getLogger(__name__)
 
 #: Seconds that the spans which are not exported yet get at the end of a process.
 LAST_EXPORT = 5.0
-
-#: As the W3C's "Trace Context" writes it: version 00, ids of trace and span, flags.
-_TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
 #: The span that the calls of this thread or task belong to; None: they are not traced.
 current: ContextVar[Span | None] = ContextVar("psspan", default=None)
@@ -70,13 +66,18 @@ class Span:
         self._span.end(at)
 
     @contextmanager
-    def active(self) -> Iterator[None]:
-        """Within the block it is the `current` one."""
+    def active(self, *, ends: bool = False) -> Iterator[None]:
+        """Within the block it is the `current` one; it ends with an error of the block, or if it `ends` with it."""
         token = current.set(self)
         try:
             yield
+        except BaseException as error:
+            self.end(error)
+            raise
         finally:
             current.reset(token)
+        if ends:
+            self.end()
 
 
 class Tracing:
@@ -96,6 +97,7 @@ class Tracing:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
         from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Decision
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         made = [_exporter(name) for name in exporters]
         names = {"service.name": service, "service.instance.id": instance}
@@ -109,6 +111,7 @@ class Tracing:
         self._new_trace = RandomIdGenerator().generate_trace_id
         self._dropped = Decision.DROP
         self._client, self._server = trace.SpanKind.CLIENT, trace.SpanKind.SERVER
+        self._extract = TraceContextTextMapPropagator().extract
 
     def begin(self, name: str) -> Span | None:
         """The first span of a trace; None if the sampler drops it."""
@@ -118,8 +121,12 @@ class Tracing:
 
     def serve(self, name: str, traceparent: str) -> Span | None:
         """The span of a call from another process; None if its sender has not sampled it, or names no valid span."""
-        context = _remote(traceparent)
-        return None if context is None else Span(self._tracer, self._tracer.start_span(name, context, self._server))
+        from opentelemetry.trace import get_current_span
+
+        context = self._extract({"traceparent": traceparent})
+        if not get_current_span(context).get_span_context().trace_flags.sampled:
+            return None
+        return Span(self._tracer, self._tracer.start_span(name, context, self._server))
 
     def close(self) -> None:
         """Export what is left, for `LAST_EXPORT` seconds at most: a collector may be silent."""
@@ -154,17 +161,3 @@ def _exporter(name: str) -> Any:  # noqa: ANN401 - of a type that is imported by
             "pip install 'paramserver[tracing]' has otlp by gRPC"
         )
     return found[0].load()()
-
-
-def _remote(traceparent: str) -> Context | None:
-    """The context of a span of another process, if it is sampled."""
-    from opentelemetry.context import Context
-    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
-
-    found = _TRACEPARENT.fullmatch(traceparent)
-    if found is None:
-        return None
-    trace_id, span_id, flags = (int(part, 16) for part in found.groups())
-    remote = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
-    sampled = remote.is_valid and remote.trace_flags.sampled
-    return set_span_in_context(NonRecordingSpan(remote), Context()) if sampled else None

@@ -22,8 +22,8 @@ from psserver.core.variables.variable import stored_slot_specs
 from psserver.storage import checkpoints
 from psserver.storage.checkpoints import Manifest, read_manifest
 from psserver.storage.folders import found, shard_folder
-from psserver.storage.recovery import begun
 from psserver.storage.retention import prune
+from psserver.storage.stored_job import begun
 from pswire.errors import DamagedFile, StorageError
 from pswire.messages import QueueState, StatusReport, VariableState
 from pswire.plurals import pluralize

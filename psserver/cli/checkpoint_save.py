@@ -58,8 +58,7 @@ def _save(servers: ShardStubs, timeout: float) -> int:
 
 
 def _ask(servers: ShardStubs, shard: int, number: int, timeout: float) -> CutReport:
-    answer = servers.call(shard, Cut(number), max(timeout, PAUSE))
-    assert isinstance(answer, CutReport)
+    answer = servers.call(shard, Cut(number), CutReport, max(timeout, PAUSE))
     if not answer.storage:
         raise StorageError(
             f"the server at {servers.addresses.current[shard]} keeps no checkpoints: start it with --checkpoint-dir"

@@ -9,8 +9,8 @@ import click
 import numpy as np
 
 from psserver.storage.folders import complete, found, parse_step
-from psserver.storage.recovery import newest_job, stored_job
 from psserver.storage.reshard import WholeVariable, whole_variables
+from psserver.storage.stored_job import newest_job, stored_job
 from pswire.errors import ConfigurationError, StorageError
 from pswire.system.files import new_file
 from pswire.tensors.tensor_files import write_tensors

@@ -70,9 +70,9 @@ def quarantine_command(
     psserver quarantine host1:7070,host2:7070 --worker worker-1 --reason "its disk is broken"
     psserver quarantine --worker worker-1 --release
     """  # noqa: D301
-    from psjob.status.interventions import Interventions
+    from psjob.status.interventions import InterventionCalls
 
-    with Interventions(addresses, "operator", credentials) as interventions:
+    with InterventionCalls(addresses, "operator", credentials) as interventions:
         change = interventions.release if release else interventions.quarantine
         remaining = change(worker, reason)
     click.echo(f"in quarantine: {', '.join(remaining) or 'no worker'}")

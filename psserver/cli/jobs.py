@@ -10,7 +10,7 @@ from psjob.status.status_client import StatusClient
 from psjob.terminal.fitted_table import Column, FittedTable, make_console
 from psserver.cli.status import plain
 from pswire.errors import ConfigurationError, Unavailable
-from pswire.messages import Job, Reset
+from pswire.messages import Emptied, Job, Reset
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 
 
@@ -62,7 +62,7 @@ def _reset(servers: StatusClient, timeout: float, *, force: bool) -> str:
         raise Unavailable(f"{status.jobs[-1].job} is running with {', '.join(live)}: stop it first, or use --force")
     number = max(report.jobs[-1].job.number for report in reports) + 1
     for place in sorted(range(len(reports)), key=lambda place: reports[place].shard):
-        servers.call(place, Reset(number, force), timeout)  # shard 0 first: it tells workers which job there is
+        servers.call(place, Reset(number, force), Emptied, timeout)  # shard 0 first: workers learn the job from it
     ended = status.jobs[-1]
     return f"{ended.job} was {ended.state} at step {ended.global_step:,}; the servers are empty"
 

@@ -23,7 +23,18 @@ from pswire.specs.gradient_norm import GradientNormLimit, parse_gradient_norm
 
 @dataclass(frozen=True, slots=True)
 class ShardOptions:
-    """The options; their meaning is in `psserver.core.shard.Shard`."""
+    """The options of a shard.
+
+    Args:
+        shard, shards: index among the shards of the job, from 0, and their number.
+        lease: seconds of silence after which a worker is lost.
+        memory_limit: bytes that values and slots may take; None: no limit.
+        consistency, staleness: when pushes are applied, and what becomes of stale ones.
+        one_job: whether it serves one job only (`Membership`).
+        progress_timeout: seconds that others wait for the push of a member at most; None: as long as it is live.
+        max_workers: live at a time; None: any number.
+        max_gradient_norm: the limit of the gradients of a push, on this shard, and what is done with larger ones.
+    """
 
     shard: int = 0
     shards: int = 1

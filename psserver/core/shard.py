@@ -46,8 +46,6 @@ from psserver.core.variables.variable import Variable
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, NotJoined, ParamServerError, WrongShard
 from pswire.messages import ShardState
-from pswire.specs.consistency import Asynchronous, Consistency, IgnoreStaleness, StalenessSpec
-from pswire.specs.gradient_norm import GradientNormLimit
 
 #: Messages that a worker sends one after another, each of which is settled by its answer.
 _SETTLED = ms.Assign | ms.Tune | ms.Compute
@@ -57,55 +55,29 @@ class Shard:
     """A deterministic state machine, not thread-safe. Arrays in an answer are read-only copies.
 
     Args:
-        shard, shards: index among the shards of the job, from 0, and their number.
-        lease: seconds of silence after which a worker is lost.
-        memory_limit: bytes that values and slots may take; None: no limit.
-        consistency, staleness: when pushes are applied, and what becomes of stale ones.
+        options: the same from its beginning to its end, and after a restore.
         policy: in place of the one that these specify.
         identity: of the state, drawn at random when it begins and restored with it; 0: none.
-        one_job: whether it serves one job only (`Membership`).
-        progress_timeout: seconds that others wait for the push of a member at most; None: as long as it is live.
-        max_workers: live at a time; None: any number.
-        max_gradient_norm: the limit of the gradients of a push, on this shard, and what is done with larger ones.
         stores_cuts: whether each cut is written to disk, from its beginning.
     """
 
     def __init__(
         self,
-        shard: int = 0,
-        shards: int = 1,
-        lease: float = 15.0,
-        memory_limit: int | None = None,
-        consistency: Consistency = Asynchronous(),  # noqa: B008 - frozen
-        staleness: StalenessSpec = IgnoreStaleness(),  # noqa: B008
+        options: ShardOptions = ShardOptions(),  # noqa: B008 - frozen
+        *,
         policy: Policy | None = None,
         identity: int = 0,
-        one_job: bool = False,
-        progress_timeout: float | None = None,
-        max_workers: int | None = None,
-        max_gradient_norm: GradientNormLimit | None = None,
         stores_cuts: bool = False,
     ) -> None:
-        self._options = options = ShardOptions(
-            shard,
-            shards,
-            lease,
-            memory_limit,
-            consistency,
-            staleness,
-            one_job,
-            progress_timeout,
-            max_workers,
-            max_gradient_norm,
-        )
-        self.shard, self.shards = shard, shards
+        self._options = options
+        self.shard, self.shards = options.shard, options.shards
         self._policy = policy or options.policy
         self._position = Position()
-        self._timeline = Timeline(shard, self._position)
+        self._timeline = Timeline(self.shard, self._position)
         self.cuts = Cuts(
             options, self._position, self._timeline, self.state, self.waiting, self._apply_late, stored=stores_cuts
         )
-        self._jobs = Jobs(shard, one_job=one_job)
+        self._jobs = Jobs(self.shard, one_job=options.one_job)
         self._begin_parts(identity)
 
     def _begin_parts(self, identity: int, last_incarnation: int = 0) -> None:
@@ -178,9 +150,7 @@ class Shard:
 
         One that `replays` takes all messages as by `replay`.
         """
-        of = ShardOptions.of_state(state)
-        policies = of.consistency, of.staleness
-        shard = cls(of.shard, of.shards, of.lease, None, *policies, max_gradient_norm=of.max_gradient_norm)
+        shard = cls(ShardOptions.of_state(state))
         shard.cuts.paused = replays
         return shard
 

@@ -60,8 +60,9 @@ class Admission:
 
     def hold(self, member: str, nbytes: int) -> None:
         """Count bytes that have arrived, until `release`; raises `Unavailable` if there is no room for them."""
-        fits = self._within_share(member, nbytes) and self._used + nbytes <= self._small_limit
-        if nbytes > MAX_UNLIMITED and not fits:
+        if nbytes > MAX_UNLIMITED and not (
+            self._within_share(member, nbytes) and self._used + nbytes <= self._small_limit
+        ):
             raise Unavailable(
                 f"no room for a call of {nbytes:,} bytes: {self._used:,} of {self._small_limit:,} are in use, "
                 f"{self._used_by.get(member, 0):,} by this worker; try again, or raise --memory-limit"

@@ -19,6 +19,9 @@ from pswire.errors import InvalidMessage, Unauthenticated, Unavailable
 from pswire.network.channel import CALLED_SHARD, MEMBER_TOKEN
 from pswire.v1 import paramserver_pb2 as pb
 
+#: The messages that `Identity.check`, `hashed` and `with_token` concern; all others are only of a sender.
+OF_IDENTITIES = (ms.Join, ms.Cut, ms.Restore)
+
 _MAC_BYTES = hashlib.sha256().digest_size
 
 

@@ -14,9 +14,7 @@ from contextlib import asynccontextmanager, suppress
 import grpc.aio
 
 from pswire.errors import Malformed, TimedOut, Unavailable
-
-#: Bytes of the largest message that gRPC accepts (`pswire.network.channel`): what an unfinished one may take.
-LARGEST_MESSAGE = (4 << 20) + (64 << 10)
+from pswire.limits import MAX_MESSAGE
 
 #: Unfinished messages together may take the traffic's limit divided by this, beside it; their least and most.
 UNFINISHED_PART, MIN_UNFINISHED, MAX_UNFINISHED = 8, 4, 64
@@ -27,7 +25,7 @@ SECONDS_WHILE_OTHERS_WAIT = 0.02
 
 def unfinished_messages(traffic_limit: int) -> int:
     """The number of messages that may be read at the same time with this limit of bytes in progress."""
-    return max(MIN_UNFINISHED, min(MAX_UNFINISHED, traffic_limit // UNFINISHED_PART // LARGEST_MESSAGE))
+    return max(MIN_UNFINISHED, min(MAX_UNFINISHED, traffic_limit // UNFINISHED_PART // MAX_MESSAGE))
 
 
 class _Call:
@@ -90,7 +88,7 @@ class Reception:
         name: the kind of callers, for errors.
         calls: at the same time. A further one takes the place of the oldest unfinished message of the caller that has
             the most calls.
-        unfinished: messages that are read at the same time, each of which may take `LARGEST_MESSAGE` bytes.
+        unfinished: messages that are read at the same time, each of which may take `MAX_MESSAGE` bytes.
         seconds: for a message to arrive.
         of_one: calls of one caller at the same time.
         rate: calls per second; further ones wait. None: any.

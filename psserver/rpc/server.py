@@ -23,6 +23,7 @@ import grpc.aio
 from psjob.terminal.logs import identify
 from psjob.tracing.tracing import open_tracing
 from psserver.config import ServerConfig
+from psserver.core.options import ShardOptions
 from psserver.core.shard import Shard
 from psserver.measurements import Measurements
 from psserver.rpc.access import Access
@@ -207,20 +208,19 @@ def _start_executor(config: ServerConfig, clock: Clock, measurements: Measuremen
 
 
 def _new_shard(config: ServerConfig) -> Shard:
-    return Shard(
-        config.shard,
-        config.shards,
-        config.lease,
-        config.variables_limit,
-        config.consistency,
-        config.staleness,
-        identity=secrets.randbits(62) + 1,
+    options = ShardOptions(
+        shard=config.shard,
+        shards=config.shards,
+        lease=config.lease,
+        memory_limit=config.variables_limit,
+        consistency=config.consistency,
+        staleness=config.staleness,
         one_job=config.linger is not None,
         progress_timeout=config.progress_timeout,
-        max_gradient_norm=config.max_gradient_norm,
         max_workers=config.max_workers,
-        stores_cuts=config.storage is not None,
+        max_gradient_norm=config.max_gradient_norm,
     )
+    return Shard(options, identity=secrets.randbits(62) + 1, stores_cuts=config.storage is not None)
 
 
 def _add_reflection(server: grpc.aio.Server) -> None:

@@ -23,12 +23,13 @@ from psserver.rpc.admission import Admission
 from psserver.rpc.call_errors import Guard
 from psserver.rpc.call_spans import METADATA_KEY, call_span
 from psserver.rpc.deadline import Deadline
-from psserver.rpc.identity import Claims, Identity
+from psserver.rpc.identity import OF_IDENTITIES, Claims, Identity
 from psserver.rpc.reception import MIN_UNFINISHED, Reception, unfinished_messages
 from psserver.rpc.status_answers import StatusAnswers
 from psserver.rpc.streams import Streams
 from psserver.rpc.transfer_memory import AttachedSegments, ReusedArrays, SharedMemory
 from psserver.runtime.executor import MAX_ENTRIES_IN_LOOP, STOPPING_ERROR, AnswerTooLarge, Executor, is_large
+from psserver.storage.records import Record, received
 from pswire.codec import (
     check_size,
     count_entries,
@@ -191,7 +192,9 @@ class Service:
                 while (data := await stream.next_call()) is not grpc.aio.EOF:
                     began = perf_counter()
                     attached.settle()
-                    frame = await self._frame(data)
+                    parts = split(data)
+                    large = parts.head_bytes > SLICE
+                    frame = await self._executor.aside(parts.parse, parse) if large else parts.parse(parse)
                     piece = frame.header.WhichOneof("piece") or "call"
                     if piece == "attach":
                         self._executor.shard.check_sender(caller.sender)
@@ -200,7 +203,10 @@ class Service:
                     else:
                         call = self._call(frame, len(data), caller, attached, context, began)
                         try:
-                            await self._within_span(piece.capitalize(), frame.header.traceparent, call)
+                            if self._tracing is None:
+                                await call
+                            else:
+                                await self._within_span(piece.capitalize(), frame.header.traceparent, call)
                         except ParamServerError:
                             self._measurements.pushes["refused"] += piece == "push"
                             raise
@@ -216,11 +222,6 @@ class Service:
             return await call
         with call_span(self._tracing, name, traceparent, self._executor.shard.shard):
             return await call
-
-    async def _frame(self, data: bytes) -> Incoming:
-        """The first frame of a call."""
-        parts = split(data)
-        return await self._executor.aside(parts.parse, parse) if parts.head_bytes > SLICE else parts.parse(parse)
 
     async def _call(
         self,
@@ -245,7 +246,9 @@ class Service:
             region = attached.region(frame.header)
             if not receiver.nbytes and nbytes <= MAX_INLINE_MESSAGE:
                 with suppress(AnswerTooLarge):
-                    answer = await self._step(message, caller, MAX_INLINE_MESSAGE, region)
+                    journaled = self._executor.borrows_arrays and not shared.tensors
+                    record = received(frame) if journaled else None
+                    answer = await self._step(message, caller, MAX_INLINE_MESSAGE, region, record)
                     await self._send(answer, region, account, context, began)
                     return
         finally:
@@ -276,9 +279,16 @@ class Service:
             self._executor.shard.check_sender(sender)
 
     async def _step(
-        self, message: Request, caller: Claims | None, most: int | None, allocator: Allocator | None = None
+        self,
+        message: Request,
+        caller: Claims | None,
+        most: int | None,
+        allocator: Allocator | None = None,
+        record: Record | None = None,
     ) -> Answer:
-        """The shard's answer to a caller's message."""
+        """The shard's answer to a caller's message, whose `record` may have come with it."""
+        if not isinstance(message, OF_IDENTITIES):
+            return await self._executor.step(message, most, allocator, received=record)
         self._identity.check(message, caller)
         answer = await self._executor.step(self._identity.hashed(message), most, allocator)
         return self._identity.with_token(message, answer)

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 
 from pswire.codec import encode
 from pswire.errors import Unavailable
+from pswire.limits import MAX_MESSAGE
 from pswire.messages import Answer, Status
-from pswire.network.channel import MAX_MESSAGE
 from pswire.tensors.transport import InlineSender
 from pswire.v1 import paramserver_pb2 as pb
 

@@ -11,11 +11,10 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from time import perf_counter, time_ns
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from psserver.config import StorageConfig
 from psserver.core.shard import Shard
@@ -24,10 +23,11 @@ from psserver.core.variables.element_checks import Inspection
 from psserver.measurements import JOURNAL, Measurements, Waits
 from psserver.runtime.call_times import CallTimes, call_times
 from psserver.runtime.event_log import EventLog
-from psserver.runtime.interpreter import Turns
-from psserver.runtime.persistence import Persistence, Record
+from psserver.runtime.persistence import Persistence
 from psserver.runtime.task_order import Bundle, TaskOrder
-from psserver.storage.recovery import Start
+from psserver.runtime.threads import Threads
+from psserver.storage.records import Record
+from psserver.storage.start import Start
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.messages import (
     CALLS,
@@ -66,7 +66,6 @@ MAX_ENTRIES_IN_LOOP = 500
 
 log = logging.getLogger(__name__)
 
-_Result = TypeVar("_Result")
 _Waiting = asyncio.Future[Answer]
 
 #: The error of calls that a stopping server cannot answer.
@@ -116,12 +115,9 @@ class Executor:
         self._traced: dict[int, CallTimes] = {}  # of those that wait, the traced ones
         self._held: dict[int, tuple[Waits, float]] = {}  # calls that the shard has not answered yet, since when
         self._closing = False
-        self._inspectors = ThreadPoolExecutor(max_workers=2, thread_name_prefix="psserver-inspect")
-        self._stepper = ThreadPoolExecutor(max_workers=1, thread_name_prefix="psserver-step")
-        self._converter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="psserver-convert")
-        self._turns = Turns()
         self._tasks = TaskOrder()
-        self._exclusive = asyncio.Lock()
+        self._threads = Threads(self._tasks)
+        self.aside = self._threads.aside
         self._compiling = asyncio.Lock()
         self._compiled: set[Loop] = set()
         self._beginning: asyncio.Task[Answer] | None = None  # of a cut
@@ -140,7 +136,7 @@ class Executor:
 
     def _is_large(self, message: Request) -> bool:
         """Whether a message is stepped in a thread: for its entries, or since it goes through so many variables."""
-        if is_large(message):
+        if entries(message) > MAX_ENTRIES_IN_LOOP:
             return True
         if len(self.shard.variables) <= MAX_ENTRIES_IN_LOOP:
             return False
@@ -157,44 +153,22 @@ class Executor:
             number = getattr(message, "cut", 0)
         return number > cuts.number and cuts.busy is None and self._clock() >= cuts.not_before
 
-    async def aside(self, function: Callable[..., _Result], *arguments: object) -> _Result:
-        """What a function returns that is called in a thread, beside steps: for messages with many entries.
-
-        There is one such thread: several would only compete for the interpreter's lock.
-        """
-        with self._turns.short():
-            return await asyncio.get_running_loop().run_in_executor(self._converter, function, *arguments)
-
     async def admit(self, message: Request) -> int:
         """The bytes of `message`, whose arrays may have no memory yet, and of its answer. Raises what `step` would."""
-        return await self._alone(self._admit, message) if is_large(message) else self._admit(message)
+        return await self._threads.between_steps(self._admit, message) if is_large(message) else self._admit(message)
 
     def _admit(self, message: Request) -> int:
         self.shard.check(message)
         return tensor_bytes(message) + self.shard.answer_bytes(message)
 
-    async def _alone(self, function: Callable[..., _Result], *arguments: object) -> _Result:
-        """What a function of the shard returns that is called in a thread, while no step is taken.
-
-        Goes on to its end if the caller is cancelled.
-        """
-
-        async def call() -> _Result:
-            async with self._exclusive:
-                return await self._in_thread(function, *arguments)
-
-        return await asyncio.shield(asyncio.create_task(call()))
-
-    async def _in_thread(self, function: Callable[..., _Result], *arguments: object) -> _Result:
-        """As `_alone`, for a task that has `_exclusive`."""
-        self._tasks.step = asyncio.current_task()
-        try:
-            with self._turns.short():
-                return await asyncio.get_running_loop().run_in_executor(self._stepper, function, *arguments)
-        finally:
-            self._tasks.step = None
-
-    async def step(self, message: Request, most: int | None = None, allocator: Allocator | None = None) -> Answer:
+    async def step(
+        self,
+        message: Request,
+        most: int | None = None,
+        allocator: Allocator | None = None,
+        *,
+        received: Record | None = None,
+    ) -> Answer:
         """The shard's answer, once there is one.
 
         A caller that is cancelled while its message is inspected has changed nothing. If it is cancelled later, the
@@ -204,6 +178,7 @@ class Executor:
             message: its arrays are borrowed until the answer, or for good if the caller is cancelled.
             most: bytes of values that the answer may have.
             allocator: memory for its values; borrowed as long as the message's arrays.
+            received: the message's record, of the bytes that came; None: it is encoded for the journal.
 
         Raises:
             AnswerTooLarge: the answer could have more than `most`; the step was not done.
@@ -220,15 +195,15 @@ class Executor:
             if isinstance(message, Restore):
                 return await self._restore(self.persistence, message)
             self.persistence.check(message)
-        inspection, record, loop = None, None, asyncio.get_running_loop()
+        inspection, record, loop = None, received, asyncio.get_running_loop()
         if large:
             if not isinstance(message, Register | Tune):  # which are checked already
-                await self._alone(self.shard.check, message)
-            inspection = await loop.run_in_executor(self._inspectors, self.shard.inspect, message)
-            record = None if self.persistence is None else await self.aside(self.persistence.record, message)
+                await self._threads.between_steps(self.shard.check, message)
+            inspection = await self._threads.inspect(self.shard.inspect, message)
+            record = None if self.persistence is None else await self.aside(self.persistence.record, message, received)
         elif tensor_bytes(message) > MAX_BYTES_INSPECTED_IN_LOOP:
             self.shard.check(message)
-            inspection = await loop.run_in_executor(self._inspectors, self.shard.inspect, message)
+            inspection = await self._threads.inspect(self.shard.inspect, message)
         if self._tasks.initializes and isinstance(message, Push | Assign):
             # Here, so that no held push needs a value that is not there: every checked step would wait for it.
             changed = message.gradients if isinstance(message, Push) else message.assignments
@@ -251,9 +226,9 @@ class Executor:
         answer: _Waiting = loop.create_future()
         try:
             if large:
-                await asyncio.shield(asyncio.create_task(self._step_alone(ticket, message, begin, answer, large=True)))
-            elif self._exclusive.locked() or (step := begin(self._clock())) is None:
-                await self._step_alone(ticket, message, begin, answer)
+                await asyncio.shield(asyncio.create_task(self._take_step(ticket, message, begin, answer, large=True)))
+            elif self._threads.exclusive.locked() or (step := begin(self._clock())) is None:
+                await self._take_step(ticket, message, begin, answer)
             else:
                 self._waiting[ticket] = answer
                 self._complete(message, step)
@@ -262,7 +237,8 @@ class Executor:
             if self._closing:
                 self.close()
             if self.persistence is None:
-                return self._completed(await answer)
+                completed = await answer
+                return self._completed(completed) if isinstance(completed, StatusReport) else completed
             if not isinstance(message, Cut | Status):
                 self._begin_due_cut()
             return self._completed(self.persistence.completed(await answer))
@@ -287,7 +263,7 @@ class Executor:
         waits, since = self._held.pop(ticket)
         waits.end(self._clock() - since)
 
-    async def _step_alone(
+    async def _take_step(
         self,
         ticket: int,
         message: Request,
@@ -300,10 +276,10 @@ class Executor:
 
         A checked step (`psserver.core.variables.array_tasks`) waits until all tasks of its variables have been run.
         """
-        async with self._exclusive:
+        async with self._threads.exclusive:
             while True:
                 now = self._clock()
-                step = await self._in_thread(begin, now) if large else begin(now)
+                step = await self._threads.in_step(begin, now) if large else begin(now)
                 if step is not None:
                     break
                 await self._tasks.wait(self.shard.checkable(message))
@@ -317,7 +293,7 @@ class Executor:
 
     def tick(self) -> None:
         """Send the shard a tick, and begin a cut if one is due; skipped while another step waits or is in a thread."""
-        if self._exclusive.locked():
+        if self._threads.exclusive.locked():
             return
         self._send(self.shard.due(self._clock()))
         self.shard.cuts.drop_unused()
@@ -336,7 +312,7 @@ class Executor:
 
     def _send(self, message: Tick | Cut) -> None:
         """Step the shard by a message of this server; a tick or cut that cannot be taken now comes again later."""
-        if self._exclusive.locked():
+        if self._threads.exclusive.locked():
             return
         with suppress(TasksPending):
             self._complete(message, self._step(0, message, self._clock()))
@@ -366,7 +342,7 @@ class Executor:
             self.shard.cuts.not_before = now + PAUSE_OF_CUTS * took if took > SHORT_CUT else now
         bundles = self._tasks.bundles(result.tasks) if large and result.tasks else None
         if self.persistence is not None and not large:
-            record = self.persistence.record(message)
+            record = self.persistence.record(message, record)
         return _Step(result, bundles, record)
 
     def close(self) -> None:
@@ -385,9 +361,7 @@ class Executor:
         if self.persistence is not None:
             await self.persistence.finish()
         await self._tasks.shutdown()
-        self._inspectors.shutdown()
-        self._stepper.shutdown()
-        self._converter.shutdown()
+        self._threads.shutdown()
 
     async def _restore(self, persistence: Persistence, message: Restore) -> Restored:
         """Go back to a checkpoint, unless the shard follows this timeline already; waiting calls are to be repeated.
@@ -396,7 +370,7 @@ class Executor:
         """
         self.shard.check_timeline(message)
         if message.timeline > self.shard.timeline:
-            async with self._exclusive:  # no step is taken meanwhile
+            async with self._threads.exclusive:  # no step is taken meanwhile
                 if message.timeline > self.shard.timeline:
                     before, shard = self.shard, await persistence.go_back(message, self._clock())
                     await self._tasks.wait()
@@ -422,12 +396,12 @@ class Executor:
 
     async def _compile(self, message: Register | Tune, large: bool) -> None:
         """Compile the loops of a message's optimizers in a thread, unless the shard refuses it; other calls go on."""
-        loops = await self._alone(self._loops, message) if large else self._loops(message)
+        loops = await self._threads.between_steps(self._loops, message) if large else self._loops(message)
         if loops <= self._compiled:
             return
         async with self._compiling:
             for loop in loops - self._compiled:
-                await asyncio.get_running_loop().run_in_executor(self._inspectors, numba_compiler.machine_code, loop)
+                await self._threads.inspect(numba_compiler.machine_code, loop)
                 self._compiled.add(loop)
 
     def _loops(self, message: Register | Tune) -> set[Loop]:

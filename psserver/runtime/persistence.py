@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from queue import SimpleQueue
-from typing import TypeAlias
 
 from psserver.config import StorageConfig
 from psserver.core import events
@@ -28,15 +27,15 @@ from psserver.storage import records, retention
 from psserver.storage.checkpoint_writer import CheckpointWriter
 from psserver.storage.folders import journal_folder
 from psserver.storage.journal import Journal
-from psserver.storage.recovery import Origin, Start, find_start, start_at
+from psserver.storage.records import Record
+from psserver.storage.recovery import find_start
 from psserver.storage.segments import list_segments
+from psserver.storage.start import Origin, Start, start_at
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, ParamServerError, StorageError, Unavailable, WrongShard
 
 #: Messages that change a shard, besides pulls where served weights are kept, and heartbeats that settle something.
 _CHANGES = tuple([call.request for call in ms.CALLS if call.change])
-
-Record: TypeAlias = list[bytes | memoryview]
 
 #: How a start is described whose journal ended with an incomplete record.
 _TORN = "its journal ended with a torn record, which was cut off: with --journal-sync every it was not acknowledged"
@@ -207,9 +206,14 @@ class Persistence:
             except OSError as error:
                 raise Unavailable(f"shard {self.shard.shard} cannot write that its run begins: {error}") from None
 
-    def record(self, message: ms.Message) -> Record | None:
-        """The record of a message for the journal, in any thread; None without a journal, or if it changes nothing."""
-        return records.encode(message) if self.journal is not None and self._is_change(message) else None
+    def record(self, message: ms.Message, received: Record | None = None) -> Record | None:
+        """The record of a message for the journal, in any thread; None without a journal, or if it changes nothing.
+
+        `received` is the record if the message came as bytes that can be written (`records.received`).
+        """
+        if self.journal is None or not self._is_change(message):
+            return None
+        return records.encode(message) if received is None else received
 
     def note(self, message: ms.Message, result: StepResult, record: Record | None) -> None:
         """Write down a message that the shard has taken, and a cut that it has begun before; returns at once."""

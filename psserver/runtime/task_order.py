@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from psserver.core.variables.array_tasks import ArrayTask, run, run_parts, stages
@@ -207,7 +208,8 @@ def _rounds(bundle: Sequence[ArrayTask]) -> Iterator[list[Callable[[], None]]]:
 
 
 def _effort(tasks: Sequence[ArrayTask]) -> int:
-    return sum([task.nbytes for task in tasks]) + TASK_OVERHEAD * len(tasks)
+    nbytes: int = sum(map(attrgetter("nbytes"), tasks))
+    return nbytes + TASK_OVERHEAD * len(tasks)
 
 
 async def _all_ended(tasks: Iterable[asyncio.Task[None]]) -> None:

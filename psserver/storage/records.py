@@ -10,16 +10,19 @@ records keeps their checksums.
 
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from google.protobuf.message import DecodeError
 
 from pswire import codec
 from pswire import messages as ms
+from pswire.codec import request_of
 from pswire.codec.generated import get_tick, put_tick
 from pswire.errors import Malformed
+from pswire.tensors.frames import Incoming
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import TensorReceiver
+from pswire.tensors.wire import varint
 from pswire.v1 import state_pb2 as spb
 
 #: Elements begin at a multiple of this in a record, as Python's bytes objects do: arrays are aligned.
@@ -30,9 +33,30 @@ _LENGTH = struct.Struct("<I")
 
 #: The field of a message in a `Record`, by its protobuf.
 _FIELDS = {field.message_type: field.name for field in spb.Record.DESCRIPTOR.fields}
+_NUMBERS = {field.name: field.number for field in spb.Record.DESCRIPTOR.fields}
 
 
-def encode(message: ms.Message) -> list[bytes | memoryview]:
+Record: TypeAlias = list[bytes | memoryview]
+
+
+def received(frame: Incoming) -> Record | None:
+    """The record of a message that has come in one frame, without shared memory: the bytes that came, borrowed.
+
+    None if the message is in several pieces of the frame. It is what `encode` returns for a message that was sent by
+    `pswire.codec.to_frame`, and decodes as the frame does for any other.
+    """
+    field, message = _FIELDS.get(type(request_of(frame)).DESCRIPTOR), frame.message
+    if message is None or field is None:
+        return None
+    begin = varint(_NUMBERS[field] << 3 | 2) + varint(len(message))
+    nbytes = _LENGTH.size + len(begin) + len(message)
+    parts: Record = [_LENGTH.pack(nbytes - _LENGTH.size) + begin, message, bytes(-nbytes % ALIGNMENT)]
+    if frame.data is not None:
+        parts.append(frame.data)
+    return parts
+
+
+def encode(message: ms.Message) -> Record:
     """The record of any message but `Status`, as contiguous buffers of bytes in order.
 
     Arrays are borrowed until the buffers are used; small ones, and ones not in C order, are copied.
@@ -49,7 +73,7 @@ def encode(message: ms.Message) -> list[bytes | memoryview]:
         codec.fill(proto, message, sender)
     head = record.SerializeToString()
     head = _LENGTH.pack(len(head)) + head
-    parts: list[bytes | memoryview] = [head + bytes(-len(head) % ALIGNMENT)]
+    parts: Record = [head + bytes(-len(head) % ALIGNMENT)]
     for pieces in sender.chunks():
         parts += pieces
     return parts

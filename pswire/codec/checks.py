@@ -7,6 +7,7 @@ import functools
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from google.protobuf.message import Message as Proto
@@ -84,7 +85,8 @@ def numbers(
     values: Sequence[int], where: str, limit: int | None, least: int = 0, most: int = MAX_NUMBER
 ) -> tuple[int, ...]:
     """Integers from `least` to `most`, `limit` of them at most; None: any number of them."""
-    _check_length(values, where, limit)
+    if limit is not None and len(values) > limit:
+        refuse_length(len(values), where, limit)
     found = tuple(values)
     if not least <= min(found) <= max(found) <= most:
         _refuse_number(min(found) if min(found) < least else max(found), where, least, most)
@@ -93,7 +95,8 @@ def numbers(
 
 def any_numbers(values: Sequence[float], where: str, limit: int | None) -> tuple[float, ...]:
     """Numbers, also infinite ones and NaN, `limit` of them at most."""
-    _check_length(values, where, limit)
+    if limit is not None and len(values) > limit:
+        refuse_length(len(values), where, limit)
     return tuple(values)
 
 
@@ -121,16 +124,16 @@ def name_or_empty(text: str, where: str) -> str:
 
 def names(texts: Sequence[str], where: str, limit: int | None) -> tuple[str, ...]:
     """Names of variables or workers, each once."""
-    _check_length(texts, where, limit)
+    if limit is not None and len(texts) > limit:
+        refuse_length(len(texts), where, limit)
     found = tuple(map(name, texts))
-    check_distinct(found)
+    if len(set(found)) < len(found):
+        _refuse_repeated(found)
     return found
 
 
-def check_distinct(found: Sequence[str]) -> None:
-    """Raises `Malformed` if a name occurs twice."""
-    if len(set(found)) < len(found):
-        raise Malformed(f"{Counter(found).most_common(1)[0][0]!r} is in the message more than once")
+def _refuse_repeated(found: Sequence[str]) -> NoReturn:
+    raise Malformed(f"{Counter(found).most_common(1)[0][0]!r} is in the message more than once")
 
 
 def answer_text(value: str, where: str) -> str:
@@ -210,18 +213,14 @@ def parts(
 
     With `total`, the lists of this name in all of them have `MAX_ENTRIES` entries together at most.
     """
-    _check_length(protos, where, limit)
+    if limit is not None and len(protos) > limit:
+        refuse_length(len(protos), where, limit)
     if total and (entries := sum([len(getattr(one, total)) for one in protos])) > MAX_ENTRIES:
         raise Malformed(f"{where} has {MAX_ENTRIES:,} {total} at most, got {entries:,}")
-    found = tuple([get(one, tensors) for one in protos])
-    if key is not None and len(found) > 1:
-        check_distinct([key(one) for one in found])
+    found = tuple(map(get, protos, repeat(tensors)))
+    if key is not None and len(found) > 1 and len(set(names := [*map(key, found)])) < len(names):
+        _refuse_repeated(names)
     return found
-
-
-def _check_length(entries: Sequence[object], where: str, limit: int | None) -> None:
-    if limit is not None and len(entries) > limit:
-        refuse_length(len(entries), where, limit)
 
 
 def refuse_length(count: int, where: str, limit: int) -> NoReturn:

@@ -35,6 +35,7 @@ from pswire.codec.tensors import (
     put_value,
 )
 from pswire.errors import Malformed
+from pswire.limits import MAX_NUMBER
 from pswire.tensors.transport import TensorReceiver, TensorSender
 from pswire.v1 import paramserver_pb2 as pb
 from pswire.v1 import state_pb2 as spb
@@ -59,9 +60,9 @@ def put_job(message: ms.Job, proto: pb.Job, tensors: TensorSender) -> None:
 def get_job(proto: pb.Job, tensors: TensorReceiver) -> ms.Job:
     try:
         return ms.Job(
-            number=check.count(proto.number, "Job.number"),
-            name=check.name_or_empty(proto.name, "Job.name"),
-            session=check.count(proto.session, "Job.session"),
+            number=n if 0 <= (n := proto.number) <= MAX_NUMBER else check.count(n, "Job.number"),
+            name=proto.name and check.name_or_empty(proto.name, "Job.name"),
+            session=n if 0 <= (n := proto.session) <= MAX_NUMBER else check.count(n, "Job.session"),
         )
     except ValueError as error:
         raise Malformed(str(error)) from error
@@ -89,23 +90,23 @@ def put_join_request(message: ms.Join, proto: pb.JoinRequest, tensors: TensorSen
 def get_join_request(proto: pb.JoinRequest, tensors: TensorReceiver) -> ms.Join:
     return ms.Join(
         worker=check.name(proto.worker),
-        incarnation=check.count(proto.incarnation, "JoinRequest.incarnation"),
+        incarnation=n if 0 <= (n := proto.incarnation) <= MAX_NUMBER else check.count(n, "JoinRequest.incarnation"),
         shard=check.below(proto.shard, proto.shards, "JoinRequest.shard", "shards"),
-        shards=check.positive(proto.shards, "JoinRequest.shards"),
+        shards=n if 1 <= (n := proto.shards) <= MAX_NUMBER else check.positive(n, "JoinRequest.shards"),
         process_nonce=check.count(proto.process_nonce, "JoinRequest.process_nonce", check.LARGEST),
-        tensor_transport=check.label(proto.tensor_transport, "JoinRequest.tensor_transport"),
+        tensor_transport=proto.tensor_transport and check.label(proto.tensor_transport, "JoinRequest.tensor_transport"),
         states=check.numbers(proto.states, "JoinRequest.states", limits.MAX_SHARDS, most=check.LARGEST)
         if proto.states
         else (),
-        timeline=check.count(proto.timeline, "JoinRequest.timeline"),
-        steps=check.count(proto.steps, "JoinRequest.steps"),
-        settled=check.count(proto.settled, "JoinRequest.settled"),
+        timeline=n if 0 <= (n := proto.timeline) <= MAX_NUMBER else check.count(n, "JoinRequest.timeline"),
+        steps=n if 0 <= (n := proto.steps) <= MAX_NUMBER else check.count(n, "JoinRequest.steps"),
+        settled=n if 0 <= (n := proto.settled) <= MAX_NUMBER else check.count(n, "JoinRequest.settled"),
         job=get_job(proto.job, tensors),
         resume=proto.resume,
-        program=check.name_or_empty(proto.program, "JoinRequest.program"),
-        cut=check.count(proto.cut, "JoinRequest.cut"),
+        program=proto.program and check.name_or_empty(proto.program, "JoinRequest.program"),
+        cut=n if 0 <= (n := proto.cut) <= MAX_NUMBER else check.count(n, "JoinRequest.cut"),
         name_key=check.secret(proto.name_key, "JoinRequest.name_key"),
-        workers=check.count(proto.workers, "JoinRequest.workers"),
+        workers=n if 0 <= (n := proto.workers) <= MAX_NUMBER else check.count(n, "JoinRequest.workers"),
     )
 
 
@@ -129,20 +130,20 @@ def put_join_reply(message: ms.Joined, proto: pb.JoinReply, tensors: TensorSende
 
 def get_join_reply(proto: pb.JoinReply, tensors: TensorReceiver) -> ms.Joined:
     return ms.Joined(
-        incarnation=check.count(proto.incarnation, "JoinReply.incarnation"),
-        number=check.count(proto.number, "JoinReply.number"),
+        incarnation=n if 0 <= (n := proto.incarnation) <= MAX_NUMBER else check.count(n, "JoinReply.incarnation"),
+        number=n if 0 <= (n := proto.number) <= MAX_NUMBER else check.count(n, "JoinReply.number"),
         lease=check.amount(proto.lease, "JoinReply.lease", 0.001),
-        global_step=check.count(proto.global_step, "JoinReply.global_step"),
-        consistency=check.answer_text(proto.consistency, "JoinReply.consistency"),
-        staleness=check.answer_text(proto.staleness, "JoinReply.staleness"),
+        global_step=n if 0 <= (n := proto.global_step) <= MAX_NUMBER else check.count(n, "JoinReply.global_step"),
+        consistency=proto.consistency and check.answer_text(proto.consistency, "JoinReply.consistency"),
+        staleness=proto.staleness and check.answer_text(proto.staleness, "JoinReply.staleness"),
         chief=proto.chief,
         state=check.count(proto.state, "JoinReply.state", check.LARGEST),
-        timeline=check.count(proto.timeline, "JoinReply.timeline"),
-        cut=check.count(proto.cut, "JoinReply.cut"),
-        steps=check.count(proto.steps, "JoinReply.steps"),
+        timeline=n if 0 <= (n := proto.timeline) <= MAX_NUMBER else check.count(n, "JoinReply.timeline"),
+        cut=n if 0 <= (n := proto.cut) <= MAX_NUMBER else check.count(n, "JoinReply.cut"),
+        steps=n if 0 <= (n := proto.steps) <= MAX_NUMBER else check.count(n, "JoinReply.steps"),
         job=get_job(proto.job, tensors),
-        note=check.answer_text(proto.note, "JoinReply.note"),
-        stopped=check.answer_text(proto.stopped, "JoinReply.stopped"),
+        note=proto.note and check.answer_text(proto.note, "JoinReply.note"),
+        stopped=proto.stopped and check.answer_text(proto.stopped, "JoinReply.stopped"),
         token=check.secret(proto.token, "JoinReply.token"),
     )
 
@@ -155,7 +156,7 @@ def put_sender(message: ms.Sender, proto: pb.Sender, tensors: TensorSender) -> N
 def get_sender(proto: pb.Sender, tensors: TensorReceiver) -> ms.Sender:
     return ms.Sender(
         worker=check.name(proto.worker),
-        incarnation=check.count(proto.incarnation, "Sender.incarnation"),
+        incarnation=n if 0 <= (n := proto.incarnation) <= MAX_NUMBER else check.count(n, "Sender.incarnation"),
     )
 
 
@@ -174,12 +175,15 @@ def get_renew_request(proto: pb.RenewRequest, tensors: TensorReceiver) -> ms.Ren
     return ms.Renew(
         sender=get_sender(proto.sender, tensors),
         idle=proto.idle,
-        tensor_transport=check.label(proto.tensor_transport, "RenewRequest.tensor_transport"),
-        settled=check.count(proto.settled, "RenewRequest.settled"),
-        half_pushes=check.count(proto.half_pushes, "RenewRequest.half_pushes"),
-        cut=check.count(proto.cut, "RenewRequest.cut"),
-        written_by_all=check.count(proto.written_by_all, "RenewRequest.written_by_all"),
-        timeline=check.count(proto.timeline, "RenewRequest.timeline"),
+        tensor_transport=proto.tensor_transport
+        and check.label(proto.tensor_transport, "RenewRequest.tensor_transport"),
+        settled=n if 0 <= (n := proto.settled) <= MAX_NUMBER else check.count(n, "RenewRequest.settled"),
+        half_pushes=n if 0 <= (n := proto.half_pushes) <= MAX_NUMBER else check.count(n, "RenewRequest.half_pushes"),
+        cut=n if 0 <= (n := proto.cut) <= MAX_NUMBER else check.count(n, "RenewRequest.cut"),
+        written_by_all=n
+        if 0 <= (n := proto.written_by_all) <= MAX_NUMBER
+        else check.count(n, "RenewRequest.written_by_all"),
+        timeline=n if 0 <= (n := proto.timeline) <= MAX_NUMBER else check.count(n, "RenewRequest.timeline"),
     )
 
 
@@ -195,12 +199,12 @@ def put_renew_reply(message: ms.Renewed, proto: pb.RenewReply, tensors: TensorSe
 
 def get_renew_reply(proto: pb.RenewReply, tensors: TensorReceiver) -> ms.Renewed:
     return ms.Renewed(
-        global_step=check.count(proto.global_step, "RenewReply.global_step"),
-        waiting_for=check.answer_text(proto.waiting_for, "RenewReply.waiting_for"),
+        global_step=n if 0 <= (n := proto.global_step) <= MAX_NUMBER else check.count(n, "RenewReply.global_step"),
+        waiting_for=proto.waiting_for and check.answer_text(proto.waiting_for, "RenewReply.waiting_for"),
         chief=proto.chief,
-        cut=check.count(proto.cut, "RenewReply.cut"),
+        cut=n if 0 <= (n := proto.cut) <= MAX_NUMBER else check.count(n, "RenewReply.cut"),
         written=check.numbers(proto.written, "RenewReply.written", limits.MAX_SHARDS) if proto.written else (),
-        stopped=check.answer_text(proto.stopped, "RenewReply.stopped"),
+        stopped=proto.stopped and check.answer_text(proto.stopped, "RenewReply.stopped"),
         push_held=proto.push_held,
     )
 
@@ -237,7 +241,7 @@ def put_place(message: ms.Place, proto: pb.Place, tensors: TensorSender) -> None
 def get_place(proto: pb.Place, tensors: TensorReceiver) -> ms.Place:
     return ms.Place(
         name=check.name(proto.name),
-        shard=check.count(proto.shard, "Place.shard"),
+        shard=n if 0 <= (n := proto.shard) <= MAX_NUMBER else check.count(n, "Place.shard"),
     )
 
 
@@ -272,7 +276,7 @@ def get_register_request(proto: pb.RegisterRequest, tensors: TensorReceiver) -> 
         states=check.numbers(proto.states, "RegisterRequest.states", limits.MAX_SHARDS, most=check.LARGEST)
         if proto.states
         else (),
-        cut=check.count(proto.cut, "RegisterRequest.cut"),
+        cut=n if 0 <= (n := proto.cut) <= MAX_NUMBER else check.count(n, "RegisterRequest.cut"),
     )
 
 
@@ -285,7 +289,7 @@ def put_change_id(message: ms.ChangeId, proto: pb.ChangeId, tensors: TensorSende
 def get_change_id(proto: pb.ChangeId, tensors: TensorReceiver) -> ms.ChangeId:
     return ms.ChangeId(
         sender=get_sender(proto.sender, tensors),
-        sequence=check.positive(proto.sequence, "ChangeId.sequence"),
+        sequence=n if 1 <= (n := proto.sequence) <= MAX_NUMBER else check.positive(n, "ChangeId.sequence"),
         shards=check.numbers(proto.shards, "ChangeId.shards", limits.MAX_SHARDS) if proto.shards else (),
     )
 
@@ -298,7 +302,7 @@ def put_frontier(message: ms.Frontier, proto: pb.Frontier, tensors: TensorSender
 
 def get_frontier(proto: pb.Frontier, tensors: TensorReceiver) -> ms.Frontier:
     return ms.Frontier(
-        decided=check.count(proto.decided, "Frontier.decided"),
+        decided=n if 0 <= (n := proto.decided) <= MAX_NUMBER else check.count(n, "Frontier.decided"),
         undelivered=check.parts(
             proto.undelivered,
             get_change_id,
@@ -329,7 +333,7 @@ def get_register_reply(proto: pb.RegisterReply, tensors: TensorReceiver) -> ms.R
         )
         if proto.values
         else (),
-        global_step=check.count(proto.global_step, "RegisterReply.global_step"),
+        global_step=n if 0 <= (n := proto.global_step) <= MAX_NUMBER else check.count(n, "RegisterReply.global_step"),
         frontier=get_frontier(proto.frontier, tensors) if proto.HasField("frontier") else None,
     )
 
@@ -356,7 +360,7 @@ def get_pull_request(proto: pb.PullRequest, tensors: TensorReceiver) -> ms.Pull:
         known_versions=check.numbers(proto.known_versions, "PullRequest.known_versions", limits.MAX_ENTRIES, least=-1)
         if proto.known_versions
         else (),
-        encoding=check.encoding(proto.encoding, "PullRequest.encoding"),
+        encoding=proto.encoding and check.encoding(proto.encoding, "PullRequest.encoding"),
         after=check.parts(
             proto.after,
             get_change_id,
@@ -368,7 +372,7 @@ def get_pull_request(proto: pb.PullRequest, tensors: TensorReceiver) -> ms.Pull:
         )
         if proto.after
         else (),
-        of_cut=check.count(proto.of_cut, "PullRequest.of_cut"),
+        of_cut=n if 0 <= (n := proto.of_cut) <= MAX_NUMBER else check.count(n, "PullRequest.of_cut"),
     )
 
 
@@ -386,7 +390,7 @@ def get_pull_reply(proto: pb.PullReply, tensors: TensorReceiver) -> ms.Pulled:
         values=check.parts(proto.values, get_value, tensors, "PullReply.values", limits.MAX_VALUES)
         if proto.values
         else (),
-        global_step=check.count(proto.global_step, "PullReply.global_step"),
+        global_step=n if 0 <= (n := proto.global_step) <= MAX_NUMBER else check.count(n, "PullReply.global_step"),
         frontier=get_frontier(proto.frontier, tensors) if proto.HasField("frontier") else None,
     )
 
@@ -400,7 +404,7 @@ def put_update_group(message: ms.UpdateGroup, proto: pb.UpdateGroup, tensors: Te
 
 def get_update_group(proto: pb.UpdateGroup, tensors: TensorReceiver) -> ms.UpdateGroup:
     return ms.UpdateGroup(
-        number=check.count(proto.number, "UpdateGroup.number"),
+        number=n if 0 <= (n := proto.number) <= MAX_NUMBER else check.count(n, "UpdateGroup.number"),
         members=check.parts(
             proto.members,
             get_change_id,
@@ -412,7 +416,7 @@ def get_update_group(proto: pb.UpdateGroup, tensors: TensorReceiver) -> ms.Updat
         )
         if proto.members
         else (),
-        pushes=check.count(proto.pushes, "UpdateGroup.pushes"),
+        pushes=n if 0 <= (n := proto.pushes) <= MAX_NUMBER else check.count(n, "UpdateGroup.pushes"),
     )
 
 
@@ -424,7 +428,7 @@ def put_remote_weights(message: ms.RemoteWeights, proto: pb.RemoteWeights, tenso
 def get_remote_weights(proto: pb.RemoteWeights, tensors: TensorReceiver) -> ms.RemoteWeights:
     return ms.RemoteWeights(
         name=check.name(proto.name),
-        served_at=check.count(proto.served_at, "RemoteWeights.served_at"),
+        served_at=n if 0 <= (n := proto.served_at) <= MAX_NUMBER else check.count(n, "RemoteWeights.served_at"),
     )
 
 
@@ -439,8 +443,8 @@ def put_progress(message: ms.Progress, proto: pb.Progress, tensors: TensorSender
 def get_progress(proto: pb.Progress, tensors: TensorReceiver) -> ms.Progress:
     return ms.Progress(
         queue=check.name(proto.queue),
-        block=check.count(proto.block, "Progress.block"),
-        position=check.positive(proto.position, "Progress.position"),
+        block=n if 0 <= (n := proto.block) <= MAX_NUMBER else check.count(n, "Progress.block"),
+        position=n if 1 <= (n := proto.position) <= MAX_NUMBER else check.positive(n, "Progress.position"),
         cost_sum=proto.cost_sum if proto.HasField("cost_sum") else None,
     )
 
@@ -472,7 +476,7 @@ def put_push_request(message: ms.Push, proto: pb.PushRequest, tensors: TensorSen
 def get_push_request(proto: pb.PushRequest, tensors: TensorReceiver) -> ms.Push:
     return ms.Push(
         sender=get_sender(proto.sender, tensors),
-        sequence=check.positive(proto.sequence, "PushRequest.sequence"),
+        sequence=n if 1 <= (n := proto.sequence) <= MAX_NUMBER else check.positive(n, "PushRequest.sequence"),
         gradients=check.parts(
             proto.gradients, get_gradient, tensors, "PushRequest.gradients", limits.MAX_ENTRIES, attrgetter("name")
         )
@@ -484,7 +488,7 @@ def get_push_request(proto: pb.PushRequest, tensors: TensorReceiver) -> ms.Push:
         known_versions=check.numbers(proto.known_versions, "PushRequest.known_versions", limits.MAX_ENTRIES, least=-1)
         if proto.known_versions
         else (),
-        encoding=check.encoding(proto.encoding, "PushRequest.encoding"),
+        encoding=proto.encoding and check.encoding(proto.encoding, "PushRequest.encoding"),
         shards=check.numbers(proto.shards, "PushRequest.shards", limits.MAX_SHARDS) if proto.shards else (),
         remote=check.parts(
             proto.remote, get_remote_weights, tensors, "PushRequest.remote", limits.MAX_ENTRIES, attrgetter("name")
@@ -502,8 +506,8 @@ def get_push_request(proto: pb.PushRequest, tensors: TensorReceiver) -> ms.Push:
         )
         if proto.after
         else (),
-        global_step=check.count(proto.global_step, "PushRequest.global_step"),
-        cut=check.count(proto.cut, "PushRequest.cut"),
+        global_step=n if 0 <= (n := proto.global_step) <= MAX_NUMBER else check.count(n, "PushRequest.global_step"),
+        cut=n if 0 <= (n := proto.cut) <= MAX_NUMBER else check.count(n, "PushRequest.cut"),
         progress=check.parts(
             proto.progress, get_progress, tensors, "PushRequest.progress", limits.MAX_LISTED, attrgetter("queue")
         )
@@ -531,15 +535,15 @@ def put_push_reply(message: ms.Pushed, proto: pb.PushReply, tensors: TensorSende
 def get_push_reply(proto: pb.PushReply, tensors: TensorReceiver) -> ms.Pushed:
     return ms.Pushed(
         outcome=outcome(proto.outcome, "PushReply.outcome"),
-        staleness=check.count(proto.staleness, "PushReply.staleness"),
-        global_step=check.count(proto.global_step, "PushReply.global_step"),
+        staleness=n if 0 <= (n := proto.staleness) <= MAX_NUMBER else check.count(n, "PushReply.staleness"),
+        global_step=n if 0 <= (n := proto.global_step) <= MAX_NUMBER else check.count(n, "PushReply.global_step"),
         values=check.parts(proto.values, get_value, tensors, "PushReply.values", limits.MAX_ENTRIES, attrgetter("name"))
         if proto.values
         else (),
-        reason=check.answer_text(proto.reason, "PushReply.reason"),
+        reason=proto.reason and check.answer_text(proto.reason, "PushReply.reason"),
         group=get_update_group(proto.group, tensors) if proto.HasField("group") else None,
         frontier=get_frontier(proto.frontier, tensors) if proto.HasField("frontier") else None,
-        cut=check.count(proto.cut, "PushReply.cut"),
+        cut=n if 0 <= (n := proto.cut) <= MAX_NUMBER else check.count(n, "PushReply.cut"),
     )
 
 
@@ -552,7 +556,7 @@ def put_counted_portions(message: ms.CountedPortions, proto: pb.CountedPortions,
 def get_counted_portions(proto: pb.CountedPortions, tensors: TensorReceiver) -> ms.CountedPortions:
     return ms.CountedPortions(
         name=check.name(proto.name),
-        evaluation=check.positive(proto.evaluation, "CountedPortions.evaluation"),
+        evaluation=n if 1 <= (n := proto.evaluation) <= MAX_NUMBER else check.positive(n, "CountedPortions.evaluation"),
         numbers=check.numbers(proto.numbers, "CountedPortions.numbers", limits.MAX_ENTRIES) if proto.numbers else (),
     )
 
@@ -576,7 +580,7 @@ def put_assign_request(message: ms.Assign, proto: pb.AssignRequest, tensors: Ten
 def get_assign_request(proto: pb.AssignRequest, tensors: TensorReceiver) -> ms.Assign:
     return ms.Assign(
         sender=get_sender(proto.sender, tensors),
-        sequence=check.positive(proto.sequence, "AssignRequest.sequence"),
+        sequence=n if 1 <= (n := proto.sequence) <= MAX_NUMBER else check.positive(n, "AssignRequest.sequence"),
         assignments=check.parts(
             proto.assignments,
             get_assignment,
@@ -601,7 +605,7 @@ def get_assign_request(proto: pb.AssignRequest, tensors: TensorReceiver) -> ms.A
         )
         if proto.after
         else (),
-        cut=check.count(proto.cut, "AssignRequest.cut"),
+        cut=n if 0 <= (n := proto.cut) <= MAX_NUMBER else check.count(n, "AssignRequest.cut"),
         portions=get_counted_portions(proto.portions, tensors) if proto.HasField("portions") else None,
     )
 
@@ -620,9 +624,9 @@ def get_assign_reply(proto: pb.AssignReply, tensors: TensorReceiver) -> ms.Assig
     return ms.Assigned(
         outcome=outcome(proto.outcome, "AssignReply.outcome"),
         versions=check.numbers(proto.versions, "AssignReply.versions", limits.MAX_ENTRIES) if proto.versions else (),
-        global_step=check.count(proto.global_step, "AssignReply.global_step"),
+        global_step=n if 0 <= (n := proto.global_step) <= MAX_NUMBER else check.count(n, "AssignReply.global_step"),
         frontier=get_frontier(proto.frontier, tensors) if proto.HasField("frontier") else None,
-        reason=check.answer_text(proto.reason, "AssignReply.reason"),
+        reason=proto.reason and check.answer_text(proto.reason, "AssignReply.reason"),
     )
 
 
@@ -638,11 +642,11 @@ def put_tune_request(message: ms.Tune, proto: pb.TuneRequest, tensors: TensorSen
 def get_tune_request(proto: pb.TuneRequest, tensors: TensorReceiver) -> ms.Tune:
     return ms.Tune(
         sender=get_sender(proto.sender, tensors),
-        sequence=check.positive(proto.sequence, "TuneRequest.sequence"),
+        sequence=n if 1 <= (n := proto.sequence) <= MAX_NUMBER else check.positive(n, "TuneRequest.sequence"),
         names=check.names(proto.names, "TuneRequest.names", limits.MAX_ENTRIES) if proto.names else (),
         optimizer=get_optimizer(proto.optimizer, tensors),
         fields=check.names(proto.fields, "TuneRequest.fields", limits.MAX_ENTRIES) if proto.fields else (),
-        cut=check.count(proto.cut, "TuneRequest.cut"),
+        cut=n if 0 <= (n := proto.cut) <= MAX_NUMBER else check.count(n, "TuneRequest.cut"),
     )
 
 
@@ -654,7 +658,7 @@ def put_tune_reply(message: ms.Tuned, proto: pb.TuneReply, tensors: TensorSender
 def get_tune_reply(proto: pb.TuneReply, tensors: TensorReceiver) -> ms.Tuned:
     return ms.Tuned(
         outcome=outcome(proto.outcome, "TuneReply.outcome"),
-        global_step=check.count(proto.global_step, "TuneReply.global_step"),
+        global_step=n if 0 <= (n := proto.global_step) <= MAX_NUMBER else check.count(n, "TuneReply.global_step"),
     )
 
 
@@ -673,17 +677,17 @@ def put_compute_request(message: ms.Compute, proto: pb.ComputeRequest, tensors: 
 def get_compute_request(proto: pb.ComputeRequest, tensors: TensorReceiver) -> ms.Compute:
     return ms.Compute(
         sender=get_sender(proto.sender, tensors),
-        sequence=check.positive(proto.sequence, "ComputeRequest.sequence"),
+        sequence=n if 1 <= (n := proto.sequence) <= MAX_NUMBER else check.positive(n, "ComputeRequest.sequence"),
         names=check.names(proto.names, "ComputeRequest.names", limits.MAX_ENTRIES) if proto.names else (),
         operations=check.parts(
             proto.operations, get_operation, tensors, "ComputeRequest.operations", limits.MAX_OPERATIONS
         )
         if proto.operations
         else (),
-        minimization=check.name_or_empty(proto.minimization, "ComputeRequest.minimization"),
-        note=check.note(proto.note, "ComputeRequest.note"),
-        cut=check.count(proto.cut, "ComputeRequest.cut"),
-        term=check.count(proto.term, "ComputeRequest.term"),
+        minimization=proto.minimization and check.name_or_empty(proto.minimization, "ComputeRequest.minimization"),
+        note=proto.note and check.note(proto.note, "ComputeRequest.note"),
+        cut=n if 0 <= (n := proto.cut) <= MAX_NUMBER else check.count(n, "ComputeRequest.cut"),
+        term=n if 0 <= (n := proto.term) <= MAX_NUMBER else check.count(n, "ComputeRequest.term"),
     )
 
 
@@ -699,9 +703,9 @@ def get_compute_reply(proto: pb.ComputeReply, tensors: TensorReceiver) -> ms.Com
     return ms.Computed(
         outcome=outcome(proto.outcome, "ComputeReply.outcome"),
         results=check.any_numbers(proto.results, "ComputeReply.results", limits.MAX_RESULTS) if proto.results else (),
-        global_step=check.count(proto.global_step, "ComputeReply.global_step"),
-        note=check.note(proto.note, "ComputeReply.note"),
-        term=check.count(proto.term, "ComputeReply.term"),
+        global_step=n if 0 <= (n := proto.global_step) <= MAX_NUMBER else check.count(n, "ComputeReply.global_step"),
+        note=proto.note and check.note(proto.note, "ComputeReply.note"),
+        term=n if 0 <= (n := proto.term) <= MAX_NUMBER else check.count(n, "ComputeReply.term"),
     )
 
 
@@ -720,11 +724,11 @@ def get_queue(proto: pb.Queue, tensors: TensorReceiver) -> ms.QueueSpec:
     try:
         return ms.QueueSpec(
             name=check.name(proto.name),
-            size=check.count(proto.size, "Queue.size"),
+            size=n if 0 <= (n := proto.size) <= MAX_NUMBER else check.count(n, "Queue.size"),
             block=check.positive(proto.block, "Queue.block", limits.MAX_BLOCK),
-            epochs=check.count(proto.epochs, "Queue.epochs"),
+            epochs=n if 0 <= (n := proto.epochs) <= MAX_NUMBER else check.count(n, "Queue.epochs"),
             seed=proto.seed,
-            limit=check.count(proto.limit, "Queue.limit"),
+            limit=n if 0 <= (n := proto.limit) <= MAX_NUMBER else check.count(n, "Queue.limit"),
             in_order=proto.in_order,
             evaluates=proto.evaluates,
         )
@@ -741,7 +745,7 @@ def put_finished(message: ms.Finished, proto: pb.Finished, tensors: TensorSender
 
 def get_finished(proto: pb.Finished, tensors: TensorReceiver) -> ms.Finished:
     return ms.Finished(
-        number=check.count(proto.number, "Finished.number"),
+        number=n if 0 <= (n := proto.number) <= MAX_NUMBER else check.count(n, "Finished.number"),
         cost_sum=proto.cost_sum if proto.HasField("cost_sum") else None,
         sums=check.any_numbers(proto.sums, "Finished.sums", limits.MAX_SUMS) if proto.sums else (),
     )
@@ -763,9 +767,11 @@ def get_take_request(proto: pb.TakeRequest, tensors: TensorReceiver) -> ms.Take:
         sender=get_sender(proto.sender, tensors),
         queue=get_queue(proto.queue, tensors),
         finished=get_finished(proto.finished, tensors) if proto.HasField("finished") else None,
-        reports_received=check.count(proto.reports_received, "TakeRequest.reports_received"),
+        reports_received=n
+        if 0 <= (n := proto.reports_received) <= MAX_NUMBER
+        else check.count(n, "TakeRequest.reports_received"),
         give_back=proto.give_back,
-        timeline=check.count(proto.timeline, "TakeRequest.timeline"),
+        timeline=n if 0 <= (n := proto.timeline) <= MAX_NUMBER else check.count(n, "TakeRequest.timeline"),
     )
 
 
@@ -778,10 +784,10 @@ def put_block(message: ms.Block, proto: pb.Block, tensors: TensorSender) -> None
 
 def get_block(proto: pb.Block, tensors: TensorReceiver) -> ms.Block:
     return ms.Block(
-        number=check.count(proto.number, "Block.number"),
-        epoch=check.positive(proto.epoch, "Block.epoch"),
+        number=n if 0 <= (n := proto.number) <= MAX_NUMBER else check.count(n, "Block.number"),
+        epoch=n if 1 <= (n := proto.epoch) <= MAX_NUMBER else check.positive(n, "Block.epoch"),
         start=check.below(proto.start, proto.stop, "Block.start", "stop"),
-        stop=check.positive(proto.stop, "Block.stop"),
+        stop=n if 1 <= (n := proto.stop) <= MAX_NUMBER else check.positive(n, "Block.stop"),
     )
 
 
@@ -797,9 +803,9 @@ def put_epoch_report(message: ms.EpochReport, proto: pb.EpochReport, tensors: Te
 def get_epoch_report(proto: pb.EpochReport, tensors: TensorReceiver) -> ms.EpochReport:
     return ms.EpochReport(
         queue=check.name(proto.queue),
-        epoch=check.positive(proto.epoch, "EpochReport.epoch"),
+        epoch=n if 1 <= (n := proto.epoch) <= MAX_NUMBER else check.positive(n, "EpochReport.epoch"),
         cost=proto.cost if proto.HasField("cost") else None,
-        examples=check.count(proto.examples, "EpochReport.examples"),
+        examples=n if 0 <= (n := proto.examples) <= MAX_NUMBER else check.count(n, "EpochReport.examples"),
         sums=check.any_numbers(proto.sums, "EpochReport.sums", limits.MAX_SUMS) if proto.sums else (),
     )
 
@@ -821,13 +827,13 @@ def get_take_reply(proto: pb.TakeReply, tensors: TensorReceiver) -> ms.Taken:
     return ms.Taken(
         block=get_block(proto.block, tensors) if proto.HasField("block") else None,
         done=proto.done,
-        waiting_for=check.answer_text(proto.waiting_for, "TakeReply.waiting_for"),
+        waiting_for=proto.waiting_for and check.answer_text(proto.waiting_for, "TakeReply.waiting_for"),
         reports=check.parts(proto.reports, get_epoch_report, tensors, "TakeReply.reports", limits.MAX_LISTED)
         if proto.reports
         else (),
         chief=proto.chief,
-        cut=check.count(proto.cut, "TakeReply.cut"),
-        stopped=check.answer_text(proto.stopped, "TakeReply.stopped"),
+        cut=n if 0 <= (n := proto.cut) <= MAX_NUMBER else check.count(n, "TakeReply.cut"),
+        stopped=proto.stopped and check.answer_text(proto.stopped, "TakeReply.stopped"),
     )
 
 
@@ -840,9 +846,9 @@ def put_evaluation(message: ms.Evaluation, proto: pb.Evaluation, tensors: Tensor
 def get_evaluation(proto: pb.Evaluation, tensors: TensorReceiver) -> ms.Evaluation:
     try:
         return ms.Evaluation(
-            number=check.positive(proto.number, "Evaluation.number"),
-            examples=check.positive(proto.examples, "Evaluation.examples"),
-            portion=check.positive(proto.portion, "Evaluation.portion"),
+            number=n if 1 <= (n := proto.number) <= MAX_NUMBER else check.positive(n, "Evaluation.number"),
+            examples=n if 1 <= (n := proto.examples) <= MAX_NUMBER else check.positive(n, "Evaluation.examples"),
+            portion=n if 1 <= (n := proto.portion) <= MAX_NUMBER else check.positive(n, "Evaluation.portion"),
         )
     except ValueError as error:
         raise Malformed(str(error)) from error
@@ -858,8 +864,8 @@ def put_accepted_point(message: ms.AcceptedPoint, proto: pb.AcceptedPoint, tenso
 
 def get_accepted_point(proto: pb.AcceptedPoint, tensors: TensorReceiver) -> ms.AcceptedPoint:
     return ms.AcceptedPoint(
-        iterations=check.count(proto.iterations, "AcceptedPoint.iterations"),
-        evaluations=check.count(proto.evaluations, "AcceptedPoint.evaluations"),
+        iterations=n if 0 <= (n := proto.iterations) <= MAX_NUMBER else check.count(n, "AcceptedPoint.iterations"),
+        evaluations=n if 0 <= (n := proto.evaluations) <= MAX_NUMBER else check.count(n, "AcceptedPoint.evaluations"),
         loss=proto.loss,
         gradient=proto.gradient,
         step=proto.step,
@@ -887,12 +893,12 @@ def get_evaluate_request(proto: pb.EvaluateRequest, tensors: TensorReceiver) -> 
         sender=get_sender(proto.sender, tensors),
         name=check.name(proto.name),
         evaluation=get_evaluation(proto.evaluation, tensors) if proto.HasField("evaluation") else None,
-        end=check.result(proto.end, "EvaluateRequest.end"),
-        timeline=check.count(proto.timeline, "EvaluateRequest.timeline"),
+        end=proto.end and check.result(proto.end, "EvaluateRequest.end"),
+        timeline=n if 0 <= (n := proto.timeline) <= MAX_NUMBER else check.count(n, "EvaluateRequest.timeline"),
         point=get_accepted_point(proto.point, tensors) if proto.HasField("point") else None,
         wait=proto.wait,
-        cut=check.count(proto.cut, "EvaluateRequest.cut"),
-        term=check.count(proto.term, "EvaluateRequest.term"),
+        cut=n if 0 <= (n := proto.cut) <= MAX_NUMBER else check.count(n, "EvaluateRequest.cut"),
+        term=n if 0 <= (n := proto.term) <= MAX_NUMBER else check.count(n, "EvaluateRequest.term"),
     )
 
 
@@ -909,13 +915,13 @@ def put_evaluate_reply(message: ms.Evaluated, proto: pb.EvaluateReply, tensors: 
 
 def get_evaluate_reply(proto: pb.EvaluateReply, tensors: TensorReceiver) -> ms.Evaluated:
     return ms.Evaluated(
-        number=check.count(proto.number, "EvaluateReply.number"),
-        counted=check.count(proto.counted, "EvaluateReply.counted"),
+        number=n if 0 <= (n := proto.number) <= MAX_NUMBER else check.count(n, "EvaluateReply.number"),
+        counted=n if 0 <= (n := proto.counted) <= MAX_NUMBER else check.count(n, "EvaluateReply.counted"),
         loss=proto.loss if proto.HasField("loss") else None,
-        waiting_for=check.answer_text(proto.waiting_for, "EvaluateReply.waiting_for"),
-        end=check.result(proto.end, "EvaluateReply.end"),
-        stopped=check.answer_text(proto.stopped, "EvaluateReply.stopped"),
-        cut=check.count(proto.cut, "EvaluateReply.cut"),
+        waiting_for=proto.waiting_for and check.answer_text(proto.waiting_for, "EvaluateReply.waiting_for"),
+        end=proto.end and check.result(proto.end, "EvaluateReply.end"),
+        stopped=proto.stopped and check.answer_text(proto.stopped, "EvaluateReply.stopped"),
+        cut=n if 0 <= (n := proto.cut) <= MAX_NUMBER else check.count(n, "EvaluateReply.cut"),
     )
 
 
@@ -932,14 +938,14 @@ def get_take_portion_request(proto: pb.TakePortionRequest, tensors: TensorReceiv
     return ms.TakePortion(
         sender=get_sender(proto.sender, tensors),
         name=check.name(proto.name),
-        evaluation=check.count(proto.evaluation, "TakePortionRequest.evaluation"),
+        evaluation=n if 0 <= (n := proto.evaluation) <= MAX_NUMBER else check.count(n, "TakePortionRequest.evaluation"),
         holding=check.numbers(proto.holding, "TakePortionRequest.holding", limits.MAX_HELD_PORTIONS)
         if proto.holding
         else (),
         withdrawn=check.numbers(proto.withdrawn, "TakePortionRequest.withdrawn", limits.MAX_ENTRIES)
         if proto.withdrawn
         else (),
-        timeline=check.count(proto.timeline, "TakePortionRequest.timeline"),
+        timeline=n if 0 <= (n := proto.timeline) <= MAX_NUMBER else check.count(n, "TakePortionRequest.timeline"),
     )
 
 
@@ -952,9 +958,9 @@ def put_portion(message: ms.Portion, proto: pb.Portion, tensors: TensorSender) -
 
 def get_portion(proto: pb.Portion, tensors: TensorReceiver) -> ms.Portion:
     return ms.Portion(
-        number=check.count(proto.number, "Portion.number"),
+        number=n if 0 <= (n := proto.number) <= MAX_NUMBER else check.count(n, "Portion.number"),
         start=check.below(proto.start, proto.stop, "Portion.start", "stop"),
-        stop=check.positive(proto.stop, "Portion.stop"),
+        stop=n if 1 <= (n := proto.stop) <= MAX_NUMBER else check.positive(n, "Portion.stop"),
         alone=proto.alone,
     )
 
@@ -975,15 +981,15 @@ def put_take_portion_reply(message: ms.PortionTaken, proto: pb.TakePortionReply,
 
 def get_take_portion_reply(proto: pb.TakePortionReply, tensors: TensorReceiver) -> ms.PortionTaken:
     return ms.PortionTaken(
-        evaluation=check.count(proto.evaluation, "TakePortionReply.evaluation"),
+        evaluation=n if 0 <= (n := proto.evaluation) <= MAX_NUMBER else check.count(n, "TakePortionReply.evaluation"),
         portion=get_portion(proto.portion, tensors) if proto.HasField("portion") else None,
         push=proto.push,
         stop=check.numbers(proto.stop, "TakePortionReply.stop", limits.MAX_HELD_PORTIONS) if proto.stop else (),
-        end=check.result(proto.end, "TakePortionReply.end"),
-        waiting_for=check.answer_text(proto.waiting_for, "TakePortionReply.waiting_for"),
+        end=proto.end and check.result(proto.end, "TakePortionReply.end"),
+        waiting_for=proto.waiting_for and check.answer_text(proto.waiting_for, "TakePortionReply.waiting_for"),
         chief=proto.chief,
-        stopped=check.answer_text(proto.stopped, "TakePortionReply.stopped"),
-        cut=check.count(proto.cut, "TakePortionReply.cut"),
+        stopped=proto.stopped and check.answer_text(proto.stopped, "TakePortionReply.stopped"),
+        cut=n if 0 <= (n := proto.cut) <= MAX_NUMBER else check.count(n, "TakePortionReply.cut"),
     )
 
 
@@ -1000,10 +1006,12 @@ def get_claim_portion_request(proto: pb.ClaimPortionRequest, tensors: TensorRece
     return ms.ClaimPortion(
         sender=get_sender(proto.sender, tensors),
         name=check.name(proto.name),
-        evaluation=check.positive(proto.evaluation, "ClaimPortionRequest.evaluation"),
-        portion=check.count(proto.portion, "ClaimPortionRequest.portion"),
+        evaluation=n
+        if 1 <= (n := proto.evaluation) <= MAX_NUMBER
+        else check.positive(n, "ClaimPortionRequest.evaluation"),
+        portion=n if 0 <= (n := proto.portion) <= MAX_NUMBER else check.count(n, "ClaimPortionRequest.portion"),
         loss=proto.loss,
-        timeline=check.count(proto.timeline, "ClaimPortionRequest.timeline"),
+        timeline=n if 0 <= (n := proto.timeline) <= MAX_NUMBER else check.count(n, "ClaimPortionRequest.timeline"),
     )
 
 
@@ -1027,7 +1035,7 @@ def put_cut_request(message: ms.Cut, proto: pb.CutRequest, tensors: TensorSender
 
 def get_cut_request(proto: pb.CutRequest, tensors: TensorReceiver) -> ms.Cut:
     return ms.Cut(
-        number=check.count(proto.number, "CutRequest.number"),
+        number=n if 0 <= (n := proto.number) <= MAX_NUMBER else check.count(n, "CutRequest.number"),
         holder=get_sender(proto.holder, tensors) if proto.HasField("holder") else None,
         release=proto.release,
     )
@@ -1046,12 +1054,12 @@ def put_cut_reply(message: ms.CutReport, proto: pb.CutReply, tensors: TensorSend
 
 def get_cut_reply(proto: pb.CutReply, tensors: TensorReceiver) -> ms.CutReport:
     return ms.CutReport(
-        number=check.count(proto.number, "CutReply.number"),
+        number=n if 0 <= (n := proto.number) <= MAX_NUMBER else check.count(n, "CutReply.number"),
         complete=proto.complete,
-        waiting_for=check.answer_text(proto.waiting_for, "CutReply.waiting_for"),
+        waiting_for=proto.waiting_for and check.answer_text(proto.waiting_for, "CutReply.waiting_for"),
         written=proto.written,
         held=proto.held,
-        problem=check.answer_text(proto.problem, "CutReply.problem"),
+        problem=proto.problem and check.answer_text(proto.problem, "CutReply.problem"),
         storage=proto.storage,
         gone=proto.gone,
     )
@@ -1064,8 +1072,8 @@ def put_restore_request(message: ms.Restore, proto: pb.RestoreRequest, tensors: 
 
 def get_restore_request(proto: pb.RestoreRequest, tensors: TensorReceiver) -> ms.Restore:
     return ms.Restore(
-        timeline=check.count(proto.timeline, "RestoreRequest.timeline"),
-        cut=check.count(proto.cut, "RestoreRequest.cut"),
+        timeline=n if 0 <= (n := proto.timeline) <= MAX_NUMBER else check.count(n, "RestoreRequest.timeline"),
+        cut=n if 0 <= (n := proto.cut) <= MAX_NUMBER else check.count(n, "RestoreRequest.cut"),
     )
 
 
@@ -1078,8 +1086,8 @@ def put_restore_reply(message: ms.Restored, proto: pb.RestoreReply, tensors: Ten
 
 def get_restore_reply(proto: pb.RestoreReply, tensors: TensorReceiver) -> ms.Restored:
     return ms.Restored(
-        timeline=check.count(proto.timeline, "RestoreReply.timeline"),
-        cut=check.count(proto.cut, "RestoreReply.cut"),
+        timeline=n if 0 <= (n := proto.timeline) <= MAX_NUMBER else check.count(n, "RestoreReply.timeline"),
+        cut=n if 0 <= (n := proto.cut) <= MAX_NUMBER else check.count(n, "RestoreReply.cut"),
         lost=proto.lost,
         cuts=check.numbers(proto.cuts, "RestoreReply.cuts", limits.MAX_ENTRIES) if proto.cuts else (),
     )
@@ -1093,7 +1101,7 @@ def put_barrier_request(message: ms.Barrier, proto: pb.BarrierRequest, tensors: 
 def get_barrier_request(proto: pb.BarrierRequest, tensors: TensorReceiver) -> ms.Barrier:
     return ms.Barrier(
         sender=get_sender(proto.sender, tensors),
-        number=check.positive(proto.number, "BarrierRequest.number"),
+        number=n if 1 <= (n := proto.number) <= MAX_NUMBER else check.positive(n, "BarrierRequest.number"),
     )
 
 
@@ -1103,7 +1111,7 @@ def put_barrier_reply(message: ms.Passed, proto: pb.BarrierReply, tensors: Tenso
 
 def get_barrier_reply(proto: pb.BarrierReply, tensors: TensorReceiver) -> ms.Passed:
     return ms.Passed(
-        global_step=check.count(proto.global_step, "BarrierReply.global_step"),
+        global_step=n if 0 <= (n := proto.global_step) <= MAX_NUMBER else check.count(n, "BarrierReply.global_step"),
     )
 
 
@@ -1115,7 +1123,7 @@ def put_stop_request(message: ms.Stop, proto: pb.StopRequest, tensors: TensorSen
 def get_stop_request(proto: pb.StopRequest, tensors: TensorReceiver) -> ms.Stop:
     return ms.Stop(
         sender=get_sender(proto.sender, tensors),
-        reason=check.sentence(proto.reason, "StopRequest.reason"),
+        reason=proto.reason and check.sentence(proto.reason, "StopRequest.reason"),
     )
 
 
@@ -1125,7 +1133,7 @@ def put_stop_reply(message: ms.Stopped, proto: pb.StopReply, tensors: TensorSend
 
 def get_stop_reply(proto: pb.StopReply, tensors: TensorReceiver) -> ms.Stopped:
     return ms.Stopped(
-        reason=check.answer_text(proto.reason, "StopReply.reason"),
+        reason=proto.reason and check.answer_text(proto.reason, "StopReply.reason"),
     )
 
 
@@ -1136,7 +1144,7 @@ def put_reset_request(message: ms.Reset, proto: pb.ResetRequest, tensors: Tensor
 
 def get_reset_request(proto: pb.ResetRequest, tensors: TensorReceiver) -> ms.Reset:
     return ms.Reset(
-        number=check.positive(proto.number, "ResetRequest.number"),
+        number=n if 1 <= (n := proto.number) <= MAX_NUMBER else check.positive(n, "ResetRequest.number"),
         force=proto.force,
     )
 
@@ -1163,7 +1171,7 @@ def put_intervene_request(message: ms.Intervene, proto: pb.InterveneRequest, ten
 def get_intervene_request(proto: pb.InterveneRequest, tensors: TensorReceiver) -> ms.Intervene:
     return ms.Intervene(
         by=check.name(proto.by),
-        reason=check.sentence(proto.reason, "InterveneRequest.reason"),
+        reason=proto.reason and check.sentence(proto.reason, "InterveneRequest.reason"),
         stop=proto.stop,
         quarantine=check.names(proto.quarantine, "InterveneRequest.quarantine", limits.MAX_ENTRIES)
         if proto.quarantine
@@ -1180,7 +1188,7 @@ def put_intervene_reply(message: ms.Intervened, proto: pb.InterveneReply, tensor
 
 def get_intervene_reply(proto: pb.InterveneReply, tensors: TensorReceiver) -> ms.Intervened:
     return ms.Intervened(
-        global_step=check.count(proto.global_step, "InterveneReply.global_step"),
+        global_step=n if 0 <= (n := proto.global_step) <= MAX_NUMBER else check.count(n, "InterveneReply.global_step"),
         quarantined=check.names(proto.quarantined, "InterveneReply.quarantined", limits.MAX_ENTRIES)
         if proto.quarantined
         else (),
@@ -1194,7 +1202,9 @@ def put_status_request(message: ms.Status, proto: pb.StatusRequest, tensors: Ten
 
 def get_status_request(proto: pb.StatusRequest, tensors: TensorReceiver) -> ms.Status:
     return ms.Status(
-        first_variable=check.count(proto.first_variable, "StatusRequest.first_variable"),
+        first_variable=n
+        if 0 <= (n := proto.first_variable) <= MAX_NUMBER
+        else check.count(n, "StatusRequest.first_variable"),
         detail=proto.detail,
     )
 
@@ -1221,17 +1231,17 @@ def put_variable_status(message: ms.VariableStatus, proto: pb.VariableStatus, te
 def get_variable_status(proto: pb.VariableStatus, tensors: TensorReceiver) -> ms.VariableStatus:
     return ms.VariableStatus(
         spec=get_spec(proto.tensor),
-        version=check.count(proto.version, "VariableStatus.version"),
-        updates=check.count(proto.updates, "VariableStatus.updates"),
+        version=n if 0 <= (n := proto.version) <= MAX_NUMBER else check.count(n, "VariableStatus.version"),
+        updates=n if 0 <= (n := proto.updates) <= MAX_NUMBER else check.count(n, "VariableStatus.updates"),
         optimizer=get_optimizer(proto.optimizer, tensors) if proto.HasField("optimizer") else None,
         slots=check.names(proto.slots, "VariableStatus.slots", limits.MAX_ENTRIES) if proto.slots else (),
-        nbytes=check.count(proto.nbytes, "VariableStatus.nbytes"),
+        nbytes=n if 0 <= (n := proto.nbytes) <= MAX_NUMBER else check.count(n, "VariableStatus.nbytes"),
         part=get_part(proto.part, tensors) if proto.HasField("part") else None,
         table=proto.table,
-        bytes_in=check.count(proto.bytes_in, "VariableStatus.bytes_in"),
-        bytes_out=check.count(proto.bytes_out, "VariableStatus.bytes_out"),
-        sampled=check.count(proto.sampled, "VariableStatus.sampled"),
-        unchanged=check.count(proto.unchanged, "VariableStatus.unchanged"),
+        bytes_in=n if 0 <= (n := proto.bytes_in) <= MAX_NUMBER else check.count(n, "VariableStatus.bytes_in"),
+        bytes_out=n if 0 <= (n := proto.bytes_out) <= MAX_NUMBER else check.count(n, "VariableStatus.bytes_out"),
+        sampled=n if 0 <= (n := proto.sampled) <= MAX_NUMBER else check.count(n, "VariableStatus.sampled"),
+        unchanged=n if 0 <= (n := proto.unchanged) <= MAX_NUMBER else check.count(n, "VariableStatus.unchanged"),
     )
 
 
@@ -1278,34 +1288,37 @@ def put_worker_status(message: ms.WorkerStatus, proto: pb.WorkerStatus, tensors:
 def get_worker_status(proto: pb.WorkerStatus, tensors: TensorReceiver) -> ms.WorkerStatus:
     return ms.WorkerStatus(
         name=check.name(proto.name),
-        incarnation=check.count(proto.incarnation, "WorkerStatus.incarnation"),
-        number=check.count(proto.number, "WorkerStatus.number"),
+        incarnation=n if 0 <= (n := proto.incarnation) <= MAX_NUMBER else check.count(n, "WorkerStatus.incarnation"),
+        number=n if 0 <= (n := proto.number) <= MAX_NUMBER else check.count(n, "WorkerStatus.number"),
         state=check.worker_state(proto.state, "WorkerStatus.state"),
-        steps=check.count(proto.steps, "WorkerStatus.steps"),
-        staleness=check.count(proto.staleness, "WorkerStatus.staleness"),
-        staleness_sum=check.count(proto.staleness_sum, "WorkerStatus.staleness_sum"),
+        steps=n if 0 <= (n := proto.steps) <= MAX_NUMBER else check.count(n, "WorkerStatus.steps"),
+        staleness=n if 0 <= (n := proto.staleness) <= MAX_NUMBER else check.count(n, "WorkerStatus.staleness"),
+        staleness_sum=n
+        if 0 <= (n := proto.staleness_sum) <= MAX_NUMBER
+        else check.count(n, "WorkerStatus.staleness_sum"),
         loss=proto.loss if proto.HasField("loss") else None,
-        epoch=check.count(proto.epoch, "WorkerStatus.epoch"),
+        epoch=n if 0 <= (n := proto.epoch) <= MAX_NUMBER else check.count(n, "WorkerStatus.epoch"),
         lease_left=proto.lease_left,
-        dropped=check.count(proto.dropped, "WorkerStatus.dropped"),
-        waiting_for=check.answer_text(proto.waiting_for, "WorkerStatus.waiting_for"),
-        tensor_transport=check.answer_text(proto.tensor_transport, "WorkerStatus.tensor_transport"),
+        dropped=n if 0 <= (n := proto.dropped) <= MAX_NUMBER else check.count(n, "WorkerStatus.dropped"),
+        waiting_for=proto.waiting_for and check.answer_text(proto.waiting_for, "WorkerStatus.waiting_for"),
+        tensor_transport=proto.tensor_transport
+        and check.answer_text(proto.tensor_transport, "WorkerStatus.tensor_transport"),
         chief=proto.chief,
-        clipped=check.count(proto.clipped, "WorkerStatus.clipped"),
+        clipped=n if 0 <= (n := proto.clipped) <= MAX_NUMBER else check.count(n, "WorkerStatus.clipped"),
         cost=proto.cost if proto.HasField("cost") else None,
         waited=check.amount(proto.waited, "WorkerStatus.waited"),
         held=check.amount(proto.held, "WorkerStatus.held"),
-        encoding=check.answer_text(proto.encoding, "WorkerStatus.encoding"),
+        encoding=proto.encoding and check.answer_text(proto.encoding, "WorkerStatus.encoding"),
         gradient=proto.gradient,
         gradient_mean=proto.gradient_mean,
-        error=check.answer_text(proto.error, "WorkerStatus.error"),
+        error=proto.error and check.answer_text(proto.error, "WorkerStatus.error"),
         error_time=check.amount(proto.error_time, "WorkerStatus.error_time"),
-        drop_reason=check.answer_text(proto.drop_reason, "WorkerStatus.drop_reason"),
+        drop_reason=proto.drop_reason and check.answer_text(proto.drop_reason, "WorkerStatus.drop_reason"),
         training=proto.training,
-        empty=check.count(proto.empty, "WorkerStatus.empty"),
-        jumps=check.count(proto.jumps, "WorkerStatus.jumps"),
+        empty=n if 0 <= (n := proto.empty) <= MAX_NUMBER else check.count(n, "WorkerStatus.empty"),
+        jumps=n if 0 <= (n := proto.jumps) <= MAX_NUMBER else check.count(n, "WorkerStatus.jumps"),
         jump=check.amount(proto.jump, "WorkerStatus.jump"),
-        jumped_at=check.count(proto.jumped_at, "WorkerStatus.jumped_at"),
+        jumped_at=n if 0 <= (n := proto.jumped_at) <= MAX_NUMBER else check.count(n, "WorkerStatus.jumped_at"),
         first_loss=proto.first_loss if proto.HasField("first_loss") else None,
         peak_cost=proto.peak_cost if proto.HasField("peak_cost") else None,
         between_blocks=proto.between_blocks,
@@ -1334,8 +1347,8 @@ def put_staleness(message: ms.Staleness, proto: pb.Staleness, tensors: TensorSen
 
 def get_staleness(proto: pb.Staleness, tensors: TensorReceiver) -> ms.Staleness:
     return ms.Staleness(
-        p50=check.count(proto.p50, "Staleness.p50"),
-        p99=check.count(proto.p99, "Staleness.p99"),
+        p50=n if 0 <= (n := proto.p50) <= MAX_NUMBER else check.count(n, "Staleness.p50"),
+        p99=n if 0 <= (n := proto.p99) <= MAX_NUMBER else check.count(n, "Staleness.p99"),
     )
 
 
@@ -1349,11 +1362,11 @@ def put_change(message: ms.Change, proto: pb.Change, tensors: TensorSender) -> N
 
 def get_change(proto: pb.Change, tensors: TensorReceiver) -> ms.Change:
     return ms.Change(
-        global_step=check.count(proto.global_step, "Change.global_step"),
+        global_step=n if 0 <= (n := proto.global_step) <= MAX_NUMBER else check.count(n, "Change.global_step"),
         worker=check.name(proto.worker),
         names=check.names(proto.names, "Change.names", limits.MAX_ENTRIES) if proto.names else (),
         optimizer=get_optimizer(proto.optimizer, tensors),
-        others=check.count(proto.others, "Change.others"),
+        others=n if 0 <= (n := proto.others) <= MAX_NUMBER else check.count(n, "Change.others"),
     )
 
 
@@ -1367,8 +1380,8 @@ def put_last_push(message: ms.LastPush, proto: pb.LastPush, tensors: TensorSende
 def get_last_push(proto: pb.LastPush, tensors: TensorReceiver) -> ms.LastPush:
     return ms.LastPush(
         worker=check.name(proto.worker),
-        incarnation=check.count(proto.incarnation, "LastPush.incarnation"),
-        sequence=check.count(proto.sequence, "LastPush.sequence"),
+        incarnation=n if 0 <= (n := proto.incarnation) <= MAX_NUMBER else check.count(n, "LastPush.incarnation"),
+        sequence=n if 0 <= (n := proto.sequence) <= MAX_NUMBER else check.count(n, "LastPush.sequence"),
         shards=check.numbers(proto.shards, "LastPush.shards", limits.MAX_SHARDS) if proto.shards else (),
     )
 
@@ -1388,16 +1401,18 @@ def put_storage_status(message: ms.StorageStatus, proto: pb.StorageStatus, tenso
 
 def get_storage_status(proto: pb.StorageStatus, tensors: TensorReceiver) -> ms.StorageStatus:
     return ms.StorageStatus(
-        folder=check.answer_text(proto.folder, "StorageStatus.folder"),
-        last=check.count(proto.last, "StorageStatus.last"),
+        folder=proto.folder and check.answer_text(proto.folder, "StorageStatus.folder"),
+        last=n if 0 <= (n := proto.last) <= MAX_NUMBER else check.count(n, "StorageStatus.last"),
         age=check.amount(proto.age, "StorageStatus.age"),
-        writing=check.count(proto.writing, "StorageStatus.writing"),
-        waiting_for=check.answer_text(proto.waiting_for, "StorageStatus.waiting_for"),
-        problem=check.answer_text(proto.problem, "StorageStatus.problem"),
+        writing=n if 0 <= (n := proto.writing) <= MAX_NUMBER else check.count(n, "StorageStatus.writing"),
+        waiting_for=proto.waiting_for and check.answer_text(proto.waiting_for, "StorageStatus.waiting_for"),
+        problem=proto.problem and check.answer_text(proto.problem, "StorageStatus.problem"),
         journal=proto.journal,
-        journal_bytes=check.count(proto.journal_bytes, "StorageStatus.journal_bytes"),
-        timeline=check.count(proto.timeline, "StorageStatus.timeline"),
-        lost_pushes=check.count(proto.lost_pushes, "StorageStatus.lost_pushes"),
+        journal_bytes=n
+        if 0 <= (n := proto.journal_bytes) <= MAX_NUMBER
+        else check.count(n, "StorageStatus.journal_bytes"),
+        timeline=n if 0 <= (n := proto.timeline) <= MAX_NUMBER else check.count(n, "StorageStatus.timeline"),
+        lost_pushes=n if 0 <= (n := proto.lost_pushes) <= MAX_NUMBER else check.count(n, "StorageStatus.lost_pushes"),
     )
 
 
@@ -1411,9 +1426,9 @@ def put_queue_status(message: ms.QueueStatus, proto: pb.QueueStatus, tensors: Te
 def get_queue_status(proto: pb.QueueStatus, tensors: TensorReceiver) -> ms.QueueStatus:
     return ms.QueueStatus(
         spec=get_queue(proto.spec, tensors),
-        epoch=check.positive(proto.epoch, "QueueStatus.epoch"),
-        done=check.count(proto.done, "QueueStatus.done"),
-        blocks_out=check.count(proto.blocks_out, "QueueStatus.blocks_out"),
+        epoch=n if 1 <= (n := proto.epoch) <= MAX_NUMBER else check.positive(n, "QueueStatus.epoch"),
+        done=n if 0 <= (n := proto.done) <= MAX_NUMBER else check.count(n, "QueueStatus.done"),
+        blocks_out=n if 0 <= (n := proto.blocks_out) <= MAX_NUMBER else check.count(n, "QueueStatus.blocks_out"),
     )
 
 
@@ -1431,9 +1446,9 @@ def get_job_report(proto: pb.JobReport, tensors: TensorReceiver) -> ms.JobReport
     return ms.JobReport(
         job=get_job(proto.job, tensors),
         state=check.job_state(proto.state, "JobReport.state"),
-        global_step=check.count(proto.global_step, "JobReport.global_step"),
-        workers=check.count(proto.workers, "JobReport.workers"),
-        epochs=check.count(proto.epochs, "JobReport.epochs"),
+        global_step=n if 0 <= (n := proto.global_step) <= MAX_NUMBER else check.count(n, "JobReport.global_step"),
+        workers=n if 0 <= (n := proto.workers) <= MAX_NUMBER else check.count(n, "JobReport.workers"),
+        epochs=n if 0 <= (n := proto.epochs) <= MAX_NUMBER else check.count(n, "JobReport.epochs"),
         cost=proto.cost if proto.HasField("cost") else None,
     )
 
@@ -1447,10 +1462,10 @@ def put_totals(message: ms.Totals, proto: pb.Totals, tensors: TensorSender) -> N
 
 def get_totals(proto: pb.Totals, tensors: TensorReceiver) -> ms.Totals:
     return ms.Totals(
-        variables=check.count(proto.variables, "Totals.variables"),
-        workers=check.count(proto.workers, "Totals.workers"),
-        live=check.count(proto.live, "Totals.live"),
-        queues=check.count(proto.queues, "Totals.queues"),
+        variables=n if 0 <= (n := proto.variables) <= MAX_NUMBER else check.count(n, "Totals.variables"),
+        workers=n if 0 <= (n := proto.workers) <= MAX_NUMBER else check.count(n, "Totals.workers"),
+        live=n if 0 <= (n := proto.live) <= MAX_NUMBER else check.count(n, "Totals.live"),
+        queues=n if 0 <= (n := proto.queues) <= MAX_NUMBER else check.count(n, "Totals.queues"),
     )
 
 
@@ -1466,13 +1481,13 @@ def put_event_report(message: ms.EventReport, proto: pb.EventReport, tensors: Te
 
 def get_event_report(proto: pb.EventReport, tensors: TensorReceiver) -> ms.EventReport:
     return ms.EventReport(
-        number=check.count(proto.number, "EventReport.number"),
+        number=n if 0 <= (n := proto.number) <= MAX_NUMBER else check.count(n, "EventReport.number"),
         time=check.amount(proto.time, "EventReport.time"),
-        kind=check.answer_text(proto.kind, "EventReport.kind"),
-        text=check.answer_text(proto.text, "EventReport.text"),
+        kind=proto.kind and check.answer_text(proto.kind, "EventReport.kind"),
+        text=proto.text and check.answer_text(proto.text, "EventReport.text"),
         warning=proto.warning,
-        worker=check.answer_text(proto.worker, "EventReport.worker"),
-        global_step=check.count(proto.global_step, "EventReport.global_step"),
+        worker=proto.worker and check.answer_text(proto.worker, "EventReport.worker"),
+        global_step=n if 0 <= (n := proto.global_step) <= MAX_NUMBER else check.count(n, "EventReport.global_step"),
     )
 
 
@@ -1483,8 +1498,8 @@ def put_staleness_count(message: ms.StalenessCount, proto: pb.StalenessCount, te
 
 def get_staleness_count(proto: pb.StalenessCount, tensors: TensorReceiver) -> ms.StalenessCount:
     return ms.StalenessCount(
-        staleness=check.count(proto.staleness, "StalenessCount.staleness"),
-        pushes=check.count(proto.pushes, "StalenessCount.pushes"),
+        staleness=n if 0 <= (n := proto.staleness) <= MAX_NUMBER else check.count(n, "StalenessCount.staleness"),
+        pushes=n if 0 <= (n := proto.pushes) <= MAX_NUMBER else check.count(n, "StalenessCount.pushes"),
     )
 
 
@@ -1498,7 +1513,7 @@ def put_worker_staleness(message: ms.WorkerStaleness, proto: pb.WorkerStaleness,
 def get_worker_staleness(proto: pb.WorkerStaleness, tensors: TensorReceiver) -> ms.WorkerStaleness:
     return ms.WorkerStaleness(
         worker=check.name(proto.worker),
-        incarnation=check.count(proto.incarnation, "WorkerStaleness.incarnation"),
+        incarnation=n if 0 <= (n := proto.incarnation) <= MAX_NUMBER else check.count(n, "WorkerStaleness.incarnation"),
         pushes=check.numbers(proto.pushes, "WorkerStaleness.pushes", limits.MAX_SHARDS) if proto.pushes else (),
         sums=check.numbers(proto.sums, "WorkerStaleness.sums", limits.MAX_SHARDS) if proto.sums else (),
     )
@@ -1563,14 +1578,16 @@ def put_minimization_status(
 def get_minimization_status(proto: pb.MinimizationStatus, tensors: TensorReceiver) -> ms.MinimizationStatus:
     return ms.MinimizationStatus(
         name=check.name(proto.name),
-        evaluation=check.count(proto.evaluation, "MinimizationStatus.evaluation"),
-        portions=check.count(proto.portions, "MinimizationStatus.portions"),
-        counted=check.count(proto.counted, "MinimizationStatus.counted"),
-        out=check.count(proto.out, "MinimizationStatus.out"),
-        claimed=check.count(proto.claimed, "MinimizationStatus.claimed"),
-        backups=check.count(proto.backups, "MinimizationStatus.backups"),
-        backups_won=check.count(proto.backups_won, "MinimizationStatus.backups_won"),
-        end=check.result(proto.end, "MinimizationStatus.end"),
+        evaluation=n if 0 <= (n := proto.evaluation) <= MAX_NUMBER else check.count(n, "MinimizationStatus.evaluation"),
+        portions=n if 0 <= (n := proto.portions) <= MAX_NUMBER else check.count(n, "MinimizationStatus.portions"),
+        counted=n if 0 <= (n := proto.counted) <= MAX_NUMBER else check.count(n, "MinimizationStatus.counted"),
+        out=n if 0 <= (n := proto.out) <= MAX_NUMBER else check.count(n, "MinimizationStatus.out"),
+        claimed=n if 0 <= (n := proto.claimed) <= MAX_NUMBER else check.count(n, "MinimizationStatus.claimed"),
+        backups=n if 0 <= (n := proto.backups) <= MAX_NUMBER else check.count(n, "MinimizationStatus.backups"),
+        backups_won=n
+        if 0 <= (n := proto.backups_won) <= MAX_NUMBER
+        else check.count(n, "MinimizationStatus.backups_won"),
+        end=proto.end and check.result(proto.end, "MinimizationStatus.end"),
         point=get_accepted_point(proto.point, tensors) if proto.HasField("point") else None,
     )
 
@@ -1617,9 +1634,9 @@ def put_status_reply(message: ms.StatusReport, proto: pb.StatusReply, tensors: T
 def get_status_reply(proto: pb.StatusReply, tensors: TensorReceiver) -> ms.StatusReport:
     return ms.StatusReport(
         shard=check.below(proto.shard, proto.shards, "StatusReply.shard", "shards"),
-        shards=check.positive(proto.shards, "StatusReply.shards"),
-        global_step=check.count(proto.global_step, "StatusReply.global_step"),
-        repeated=check.count(proto.repeated, "StatusReply.repeated"),
+        shards=n if 1 <= (n := proto.shards) <= MAX_NUMBER else check.positive(n, "StatusReply.shards"),
+        global_step=n if 0 <= (n := proto.global_step) <= MAX_NUMBER else check.count(n, "StatusReply.global_step"),
+        repeated=n if 0 <= (n := proto.repeated) <= MAX_NUMBER else check.count(n, "StatusReply.repeated"),
         variables=check.parts(
             proto.variables,
             get_variable_status,
@@ -1636,16 +1653,16 @@ def get_status_reply(proto: pb.StatusReply, tensors: TensorReceiver) -> ms.Statu
         epochs=check.parts(proto.epochs, get_epoch_report, tensors, "StatusReply.epochs", limits.MAX_LISTED)
         if proto.epochs
         else (),
-        dropped=check.count(proto.dropped, "StatusReply.dropped"),
-        nbytes=check.count(proto.nbytes, "StatusReply.nbytes"),
-        consistency=check.answer_text(proto.consistency, "StatusReply.consistency"),
-        handling=check.answer_text(proto.handling, "StatusReply.handling"),
+        dropped=n if 0 <= (n := proto.dropped) <= MAX_NUMBER else check.count(n, "StatusReply.dropped"),
+        nbytes=n if 0 <= (n := proto.nbytes) <= MAX_NUMBER else check.count(n, "StatusReply.nbytes"),
+        consistency=proto.consistency and check.answer_text(proto.consistency, "StatusReply.consistency"),
+        handling=proto.handling and check.answer_text(proto.handling, "StatusReply.handling"),
         traffic=get_traffic(proto.traffic, tensors),
         staleness=get_staleness(proto.staleness, tensors),
         changes=check.parts(proto.changes, get_change, tensors, "StatusReply.changes", limits.MAX_LISTED)
         if proto.changes
         else (),
-        half_pushes=check.count(proto.half_pushes, "StatusReply.half_pushes"),
+        half_pushes=n if 0 <= (n := proto.half_pushes) <= MAX_NUMBER else check.count(n, "StatusReply.half_pushes"),
         last_pushes=check.parts(proto.last_pushes, get_last_push, tensors, "StatusReply.last_pushes", limits.MAX_LISTED)
         if proto.last_pushes
         else (),
@@ -1658,11 +1675,11 @@ def get_status_reply(proto: pb.StatusReply, tensors: TensorReceiver) -> ms.Statu
         jobs=check.parts(proto.jobs, get_job_report, tensors, "StatusReply.jobs", limits.MAX_LISTED)
         if proto.jobs
         else (),
-        stopped=check.answer_text(proto.stopped, "StatusReply.stopped"),
-        exposure=check.answer_text(proto.exposure, "StatusReply.exposure"),
+        stopped=proto.stopped and check.answer_text(proto.stopped, "StatusReply.stopped"),
+        exposure=proto.exposure and check.answer_text(proto.exposure, "StatusReply.exposure"),
         totals=get_totals(proto.totals, tensors),
-        held=check.count(proto.held, "StatusReply.held"),
-        clipped=check.count(proto.clipped, "StatusReply.clipped"),
+        held=n if 0 <= (n := proto.held) <= MAX_NUMBER else check.count(n, "StatusReply.held"),
+        clipped=n if 0 <= (n := proto.clipped) <= MAX_NUMBER else check.count(n, "StatusReply.clipped"),
         detail=get_status_detail(proto.detail, tensors) if proto.HasField("detail") else None,
         minimizations=check.parts(
             proto.minimizations,
@@ -1719,29 +1736,32 @@ def put_member_state(message: ms.MemberState, proto: spb.MemberState, tensors: T
 def get_member_state(proto: spb.MemberState, tensors: TensorReceiver) -> ms.MemberState:
     return ms.MemberState(
         name=check.name(proto.name),
-        number=check.count(proto.number, "MemberState.number"),
-        incarnation=check.count(proto.incarnation, "MemberState.incarnation"),
+        number=n if 0 <= (n := proto.number) <= MAX_NUMBER else check.count(n, "MemberState.number"),
+        incarnation=n if 0 <= (n := proto.incarnation) <= MAX_NUMBER else check.count(n, "MemberState.incarnation"),
         process_nonce=check.count(proto.process_nonce, "MemberState.process_nonce", check.LARGEST),
         state=check.worker_state(proto.state, "MemberState.state"),
-        steps=check.count(proto.steps, "MemberState.steps"),
-        staleness=check.count(proto.staleness, "MemberState.staleness"),
-        staleness_sum=check.count(proto.staleness_sum, "MemberState.staleness_sum"),
-        clock=check.count(proto.clock, "MemberState.clock"),
-        dropped=check.count(proto.dropped, "MemberState.dropped"),
-        settled=check.count(proto.settled, "MemberState.settled"),
-        half_pushes=check.count(proto.half_pushes, "MemberState.half_pushes"),
+        steps=n if 0 <= (n := proto.steps) <= MAX_NUMBER else check.count(n, "MemberState.steps"),
+        staleness=n if 0 <= (n := proto.staleness) <= MAX_NUMBER else check.count(n, "MemberState.staleness"),
+        staleness_sum=n
+        if 0 <= (n := proto.staleness_sum) <= MAX_NUMBER
+        else check.count(n, "MemberState.staleness_sum"),
+        clock=n if 0 <= (n := proto.clock) <= MAX_NUMBER else check.count(n, "MemberState.clock"),
+        dropped=n if 0 <= (n := proto.dropped) <= MAX_NUMBER else check.count(n, "MemberState.dropped"),
+        settled=n if 0 <= (n := proto.settled) <= MAX_NUMBER else check.count(n, "MemberState.settled"),
+        half_pushes=n if 0 <= (n := proto.half_pushes) <= MAX_NUMBER else check.count(n, "MemberState.half_pushes"),
         out_of_data=proto.out_of_data,
-        tensor_transport=check.answer_text(proto.tensor_transport, "MemberState.tensor_transport"),
+        tensor_transport=proto.tensor_transport
+        and check.answer_text(proto.tensor_transport, "MemberState.tensor_transport"),
         loss=proto.loss if proto.HasField("loss") else None,
         pushed=get_push_reply(proto.pushed, tensors) if proto.HasField("pushed") else None,
         assigned=get_assign_reply(proto.assigned, tensors) if proto.HasField("assigned") else None,
         tuned=get_tune_reply(proto.tuned, tensors) if proto.HasField("tuned") else None,
         last_push=get_last_push(proto.last_push, tensors) if proto.HasField("last_push") else None,
         must_join=proto.must_join,
-        barriers=check.count(proto.barriers, "MemberState.barriers"),
+        barriers=n if 0 <= (n := proto.barriers) <= MAX_NUMBER else check.count(n, "MemberState.barriers"),
         name_key=check.secret(proto.name_key, "MemberState.name_key"),
-        clipped=check.count(proto.clipped, "MemberState.clipped"),
-        quarantined=check.answer_text(proto.quarantined, "MemberState.quarantined"),
+        clipped=n if 0 <= (n := proto.clipped) <= MAX_NUMBER else check.count(n, "MemberState.clipped"),
+        quarantined=proto.quarantined and check.answer_text(proto.quarantined, "MemberState.quarantined"),
         computed=get_compute_reply(proto.computed, tensors) if proto.HasField("computed") else None,
     )
 
@@ -1776,17 +1796,19 @@ def get_membership_state(proto: spb.MembershipState, tensors: TensorReceiver) ->
         else (),
         training=check.names(proto.training, "MembershipState.training", None) if proto.training else (),
         finished=check.names(proto.finished, "MembershipState.finished", None) if proto.finished else (),
-        last_clock=check.count(proto.last_clock, "MembershipState.last_clock"),
+        last_clock=n if 0 <= (n := proto.last_clock) <= MAX_NUMBER else check.count(n, "MembershipState.last_clock"),
         chief=get_sender(proto.chief, tensors) if proto.HasField("chief") else None,
         done=proto.done,
-        half_pushes=check.count(proto.half_pushes, "MembershipState.half_pushes"),
+        half_pushes=n if 0 <= (n := proto.half_pushes) <= MAX_NUMBER else check.count(n, "MembershipState.half_pushes"),
         last_pushes=check.parts(proto.last_pushes, get_last_push, tensors, "MembershipState.last_pushes", None)
         if proto.last_pushes
         else (),
-        last_incarnation=check.count(proto.last_incarnation, "MembershipState.last_incarnation"),
+        last_incarnation=n
+        if 0 <= (n := proto.last_incarnation) <= MAX_NUMBER
+        else check.count(n, "MembershipState.last_incarnation"),
         stalled=check.names(proto.stalled, "MembershipState.stalled", None) if proto.stalled else (),
-        joined=check.count(proto.joined, "MembershipState.joined"),
-        forgotten=check.count(proto.forgotten, "MembershipState.forgotten"),
+        joined=n if 0 <= (n := proto.joined) <= MAX_NUMBER else check.count(n, "MembershipState.joined"),
+        forgotten=n if 0 <= (n := proto.forgotten) <= MAX_NUMBER else check.count(n, "MembershipState.forgotten"),
         forgotten_lost=proto.forgotten_lost,
         forgotten_finished=proto.forgotten_finished,
     )
@@ -1815,8 +1837,8 @@ def put_variable_state(message: ms.VariableState, proto: spb.VariableState, tens
 def get_variable_state(proto: spb.VariableState, tensors: TensorReceiver) -> ms.VariableState:
     return ms.VariableState(
         spec=get_spec(proto.tensor),
-        version=check.count(proto.version, "VariableState.version"),
-        updates=check.count(proto.updates, "VariableState.updates"),
+        version=n if 0 <= (n := proto.version) <= MAX_NUMBER else check.count(n, "VariableState.version"),
+        updates=n if 0 <= (n := proto.updates) <= MAX_NUMBER else check.count(n, "VariableState.updates"),
         growth=proto.growth,
         declared=get_optimizer(proto.declared, tensors) if proto.HasField("declared") else None,
         optimizer=get_optimizer(proto.optimizer, tensors) if proto.HasField("optimizer") else None,
@@ -1837,10 +1859,10 @@ def put_holding(message: ms.Holding, proto: spb.Holding, tensors: TensorSender) 
 
 def get_holding(proto: spb.Holding, tensors: TensorReceiver) -> ms.Holding:
     return ms.Holding(
-        worker=check.answer_text(proto.worker, "Holding.worker"),
-        block=check.count(proto.block, "Holding.block"),
-        start=check.count(proto.start, "Holding.start"),
-        position=check.count(proto.position, "Holding.position"),
+        worker=proto.worker and check.answer_text(proto.worker, "Holding.worker"),
+        block=n if 0 <= (n := proto.block) <= MAX_NUMBER else check.count(n, "Holding.block"),
+        start=n if 0 <= (n := proto.start) <= MAX_NUMBER else check.count(n, "Holding.start"),
+        position=n if 0 <= (n := proto.position) <= MAX_NUMBER else check.count(n, "Holding.position"),
         cost_sum=proto.cost_sum if proto.HasField("cost_sum") else None,
     )
 
@@ -1855,10 +1877,10 @@ def put_open_epoch(message: ms.OpenEpoch, proto: spb.OpenEpoch, tensors: TensorS
 
 def get_open_epoch(proto: spb.OpenEpoch, tensors: TensorReceiver) -> ms.OpenEpoch:
     return ms.OpenEpoch(
-        epoch=check.positive(proto.epoch, "OpenEpoch.epoch"),
-        done=check.count(proto.done, "OpenEpoch.done"),
+        epoch=n if 1 <= (n := proto.epoch) <= MAX_NUMBER else check.positive(n, "OpenEpoch.epoch"),
+        done=n if 0 <= (n := proto.done) <= MAX_NUMBER else check.count(n, "OpenEpoch.done"),
         cost_sum=proto.cost_sum,
-        cost_examples=check.count(proto.cost_examples, "OpenEpoch.cost_examples"),
+        cost_examples=n if 0 <= (n := proto.cost_examples) <= MAX_NUMBER else check.count(n, "OpenEpoch.cost_examples"),
         sums=check.any_numbers(proto.sums, "OpenEpoch.sums", None) if proto.sums else (),
     )
 
@@ -1879,7 +1901,7 @@ def put_queue_state(message: ms.QueueState, proto: spb.QueueState, tensors: Tens
 def get_queue_state(proto: spb.QueueState, tensors: TensorReceiver) -> ms.QueueState:
     return ms.QueueState(
         spec=get_queue(proto.spec, tensors),
-        handed_out=check.count(proto.handed_out, "QueueState.handed_out"),
+        handed_out=n if 0 <= (n := proto.handed_out) <= MAX_NUMBER else check.count(n, "QueueState.handed_out"),
         returned=check.parts(proto.returned, get_holding, tensors, "QueueState.returned", None)
         if proto.returned
         else (),
@@ -1899,7 +1921,7 @@ def put_last_epoch(message: ms.LastEpoch, proto: spb.LastEpoch, tensors: TensorS
 def get_last_epoch(proto: spb.LastEpoch, tensors: TensorReceiver) -> ms.LastEpoch:
     return ms.LastEpoch(
         worker=check.name(proto.worker),
-        epoch=check.count(proto.epoch, "LastEpoch.epoch"),
+        epoch=n if 0 <= (n := proto.epoch) <= MAX_NUMBER else check.count(n, "LastEpoch.epoch"),
     )
 
 
@@ -1925,7 +1947,7 @@ def put_order_state(message: ms.OrderState, proto: spb.OrderState, tensors: Tens
 
 def get_order_state(proto: spb.OrderState, tensors: TensorReceiver) -> ms.OrderState:
     return ms.OrderState(
-        count=check.count(proto.count, "OrderState.count"),
+        count=n if 0 <= (n := proto.count) <= MAX_NUMBER else check.count(n, "OrderState.count"),
         changes=check.parts(
             proto.changes, get_variable_changes, tensors, "OrderState.changes", None, attrgetter("name")
         )
@@ -1962,7 +1984,7 @@ def put_out_portion(message: ms.OutPortion, proto: spb.OutPortion, tensors: Tens
 
 def get_out_portion(proto: spb.OutPortion, tensors: TensorReceiver) -> ms.OutPortion:
     return ms.OutPortion(
-        number=check.count(proto.number, "OutPortion.number"),
+        number=n if 0 <= (n := proto.number) <= MAX_NUMBER else check.count(n, "OutPortion.number"),
         holders=check.names(proto.holders, "OutPortion.holders", None) if proto.holders else (),
     )
 
@@ -1976,7 +1998,7 @@ def put_worker_portions(message: ms.WorkerPortions, proto: spb.WorkerPortions, t
 
 def get_worker_portions(proto: spb.WorkerPortions, tensors: TensorReceiver) -> ms.WorkerPortions:
     return ms.WorkerPortions(
-        worker=check.name_or_empty(proto.worker, "WorkerPortions.worker"),
+        worker=proto.worker and check.name_or_empty(proto.worker, "WorkerPortions.worker"),
         left=check.numbers(proto.left, "WorkerPortions.left", None) if proto.left else (),
         claimed=check.numbers(proto.claimed, "WorkerPortions.claimed", None) if proto.claimed else (),
         had=check.numbers(proto.had, "WorkerPortions.had", None) if proto.had else (),
@@ -2033,13 +2055,15 @@ def get_minimization_state(proto: spb.MinimizationState, tensors: TensorReceiver
         evaluation=get_evaluation(proto.evaluation, tensors) if proto.HasField("evaluation") else None,
         counted=check.numbers(proto.counted, "MinimizationState.counted", None) if proto.counted else (),
         portions=get_portions_state(proto.portions, tensors) if proto.HasField("portions") else None,
-        backups=check.count(proto.backups, "MinimizationState.backups"),
-        backups_won=check.count(proto.backups_won, "MinimizationState.backups_won"),
-        end=check.result(proto.end, "MinimizationState.end"),
+        backups=n if 0 <= (n := proto.backups) <= MAX_NUMBER else check.count(n, "MinimizationState.backups"),
+        backups_won=n
+        if 0 <= (n := proto.backups_won) <= MAX_NUMBER
+        else check.count(n, "MinimizationState.backups_won"),
+        end=proto.end and check.result(proto.end, "MinimizationState.end"),
         point=get_accepted_point(proto.point, tensors) if proto.HasField("point") else None,
         coordinator=get_sender(proto.coordinator, tensors) if proto.HasField("coordinator") else None,
-        term=check.count(proto.term, "MinimizationState.term"),
-        note=check.note(proto.note, "MinimizationState.note"),
+        term=n if 0 <= (n := proto.term) <= MAX_NUMBER else check.count(n, "MinimizationState.term"),
+        note=proto.note and check.note(proto.note, "MinimizationState.note"),
     )
 
 
@@ -2092,18 +2116,18 @@ def put_shard_state(message: ms.ShardState, proto: spb.ShardState, tensors: Tens
 def get_shard_state(proto: spb.ShardState, tensors: TensorReceiver) -> ms.ShardState:
     return ms.ShardState(
         shard=check.below(proto.shard, proto.shards, "ShardState.shard", "shards"),
-        shards=check.positive(proto.shards, "ShardState.shards"),
+        shards=n if 1 <= (n := proto.shards) <= MAX_NUMBER else check.positive(n, "ShardState.shards"),
         identity=check.count(proto.identity, "ShardState.identity", check.LARGEST),
-        consistency=check.answer_text(proto.consistency, "ShardState.consistency"),
-        handling=check.answer_text(proto.handling, "ShardState.handling"),
-        cut=check.count(proto.cut, "ShardState.cut"),
-        timeline=check.count(proto.timeline, "ShardState.timeline"),
-        global_step=check.count(proto.global_step, "ShardState.global_step"),
+        consistency=proto.consistency and check.answer_text(proto.consistency, "ShardState.consistency"),
+        handling=proto.handling and check.answer_text(proto.handling, "ShardState.handling"),
+        cut=n if 0 <= (n := proto.cut) <= MAX_NUMBER else check.count(n, "ShardState.cut"),
+        timeline=n if 0 <= (n := proto.timeline) <= MAX_NUMBER else check.count(n, "ShardState.timeline"),
+        global_step=n if 0 <= (n := proto.global_step) <= MAX_NUMBER else check.count(n, "ShardState.global_step"),
         last_step=check.integer(proto.last_step, "ShardState.last_step", -1),
-        applied=check.count(proto.applied, "ShardState.applied"),
-        dropped=check.count(proto.dropped, "ShardState.dropped"),
-        repeated=check.count(proto.repeated, "ShardState.repeated"),
-        lost_pushes=check.count(proto.lost_pushes, "ShardState.lost_pushes"),
+        applied=n if 0 <= (n := proto.applied) <= MAX_NUMBER else check.count(n, "ShardState.applied"),
+        dropped=n if 0 <= (n := proto.dropped) <= MAX_NUMBER else check.count(n, "ShardState.dropped"),
+        repeated=n if 0 <= (n := proto.repeated) <= MAX_NUMBER else check.count(n, "ShardState.repeated"),
+        lost_pushes=n if 0 <= (n := proto.lost_pushes) <= MAX_NUMBER else check.count(n, "ShardState.lost_pushes"),
         members=get_membership_state(proto.members, tensors),
         variables=check.parts(
             proto.variables, get_variable_state, tensors, "ShardState.variables", None, attrgetter("spec.name")
@@ -2129,15 +2153,16 @@ def get_shard_state(proto: spb.ShardState, tensors: TensorReceiver) -> ms.ShardS
         else (),
         job=get_job(proto.job, tensors),
         jobs=check.parts(proto.jobs, get_job_report, tensors, "ShardState.jobs", None) if proto.jobs else (),
-        stopped=check.answer_text(proto.stopped, "ShardState.stopped"),
-        max_gradient_norm=check.answer_text(proto.max_gradient_norm, "ShardState.max_gradient_norm"),
-        clipped=check.count(proto.clipped, "ShardState.clipped"),
+        stopped=proto.stopped and check.answer_text(proto.stopped, "ShardState.stopped"),
+        max_gradient_norm=proto.max_gradient_norm
+        and check.answer_text(proto.max_gradient_norm, "ShardState.max_gradient_norm"),
+        clipped=n if 0 <= (n := proto.clipped) <= MAX_NUMBER else check.count(n, "ShardState.clipped"),
         minimizations=check.parts(
             proto.minimizations, get_minimization_state, tensors, "ShardState.minimizations", None, attrgetter("name")
         )
         if proto.minimizations
         else (),
-        awaited=check.count(proto.awaited, "ShardState.awaited"),
+        awaited=n if 0 <= (n := proto.awaited) <= MAX_NUMBER else check.count(n, "ShardState.awaited"),
     )
 
 

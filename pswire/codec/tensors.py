@@ -16,7 +16,7 @@ from google.protobuf.json_format import MessageToDict
 
 from pswire.codec import checks as check
 from pswire.errors import Malformed
-from pswire.limits import MAX_PACKED_PARTS, MAX_SPEC_BYTES
+from pswire.limits import MAX_NUMBER, MAX_PACKED_PARTS, MAX_SPEC_BYTES
 from pswire.messages import arrays as ms
 from pswire.optimizers import UpdateSpec
 from pswire.specs import spec as specs
@@ -47,9 +47,7 @@ def _put_array(name: str, array: Array | Packed, tensor: pb.Tensor, sender: Tens
         sender.put(array, tensor)
 
 
-def _get_array(tensor: pb.Tensor, spec: TensorSpec, receiver: TensorReceiver) -> Array | Packed:
-    if not tensor.HasField("packing"):
-        return receiver.get(tensor, spec)
+def _get_packed(tensor: pb.Tensor, spec: TensorSpec, receiver: TensorReceiver) -> Packed:
     form, parts = tensor.packing.form, tensor.packing.parts
     if len(parts) > MAX_PACKED_PARTS:
         check.refuse_length(len(parts), "Packing.parts", MAX_PACKED_PARTS)
@@ -105,11 +103,14 @@ def put_value(message: ms.Value, proto: pb.Value, tensors: TensorSender) -> None
 
 def get_value(proto: pb.Value, tensors: TensorReceiver) -> ms.Value:
     """A value."""
-    tensor, version = proto.tensor, check.count(proto.version, "Value.version")
+    tensor, version = proto.tensor, proto.version
+    if not 0 <= version <= MAX_NUMBER:
+        check.count(version, "Value.version")
     if not (tensor.WhichOneof("place") or tensor.HasField("packing")):
         return ms.Value(check.name(tensor.name), version, None)
     spec = get_spec(tensor)
-    return ms.Value(spec.name, version, _get_array(tensor, spec, tensors))
+    packed = tensor.HasField("packing")
+    return ms.Value(spec.name, version, _get_packed(tensor, spec, tensors) if packed else tensors.get(tensor, spec))
 
 
 def put_gradient(message: ms.Gradient, proto: pb.Gradient, tensors: TensorSender) -> None:
@@ -126,8 +127,12 @@ def put_gradient(message: ms.Gradient, proto: pb.Gradient, tensors: TensorSender
 
 def get_gradient(proto: pb.Gradient, tensors: TensorReceiver) -> ms.Gradient:
     """A gradient; the numbers of its rows are checked when they are used, since they may not have arrived yet."""
-    spec = get_spec(proto.tensor)
-    version, array = check.count(proto.version, "Gradient.version"), _get_array(proto.tensor, spec, tensors)
+    tensor, version = proto.tensor, proto.version
+    spec = get_spec(tensor)
+    if not 0 <= version <= MAX_NUMBER:
+        check.count(version, "Gradient.version")
+    packed = tensor.HasField("packing")
+    array = _get_packed(tensor, spec, tensors) if packed else tensors.get(tensor, spec)
     if not proto.HasField("indices"):
         return ms.Gradient(spec.name, version, array)
     indices = tensors.get(proto.indices, get_spec(proto.indices, spec.name), own=True)

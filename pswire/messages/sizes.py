@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable
 from dataclasses import fields
-from operator import attrgetter
-from typing import Any, Protocol
+from typing import Protocol
 
 from pswire.messages.arrays import Choice
 from pswire.messages.generated import (
@@ -45,11 +44,8 @@ _ARRAYS: dict[type, tuple[str, str]] = {
 }
 
 
-def _lists_of(kind: type) -> Callable[[Any], Iterable[Sized]]:
-    names = [one.name for one in fields(kind) if str(one.type).startswith("tuple[") and one.type != "tuple[int, ...]"]
-    if len(names) < 2:  # attrgetter returns a tuple of several
-        return lambda message: [getattr(message, name) for name in names]
-    return attrgetter(*names)
+def _lists_of(kind: type) -> list[str]:
+    return [one.name for one in fields(kind) if str(one.type).startswith("tuple[") and one.type != "tuple[int, ...]"]
 
 
 #: The lists of each message class, without those of numbers.
@@ -58,7 +54,10 @@ _LISTS = {kind: _lists_of(kind) for kind in (*[kind for call in CALLS for kind i
 
 def entries(message: Message | Answer) -> int:
     """The number of entries of all lists of a message: each costs some microseconds of decoding and bookkeeping."""
-    return sum(map(len, _LISTS[type(message)](message)))
+    count = 0
+    for name in _LISTS[type(message)]:
+        count += len(getattr(message, name))
+    return count
 
 
 def array_sizes(message: Message | Answer) -> list[int]:

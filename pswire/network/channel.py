@@ -9,6 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from pswire import errors
 from pswire.addresses import check_address
 from pswire.errors import FAMILY, ParamServerError
+from pswire.limits import MAX_MESSAGE
 from pswire.security.connection_check import handshake_problem
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.security.token_channel import TokenChannel
@@ -18,9 +19,6 @@ MEMBER_TOKEN = "ps-member-bin"
 
 #: The metadata of calls with the shard that they are for, as a number: another one may be at an address by now.
 CALLED_SHARD = "ps-shard"
-
-#: Bytes of a message: 2 MiB of tensors and their descriptions, or a Status of many variables.
-MAX_MESSAGE = (4 << 20) + (64 << 10)
 
 _MESSAGE_SIZES = (
     ("grpc.max_receive_message_length", MAX_MESSAGE),

@@ -2,14 +2,20 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import TypeVar
 
+import grpc
+
+from pswire.codec import decode, encode
 from pswire.errors import TimedOut, Unavailable
 from pswire.messages import Answer, Request
-from pswire.network.channel import open_channel
+from pswire.network.channel import error_from, open_channel
 from pswire.network.service_stub import ServiceStub
 from pswire.network.shard_addresses import ShardAddresses
-from pswire.network.unary_call import call
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
+from pswire.tensors.transport import InlineReceiver, InlineSender
+
+A = TypeVar("A", bound=Answer)
 
 
 class ShardStubs(ExitStack):
@@ -48,11 +54,16 @@ class ShardStubs(ExitStack):
             self._open[address] = ServiceStub(channel), own
         return self._open[address][0]
 
-    def call(self, shard: int, message: Request, timeout: float) -> Answer | Request:
-        """The answer of a shard; its error, or `Unavailable`. `ShardAddresses.find` has to have found all of them."""
+    def call(self, shard: int, message: Request, kind: type[A], timeout: float) -> A:
+        """The answer of a shard, of a `kind`; its error, or `Unavailable`. `ShardAddresses.find` has found all."""
         address = self.addresses.current[shard]
+        method = getattr(self.at(address), type(message).__name__)
         try:
-            return call(address, getattr(self.at(address), type(message).__name__), message, timeout, self.credentials)
-        except (Unavailable, TimedOut):
-            self.addresses.look_again(shard)
-            raise
+            answer = decode(method(encode(message, InlineSender()), timeout=timeout), InlineReceiver())
+        except grpc.RpcError as refusal:
+            error = error_from(refusal, address, self.credentials)
+            if isinstance(error, Unavailable | TimedOut):
+                self.addresses.look_again(shard)
+            raise error from refusal
+        assert isinstance(answer, kind)
+        return answer

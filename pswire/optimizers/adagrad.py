@@ -8,7 +8,7 @@ import numpy as np
 
 from pswire.optimizers.element_wise import ElementWise
 from pswire.optimizers.numba_compiler import Loop, Numbers, Slots, loop
-from pswire.optimizers.optimizer import Limits, OptimizerSpec, Step
+from pswire.optimizers.optimizer import OptimizerSpec, Step
 from pswire.specs.spec import Count, NotNegative, Positive, ShareOrOne
 from pswire.tensors.values import Array
 
@@ -45,16 +45,6 @@ class Adagrad(OptimizerSpec, ElementWise, kind="adagrad"):
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         return step.learning_rate, max(self.epsilon, tiny)
 
-    def _growth(self, rate: float, limits: Limits) -> float:
-        """The accumulator grows by the gradient's square; its root is as large as the gradient, unless that is zero.
-
-        That is so where the gradient is below the root of `limits.tiny`; the divisor is `limits.tiny` at least.
-        """
-        if self.initial_accumulator > limits.squares:
-            return math.inf
-        direction = min(limits.gradient / max(self.epsilon, limits.tiny), 2 / math.sqrt(limits.tiny))
-        return (limits.gradient**2 + rate * direction) / limits.maximum
-
     def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         _accumulate(w, g, scratch, slots[0], *numbers)
 
@@ -66,7 +56,7 @@ class AdagradDecay(OptimizerSpec, ElementWise, kind="adagrad_decay"):
     Slots: `accumulator`, and `accumulator_decay_power`, the number of decays that it has had, zero at first. With
     period = global_step // decay_steps, of the updates that the shard had made before this one:
 
-        a <- max(initial_accumulator, a * decay_rate^(period - power))
+        a <- max(initial_accumulator, a * decay_rate^max(0, period - power))
         power <- period
         a <- a + g^2                       (a starts at initial_accumulator)
         w <- w - learning_rate * g / sqrt(a)
@@ -94,15 +84,12 @@ class AdagradDecay(OptimizerSpec, ElementWise, kind="adagrad_decay"):
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         return float(step.global_step // self.decay_steps), step.learning_rate, tiny
 
-    def _growth(self, rate: float, limits: Limits) -> float:
-        """Adagrad's: a decay makes the accumulator no larger."""
-        return Adagrad(self.learning_rate, self.initial_accumulator)._growth(rate, limits)
-
     def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         a, power = slots
         period, rate, epsilon = numbers
         np.subtract(period, power, out=scratch)
         if scratch.any():  # seldom, and a power of each element is expensive
+            np.maximum(scratch, 0, out=scratch)  # a longer period that was set since has not grown what has decayed
             np.power(self.decay_rate, scratch, out=scratch)
             a *= scratch
             np.maximum(a, self.initial_accumulator, out=a)

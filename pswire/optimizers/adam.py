@@ -8,7 +8,7 @@ import numpy as np
 
 from pswire.optimizers.element_wise import ElementWise
 from pswire.optimizers.numba_compiler import Loop, Numbers, Slots, loop
-from pswire.optimizers.optimizer import Limits, OptimizerSpec, Step
+from pswire.optimizers.optimizer import OptimizerSpec, Step
 from pswire.specs.schedules import LearningRate
 from pswire.specs.spec import Flag, NotNegative, Positive, Share
 from pswire.tensors.values import Array
@@ -24,17 +24,6 @@ class MomentsSpec(OptimizerSpec):
     beta1: Share = 0.9
     beta2: Share = 0.999
     epsilon: Positive = 1e-8
-
-    def _growth(self, rate: float, limits: Limits) -> float:
-        """Growth bound of Adam's moments: v grows by the squared gradient, the value by at most m / epsilon at t = 1.
-
-        m, an average, stays below `limits.state`. With beta1^2 <= beta2 a step is hardly longer than the rate; with
-        others, a beta2 of 0 for one, v may be zero where m is not.
-        """
-        longest = limits.state / (max(self.epsilon, limits.tiny) * (1 - self.beta1) * math.sqrt(1 - self.beta2))
-        if longest > limits.maximum:
-            return math.inf
-        return (limits.gradient**2 + rate * longest) / limits.maximum
 
 
 @dataclass(frozen=True)
@@ -119,10 +108,6 @@ class AdamW(Adam, kind="adamw"):
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         return *super()._numbers(step, tiny)[:-1], 1 - step.learning_rate * self.weight_decay
-
-    def _growth(self, rate: float, limits: Limits) -> float:
-        """As Adam's; a decay factor above 2 would make weights grow without limit."""
-        return math.inf if rate * self.weight_decay > 2 else super()._growth(rate, limits)
 
 
 def move_averages(g: Array, m: Array, v: Array, scratch: Array, *coefficients: float) -> None:

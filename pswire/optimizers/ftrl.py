@@ -29,7 +29,7 @@ class FtrlRule(ElementWiseRule):
             np.negative(z, out=z)
         return slots
 
-    def settled(self, value: Array, slots: dict[str, Array], limits: Limits) -> bool:
+    def within_limits(self, value: Array, slots: dict[str, Array], limits: Limits) -> bool:
         """As in `Rule`, where the linear slot's limit is that of the value times the power of the accumulator."""
         n, z = slots["accumulator"], slots["linear"]
         if not (within(value, limits.state) and within(n, limits.squares)):
@@ -79,17 +79,6 @@ class Ftrl(OptimizerSpec, ElementWise, kind="ftrl"):
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         rate = step.learning_rate
         return rate, rate * self.l1, rate * self.l2
-
-    def _growth(self, rate: float, limits: Limits) -> float:
-        """With a power p up to 0.5, and |z| at most y n^p: then |w| is at most y, and y grows by rate * |g| / n_new^p.
-
-        That is at most rate * |g|, for n_new is at least g^2, and where g is below 1, |g| / n_new^p is too. While n
-        does not get beyond twice `limits.squares`, and y not beyond twice `limits.state`, z is finite. Larger powers
-        have no bound, because n^p times y overflows.
-        """
-        if self.learning_rate_power > 0.5 or self.initial_accumulator > limits.squares:
-            return math.inf
-        return max(limits.gradient**2 / limits.squares, rate * limits.gradient / limits.state)
 
     def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         n, z = slots

@@ -7,7 +7,7 @@ import numpy as np
 
 from pswire.optimizers.element_wise import ElementWise
 from pswire.optimizers.numba_compiler import Loop, Numbers, Slots, loop
-from pswire.optimizers.optimizer import Limits, OptimizerSpec, Step
+from pswire.optimizers.optimizer import OptimizerSpec, Step
 from pswire.tensors.values import Array
 
 
@@ -28,10 +28,6 @@ class GradientDescent(OptimizerSpec, ElementWise, kind="gradient_descent"):
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         return (step.learning_rate,)
-
-    def _growth(self, rate: float, limits: Limits) -> float:
-        """A step is the rate times the gradient."""
-        return rate * limits.gradient / limits.maximum
 
     def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         (rate,) = numbers

@@ -9,7 +9,7 @@ import numpy as np
 
 from pswire.optimizers.adam import MomentsSpec, direction, move_averages
 from pswire.optimizers.element_wise import TINY, blocks, check_bounds, row_blocks
-from pswire.optimizers.optimizer import COMPUTE_DTYPES, Limits, Rule, Step
+from pswire.optimizers.optimizer import COMPUTE_DTYPES, Rule, Step
 from pswire.specs.spec import NotNegative, Positive
 from pswire.tensors.values import Array, IndexedSlices
 
@@ -94,13 +94,3 @@ class Lamb(MomentsSpec, kind="lamb"):
     _rule = LambRule
     epsilon: Positive = 1e-6
     weight_decay: NotNegative = 0.01
-
-    def _growth(self, rate: float, limits: Limits) -> float:
-        """As Adam's if the norms cannot be used, otherwise the rate times the norm of the weights.
-
-        That norm can be used while the square of no weight overflows: for up to 2^34 weights it is at most
-        1e6 * sqrt(most).
-        """
-        if self.weight_decay > 10 or rate * self.weight_decay > 2:
-            return math.inf
-        return super()._growth(rate, limits) + rate * 1e6 * (math.sqrt(limits.maximum) / limits.maximum)

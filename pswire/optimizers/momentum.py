@@ -7,7 +7,7 @@ import numpy as np
 
 from pswire.optimizers.element_wise import ElementWise
 from pswire.optimizers.numba_compiler import Loop, Numbers, Slots, loop
-from pswire.optimizers.optimizer import Limits, OptimizerSpec, Step, decayed_sum
+from pswire.optimizers.optimizer import OptimizerSpec, Step
 from pswire.specs.spec import Flag, Share
 from pswire.tensors.values import Array
 
@@ -40,11 +40,6 @@ class Momentum(OptimizerSpec, ElementWise, kind="momentum"):
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         return self.momentum, step.learning_rate, float(self.nesterov)
-
-    def _growth(self, rate: float, limits: Limits) -> float:
-        """The momentum is at most `limits.state`, or a sum of gradients of one sign; Nesterov adds one more."""
-        momentum = limits.state + limits.gradient * (1 + decayed_sum(self.momentum))
-        return rate * momentum / limits.maximum
 
     def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         (m,) = slots

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pswire.optimizers.element_wise import ElementWise
-from pswire.optimizers.optimizer import Limits, Step
+from pswire.optimizers.optimizer import Step
 from pswire.specs.spec import Share
 from pswire.tensors.values import Array
 
@@ -25,10 +25,6 @@ class MovingAverage(ElementWise, kind="moving_average"):
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         return self.decay, 1 - self.decay
-
-    def _growth(self, rate: float, limits: Limits) -> float:
-        """An average is between its old value and the observation."""
-        return limits.gradient / limits.maximum
 
     def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         decay, rest = numbers

@@ -4,22 +4,23 @@ To add an optimizer, follow the table in CONTRIBUTING.md. Rules are used by the 
 worker's local steps.
 
 An update runs after its step has decided on it, so a result that is not finite would be found too late to refuse the
-push. Therefore every rule bounds how far an ordinary update, one within `LIMITS`, can bring a variable
-(`UpdateSpec._growth`); any other update is computed in the step, on copies (`psserver.core.variables.array_tasks`).
+push. Therefore one bound for all rules says how far an ordinary update, one within `LIMITS`, can bring a variable
+(`ordinary_growth`); any other update is computed in the step, on copies (`psserver.core.variables.array_tasks`).
 """
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
 
 from pswire.errors import InvalidMessage, NotFinite
 from pswire.optimizers.numba_compiler import Loop
 from pswire.specs.schedules import LearningRate, Schedule, largest_rate
-from pswire.specs.spec import Spec
+from pswire.specs.spec import Share, Spec
 from pswire.tensors.values import Array, IndexedSlices, magnitude, not_finite
 
 #: The dtypes that a rule can update, each with the dtype that it computes in and its slots have: in a float16 slot
@@ -51,15 +52,6 @@ class UpdateSpec(Spec, family="optimizer"):
         """The names of a variable's slots, in order."""
         return self._slots
 
-    def _growth(self, rate: float, limits: "Limits") -> float:
-        """The largest share of the way from `limits.state` to `limits.maximum` that an update covers; over 1: no bound.
-
-        `rate` is the largest learning rate, `limits` is of the variable's dtype. If a settled variable has had only
-        ordinary updates since, and their growths add up to less than 1, no element of value and slots and no
-        intermediate result becomes infinite or NaN.
-        """
-        raise NotImplementedError
-
 
 @dataclass(frozen=True)
 class OptimizerSpec(UpdateSpec):
@@ -76,12 +68,12 @@ class OptimizerSpec(UpdateSpec):
 class Limits:
     """Magnitudes of ordinary updates for a dtype.
 
-    No element of a settled variable exceeds `maximum` by ordinary updates whose growths add up to less than 1. It is
-    far enough below the dtype's largest number for what rounding adds, and for sums of a few such elements.
+    No element of a variable within them exceeds `maximum` by ordinary updates whose growths add up to less than 1. That
+    is far enough below the dtype's largest number for what rounding adds, and for sums of a few such elements.
     """
 
     gradient: float  # of an ordinary update, after compensation for delay, which may add half of it
-    state: float  # of the elements of a settled variable and its slots; not below `gradient`
+    state: float  # of the elements of a variable and its slots; not below `gradient`
     squares: float  # of the elements of a slot that sums squares; not below the square of `gradient`
     maximum: float
     tiny: float  # the least normal number
@@ -95,12 +87,10 @@ LIMITS = {
 
 #: The largest growth of an ordinary update. A variable is checked from a sum of 1/2 on; a step may make as many updates
 #: of it before that is seen as there are workers with a push that is held.
-MAX_ORDINARY_GROWTH, GUARDED = 1e-3, 0.5
+MAX_ORDINARY_GROWTH, CHECKED_FROM = 1e-3, 0.5
 
-
-def decayed_sum(decay: float) -> float:
-    """The sum of all powers of `decay`; infinite if `decay` could round to 1 in float32."""
-    return 1 / (1 - decay) if decay < 1 - 1e-6 else math.inf
+#: The largest share that may remain at an ordinary update: a larger one could round to 1 in float32.
+MAX_SHARE = 1 - 1e-6
 
 
 def within(array: Array, limit: float) -> bool:
@@ -183,7 +173,7 @@ class Rule(ABC):
         `value`, its values of the dtype of `value`. Borrowed.
         """
 
-    def settled(self, value: Array, slots: dict[str, Array], limits: Limits) -> bool:
+    def within_limits(self, value: Array, slots: dict[str, Array], limits: Limits) -> bool:
         """True if all elements of these arrays (which may be some rows) are within the limits."""
         return within(value, limits.state) and all(
             within(slot, limits.squares if name in self.spec._squares else limits.state) for name, slot in slots.items()
@@ -200,7 +190,47 @@ def rule_for(spec: UpdateSpec) -> Rule:
 
 
 def ordinary_growth(spec: UpdateSpec, limits: Limits | None) -> float:
-    """The growth of one ordinary update by the rule of `spec`, at any step; infinite if no update is ordinary."""
+    """An upper bound of the growth of one ordinary update, by the rule of any `spec`, at any step; infinite: no bound.
+
+    Growth is the share of the way from `limits.state` to `limits.maximum` that an update covers. If a settled variable
+    has had only ordinary updates since, and their growths add up to less than 1, no element of value and slots and no
+    intermediate result is infinite or NaN. For in every rule an update changes an element of the value by
+
+        w <- c * w - rate * d            |c| <= 1 while rate * weight_decay <= 2
+
+    where d is a gradient, or a slot that sums or averages such and of which a share s remains at each update, so it is
+    at most state + gradient / (1 - s); several shares multiply, as in Adam's correction of m and v. It may be divided
+    by the root of squares, and epsilon. With 2 * gradient <= state that gives
+
+        |d| <= 2 * state / (product of 1 - s) / min(epsilon, 1)
+
+    `reach` bounds two other lengths of d. Lamb's is the norm of the weights while the square of no weight overflows:
+    at most 1e6 * sqrt(maximum) for 2^34 weights. An epsilon of 0 is allowed where the squares include the gradient's,
+    so d is at most 1; 2 / sqrt(tiny) where that underflows.
+
+    A sum of squares grows by gradient^2, and stays below 2 * squares. Ftrl, with p for its `learning_rate_power`, has
+    |w| <= y and |z| <= y * n^p for a y that grows by rate * |g| / n^p, at most by the rate or rate * |g| if p <= 1/2,
+    because n includes g^2. So y may go as far as y * (2 * squares)^p stays below `maximum`.
+    """
     rate = largest_rate(spec.learning_rate) if isinstance(spec, OptimizerSpec) else 1.0
-    growth = math.inf if limits is None else spec._growth(rate, limits)
+    hyperparameters = vars(spec)
+    first = max([number for name, number in hyperparameters.items() if name.startswith("initial_")], default=0.0)
+    decay, power = hyperparameters.get("weight_decay", 0.0), hyperparameters.get("learning_rate_power", 0.0)
+    shares = [hyperparameters[name] for name in _shares(type(spec))]  # type: ignore[arg-type]  # a class is hashable
+    grows = decay > 10 or rate * decay > 2 or max(shares, default=0.0) > MAX_SHARE
+    if limits is None or first > limits.squares or power > 0.5 or grows:
+        return math.inf
+    divisor = max(min(hyperparameters.get("epsilon") or 1.0, 1.0), limits.tiny)
+    direction = 2 * limits.state / divisor / math.prod([1 - share for share in shares])
+    reach = 1e6 * math.sqrt(limits.maximum)
+    if direction > limits.maximum:
+        return math.inf
+    step = direction * (2 * limits.squares) ** power + reach
+    growth = limits.gradient**2 / limits.squares + rate * step / limits.maximum
     return growth if growth <= MAX_ORDINARY_GROWTH else math.inf  # not if it is NaN
+
+
+@functools.cache
+def _shares(cls: type[UpdateSpec]) -> tuple[str, ...]:
+    """The fields that say which share of something remains at each update."""
+    return tuple([name for name, hint in get_type_hints(cls, include_extras=True).items() if hint == Share])

@@ -8,7 +8,7 @@ import numpy as np
 
 from pswire.optimizers.element_wise import ElementWise
 from pswire.optimizers.numba_compiler import Loop, Numbers, Slots, loop
-from pswire.optimizers.optimizer import Limits, OptimizerSpec, Step, decayed_sum
+from pswire.optimizers.optimizer import OptimizerSpec, Step
 from pswire.specs.schedules import LearningRate
 from pswire.specs.spec import Flag, Positive, Share
 from pswire.tensors.values import Array
@@ -57,14 +57,6 @@ class RMSProp(OptimizerSpec, ElementWise, kind="rmsprop"):
 
     def _numbers(self, step: Step, tiny: float) -> tuple[float, ...]:
         return self.decay, 1 - self.decay, step.learning_rate, max(self.epsilon, tiny)
-
-    def _growth(self, rate: float, limits: Limits) -> float:
-        """With a decay of 0, or if centered, the divisor may be as small as epsilon."""
-        epsilon = max(self.epsilon, limits.tiny)
-        direction = limits.state + limits.gradient / epsilon * decayed_sum(self.momentum)
-        if direction > limits.maximum:
-            return math.inf
-        return (limits.gradient**2 + rate * direction) / limits.maximum
 
     def _block(self, w: Array, g: Array, scratch: Array, slots: Sequence[Array], *numbers: float) -> None:
         s, *more = slots

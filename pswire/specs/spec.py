@@ -152,7 +152,8 @@ def parse(text: str, choices: Sequence[type[_TextSpec]], noun: str) -> _TextSpec
             except ValueError as error:
                 raise ConfigurationError(f"{text!r}: {error}") from error
     *forms, last = (choice.form for choice in choices)
-    raise ConfigurationError(f"{text!r} is not a valid {noun}: use {'; '.join(forms)}; or {last}")
+    forms.append(f"or {last}" if forms else last)
+    raise ConfigurationError(f"{text!r} is not a valid {noun}: use {'; '.join(forms)}")
 
 
 def check_number(

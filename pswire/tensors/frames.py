@@ -4,14 +4,13 @@ A frame is valid protobuf, but its elements, in `data` or `chunk`, are written a
 are copied once when sent and not at all when received; protobuf copies them twice each. May import errors, wire and v1.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from google.protobuf.message import Message as Proto
 
 from pswire.errors import Malformed
-from pswire.tensors.wire import SLICE, parse, read_varint
+from pswire.tensors.wire import SLICE, parse, read_varint, varint
 from pswire.v1 import paramserver_pb2 as pb
 
 #: Elements begin at a multiple of this in a frame with `data`, as Python's bytes objects do: arrays are aligned.
@@ -23,19 +22,16 @@ _MAX_FIELDS = 64
 _LENGTH_DELIMITED = 2  # the wire type of bytes, strings and messages
 
 
-@functools.lru_cache(1024)
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
 _DATA, _CHUNK, _PADDING = (
     pb.Frame.DESCRIPTOR.fields_by_name[name].number << 3 | _LENGTH_DELIMITED for name in ("data", "chunk", "padding")
 )
+
+#: The tags of the messages that a frame may have.
+_PIECES = {
+    one.number << 3 | _LENGTH_DELIMITED
+    for one in pb.Frame.DESCRIPTOR.oneofs_by_name["piece"].fields
+    if one.message_type
+}
 
 
 def with_data(header: pb.Frame, data: Sequence[memoryview]) -> bytes:
@@ -43,37 +39,45 @@ def with_data(header: pb.Frame, data: Sequence[memoryview]) -> bytes:
     head = header.SerializeToString()
     if not data:
         return head
-    begin, padded = _varint(_DATA) + _varint(sum(map(len, data))), _varint(_PADDING)
+    begin, padded = varint(_DATA) + varint(sum(map(len, data))), varint(_PADDING)
     padding = -(len(head) + len(padded) + 1 + len(begin)) % ALIGNMENT
-    return b"".join([head, padded, _varint(padding), bytes(padding), begin, *data])
+    return b"".join([head, padded, varint(padding), bytes(padding), begin, *data])
 
 
 def chunk(pieces: Sequence[memoryview]) -> bytes:
     """A frame of elements alone, the pieces end to end."""
-    return b"".join([_varint(_CHUNK), _varint(sum(map(len, pieces))), *pieces])
+    return b"".join([varint(_CHUNK), varint(sum(map(len, pieces))), *pieces])
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A received frame: the header as read by protobuf, and elements borrowed from the frame's bytes, if any.
+    """A received frame: the header as read by protobuf, and what is borrowed from the frame's bytes.
 
-    `nbytes` is the size of the header.
+    Attributes:
+        data, chunk: elements, if any.
+        nbytes: of the header.
+        message: the bytes of the message in the header; None if it has none, or has it in several pieces.
     """
 
     header: pb.Frame
     data: memoryview | None = None
     chunk: memoryview | None = None
     nbytes: int = field(default=0, compare=False)
+    message: memoryview | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)
 class SplitFrame:
-    """The bytes of a frame: `head` is for protobuf to parse, field by field; `elements` follow it."""
+    """The bytes of a frame: `head` is for protobuf to parse, field by field; `elements` follow it.
+
+    `messages` has those of each field that has a message in it.
+    """
 
     nbytes: int
     head: list[bytes]
     head_bytes: int
     elements: dict[int, memoryview]
+    messages: list[memoryview]
 
     def parse(self, parse: Callable[[Proto, bytes], None] = parse) -> Incoming:
         """The frame, whose message is parsed by `parse`. Raises `Malformed`.
@@ -93,18 +97,23 @@ class SplitFrame:
             message = getattr(header, piece.name)
             message.SetInParent()
             parse(message, part[place:])
-        return Incoming(header, self.elements.get(_DATA), self.elements.get(_CHUNK), self.head_bytes)
+        message = self.messages[0] if len(self.messages) == 1 else None
+        return Incoming(header, self.elements.get(_DATA), self.elements.get(_CHUNK), self.head_bytes, message)
 
 
 def split(frame: bytes) -> SplitFrame:
     """Separates the header and the elements of a frame, in microseconds. Raises `Malformed`."""
     elements: dict[int, memoryview] = {}
     rest: list[bytes] = []
+    messages: list[memoryview] = []
     place, end, fields, head_bytes = 0, len(frame), 0, 0
     try:
         while place < end:
             begin = place
-            tag, place = read_varint(frame, place)
+            if (tag := frame[place]) < 0x80:
+                place += 1
+            else:
+                tag, place = read_varint(frame, place)
             fields += 1
             if tag & 7 != _LENGTH_DELIMITED or fields > _MAX_FIELDS:
                 raise ValueError  # a Frame has no fields of another kind, and fewer
@@ -117,9 +126,11 @@ def split(frame: bytes) -> SplitFrame:
             elif tag != _PADDING:
                 rest.append(frame[begin:place])
                 head_bytes += place - begin
+                if tag in _PIECES:
+                    messages.append(memoryview(frame)[place - length : place])
     except ValueError:
         raise Malformed(_NOT_A_FRAME.format(end)) from None
-    return SplitFrame(end, rest, head_bytes, elements)
+    return SplitFrame(end, rest, head_bytes, elements, messages)
 
 
 def incoming(frame: bytes) -> Incoming:

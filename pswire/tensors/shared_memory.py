@@ -90,13 +90,13 @@ class SharedReceiver:
     Copies at most the size of all segments at each of two decodings: overlapping tensors could take any memory.
 
     Attributes:
-        nbytes: of the tensors that were found, counted again at each decoding.
+        tensors, nbytes: of those that were found, counted again at each decoding.
     """
 
     def __init__(self, segments: Mapping[int, Array]) -> None:
         self._segments = segments
         self._copied = 0
-        self.nbytes = 0
+        self.tensors = self.nbytes = 0
 
     def get(self, tensor: pb.Tensor, spec: TensorSpec, *, own: bool = False) -> Array:
         """A view; a copy of row numbers and bools, which must stay as they were when checked."""
@@ -104,6 +104,7 @@ class SharedReceiver:
         if memory is None:
             raise Malformed(f"variable {spec}: segment {tensor.shared.segment} was not attached on this stream")
         array = array_at(memory, tensor.shared.offset, spec)
+        self.tensors += 1
         self.nbytes += array.nbytes
         if own or spec.dtype == "bool":
             self._copied += spec.nbytes

@@ -23,6 +23,8 @@ INLINE_BELOW = 1 << 10
 #: Bytes that these tensors may have together in one message.
 MAX_INLINED = 64 << 10
 
+_INLINE = InlineReceiver()
+
 
 class StreamSender:
     """Collects the arrays of one message, and makes frames of them.
@@ -32,17 +34,17 @@ class StreamSender:
 
     Attributes:
         shared_bytes, inline_bytes: of the arrays that stay in shared memory, and of those inside the message.
+        nbytes: of the arrays that follow the message.
     """
 
     def __init__(self, region: Region | None = None, *, few: int = INLINE_BELOW) -> None:
         self._region, self._few = region, few
-        self.shared_bytes = self.inline_bytes = 0
+        self.shared_bytes = self.inline_bytes = self.nbytes = 0
         self._data: list[memoryview] = []
 
     def put(self, array: Array, tensor: pb.Tensor) -> None:
         """Borrows `array` until the last frame is sent; copies it if it is small, big-endian or not in C order."""
-        offset = None if self._region is None else self._region.offset_of(array)
-        if self._region is not None and offset is not None:
+        if self._region is not None and (offset := self._region.offset_of(array)) is not None:
             tensor.shared.segment, tensor.shared.offset = self._region.segment, offset
             self.shared_bytes += array.nbytes
             return
@@ -54,11 +56,7 @@ class StreamSender:
         data = bytes_of(np.ascontiguousarray(array, DTYPES[tensor.dtype]))
         if data:
             self._data.append(data)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays that follow the message."""
-        return sum(map(len, self._data))
+            self.nbytes += len(data)
 
     def frames(self, header: pb.Frame) -> Iterator[bytes]:
         """The header with all elements; above `MAX_INLINE_MESSAGE` bytes, the header and then frames of chunks."""
@@ -89,10 +87,14 @@ class StreamReceiver:
 
     One decoding is enough if all elements are there already: inside the message, in the `data` of its frame (read-only)
     or in `shared` memory. Streamed tensors are identified by their order, so both decodings must be of one message.
+
+    Attributes:
+        nbytes: of the tensors that follow in chunks, as the decoded message announces.
     """
 
     def __init__(self, data: memoryview | None = None, shared: TensorReceiver | None = None) -> None:
-        self._inline, self._shared = InlineReceiver(), shared
+        self.nbytes = 0
+        self._shared = shared
         self._data, self._used = data, 0
         self._specs: list[TensorSpec] = []  # of the tensors that follow in chunks
         self._arrays: Iterator[Array] | None = None
@@ -101,17 +103,20 @@ class StreamReceiver:
     def get(self, tensor: pb.Tensor, spec: TensorSpec, *, own: bool = False) -> Array:
         """The array; for a streamed tensor a read-only placeholder, and after `allocate` the array to `feed`."""
         place = tensor.WhichOneof("place")
+        if place == "inline":
+            return _INLINE.get(tensor, spec)
         if place == "shared":
             if self._shared is None:
                 raise Malformed(f"variable {spec}: its elements are in shared memory, but none is attached here")
             return self._shared.get(tensor, spec, own=own)
         if not tensor.streamed:
-            return self._inline.get(tensor, spec)
+            return _INLINE.get(tensor, spec)  # which refuses it
         if self._data is not None:
             return self._from_data(self._data, spec)
         if self._arrays is not None:
             return next(self._arrays)
         self._specs.append(spec)
+        self.nbytes += spec.nbytes
         dtype = DTYPES[spec.dtype]
         return np.ndarray(spec.shape, dtype, buffer=bytes(dtype.itemsize), strides=(0,) * len(spec.shape))
 
@@ -130,11 +135,6 @@ class StreamReceiver:
         """Raises `Malformed` if the frame has more data than its tensors; call it after decoding."""
         if self._data is not None and self._used != len(self._data):
             raise Malformed(f"tensors of {self._used} bytes were declared, but {len(self._data)} bytes were received")
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tensors that follow in chunks, as the decoded message announces."""
-        return sum([spec.nbytes for spec in self._specs])
 
     def allocate(self) -> None:
         """Allocates the arrays, or raises `TooLarge`; call it once, when `nbytes` and the placeholders were checked."""

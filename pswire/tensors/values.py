@@ -24,9 +24,21 @@ MAX_DIMENSIONS = 16
 MAX_NAME_LENGTH = 256
 
 
+class _Sizes:
+    """Sizes that a spec computes once; no fields of it, so they are not in what is written of one."""
+
+    __slots__ = ("nbytes", "size")
+    size: int
+    nbytes: int
+
+
 @dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """Name, shape and dtype of a tensor; `ValueError` for an invalid name, a negative size or an unknown dtype."""
+class TensorSpec(_Sizes):
+    """Name, shape and dtype of a tensor; `ValueError` for an invalid name, a negative size or an unknown dtype.
+
+    Attributes:
+        size, nbytes: the number of elements, and of their bytes.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -41,21 +53,16 @@ class TensorSpec:
             raise ValueError(
                 f"variable {self.name!r}: shape {self.shape} needs sizes from 0 up, {MAX_DIMENSIONS} of them at most"
             )
+        object.__setattr__(self, "size", math.prod(self.shape))
+        object.__setattr__(self, "nbytes", self.size * DTYPES[self.dtype].itemsize)
+
+    def __reduce__(self) -> tuple[type[TensorSpec], tuple[str, tuple[int, ...], str]]:
+        return TensorSpec, (self.name, self.shape, self.dtype)  # a copy has its sizes too
 
     @classmethod
     def of(cls, name: str, array: Array) -> TensorSpec:
         """The spec of an array of any byte order."""
         return cls(name, array.shape, array.dtype.name)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Number of bytes of the elements."""
-        return self.size * DTYPES[self.dtype].itemsize
 
     def matches(self, array: Any) -> bool:  # noqa: ANN401 - an array, some rows of it, or a packed array
         """True if `array` has this shape and dtype, in any byte order."""

@@ -1,5 +1,6 @@
 """Protobuf as bytes: numbers and fields read by hand, and large messages parsed in slices. May import errors."""
 
+import functools
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +18,17 @@ MAX_OTHERS = 1024
 
 #: Bytes of one field: tensors of 2 MiB, which travel inside a message, and their description.
 MAX_FIELD_BYTES = (2 << 20) + (64 << 10)
+
+
+@functools.lru_cache(1024)
+def varint(number: int) -> bytes:
+    """A number as bytes."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
 
 
 def read_varint(data: bytes, place: int) -> tuple[int, int]:

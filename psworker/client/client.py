@@ -30,12 +30,12 @@ from psworker.client.error_feedback import GradientEncoder
 from psworker.client.evaluations import Evaluations
 from psworker.client.heartbeat import Heartbeat
 from psworker.client.job_cuts import JobCuts
-from psworker.client.membership import JobChoice, Membership
+from psworker.client.membership import JobChoice, WorkerMembership
 from psworker.client.push_pull import PushResult, ShardedPull, ShardedPush, join_rows
 from psworker.client.push_spans import traced_push
-from psworker.client.registration import Registration
+from psworker.client.registration import ShardedRegistration
 from psworker.client.retry import Calls
-from psworker.client.rollback import Rollback, repeated
+from psworker.client.rollback import Rollback, redone
 from psworker.transport import Future, Transport
 from psworker.versions import ReadVersion, VersionedArray
 
@@ -55,7 +55,7 @@ class Client:
     gradients is also that of values.
 
     When shards have lost acknowledged state, all go back to a cut (`psworker.client.rollback`) within the call that
-    learns of it. A push is then dropped, and any other call is repeated.
+    learns of it. A push is then dropped, and any other call is redone.
 
     Attributes:
         membership: the worker as a member of the job, as the shards have reported it.
@@ -79,7 +79,7 @@ class Client:
         name_key: bytes = b"",
     ) -> None:
         self._closing = threading.Event()
-        self.membership = Membership(transport, worker, job, name_key)
+        self.membership = WorkerMembership(transport, worker, job, name_key)
         calls = self._calls = Calls(transport, self.membership, timeout, self._closing)
         self._heartbeat = Heartbeat(calls)
         self.encoder = encoder or GradientEncoder()
@@ -87,7 +87,7 @@ class Client:
         self.consistency: Consistency = Asynchronous()
         self.staleness: StalenessSpec = IgnoreStaleness()
         self._pushing = ShardedPush(calls, self.encoder)
-        self.registration = Registration(calls)
+        self.registration = ShardedRegistration(calls)
         self.cuts = JobCuts(calls)
         self.rollback = Rollback(calls, self.registration, self.cuts, timeout)
         self.evaluations = Evaluations(calls, self.registration, self.rollback)
@@ -126,7 +126,7 @@ class Client:
         joining.report_tensor_transport(self._calls)
         return joined
 
-    @repeated("its registration is repeated")
+    @redone("its registration is repeated")
     def register(self, declarations: Sequence[ms.Declaration]) -> list[VersionedArray]:
         """Declares variables; returns the servers' values of them, in their order, without the tables.
 
@@ -190,7 +190,7 @@ class Client:
             self.check_changeable()
         calls, member, pushing, placement = self._calls, self.membership, self._pushing, self.registration.placement
         if member.abandoned:
-            self.rollback.repeated(calls.report_abandoned, "nothing of it is open")
+            self.rollback.redo(calls.report_abandoned, "nothing of it is open")
         if member.went_back and self._is_outdated(gradients, progress):
             return Future(partial(self._dropped, pull))
         pulled = ShardedPull(placement, pull, known_values, member.rejoins)
@@ -250,7 +250,7 @@ class Client:
         def attempt() -> list[VersionedArray]:
             return (started.pop() if started else self._start_pull(names, known, exact=exact)).result()
 
-        return Future(lambda: self.rollback.repeated(attempt, "its pull is repeated"))
+        return Future(lambda: self.rollback.redo(attempt, "its pull is repeated"))
 
     def _start_pull(
         self, names: Sequence[str], known_values: Iterable[VersionedArray], *, exact: bool
@@ -275,7 +275,7 @@ class Client:
 
         return Future(result)
 
-    @repeated("its request for rows is repeated")
+    @redone("its request for rows is repeated")
     def choose(self, name: str, rows: Array | None = None, slot: str = "", *, exact: bool = False) -> VersionedArray:
         """Some rows of a variable, or of one of its slots, and the versions of all partitions.
 
@@ -302,7 +302,7 @@ class Client:
         read = ReadVersion(tuple([value.version for value in values]), served_at, rejoins)
         return VersionedArray(name, read, join_rows(values, positions))
 
-    @repeated("its assignment is repeated")
+    @redone("its assignment is repeated")
     def assign(self, assignments: Sequence[ms.Assignment], *, add: bool = False) -> None:
         """Sets variables, or adds to them, on every shard that holds a partition.
 
@@ -353,7 +353,7 @@ class Client:
                 calls.abandon(failed, member.sequence)
                 raise
 
-    @repeated("its change of hyperparameters is repeated")
+    @redone("its change of hyperparameters is repeated")
     def tune(self, names: Sequence[str], optimizer: UpdateSpec, fields: Sequence[str]) -> None:
         """Sets these hyperparameters of the variables, of the kind of `optimizer`, on all their shards."""
         self.check_changeable()
@@ -375,7 +375,7 @@ class Client:
             }
             calls.results(calls.send(messages), ms.Tuned)
 
-    @repeated("it takes another block of examples")
+    @redone("it takes another block of examples")
     def take(self, queue: ms.QueueSpec, finished: ms.Finished | None, reports: int = 0) -> ms.Taken:
         """The next block of a data queue, or after seconds the reason for waiting; epoch reports from `reports` on.
 
@@ -399,7 +399,7 @@ class Client:
 
     # --- the job --------------------------------------------------------------------------------------------------
 
-    @repeated("it begins another generation")
+    @redone("it begins another generation")
     def hold_cut(
         self, names: Sequence[str], known_values: Iterable[VersionedArray] = (), timeout: float | None = None
     ) -> list[VersionedArray]:
@@ -422,14 +422,14 @@ class Client:
         self.cuts.release()
         self.rollback.notify()
 
-    @repeated("it begins another checkpoint")
+    @redone("it begins another checkpoint")
     def checkpoint(self, timeout: float | None = None) -> int:
         """Begins a checkpoint, and waits until all servers have written it; its number. See `JobCuts.write`."""
         self.check_changeable()
         return self.cuts.write(self._timeout if timeout is None else timeout)
 
     def check_changeable(self) -> None:
-        """Raises `ConfigurationError` while a generation is held."""
+        """Raises `ConfigurationError` while a generation is open."""
         if self.cuts.generation:
             raise ConfigurationError(
                 "inside `with session.generation()` variables have the values of one moment, and cannot be trained, "
@@ -454,9 +454,9 @@ class Client:
         def attempt() -> ms.Passed:
             return self._calls.call(0, ms.Barrier(self.membership.sender, number), ms.Passed, timeout)
 
-        self.rollback.repeated(attempt, "it waits at the barrier again")
+        self.rollback.redo(attempt, "it waits at the barrier again")
 
-    @repeated("the job is stopped again")
+    @redone("the job is stopped again")
     def stop(self, reason: str) -> str:
         """Stops the job: its data queues hand out no more blocks. Returns the reason that counts, the first one.
 

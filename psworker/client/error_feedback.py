@@ -32,7 +32,7 @@ class GradientEncoder:
     rows (`IndexedSlices`), travel in `encoding`.
 
     A push counts as sent when it is encoded; a retry repeats the encoded message. Gradients of a push that failed for
-    good or was dropped are lost, as without compression, and their residuals are added to the next push.
+    good or was dropped are discarded, as without compression, and their residuals are added to the next push.
 
     `encoding` is for uncompressed float32: one of `pswire.specs.encodings.ENCODINGS`, rounded to nearest, without
     feedback; "": unchanged. With a compression the encoder `keeps_residual`: then the caller checks all gradients of a

@@ -9,9 +9,9 @@ from pswire import messages as ms
 from pswire.specs.vectors import Operation
 from pswire.tensors.values import Array
 from psworker.client.push_pull import ShardedPull
-from psworker.client.registration import Registration
+from psworker.client.registration import ShardedRegistration
 from psworker.client.retry import Calls
-from psworker.client.rollback import Rollback, RolledBack, repeated
+from psworker.client.rollback import Rollback, RolledBack, redone
 
 
 class Evaluations:
@@ -21,7 +21,7 @@ class Evaluations:
     `RolledBack`; they raise `OutOfOrder` if another worker coordinates the minimization.
     """
 
-    def __init__(self, calls: Calls, registration: Registration, rollback: Rollback) -> None:
+    def __init__(self, calls: Calls, registration: ShardedRegistration, rollback: Rollback) -> None:
         self._calls, self._member = calls, calls.membership
         self._registration, self.rollback = registration, rollback
 
@@ -106,7 +106,7 @@ class Evaluations:
         with self.rollback.raised("the evaluation begins again"):
             return self._calls.results(self._calls.send(dict.fromkeys(shards, message)), ms.Evaluated)
 
-    @repeated("it takes another portion of the data")
+    @redone("it takes another portion of the data")
     def take_portion(
         self, minimization: str, evaluation: int, holding: Sequence[int], withdrawn: Sequence[int]
     ) -> ms.PortionTaken:

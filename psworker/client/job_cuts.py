@@ -15,7 +15,7 @@ T = TypeVar("T")
 class JobCuts:
     """The cuts of one worker, one at a time.
 
-    `generation` is the number of the cut that is held for reading, from `hold` to `release`; 0: none. A shard that is
+    `generation` is the number of the cut of the open generation, from `hold` to `release`; 0: none. A shard that is
     started again no longer has its part of a cut: another one begins.
     """
 
@@ -43,7 +43,7 @@ class JobCuts:
             wait.again()
 
     def release(self) -> None:
-        """Ends the generation, if one is held."""
+        """Ends the generation, if one is open."""
         number, self.generation = self.generation, 0
         if number:
             self._release(number)
@@ -93,7 +93,7 @@ class JobCuts:
         """The number of a new cut that all shards hold for this worker; 0 if none could begin on one of them.
 
         As in a change, no heartbeat shows the number meanwhile: a shard could complete and drop the cut before it holds
-        it. The cut begins without a holder, because a repeated request, whose first answer was lost, begins another.
+        it. The cut begins without a holder, because a retry, after an answer that did not arrive, begins another.
         """
         calls, member = self._calls, self._calls.membership
         with member.cuts:

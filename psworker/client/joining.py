@@ -44,7 +44,7 @@ def join_again(calls: Calls, timeline: int, cut: int) -> list[ms.Joined]:
     member.begin_timeline(timeline, cut)
     answers = _join_all(calls, member.sequence)
     member.note_joined(answers)
-    # a push of which the answer is lost may be in the cut, and counts there when the shards go back again
+    # a push of which the answer did not arrive may be in the cut, and counts there when the shards go back again
     member.steps = Counter({shard: joined.steps for shard, joined in enumerate(answers)})
     member.frontier, member.global_step = ms.Frontier(0), answers[0].global_step
     return answers

@@ -34,7 +34,7 @@ class JobChoice:
     workers: int = 0
 
 
-class Membership:
+class WorkerMembership:
     """The state of one worker as a member. Used by one thread, and by its heartbeats.
 
     `choice` and `name_key` are for `Join`.

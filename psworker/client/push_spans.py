@@ -18,24 +18,13 @@ def traced_push(
     if span is None:
         return push()
     span.set(**attributes)
-    try:
-        with span.active():
-            sent = push()
-    except BaseException as error:
-        span.end(error)
-        raise
+    with span.active():
+        sent = push()
 
     def result() -> PushResult:
-        failed: BaseException | None = None
-        try:
-            with span.active():
-                pushed = sent.result()
+        with span.active(ends=True):
+            pushed = sent.result()
             span.set(outcome=pushed.outcome.name.lower(), staleness=pushed.staleness, global_step=pushed.global_step)
             return pushed
-        except BaseException as error:
-            failed = error
-            raise
-        finally:
-            span.end(failed)
 
     return Future(result)

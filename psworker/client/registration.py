@@ -17,7 +17,7 @@ MAX_DECLARATIONS = 1000
 logger = logging.getLogger(__name__)
 
 
-class Registration:
+class ShardedRegistration:
     """The variables that a worker has registered, and their `placement`.
 
     `value_of` gives the worker's present value of a variable, or None.

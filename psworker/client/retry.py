@@ -13,7 +13,7 @@ from typing import TypeVar
 from pswire import messages as ms
 from pswire.errors import NotJoined, ParamServerError, StateLost, TimedOut, Unavailable, Zombie
 from pswire.system.signals import cut_short, deferred_signals, deferred_to_next_block
-from psworker.client.membership import Membership
+from psworker.client.membership import WorkerMembership
 from psworker.transport import Future, Transport
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,9 @@ class Calls:
     `membership`.
     """
 
-    def __init__(self, transport: Transport, membership: Membership, timeout: float, closing: threading.Event) -> None:
+    def __init__(
+        self, transport: Transport, membership: WorkerMembership, timeout: float, closing: threading.Event
+    ) -> None:
         self.transport, self.membership, self.closing = transport, membership, closing
         self._timeout = timeout
 
@@ -183,7 +185,7 @@ class Calls:
     ) -> ms.Answer:
         """The answer; the message is sent again while the server cannot be reached, for `timeout` seconds at most.
 
-        Every request may be repeated: a change carries a sequence number, by which it is applied once.
+        Every request may be retried: a change carries a sequence number, by which it is applied once.
         """
         member, wait = self.membership, None
         tried, earlier = timeout, None  # seconds of this try; the last error of one that was not just too short
@@ -228,11 +230,11 @@ class Calls:
         if not isinstance(error, NotJoined) or not member.sender.incarnation or self.closing.is_set():
             return False
         logger.warning("%s joins shard %d again: %s", member.sender.worker, shard, error)
-        member.rejoins += 1  # counted before the answer, which may be lost
+        member.rejoins += 1  # counted before the answer, which may not arrive
         try:
             joined = self.transport.call(shard, member.join_message(shard), self._timeout).result()
         except (Unavailable, TimedOut):
-            return True  # as if the message itself had been lost
+            return True  # as if the message itself had not arrived
         assert isinstance(joined, ms.Joined)
         member.check_timeline(shard, joined, member.timeline)
         member.cuts.note(joined.cut)

@@ -15,7 +15,7 @@ from pswire import messages as ms
 from pswire.errors import GenerationLost, InvalidMessage, ParamServerError, StateLost, WrongShard
 from psworker.client.job_cuts import JobCuts
 from psworker.client.joining import join_again
-from psworker.client.registration import Registration
+from psworker.client.registration import ShardedRegistration
 from psworker.client.retry import Calls, Wait
 
 logger = logging.getLogger(__name__)
@@ -53,18 +53,18 @@ def common_cut(answers: Sequence[ms.Restored]) -> tuple[int, int]:
 
 
 class _Owner(Protocol):
-    """An object with `repeated` methods."""
+    """An object with `redone` methods."""
 
     rollback: "Rollback"
 
 
-def repeated(consequence: str) -> Callable[[Callable[Concatenate[S, P], T]], Callable[Concatenate[S, P], T]]:
-    """A decorator of a method whose calls are repeated after a rollback during them (`Rollback.repeated`)."""
+def redone(consequence: str) -> Callable[[Callable[Concatenate[S, P], T]], Callable[Concatenate[S, P], T]]:
+    """A decorator of a method whose calls are made again after a rollback during them (`Rollback.redo`)."""
 
     def decorate(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
         @wraps(method)
         def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-            return self.rollback.repeated(lambda: method(self, *args, **kwargs), consequence)
+            return self.rollback.redo(lambda: method(self, *args, **kwargs), consequence)
 
         return call
 
@@ -72,27 +72,27 @@ def repeated(consequence: str) -> Callable[[Callable[Concatenate[S, P], T]], Cal
 
 
 class RolledBack(ParamServerError):
-    """All shards went back to a cut during a call that cannot be repeated after that. Raised by the client alone."""
+    """All shards went back to a cut during a call that cannot be redone. Raised by the client alone."""
 
 
 class Rollback:
-    """Rollbacks of one worker's job, and what its calls do then: repeat themselves, or raise `RolledBack`.
+    """Rollbacks of one worker's job, and what its calls do then: they are redone, or raise `RolledBack`.
 
     Attributes:
         count: the number of rollbacks.
         reason: why the last one happened.
-        on_rollback: called after each, to pull values; after the end of the generation if one is held.
+        on_rollback: called after each, to pull values; after the end of the generation if one is open.
         changing: held during each rollback, and during a change that another thread may make: a worker has one open.
     """
 
-    def __init__(self, calls: Calls, registration: Registration, cuts: JobCuts, timeout: float) -> None:
+    def __init__(self, calls: Calls, registration: ShardedRegistration, cuts: JobCuts, timeout: float) -> None:
         self.count, self.reason = 0, ""
         self.on_rollback: Callable[[], None] = lambda: None
         self.changing = threading.RLock()
         self._calls, self._registration, self._cuts, self._timeout = calls, registration, cuts, timeout
         self._notified = 0  # `count` at the last call of `on_rollback`
 
-    def repeated(self, attempt: Callable[[], T], consequence: str) -> T:
+    def redo(self, attempt: Callable[[], T], consequence: str) -> T:
         """The result of an attempt, which is made again if all shards go back to a cut during it."""
         for _ in range(MAX_ROLLBACKS):
             count = self.count
@@ -104,7 +104,7 @@ class Rollback:
 
     @contextmanager
     def raised(self, consequence: str) -> Iterator[None]:
-        """Raises `RolledBack` if all shards go back to a cut during calls that are not repeated after that."""
+        """Raises `RolledBack` if all shards go back to a cut during calls that are not redone."""
         count = self.count
         try:
             yield
@@ -124,7 +124,7 @@ class Rollback:
         The worker's earlier messages are abandoned; `consequence` is for the log. It begins again if a shard is lost
         meanwhile, for `timeout` seconds; each call is tried for as long while a shard cannot be reached.
 
-        Raises `WrongShard` if the shards have no cut in common, or refuse to go back; `GenerationLost` if one is held.
+        Raises `WrongShard` if the shards have no cut in common, or refuse to go back; `GenerationLost` if one is open.
         """
         wait = Wait(self._calls.closing, self._timeout)
         while True:

@@ -8,6 +8,7 @@ Efficient Line Search*, 2005, equation 4.1).
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 __all__ = ["LineSearch", "line_search"]
@@ -102,22 +103,21 @@ def is_above(one: float, other: float, rounding: float) -> bool:
     return one > other + rounding * max(abs(one), abs(other))
 
 
+@dataclass
 class _Search:
     """One search. `_best` is the point with the smallest value so far."""
 
-    def __init__(
-        self,
-        function: Callable[[float], tuple[float, float]],
-        start: _Point,
-        decrease: float,
-        curvature: float,
-        longest: float,
-        limit: int,
-        rounding: float,
-    ) -> None:
-        self._function, self._start, self._best = function, start, start
-        self._decrease, self._curvature, self._longest = decrease, curvature, longest
-        self._limit, self._rounding, self._evaluations = limit, rounding, 0
+    _function: Callable[[float], tuple[float, float]]
+    _start: _Point
+    _decrease: float
+    _curvature: float
+    _longest: float
+    _limit: int
+    _rounding: float
+    _evaluations: int = 0
+
+    def __post_init__(self) -> None:
+        self._best = self._start
 
     def run(self, first: float) -> LineSearch:
         """Lengthen the step until an interval contains a good one (algorithm 3.5)."""

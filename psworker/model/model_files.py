@@ -225,21 +225,20 @@ def _check_no_rows(tables: list[Table], path: Path) -> None:
         )
 
 
-def _rows_at_once(table: Table) -> int:
-    return max(1, PIECE_BYTES // max(1, prod(table.shape[1:]) * table.dtype.itemsize))
+def _pieces(table: Table) -> Iterator[tuple[int, int]]:
+    """The first row and the number of rows of each piece."""
+    most = max(1, PIECE_BYTES // max(1, prod(table.shape[1:]) * table.dtype.itemsize))
+    return ((first, min(most, len(table) - first)) for first in range(0, len(table), most))
 
 
 def _rows_of(session: OpenSession, table: Table) -> Iterator[Array]:
     """The rows on the servers, in pieces."""
-    for first in range(0, len(table), _rows_at_once(table)):
-        yield session.fetch_rows(table, first, min(_rows_at_once(table), len(table) - first))
+    return (session.fetch_rows(table, *piece) for piece in _pieces(table))
 
 
 def _pieces_of(file: TensorFile, source: str, table: Table) -> Iterator[Array]:
     """The rows in a file, in pieces."""
-    for first in range(0, len(table), _rows_at_once(table)):
-        count = min(_rows_at_once(table), len(table) - first)
-        yield file.read(source, first, count).astype(table.dtype, copy=False)
+    return (file.read(source, *piece).astype(table.dtype, copy=False) for piece in _pieces(table))
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ __all__ = ["Variable"]
 
 
 class Variable(BaseVariable):
-    """A named array that is trained, and held by servers while a session is open.
+    """A named array that is trained, and kept by servers while a session is open.
 
         W = Variable(ops.zeros((784, 10)), name="W")
         V = Variable(initializers.he_normal(), shape=(784, 10), name="V")

@@ -5,7 +5,6 @@ well as by colour (those of Okabe and Ito), events by the shapes of their marks.
 """
 
 import io
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pswire.errors import ConfigurationError
 from psworker.runs.curves import Curve, Mark, RunCurves, smoothed
+from psworker.runs.run_data import interpolated
 
 try:
     import matplotlib
@@ -196,11 +196,7 @@ def _height(curve: Curve, mark: Mark, kind: str) -> float | None:
     """The place of a mark of this kind: on the curve, between its points, and at its beginning for an earlier event."""
     if mark.kind != kind or not curve.x:
         return None
-    after = bisect_right(curve.x, mark.x)
-    if after in (0, len(curve.x)):
-        return curve.y[min(after, len(curve.x) - 1)]
-    share = (mark.x - curve.x[after - 1]) / (curve.x[after] - curve.x[after - 1])
-    return curve.y[after - 1] + share * (curve.y[after] - curve.y[after - 1])
+    return interpolated(curve.x, curve.y, mark.x)
 
 
 def write_picture(path: Path, data: bytes) -> None:

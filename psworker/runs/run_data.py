@@ -48,15 +48,15 @@ class RunData:
 
     def global_step(self, time: float) -> float:
         """The global step at a time since 1970, between those of the workers' points in proportion."""
-        return _interpolated(self._times, [point.step for point in self.points], time) if self.points else 0.0
+        return interpolated(self._times, [point.step for point in self.points], time) if self.points else 0.0
 
     def examples(self, time: float) -> float:
         """Examples that all workers had processed at a time since 1970, between the points of each in proportion."""
-        return _interpolated(*self._examples, time)
+        return interpolated(*self._examples, time)
 
     def steps(self, time: float) -> float:
         """Steps of all workers, in the same way."""
-        return _interpolated(*self._steps, time)
+        return interpolated(*self._steps, time)
 
     @cached_property
     def points(self) -> list[Point]:
@@ -105,7 +105,7 @@ class RunData:
         return times, totals
 
 
-def _interpolated(times: Sequence[float], values: Sequence[float], time: float) -> float:
+def interpolated(times: Sequence[float], values: Sequence[float], time: float) -> float:
     """The value at a time, from those at times in order; before the first and after the last one it stays."""
     after = bisect_right(times, time)
     if after == 0 or after == len(times):

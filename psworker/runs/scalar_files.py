@@ -23,6 +23,7 @@ class Point:
         time: seconds since 1970.
         step: the global step; `steps`: those of this worker, and `examples`, both cumulative over all its lives.
         cost, staleness: the means over its pushes since its last point; None if there were none.
+        dropped: pushes that servers have dropped, cumulative too.
         scalars: of the program, by tag.
         life: of the worker, from 1: a worker that is started again begins another one.
     """

@@ -32,8 +32,8 @@ from psworker.sessions.claimed_portions import ClaimedPortions
 
 logger = logging.getLogger(__name__)
 
-#: Portions of a data set, and the least examples of one, unless the program says otherwise: the work of one is lost
-#: when its worker is late, and each takes two messages.
+#: Portions of a data set, and the least examples of one, unless the program says otherwise: the work of one is
+#: discarded when its worker is late, and each takes two messages.
 PORTIONS, LEAST_PORTION = 64, 32
 
 #: Requests for portions that are made ahead: one for the next portion, and one whose answer asks this worker, while it

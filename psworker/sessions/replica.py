@@ -78,7 +78,7 @@ class Replica:
     def step(self, step: Step) -> None:
         """Processes a step of declared optimizers, whose arrays are borrowed meanwhile.
 
-        The gradients of a push that fails are lost: it may not be known whether the servers have applied it, and
+        The gradients of a push that fails are discarded: it may not be known whether the servers have applied it, and
         nothing is applied twice.
         """
         self.push(step.entries, step.loss, self.names, self.progress() if self.loops else ())

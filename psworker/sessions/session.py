@@ -1,4 +1,4 @@
-"""A session: the program's variables, held by servers while it is open, whether embedded or behind a network.
+"""A session: the program's variables, kept by servers while it is open, whether embedded or behind a network.
 
 May import the client, the engine and the configuration; a transport is imported when it is needed.
 """

@@ -8,7 +8,9 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from dataclasses import asdict
+
+from psworker.runs.scalar_files import FIELDS, Point
 
 #: The group in which TensorBoard shows the scalars that are written by themselves.
 TRAINING = "training"
@@ -18,35 +20,17 @@ TRAINING = "training"
 SHORTEST_INTERVAL, SHARE_OF_AGE, MULTIPLE_OF_COST = 0.1, 1 / 500, 500.0
 
 
-class Point(NamedTuple):
-    """The steps of a worker since its last point; None where something is not known.
+def point_line(point: Point) -> bytes:
+    """A point as a line of JSON; NaN and infinity, which JSON lacks, are null."""
+    values = asdict(point)
+    del values["life"]
+    scalars = {tag: _finite(value) for tag, value in values.pop("scalars").items()}
+    return json_line({name: _finite(value) for name, value in values.items()} | {"scalars": scalars})
 
-    `time` is in seconds since 1970, `step` the global step. `steps` and `examples` are those of the worker since its
-    session was opened, `dropped` the pushes of them that servers have dropped. `cost` is the mean of the losses,
-    `staleness` the mean of the updates that applied pushes had missed. `learning_rate` and `gradient_norm`, the L2 norm
-    of all gradients together, are those of the last step.
-    """
 
-    time: float
-    step: int
-    steps: int
-    examples: int
-    cost: float | None = None
-    staleness: float | None = None
-    dropped: int = 0
-    steps_per_second: float | None = None
-    learning_rate: float | None = None
-    gradient_norm: float | None = None
-
-    def line(self, scalars: Mapping[str, float]) -> bytes:
-        """The point as a line of JSON, with the program's own scalars; NaN and infinity, which JSON lacks, are null."""
-        values = {name: _finite(value) for name, value in self._asdict().items()}
-        return json_line(values | {"scalars": {tag: _finite(value) for tag, value in scalars.items()}})
-
-    def charts(self) -> dict[str, float | None]:
-        """The point as scalars of TensorBoard, by tag."""
-        names = "staleness", "dropped", "steps_per_second", "learning_rate", "gradient_norm"
-        return {f"{TRAINING}/loss": self.cost} | {f"{TRAINING}/{name}": getattr(self, name) for name in names}
+def charts(point: Point) -> dict[str, float | None]:
+    """A point as scalars of TensorBoard, by tag: its cost is called the loss."""
+    return {f"{TRAINING}/{'loss' if name == 'cost' else name}": getattr(point, name) for name in FIELDS}
 
 
 def json_line(values: Mapping[str, object]) -> bytes:
@@ -92,8 +76,18 @@ class Recorder:
         """Whether there were steps since the last point."""
         return self.steps > self._before
 
-    def point(self, step: int, dropped: int, learning_rate: float | None, gradient_norm: float | None) -> Point:
-        """The point of the steps since the last one, at this global step; sums begin again."""
+    def point(
+        self,
+        step: int,
+        dropped: int,
+        learning_rate: float | None,
+        gradient_norm: float | None,
+        scalars: dict[str, float],
+    ) -> Point:
+        """The point of the steps since the last one, at this global step; sums begin again.
+
+        The L2 norm of all gradients together, and the rate, are those of the last step; `scalars` are the program's.
+        """
         now = self._clock()
         steps, seconds = self.steps - self._before, now - self._last
         point = Point(
@@ -107,6 +101,7 @@ class Recorder:
             steps_per_second=steps / seconds if seconds > 0 and self._before else None,  # without the time to start
             learning_rate=learning_rate,
             gradient_norm=gradient_norm,
+            scalars=scalars,
         )
         self._before, self._last = self.steps, now
         self._cost = self._staleness = 0.0

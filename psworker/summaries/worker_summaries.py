@@ -34,7 +34,7 @@ from psworker.model.base_variable import BaseVariable
 from psworker.model.gradient_transforms import GradientAndVariable, global_norm
 from psworker.summaries.cluster import cluster_values
 from psworker.summaries.graph import graph_nodes
-from psworker.summaries.recorder import SHARE_OF_AGE, Recorder, json_line
+from psworker.summaries.recorder import SHARE_OF_AGE, Recorder, charts, json_line, point_line
 from psworker.summaries.writing import BackgroundWriter, OutputFile
 
 logger = logging.getLogger(__name__)
@@ -136,11 +136,11 @@ class WorkerSummaries:
         began = time.thread_time()
         self._optimizer = self._optimizer or optimizer
         norm = global_norm(pairs) if optimizer is not None else None
-        point = self.recorder.point(*self._progress(), learning_rate, norm)
-        self._writer.put(self._lines, point.line(self._scalars))
+        point = self.recorder.point(*self._progress(), learning_rate, norm, self._scalars)
+        self._writer.put(self._lines, point_line(point))
         self._scalars = {}
         if self._events is not None:
-            self.put(self._events.scalars(point.time, point.step, point.charts()))
+            self.put(self._events.scalars(point.time, point.step, charts(point)))
         self.recorder.postpone(time.thread_time() - began)
 
     def add_hyperparameters(self, values: Mapping[str, object]) -> None:

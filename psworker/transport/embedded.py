@@ -13,6 +13,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from psserver.core.options import ShardOptions
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run
 from pswire.errors import ParamServerError, TimedOut
@@ -34,7 +35,7 @@ class EmbeddedTransport:
     shards = 1
 
     def __init__(self, checkpoints: EmbeddedCheckpoints | None = None) -> None:
-        self._shard = Shard(lease=math.inf)
+        self._shard = Shard(ShardOptions(lease=math.inf))
         self._checkpoints = checkpoints
         self._tickets = itertools.count(1)
         self._changed = threading.Condition()

@@ -17,7 +17,8 @@ from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run
 from psserver.storage.checkpoint_writer import CheckpointWriter
 from psserver.storage.folders import lock_shard, step_folder
-from psserver.storage.recovery import Start, find_start
+from psserver.storage.recovery import find_start
+from psserver.storage.start import Start
 from pswire.errors import AlreadyRegistered, ConfigurationError, ParamServerError, ShapeMismatch, StorageError
 from pswire.messages import (
     Assign,

@@ -7,11 +7,12 @@ import pytest
 
 from benchmarks._raw_http2 import ConnectionEnded, RawConnection, message
 from psserver.config import ServerConfig
-from psserver.rpc.reception import LARGEST_MESSAGE, MIN_UNFINISHED
+from psserver.rpc.reception import MIN_UNFINISHED
 from psserver.rpc.server import ServerThread
 from pswire import errors
 from pswire import messages as ms
 from pswire.codec import encode
+from pswire.limits import MAX_MESSAGE
 from pswire.network.channel import MEMBER_TOKEN
 from pswire.specs.consistency import Synchronous
 from pswire.tensors.transport import InlineSender
@@ -54,7 +55,7 @@ def test_of_unfinished_unary_messages_a_server_takes_a_few_and_a_window_of_the_o
         for connection, (stream, place) in unfinished.items():
             connection.read(0.05)
             held += place if stream not in connection.ended else 0
-        assert held <= MIN_UNFINISHED * LARGEST_MESSAGE + len(unfinished) * 2 * WINDOW
+        assert held <= MIN_UNFINISHED * MAX_MESSAGE + len(unfinished) * 2 * WINDOW
 
 
 @pytest.mark.slow
@@ -81,6 +82,7 @@ def test_frames_of_pushes_that_the_policy_holds_count_until_they_are_answered(co
             stream.close()
 
 
+@pytest.mark.slow
 def test_a_member_that_sends_slowly_has_a_share_and_the_large_pushes_of_others_go_on(connect):
     with ServerThread(ServerConfig(lease=60.0, grace=0.0, memory_limit=16 << 20)) as server:
         client = connect(server)

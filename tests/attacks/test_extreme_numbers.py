@@ -22,6 +22,7 @@ from pswire.specs.initializers import RowUniform
 from pswire.tensors.transport import InlineSender
 from pswire.tensors.values import IndexedSlices, Part, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
+from tests.support.combinations import few_fast
 from tests.support.servers import NAME_KEY, Client, join_all
 
 W = np.zeros(2, np.float32)
@@ -103,102 +104,44 @@ class Job:
 
 def requests(me, shard, shards, job, sequence):
     """A request of each kind, as this member would send it, with all its parts."""
-    change = ms.ChangeId(me, sequence, (1,))
-    cut = ms.Cut(1, me)
+
+    def mine(kind, **fields):
+        """With its sender and its sequence number, if it has these."""
+        own = {"sender": me, "sequence": sequence}
+        return kind(**{name: value for name, value in own.items() if name in kind.__dataclass_fields__} | fields)
+
+    change, name, on = ms.ChangeId(me, sequence, (1,)), f"w{shard}", {"shard": shard, "shards": shards}
     declared = ms.Declaration(TensorSpec("t", (4, 1), "float32"), None, GradientDescent(1.0), RowUniform(-1, 1))
-    group = ms.UpdateGroup(number=1, members=(change,), pushes=1)
-    slices, whole = ms.Gradient("t", 0, ROWS), ms.Gradient(f"w{shard}", 0, W)
-    progress = ms.Progress(queue="q", block=0, position=1)
+    group = ms.UpdateGroup(number=1, members=(change,), pushes=1) if shard else None
+    slices, whole, value = ms.Gradient("t", 0, ROWS), ms.Gradient(name, 0, W), ms.Assignment(name, W[:1], 1)
+    progress = () if shard else (ms.Progress(queue="q", block=0, position=1),)
     point = ms.AcceptedPoint(iterations=1, evaluations=1, loss=0.5, gradient=0.5)
-    evaluation = ms.Evaluation(1, 10, 4)
+    fit = {"name": "m", "timeline": 1}
+    counts = {"steps": 1, "settled": 1, "cut": 1}
+    registered = {"places": (ms.Place("t", shard),), "states": (0,) * shards}
     return [
-        ms.Join(
-            worker=me.worker,
-            incarnation=me.incarnation,
-            shard=shard,
-            shards=shards,
-            job=job,
-            timeline=1,
-            steps=1,
-            settled=1,
-            cut=1,
-        ),
-        ms.Join(
-            worker="new",
-            incarnation=0,
-            shard=shard,
-            shards=shards,
-            steps=1,
-            settled=1,
-            cut=1,
-            process_nonce=7,
-            name_key=NAME_KEY,
-        ),
-        ms.Renew(sender=me, settled=1, half_pushes=1, cut=1, written_by_all=1, timeline=1),
-        ms.Register(
-            sender=me,
-            declarations=(replace(declared, part=Part(0, 4)),),
-            places=(ms.Place("t", shard),),
-            states=(0,) * shards,
-        ),
-        ms.Register(sender=me, declarations=(declared,), places=(ms.Place("t", shard),), states=(0,) * shards, cut=1),
-        ms.Pull(
-            sender=me, names=(f"w{shard}",), choices=(ms.Choice("t", np.array([1])),), known_versions=(-1,), of_cut=1
-        ),
-        ms.Push(
-            sender=me,
-            sequence=sequence,
-            gradients=(whole,),
-            global_step=1,
-            cut=1,
-            progress=() if shard else (progress,),
-        ),
-        ms.Push(
-            sender=me, sequence=sequence, gradients=(slices,), after=(change,) * shard, group=group if shard else None
-        ),
-        ms.Push(
-            sender=me,
-            sequence=sequence,
-            gradients=(whole,),
-            shards=(1,) * (shards > 1 and not shard),
-            remote=(ms.RemoteWeights("x", 1),),
-        ),
-        ms.Assign(
-            sender=me,
-            sequence=sequence,
-            assignments=(ms.Assignment(f"w{shard}", W[:1], 1),),
-            cut=1,
-            after=(change,) * shard,
-        ),
-        ms.Assign(
-            sender=me,
-            sequence=sequence,
+        ms.Join(worker=me.worker, incarnation=me.incarnation, job=job, timeline=1, **on, **counts),
+        ms.Join(worker="new", incarnation=0, process_nonce=7, name_key=NAME_KEY, **on, **counts),
+        mine(ms.Renew, settled=1, half_pushes=1, cut=1, written_by_all=1, timeline=1),
+        mine(ms.Register, declarations=(replace(declared, part=Part(0, 4)),), **registered),
+        mine(ms.Register, declarations=(declared,), cut=1, **registered),
+        mine(ms.Pull, names=(name,), choices=(ms.Choice("t", np.array([1])),), known_versions=(-1,), of_cut=1),
+        mine(ms.Push, gradients=(whole,), global_step=1, cut=1, progress=progress),
+        mine(ms.Push, gradients=(slices,), after=(change,) * shard, group=group),
+        mine(ms.Push, gradients=(whole,), shards=(1,) * (shards > 1 and not shard), remote=(ms.RemoteWeights("x", 1),)),
+        mine(ms.Assign, assignments=(value,), cut=1, after=(change,) * shard),
+        mine(
+            ms.Assign,
             assignments=(ms.Assignment("t", ROWS.values, 1),),
             portions=ms.CountedPortions("m", 1, (0,)),
         ),
-        ms.Tune(
-            sender=me,
-            sequence=sequence,
-            names=(f"w{shard}",),
-            optimizer=GradientDescent(0.5),
-            fields=("learning_rate",),
-            cut=1,
-        ),
-        ms.Compute(
-            sender=me,
-            sequence=sequence,
-            names=(f"w{shard}",),
-            operations=(),
-            minimization="m",
-            term=1,
-            note="note",
-            cut=1,
-        ),
-        ms.Take(sender=me, queue=QUEUE, finished=ms.Finished(0), reports_received=1, timeline=1),
-        ms.Evaluate(sender=me, name="m", evaluation=evaluation, point=point, wait=False, cut=1, term=1, timeline=1),
-        ms.TakePortion(sender=me, name="m", evaluation=1, holding=(0,), withdrawn=(1,), timeline=1),
-        ms.ClaimPortion(sender=me, name="m", evaluation=1, portion=0, loss=0.5, timeline=1),
-        cut,
+        mine(ms.Tune, names=(name,), optimizer=GradientDescent(0.5), fields=("learning_rate",), cut=1),
+        mine(ms.Compute, names=(name,), operations=(), minimization="m", term=1, note="note", cut=1),
+        mine(ms.Take, queue=QUEUE, finished=ms.Finished(0), reports_received=1, timeline=1),
+        mine(ms.Evaluate, evaluation=ms.Evaluation(1, 10, 4), point=point, wait=False, cut=1, term=1, **fit),
+        mine(ms.TakePortion, evaluation=1, holding=(0,), withdrawn=(1,), **fit),
+        mine(ms.ClaimPortion, evaluation=1, portion=0, loss=0.5, **fit),
+        ms.Cut(1, me),
         ms.Restore(1, 1),
         ms.Status(1),
         ms.Barrier(me, 1),
@@ -252,8 +195,7 @@ def _bounded(message):
     }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("shards", "extremes"), [(1, EXTREMES), (2, (MAX_GAP, LARGEST))])
+@pytest.mark.parametrize(("shards", "extremes"), few_fast([(1, EXTREMES), (2, (MAX_GAP, LARGEST))], fast=0))
 def test_whatever_number_a_field_has_others_push_and_a_checkpoint_and_a_restart_work(
     tmp_path, unhurried, shards, extremes
 ):

@@ -7,15 +7,12 @@ import pytest
 
 from psserver.config import ServerConfig
 from psserver.core.data import data_queues
-from psserver.core.members import membership
 from psserver.core.variables import store
 from psserver.rpc.server import ServerThread
 from pswire import errors
 from pswire.messages import (
     Cut,
     Declaration,
-    Evaluate,
-    Evaluation,
     Finished,
     Gradient,
     Join,
@@ -31,7 +28,7 @@ from pswire.messages import (
 )
 from pswire.specs.initializers import RowUniform
 from pswire.tensors.values import TensorSpec
-from tests.support.servers import NAME_KEY, Client, join_all
+from tests.support.servers import Client, join_all
 
 W = np.zeros(2, np.float32)
 
@@ -43,24 +40,6 @@ def served(**options):
 
 def push(client, sender, sequence=1):
     return client.unary(Push(sender=sender, sequence=sequence, gradients=(Gradient("W", 0, np.ones(2, np.float32)),)))
-
-
-def test_workers_that_joined_and_left_are_forgotten_and_what_they_sent_late_is_refused(monkeypatch):
-    monkeypatch.setattr(membership, "MAX_GONE", 10)
-    with served() as server:
-        client = Client(server.address)
-        worker = client.join("worker")
-        client.register(worker, W=W)
-        gone = [client.join(f"w{number}") for number in range(30)]
-        assert push(client, gone[0]).global_step == 1
-        for sender in gone:
-            client.unary(Leave(sender))
-        assert [one.name for one in client.status().workers] == ["worker", *[f"w{number}" for number in range(20, 30)]]
-        with pytest.raises(errors.Zombie, match="has forgotten it"):
-            push(client, gone[0])
-        assert client.join("w0").incarnation > gone[0].incarnation, "as a new worker it may take part"
-        assert push(client, worker).global_step == 2, "the late push was not applied"
-        client.channel.close()
 
 
 def test_a_flood_of_joins_is_refused_at_the_limit_and_members_train_on():
@@ -169,6 +148,7 @@ def test_data_queues_are_bounded_and_others_go_on(monkeypatch):
         client.channel.close()
 
 
+@pytest.mark.slow
 def test_late_changes_of_a_cut_that_a_member_does_not_show_are_within_the_limit_and_the_next_one_is_written(tmp_path):
     options = {"shards": 2, "memory_limit": 2 << 20, "checkpoint_dir": tmp_path}
     with ExitStack() as stack:
@@ -199,25 +179,3 @@ def test_late_changes_of_a_cut_that_a_member_does_not_show_are_within_the_limit_
                     one.unary(Renew(sender=sender, cut=again))
         for one in clients:
             one.channel.close()
-
-
-def test_portions_of_minimizations_are_within_the_limit_and_free_when_the_last_worker_has_left():
-    with served(memory_limit=64 << 20) as server:
-        client = Client(server.address)
-        member = client.join("member")
-        begin = [
-            Evaluate(sender=member, name=f"m{number}", evaluation=Evaluation(1, 32_768, 1), term=1, wait=False)
-            for number in range(3)
-        ]
-        for message in begin[:2]:
-            client.unary(message)
-        with pytest.raises(errors.TooLarge, match="make portions larger, or raise --memory-limit"):
-            client.unary(begin[2])
-        client.unary(Leave(member))
-        again = client.unary(Join(worker="member", resume=True, name_key=NAME_KEY)).incarnation
-        client.unary(
-            Evaluate(
-                sender=Sender("member", again), name="new", evaluation=Evaluation(1, 32_768, 1), term=1, wait=False
-            )
-        )
-        client.channel.close()

@@ -283,14 +283,7 @@ def test_descriptors_that_are_sent_to_a_server_are_not_kept_and_do_not_stop_it(c
     target.wait_until(lambda: target.descriptors() <= before)
 
 
-def test_connections_that_say_nothing_keep_no_worker_from_its_memory(sender, stream, target):
-    reply = stream.attach(0, MB)
-    with ExitStack() as stack:
-        for _ in range(THREADS):
-            stack.enter_context(closing(connect(reply)))
-        assert fetch_segment(reply, 0, MB).nbytes == MB
-
-
+@pytest.mark.slow
 def test_a_member_that_leaves_its_memory_half_attached_or_replaces_it_for_ever_leaves_nothing(sender, stream, target):
     for size in (1, 4, 2, 3):
         fetch_segment(stream.attach(0, size * MB), 0, size * MB)

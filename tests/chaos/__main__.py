@@ -116,7 +116,8 @@ async def run_one(
     examples = max(1, int(RATES[policy.partition(":")[0]] * seconds) // EPOCHS) * BATCH + 3
     flags = ["--consistency", policy, "--staleness", handling]
     settings = {"seed": seed, "unit": scheme.unit_of(gradients), "batch": BATCH, "epochs": EPOCHS, "pause": PAUSE}
-    settings |= {"examples": examples, "partial": gradients == 1}  # gradients of a synchronous update are for the same
+    settings |= {"examples": examples, "compensated": False, "marks": False, "images": False}
+    settings |= {"partial": gradients == 1}  # gradients of a synchronous update are for the same
     cluster = Cluster(folder, shards, flags, settings)
     faults = Faults(cluster, random.Random(f"{seed}, {name}"), kinds)
     try:
@@ -126,7 +127,7 @@ async def run_one(
             await faults.start(f"w{number}")
         await faults.inject(2 * seconds)
         complete = await faults.finish(TO_END)
-        finals, half_pushes = await asyncio.to_thread(cluster.finals)
+        finals, status = await asyncio.to_thread(cluster.finals)
         cuts = await asyncio.to_thread(cluster.cuts)
     finally:
         cluster.close()
@@ -135,8 +136,8 @@ async def run_one(
     facts["workers"] = [{field: getattr(worker, field) for field in fields} for worker in cluster.workers]
     (folder / "run.json").write_text(json.dumps(facts, indent=1))
     cluster.read_records()
-    data = {"lease": LEASE, "examples": examples, "epochs": EPOCHS, "half_pushes": half_pushes, "complete": complete}
-    check = Check(consistency, staleness, cluster.workers, finals, cuts=cuts, **data)
+    data = {"examples": examples, "epochs": EPOCHS, "half_pushes": status.half_pushes, "complete": complete}
+    check = Check(consistency, staleness, cluster.workers, finals, LEASE, cuts=cuts, **data)
     return check, faults.count
 
 

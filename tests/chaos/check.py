@@ -15,7 +15,14 @@ from typing import Any, NamedTuple
 
 from psserver.core import events
 from psserver.core.members.member import Member
-from pswire.specs.consistency import Bounded, Consistency, DropStalePushes, StalenessSpec, Synchronous
+from pswire.specs.consistency import (
+    Bounded,
+    Consistency,
+    DelayCompensation,
+    DropStalePushes,
+    StalenessSpec,
+    Synchronous,
+)
 from tests.chaos import scheme
 
 #: Seconds after which a request for a block counts as having waited.
@@ -37,6 +44,7 @@ class PushRecord:
     seen: list[list[int]]  # by shard, updates included in its weights and, on one of `shards`, in its rows of the table
     epoch: int
     examples: list[int]
+    cost: float | None = None  # of its images, if it has any
     answered: float | None = None  # time of its answer
     dropped: bool = False
     staleness: int = 0  # as in the answer
@@ -73,6 +81,7 @@ class Final(NamedTuple):
     dense: list[float]
     table: list[list[float]]
     version: int
+    marks: Sequence[int] = ()  # how often each example is in the pushes that this shard has, if workers mark them
 
 
 @dataclass
@@ -93,7 +102,7 @@ class History:
     pushes: list[PushRecord] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
-    reports: list[tuple[int, int]] = field(default_factory=list)  # of complete epochs: (epoch, examples)
+    reports: list[tuple[int, int, float]] = field(default_factory=list)  # of complete epochs: (epoch, examples, cost)
 
     def add(self, event: str, at: float, reading: dict[str, Any] | None = None, **fields: Any) -> None:
         """Adds a line of the worker's records."""
@@ -278,7 +287,7 @@ class Check:
     def _updates_add_up(self, shard: int, final: Final) -> None:
         """The shard has made exactly the updates of known pushes, each with the right number of gradients."""
         applied = self._applied[shard]
-        updates, total = scheme.count_updates(final.first[0])
+        updates, total = self._updates(shard)
         if final.version != updates:
             self._break("version", f"shard {shard}: version {final.version} after {updates} updates")
         if (updates, total) != (len(applied), sum(applied)):
@@ -290,6 +299,16 @@ class Check:
                 line = f"shard {shard}, step {step}: a mean of {sorted(sizes)} gradients, known are {pushes}"
                 self._break("updates", line)
 
+    def _updates(self, shard: int) -> tuple[int, int]:
+        """The number of updates of a shard, and the sum of their steps, by column 0.
+
+        A compensated column 0 does not show them: then the version is the number, and the sum is that of the records.
+        """
+        final = self.finals[shard]
+        if isinstance(self.staleness, DelayCompensation):
+            return final.version, sum(self._applied[shard])
+        return scheme.count_updates(final.first[0])
+
     # --- staleness and consistency ------------------------------------------------------------------------------------
 
     def _staleness(self, shard: int) -> None:
@@ -299,7 +318,7 @@ class Check:
             bound = 0
         applied = self._applied[shard]
         order = sorted(applied)
-        all_known = scheme.count_updates(self.finals[shard].first[0])[0] == len(order)
+        all_known = self._updates(shard)[0] == len(order)
         for step, pushes in applied.items():
             before = bisect.bisect_left(order, step)
             for push in pushes:
@@ -387,6 +406,7 @@ class Check:
         drops = isinstance(self.consistency, Synchronous) or isinstance(self.staleness, DropStalePushes)
         trained: dict[tuple[int, int], list[History]] = defaultdict(list)
         unknown: set[tuple[int, int]] = set()
+        costs: dict[int, float] = {}
         for history in self.histories:
             for push in history.pushes:
                 examples = [(push.epoch, example) for example in push.examples]
@@ -395,9 +415,11 @@ class Check:
                         trained[one].append(history)
                 elif drops or 0 not in push.shards:
                     unknown.update(examples)
-            for epoch, count in history.reports:
+            for epoch, count, cost in history.reports:
                 if count != self.examples:
                     self._break("examples", f"epoch {epoch} is done with {count} of {self.examples}")
+                if costs.setdefault(epoch, cost) != cost:
+                    self._break("examples", f"epoch {epoch} is done with cost {cost} and {costs[epoch]}")
         for (epoch, example), authors in trained.items():
             self.counts["examples twice"] += len(authors) - 1
             if len(authors) > 1 and not any(map(_was_lost_alive, authors)):

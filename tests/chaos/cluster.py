@@ -1,7 +1,7 @@
-"""The processes of one chaos run, and the faults injected into them.
+"""The processes of one job under faults, and the faults that `make chaos` injects into them.
 
-They are `psserver serve` for each shard, and workers, each behind its own proxies. Logs, records, checkpoints and
-journals are in one folder.
+They are `psserver serve` for each shard, and workers, which may be behind proxies of their own. Logs, records,
+checkpoints and journals are in one folder.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import struct
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +22,11 @@ from typing import Any
 
 import numpy as np
 
+from psjob.status.job_status import JobStatus
 from psjob.status.status_client import StatusClient
 from psserver.core.shard import Shard
 from psserver.storage import retention
-from psserver.storage.recovery import FIRST_TIMELINE, start_at
+from psserver.storage.start import FIRST_TIMELINE, start_at
 from pswire.messages import Choice, Job, Join, Leave, Pull, Sender
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.chaos import scheme
@@ -33,6 +34,7 @@ from tests.chaos.check import Final, History, losses
 from tests.support.commands import BOUND, Command, environment, free_address
 
 LEASE, TIMEOUT = 4.0, 25.0  # of workers, and of their calls, seconds
+STORAGE = "--journal", "--checkpoint-every", "1s", "--keep", "1000"
 LONGEST = 1.5 * LEASE  # of faults that do not end a process
 GAP, BETWEEN_ENDS = 0.4, 2.5  # mean seconds between faults, and least between those of ENDING: something is trained
 
@@ -126,19 +128,35 @@ class Worker(History):
 
 
 class Cluster:
-    """All processes of one run: servers with `flags`, workers with `settings`; always call `close` at the end."""
+    """All processes of one run: servers with `flags`, workers with `settings`; always call `close` at the end.
 
-    def __init__(self, folder: Path, shards: int, flags: list[str], settings: dict[str, Any]) -> None:
+    If it is `moving`, each start of a server is at another address, and workers without proxies find them in a file.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        shards: int,
+        flags: list[str],
+        settings: dict[str, Any],
+        storage: Sequence[str] = STORAGE,
+        *,
+        moving: bool = False,
+        environment: Callable[..., dict[str, str]] = environment,
+    ) -> None:
         self.workers: list[Worker] = []
-        self._folder, self._settings = folder, {"shards": shards, **settings}
+        self.folder, self._settings = folder, {"shards": shards, **settings}
         self.checkpoints = folder / "checkpoints"
-        self._serve = ["psserver", "serve", "--log-level", "info", "--lease", str(LEASE), *flags, "--journal"]
-        self._serve += ["--checkpoint-dir", str(self.checkpoints), "--checkpoint-every", "1s", "--keep", "1000"]
+        self._environment = environment
+        self._file = folder / "servers" if moving else None
+        self._serve = ["psserver", "serve", "--log-level", "info", "--lease", str(LEASE), *flags]
+        self._serve += ["--checkpoint-dir", str(self.checkpoints), *storage]
         self.addresses = [free_address() for _ in range(shards)]
         self.servers: list[Command] = []
         self._killed: list[tuple[int, Command]] = []  # servers, with their shards
         for shard in range(shards):
             self.servers.append(self._start_server(shard))
+        self._write_addresses()
 
     def _start_server(self, shard: int) -> Command:
         name = f"server-{shard}-{len(self._killed)}"
@@ -147,41 +165,71 @@ class Cluster:
 
     def kill_server(self, shard: int) -> None:
         """Kills a server, and starts it again at once."""
-        self.servers[shard].end(signal.SIGKILL)
-        self._killed.append((shard, self.servers[shard]))
-        self.servers[shard] = self._start_server(shard)
+        self.kill_servers(shard)
+
+    def kill_servers(self, *shards: int) -> None:
+        """Kills servers, and starts them when all of them have ended."""
+        for shard in shards:
+            self.servers[shard].end(signal.SIGKILL)
+            self._killed.append((shard, self.servers[shard]))
+        for shard in shards:
+            if self._file is not None:
+                self.addresses[shard] = free_address()
+            self.servers[shard] = self._start_server(shard)
+        self._write_addresses()
+
+    def _write_addresses(self) -> None:
+        if self._file is not None:
+            replaced = self._file.with_suffix(".new")
+            replaced.write_text("".join(f"{address}\n" for address in self.addresses))
+            replaced.replace(self._file)
+
+    def server_log(self, shard: int) -> list[str]:
+        """The log of a server's processes, in order."""
+        processes = [*(process for killed, process in self._killed if killed == shard), self.servers[shard]]
+        return [line for process in processes for line in process.err]
 
     def _launch(self, name: str, *command: str) -> Command:
-        env = environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", PSWORKER_NAME_KEY="a twin has it too")
-        return Command(self._folder / name, "-P", "-m", *command, env=env)
+        env = self._environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", PSWORKER_NAME_KEY="a twin has it too")
+        return Command(self.folder / name, "-P", "-m", *command, env=env)
 
     async def start(self, name: str, *, shared_memory: bool) -> Worker:
+        """A worker behind proxies."""
         proxies = [Proxy(address) for address in self.addresses]
         for proxy in proxies:
             await proxy.open()
+        return self.launch(name, proxies, shared_memory=shared_memory)
+
+    def launch(
+        self, name: str, proxies: Sequence[Proxy] = (), *, shared_memory: bool = True, timeout: float = TIMEOUT
+    ) -> Worker:
+        """A worker, behind these proxies if there are any."""
         column = len(self.workers) + 1
         if column >= scheme.COLUMNS:
             raise RuntimeError(f"a run has at most {scheme.COLUMNS - 1} worker processes")
-        records = self._folder / f"worker-{column:03}.jsonl"
-        options = ["--servers", ",".join(proxy.address for proxy in proxies), "--threads", "1", "--name", name]
-        options += [
-            "--job",
-            "chaos",
-            "--timeout",
-            str(TIMEOUT),
-            "--shared-memory" if shared_memory else "--no-shared-memory",
-        ]
+        records = self.folder / f"worker-{column:03}.jsonl"
+        servers = ",".join([proxy.address for proxy in proxies] or self.addresses)
+        if self._file is not None and not proxies:
+            servers = f"file:{self._file}"
+        options = ["--servers", servers, "--threads", "1", "--name", name, "--job", "chaos"]
+        options += ["--timeout", str(timeout), "--shared-memory" if shared_memory else "--no-shared-memory"]
         settings = json.dumps(self._settings | {"records": str(records), "column": column})
         program = str(Path(__file__).with_name("worker.py"))
         command = self._launch(records.stem, "psworker", "run", *options, program, settings)
-        self.workers.append(Worker(column, name, command=command, proxies=proxies, records=records))
+        self.workers.append(Worker(column, name, command=command, proxies=list(proxies), records=records))
         return self.workers[-1]
+
+    def alone(self, records: Path) -> Command:
+        """The program in one process without servers."""
+        settings = json.dumps(self._settings | {"records": str(records), "column": 1})
+        env = self._environment(OPENBLAS_NUM_THREADS="1", PSWORKER_NAME="w0")
+        return Command(self.folder / "alone", str(Path(__file__).with_name("worker.py")), settings, env=env)
 
     def running(self) -> list[Worker]:
         return [worker for worker in self.workers if worker.runs()]
 
-    def finals(self) -> tuple[list[Final], int]:
-        """Kills the workers that have not ended; the final values, and the half-applied pushes that servers report."""
+    def finals(self) -> tuple[list[Final], JobStatus]:
+        """Kills the workers that have not ended; the final values, and the status of the job."""
         if running := self.running():
             for worker in running:
                 worker.ended_by = "killed at the end"
@@ -196,13 +244,15 @@ class Cluster:
                 job = client.ask(BOUND)
                 workers = [worker for answer in job.answers if answer.report for worker in answer.report.workers]
                 if all(worker.state != "live" for worker in workers):
-                    return finals, job.half_pushes
+                    return finals, job
                 assert time.monotonic() < end, f"a server still reports an ended worker as live: {workers}"
                 time.sleep(0.05)
 
     def _read_values(self, transport: GrpcTransport) -> list[Final]:
         finals, joined = [], None
-        choices = (Choice("dense", np.array([0])), Choice("table", np.arange(scheme.COLUMNS)))  # rows of a shard's part
+        marked = self._settings["examples"] if self._settings["marks"] else 0
+        rows = np.arange(scheme.COLUMNS + marked)  # of a shard's part
+        choices = Choice("dense", np.array([0])), Choice("table", rows)
         for shard, names in enumerate(scheme.small(len(self.servers))):
             incarnation, job = (joined.incarnation, joined.job) if joined else (0, Job())
             join = Join(
@@ -213,7 +263,9 @@ class Cluster:
             values = transport.call(shard, Pull(sender=sender, names=names, choices=choices), BOUND).result().values
             transport.call(shard, Leave(sender, True), BOUND).result()
             first, second, dense, table = (np.asarray(value.array).tolist() for value in values)
-            finals.append(Final(first, second, dense[0][: scheme.COLUMNS], table, values[0].version))
+            marks = [scheme.count_updates(row[0])[0] for row in table[scheme.COLUMNS :]]
+            dense = dense[0][: scheme.COLUMNS]
+            finals.append(Final(first, second, dense, table[: scheme.COLUMNS], values[0].version, marks))
         return finals
 
     def cuts(self) -> dict[int, list[Final]]:
@@ -251,6 +303,12 @@ class Cluster:
             worker.command.signal(signal.SIGKILL)
             for proxy in worker.proxies:
                 proxy.close()
+        self.stop_servers()
+        for worker in self.workers:
+            worker.command.wait()
+
+    def stop_servers(self) -> list[int]:
+        """Ends the servers in good order, if they do not hang; their exit codes."""
         for server in self.servers:
             server.signal(signal.SIGCONT)
             server.signal(signal.SIGTERM)
@@ -259,8 +317,7 @@ class Cluster:
                 server.wait()
             except subprocess.TimeoutExpired:
                 server.end(signal.SIGKILL)
-        for worker in self.workers:
-            worker.command.wait()
+        return [server.wait() for server in self.servers]
 
 
 class Faults:

@@ -225,7 +225,13 @@ def test_a_push_that_is_applied_again_after_its_answer_is_doubled_and_does_not_m
         (["async"], lambda job: (job.kill(0, 1, example=4), job.one.pushes[0].examples.pop()), []),
         (["async"], lambda job: (job.kill(example=4), job.one.pushes[0].examples.pop()), ["examples"]),
         (["async", "drop:9"], lambda job: (job.kill(example=4), job.one.pushes[0].examples.pop()), []),
-        (["async"], lambda job: job.one.reports.append((1, 3)), ["examples"]),
+        (["async"], lambda job: job.one.reports.append((1, 3, 0.5)), ["examples"]),
+        (["async"], lambda job: [one.reports.append((1, 4, 0.5)) for one in job.histories], []),
+        (
+            ["async"],
+            lambda job: [one.reports.append((1, 4, cost)) for one, cost in zip(job.histories, (0.5, 0.6), strict=True)],
+            ["examples"],
+        ),
         # Staleness, as limited and as answered, on any shard.
         (["async", "drop:2"], lambda job: job.push(1, seen=[2, 2]), []),
         (["async", "drop:2"], lambda job: job.push(1, seen=[2, 1]), ["too stale"]),

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.combinations import few_fast
+
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = sorted(path.name for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
 RESULT = re.compile(r"^RESULT \S+ \S+ (\S+) \S+", re.MULTILINE)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", few_fast(BENCHMARKS, 0, 2))
 def test_a_benchmark_without_arguments_gives_results(name):
     done = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / name],

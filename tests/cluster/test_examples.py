@@ -41,6 +41,7 @@ def costs_of(lines):
     return [float(cost) for _, cost in found]
 
 
+@pytest.mark.exhaustive
 def test_two_workers_and_a_server_reach_the_known_cost_and_accuracy(commands):
     out, err = local(commands, "softmax_mnist.py")
     costs = costs_of(out)
@@ -62,6 +63,7 @@ def test_the_chief_of_two_workers_saves_the_model_of_the_servers_and_another_pro
     assert sorted(commands.folder.iterdir()) == [commands.folder / "softmax.safetensors"]
 
 
+@pytest.mark.exhaustive
 def test_a_hundredth_of_the_gradients_in_16_bits_is_late_by_an_epoch_and_then_reaches_the_known_costs(commands):
     flags = "--encoding", "bfloat16", "--compress", "topk:0.01", "--progress", "off"
     out, _ = local(commands, "softmax_mnist.py", "--epochs", "2", flags=flags)
@@ -84,6 +86,7 @@ def test_two_servers_and_two_workers_started_by_hand_share_the_job(commands):
         assert (code, "global step 550" in log[-1]) == (0, True)
 
 
+@pytest.mark.exhaustive
 def test_two_workers_train_both_networks_and_one_of_them_saves_grids(commands):
     out, err = local(commands, "gan_mnist.py", "--steps", "40", "--every", "20", "--output", "grids")
     line = r"^(worker-\d) +\| step +(\d+): loss of discriminator [\d.]+, generator [\d.]+, (.*\.png)$"
@@ -118,6 +121,7 @@ def test_two_workers_play_environments_of_their_own_and_all_of_their_updates_cou
     assert one[3:] != other[3:]
 
 
+@pytest.mark.exhaustive
 def test_a_worker_that_reaches_the_goal_ends_the_job_for_all(commands):
     one, other = last_lines(local(commands, "dqn_cartpole.py", "--goal", "9")[0])
     assert one[0] == other[0] == "solved"
@@ -125,6 +129,7 @@ def test_a_worker_that_reaches_the_goal_ends_the_job_for_all(commands):
     assert max(one[4], other[4]) == 100
 
 
+@pytest.mark.exhaustive
 def test_the_convolutional_network_learns_digits_within_40_steps(commands):
     out = alone(commands, "deep_mnist.py", "--steps", "40", "--report", "20", "--test-images", "300")
     [(half, _), (steps, accuracy)] = search(r"step +([0-9,]+): loss [0-9.]+, test accuracy ([0-9.]+), [0-9.]+ min", out)
@@ -161,6 +166,7 @@ KINDS = {
 }
 
 
+@pytest.mark.exhaustive
 def test_two_workers_move_rows_of_tables_on_two_shards_and_words_of_one_kind_are_near(commands):
     form = "--epochs 1 --batch-size 2000 --width 32 --window 2 --negatives 2 --report 100 --words coffee malaria"
     flags = "--shards", "2", "--threads", "1", "--progress", "plain"
@@ -183,6 +189,7 @@ def test_two_workers_fit_a_csv_file_as_well_as_least_squares(commands):
     assert costs[-1] == pytest.approx(277, abs=10)
 
 
+@pytest.mark.exhaustive
 def test_two_workers_and_two_shards_find_the_minimum_that_one_process_finds_by_batch_optimization(commands):
     options = "--examples", "2000", "--l2", "0.1", "--gradient", "1e-4"
     out, _ = local(commands, "softmax_lbfgs.py", *options, flags=("--shards", "2", "--progress", "off"))
@@ -196,6 +203,7 @@ def test_two_workers_and_two_shards_find_the_minimum_that_one_process_finds_by_b
     assert search(r"(\d+) evaluations, no element of the gradient is above 0.0001$", out)
 
 
+@pytest.mark.exhaustive
 def test_three_methods_are_compared_over_time_in_a_table_and_a_picture(commands, tmp_path):
     options = "--seconds", "2", "--workers", "2", "--examples", "2000", "--hidden", "16", "--accuracy", "0.6"
     lines = alone(commands, "downpour_or_sandblaster.py", *options, "--plot", str(tmp_path / "plot.png"))
@@ -210,6 +218,7 @@ def test_three_methods_are_compared_over_time_in_a_table_and_a_picture(commands,
         assert picture.size == (1300, 450)
 
 
+@pytest.mark.exhaustive
 def test_two_workers_predict_votes_far_better_than_the_means_do_and_senators_are_near_those_who_vote_alike(commands):
     flags = "--shards", "2", "--threads", "1", "--progress", "off"
     out, _ = local(commands, "recommender.py", "--epochs", "4", flags=flags)
@@ -224,6 +233,7 @@ def test_two_workers_predict_votes_far_better_than_the_means_do_and_senators_are
     assert (parties["CLINTON"], parties["SESSIONS"]) == (["D"] * 5, ["R"] * 5)
 
 
+@pytest.mark.exhaustive
 def test_the_gru_needs_fewer_bits_with_each_report_and_goes_on_with_the_text_given(commands):
     form = ["--steps", "120", "--report", "40", "--units", "64", "--length", "30", "--write", "200", "--start"]
     first, *reports, last, text = "\n".join(alone(commands, "char_gru.py", *form, "Bananas ")).split("\n", 5)

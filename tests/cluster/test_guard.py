@@ -69,6 +69,7 @@ def test_a_job_goes_back_to_before_puts_the_worker_into_quarantine_and_trains(co
     assert told[2] == "guard: pushes of worker 'worker-1' are dropped from now on"
 
 
+@pytest.mark.exhaustive
 def test_a_warning_leaves_the_job_as_it_is_and_off_is_silent(commands):
     script = commands.script(ONE_GOES_WRONG)
     for mode, told in (("warn", 1), ("off", 0)):
@@ -90,6 +91,7 @@ def demonstration(commands, workers, *options):
     return (results or [{"accuracy": None}])[0]["accuracy"], [line[:-1].rpartition(" ")[2] for line in findings]
 
 
+@pytest.mark.exhaustive
 def test_eight_workers_learn_digits_with_a_smaller_rate_and_the_guard_is_silent(commands):
     """That larger rates fail, which depends on the order of pushes, is shown by benchmarks/guard_demos.py."""
     accuracy, kinds = demonstration(commands, "8", "--learning-rate", "0.03125", "--steps", "2000")
@@ -123,6 +125,7 @@ def rolled_back(commands, steps, factor):
     return commands.run(*one, *options, commands.script(THE_ONLY_ONE), steps, factor)
 
 
+@pytest.mark.exhaustive
 def test_the_only_worker_goes_back_gets_a_smaller_rate_and_trains_and_is_not_put_into_quarantine(commands):
     code, out, err = rolled_back(commands, "600", "250")
     assert code == 0, err

@@ -93,6 +93,7 @@ def test_a_worker_that_was_suspended_through_the_end_of_its_job_ends_and_leaves_
     servers.end()
 
 
+@pytest.mark.exhaustive
 def test_servers_that_are_killed_in_the_second_job_go_on_with_it_and_the_third_one_begins_after_it(commands):
     servers = Servers(commands, *JOURNAL)
     assert servers.done()[0] == "in train-1"

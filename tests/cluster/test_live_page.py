@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tests.support.combinations import few_fast
 from tests.support.commands import BOUND
 from tests.support.http_client import following, get_json, request, trusting
 
@@ -107,7 +108,7 @@ def page_of(job):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", ["done", signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("end", few_fast(["done", signal.SIGINT, signal.SIGKILL], fast=0))
 def test_a_local_cluster_shows_its_job_on_a_page_of_its_own_that_ends_with_it(commands, end):
     job = commands.start("psworker", "local", "--shards", "2", "--http", commands.script(TRAIN))
     job.wait_for("worker-0", "worker-1")

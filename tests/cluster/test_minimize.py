@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.cluster.minimize_job import PROGRAM, MinimizeJob
+from tests.support.combinations import few_fast
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="uses addresses 127.x.y.1")
 
@@ -53,7 +54,7 @@ def test_the_portions_of_a_killed_worker_are_computed_by_others_each_once(comman
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("held", ["w0", "w1"], ids=["chief", "worker"])
+@pytest.mark.parametrize("held", few_fast(["w0", "w1"], fast=0), ids=["chief", "worker"])
 def test_others_reach_the_minimum_while_a_worker_stays_in_a_portion(commands, undisturbed, held):
     other = "w1" if held == "w0" else "w0"
     job = MinimizeJob(commands, holds={held: MIDDLE})
@@ -76,7 +77,7 @@ def test_the_next_chief_goes_on_from_the_last_accepted_point_of_a_killed_one(com
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shard", [0, 1])
+@pytest.mark.parametrize("shard", few_fast([0, 1], fast=0))
 def test_a_shard_that_comes_back_with_its_journal_loses_no_portion_and_doubles_none(commands, undisturbed, shard):
     job = MinimizeJob(commands, holds={"w0": MIDDLE}, serve=["--checkpoint-dir", "run", "--journal"])
     job.begin("w0", "w1")
@@ -88,7 +89,7 @@ def test_a_shard_that_comes_back_with_its_journal_loses_no_portion_and_doubles_n
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shard", [0, 1])
+@pytest.mark.parametrize("shard", few_fast([0, 1], fast=0))
 def test_a_shard_that_comes_back_from_a_checkpoint_takes_all_back_to_its_point(commands, undisturbed, shard):
     job = MinimizeJob(commands, holds={"w0": MIDDLE}, serve=["--checkpoint-dir", "run", "--checkpoint-every", "1s"])
     job.begin("w0", "w1")
@@ -100,7 +101,7 @@ def test_a_shard_that_comes_back_from_a_checkpoint_takes_all_back_to_its_point(c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stopped", ["w0", "w1"], ids=["chief", "worker"])
+@pytest.mark.parametrize("stopped", few_fast(["w0", "w1"], fast=0), ids=["chief", "worker"])
 def test_a_worker_that_sleeps_for_longer_than_its_lease_disturbs_nothing_when_it_wakes(commands, undisturbed, stopped):
     other = "w1" if stopped == "w0" else "w0"
     job = MinimizeJob(commands, holds={stopped: MIDDLE, other: 3 * MIDDLE})
@@ -153,7 +154,7 @@ def test_a_worker_whose_loss_raises_fails_and_others_go_on(commands, undisturbed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["sync:2", "bounded:2"])
+@pytest.mark.parametrize("policy", few_fast(["sync:2", "bounded:2"], fast=0))
 def test_no_policy_holds_the_sums_of_a_minimization(commands, undisturbed, policy):
     job = MinimizeJob(commands, serve=["--consistency", policy])
     job.begin("w0", "w1")

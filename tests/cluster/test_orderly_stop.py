@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from tests.support.combinations import few_fast
 from tests.support.commands import BOUND, free_address
 
 #: Each push adds 1 to the elements of its examples, on both shards.
@@ -56,7 +57,7 @@ def wait_for_line(command, text):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("consistency", ["async", "bounded:3"])
-@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("first", few_fast([0, 1], fast=0))
 def test_a_push_is_on_all_shards_or_none_and_each_example_counts_once_whichever_server_stops_first(
     job, first, consistency
 ):

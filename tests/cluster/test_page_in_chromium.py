@@ -186,6 +186,7 @@ def test_a_hot_shard_is_named_and_dark_and_shows_the_variable_with_the_traffic(c
         command.end()
 
 
+@pytest.mark.exhaustive
 def test_64_workers_and_200_variables_are_shown_sample_by_sample_with_constant_memory(commands, browser):
     server, url = serve(commands)
     variables = {f"block{number // 4:02d}/layer{number % 4}/W": (4, 1 + number % 7) for number in range(200)}
@@ -326,6 +327,7 @@ def test_a_silent_monitor_is_said_with_the_reason_and_the_page_connects_again_by
 # --- parts of it ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_the_history_thins_itself_and_keeps_every_push_and_rectangles_have_the_areas_of_their_sizes(commands, browser):
     server, url = serve(commands)
     browser.open(url)

@@ -156,7 +156,7 @@ def test_a_journal_that_is_not_kept_is_replayed_from_the_last_checkpoint_on_besi
     assert server.end()[0] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_whole_journal_of_a_server_that_was_killed_again_and_again_gives_all_checkpoints(commands, serve):
     for life in range(4):
         server = serve("run", "--keep-journal", "--checkpoint-every", "3steps")

@@ -323,7 +323,7 @@ JOINS = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bind", ["127.0.0.1", "0.0.0.0:0"])
+@pytest.mark.parametrize("bind", few_fast(["127.0.0.1", "0.0.0.0:0"], fast=0))
 def test_the_first_line_has_the_servers_addresses_where_further_workers_can_join(commands, bind):
     script = commands.script(JOINS)
     options = "--progress", "plain", "--workers", "1", "--shards", "2", "--bind", bind, "--insecure"
@@ -354,7 +354,7 @@ def test_a_local_cluster_names_an_address_of_its_servers_that_is_taken_or_imposs
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("columns", [60, 120])
+@pytest.mark.parametrize("columns", few_fast([60, 120], fast=0))
 def test_the_live_display_has_no_line_wider_than_the_terminal_and_only_the_summary_stays(commands, columns):
     script = commands.script("""
         import time

@@ -68,7 +68,7 @@ def test_a_job_of_two_servers_goes_on_alone(commands):
     assert any("goes on with 1 shard" in line for line in more.err)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_softmax_regression_that_is_killed_at_random_moments_saves_the_very_model_of_one_that_ran_through(commands):
     generator = random.Random(SEED)
     through = commands.python(str(EXAMPLE), "--epochs", "4", "--save", "through.safetensors", **SAME_BITS)

@@ -4,12 +4,13 @@ import json
 
 import pytest
 
+from tests.support.combinations import few_fast
 from tests.support.commands import free_address
 from tests.support.sessions_program import FIRST_LIFE, HELD, PROGRAM, expected, results
 
 pytestmark = pytest.mark.slow
 
-KINDS = pytest.mark.parametrize("kind", ["sweep", "folds", "tuned", "steps"])
+KINDS = pytest.mark.parametrize("kind", few_fast(["sweep", "folds", "tuned", "steps"], fast=0))
 
 
 @KINDS
@@ -55,7 +56,7 @@ def test_each_session_trains_on_servers_that_stay_one_program_after_another(comm
     assert [server.end()[0] for server in servers] == [0, 0]
 
 
-@pytest.mark.parametrize("kind", ["sweep", "steps"])
+@pytest.mark.parametrize("kind", few_fast(["sweep", "steps"], fast=0))
 def test_each_session_trains_on_a_server_of_one_program_which_ends_after_the_last_one(commands, kind):
     address = free_address()
     server = commands.serve("--bind", address, "--linger", "3")
@@ -94,7 +95,7 @@ def test_servers_of_one_program_do_not_end_while_a_worker_waits_for_another_that
     assert sum("the others are awaited no longer" in line for line in servers[0].err) == 1, servers[0].err
 
 
-@pytest.mark.parametrize("kind", ["folds", "tuned"])
+@pytest.mark.parametrize("kind", few_fast(["folds", "tuned"], fast=0))
 def test_each_session_trains_under_a_name_of_the_job_as_slurm_and_kubernetes_give_it(commands, kind):
     address = free_address()
     server = commands.serve("--bind", address, "--checkpoint-dir", "kept", "--journal", "--journal-sync", "off")

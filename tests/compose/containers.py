@@ -19,9 +19,8 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,7 +39,20 @@ from tests.compose.docker import (
     run,
     wait_for,
 )
-from tests.compose.event_log import Event, Notes, events, notes, table
+from tests.compose.event_log import (
+    Event,
+    Notes,
+    Story,
+    all_epochs_are_complete,
+    events,
+    notes,
+    output,
+    say,
+    table,
+    the_accuracy_is_that_of_one_process,
+    the_cost_is_that_of_one_process,
+)
+from tests.support.combinations import few_fast
 from tests.support.sessions_program import FIRST_LIFE, HELD, LATER_LIFE, PROGRAM, expected, results
 
 pytestmark = pytest.mark.timeout(1800)
@@ -48,9 +60,6 @@ pytestmark = pytest.mark.timeout(1800)
 WORKER_CPUS = "0.1"  # cores of each worker: few, so that the job lasts long enough on a fast machine too
 CUT_SECONDS = 10.0
 TO_TRAIN, TO_COME_BACK, TO_END = 120.0, 60.0, 300.0  # timeouts, seconds
-
-#: Expected of examples/softmax_mnist.py with default arguments, as in one process.
-EPOCHS, EXAMPLES, COST, ACCURACY = 10, 55_000, 0.3924, 0.873
 
 #: The epoch that a worker has reached when the failures begin.
 FAILURES_AT = 2
@@ -63,8 +72,6 @@ for pid in set(filter(str.isdigit, os.listdir("/proc"))) - {"1", str(os.getpid()
     if sys.argv[1].encode() in open(f"/proc/{pid}/cmdline", "rb").read():
         os.kill(int(pid), signal.SIGKILL)
 """
-
-say = partial(print, flush=True)
 
 
 @pytest.fixture(scope="session")
@@ -167,10 +174,10 @@ def program(folder: Path, source: str, *arguments: str) -> dict[str, str]:
 def printed(cluster: Cluster) -> dict[str, list[str]]:
     """The lines of each worker so far, in all its lives, without the times."""
     logs = {name: cluster.log(one) for name, one in cluster.containers().items() if name.startswith("worker-")}
-    return {name: [line.partition(" ")[2] for line in log.splitlines()] for name, log in logs.items()}
+    return {name: output(log) for name, log in logs.items()}
 
 
-@pytest.mark.parametrize("kind", ["sweep", "folds", "tuned", "steps"])
+@pytest.mark.parametrize("kind", few_fast(["sweep", "folds", "tuned", "steps"], fast=0))
 def test_each_session_of_a_program_trains_in_step_over_all_workers(kind, cluster, request, tmp_path):
     with started(cluster, request.session, **program(tmp_path, PROGRAM, kind, str(WORKERS))):
         wait_for("the end", cluster.running, TO_END, lambda running: not running)
@@ -226,27 +233,20 @@ class Failures(NamedTuple):
 def job(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Job]:
     """A worker, all containers and a server are killed, another worker is disconnected, and the job completes."""
     # The engine, whose times the logs have, may be on another machine.
-    ahead = moment(docker("info", "--format", "{{.SystemTime}}").strip()) - time.time()
-    story: list[Event] = []
-
-    def act(who: str, what: str) -> float:
-        story.append(Event(time.time() + ahead, who, what))
-        say(f"{story[-1].at - story[0].at:6.1f} s  {who}: {what}")
-        return story[-1].at
-
+    act = Story(moment(docker("info", "--format", "{{.SystemTime}}").strip()) - time.time())
     act("cluster", f"`up`: two servers, then three workers with {WORKER_CPUS} cores each")
-    start, seconds = story[0].at, None
+    seconds = None
     with started(cluster, request.session):
         logs = Logs(cluster)
         done = inject_failures(cluster, logs, act)
         with suppress(Failed):  # the checks report it
             wait_for("the end", cluster.running, TO_END, lambda running: not running)
-            seconds = max(one.ended for one in cluster.containers().values()) - start
+            seconds = max(one.ended for one in cluster.containers().values()) - act.start
         containers = logs.read()
-        story += logs.events()
+        story = act.events + logs.events()
         for name, container in containers.items():
             story += [Event(container.ended, name, f"ends with code {container.exit_code}")] * (seconds is not None)
-        say("", table(story, start, "server-0"), "", sep="\n")
+        say("", table(story, act.start, "server-0"), "", sep="\n")
         starts = {"starts": notes(story)["starts"]}
         story = [event for event in story if event.who != "server-1"]
         early = notes(event for event in story if event.at < done.all_killed)
@@ -280,7 +280,7 @@ class Logs:
         return len(notes(self.events())["epochs"])
 
 
-def inject_failures(cluster: Cluster, logs: Logs, act: Callable[[str, str], float]) -> Failures:
+def inject_failures(cluster: Cluster, logs: Logs, act: Story) -> Failures:
     """Kills the chief, and disconnects another worker for a while; kills all containers, then a server's process."""
     workers = wait_for(
         f"epoch {FAILURES_AT}",
@@ -329,17 +329,9 @@ def test_the_job_ends_by_itself(job):
     assert job.seconds is not None
 
 
-def test_all_epochs_are_complete_in_order_with_all_examples(job):
-    every = [(epoch, EXAMPLES) for epoch in range(1, EPOCHS + 1)]
-    assert [(epoch, examples) for epoch, _, examples in job.notes["epochs"]] == every
-
-
-def test_the_cost_of_the_last_epoch_is_that_of_one_process(job):
-    assert [cost for epoch, cost, _ in job.notes["epochs"] if epoch == EPOCHS] == [pytest.approx(COST, abs=0.01)]
-
-
-def test_the_accuracy_is_printed_once_and_that_of_one_process(job):
-    assert job.notes["accuracy"] == [(pytest.approx(ACCURACY, abs=0.005),)]
+test_all_epochs_are_complete_in_order_with_all_examples = all_epochs_are_complete
+test_the_cost_of_the_last_epoch_is_that_of_one_process = the_cost_is_that_of_one_process
+test_the_accuracy_is_printed_once_and_that_of_one_process = the_accuracy_is_that_of_one_process
 
 
 def test_the_blocks_of_the_killed_worker_are_handed_out_again(job):

@@ -1,8 +1,15 @@
-"""Events of a job in the logs of its containers: what the checks need, and a table for people."""
+"""Events of a job in the logs of its processes: what the checks need, the checks, and a table for people.
+
+The checks are of examples/softmax_mnist.py under failures in any cluster: tests with a fixture `job` that has `notes`.
+"""
 
 import re
+import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
+
+import pytest
 
 from tests.compose.docker import moment
 
@@ -19,6 +26,11 @@ _NOTES = {
 }
 Notes = Mapping[str, list[tuple]]
 
+#: Expected of examples/softmax_mnist.py with default arguments, as in one process.
+EPOCHS, EXAMPLES, COST, ACCURACY = 10, 55_000, 0.3924, 0.873
+
+say = partial(print, flush=True)
+
 #: The time, level and origin of a line of a worker, or of one about addresses.
 _PREFIX = re.compile(
     r"^\d{4}-\S+ \S+ [A-Z]+ (?:worker|shard) \S+ (?:step \d+ )?(?:psworker\.[\w.]+|pswire\.network\.shard_addresses): "
@@ -31,6 +43,28 @@ class Event(NamedTuple):
     at: float
     who: str
     what: str
+
+
+class Story:
+    """Events of a test itself, which are printed when they happen; their times are `ahead` of this machine's."""
+
+    def __init__(self, ahead: float = 0.0) -> None:
+        self.events: list[Event] = []
+        self._ahead = ahead
+
+    def __call__(self, who: str, what: str) -> float:
+        self.events.append(Event(time.time() + self._ahead, who, what))
+        say(f"{self.events[-1].at - self.start:6.1f} s  {who}: {what}")
+        return self.events[-1].at
+
+    @property
+    def start(self) -> float:
+        return self.events[0].at
+
+
+def output(log: str) -> list[str]:
+    """The lines of `docker logs --timestamps`, without the times."""
+    return [line.partition(" ")[2] for line in log.splitlines()]
 
 
 def events(who: str, log: str, names: Mapping[str, str]) -> list[Event]:
@@ -83,3 +117,22 @@ def table(story: Iterable[Event], start: float, shard_0: str) -> str:
         text = re.sub(r" of queue '[^']*'|; is it running\?.*|(?:worker )?'(worker-\d+)'", r"\1", text)
         rows.append(f"| {at - start:.1f} | {who} | {text.removeprefix(who).lstrip(': ')} |")
     return "\n".join(["| seconds | process | event |", "| ---: | --- | --- |", *rows])
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def all_epochs_are_complete(job):
+    """In order, with all examples."""
+    every = [(epoch, EXAMPLES) for epoch in range(1, EPOCHS + 1)]
+    assert [(epoch, examples) for epoch, _, examples in job.notes["epochs"]] == every
+
+
+def the_cost_is_that_of_one_process(job):
+    """Of the last epoch."""
+    assert [cost for epoch, cost, _ in job.notes["epochs"] if epoch == EPOCHS] == [pytest.approx(COST, abs=0.01)]
+
+
+def the_accuracy_is_that_of_one_process(job):
+    """It is printed once."""
+    assert job.notes["accuracy"] == [(pytest.approx(ACCURACY, abs=0.005),)]

@@ -10,7 +10,6 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from psserver.core.shard import Shard
 from psserver.rpc.call_errors import Guard
 from psserver.rpc.identity import Identity
 from psserver.rpc.service import SERVICE_NAME, Service
@@ -22,6 +21,7 @@ from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.tensors.frames import incoming
 from pswire.v1 import paramserver_pb2 as pb
 from tests.fuzz.harness import Finding
+from tests.support.shards import new_shard
 
 #: Of a call, by its number: the methods; and, from `STREAM` on, a frame of one of the streams.
 METHODS = [method.name for method in pb.DESCRIPTOR.services_by_name["ParameterServer"].methods]
@@ -99,7 +99,7 @@ class ServedShard:
     def __init__(self, policy: int = 0) -> None:
         consistency, staleness = POLICIES[policy % len(POLICIES)]
         self._now = 0.0
-        self.shard = Shard(
+        self.shard = new_shard(
             0, 1, 15.0, MEMORY, parse_consistency(consistency), parse_staleness(staleness), identity=IDENTITY
         )
         self.shard.begin_from(1, 0.0)  # as that of a server that keeps checkpoints

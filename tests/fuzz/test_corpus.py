@@ -20,7 +20,12 @@ def any_bytes(data, most):
     return data[:place] + bytes([len(data) % 256]) + data[place + 1 :]
 
 
-every_target = pytest.mark.parametrize("target", harness.names(), indirect=True)
+#: Those with a server take longer.
+every_target = pytest.mark.parametrize(
+    "target",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("calls", "rpc"))) for name in harness.names()],
+    indirect=True,
+)
 
 
 @pytest.fixture
@@ -39,7 +44,7 @@ def test_no_input_of_the_corpus_makes_another_error_than_ours_or_takes_long_or_m
 
 
 @every_target
-@pytest.mark.parametrize("changes", few_fast([10, 100]))
+@pytest.mark.parametrize("changes", few_fast([10, 100], slow=0))
 def test_nor_do_changes_of_the_corpus(target, changes):
     head = getattr(target, "HEAD", 0)
     inputs = [path.read_bytes() for path in harness.seeds(target.name)]
@@ -49,11 +54,7 @@ def test_nor_do_changes_of_the_corpus(target, changes):
         harness.check(target, data[:head] + other)
 
 
-@pytest.mark.parametrize(
-    "target",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("calls", "rpc"))) for name in harness.names()],
-    indirect=True,
-)
+@every_target
 def test_the_inputs_reach_the_code_that_they_are_for(target):
     reached, there = lines(target, [path.read_bytes() for path in harness.seeds(target.name)])
     assert reached > there / 5

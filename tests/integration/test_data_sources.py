@@ -58,6 +58,7 @@ def test_steps_end_the_loop_after_so_many_batches_of_the_same_examples_as_withou
         assert len(list(session.batches(DATA, 10, 1, steps=100))) == 3, "the epochs end first"
 
 
+@pytest.mark.slow
 def test_steps_are_those_of_all_workers_together(open_session):
     data, joined = ps.Dataset({"x": np.arange(1003)}), threading.Barrier(3)
 
@@ -86,7 +87,7 @@ def test_epochs_without_end_go_on_until_the_program_leaves_and_its_block_goes_ba
         assert [batch.epoch for batch in seen] == [1] * 5 + [2] * 5 + [3] * 2
         assert sorted(np.concatenate([batch.x for batch in seen[5:10]])) == list(range(25))
         (queue,) = session.queues()
-        assert queue.spec == QueueSpec(name="q", size=25, block=80, epochs=0)
+        assert queue.spec == QueueSpec(name="q", size=25, block=80)
         assert status(queue) == (3, 50, 1)
         batches.close()
         assert status(session.queues()[0]) == (3, 50, 0)
@@ -148,7 +149,7 @@ def test_an_iterable_is_read_by_each_worker_and_steps_count_the_batches_of_all(o
     with ThreadPoolExecutor(3) as threads:
         lengths, counts, queues = zip(*threads.map(work, ("w0", "w1", "w2")), strict=True)
     assert sum(lengths) == max(counts) == 200
-    assert queues[0].spec == QueueSpec(name="batches-1", size=0, block=16, epochs=0, limit=100)
+    assert queues[0].spec == QueueSpec(name="batches-1", block=16, limit=100)
     assert max(queue.done for queue in queues) == 100
 
 

@@ -21,12 +21,7 @@ from tests.support.shards import ShardsInProcess
 EXAMPLES, BATCH = 100, 3
 DATA = ps.Dataset({"x": np.arange(EXAMPLES)})
 SGD = ps.GradientDescent(1.0)
-STRATEGIES = [
-    {},
-    {"push_every": 3},
-    {"push_every": 2, "pull_every": 6, "overlap": True},
-    {"local_steps": 4},
-]
+STRATEGIES = [{}, {"push_every": 3}, {"push_every": 2, "pull_every": 6, "overlap": True}, {"local_steps": 4}]
 
 
 def session_over(transport, worker, **strategy):

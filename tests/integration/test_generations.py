@@ -18,7 +18,6 @@ from psworker.config import WorkerConfig
 from psworker.sessions.session import Session
 from psworker.sessions.worker_part import SessionPart
 from psworker.transport import Future, open_transport
-from psworker.transport.embedded import EmbeddedTransport
 from tests.support.combinations import few_fast
 from tests.support.commands import wait_until
 from tests.support.shards import ShardsInProcess
@@ -296,25 +295,8 @@ def test_a_checkpoint_of_which_a_server_has_lost_its_part_before_it_was_written_
         assert session.checkpoint() > lost[1] > lost[0]
 
 
-def test_an_embedded_session_has_generations_too():
-    with ps.collection(), session_over(EmbeddedTransport()) as session:
-        a, b = two_variables()
-        step(a, b)
-        with session.generation():
-            assert a.value.tolist() == b.value.tolist() == [1, 1, 1]
-        step(a, b)
-        assert a.value.tolist() == [2, 2, 2]
-
-
-def test_servers_without_a_folder_write_no_checkpoint_and_the_error_says_what_to_do():
-    with ps.collection(), session_over(ShardsInProcess(2)) as session:
-        a, b = two_variables()
-        with pytest.raises(ConfigurationError, match="--checkpoint-dir"):
-            session.checkpoint()
-        step(a, b)
-
-
 @pytest.mark.parametrize("shared_memory", few_fast([True, False]), ids=["shared memory", "gRPC"])
+@pytest.mark.slow
 def test_real_servers_write_checkpoints_on_demand_and_hold_generations_while_another_worker_trains(
     tmp_path, shared_memory
 ):

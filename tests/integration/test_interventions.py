@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 import psworker as ps
-from psjob.status.interventions import Interventions
+from psjob.status.interventions import InterventionCalls
 from psjob.status.status_client import StatusClient
 from psserver.cli.main import main
 from psserver.testing import serve
@@ -31,7 +31,7 @@ def job(by="me", **options):
     """Servers, interventions by this name, and the session and variables of worker `w0`."""
     with (
         serve(**options) as servers,
-        Interventions(servers.addresses, by) as interventions,
+        InterventionCalls(servers.addresses, by) as interventions,
         worker(servers.addresses, "w0") as (session, variables),
     ):
         yield servers.addresses, interventions, session, variables

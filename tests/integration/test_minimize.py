@@ -18,7 +18,6 @@ from psworker.client.retry import Calls
 from psworker.minimize.shard_space import AlreadyOver, JobStopped, ShardSpace
 from psworker.sessions import claimed_portions, session_numbers
 from tests.support import event_files
-from tests.support.combinations import few_fast
 from tests.support.servers import EMBEDDED, GRPC, SHARED_OF_TWO, TransportCase, parameters
 
 SEED = 20261123
@@ -159,22 +158,11 @@ def test_owlqn_finds_the_soft_threshold_and_exact_zeros():
     assert found.loss == pytest.approx(((expected - a) ** 2).sum() / 2 + 0.3 * abs(expected).sum(), rel=1e-12)
 
 
-REASONS = [
-    (ps.LBFGS(gradient=1e-3), True, "no element of the gradient is above 0.001"),
-    (ps.LBFGS(gradient=0.0, decrease=1e-2), True, "which is less than 0.01 of it"),
-    (ps.LBFGS(gradient=0.0, decrease=0.0, evaluations=4), False, "the limit of 4 evaluations is reached"),
-    (ps.LBFGS(gradient=0.0, decrease=0.0, iterations=2), False, "the limit of 2 iterations is reached"),
-]
-
-
-@pytest.mark.parametrize(
-    ("method", "converged", "reason"), REASONS, ids=["gradient", "decrease", "evaluations", "iterations"]
-)
-def test_it_says_why_it_stopped_and_the_variables_have_the_last_accepted_point(method, converged, reason):
+def test_it_says_why_it_stopped_and_the_variables_have_the_last_accepted_point():
     seen = []
     with EMBEDDED.sessions() as open_session:
-        weights, found = minimize(open_session, method=method, seen=seen)
-    assert (found.converged, reason in found.reason) == (converged, True)
+        weights, found = minimize(open_session, method=ps.LBFGS(gradient=0.0, decrease=0.0, iterations=2), seen=seen)
+    assert (found.converged, found.reason) == (False, "the limit of 2 iterations is reached")
     assert seen[-1].loss == found.loss == pytest.approx(loss_at(weights), rel=1e-12)
 
 
@@ -206,21 +194,6 @@ def test_with_variables_of_float32_it_ends_at_the_minimum_with_a_limit_that_roun
     assert found.evaluations < 60
 
 
-def test_a_loss_that_is_no_number_far_away_is_minimized_all_the_same():
-    def barrier(W):
-        def loss(batch):
-            inside = 1 - ops.sum(ops.square(W))
-            return (ops.log(inside) if inside.item() > 0 else inside * math.nan) * -1 - 3 * ops.sum(W[0, 0])
-
-        return loss
-
-    with EMBEDDED.sessions() as open_session:
-        weights, found = minimize(open_session, loss=barrier)
-    assert found.converged
-    best = (-1 + math.sqrt(10)) / 3  # 2x / (1 - x^2) = 3
-    np.testing.assert_allclose(weights, [[best, 0], *[[0, 0]] * 11], atol=1e-9)
-
-
 def test_a_search_that_fails_ends_at_the_last_point_and_says_so():
     """The gradient is wrong by its sign: no step decreases the loss."""
 
@@ -242,36 +215,6 @@ def test_a_search_that_fails_ends_at_the_last_point_and_says_so():
     assert found.evaluations > 2
     assert shown.point.evaluations == found.evaluations, "also those of the search that failed"
     np.testing.assert_array_equal(weights, np.zeros((12, 2)))
-
-
-@pytest.mark.parametrize(
-    "method", [ps.LBFGS(), ps.ConjugateGradient(), ps.OWLQN(l1=0.1)], ids=["L-BFGS", "CG", "OWL-QN"]
-)
-def test_a_gradient_whose_square_overflows_is_a_reason_to_stop(method):
-    with EMBEDDED.sessions() as open_session:
-        weights, found = minimize(open_session, method=method, loss=lambda W: lambda batch: ops.sum(W * 1e160))
-    assert not found.converged
-    assert "the gradient has up to 1e+160, and products of its elements are too large" in found.reason
-    np.testing.assert_array_equal(weights, np.zeros((12, 2)))
-
-
-@pytest.mark.parametrize("method", few_fast([ps.LBFGS, ps.ConjugateGradient]), ids=["L-BFGS", "CG"])
-def test_variables_of_another_scale_take_as_many_evaluations(method, monkeypatch):
-    """Data and variables are multiplied, by powers of 2, so that loss and rounding are the same."""
-    monkeypatch.setattr(claimed_portions, "PUSH_SECONDS", math.inf)  # so that gradients are added in the same order
-    found = []
-    for factor in (1.0, 2.0**-27, 2.0**27):
-        data = ps.Dataset({"x": X / factor, "y": TARGETS})
-
-        def loss(W, factor=factor):
-            return lambda batch: ridge(W / factor)(ps.Batch({"x": batch.x * factor, "y": batch.y}))
-
-        with EMBEDDED.sessions() as open_session:
-            one = method(gradient=1e-9 / factor, decrease=0.0)
-            weights, result = minimize(open_session, method=one, data=data, loss=loss)
-        assert result.converged, result
-        found.append(((weights / factor).tobytes(), result.evaluations))
-    assert found == [found[0]] * 3
 
 
 def test_a_loss_that_is_nan_at_the_start_ends_it_at_once():
@@ -491,9 +434,7 @@ def test_a_coordinator_of_an_earlier_term_is_refused():
             second.save({"x": 1})
             for call in (
                 first.evaluate,
-                lambda: first.end(
-                    {"by": "first"}, ms.AcceptedPoint(iterations=1, evaluations=1, loss=0.5, gradient=0.5)
-                ),
+                lambda: first.end({"by": "first"}, ms.AcceptedPoint(iterations=1, evaluations=1, loss=0.5)),
             ):
                 with pytest.raises(OutOfOrder, match=r"in term 1, but .* in term 2"):
                     call()
@@ -532,9 +473,8 @@ def test_the_next_coordinator_tells_all_shards_that_a_minimization_is_over_if_th
         with open_session("w0") as session:
             client = session._client
             ShardSpace(client, names, "fit", 10, 2)
-            client.evaluations._evaluate(
-                [1], ms.Evaluate(sender=client.membership.sender, name="fit", end='{"by": "w0"}', term=1)
-            )
+            over = ms.Evaluate(sender=client.membership.sender, name="fit", end='{"by": "w0"}', term=1)
+            client.evaluations._evaluate([1], over)
             assert [one.end for one in client.evaluations.progress(names, "fit")] == ["", '{"by": "w0"}', ""]
             with pytest.raises(AlreadyOver):
                 ShardSpace(client, names, "fit", 10, 2)

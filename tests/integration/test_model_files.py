@@ -216,6 +216,7 @@ def test_a_session_that_is_over_saves_nothing_and_a_refused_piece_leaves_no_file
     assert list(path.parent.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_table_larger_than_a_piece_is_never_in_the_workers_memory_as_a_whole(open_session, path, monkeypatch):
     """The servers are in this process too, and allocate the table before the measurement."""
     monkeypatch.setattr(model_files, "PIECE_BYTES", 1 << 18)

@@ -116,7 +116,7 @@ def test_gradients_for_all_networks_are_those_of_finite_differences(example):
     assert slope == pytest.approx((at(1e-5) - at(-1e-5)) / 2e-5, rel=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [0, 2])
 def test_the_error_for_other_molecules_is_far_below_that_of_the_formula_alone(run_example, capsys, seed):

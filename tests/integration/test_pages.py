@@ -17,10 +17,12 @@ from typing import NamedTuple
 import pytest
 
 from psworker.data import datasets
+from tests.support.combinations import few_fast
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-ONE_MODULE = {ROOT / "docs" / "testing.md"}  # its blocks are run together, by tests/integration/test_testing_page.py
+#: Their blocks belong together: run by tests/integration/test_testing_page.py and tests/cluster/test_first_hour.py.
+TOGETHER = {ROOT / "docs" / "testing.md", ROOT / "docs" / "first-hour.md"}
 #: What pages call train.py.
 TRAIN = """
 import numpy as np
@@ -51,7 +53,7 @@ def blocks(language):
     return [
         Block(page, text.count("\n", 0, match.start(1)) + 1, match[1])
         for page, text in texts.items()
-        if page not in ONE_MODULE
+        if page not in TOGETHER
         for match in fence.finditer(text)
     ]
 
@@ -76,8 +78,7 @@ def run_python(block):
     exec(compile("\n" * (block.line - 1) + block.text, block.page, "exec"), {"__name__": "__main__"})
 
 
-@pytest.mark.parametrize(("epochs", "accuracy"), [(1, 0.855), (10, 0.904)])
-@pytest.mark.slow
+@pytest.mark.parametrize(("epochs", "accuracy"), few_fast([(1, 0.855), (10, 0.904)], fast=0))
 def test_the_program_of_the_readme_has_the_accuracy_of_softmax_regression(epochs, accuracy, capsys):
     [block] = README
     assert "epochs=10" in block.text
@@ -88,7 +89,7 @@ def test_the_program_of_the_readme_has_the_accuracy_of_softmax_regression(epochs
 @pytest.mark.parametrize(
     "block",
     [
-        pytest.param(block, marks=[pytest.mark.slow] * ("datasets.mnist()" in block.text), id=name(block))
+        pytest.param(block, marks=[pytest.mark.slow] * ("datasets.mnist(" in block.text), id=name(block))
         for block in blocks("python")
         if block not in README
     ],
@@ -148,8 +149,9 @@ def stop(server):
 RUNNABLE = [block for block in blocks("sh") if ends_by_itself(block)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", sorted({block.page for block in RUNNABLE}), ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", few_fast(sorted({block.page for block in RUNNABLE}), fast=0, slow=3), ids=lambda page: page.name
+)
 def test_the_commands_of_a_page_that_need_no_container_and_no_other_host_succeed_one_after_the_other(page, tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "train.py").write_text(TRAIN)

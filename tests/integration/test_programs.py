@@ -86,10 +86,7 @@ def test_the_regression_on_a_csv_file_finds_the_least_squares_solution(run_examp
     scaled = np.column_stack([np.ones(len(x)), (x - x[train].mean(axis=0)) / x[train].std(axis=0)])
     weights = np.linalg.lstsq(scaled[train], y[train], rcond=None)[0]
     np.testing.assert_allclose(1000 * example.layer.kernel.value[:, 0], weights[1:], atol=15)
-    errors = (
-        np.sqrt(np.mean((scaled[test] @ weights - y[test]) ** 2)),
-        np.sqrt(np.mean((y[test] - y[train].mean()) ** 2)),
-    )
+    errors = [np.sqrt(np.mean((guess - y[test]) ** 2)) for guess in (scaled[test] @ weights, y[train].mean())]
     found = re.fullmatch(r"test error: (\d+) g over 67 birds; of the mean mass: (\d+) g", lines[-3])
     assert [float(one) for one in found.groups()] == [pytest.approx(error, abs=2) for error in errors]
     assert [line.split(":")[0] for line in lines[:5]] == [f"epoch {n:3}" for n in (30, 60, 90, 120, 150)]
@@ -97,7 +94,7 @@ def test_the_regression_on_a_csv_file_finds_the_least_squares_solution(run_examp
     assert digest in (example.DATA.parent / "README.md").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_mean_return_of_195_over_100_episodes_is_reached(run_example, capsys):
     dqn = run_example("dqn_cartpole", "--max-steps", "60000")
     lines = capsys.readouterr().out.splitlines()

@@ -19,11 +19,8 @@ IMAGES = np.random.default_rng(2).normal(size=(4, 8, 8, 3)).astype(np.float32)
 def ours():
     """A convolution and two dense layers, as a function of images."""
     conv = nn.Conv2D(3, 5, 3, activation=ops.relu, name="conv")
-    hidden, out = (
-        nn.Dense(8 * 8 * 5, 8 * 8 * 5, activation=ops.relu, name="hidden"),
-        nn.Dense(8 * 8 * 5, 10, name="out"),
-    )
-    return lambda images: out(hidden(ops.reshape(conv(images), (-1, 8 * 8 * 5)))).value
+    hidden, out = nn.Dense(320, 320, activation=ops.relu, name="hidden"), nn.Dense(320, 10, name="out")
+    return lambda images: out(hidden(ops.reshape(conv(images), (-1, 320)))).value
 
 
 class Theirs(torch.nn.Module):
@@ -73,10 +70,8 @@ def test_a_network_that_pytorch_saves_has_the_same_outputs_here(tmp_path):
     network, theirs = ours(), Theirs()
     files.save_file(dict(to_ours(*item) for item in theirs.state_dict().items()), tmp_path / "model.safetensors")
     assert not np.allclose(theirs.of(IMAGES), network(IMAGES), atol=1e-2)
-    ps.load(
-        tmp_path / "model.safetensors",
-        mapping=lambda name: name.replace(".weight", "/kernel").replace(".bias", "/bias"),
-    )
+    ours_of = lambda name: name.replace(".weight", "/kernel").replace(".bias", "/bias")
+    ps.load(tmp_path / "model.safetensors", mapping=ours_of)
     np.testing.assert_allclose(network(IMAGES), theirs.of(IMAGES), rtol=1e-4, atol=1e-5)
 
 

@@ -113,14 +113,8 @@ LAYERS = {
             nn.Conv1D(4, 6, 3, padding="SAME", groups=2), torch.nn.Conv1d(4, 6, 3, padding="same", groups=2)
         ),
     ),
-    "GRU": (
-        SEQUENCES,
-        lambda: recurrent(nn.GRU(4, 6, return_sequences=True), torch.nn.GRU(4, 6, batch_first=True)),
-    ),
-    "LSTM": (
-        SEQUENCES,
-        lambda: recurrent(nn.LSTM(4, 6, return_sequences=True), torch.nn.LSTM(4, 6, batch_first=True)),
-    ),
+    "GRU": (SEQUENCES, lambda: recurrent(nn.GRU(4, 6, return_sequences=True), torch.nn.GRU(4, 6, batch_first=True))),
+    "LSTM": (SEQUENCES, lambda: recurrent(nn.LSTM(4, 6, return_sequences=True), torch.nn.LSTM(4, 6, batch_first=True))),
     "MultiHeadAttention": (SEQUENCES, lambda: attention(2)),
     "LayerNorm": (SEQUENCES, normalization),
 }

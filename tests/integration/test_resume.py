@@ -75,6 +75,7 @@ def test_checkpoints_change_nothing(tmp_path):
     assert numbers(tmp_path) == [35, 42, 49, 56, 60]
 
 
+@pytest.mark.slow
 def test_a_killed_job_repeats_the_steps_since_its_last_checkpoint_and_ends_with_the_same_bits(tmp_path):
     code, _ = in_a_process(tmp_path / "killed", tmp_path / "job", 3, 25, "kill")
     assert (code, numbers(tmp_path / "job")) == (-signal.SIGKILL, [0, 7, 14, 21])
@@ -141,7 +142,7 @@ def test_a_job_with_overlap_goes_on_too(tmp_path):
     assert (run(tmp_path, **options).ended, run(tmp_path, **options).epochs) == (30, [])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_job_that_is_killed_again_and_again_ends_with_the_same_bits(tmp_path):
     generator = random.Random(SEED)
     step, through = 0, ran_through()
@@ -160,6 +161,7 @@ def test_a_job_that_is_killed_again_and_again_ends_with_the_same_bits(tmp_path):
 # --- what the program sees --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_reports_of_epochs_come_once_and_again_only_for_repeated_steps(tmp_path):
     stopped(tmp_path, 45)
     again = run(tmp_path)
@@ -219,6 +221,7 @@ def test_the_start_says_from_what_it_continues(tmp_path, caplog):
     assert f"continues from checkpoint {tmp_path}/step-000000010, global step 10" in messages(caplog)
 
 
+@pytest.mark.slow
 def test_old_checkpoints_are_removed_and_the_interval_may_be_time(tmp_path):
     run(tmp_path / "steps", every="5steps", keep=2)
     assert numbers(tmp_path / "steps") == [60, 61], "the last one has the end of the last epoch"
@@ -363,11 +366,9 @@ def best(folder) -> tuple[float, int, float]:
     with ps.collection():
         variable = ps.Variable(np.float32(0), name="W")
         metadata = ps.load(folder / "best.safetensors").metadata
-        assert (float(metadata["value"]), int(metadata["global_step"])) == (
-            description["value"],
-            description["global_step"],
-        )
-        return description["value"], description["global_step"], float(variable.value)
+        value, step = description["value"], description["global_step"]
+        assert (float(metadata["value"]), int(metadata["global_step"])) == (value, step)
+        return value, step, float(variable.value)
 
 
 def test_the_best_model_is_kept_also_over_a_resume(tmp_path):

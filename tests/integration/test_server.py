@@ -196,7 +196,7 @@ def test_a_stream_takes_any_number_of_calls_until_one_fails_and_those_before_it_
 def test_a_stream_rests_between_two_calls_until_the_lease_ends_but_a_transfer_that_stalls_is_aborted(connect):
     with ServerThread(ServerConfig(lease=0.2)) as server:
         client = connect(server)
-        pull = frames_of(ms.Pull(sender=client.join(), names=()))
+        pull = frames_of(ms.Pull(sender=client.join()))
         stream = Stream(client)
         stream.send(*pull)
         assert stream.answer().global_step == 0
@@ -245,17 +245,15 @@ def test_a_transfer_above_the_traffic_limit_is_refused_with_the_figures_also_of_
         client.register(sender, w=half)
         with pytest.raises(errors.TooLarge, match=r"6,291,456 bytes.* room for\s+3,145,728 at a time"):
             client.transfer(ms.Register(sender=sender, declarations=(declared("v", LARGE[:2]), declared("w", half))))
-        row_again = ms.Pull(sender=sender, names=(), choices=(ms.Choice("w", np.zeros(4, np.int32)),))
+        row_again = ms.Pull(sender=sender, choices=(ms.Choice("w", np.zeros(4, np.int32)),))
         with pytest.raises(errors.TooLarge, match=r"4,194,320 bytes.* room for\s+3,145,728 at a time"):
             list(client.send_frames([frame_of(row_again)]))
         rows = IndexedSlices(np.zeros((4, CHUNK // 4), np.float32), np.zeros(4, np.int64), half.shape)
         refused = pytest.raises(errors.TooLarge, match=r"4,194,336 bytes.* room for 3,145,728 at a time")
         with closing(SharedStream(client, sender)) as stream, refused:
             stream.call(push(sender, "w", rows))
-        assert (
-            client.transfer(ms.Assign(sender=sender, sequence=1, assignments=(ms.Assignment("w", half + 1),))).outcome
-            is ms.Outcome.APPLIED
-        )
+        assign = ms.Assign(sender=sender, sequence=1, assignments=(ms.Assignment("w", half + 1),))
+        assert client.transfer(assign).outcome is ms.Outcome.APPLIED
 
 
 # --- shared memory ----------------------------------------------------------------------------------------------------
@@ -344,9 +342,7 @@ def test_an_invalid_segment_is_refused_with_a_reason_and_the_stream_goes_on(send
     ]:
         assert stream.attach(number, nbytes) == pb.AttachReply(reason=reason)
     reply = stream.attach(0, (1 << 63) - 1)
-    assert re.fullmatch(
-        "a segment of .* bytes, but 'w0' has 16,777,216 and .*: raise --shared-memory-limit", reply.reason
-    )
+    assert re.fullmatch("a segment of .*, but 'w0' has 16,777,216 and .*: raise --shared-memory-limit", reply.reason)
     pulled = stream.call(ms.Pull(sender=sender, names=("small",)), 0, 4096)
     np.testing.assert_array_equal(pulled.values[0].array, SMALL)
     assert stream.offset_of(pulled.values[0].array) == 0, "the segment attached before still is"
@@ -368,12 +364,8 @@ PLACES = [
 @pytest.mark.parametrize("kind", ["gradient", "region"])
 @pytest.mark.parametrize("place", PLACES)
 def test_an_invalid_place_is_malformed_and_nothing_of_its_push_is_applied(kind, place, client, sender, stream):
-    message = ms.Push(
-        sender=sender,
-        sequence=1,
-        gradients=(ms.Gradient("large", 0, LARGE), ms.Gradient("small", 0, SMALL)),
-        pull=("large",),
-    )
+    gradients = ms.Gradient("large", 0, LARGE), ms.Gradient("small", 0, SMALL)
+    message = ms.Push(sender=sender, sequence=1, gradients=gradients, pull=("large",))
     frame = stream.header(message, 8 << 20, 4096)
     shared = frame.answer_region if kind == "region" else frame.push.gradients[1].tensor.shared
     shared.segment, shared.offset, reason = place
@@ -468,7 +460,7 @@ def test_a_server_that_does_not_linger_ends_by_itself_when_the_job_is_done(conne
         assert next(watched).status == SERVING
         sender = client.join("w0")
         client.register(sender, w=np.zeros(2, np.float32))
-        client.unary(ms.Push(sender=sender, sequence=1, gradients=(ms.Gradient("w", 0, np.zeros(2, np.float32)),)))
+        client.unary(push(sender, "w", np.zeros(2, np.float32)))
         client.unary(ms.Leave(sender))
         assert [answer.status for answer in watched] == [NOT_SERVING]
         assert [(worker.state, worker.steps) for worker in server.report.workers] == [("left", 1)]
@@ -516,12 +508,10 @@ def test_a_stream_between_two_calls_and_one_whose_call_is_pending_end_at_once_wh
     with ServerThread(ServerConfig(grace=1000.0, consistency=Synchronous(2))) as server:
         client = connect(server)
         sender, idle, pending = client.join(), Stream(client), Stream(client)
-        idle.send(*frames_of(ms.Pull(sender=sender, names=())))
+        idle.send(*frames_of(ms.Pull(sender=sender)))
         assert idle.answer().global_step == 0
         client.register(sender, w=np.zeros(2, np.float32))
-        pending.send(
-            *frames_of(ms.Push(sender=sender, sequence=1, gradients=(ms.Gradient("w", 0, np.zeros(2, np.float32)),)))
-        )
+        pending.send(*frames_of(push(sender, "w", np.zeros(2, np.float32))))
         while not client.status().workers[0].waiting_for:
             pass
     for stream in (idle, pending):
@@ -536,7 +526,7 @@ def slow_transfer(client):
     array, sender = np.ones(1 << 19), client.join()
     client.register(sender, w=np.zeros_like(array))
     stream = Stream(client)
-    *frames, last = frames_of(ms.Push(sender=sender, sequence=1, gradients=(ms.Gradient("w", 0, array),)))
+    *frames, last = frames_of(push(sender, "w", array))
     stream.send(*frames)
     stream.flush()
     client.status()
@@ -603,10 +593,7 @@ def test_a_server_of_several_does_not_wait_longer_for_workers_than_it_says(one_o
     server, _, _ = one_of_two
     server.__exit__(None, None, None)
     assert [worker.state for worker in server.report.workers] == ["live"]
-    assert caplog.messages[-3:-1] == [
-        "stopping: workers get 0.01 s to leave",
-        "stopping: calls in progress get 5 s",
-    ]
+    assert caplog.messages[-3:-1] == ["stopping: workers get 0.01 s to leave", "stopping: calls in progress get 5 s"]
 
 
 @pytest.mark.usefixtures("short_ticks")

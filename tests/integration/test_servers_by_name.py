@@ -6,7 +6,7 @@ import dns.resolver
 import pytest
 
 import psworker as ps
-from psjob.status.interventions import Interventions
+from psjob.status.interventions import InterventionCalls
 from psjob.status.status_client import StatusClient
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
@@ -97,9 +97,8 @@ def test_a_wait_says_which_shards_are_there_and_which_not(names, hosts):
     names["ps.test"] = {"A": [ip, down]}
     with pytest.raises(errors.Unavailable) as caught:
         GrpcTransport([f"dns:///ps.test:{hosts.port}"], timeout=0.5)
-    assert f"found shard 1 of 3 at dns:///ps.test:{hosts.port}, waits for shards 0, 2: start its server" in str(
-        caught.value
-    )
+    found = f"found shard 1 of 3 at dns:///ps.test:{hosts.port}, waits for shards 0, 2: start its server"
+    assert found in str(caught.value)
     assert f"no server answers at {down}:{hosts.port}: Connection refused" in str(caught.value)
 
 
@@ -114,10 +113,7 @@ def test_a_name_that_does_not_exist_is_waited_for(names, scheme):
     ("other", "problem"),
     [
         ((0, 2), "the servers at {0} and {1} both are shard 0 of 2: give each another --shard"),
-        (
-            (1, 3),
-            "the server at {0} is shard 0 of 2, and the one at {1} is shard 1 of 3: they belong to different",
-        ),
+        ((1, 3), "the server at {0} is shard 0 of 2, and the one at {1} is shard 1 of 3: they belong to different"),
     ],
 )
 def test_servers_that_cannot_be_of_one_job_are_named_at_once(names, hosts, other, problem):
@@ -126,10 +122,8 @@ def test_servers_that_cannot_be_of_one_job_are_named_at_once(names, hosts, other
     with pytest.raises(errors.WrongShard) as caught:
         GrpcTransport([f"dns:///ps.test:{hosts.port}"], timeout=3_600)
     texts = [problem.format(*hosts.at(*order)) for order in (ips, ips[::-1])]
-    reversed_text = "the server at {1} is shard 1 of 3, and the one at {0} is shard 0 of 2: they belong".format(
-        *hosts.at(*ips)
-    )
-    assert any(text in str(caught.value) for text in [*texts, reversed_text])
+    in_turn = "the server at {1} is shard 1 of 3, and the one at {0} is shard 0 of 2: they belong"
+    assert any(text in str(caught.value) for text in [*texts, in_turn.format(*hosts.at(*ips))])
 
 
 def test_a_shard_is_found_at_another_address_behind_its_name_and_the_others_are_not_asked(names, hosts, tmp_path):
@@ -202,7 +196,7 @@ def test_an_intervention_reaches_all_shards_behind_a_name(names, hosts):
     with (
         ps.collection(),
         ps.session(name, name="w0", timeout=BOUND, progress="off") as session,
-        Interventions([name], "operator") as interventions,
+        InterventionCalls([name], "operator") as interventions,
     ):
         x = [ps.Variable(0.0, name=f"x{number}") for number in range(2)]
         assert interventions.quarantine("w0", "a test") == ["w0"]

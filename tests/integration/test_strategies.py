@@ -8,27 +8,8 @@ import numpy as np
 import pytest
 
 import psworker as ps
-from pswire.errors import (
-    AlreadyRegistered,
-    ConfigurationError,
-    DtypeMismatch,
-    InvalidMessage,
-    NotFinite,
-    ShapeMismatch,
-    TimedOut,
-)
-from pswire.messages import (
-    Declaration,
-    Intervene,
-    Leave,
-    Pulled,
-    Push,
-    Pushed,
-    RemoteWeights,
-    Renew,
-    Tick,
-    tensor_bytes,
-)
+from pswire import errors
+from pswire import messages as ms
 from pswire.specs.consistency import Bounded, DropStalePushes, Synchronous
 from psworker import ops, schedules
 from psworker.config import WorkerConfig
@@ -122,9 +103,9 @@ def test_a_step_that_is_refused_leaves_the_sum_as_it_was(open_session):
     x, y = scalar("x"), scalar("y")
     with open_session("w0", push_every=2, overlap=True) as session:
         SGD.apply_gradients([(ONE, x)])
-        with pytest.raises(NotFinite, match="'x'"):
+        with pytest.raises(errors.NotFinite, match="'x'"):
             SGD.apply_gradients([(np.float32([np.inf]), x)])
-        with pytest.raises(AlreadyRegistered, match="'x'"):
+        with pytest.raises(errors.AlreadyRegistered, match="'x'"):
             ps.Adam().apply_gradients([(ONE, x), (ONE, y)])
         SGD.apply_gradients([(2 * ONE, x)])
         session.pull()
@@ -282,9 +263,9 @@ def test_hyperparameters_and_slots_are_those_of_the_optimizer_in_the_worker(open
         for _ in range(2):
             inner.minimize(ops.sum(x))
         assert (x.value, session.slot(x, "momentum")) == ([-2.5], [1.5])
-        with pytest.raises(ConfigurationError, match="'y' has no slot 'm': slots are made by the first push"):
+        with pytest.raises(errors.ConfigurationError, match="'y' has no slot 'm': slots are made by the first push"):
             session.slot(y, "m")
-        with pytest.raises(AlreadyRegistered, match=r"'x' is registered with Momentum.*this step has Adam"):
+        with pytest.raises(errors.AlreadyRegistered, match=r"'x' is registered with Momentum.*this step has Adam"):
             ps.Adam().minimize(ops.sum(x))
         session.set_hyperparameters(inner, learning_rate=2.0)
         session.set_hyperparameters(SGD, learning_rate=0.5)
@@ -304,7 +285,9 @@ def test_a_step_whose_update_would_overflow_changes_neither_values_nor_slots(ope
 
         optimizer.apply_gradients([(ONE, x), (np.float32([1, 1]), y)])
         before = state()
-        with pytest.raises(NotFinite, match=r"update of 'y' would make NaN or infinity of 1 of 2 elements of its slot"):
+        with pytest.raises(
+            errors.NotFinite, match=r"update of 'y' would make NaN or infinity of 1 of 2 elements of its slot"
+        ):
             optimizer.apply_gradients([(ONE, x), (np.float32([1e20, 0]), y)])
         assert state() == before
         optimizer.apply_gradients([(ONE, x), (np.float32([1, 0]), y)])
@@ -317,7 +300,9 @@ def test_values_travel_again_only_when_servers_have_changed_them_or_the_program_
     frozen = ps.Variable(np.arange(64, dtype=np.float32), name="frozen", trainable=False)
 
     def received():
-        return sum(tensor_bytes(answer) for _, answer in transport.answers if isinstance(answer, Pulled | Pushed))
+        return sum(
+            ms.tensor_bytes(answer) for _, answer in transport.answers if isinstance(answer, ms.Pulled | ms.Pushed)
+        )
 
     with session_over(transport, **strategy) as session:
         theirs = frozen.value
@@ -357,17 +342,6 @@ def test_a_step_reports_the_push_that_was_answered_in_it(strategy, expected):
     assert [(report.outcome, report.step) for report in reports] == expected
 
 
-def test_a_push_that_the_policy_drops_is_reported():
-    transport = ShardsInProcess(1, staleness=DropStalePushes(0))
-    with session_over(transport) as session:
-        x = scalar("x")
-        pairs = SGD.compute_gradients(ops.sum(x))
-        with ps.collection(), session_over(transport, "w1"):
-            SGD.minimize(ops.sum(scalar("x")))
-        report = SGD.apply_gradients(pairs)
-        assert (report, session.dropped) == (ps.PushReport("dropped", 1, 1, {0: "dropped"}), 1)
-
-
 def two_scalars():
     """Pairs for a step of two variables, of which each of two shards has one."""
     return [(ONE, scalar(name)) for name in ("a", "b")]
@@ -393,17 +367,17 @@ def test_a_push_that_is_on_shard_0_only_as_its_part_came_too_late_is_reported_an
 
     def late(shard, message):
         """The lease of w0 ends on shard 1 before its part arrives, and another worker pulls what shard 0 decided."""
-        if shard == 1 and isinstance(message, Push):
+        if shard == 1 and isinstance(message, ms.Push):
             pushes.append(message)
             if len(pushes) == 1:
-                transport._step(1, 0, Tick(lost=("w0",)))
+                transport._step(1, 0, ms.Tick(lost=("w0",)))
                 other.pull(["a", "b"])
         return False
 
     with session_over(transport) as session:
         pairs = two_scalars()
         other, _ = transport.client("w1")
-        other.register([Declaration(variable.spec, variable.value) for _, variable in pairs])
+        other.register([ms.Declaration(variable.spec, variable.value) for _, variable in pairs])
         transport.refuse = late
         report = SGD.apply_gradients(pairs)
         assert report == ps.PushReport("half-applied", 0, 1, {0: "applied", 1: "dropped"})
@@ -420,7 +394,7 @@ def test_a_push_that_one_shard_drops_as_a_quarantine_has_begun_there_is_reported
     with session_over(transport) as session:
         pairs = two_scalars()
         SGD.apply_gradients(pairs)
-        transport.call(quarantined, Intervene(by="an operator", reason="its disk", quarantine=("w0",)), 1.0).result()
+        transport.call(quarantined, ms.Intervene(by="an operator", reason="its disk", quarantine=("w0",)), 1.0).result()
         report = SGD.apply_gradients(pairs)
         expected = {shard: "dropped" if shard == quarantined else "applied" for shard in (0, 1)}
         assert (report.outcome, report.shards) == ("half-applied", expected)
@@ -435,8 +409,8 @@ def test_a_push_that_one_shard_refuses_is_an_error_and_counted(policy):
     transport = ShardsInProcess(2, **policy)
     with session_over(transport) as session:
         pairs = two_scalars()
-        transport.refuse = lambda shard, message: shard == 1 and isinstance(message, Push)
-        with pytest.raises(InvalidMessage, match="not this one"):
+        transport.refuse = lambda shard, message: shard == 1 and isinstance(message, ms.Push)
+        with pytest.raises(errors.InvalidMessage, match="not this one"):
             SGD.apply_gradients(pairs)
         transport.refuse = lambda shard, message: False
         assert (session.dropped, session.half_applied) == (0, 1)
@@ -458,10 +432,8 @@ def test_a_push_of_several_steps_is_as_stale_as_the_first_of_them(strategy):
         for _ in range(5):
             SGD.minimize(loss())
         assert session.staleness == 0
-    pushes = [(message.sender.worker, *message.remote) for shard, message in transport.messages(Push) if not shard]
-    assert pushes == [
-        (worker, RemoteWeights("small", version)) for worker, version in (("w1", 0), ("w0", 0), ("w0", 2))
-    ]
+    pushes = [(message.sender.worker, *message.remote) for shard, message in transport.messages(ms.Push) if not shard]
+    assert pushes == [(name, ms.RemoteWeights("small", version)) for name, version in (("w1", 0), ("w0", 0), ("w0", 2))]
 
 
 def test_an_idle_worker_has_pushed_everything_and_is_not_waited_for():
@@ -469,15 +441,15 @@ def test_an_idle_worker_has_pushed_everything_and_is_not_waited_for():
     large, small = ps.Variable(np.zeros(100), name="large"), ps.Variable(np.zeros(2), name="small")
     with session_over(transport, push_every=2) as session:
         SGD.minimize(ops.sum(large) + ops.sum(small))
-        assert not transport.messages(Push)
+        assert not transport.messages(ms.Push)
         session.idle()
-        sent = [(shard, type(message)) for shard, message in transport.sent if isinstance(message, Push | Renew)]
-        assert sent == [(0, Push), (1, Push), (0, Renew)], "shard 0 decides which worker waits"
-        assert [message.idle for _, message in transport.messages(Renew)] == [True]
+        sent = [(shard, type(message)) for shard, message in transport.sent if isinstance(message, ms.Push | ms.Renew)]
+        assert sent == [(0, ms.Push), (1, ms.Push), (0, ms.Renew)], "shard 0 decides which worker waits"
+        assert [message.idle for _, message in transport.messages(ms.Renew)] == [True]
         assert large.value[0] == -1
 
 
-def test_a_push_that_is_dropped_is_counted_and_brings_fresh_weights(caplog):
+def test_a_push_that_the_policy_drops_is_reported_and_counted_and_brings_fresh_weights(caplog):
     transport, x = ShardsInProcess(1, staleness=DropStalePushes(0)), scalar("x")
     caplog.set_level(logging.INFO, "psworker")
     with session_over(transport) as session:
@@ -485,7 +457,8 @@ def test_a_push_that_is_dropped_is_counted_and_brings_fresh_weights(caplog):
             pairs = SGD.compute_gradients(ops.sum(x))
             with ps.collection(), session_over(transport, "w1"):
                 SGD.minimize(ops.sum(scalar("x")))
-            SGD.apply_gradients(pairs)
+            report = SGD.apply_gradients(pairs)
+            assert report == ps.PushReport("dropped", 1, number, {0: "dropped"})
             assert (session.dropped, float(x.value[0])) == (number, -number)
     told = [record for record in caplog.records if "dropped" in record.message]
     assert [(record.levelname, "staleness" in record.message) for record in told] == [("WARNING", True), ("INFO", True)]
@@ -514,23 +487,19 @@ def test_a_workers_own_pushes_make_no_other_of_it_too_stale_to_be_applied(push_e
             ({"staleness": DropStalePushes(own - 1)}, f"--staleness drop:{own - 1}, .* up to {own} of its own pushes"),
             ({"consistency": Synchronous(1)}, "--consistency sync:1, and drop .* let pull_every divide push_every"),
         ):
-            with pytest.raises(ConfigurationError, match=message):
+            with pytest.raises(errors.ConfigurationError, match=message):
                 session_over(ShardsInProcess(1, **policy), **strategy).__enter__()
 
 
 @pytest.mark.parametrize(
     ("bad", "error", "message"),
     [
-        (
-            np.ones(4, np.int64),
-            DtypeMismatch,
-            "gradient for 'y' is int64, the variable is float32: only floating point",
-        ),
-        (np.ones(4, np.complex64), DtypeMismatch, "gradient for 'y' is complex64"),
-        (np.ones(3), ShapeMismatch, r"float64\[3\], the variable is float32\[4\]: .* must keep the shape"),
-        (np.array([1, 1e39, 1, 1]), NotFinite, "'y' has 1 of 4 elements"),
-        (np.float32([1, 1, np.nan, 1]), NotFinite, "'y' has 1 of 4 elements that are NaN.*nothing was sent"),
-        (ps.IndexedSlices(np.float32([np.inf]), np.array([2]), (4,)), NotFinite, "'y' has 1 of 1 elements"),
+        (np.ones(4, np.int64), errors.DtypeMismatch, "gradient for 'y' is int64, the variable is float32: only"),
+        (np.ones(4, np.complex64), errors.DtypeMismatch, "gradient for 'y' is complex64"),
+        (np.ones(3), errors.ShapeMismatch, r"float64\[3\], the variable is float32\[4\]: .* must keep the shape"),
+        (np.array([1, 1e39, 1, 1]), errors.NotFinite, "'y' has 1 of 4 elements"),
+        (np.float32([1, 1, np.nan, 1]), errors.NotFinite, "'y' has 1 of 4 elements that are NaN.*nothing was sent"),
+        (ps.IndexedSlices(np.float32([np.inf]), np.array([2]), (4,)), errors.NotFinite, "'y' has 1 of 1 elements"),
     ],
     ids=["integers", "complex", "shape", "too large", "nan", "rows"],
 )
@@ -549,11 +518,12 @@ def test_an_invalid_gradient_leaves_both_shards_as_they_were(strategy, bad, erro
 
 
 def a_push(shard, message):
-    return isinstance(message, Push)
+    return isinstance(message, ms.Push)
 
 
 @pytest.mark.parametrize(
-    ("fault", "error"), [("refused", InvalidMessage), ("answer lost", TimedOut), ("own error", ZeroDivisionError)]
+    ("fault", "error"),
+    [("refused", errors.InvalidMessage), ("answer lost", errors.TimedOut), ("own error", ZeroDivisionError)],
 )
 def test_a_round_of_local_steps_whose_push_fails_is_never_sent_again(fault, error, monkeypatch):
     """Rounds of two steps by 1 each; the second fails, in which y was trained too."""
@@ -577,13 +547,13 @@ def test_a_round_of_local_steps_whose_push_fails_is_never_sent_again(fault, erro
 
 def test_a_worker_that_cannot_begin_or_whose_last_push_is_refused_has_failed():
     transport, x = ShardsInProcess(1), scalar("x")
-    with pytest.raises(InvalidMessage, match="not this one"), session_over(transport, push_every=2):  # noqa: PT012
+    with pytest.raises(errors.InvalidMessage, match="not this one"), session_over(transport, push_every=2):  # noqa: PT012
         SGD.minimize(ops.sum(x))
         transport.refuse = a_push
     ps.Table((4, 2), ps.RowConstant(0.0), name="table")
     message = r"'table' is a Table.*leave out local_steps"
-    with pytest.raises(ConfigurationError, match=message), session_over(transport, local_steps=2):
+    with pytest.raises(errors.ConfigurationError, match=message), session_over(transport, local_steps=2):
         pass
-    assert [message.failed for _, message in transport.messages(Leave)] == [True, True]
-    with pytest.raises(ConfigurationError, match=r"outer must be an optimizer, such as .*, got 0.7"):
+    assert [message.failed for _, message in transport.messages(ms.Leave)] == [True, True]
+    with pytest.raises(errors.ConfigurationError, match=r"outer must be an optimizer, such as .*, got 0.7"):
         Session(WorkerConfig(), outer=0.7)

@@ -85,11 +85,7 @@ def test_a_server_without_a_folder_that_is_started_again_is_empty_and_its_worker
         ({"consistency": "sinc:2"}, ConfigurationError, "sinc"),
         ({"shards": 2, "lease": 0}, ConfigurationError, "lease"),
         ({"lese": 1}, TypeError, "lese"),
-        (
-            {"checkpoint_dir": "x", "journal": True, "journal_sync": "now"},
-            ConfigurationError,
-            "journal_sync='now'",
-        ),
+        ({"checkpoint_dir": "x", "journal": True, "journal_sync": "now"}, ConfigurationError, "journal_sync='now'"),
     ],
 )
 def test_options_that_are_none_are_refused(options, error, message):

@@ -124,6 +124,7 @@ def test_a_command_that_needs_posix_ends_with_one_line(tmp_path):
     assert err.splitlines() == [f"Error: {name} does not run on Windows: {advice}" for name in names]
 
 
+@pytest.mark.slow
 def test_help_and_commands_that_ask_servers_elsewhere_work(tmp_path):
     helped = ["psserver --help", "psserver serve --help", "psworker run --help"]
     asks = "psserver status 127.0.0.1:1"

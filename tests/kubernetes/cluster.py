@@ -19,14 +19,27 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.compose.docker import TAIL, Failed, Images, docker, wait_for
-from tests.compose.event_log import Event, Notes, notes, table
+from tests.compose.event_log import (
+    COST,
+    EPOCHS,
+    EXAMPLES,
+    Event,
+    Notes,
+    Story,
+    all_epochs_are_complete,
+    notes,
+    output,
+    say,
+    table,
+    the_accuracy_is_that_of_one_process,
+    the_cost_is_that_of_one_process,
+)
 from tests.kubernetes import manifests
 from tests.kubernetes.containers import Ended, Namespace
 from tests.kubernetes.controllers import Job, StatefulSet
@@ -37,9 +50,6 @@ pytestmark = pytest.mark.timeout(1800)
 WORKERS, WORKER_CPU = 3, "70m"  # cores of each worker: few, so that the job lasts long enough on a fast machine too
 AWAY_SECONDS = 5.0  # between the loss of a server's node and its next start
 TO_TRAIN, TO_COME_BACK, TO_END = 120.0, 90.0, 300.0  # timeouts, seconds
-
-#: Expected of examples/softmax_mnist.py with default arguments, as in one process.
-EPOCHS, EXAMPLES, COST, ACCURACY = 10, 55_000, 0.3924, 0.873
 
 SIGNALS = signal.SIGINT, signal.SIGTERM
 
@@ -70,8 +80,6 @@ resources: [../small]
 configMapGenerator:
   - {name: program, behavior: replace, files: [train.py, held.py]}
 """
-
-say = partial(print, flush=True)
 
 
 class Built(NamedTuple):
@@ -127,22 +135,6 @@ def namespace(built: Built, overlay: str) -> Iterator[Namespace]:
         for number in SIGNALS:
             signal.signal(number, signal.default_int_handler)
     assert found.left() == []
-
-
-class Story:
-    """Events of the test itself, which are printed when they happen."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def __call__(self, who: str, what: str) -> float:
-        self.events.append(Event(time.time(), who, what))
-        say(f"{self.events[-1].at - self.start:6.1f} s  {who}: {what}")
-        return self.events[-1].at
-
-    @property
-    def start(self) -> float:
-        return self.events[0].at
 
 
 # --- small ------------------------------------------------------------------------------------------------------------
@@ -206,18 +198,13 @@ def several(built: Built) -> Iterator[tuple[StatefulSet, Callable[..., Job]]]:
         yield servers, run
 
 
-def lines(log: str) -> list[str]:
-    """The output of a worker, without the times."""
-    return [line.partition(" ")[2] for line in log.splitlines()]
-
-
 def test_each_session_of_a_program_trains_in_step_over_all_workers(several):
     servers, run = several
     for kind in ("sweep", "folds", "tuned", "steps"):
         job = run(kind, "train.py", kind, "2")
         wait_for(f"the end of {kind}", job.sync, TO_END, bool)
         assert (sorted(job.succeeded), job.failures) == ([0, 1], 0)
-        assert [expected(kind, 2) in lines(ended.log) for _, ended in job.gone] == [True, True], job.gone
+        assert [expected(kind, 2) in output(ended.log) for _, ended in job.gone] == [True, True], job.gone
     sessions = {"sweep": 3, "folds": 3, "tuned": 2, "steps": 3}
     jobs = [(one["name"], one["session"], one["state"]) for one in ask(servers, "jobs")]
     assert jobs == [(kind, n + 1, "done") for kind, count in sessions.items() for n in range(count)]
@@ -229,7 +216,7 @@ def test_a_program_goes_on_in_the_session_in_which_a_worker_and_the_server_were_
 
     def held() -> set[int]:
         job.sync()
-        return {index for index, one in job.pods.items() if "held" in lines(one.log())}
+        return {index for index, one in job.pods.items() if "held" in output(one.log())}
 
     wait_for("both workers in the second session", held, TO_COME_BACK, lambda found: found == {0, 1})
     job.disrupt(0, lost=True)
@@ -240,7 +227,7 @@ def test_a_program_goes_on_in_the_session_in_which_a_worker_and_the_server_were_
         one.exec("touch", "/tmp/gate")
     wait_for("the end of the Job", job.sync, TO_END, bool)
     assert (sorted(job.succeeded), job.failures) == ([0, 1], 0)
-    found = {name[: len("held-0")]: results(lines(ended.log)) for name, ended in job.gone if ended.exit_code == 0}
+    found = {name[: len("held-0")]: results(output(ended.log)) for name, ended in job.gone if ended.exit_code == 0}
     assert found == {"held-0": LATER_LIFE, "held-1": FIRST_LIFE}
 
 
@@ -263,8 +250,8 @@ class Facts(NamedTuple):
     servers: list[tuple[str, Ended]]  # ends of all server pods
 
 
-@pytest.fixture(scope="session")
-def facts(built: Built) -> Iterator[Facts]:
+@pytest.fixture(scope="session", name="job")
+def job_under_failures(built: Built) -> Iterator[Facts]:
     """A worker is preempted, two nodes are lost, a worker is added and a server is deleted; the Job completes."""
     act = Story()
     (built.folder / "mine").mkdir()
@@ -323,7 +310,7 @@ def index_of(worker: dict) -> int:
 
 
 def inject_failures(servers: StatefulSet, job: Job, act: Story) -> dict[int, str]:
-    """Does what `facts` says; returns what was done to which index."""
+    """Does what the fixture `job` says; returns what was done to which index."""
 
     def epochs(least: int, timeout: float) -> int:
         return wait_for(f"epoch {least}", lambda: epochs_done(servers, job), timeout, lambda done: done >= least)
@@ -369,43 +356,35 @@ def epochs_done(servers: StatefulSet, job: Job) -> int:
     return len(notes(servers.events())["epochs"])
 
 
-def test_the_job_is_complete_with_every_index_and_no_failure_that_counts(facts):
-    assert facts.complete
-    assert (facts.succeeded, facts.failures) == (list(range(WORKERS + 1)), 0)
+def test_the_job_is_complete_with_every_index_and_no_failure_that_counts(job):
+    assert job.complete
+    assert (job.succeeded, job.failures) == (list(range(WORKERS + 1)), 0)
 
 
-def test_only_disrupted_workers_ended_otherwise_than_with_code_0(facts):
-    expected = {index: {"preempted": 143, "lost": 137}[how] for index, how in facts.disrupted.items()}
-    assert {int(name.split("-")[1]): code for name, code in facts.codes.items() if code} == expected
+def test_only_disrupted_workers_ended_otherwise_than_with_code_0(job):
+    expected = {index: {"preempted": 143, "lost": 137}[how] for index, how in job.disrupted.items()}
+    assert {int(name.split("-")[1]): code for name, code in job.codes.items() if code} == expected
 
 
-def test_all_epochs_are_complete_in_order_with_all_examples(facts):
-    every = [(epoch, EXAMPLES) for epoch in range(1, EPOCHS + 1)]
-    assert [(epoch, examples) for epoch, _, examples in facts.notes["epochs"]] == every
+test_all_epochs_are_complete_in_order_with_all_examples = all_epochs_are_complete
+test_the_cost_of_the_last_epoch_is_that_of_one_process = the_cost_is_that_of_one_process
+test_the_accuracy_is_printed_once_and_that_of_one_process = the_accuracy_is_that_of_one_process
 
 
-def test_the_cost_of_the_last_epoch_is_that_of_one_process(facts):
-    assert [cost for epoch, cost, _ in facts.notes["epochs"] if epoch == EPOCHS] == [pytest.approx(COST, abs=0.01)]
+def test_replaced_workers_are_new_incarnations_of_the_names_of_their_indexes(job):
+    expected = {f"worker-{index}": 1 + (index in job.disrupted) for index in range(WORKERS + 1)}
+    assert job.incarnations == expected
 
 
-def test_the_accuracy_is_printed_once_and_that_of_one_process(facts):
-    assert facts.notes["accuracy"] == [(pytest.approx(ACCURACY, abs=0.005),)]
+def test_each_server_was_scheduled_twice_at_different_addresses_and_has_lost_nothing(job):
+    assert [len(set(addresses)) for addresses in job.addresses] == [2, 2]
+    assert sorted(job.notes["starts"]) == [(0,), (0,), (1,), (1,)]
 
 
-def test_replaced_workers_are_new_incarnations_of_the_names_of_their_indexes(facts):
-    expected = {f"worker-{index}": 1 + (index in facts.disrupted) for index in range(WORKERS + 1)}
-    assert facts.incarnations == expected
-
-
-def test_each_server_was_scheduled_twice_at_different_addresses_and_has_lost_nothing(facts):
-    assert [len(set(addresses)) for addresses in facts.addresses] == [2, 2]
-    assert sorted(facts.notes["starts"]) == [(0,), (0,), (1,), (1,)]
-
-
-def test_after_the_job_the_servers_are_ready_for_the_next_one_and_end_with_code_0_when_they_are_deleted(facts):
-    assert facts.ready_at_end == [True, True]
-    assert facts.jobs == [("train", "done")]
-    assert [(name, ended.exit_code) for name, ended in facts.servers] == [
+def test_after_the_job_the_servers_are_ready_for_the_next_one_and_end_with_code_0_when_they_are_deleted(job):
+    assert job.ready_at_end == [True, True]
+    assert job.jobs == [("train", "done")]
+    assert [(name, ended.exit_code) for name, ended in job.servers] == [
         ("ps-1", 137),
         *[("ps-0", 0)] * 2,
         ("ps-1", 0),

@@ -4,7 +4,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 from pswire import messages as ms
-from tests.tools.mutant_plugin import mutant
+from tests.tools.mutant_plugin import mutant, scenario, without
 
 CUTS = "psserver.core.cuts.cuts:Cuts"
 TESTS = "tests/unit/psserver/core/test_cuts.py"
@@ -13,7 +13,7 @@ TESTS = "tests/unit/psserver/core/test_cuts.py"
 @mutant(
     "The values of a generation lack the late changes",
     "psserver.core.shard:Shard._apply_late",
-    f"{TESTS}::test_the_values_of_a_held_cut_have_its_late_changes_too",
+    scenario("cuts"),
 )
 def _(original, self, cut, result):
     with patch.object(cut, "late", []):
@@ -23,7 +23,7 @@ def _(original, self, cut, result):
 @mutant(
     "Late changes wait for changes that the cut does not have",
     "psserver.core.cuts.shard_cut:owned",
-    f"{TESTS}::test_a_late_change_may_follow_changes_that_the_cut_does_not_have",
+    scenario("cuts"),
 )
 def _(original, change, snapshot):
     owned = original(change, snapshot)
@@ -33,7 +33,7 @@ def _(original, change, snapshot):
 @mutant(
     "Late gradients keep versions that the cut does not have",
     "psserver.core.cuts.shard_cut:owned",
-    f"{TESTS}::test_a_late_change_may_follow_changes_that_the_cut_does_not_have",
+    scenario("cuts"),
 )
 def _(original, change, snapshot):
     owned = original(change, snapshot)
@@ -43,19 +43,17 @@ def _(original, change, snapshot):
     return replace(owned, gradients=tuple([replace(one, version=before.version) for one, before in pairs]))
 
 
-@mutant(
+without(
     "A change of an older number is not kept in the cut",
     f"{CUTS}.keep_late",
     f"{TESTS}::test_a_cut_whose_late_changes_have_no_memory_is_given_up_and_the_next_one_is_complete",
 )
-def _(original, self, result):
-    pass
 
 
 @mutant(
     "Late pushes that wait for a lost worker are left out",
     "psserver.core.shard:Shard._gone_at_cut",
-    f"{TESTS}::test_the_values_of_a_held_cut_have_a_late_push_that_waited_for_one_of_a_lost_worker",
+    scenario("cuts"),
 )
 def _(original, self):
     return ()
@@ -93,7 +91,7 @@ def _(original, self):
 @mutant(
     "A held cut is dropped when another worker releases it",
     f"{CUTS}.release",
-    f"{TESTS}::test_what_comes_after_a_cut_is_complete_does_not_belong_to_it_whatever_number_it_carries",
+    scenario("cuts"),
 )
 def _(original, self, workers):
     if self.current is not None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 from pswire import messages as ms
-from tests.tools.mutant_plugin import mutant, scenario
+from tests.tools.mutant_plugin import mutant, scenario, without
 
 MEMBERSHIP = "psserver.core.members.membership:Membership"
 GONE = "tests/unit/psserver/core/test_members_that_are_gone.py"
@@ -22,18 +22,14 @@ def _(original, member, message):
     return False
 
 
-@mutant(
+without(
     "No answer is recorded, so a retry is applied twice",
     f"{MEMBERSHIP}.record",
     f"{UNRELIABLE}::test_every_push_assign_and_example_counts_once[0-1-False]",
 )
-def _(original, self, member, sequence, answer):
-    pass
 
 
-@mutant("An abandoned message is applied when it arrives late", f"{MEMBERSHIP}.settle", scenario("following"))
-def _(original, self, sender, sequence):
-    pass
+without("An abandoned message is applied when it arrives late", f"{MEMBERSHIP}.settle", scenario("following"))
 
 
 @mutant(
@@ -117,13 +113,11 @@ def _(original, self, old, new):
         self._chief = new
 
 
-@mutant(
+without(
     "A worker that has met another state of a shard may join",
     "psserver.core.members.job_invariants:JobInvariants._check_states",
     scenario("lost_shard_state"),
 )
-def _(original, self, states):
-    pass
 
 
 @mutant(
@@ -163,10 +157,8 @@ def _(original, self, message, members, state):
     return original(self, message, members, "running" if state == "done" else state)
 
 
-@mutant(
+without(
     "A worker of an earlier job takes part in the present one",
     "psserver.core.job.jobs:Jobs._check_is_present",
     scenario("jobs"),
 )
-def _(original, self, message):
-    pass

@@ -2,7 +2,7 @@
 
 from unittest.mock import patch
 
-from tests.tools.mutant_plugin import mutant, scenario
+from tests.tools.mutant_plugin import mutant, scenario, without
 
 PORTIONS = "psserver.core.minimization.portions:Portions"
 ALL = "psserver.core.minimization.minimizations:Minimizations"
@@ -10,7 +10,6 @@ ONE = "psserver.core.minimization.minimization:Minimization"
 SUMS = "psserver.core.minimization.sums:Sums"
 SEARCH = "psworker.minimize.line_search"
 PROPERTIES = "tests/properties/test_portions.py"
-UNIT = "tests/unit/psserver/core/test_minimizations.py"
 VECTORS = "tests/unit/psserver/core/test_vectors.py"
 SESSIONS = "tests/integration/test_minimize.py"
 DESCENT = "tests/unit/psworker/minimize/test_descent.py"
@@ -46,13 +45,11 @@ def _(original, self, worker, holding):
     return original(self, worker, self._held.get(worker, ()))
 
 
-@mutant(
+without(
     "A portion that a lost worker had in hand is not handed out again",
     f"{PORTIONS}._give_back",
     f"{PROPERTIES}::test_every_portion_is_counted_once_on_every_shard_and_every_evaluation_ends[9]",
 )
-def _(original, self, numbers):
-    pass
 
 
 @mutant(
@@ -66,29 +63,25 @@ def _(original, self, one, worker, portions):
 @mutant(
     "A worker that is not the chief becomes coordinator",
     f"{ALL}._check_coordinator",
-    f"{UNIT}::test_on_shard_0_only_the_chief_becomes_a_coordinator",
+    scenario("portions_coordinators"),
 )
 def _(original, self, name, sender, term):
     with patch.object(self, "_hands_out", False):
         original(self, name, sender, term)
 
 
-@mutant(
+without(
     "The coordinator of an earlier term goes on",
     f"{ONE}.check_coordinator",
-    f"{VECTORS}::test_a_minimization_has_one_coordinator_the_one_of_the_highest_term",
+    scenario("portions_coordinators"),
 )
-def _(original, self, sender, term):
-    pass
 
 
-@mutant(
+without(
     "An evaluation goes on after the shards went back",
     f"{ONE}.give_up",
     f"{VECTORS}::test_a_cut_in_the_middle_of_an_evaluation_has_its_sums_and_what_was_made_of_them",
 )
-def _(original, self):
-    pass
 
 
 @mutant(
@@ -145,7 +138,7 @@ def _(original, self, number, product, square):
 @mutant(
     "OWL-QN goes up where the loss with the 1-norm increases",
     "psworker.minimize.owlqn:OWLQN.measure",
-    f"{DESCENT}::test_owlqn_finds_the_soft_threshold_of_a_problem_whose_solution_is_known",
+    f"{SESSIONS}::test_owlqn_finds_the_soft_threshold_and_exact_zeros",
 )
 def _(original, self):
     with patch.object(self, "_l1", 0.0):

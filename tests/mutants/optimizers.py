@@ -1,15 +1,15 @@
 """Mutants of update rules and learning rates."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
 
-from pswire.optimizers.adam import Adam
 from tests.tools.mutant_plugin import mutant
 
 RULES = "tests/unit/pswire/optimizers/test_rules.py"
 SCHEDULES = "tests/unit/pswire/specs/test_schedules.py"
-GUARDED = "tests/unit/psserver/core/test_checked_updates.py"
+CHECKED = "tests/unit/psserver/core/test_checked_updates.py"
 ADAM = "pswire.optimizers.adam"
 
 
@@ -52,12 +52,12 @@ def _(original, value, slots, rows):
 
 
 @mutant(
-    "A weight decay by which weights grow counts as bounded",
-    f"{ADAM}:AdamW._growth",
-    f"{GUARDED}::test_updates_of_a_rule_that_may_overflow_are_checked",
+    "Updates of any hyperparameters are ordinary",
+    "psserver.core.variables.variable:ordinary_growth",
+    f"{CHECKED}::test_after_any_push_all_is_finite_or_it_was_refused_and_nothing_has_changed_with_numba_and_without[30]",
 )
-def _(original, self, rate, limits):
-    return Adam._growth(self, rate, limits)
+def _(original, spec, limits):
+    return math.inf if limits is None else 1e-10
 
 
 @mutant(

@@ -5,7 +5,7 @@ from unittest.mock import patch
 
 from psserver.core.policies.policy import Apply
 from pswire import messages as ms
-from tests.tools.mutant_plugin import mutant, scenario
+from tests.tools.mutant_plugin import mutant, scenario, without
 
 PENDING = "psserver.core.updates.pending_calls:PendingCalls"
 UPDATES = "psserver.core.updates.updates:Updates"
@@ -30,9 +30,7 @@ def _(original, self, call, reason, result):
     call.member.clock -= 1
 
 
-@mutant("A part that arrives after others went on without it is applied", f"{UPDATES}.pass_over", scenario("following"))
-def _(original, self, changes):
-    pass
+without("A part that arrives after others went on without it is applied", f"{UPDATES}.pass_over", scenario("following"))
 
 
 @mutant("An abandoned part is waited for", f"{PENDING}.settle", scenario("following_second_loop"))
@@ -47,9 +45,7 @@ def _(original, self, call, result):
         original(self, call, result)
 
 
-@mutant("A tune leaves a held push of its worker", f"{PENDING}.abandon", scenario("tune_held"))
-def _(original, self, member, result):
-    pass
+without("A tune leaves a held push of its worker", f"{PENDING}.abandon", scenario("tune_held"))
 
 
 @mutant("A push of a worker in quarantine is applied", f"{PENDING}._push", scenario("intervene"))
@@ -123,6 +119,4 @@ def _(original, self, messages, names):
     return self.frontier()
 
 
-@mutant("Weights may be newer than all that shard 0 has decided", f"{ORDER}.check", scenario("order_over_shards"))
-def _(original, self, remote):
-    pass
+without("Weights may be newer than all that shard 0 has decided", f"{ORDER}.check", scenario("order_over_shards"))

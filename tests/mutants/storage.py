@@ -9,7 +9,7 @@ from psserver.storage.files import sync_data
 from psserver.storage.segments import RECORD_HEADER, InvalidRecord
 from pswire import messages as ms
 from pswire.system.files import replacement
-from tests.tools.mutant_plugin import mutant
+from tests.tools.mutant_plugin import mutant, without
 
 WRITER = "psserver.storage.journal:JournalWriter"
 SEGMENT = "psserver.storage.segments:SegmentFile"
@@ -43,13 +43,11 @@ def _(original, self):
         self.safe = self.size
 
 
-@mutant(
+without(
     "Records of a failed sync are not written again",
     f"{SEGMENT}._write_again",
     f"{JOURNAL}::test_after_a_failed_sync_of_an_interval_the_records_are_written_again_from_the_kernels_memory",
 )
-def _(original, self):
-    pass
 
 
 @mutant(
@@ -172,13 +170,11 @@ def _(original, self, message, result, record):
     original(self, message, result, record)
 
 
-@mutant(
+without(
     "Changes are accepted that the journal cannot write",
     f"{PERSISTENCE}.check",
     f"{TESTS}::test_going_back_that_cannot_be_written_is_tried_again_and_nothing_is_accepted_meanwhile",
 )
-def _(original, self, message):
-    pass
 
 
 @mutant(
@@ -192,7 +188,7 @@ async def _(original, self):
 
 @mutant(
     "The cuts of one shard are taken for those of all",
-    "psworker.client.membership:Membership._written_by_all",
+    "psworker.client.membership:WorkerMembership._written_by_all",
     "tests/unit/psworker/client/test_retry.py::test_heartbeats_report_the_newest_cut_that_all_shards_have_written",
 )
 def _(original, self):

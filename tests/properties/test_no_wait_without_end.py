@@ -5,13 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psserver.core.shard import Shard
 from pswire.messages import Declaration, Gradient, Join, Push, Register, Renew, Sender
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency
 from pswire.tensors.values import TensorSpec
 from tests.support.combinations import few_fast
-from tests.support.shards import run_step
+from tests.support.shards import new_shard, run_step
 
 TIMEOUT = 5.0
 
@@ -45,7 +44,7 @@ class Job:
 
     def __init__(self, consistency):
         self.now, self.ticket, self.workers = 0.0, 0, []
-        self.shard = Shard(lease=1e9, consistency=parse_consistency(consistency), progress_timeout=TIMEOUT)
+        self.shard = new_shard(lease=1e9, consistency=parse_consistency(consistency), progress_timeout=TIMEOUT)
         self.workers = [Worker(self, name) for name in ("w0", "w1", "other0", "other1")]
         value = np.zeros((), np.float32)
         declared = Declaration(TensorSpec.of("W", value), value, GradientDescent(1.0))

@@ -20,7 +20,7 @@ from pswire.errors import InvalidMessage, NotJoined, OutOfOrder, ParamServerErro
 from pswire.specs.vectors import GRADIENT
 from pswire.tensors.values import TensorSpec
 from tests.support.combinations import few_fast
-from tests.support.shards import restored, run_step, state_of
+from tests.support.shards import new_shard, restored, run_step, state_of
 
 SHARDS, PORTIONS, LEASE = 3, 7, 8.0
 LOSSES = [1e16, 0.1, -1e16, 0.2, 1.0, 1e-20, 3.0]
@@ -174,7 +174,7 @@ class Job:
             self.workers[name] = Worker(self, name, next(self.nonces))
 
     def new_shard(self, shard: int) -> Shard:
-        return Shard(shard, SHARDS, LEASE, identity=shard + 1)
+        return new_shard(shard, SHARDS, LEASE, identity=shard + 1)
 
     def deliver(self, shard: int, message: ms.Request) -> Any:
         (ticket,) = itertools.islice(self.tickets, 1)

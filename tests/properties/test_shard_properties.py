@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from psserver.core.shard import Shard
 from pswire import errors, messages
 from pswire.messages import Assign, Finished, Outcome, Push, Sender
 from pswire.optimizers import GradientDescent, Momentum, MovingAverage
@@ -24,7 +23,8 @@ from pswire.specs.initializers import RowConstant
 from pswire.specs.schedules import ExponentialDecay
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.properties.model import BLOCK, EPOCHS, HALVING, LEASE, ROW, SIZE, Held, Model, Taking
-from tests.support.shards import restored, run_step, state_of
+from tests.support.combinations import few_fast
+from tests.support.shards import new_shard, restored, run_step, state_of
 
 WORKERS = ("w0", "w1", "w2")
 QUEUE = messages.QueueSpec(name="mnist", size=SIZE, block=BLOCK, epochs=EPOCHS)
@@ -105,7 +105,7 @@ class AnyInterleaving(RuleBasedStateMachine):
     def __init__(self, consistency, staleness):
         super().__init__()
         options = {"consistency": parse_consistency(consistency), "staleness": parse_staleness(staleness)}
-        self.new_shard = partial(Shard, lease=LEASE, **options)
+        self.new_shard = partial(new_shard, lease=LEASE, **options)
         self.shard, self.model = self.new_shard(), Model(**options, initial=INITIAL)
         self.history = []  # ticket, message, time and replies of each step
         self.zombies, self.restarts = [], 0
@@ -564,8 +564,8 @@ MORE = ["async none", "async drop:1", "bounded:0 none", "bounded:2 none", "bound
 MORE += ["sync:2 none", "sync:2,backup=1 scale", "sync:3 none", "sync:3 drop:1"]
 
 
-@pytest.mark.parametrize("examples", [2, pytest.param(30, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("job", [*JOBS, *(pytest.param(job, marks=pytest.mark.slow) for job in MORE)])
+@pytest.mark.parametrize("examples", few_fast([2, 5, 30]))
+@pytest.mark.parametrize("job", few_fast([*JOBS, *MORE], 3))
 def test_any_interleaving_agrees_with_the_naive_model(job, examples):
     run_state_machine_as_test(
         lambda: AnyInterleaving(*job.split()),

@@ -75,6 +75,7 @@ def test_without_more_a_job_runs_where_the_cluster_is_this_machine(one_node, unt
     assert nodes_of(job, "server-0") == nodes_of(job, "worker-0") == [one_node.address(1)]
 
 
+@pytest.mark.exhaustive
 def test_without_more_a_job_on_several_nodes_says_what_they_need(nodes, until_joined, tmp_path):
     job = nodes.psworker("--workers", "1", *until_joined(1), folder=tmp_path)
     assert job.wait() == 1
@@ -162,6 +163,7 @@ def test_a_shard_and_a_worker_whose_nodes_die_go_on_elsewhere_and_the_job_ends_a
     assert len(set(nodes_of(job, shard))) == 2
 
 
+@pytest.mark.exhaustive
 def test_workers_without_a_place_are_pending_and_join_on_a_node_that_is_added_and_the_job_ends_without_the_last(
     nodes, tmp_path, until_joined
 ):
@@ -182,6 +184,7 @@ def test_workers_without_a_place_are_pending_and_join_on_a_node_that_is_added_an
 
 
 @pytest.mark.parametrize("kind", ["sweep", "steps"])
+@pytest.mark.exhaustive
 def test_each_session_of_a_program_is_a_job_of_its_own(nodes, tmp_path, kind):
     (tmp_path / "train.py").write_text(textwrap.dedent(PROGRAM))
     job = nodes.psworker("--insecure", "--shards", "2", "train.py", kind, "2", folder=tmp_path)
@@ -227,6 +230,7 @@ def test_the_end_of_the_command_leaves_no_process_on_any_node(nodes, tmp_path, u
     wait_until(lambda: not nodes.jobs(), nodes.jobs)
 
 
+@pytest.mark.exhaustive
 def test_a_job_for_whose_shards_there_is_no_room_says_so_and_can_be_stopped(nodes, tmp_path, until_joined):
     job = nodes.psworker("--insecure", "--shards", "2", "--server-cpus", "99", *until_joined(), folder=tmp_path)
     wait_for(job, r"server-\d \| psworker: pending for \d+ s: the shards need 2 x 99 CPUs, and \d+ of \d+ CPUs")
@@ -254,6 +258,7 @@ def test_a_submitted_job_trains_on_the_data_that_its_environment_names(nodes, tm
     assert len({*nodes_of(job, "server-0"), *nodes_of(job, "server-1")}) == 2
 
 
+@pytest.mark.exhaustive
 def test_ray_job_stop_ends_servers_after_their_last_checkpoint_and_leaves_no_process(nodes, tmp_path, until_joined):
     if reason := no_job_server():
         pytest.skip(reason)

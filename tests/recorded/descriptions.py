@@ -132,15 +132,18 @@ _SPECIAL = {
 
 
 def describe_shard(shard):
-    """All that a shard keeps: its state as in a manifest (`ShardState` as JSON), and its arrays."""
+    """All that a shard keeps: its state as in a manifest (`ShardState` as JSON) without growths, and its arrays."""
     state = shard.state()
+    stated = state_to_json(state)
+    for one in stated.get("variables", ()):
+        one.pop("growth", None)  # a bound
     variables = {
         name: {"value": array(one.value), "slots": {slot: array(values) for slot, values in sorted(one.slots.items())}}
         for name, one in shard.arrays().items()
     }
     served = {name: array(one) for name, one in served_arrays(state).items()}
     waiting = [describe(message) for _, message in shard.waiting()]
-    found = {"state": state_to_json(state), "variables": variables, "served": served, "waiting": waiting}
+    found = {"state": stated, "variables": variables, "served": served, "waiting": waiting}
     return found | {"lost": shard.lost}
 
 

@@ -8,7 +8,6 @@ import re
 from functools import partial
 
 from psserver.config import StorageConfig
-from psserver.core.shard import Shard
 from psserver.runtime.executor import Executor
 from psserver.runtime.persistence import start_shard
 from pswire import messages as ms
@@ -16,6 +15,7 @@ from pswire.errors import ParamServerError
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.gradient_norm import parse_gradient_norm
 from tests.support.commands import BOUND
+from tests.support.shards import new_shard
 
 #: What a line of the log names: numbers of checkpoints and steps, files; and whether something is lost.
 _FACTS = re.compile(
@@ -52,7 +52,7 @@ class Server:
         identities = itertools.count(identity)
         norm = None if max_gradient_norm is None else parse_gradient_norm(max_gradient_norm)
         new = partial(
-            Shard,
+            new_shard,
             shard,
             shards,
             lease,

@@ -5,6 +5,7 @@ name in no page. Here the HTML is checked, whatever generator has made it.
 """
 
 import inspect
+import json
 import re
 from functools import cache
 from html import unescape
@@ -76,6 +77,13 @@ def test_a_page_loads_only_files_of_the_site_and_its_links_inside_lead_somewhere
             file, anchor = target_of(path, link)
             assert file.is_file(), link
             assert not anchor or anchor in page_at(file).anchors, link
+
+
+def test_the_search_finds_titles_for_what_newcomers_look_for():
+    index = (SITE / "searchindex.js").read_text(encoding="utf-8")
+    titles = json.loads(index[index.index("(") + 1 : index.rindex(")")])["alltitles"]
+    for words in ("tutorial", "custom optimizer", "gpu", "resume"):
+        assert any(words in title.lower() for title in titles), words
 
 
 def test_style_sheets_load_nothing_from_elsewhere():

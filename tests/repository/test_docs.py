@@ -87,7 +87,7 @@ def test_every_command_on_a_page_exists_with_its_options(page, tmp_path):
             check_click(words, str(script))
         elif words[0] == "make":
             assert {word for word in words[1:] if "=" not in word} <= TARGETS, words
-        elif words[1] not in ("train.py", "benchmarks/NAME.py"):
+        elif words[1] not in ("train.py", "predict.py", "benchmarks/NAME.py"):
             check_python(words)
 
 
@@ -148,14 +148,15 @@ def test_every_guide_has_a_row_in_the_readme_whose_table_is_the_navigation_of_th
     readme = (ROOT / "README.md").read_text()
     rows = re.findall(r"^\| \[docs/[\w/-]+\.md\]\((docs/[\w/-]+\.md)\) \|", readme, re.MULTILINE)
     guides = [path.name for path in (ROOT / "docs").glob("*.md")]
-    assert sorted(rows) == sorted(f"docs/{name}" for name in [*guides, "deploy/index.md"])
+    assert sorted(rows) == sorted(f"docs/{name}" for name in [*guides, "deploy/index.md", "coming-from/index.md"])
+    assert rows[0] == "docs/first-hour.md"
 
 
-@pytest.mark.parametrize("folder", ["deploy", "reference"])
+@pytest.mark.parametrize("folder", ["coming-from", "deploy", "reference"])
 def test_the_first_page_of_a_folder_has_a_row_for_each_of_the_others_in_the_order_of_the_navigation(folder):
     pages = {path.name for path in (ROOT / "docs" / folder).glob("*.md")} - {"index.md"}
     index = (ROOT / "docs" / folder / "index.md").read_text()
-    rows = re.findall(r"^\| \[[\w ]+\]\(([\w-]+\.md)\) \|", index, re.MULTILINE)
+    rows = re.findall(r"^\| \[[\w -]+\]\(([\w-]+\.md)\) \|", index, re.MULTILINE)
     navigation = index.partition("```{toctree}")[2].partition("```")[0].split()[1:]
     assert set(rows) == pages
     assert [f"{name}.md" for name in navigation] == rows

@@ -64,7 +64,10 @@ def test_programs_in_public_docstrings_are_valid_python_and_their_names_of_ours_
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_code_spans_on_a_page_name_only_what_exists(page):
-    spans = re.findall(r"`([^`\n]+)`", re.sub("```.*?```", "", page.read_text(), flags=re.DOTALL))
+    text = re.sub("```.*?```", "", page.read_text(), flags=re.DOTALL)
+    if page.parent.name == "coming-from":  # whose first columns have the names of other libraries
+        text = re.sub(r"^\|[^|\n]*\|", "|", text, flags=re.MULTILINE)
+    spans = re.findall(r"`([^`\n]+)`", text)
     assert set().union(*map(unknown_names, spans)) == set()
 
 

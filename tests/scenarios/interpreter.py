@@ -12,6 +12,7 @@ of the answers begins with the worker it is for, also when a pending call ends w
 error's class, and the interpreter checks that it changed nothing."""
 
 import ast
+import copy
 import itertools
 from collections.abc import Iterable
 from dataclasses import replace
@@ -28,7 +29,7 @@ from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.gradient_norm import parse_gradient_norm
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, Part, TensorSpec
-from tests.support.shards import slots_of, state_of
+from tests.support.shards import finish_copies, new_shard, restored, slots_of, state_of
 
 ANSWERS_BELOW = "----"
 
@@ -36,10 +37,10 @@ ANSWERS_BELOW = "----"
 #: hyperparameters or sizes.
 OPTIONS = {
     **dict.fromkeys(["sequence", "at", "settled", "half_pushes", "reports_received"], int),
-    **dict.fromkeys(["incarnation", "process_nonce", "session", "workers"], int),
+    **dict.fromkeys(["incarnation", "process_nonce", "session", "workers", "cut", "of_cut"], int),
     **dict.fromkeys(["loss", "cost", "scale_learning_rate"], float),
     **dict.fromkeys(
-        ["program", "encoding", "tensor_transport", "after", "group", "value", "table", "part", "finished"], str
+        ["program", "encoding", "tensor_transport", "after", "group", "value", "table", "part", "finished", "note"], str
     ),
     **dict.fromkeys(["dry_run", "give_back", "resume", "force", "stop"], bool),
     "name_key": str.encode,
@@ -124,7 +125,7 @@ class Scenario:
         readers = {"consistency": parse_consistency, "staleness": parse_staleness}
         readers["max_gradient_norm"] = parse_gradient_norm
         given = {option: readers.get(option, int)(text) for option, text in pairs}
-        self.shard = Shard(int(shard), int(shards), **given)
+        self.shard = new_shard(int(shard), int(shards), **given)
         return []
 
     def do_join(self, who: str, *place: str, options, **_) -> list[str]:
@@ -256,6 +257,10 @@ class Scenario:
         options.setdefault("term", 1)
         return self._send(who, messages.Evaluate(sender=self._sender(who), name=name, end=result, **options))
 
+    def do_compute(self, who: str, name: str, *, options, **_) -> list[str]:
+        """`compute w0 fit seq=1 [term=1] [note=point-1]`: no operations; without a term it only asks."""
+        return self._send(who, messages.Compute(sender=self._sender(who), minimization=name, **options))
+
     def do_take_portion(self, who: str, name: str, *, options, **_) -> list[str]:
         """`take_portion w0 fit [evaluation=1 holding=3,4 withdrawn=5]`: by default of the last evaluation it saw."""
         options.setdefault("evaluation", self._evaluations.get((who, name), 0))
@@ -336,6 +341,38 @@ class Scenario:
         """`memory`: of values, slots, and the weights served to workers."""
         (reply,) = self.shard.step(0, messages.Status(), self.now).replies
         return [f"{reply.answer.nbytes} bytes"]
+
+    def do_worker(self, who: str, *fields: str, **_) -> list[str]:
+        """`worker w0 cost held`: fields of its row in a status."""
+        (reply,) = self.shard.step(0, messages.Status(), self.now).replies
+        (row,) = [one for one in reply.answer.workers if one.name == who]
+        return [f"{who}: " + ", ".join(f"{field} {getattr(row, field)!r}" for field in fields)]
+
+    def do_cut(self, *words: str, **_) -> list[str]:
+        """`cut [5] [w0 [release]]`: begins cut 5, or the next, or asks for it; w0 holds it, or no more."""
+        number, *holder = words if words and words[0].isdigit() else ("0", *words)
+        sender = self._sender(holder[0]) if holder else None
+        return self._send("cut", messages.Cut(int(number), sender, "release" in holder))
+
+    def do_cut_values(self, *names: str, **_) -> list[str]:
+        """`cut_values W`: of a shard that is restored from the present cut, with its late changes."""
+        finish_copies(self.shard)
+        cut = copy.deepcopy(self.shard.cuts.current)
+        new = Shard.for_state(cut.state)
+        new.restore(cut.state, {name: one.arrays for name, one in cut.copies.items()}, self.now)
+        for number, message in enumerate(cut.late):
+            run(new.step(number, message, self.now).tasks)
+        complete = "complete" if cut.complete else f"waits for {cut.waiting_for}"
+        values = [f"{name} = {_text(new.variables[name].value)}" for name in names]
+        return [f"cut {cut.number}, {complete}, {len(cut.late)} late changes: {', '.join(values)}"]
+
+    def do_restart(self, **_) -> list[str]:
+        """`restart`: another shard goes on from the state of this one, as a checkpoint has it."""
+        new = Shard.for_state(self.shard.state())
+        replies = restored(self.shard, new, self.now)
+        assert state_of(new.state()) == state_of(self.shard.state())
+        self.shard = new
+        return [self._shown(self._asked.pop(reply.ticket), reply.answer) for reply in replies]
 
     def do_job(self, **_) -> list[str]:
         """`job`: whether it has ended."""
@@ -500,6 +537,11 @@ def _describe(answer: messages.Answer) -> str:
         case messages.Assigned(outcome=outcome, versions=versions, global_step=step, frontier=frontier):
             named = f", versions {', '.join(map(str, versions))}" if versions else ""
             return f"{outcome.value}{named}, step {step}{_frontier(frontier)}"
+        case messages.Computed(outcome=outcome, term=term, note=note):
+            return f"{outcome.value}, term {term}" + (f", note {note}" if note else "")
+        case messages.CutReport(number=number, complete=complete, held=held, gone=gone, waiting_for=waiting_for):
+            state = ["complete"] * complete + ["held"] * held + ["gone"] * gone
+            return ", ".join([f"cut {number}", *state]) + f"; {waiting_for}" * bool(waiting_for)
         case messages.Tuned(outcome, step):
             return f"{outcome.value}, step {step}"
         case messages.Taken(done=done, reports=reports, stopped=stopped) if stopped and done:

@@ -20,15 +20,14 @@ import numpy as np
 
 from psjob.status.job_status import ShardAnswer, merge_reports
 from psserver.config import StorageConfig
-from psserver.core.shard import Shard
 from psserver.runtime import persistence
 from psserver.runtime.clock import Clock, tick_seconds
 from psserver.runtime.executor import Executor
 from psserver.runtime.persistence import start_shard
 from psserver.storage import journal, retention
 from psserver.storage.journal import JournalWriter
-from psserver.storage.recovery import own_start, start_at
 from psserver.storage.shard_run import read_run
+from psserver.storage.start import own_start, start_at
 from pswire import messages as ms
 from pswire import placement
 from pswire.errors import ParamServerError, TimedOut, Unavailable, WrongShard, Zombie
@@ -39,7 +38,7 @@ from psworker.client.client import Client
 from psworker.client.membership import JobChoice
 from psworker.transport import Future
 from tests.simulation.simulated_time import PROCESS, Event, Killed, Process, Simulation, Waitable
-from tests.support.shards import declared
+from tests.support.shards import declared, new_shard
 
 QUEUE = ms.QueueSpec(name="examples", size=20, block=4, epochs=4)
 EXAMPLES = {(epoch, position) for epoch in range(1, QUEUE.epochs + 1) for position in range(QUEUE.size)}
@@ -158,7 +157,7 @@ class Server:
 
     def new_shard(self):
         identity = self.job.simulation.random.getrandbits(40) + 1
-        return Shard(self.shard, self.job.options.shards, LEASE, None, **self._policies, identity=identity)
+        return new_shard(self.shard, self.job.options.shards, LEASE, None, **self._policies, identity=identity)
 
     def start(self):
         """Begins the next life."""

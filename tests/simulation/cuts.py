@@ -12,7 +12,6 @@ from unittest import mock
 
 import numpy as np
 
-from psserver.core.shard import Shard
 from pswire import messages as ms
 from pswire import placement
 from pswire.errors import ParamServerError
@@ -23,7 +22,7 @@ from pswire.tensors.values import IndexedSlices
 from psworker.client.client import Client
 from psworker.client.membership import JobChoice
 from tests.simulation.unreliable import Link, UnreliableTransport
-from tests.support.shards import StoredShard, declared, run_step
+from tests.support.shards import StoredShard, declared, new_shard, run_step
 
 SHAPE = (4, 2)
 NAMES = ("U", "V", "W")
@@ -64,7 +63,7 @@ class Run:
 
     def __init__(self, seed, shards, options, *, lease, kill, lose):
         self.random = random.Random(f"{seed}/actions")
-        self.new = [partial(Shard, one, shards, lease, None, *options) for one in range(shards)]
+        self.new = [partial(new_shard, one, shards, lease, None, *options) for one in range(shards)]
         self.transport = UnreliableTransport(shards, seed, lease, None, *options)
         turns = self.transport.turns
         links = [StoredLink(StoredShard(new), f"{seed}/{one}", turns) for one, new in enumerate(self.new)]

@@ -16,12 +16,12 @@ JOBS = [(2, "async", "none"), (1, "sync:2", "none"), (2, "bounded:1", "drop:2")]
 MORE = [(3, "async", "none"), (2, "sync:2", "none"), (2, "async", "delay-compensated"), (1, "async", "none")]
 
 
-SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else [1]
-MANY = [] if "SEED" in os.environ else [pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 100)]
+SEED = os.environ.get("SEED")
+SEEDS = [int(SEED)] if SEED else few_fast(range(1, 100))
 
 
 @pytest.mark.parametrize(("shards", "consistency", "staleness"), few_fast([*JOBS, *MORE]))
-@pytest.mark.parametrize("seed", [*SEEDS, *MANY])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_with_a_journal_no_acknowledged_push_is_lost_or_doubled(seed, shards, consistency, staleness, tmp_path):
     simulate(seed, tmp_path, shards, consistency, staleness, "journal")
 
@@ -38,13 +38,13 @@ MANY_OTHERS = [
     (10, 2, "sync:2", "none", "mixed"),
     *((seed, *job, kind) for kind in KINDS for job in [*JOBS, *MORE] for seed in (9, 14, 25)),
 ]
-if "SEED" in os.environ:
-    OTHERS, MANY_OTHERS = [(SEEDS[0], *job, kind) for kind in KINDS for job in [*JOBS, *MORE]], []
+if SEED:
+    OTHERS, MANY_OTHERS = [(int(SEED), *job, kind) for kind in KINDS for job in [*JOBS, *MORE]], []
 
 
 @pytest.mark.parametrize(
     ("seed", "shards", "consistency", "staleness", "kind"),
-    few_fast(dict.fromkeys([*OTHERS, *MANY_OTHERS])),
+    few_fast(dict.fromkeys([*OTHERS, *MANY_OTHERS]), slow=4),
 )
 def test_what_is_lost_without_a_journal_is_reported_and_trained_again_or_refused(
     seed, shards, consistency, staleness, kind, tmp_path

@@ -5,12 +5,12 @@ from collections import Counter
 import pytest
 
 from tests.simulation.unreliable import FATES, check_exactly_once, run
-from tests.support.combinations import combinations
+from tests.support.combinations import combinations, few_fast
 
 
 def seeds(count):
-    """One of the seeds; the others are slow."""
-    return [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, count))]
+    """The seeds, one of which is fast, one slow, and the others exhaustive."""
+    return few_fast(range(count))
 
 
 @pytest.mark.parametrize(("shards", "split"), [(1, False), (2, False), (2, True), (3, True)])

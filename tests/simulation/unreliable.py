@@ -17,7 +17,6 @@ from unittest import mock
 
 import numpy as np
 
-from psserver.core.shard import Shard
 from pswire import placement
 from pswire.errors import ParamServerError, TimedOut, Unavailable
 from pswire.messages import Assignment, Finished, Outcome, Pushed, QueueSpec, Reply, Status
@@ -27,7 +26,7 @@ from pswire.tensors.values import IndexedSlices
 from psworker.client.client import Client
 from psworker.client.membership import JobChoice
 from psworker.transport import Future
-from tests.support.shards import declared, run_step
+from tests.support.shards import declared, new_shard, run_step
 
 QUEUE = QueueSpec(name="mnist", size=7, block=2, epochs=3)
 SHAPE = (QUEUE.epochs, QUEUE.size)
@@ -95,7 +94,7 @@ class UnreliableTransport:
 
     def __init__(self, shards, seed, *options):
         self.turns, self.shards = Turns(f"{seed}/turns"), shards
-        self.links = [Link(Shard(one, shards, *options), f"{seed}/{one}", self.turns) for one in range(shards)]
+        self.links = [Link(new_shard(one, shards, *options), f"{seed}/{one}", self.turns) for one in range(shards)]
 
     def call(self, shard, message, timeout):
         return self.links[shard].call(message)

@@ -10,22 +10,22 @@ from datetime import datetime
 
 import pytest
 
+from tests.compose.event_log import COST, EPOCHS, EXAMPLES, notes
+from tests.compose.event_log import Event as LogEvent
 from tests.slurm.slurm_cluster import ROOT, Job
 from tests.slurm.transcript import Event, table
+from tests.support.combinations import few_fast
 from tests.support.sessions_program import FIRST_LIFE, HELD, LATER_LIFE, PROGRAM, expected, results
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SOFTMAX = str(ROOT / "examples" / "softmax_mnist.py")
-#: Of examples/softmax_mnist.py in one process.
-EPOCHS, COST = 10, 0.3924
-
-EPOCH = re.compile(r"epoch (\d+) of queue '[^']*' is done: mean cost ([\d.]+) over 55,000 examples")
 
 
 def epochs(job: Job) -> dict[int, float]:
-    """The mean cost of each epoch that is done."""
-    return {int(number): float(cost) for number, cost in EPOCH.findall(job.log("server-0"))}
+    """The mean cost of each epoch that is done with all examples."""
+    found = notes(LogEvent(0.0, "server-0", line) for line in job.log("server-0").splitlines())["epochs"]
+    return {epoch: cost for epoch, cost, examples in found if examples == EXAMPLES}
 
 
 def accuracies(job: Job) -> list[str]:
@@ -185,7 +185,7 @@ def test_a_worker_of_another_slurm_job_takes_part_and_a_login_node_sees_the_stat
     assert job.wait_until_over() == "CANCELLED"
 
 
-@pytest.mark.parametrize("kind", ["sweep", "folds", "tuned", "steps"])
+@pytest.mark.parametrize("kind", few_fast(["sweep", "folds", "tuned", "steps"], fast=0))
 def test_each_session_of_a_program_trains_in_step_over_all_workers(kind, slurm, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(PROGRAM))

@@ -1,4 +1,4 @@
-"""Cases of tests, and combinations of them: few are fast, all are run by `make test-all`."""
+"""Cases of tests, and combinations of them: few are fast, few more are slow, and all are run by `make test-all`."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain, product
@@ -8,27 +8,38 @@ from typing import Any
 import pytest
 
 
-def few_fast(cases: Iterable[Any], fast: int = 1) -> list[Any]:
-    """Parameters, the first of which are fast and the others slow. A tuple is a case of several parameters."""
+def few_fast(cases: Iterable[Any], fast: int = 1, slow: int = 1) -> list[Any]:
+    """Parameters: the first are fast, the next slow, the others exhaustive. A tuple is a case of several parameters."""
     values = [case if isinstance(case, tuple) else (case,) for case in cases]
     assert len(values) > fast
-    return [pytest.param(*each, marks=pytest.mark.slow if number >= fast else ()) for number, each in enumerate(values)]
+    tiers = ((), pytest.mark.slow, pytest.mark.exhaustive)
+    return [
+        pytest.param(*each, marks=tiers[(number >= fast) + (number >= fast + slow)])
+        for number, each in enumerate(values)
+    ]
 
 
 def combinations(*axes: Sequence[tuple[Any, ...]]) -> list[Any]:
     """Parameters: each case of the first axis with each of the next, and so on.
 
-    Fast are as many as the longest axis has cases, in which every case of each axis is; the others are slow.
+    Fast are as many as the longest axis has cases, in which every case of each axis is. Slow are as many others; the
+    rest is exhaustive.
     """
-    fast = {
-        tuple((number + place * (number // len(axis))) % len(axis) for place, axis in enumerate(axes))
-        for number in range(max(map(len, axes)))
-    }
+    fast, slow = _diagonal(axes, 0), _diagonal(axes, 1)
     assert len(fast) < prod(map(len, axes))
     return [
         pytest.param(
             *chain.from_iterable(axis[index] for axis, index in zip(axes, indices, strict=True)),
-            marks=[] if indices in fast else pytest.mark.slow,
+            marks=[] if indices in fast else pytest.mark.slow if indices in slow else pytest.mark.exhaustive,
         )
         for indices in product(*(range(len(axis)) for axis in axes))
     ]
+
+
+def _diagonal(axes: Sequence[Sequence[Any]], shift: int) -> set[tuple[int, ...]]:
+    """Indices into the axes, with each index of each axis; another shift gives others."""
+    longest = max(map(len, axes))
+    return {
+        tuple((number + place * (number // len(axis) + shift)) % len(axis) for place, axis in enumerate(axes))
+        for number in range(longest)
+    }

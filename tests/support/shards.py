@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 from psserver.core.cuts.shard_cut import Late
+from psserver.core.options import ShardOptions
+from psserver.core.policies.policy import Policy
 from psserver.core.shard import Shard
 from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import StepResult, run
@@ -53,7 +55,7 @@ def _state(thing: Any, seen: dict[int, int]) -> Any:
     if isinstance(thing, dict):
         return tuple([(_state(key, seen), _state(one, seen)) for key, one in thing.items() if not callable(one)])
     if kind is set:
-        return tuple(sorted(thing))
+        return tuple(sorted(thing, key=repr))
     if isinstance(thing, np.ndarray | np.generic):
         return thing.dtype.str, thing.shape, thing.tobytes()
     if isinstance(thing, BaseException):
@@ -85,6 +87,13 @@ def _fields(kind: type) -> tuple[str, ...]:
     if issubclass(kind, tuple):
         return getattr(kind, "_fields", ())
     return tuple(getattr(kind, "__slots__", ()))
+
+
+def new_shard(
+    *options: Any, policy: Policy | None = None, identity: int = 0, stores_cuts: bool = False, **named: Any
+) -> Shard:
+    """A shard with these options, in the order of `ShardOptions` or by name."""
+    return Shard(ShardOptions(*options, **named), policy=policy, identity=identity, stores_cuts=stores_cuts)
 
 
 def slots_of(shard: Shard, name: str) -> dict[str, Array]:
@@ -133,7 +142,7 @@ class ShardDriver:
     """A shard, its clock, and the workers that have joined it; the first one declares the variables."""
 
     def __init__(self, *declarations, workers="ab", **options):
-        self.shard, self.now, self.sequences = Shard(**options), 0.0, {}
+        self.shard, self.now, self.sequences = new_shard(**options), 0.0, {}
         for worker in workers:
             self.answer(Join(worker=worker, incarnation=0, shard=self.shard.shard, shards=self.shard.shards))
         if declarations:
@@ -269,7 +278,7 @@ class ShardsInProcess:
         stored=False,
     ):
         self.shards = shards
-        self._new = partial(Shard, shards=shards, lease=lease, consistency=consistency, staleness=staleness)
+        self._new = partial(new_shard, shards=shards, lease=lease, consistency=consistency, staleness=staleness)
         self.machines = [self._new(shard) for shard in range(shards)]
         self.stored = [StoredShard(partial(self._new, shard)) for shard in range(shards)] if stored else []
         self.sent, self.answers, self.ended, self._answers = [], [], [], {}

@@ -9,8 +9,9 @@
         pass
 
 The function takes the place of the target, whose parameters it has after `original`, which it may call; of a property,
-the getter's. For a target that is no function, it has `original` alone and returns another value. The tests must fail
-with it: files, or tests of them, which run in the process of pytest, since no other one has the mutant.
+the getter's; `without` declares a mutant whose target does nothing. For a target that is no function, the function has
+`original` alone and returns another value. The tests must fail with it: files, or tests of them, which run in the
+process of pytest, since no other one has the mutant.
 
 `tests.tools.mutants` runs them. As a plugin (`-p tests.tools.mutant_plugin`) this installs the mutant of `$MUTANT`, an
 area and a title: `core:A retried push is applied twice`.
@@ -61,6 +62,16 @@ def mutant(title: str, target: str, *tests: str) -> Callable[[Callable[..., Any]
         return replacement
 
     return declare
+
+
+def without(title: str, target: str, *tests: str) -> None:
+    """Declare a mutant whose target does nothing."""
+
+    def nothing(original: object, *args: object, **named: object) -> None:
+        pass
+
+    nothing.__module__ = sys._getframe(1).f_globals["__name__"]
+    mutant(title, target, *tests)(nothing)
 
 
 def scenario(name: str) -> str:

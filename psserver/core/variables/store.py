@@ -33,7 +33,7 @@ from pswire import messages as ms
 from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, Unavailable, UnknownVariable
 from pswire.limits import MAX_CHOICES
 from pswire.optimizers import OptimizerSpec, Step, UpdateSpec
-from pswire.optimizers.optimizer import GUARDED
+from pswire.optimizers.optimizer import CHECKED_FROM
 from pswire.specs.consistency import Aggregate, Mean
 from pswire.specs.encodings import ENCODINGS
 from pswire.specs.schedules import largest_rate, scaled_rate
@@ -318,7 +318,7 @@ class Store:
         for name, magnitude in magnitudes.items():
             variable = self.variables[name]
             limits = variable.limits
-            if variable.growth >= GUARDED or (limits is not None and not magnitude <= limits.gradient / 2):
+            if variable.growth >= CHECKED_FROM or (limits is not None and not magnitude <= limits.gradient / 2):
                 return True  # the other half is for the delay compensation
         return False
 

@@ -15,7 +15,7 @@ from psserver.core.variables.rounding import RoundingSample
 from pswire.errors import AlreadyRegistered, InvalidMessage, UnknownVariable
 from pswire.messages import Choice, Declaration, Tune, VariableState, VariableStatus
 from pswire.optimizers import OptimizerSpec, Rule, UpdateSpec, ordinary_growth, rule_for
-from pswire.optimizers.optimizer import GUARDED, LIMITS, Limits
+from pswire.optimizers.optimizer import CHECKED_FROM, LIMITS, Limits
 from pswire.specs.initializers import RowInitializer, check_fits, fill_elements
 from pswire.specs.schedules import Schedule
 from pswire.specs.spec import to_plain
@@ -125,12 +125,12 @@ class Variable:
         rule, limits = self.rule, self.limits
         if rule is None or limits is None or not math.isfinite(self.share):
             return
-        if not rule.settled(value, slots, limits):
+        if not rule.within_limits(value, slots, limits):
             self.growth = math.inf
-        elif rows is not None and self.growth < GUARDED:
+        elif rows is not None and self.growth < CHECKED_FROM:
             self.growth += self.share
         elif rows is None or (
-            self.updates % UPDATES_BETWEEN_FULL_CHECKS == 0 and rule.settled(self.value, self.slots, limits)
+            self.updates % UPDATES_BETWEEN_FULL_CHECKS == 0 and rule.within_limits(self.value, self.slots, limits)
         ):
             self.growth = 0.0
 

@@ -8,6 +8,8 @@ those of their own theme. No color is the only sign of anything: states have wor
 from rich.console import Console
 from rich.theme import Theme
 
+from psjob.status.shard_table import STATE_STYLES
+
 #: Of names of workers and servers, in turn: blue, green, purple, gray. Vermilion is for what is wrong.
 NAMES = ("#0079c4", "#009e73", "#b8609a", "#808080")
 VERMILION = "#d55e00"
@@ -21,7 +23,7 @@ def name_style(number: int) -> str:
 
 def state_style(text: str) -> str:
     """The style of a state of a worker or shard, "" for another text."""
-    return f"state.{text}" if text in ("live", "left", "starting", "lost", "silent") else ""
+    return f"state.{text}" if text in STATE_STYLES else ""
 
 
 def themed(console: Console) -> Console:
@@ -29,8 +31,8 @@ def themed(console: Console) -> Console:
     rich_colors = console.color_system in ("256", "truecolor", "windows")
     names, red = (NAMES, VERMILION) if rich_colors else (_NAMES_OF_THEME, "red")
     styles = {f"name.{number}": color for number, color in enumerate(names)}
-    styles |= {"state.live": names[1] if rich_colors else "green", "state.left": "dim", "state.starting": "dim"}
-    styles |= {"state.lost": f"bold {red}", "state.silent": f"bold {red}"}
+    styles |= {f"state.{text}": style.replace("red", red) for text, style in STATE_STYLES.items()}
+    styles |= {"state.live": names[1]} if rich_colors else {}
     styles |= {"warning": f"bold {red}", "bar": names[0], "minor": "dim"}
     console.push_theme(Theme(styles, inherit=True))
     return console

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from psworker.autodiff import Tensor, ops
+from psworker.autodiff.ops.convolution.windows import single
 from psworker.autodiff.tensor import Array, TensorLike, as_array
 from psworker.model.layers.layer import Layer
 from psworker.model.layers.linear import Dense
@@ -35,12 +36,8 @@ class MultiHeadAttention(Layer):
     def __init__(
         self, inputs: int, num_heads: int, key_dim: int, *, bias: bool = True, name: str | None = None
     ) -> None:
-        for size, given in (("num_heads", num_heads), ("key_dim", key_dim)):
-            if not isinstance(given, int | np.integer):
-                raise TypeError(f"MultiHeadAttention: {size} must be an integer, but it is {given!r}")
-            if given < 1:
-                raise ValueError(f"MultiHeadAttention: {size} must be at least 1, got {given}")
-        self.num_heads, self.key_dim = int(num_heads), int(key_dim)
+        self.num_heads = single("MultiHeadAttention: num_heads", num_heads)
+        self.key_dim = single("MultiHeadAttention: key_dim", key_dim)
         width = self.num_heads * self.key_dim
         with self.scope(name):
             self.query, self.key, self.value = (

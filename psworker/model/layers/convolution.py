@@ -8,32 +8,23 @@ import numpy as np
 
 from pswire.specs.initializers import Initializer
 from psworker.autodiff import Tensor, ops
-from psworker.autodiff.ops.convolution.windows import Pair, pair
+from psworker.autodiff.ops.convolution.windows import Padding, Pair, checked_padding, pair, single
 from psworker.autodiff.tensor import TensorLike
 from psworker.model.layers.layer import GLOROT_UNIFORM, ZEROS, as_input
 from psworker.model.layers.linear import Activation, Linear
-
-
-def _check_integers(kind: str, **settings: object) -> None:
-    """Raises `TypeError`, with the layer's class, for a setting that is no integer."""
-    for name, given in settings.items():
-        if not isinstance(given, int | np.integer):
-            raise TypeError(f"{kind}: {name} must be an integer, but it is {given!r}")
 
 
 class _Convolution(Linear):
     """A convolution with checked settings."""
 
     groups = 1
-    padding: Literal["SAME", "VALID"]
+    padding: Padding
 
-    def _configure(self, strides: Pair, padding: Literal["SAME", "VALID"], dilations: Pair) -> None:
+    def _configure(self, strides: Pair, padding: Padding, dilations: Pair) -> None:
         """Sets strides and dilations, as pairs, and padding."""
         kind = type(self).__name__
-        if padding not in ("SAME", "VALID"):
-            raise ValueError(f'{kind}: padding must be "SAME" or "VALID", got {padding!r}')
         self.strides, self.dilations = pair(f"{kind}: strides", strides), pair(f"{kind}: dilations", dilations)
-        self.padding = padding
+        self.padding = checked_padding(kind, padding)
 
     def _size(self, kernel_size: Pair) -> tuple[int, int]:
         return pair(f"{type(self).__name__}: kernel_size", kernel_size)
@@ -41,7 +32,9 @@ class _Convolution(Linear):
     def _group(self, channels: int, filters: int, groups: int) -> int:
         """Sets the number of groups; returns the channels of each."""
         kind = type(self).__name__
-        _check_integers(kind, channels=channels, filters=filters, groups=groups)
+        for setting, given in (("channels", channels), ("filters", filters), ("groups", groups)):
+            if not isinstance(given, int | np.integer):
+                raise TypeError(f"{kind}: {setting} must be an integer, but it is {given!r}")
         if groups < 1 or channels % groups or filters % groups:
             raise ValueError(
                 f"{kind}: groups must divide the channels ({channels}) and the filters ({filters}), but it is {groups}"
@@ -90,8 +83,7 @@ class Conv1D(_Convolution):
         name: str | None = None,
     ) -> None:
         for setting, given in (("kernel_size", kernel_size), ("strides", strides), ("dilations", dilations)):
-            if not isinstance(given, int | np.integer):
-                raise TypeError(f"Conv1D: {setting} must be one integer, but it is {given!r}")
+            single(f"Conv1D: {setting}", given)
         if padding not in ("SAME", "VALID", "CAUSAL"):
             raise ValueError(f'Conv1D: padding must be "SAME", "VALID" or "CAUSAL", got {padding!r}')
         self.causal = padding == "CAUSAL"
@@ -133,7 +125,7 @@ class Conv2D(_Convolution):
         kernel_size: Pair,
         *,
         strides: Pair = 1,
-        padding: Literal["SAME", "VALID"] = "SAME",
+        padding: Padding = "SAME",
         dilations: Pair = 1,
         groups: int = 1,
         activation: Activation | None = None,
@@ -179,7 +171,7 @@ class DepthwiseConv2D(Conv2D):
         kernel_size: Pair,
         *,
         strides: Pair = 1,
-        padding: Literal["SAME", "VALID"] = "SAME",
+        padding: Padding = "SAME",
         dilations: Pair = 1,
         depth_multiplier: int = 1,
         activation: Activation | None = None,
@@ -190,9 +182,7 @@ class DepthwiseConv2D(Conv2D):
     ) -> None:
         self._configure(strides, padding, dilations)
         for size, given in (("channels", channels), ("depth_multiplier", depth_multiplier)):
-            _check_integers("DepthwiseConv2D", **{size: given})
-            if given < 1:
-                raise ValueError(f"DepthwiseConv2D: {size} must be at least 1, got {given}")
+            single(f"DepthwiseConv2D: {size}", given)
         filters = channels * depth_multiplier
         shape = *self._size(kernel_size), self._group(channels, filters, channels), filters
         values = kernel_initializer, bias_initializer if bias else None
@@ -221,7 +211,7 @@ class Conv2DTranspose(_Convolution):
         kernel_size: Pair,
         *,
         strides: Pair = 1,
-        padding: Literal["SAME", "VALID"] = "SAME",
+        padding: Padding = "SAME",
         dilations: Pair = 1,
         activation: Activation | None = None,
         bias: bool = True,

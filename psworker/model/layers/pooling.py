@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import numpy as np
 
 from psworker.autodiff import Tensor, ops
-from psworker.autodiff.ops.convolution.windows import Pair, pair
+from psworker.autodiff.ops.convolution.windows import Padding, Pair, checked_padding, pair, single
 from psworker.autodiff.tensor import TensorLike
 from psworker.model.layers.layer import Layer
 
@@ -16,17 +15,11 @@ from psworker.model.layers.layer import Layer
 class _Pool1D(Layer):
     """A layer with the settings of a pooling op of sequences."""
 
-    def __init__(
-        self, pool_size: int = 2, *, strides: int | None = None, padding: Literal["SAME", "VALID"] = "VALID"
-    ) -> None:
+    def __init__(self, pool_size: int = 2, *, strides: int | None = None, padding: Padding = "VALID") -> None:
         kind = type(self).__name__
-        for setting, given in (("pool_size", pool_size), ("strides", pool_size if strides is None else strides)):
-            if not isinstance(given, int | np.integer):
-                raise TypeError(f"{kind}: {setting} must be one integer, but it is {given!r}")
-            if given < 1:
-                raise ValueError(f"{kind}: {setting} must be at least 1, got {given}")
-        self.pool_size, self.strides = int(pool_size), int(pool_size if strides is None else strides)
-        self.padding = _checked_padding(kind, padding)
+        self.pool_size = single(f"{kind}: pool_size", pool_size)
+        self.strides = self.pool_size if strides is None else single(f"{kind}: strides", strides)
+        self.padding = checked_padding(kind, padding)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.pool_size})"
@@ -62,22 +55,14 @@ class AvgPool1D(_Pool1D):
         return ops.avg_pool1d(x, self.pool_size, self.strides, self.padding)
 
 
-def _checked_padding(kind: str, padding: Literal["SAME", "VALID"]) -> Literal["SAME", "VALID"]:
-    if padding not in ("SAME", "VALID"):
-        raise ValueError(f'{kind}: padding must be "SAME" or "VALID", got {padding!r}')
-    return padding
-
-
 class _Pool2D(Layer):
     """A layer with the settings of a pooling op."""
 
-    def __init__(
-        self, pool_size: Pair = 2, *, strides: Pair | None = None, padding: Literal["SAME", "VALID"] = "VALID"
-    ) -> None:
+    def __init__(self, pool_size: Pair = 2, *, strides: Pair | None = None, padding: Padding = "VALID") -> None:
         kind = type(self).__name__
         self.pool_size = pair(f"{kind}: pool_size", pool_size)
         self.strides = self.pool_size if strides is None else pair(f"{kind}: strides", strides)
-        self.padding = _checked_padding(kind, padding)
+        self.padding = checked_padding(kind, padding)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.pool_size[0]} x {self.pool_size[1]})"

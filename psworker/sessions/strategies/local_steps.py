@@ -13,7 +13,7 @@ import numpy as np
 from pswire import optimizers
 from pswire.errors import AlreadyRegistered, ConfigurationError
 from pswire.messages import Progress
-from pswire.optimizers.optimizer import GUARDED, LIMITS, check_result
+from pswire.optimizers.optimizer import CHECKED_FROM, LIMITS, check_result
 from pswire.specs.schedules import rate
 from pswire.tensors.values import Array, IndexedSlices, magnitude
 from psworker.client.push_pull import check_finite
@@ -98,8 +98,8 @@ class LocalSteps(Replica):
     def flush(self) -> None:
         """Pushes the round so far, and begins the next one with the servers' weights.
 
-        If the push fails the round is lost, since the servers may have applied it: a next round that continued from
-        here would include its difference again. So the next round begins where this one began.
+        If the push fails the round is discarded, since the servers may have applied it: a next round that continued
+        from here would include its difference again. So the next round begins where this one began.
         """
         if self._count:
             self._push_round()
@@ -199,7 +199,7 @@ class _LocalVariable:
     """A variable in a round: its value, read-only, and its update rule with slots, which are changed in place.
 
     `growth` is that of ordinary updates since all elements were within the limits (`pswire.optimizers.optimizer`); from
-    `GUARDED` on an update is computed on copies and checked.
+    `CHECKED_FROM` on an update is computed on copies and checked.
     """
 
     def __init__(self, value: Array, spec: optimizers.UpdateSpec) -> None:
@@ -231,7 +231,7 @@ class _LocalVariable:
         largest = magnitude(array)
         if not math.isfinite(largest):
             check_finite(entry.name, array)
-        return limits is not None and largest <= limits.gradient and self.growth + self._share < GUARDED
+        return limits is not None and largest <= limits.gradient and self.growth + self._share < CHECKED_FROM
 
     def updated(
         self, gradient: Array | IndexedSlices, global_step: int, copies: bool
@@ -255,4 +255,4 @@ class _LocalVariable:
         if not checked:
             self.growth += self._share
         elif self._limits is not None and math.isfinite(self._share):
-            self.growth = 0.0 if self._rule.settled(value, slots, self._limits) else math.inf
+            self.growth = 0.0 if self._rule.within_limits(value, slots, self._limits) else math.inf

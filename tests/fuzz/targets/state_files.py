@@ -26,9 +26,11 @@ from psserver.storage.shard_run import run_path
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.v1 import state_pb2 as spb
 from tests.fuzz.packets import unpack
+from tests.support.shards import new_shard
 
 COVERS = ["psserver.storage.checkpoints", "psserver.storage.arrays", "psserver.storage.recovery",
-          "psserver.storage.segments", "psserver.storage.shard_run", "psserver.core.state"]  # fmt: skip
+          "psserver.storage.start", "psserver.storage.segments", "psserver.storage.shard_run",
+          "psserver.core.state"]  # fmt: skip
 ARRAYS = {2: "variables.safetensors", 3: "slots.safetensors", 4: "served.safetensors", 5: "late.log"}
 KINDS = {9: spb.ShardState, 10: spb.Record}
 MEMORY = 1 << 20
@@ -40,7 +42,7 @@ def run(data: bytes) -> None:
         with suppress(ValueError, TypeError, AttributeError):  # the options of the server are not what is tested
             policy = parse_consistency(state.get("consistency", "async"))
             handling = parse_staleness(state.get("handling", "none"))
-            _start(Path(folder), Shard(0, 1, 15.0, MEMORY, policy, handling, identity=1))
+            _start(Path(folder), new_shard(0, 1, 15.0, MEMORY, policy, handling, identity=1))
 
 
 def _start(folder: Path, shard: Shard) -> None:

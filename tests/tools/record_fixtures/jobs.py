@@ -72,6 +72,19 @@ def copy(folder, destination):
         lock.unlink()
 
 
+def joining(worker, process_nonce, *, incarnation=0, shard=0, shards=1, **fields):
+    """The Join of a process."""
+    at = {"incarnation": incarnation, "shard": shard, "shards": shards}
+    return ms.Join(worker=worker, process_nonce=process_nonce, **at, **fields)
+
+
+async def join_both(servers, worker, process_nonce, job, states):
+    """Let a worker join two shards."""
+    joined = await servers[0].ask(joining(worker, process_nonce, shards=2, job=job))
+    there = {"incarnation": 1, "shard": 1, "shards": 2, "states": states, "job": joined.job}
+    await servers[1].ask(joining(worker, process_nonce, **there))
+
+
 def declared(name, value, optimizer=None, part=None):
     value = np.asarray(value)
     return ms.Declaration(TensorSpec.of(name, value), value, optimizer, None, part)
@@ -108,32 +121,15 @@ async def every_kind(folder, stack):
     server = await stack.enter_async_context(new)
     ask = server.ask
     job = ms.Job(0, "example", 1)
-    await ask(
-        ms.Join(
-            worker="a",
-            incarnation=0,
-            shard=0,
-            shards=1,
-            process_nonce=11,
-            tensor_transport="gRPC",
-            job=job,
-            program="train.py",
-            name_key=KEY,
-            workers=3,
-        )
-    )
-    await ask(
-        ms.Join(
-            worker="b", incarnation=0, shard=0, shards=1, process_nonce=12, tensor_transport="shared memory", job=job
-        )
-    )
+    await ask(joining("a", 11, tensor_transport="gRPC", job=job, program="train.py", name_key=KEY, workers=3))
+    await ask(joining("b", 12, tensor_transport="shared memory", job=job))
     await ask(ms.Register(sender=A, declarations=DECLARED))
     await ask(ms.Register(sender=B, declarations=DECLARED[:2]))
     await ask(ms.Pull(sender=A, names=("W", "V", "H"), encoding="bfloat16"))
     await ask(
         ms.Pull(sender=B, names=("W",), choices=(ms.Choice("table", np.array([4, 0])), ms.Choice("W", None, "m")))
     )
-    await ask(ms.Join(worker="c", incarnation=0, shard=0, shards=1, process_nonce=13, tensor_transport="gRPC", job=job))
+    await ask(joining("c", 13, tensor_transport="gRPC", job=job))
     # dense, sparse and compressed gradients
     await _push(ask, A, 1, W=GRADIENT, V=np.array([0.5, 0.25, -1.0]), table=ROWS, loss=2.5)
     await _push(ask, B, 1, W=quantize_int8(GRADIENT, ZERO.copy()), loss=2.25, pull=("W",))
@@ -207,7 +203,7 @@ async def every_kind(folder, stack):
     await passed
     await ask(ms.Stop(B, "that is enough"))
     await ask(ms.Leave(B, failed=True))
-    await ask(ms.Join(worker="b", incarnation=0, shard=0, shards=1, process_nonce=14, job=ms.Job(1, "example", 1)))
+    await ask(joining("b", 14, job=ms.Job(1, "example", 1)))
     await _push(ask, ms.Sender("b", 2), 1, V=np.full(3, 0.5))  # dropped: it is in quarantine in this life too
     await _push(ask, A, 9, W=GRADIENT, loss=0.5, pull=("W", "V"))
     await server.settled()
@@ -223,13 +219,8 @@ async def _push(ask, sender, sequence, loss=None, pull=(), progress=(), version=
 
 def _sum(sender, sequence, numbers, **arrays):
     assignments = tuple([ms.Assignment(name, array) for name, array in arrays.items()])
-    return ms.Assign(
-        sender=sender,
-        sequence=sequence,
-        assignments=assignments,
-        add=True,
-        portions=ms.CountedPortions("fit", 1, numbers),
-    )
+    portions = ms.CountedPortions("fit", 1, numbers)
+    return ms.Assign(sender=sender, sequence=sequence, assignments=assignments, add=True, portions=portions)
 
 
 # --- a synchronous job ------------------------------------------------------------------------------------------------
@@ -241,15 +232,12 @@ async def _synchronous(folder, stack):
     server = await stack.enter_async_context(new)
     ask, one = server.ask, np.array([1.0, 2.0])
     variable = declared("W", np.zeros(2), optimizers.GradientDescent(0.5))
-    await ask(ms.Join(worker="a", incarnation=0, shard=0, shards=1, process_nonce=21, job=ms.Job(0, "first")))
+    await ask(joining("a", 21, job=ms.Job(0, "first")))
     await ask(ms.Register(sender=A, declarations=(variable,)))
     await ask(ms.Leave(A))
     await ask(ms.Reset(2))
     job = ms.Job(0, "second", 1)
-    joined = [
-        await ask(ms.Join(worker=name, incarnation=0, shard=0, shards=1, process_nonce=22, job=job, workers=3))
-        for name in "ab"
-    ]
+    joined = [await ask(joining(name, 22, job=job, workers=3)) for name in "ab"]
     a, b = [ms.Sender(name, one.incarnation) for name, one in zip("ab", joined, strict=True)]
     await ask(ms.Register(sender=a, declarations=(variable,)))
     held = await server.pending(ms.Push(sender=a, sequence=1, gradients=(ms.Gradient("W", 0, one),), loss=0.5))
@@ -267,9 +255,7 @@ async def _synchronous(folder, stack):
     await asyncio.gather(late, held, third)
     await ask(ms.Leave(a))
     await ask(ms.Leave(b))
-    join = ms.Join(
-        worker="a", incarnation=0, shard=0, shards=1, process_nonce=23, job=ms.Job(0, "second", 2), workers=3
-    )
+    join = joining("a", 23, job=ms.Job(0, "second", 2), workers=3)
     with contextlib.suppress(SessionNotBegun):
         await ask(join)
     server.tick(70.0)  # the third worker has not come
@@ -293,10 +279,7 @@ async def _two_shards(folder, stack):
     first, second = servers
     job, states, groups = ms.Job(0, "example"), (101, 102), {}
     for number, name in enumerate("ab", 31):
-        joined = await first.ask(ms.Join(worker=name, incarnation=0, shard=0, shards=2, process_nonce=number, job=job))
-        await second.ask(
-            ms.Join(worker=name, incarnation=1, shard=1, shards=2, process_nonce=number, states=states, job=joined.job)
-        )
+        await join_both(servers, name, number, job, states)
     rule = optimizers.Adam(0.1)
     table = ms.Declaration(TensorSpec("table", (3, 2)), None, rule, RowUniform(-1.0, 1.0, 7), Part(0, 5))
     places = (ms.Place("U", 0), ms.Place("V", 1), ms.Place("table", 0))
@@ -312,28 +295,16 @@ async def _two_shards(folder, stack):
         value = np.full(2, 0.5 * sequence)
         rows = IndexedSlices(np.full((1, 2), 0.5, np.float32), np.array([1]), (3, 2))
         gradients = ms.Gradient("U", 0, value), ms.Gradient("table", 0, rows)
-        remote = (ms.RemoteWeights("V", 0),)
+        same, remote = {"sender": sender, "sequence": sequence, "cut": cut}, (ms.RemoteWeights("V", 0),)
         if 0 in only:
-            message = ms.Push(
-                sender=sender, sequence=sequence, gradients=gradients, loss=0.5, shards=(1,), remote=remote, cut=cut
-            )
+            message = ms.Push(gradients=gradients, loss=0.5, shards=(1,), remote=remote, **same)
             groups[sender, sequence] = await first.ask(message)
         if 1 in only:
             pushed = groups[sender, sequence]
             after = () if pushed.frontier is None else pushed.frontier.undelivered
             gradients = (ms.Gradient("V", 0, np.full((2, 2), 0.25, np.float32)),)
-            group, step = pushed.group, pushed.global_step
-            await second.ask(
-                ms.Push(
-                    sender=sender,
-                    sequence=sequence,
-                    gradients=gradients,
-                    group=group,
-                    after=after,
-                    global_step=step,
-                    cut=cut,
-                )
-            )
+            same |= {"group": pushed.group, "global_step": pushed.global_step}
+            await second.ask(ms.Push(gradients=gradients, after=after, **same))
 
     await push(A, 1)
     await push(B, 1)

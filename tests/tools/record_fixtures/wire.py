@@ -10,7 +10,7 @@ from tests.unit.pswire.codec.test_codec import FULL, bare
 TICKS = (
     ms.Tick(
         lost=("w0", "w1"),
-        overdue=(("w2", "examples"),),
+        overdue=(ms.Overdue(worker="w2", queue="examples"),),
         stalled=("w3",),
         takers=("w4",),
         evaluators=("w5",),

@@ -5,7 +5,6 @@ import asyncio
 import numpy as np
 import pytest
 
-from psserver.core.shard import Shard
 from psserver.measurements import Histogram, JournalMeasurements, Measurements, Waits
 from psserver.rpc.admission import Admission
 from psserver.runtime.executor import AnswerTooLarge, Executor
@@ -18,6 +17,7 @@ from pswire.specs.checkpoints import JournalSync
 from pswire.specs.consistency import parse_consistency
 from pswire.tensors.values import TensorSpec
 from tests.support.commands import BOUND
+from tests.support.shards import new_shard
 
 
 def test_a_value_at_a_bound_counts_under_it_and_one_above_all_bounds_in_the_last_count():
@@ -66,7 +66,7 @@ def test_a_push_that_the_policy_holds_waits_until_it_is_decided_and_one_that_is_
 
     async def scenario():
         nonlocal now
-        executor = Executor(Shard(consistency=parse_consistency("sync:2")), clock=lambda: now)
+        executor = Executor(new_shard(consistency=parse_consistency("sync:2")), clock=lambda: now)
         senders = [ms.Sender(name, (await executor.step(ms.Join(worker=name))).incarnation) for name in ("w0", "w1")]
         declared = ms.Declaration(TensorSpec("W", (2,), "float32"), np.zeros(2, np.float32), GradientDescent(1.0))
         for sender in senders:

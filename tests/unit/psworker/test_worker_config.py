@@ -34,26 +34,11 @@ def test_an_argument_comes_before_the_environment_and_that_before_the_default(mo
     assert worker_config(name="w0") == WorkerConfig(name="w0")
     assert worker_config([], name="w0") == WorkerConfig(name="w0"), "no server: embedded"
     options = {"servers": "h:1, h:2", "name": "w7", "job": "mine", "resume": True, "timeout": 7.5, "keep_memory": False}
-    options |= {
-        "encoding": "bfloat16",
-        "compress": TopK(0.01),
-        "shared_memory": False,
-        "push_every": 3,
-        "pull_every": 5,
-        "overlap": True,
-    }
+    options |= {"encoding": "bfloat16", "compress": TopK(0.01), "shared_memory": False, "push_every": 3}
+    options |= {"pull_every": 5, "overlap": True}
     for name, text in environment(options | {"local_steps": None}).items():
         monkeypatch.setenv(name, text)
-    found = WorkerConfig(
-        *(("h:1", "h:2"), "w7", 7.5, "mine", True),
-        keep_memory=False,
-        encoding="bfloat16",
-        compress=TopK(0.01),
-        shared_memory=False,
-        push_every=3,
-        pull_every=5,
-        overlap=True,
-    )
+    found = WorkerConfig(**options | {"servers": ("h:1", "h:2")})
     assert worker_config() == found
     other = worker_config(["h:3"], "w8", timeout=9, push_every=2, overlap=False, compress="int8", shared_memory=True)
     changed = {"push_every": 2, "overlap": False, "compress": Int8(), "shared_memory": True}

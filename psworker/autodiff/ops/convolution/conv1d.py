@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from psworker.autodiff.ops.convolution.conv2d import Activation, convolution, is_relu, with_relu
-from psworker.autodiff.ops.convolution.windows import Padding
+from psworker.autodiff.ops.convolution.windows import Padding, single
 from psworker.autodiff.tape import Result, float16_in_float32, op
 from psworker.autodiff.tensor import Array, Gradient, Tensor, TensorLike, Vjp
 
@@ -66,8 +66,5 @@ def _check(x: Array, filters: Array, strides: int, dilations: int) -> None:
         raise ValueError(f"x must have the axes (batch, length, channels), but its shape is {x.shape}")
     if filters.ndim != 3 or not len(filters):
         raise ValueError(f"filters must be (width, channels, out), but their shape is {filters.shape}")
-    for name, number in (("strides", strides), ("dilations", dilations)):
-        if not isinstance(number, (int, np.integer)):
-            raise TypeError(f"{name} must be one integer, but it is {number!r}")
-        if number < 1:
-            raise ValueError(f"{name} must be at least 1, but it is {number}")
+    single("strides", strides)
+    single("dilations", dilations)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from psworker.autodiff.ops.arrays.shapes import reshape
-from psworker.autodiff.ops.convolution.windows import Axis, Padding, Pair, axes, check_images, pad, pair
+from psworker.autodiff.ops.convolution.windows import Axis, Padding, Pair, axes, check_images, pad, pair, single
 from psworker.autodiff.tape import Result, float16_in_float32, op
 from psworker.autodiff.tensor import Array, Tensor, TensorLike
 
@@ -74,12 +74,11 @@ def avg_pool1d(x: TensorLike, size: int = 2, strides: int | None = None, padding
 def _of_sequences(
     name: str, pool: Callable[..., Tensor], x: TensorLike, size: int, strides: int | None, padding: Padding
 ) -> Tensor:
-    shape, steps = np.shape(x), size if strides is None else strides
+    shape = np.shape(x)
     if len(shape) != 3:
         raise ValueError(f"{name}: x must have the axes (batch, length, channels), but its shape is {shape}")
-    for option, number in (("size", size), ("strides", steps)):
-        if not isinstance(number, (int, np.integer)):
-            raise TypeError(f"{name}: {option} must be one integer, but it is {number!r}")
+    size = single(f"{name}: size", size)
+    steps = size if strides is None else single(f"{name}: strides", strides)
     batch, length, channels = shape
     y = pool(reshape(x, (batch, length, 1, channels)), (size, 1), (steps, 1), padding)
     return reshape(y, (batch, y.shape[1], channels))

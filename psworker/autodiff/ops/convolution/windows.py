@@ -82,6 +82,22 @@ def pair(name: str, given: Pair) -> tuple[int, int]:
     return int(numbers[0]), int(numbers[1])
 
 
+def checked_padding(kind: str, padding: Padding) -> Padding:
+    """The padding; ValueError, with the layer's class, for another one."""
+    if padding not in ("SAME", "VALID"):
+        raise ValueError(f'{kind}: padding must be "SAME" or "VALID", got {padding!r}')
+    return padding
+
+
+def single(name: str, given: int) -> int:
+    """One positive integer; TypeError for anything else, ValueError below 1."""
+    if not isinstance(given, (int, np.integer)):
+        raise TypeError(f"{name} must be one integer, but it is {given!r}")
+    if given < 1:
+        raise ValueError(f"{name} must be at least 1, but it is {given}")
+    return int(given)
+
+
 def pad(x: Array, rows: Axis, columns: Axis, value: float = 0) -> Array:
     """The images with padding of `value`; the same array when there is none."""
     if rows.padded == rows.size and columns.padded == columns.size:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from psjob.guard import Guard
-from psjob.status.job_status import JobStatus, JobVariable, JobWorker, ShardAnswer
+from psjob.status.job_status import JobVariable, JobWorker, ShardAnswer, merge_reports
 from pswire.messages import StatusReport
 from pswire.optimizers import GradientDescent, UpdateSpec
 from pswire.specs.spec import from_plain
@@ -17,27 +17,8 @@ FOLDER = Path(__file__).with_name("histories")
 
 def job(step, workers, variables=(), **changes):
     """A status of one shard that has answered."""
-    status = JobStatus(
-        answers=(ShardAnswer("host:7070", StatusReport(shard=0, shards=1, global_step=step, repeated=0)),),
-        shards=1,
-        global_step=step,
-        repeated=0,
-        dropped=0,
-        half_pushes=0,
-        lost_pushes=0,
-        nbytes=0,
-        consistency="async",
-        handling="none",
-        variables=tuple(variables),
-        workers=tuple(workers),
-        epochs=(),
-        changes=(),
-        queues=(),
-        jobs=(),
-        stopped="",
-        problems=(),
-    )
-    return replace(status, **changes)
+    status = merge_reports([ShardAnswer("host:7070", StatusReport(shards=1, global_step=step))])
+    return replace(status, variables=tuple(variables), workers=tuple(workers), **changes)
 
 
 def variable(optimizer=None, name="W", dtype="float32", sampled=0, unchanged=0):

@@ -68,27 +68,37 @@ def acted(mode, *findings, failing=(), status=None):
     return servers.calls, notes, stopped
 
 
-def test_a_warning_changes_nothing():
-    assert acted("warn", RATE, JUMP, ROUNDING) == ([], [], [])
+LESS = "it rises. Remedy: try less"
+NO_CHECKPOINT = f"going back failed, there is no checkpoint: {LESS}"
+WENT_BACK = "guard: all shards went back to checkpoint {}, because it {}".format
+SLOWER, APART = (
+    "guard: all learning rates were multiplied by 0.25",
+    "guard: pushes of worker 'w1' are dropped from now on",
+)
+NOT_STOPPED = "guard: the job could not be stopped: there is no checkpoint"
+QUARANTINE = "quarantine", "w1", "it jumps"
+#: What to do, the findings, what servers refuse; interventions, the lines about them, reasons of a stop.
+ACTED = {
+    "a warning changes nothing": ("warn", [RATE, JUMP, ROUNDING], (), [], [], []),
+    "the job is stopped once": ("stop", [ROUNDING, RATE, JUMP], (), [("stop", LESS)], [], [LESS]),
+    "back, and a smaller rate": (
+        *("rollback", [RATE], (), [("back", 40), ("scale", 0.25, "it rises")], [WENT_BACK(39, "rises"), SLOWER], []),
+    ),
+    # before: it must not spoil the restored state; after: the restored shards know nothing of it
+    "quarantine before and after": (
+        *("rollback", [JUMP], (), [QUARANTINE, ("back", 70), QUARANTINE], [WENT_BACK(69, "jumps"), APART], []),
+    ),
+    "no reason to go back": ("rollback", [NAN, ROUNDING], (), [("quarantine", "w1", "it is NaN")], [APART], []),
+    "no checkpoint": ("rollback", [RATE], ("back",), [("stop", NO_CHECKPOINT)], [], [NO_CHECKPOINT]),
+    "a silent server": ("stop", [RATE], ("stop",), [], [NOT_STOPPED], [LESS]),
+}
 
 
-def test_the_job_is_stopped_once_with_cause_and_remedy():
-    calls, _, stopped = acted("stop", ROUNDING, RATE, JUMP)
-    assert calls == [("stop", "it rises. Remedy: try less")]
-    assert stopped == ["it rises. Remedy: try less"]
-
-
-def test_going_back_is_to_before_the_finding_and_applies_the_smaller_rate():
-    calls, notes, stopped = acted("rollback", RATE)
-    assert calls == [("back", 40), ("scale", 0.25, "it rises")]
-    assert notes[0] == "guard: all shards went back to checkpoint 39, because it rises"
-    assert stopped == []
-
-
-def test_a_worker_is_in_quarantine_before_and_after_going_back():
-    """Before: it must not spoil the restored state. After: the restored shards know nothing of it."""
-    calls, _, _ = acted("rollback", JUMP)
-    assert calls == [("quarantine", "w1", "it jumps"), ("back", 70), ("quarantine", "w1", "it jumps")]
+@pytest.mark.parametrize(("mode", "findings", "failing", "calls", "notes", "stopped"), ACTED.values(), ids=ACTED)
+def test_a_finding_is_told_or_ends_the_job_or_sends_it_back_with_the_remedy(
+    mode, findings, failing, calls, notes, stopped
+):
+    assert acted(mode, *findings, failing=failing) == (calls, notes, stopped)
 
 
 @pytest.mark.parametrize("others", [{"state": "left"}, {"state": "lost"}, {"quarantined": True}])
@@ -99,16 +109,6 @@ def test_the_last_worker_is_not_put_into_quarantine_and_the_job_is_stopped_with_
     calls, _, stopped = acted("rollback", finding, status=status)
     assert calls == [("stop", stopped[0])]
     assert stopped == [f"worker 'w1' is the last one, and is not put into quarantine: {finding.line}"]
-
-
-def test_a_finding_that_has_changed_nothing_is_no_reason_to_go_back():
-    assert acted("rollback", NAN, ROUNDING)[0] == [("quarantine", "w1", "it is NaN")]
-
-
-def test_a_job_without_a_checkpoint_from_before_is_stopped_and_says_so():
-    calls, _, stopped = acted("rollback", RATE, failing=("back",))
-    assert calls == [("stop", stopped[0])]
-    assert stopped == ["going back failed, there is no checkpoint: it rises. Remedy: try less"]
 
 
 def test_a_job_goes_back_a_few_times_at_most(monkeypatch):
@@ -125,17 +125,11 @@ def test_the_next_job_is_stopped_and_goes_back_like_the_first(monkeypatch):
     for number in (1, 1, 1, 2, 2, 2):
         status = replace(
             job(0, workers(3, 10)),
-            jobs=(JobReport(job=Job(number, "sweep-1", number), state="running", global_step=0, workers=3),),
+            jobs=(JobReport(job=Job(number, "sweep-1", number), state="running", workers=3),),
         )
         actions.observe(status, 0.0)
     assert [call[0] for call in servers.calls] == ["back", "scale", "stop"] * 2
     assert len(stopped) == 2
-
-
-def test_what_a_silent_server_cannot_be_told_is_told_to_people():
-    calls, notes, stopped = acted("stop", RATE, failing=("stop",))
-    assert (calls, notes) == ([], ["guard: the job could not be stopped: there is no checkpoint"])
-    assert len(stopped) == 1
 
 
 def test_a_job_that_was_stopped_already_is_left_alone():

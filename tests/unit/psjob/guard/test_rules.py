@@ -22,6 +22,24 @@ def training(costs, count=4, staleness=3.0, optimizer=None, peak=None, per_secon
         yield float(second), job(second * per_second * count, rows, [variable(optimizer)], **changes)
 
 
+def altered(history, change):
+    """The history in which each worker has the fields of `change(second, worker)`."""
+    for second, (seconds, status) in enumerate(history):
+        rows = [replace(one, **change(second, one)) for one in status.workers]
+        yield seconds, replace(status, workers=tuple(rows))
+
+
+def from_the_sixth(changes, which=lambda one: True):
+    """What changes some workers from the sixth second on; functions in place of values are called with the second."""
+
+    def change(second, one):
+        if second < 6 or not which(one):
+            return {}
+        return {name: value(second) if callable(value) else value for name, value in changes.items()}
+
+    return change
+
+
 def kinds(history):
     return [one.kind for _, one in found(history)]
 
@@ -51,57 +69,14 @@ def test_a_cost_that_never_leaves_its_beginning_after_a_peak_opens_too():
     assert one.step == 0, "there is no good state to go back to"
 
 
-@pytest.mark.parametrize(
-    "history",
-    [
-        training(FALLS),
-        training(RISES, staleness=0.5),
-        training(RISES, count=1, staleness=0.0),
-        training([2.3] * 12, peak=2.35),
-        training(STUCK, optimizer=Adam(0.001)),
-        training([1.0, 5.0, 20.0, 30.0, 20.0, 25.0, 20.0, 20.0, 20.0], optimizer=Adam(0.001)),
-        training([1.1, 0.9, 0.6, 0.5, 0.5, 0.6, 0.8, 1.2, 1.9, 2.6, 3.4, 4.1, 5.2, 6.0, 7.1], optimizer=Adam(0.001)),
-        training([1.0] + [3.1, 1.6, 3.0] * 6),
-        training(RISES[:7] + FALLS[5:]),
-        training(STUCK, per_second=2),
-    ],
-    ids=[
-        "falls",
-        "fresh",
-        "alone",
-        "learns slowly",
-        "Adam",
-        "Q-learning",
-        "Q-learning at first right",
-        "low by chance",
-        "one bad moment",
-        "few pushes",
-    ],
-)
-def test_no_finding_without_staleness_or_evidence(history):
-    assert kinds(history) == []
-
-
-def with_gradients(costs, gradients):
-    """As `training`, whose gradients have these norms."""
-    history = training(costs, peak=costs[0] * 1.02)
-    for (seconds, status), size in zip(history, gradients, strict=True):
-        rows = [replace(one, gradient_mean=size) for one in status.workers]
-        yield seconds, replace(status, workers=tuple(rows))
-
-
-def test_a_cost_that_falls_to_its_noise_while_gradients_become_small_is_that_of_a_job_that_has_learned():
-    """As of a regression whose signal is weak: most of the first cost is noise, which stays."""
-    assert kinds(with_gradients([1.32, 1.06, 1.02] + [1.01] * 16, [1.3, 0.75] + [0.1] * 17)) == []
-
-
 def test_a_cost_that_was_high_by_chance_is_not_stuck():
     """Costs of batches of two examples go up and down, and the first one may be low."""
 
     def history(up_and_down):
-        for second, (seconds, status) in enumerate(training([1.0] * 20, peak=1.9)):
-            rows = [replace(one, cost=1.4 + up_and_down * (-1) ** (second + one.number)) for one in status.workers]
-            yield seconds, replace(status, workers=tuple(rows))
+        return altered(
+            training([1.0] * 20, peak=1.9),
+            lambda second, one: {"cost": 1.4 + up_and_down * (-1) ** (second + one.number)},
+        )
 
     assert kinds(history(0.3)) == []
     assert kinds(history(0.01)) == ["staleness"]
@@ -111,11 +86,6 @@ def test_options_that_the_job_has_are_no_remedy_and_a_straggler_is_one_for_a_bou
     ((_, one),) = found(training(RISES, handling="scale", staleness=9.0))
     assert "scale`" not in one.remedy
     assert "`--consistency bounded:1`, since some workers are far behind" in one.remedy
-
-
-def test_a_job_that_is_observed_only_late_does_not_count_as_stuck():
-    late = [(seconds, replace(status, global_step=status.global_step + 5000)) for seconds, status in training(STUCK)]
-    assert found(late) == []
 
 
 # --- momentum --------------------------------------------------------------------------------------------------------
@@ -133,19 +103,12 @@ def test_momentum_together_with_staleness_is_named_with_the_value_to_try():
     assert one.remedy.startswith("try a momentum of 0.6, or a learning rate of 0.05 / 4 = 0.0125")
 
 
-def test_momentum_that_trains_is_no_finding():
-    assert kinds(training(FALLS, optimizer=Momentum(0.05, 0.9))) == []
-
-
 # --- the learning rate by itself -------------------------------------------------------------------------------------
 
 
 def one_worker(costs=FALLS * 2, optimizer=None, **changes):
     """A job of one worker, which is different from the sixth second on."""
-    for second, (seconds, status) in enumerate(training(costs, count=1, staleness=0.0, optimizer=optimizer)):
-        at = {name: value(second) if callable(value) else value for name, value in changes.items()}
-        rows = [replace(one, **at) for one in status.workers] if second >= 6 else status.workers
-        yield seconds, replace(status, workers=tuple(rows))
+    return altered(training(costs, count=1, staleness=0.0, optimizer=optimizer), from_the_sixth(changes))
 
 
 JUMPS = {"jumps": lambda second: second, "jump": 4096.0, "jumped_at": 121}
@@ -153,40 +116,31 @@ JUMPS = {"jumps": lambda second: second, "jump": 4096.0, "jumped_at": 121}
 
 def test_gradients_of_the_only_worker_that_jump_are_for_the_learning_rate_and_not_for_its_machine():
     ((seconds, one),) = found(one_worker(**JUMPS))
-    assert (seconds, one.kind, one.level, one.worker, one.quarantine, one.harmed) == (
-        6.0,
-        "rate",
-        "error",
-        "",
-        False,
-        True,
-    )
+    assert (seconds, one.kind, one.level, one.worker) == (6.0, "rate", "error", "")
+    assert (one.quarantine, one.harmed) == (False, True)
     assert one.text.startswith(
-        "gradients were 4,096 times as large as usual from update 121 on, in 6 pushes of worker 'w0'"
+        "gradients were 4,096 times as large as usual from update 121 on, in 6 pushes of worker "
     )
     assert "machine" not in one.line
     assert one.remedy.startswith("try a learning rate of 0.05 / 4 = 0.0125")
     assert (one.scale_learning_rate, one.step) == (0.25, 120)
 
 
+GONE = [{"state": "left", "steps": 40}, {"state": "lost", "steps": 40}]
+
+
 @pytest.mark.parametrize(
     "others",
-    [
-        {"state": "left", "steps": 40},
-        {"state": "lost", "steps": 40},
-        {"quarantined": True},
-        {"training": False, "steps": 0},
-    ],
-    ids=["left long ago", "lost long ago", "in quarantine", "evaluates"],
+    [*GONE, {"quarantined": True}, {"training": False, "steps": 0}],
+    ids=["left", "lost", "apart", "evaluates"],
 )
 def test_a_worker_whose_others_push_no_more_is_the_only_one(others):
     """The history reaches back for two minutes."""
-    history = []
-    for second, (seconds, status) in enumerate(training(FALLS * 12)):
-        first, *rest = status.workers
-        jump = {"jumps": second, "jump": 500.0, "jumped_at": 121} if second >= 140 else {}
-        rows = [replace(first, **jump), *[replace(one, **others) for one in rest]]
-        history.append((seconds, replace(status, workers=tuple(rows))))
+
+    def change(second, one):
+        return others if one.number else {"jumps": second, "jump": 500.0, "jumped_at": 121} if second >= 140 else {}
+
+    history = altered(training(FALLS * 12), change)
     assert [(one.kind, one.worker, one.quarantine) for _, one in found(history)] == [("rate", "", False)]
 
 
@@ -198,12 +152,7 @@ NAN = "NotFinite: gradient for 'W' has 3 of 100 elements that are NaN or infinit
     [
         ({}, 1.0, False, "look for NaN in its examples (`np.isnan`), and in its loss for log(0) and divisions by 0"),
         ({"peak_cost": 20.0}, 0.25, True, "go back to a checkpoint from before, and try a learning rate of 0.05 / 4"),
-        (
-            {"jumps": 1, "jump": 99.0, "jumped_at": 121},
-            0.25,
-            True,
-            "try a learning rate of 0.05 / 4 = 0.0125, or limit",
-        ),
+        ({"jumps": 1, "jump": 99.0, "jumped_at": 121}, 0.25, True, "try a learning rate of 0.05 / 4 = 0.0125, or "),
     ],
     ids=["at once", "after a cost that grew", "after a jump"],
 )
@@ -219,13 +168,8 @@ def test_a_refused_push_of_the_only_worker_is_for_its_loss_or_for_the_rate_if_so
 @pytest.mark.parametrize("workers_with_nan", [1, 2, 4])
 @pytest.mark.parametrize("count", [1, 4])
 def test_clipping_is_no_remedy_for_nan(count, workers_with_nan):
-    def history():
-        for second, (seconds, status) in enumerate(training(FALLS, count=count)):
-            bad = [replace(one, error=NAN, error_time=1000.0) for one in status.workers[:workers_with_nan]]
-            rows = (*bad, *status.workers[workers_with_nan:])
-            yield seconds, replace(status, workers=rows) if second >= 6 else status
-
-    ((_, one),) = found(history())
+    refused = from_the_sixth({"error": NAN, "error_time": 1000.0}, lambda one: one.number < workers_with_nan)
+    ((_, one),) = found(altered(training(FALLS, count=count), refused))
     assert one.remedy.endswith("clipping does not remove NaN")
     assert "clip gradients" not in one.line
 
@@ -234,9 +178,7 @@ def test_clipping_is_no_remedy_for_nan(count, workers_with_nan):
 GUESSES = [2.36, 8.7, 3.1] + [2.3, 2.31] * 10
 
 
-@pytest.mark.parametrize(
-    "optimizer", [Adam(0.03), GradientDescent(0.03), Momentum(0.03, 0.9)], ids=["Adam", "SGD", "momentum"]
-)
+@pytest.mark.parametrize("optimizer", [Adam(0.03), GradientDescent(0.03), Momentum(0.03, 0.9)], ids=lambda o: o.kind)
 @pytest.mark.parametrize(("count", "staleness"), [(1, 0.0), (6, 0.0), (6, 5.0)])
 def test_a_cost_that_was_high_and_is_that_of_guessing_since_is_found_for_all_optimizers(count, staleness, optimizer):
     ((seconds, one),) = found(training(GUESSES, count=count, staleness=staleness, optimizer=optimizer))
@@ -250,9 +192,10 @@ def test_a_cost_that_was_high_and_is_that_of_guessing_since_is_found_for_all_opt
 
 def collapsed(costs, gradient, peak):
     """A job with Adam whose gradients had a norm of 8 in the first second, and have this one since."""
-    for second, (seconds, status) in enumerate(training(costs, optimizer=Adam(0.03), peak=peak)):
-        rows = [replace(one, gradient_mean=gradient if second > 1 else 8.0) for one in status.workers]
-        yield seconds, replace(status, workers=tuple(rows))
+    return altered(
+        training(costs, optimizer=Adam(0.03), peak=peak),
+        lambda second, _: {"gradient_mean": gradient if second > 1 else 8.0},
+    )
 
 
 def test_a_cost_that_was_not_so_high_needs_gradients_that_have_become_small():
@@ -262,31 +205,12 @@ def test_a_cost_that_was_not_so_high_needs_gradients_that_have_become_small():
     assert kinds(collapsed(costs, gradient=0.1, peak=2.5)) == [], "it learns slowly"
 
 
-@pytest.mark.parametrize(
-    "costs",
-    [
-        [2.36, 8.7, 3.1] + [2.2, 2.35] * 10,
-        [2.36, 8.7, 3.1] + [2.3 - 0.02 * second for second in range(20)],
-        [2.36, 8.7, 3.1] + [0.9] * 20,
-        [1.1, 8.7, 3.1] + [2.3] * 20,
-    ],
-    ids=["up and down", "falls", "has learned", "Q-learning"],
-)
-def test_a_cost_that_moves_or_is_not_that_of_the_beginning_is_no_dead_model(costs):
-    assert kinds(training(costs, optimizer=Adam(0.001))) == []
-
-
 # --- one worker ------------------------------------------------------------------------------------------------------
 
 
 def with_worker(number, costs=FALLS * 4, **changes):
     """A job that trains, in which one worker is different from the sixth second on."""
-    for second, (seconds, status) in enumerate(training(costs)):
-        rows = list(status.workers)
-        if second >= 6:
-            at = {name: value(second) if callable(value) else value for name, value in changes.items()}
-            rows[number] = replace(rows[number], **at)
-        yield seconds, replace(status, workers=tuple(rows))
+    return altered(training(costs), from_the_sixth(changes, lambda one: one.number == number))
 
 
 def test_a_worker_whose_gradients_jump_is_named_once_and_to_be_put_into_quarantine():
@@ -299,11 +223,9 @@ def test_a_worker_whose_gradients_jump_is_named_once_and_to_be_put_into_quaranti
 
 def test_the_first_of_several_that_jump_is_named_if_it_was_far_off_or_the_job_was_well_before():
     def history(jump, costs=FALLS * 4):
-        for seconds, status in with_worker(1, costs, jumps=9, jump=jump, jumped_at=481):
-            rows = [
-                replace(one, jumps=9, jump=40.0, jumped_at=490) if one.name == "w3" else one for one in status.workers
-            ]
-            yield seconds, replace(status, workers=tuple(rows)) if seconds >= 6 else status
+        first = with_worker(1, costs, jumps=9, jump=jump, jumped_at=481)
+        another = from_the_sixth({"jumps": 9, "jump": 40.0, "jumped_at": 490}, lambda one: one.name == "w3")
+        return altered(first, another)
 
     ((_, one),) = found(history(4096.0))
     assert one.worker == "w1"
@@ -314,9 +236,7 @@ def test_the_first_of_several_that_jump_is_named_if_it_was_far_off_or_the_job_wa
 
 def test_a_worker_whose_gradients_are_always_larger_is_named_and_not_the_learning_rate():
     def history(size):
-        for seconds, status in training(RISES * 2):
-            *others, last = status.workers
-            yield seconds, replace(status, workers=(*others, replace(last, gradient_mean=size)))
+        return altered(training(RISES * 2), lambda _, one: {"gradient_mean": size} if one.number == 3 else {})
 
     ((_, one),) = found(history(8.0))
     assert (one.kind, one.worker, one.quarantine) == ("worker", "w3", True)
@@ -354,11 +274,6 @@ def test_errors_from_before_the_job_went_back_are_not_told_again():
     assert found([(float(second), job(200 + second, rows)) for second in range(1, 9)], guard) == []
 
 
-def test_two_jumps_are_an_accident_and_those_of_a_worker_in_quarantine_are_over():
-    assert kinds(with_worker(1, jumps=2, jump=50.0, jumped_at=481)) == []
-    assert kinds(with_worker(1, jumps=9, jump=50.0, jumped_at=481, quarantined=True)) == []
-
-
 def test_a_worker_whose_push_was_refused_for_nan_is_named_with_the_error():
     error = "NotFinite: gradient for 'W' has 3 of 100 elements that are NaN or infinite: nothing was changed"
     ((_, one),) = found(with_worker(2, error=error, error_time=1000.0))
@@ -392,37 +307,10 @@ def test_a_worker_whose_pushes_are_useless_is_named(changes, text):
     assert text in one.text
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"steps": 120, "training": False},
-        {"steps": 120, "waiting_for": "w0: it is 2 steps behind"},
-        {"steps": 120, "state": "left"},
-        {"steps": lambda second: 120 + second // 5},
-        {"steps": 120, "between_blocks": True},
-    ],
-    ids=["out of data", "held", "left", "slow", "evaluates after an epoch"],
-)
-def test_a_worker_that_waits_has_ended_is_slow_or_between_two_blocks_is_no_finding(changes):
-    assert kinds(with_worker(1, **changes)) == []
-
-
-def test_losses_and_gradients_that_are_the_same_for_all_workers_are_no_finding():
-    """As when all examples are classified with certainty: a loss of exactly 0."""
-    done = [
-        (seconds, replace(status, workers=tuple([replace(one, loss=0.0, gradient=0.0) for one in status.workers])))
-        for seconds, status in training(FALLS * 4)
-    ]
-    assert found(done) == []
-
-
 def zero_gradients(count, **changes):
     """A job whose gradients are zero from the beginning, with a loss that stays."""
-    for seconds, status in training([2.3] * 40, count=count):
-        rows = [
-            replace(one, **{"loss": 2.3, "gradient": 0.0, "gradient_mean": 0.0, **changes}) for one in status.workers
-        ]
-        yield seconds, replace(status, workers=tuple(rows))
+    zero = {"loss": 2.3, "gradient": 0.0, "gradient_mean": 0.0, **changes}
+    return altered(training([2.3] * 40, count=count), lambda *_: zero)
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -446,13 +334,11 @@ def test_gradients_of_zero_are_no_finding_in_a_job_without_losses_that_had_other
 
 def labels(cost, others=0.4, count=3, first=2.3, since=0):
     """A job in which w1 has this cost and the others have another, from some second on."""
-    for second, (seconds, status) in enumerate(training([2.3] * 60, count=count)):
-        costs = [cost if one.name == "w1" else others for one in status.workers]
-        rows = [
-            replace(one, cost=cost, first_loss=first if one.name == "w1" else 2.3) if second >= since else one
-            for one, cost in zip(status.workers, costs, strict=True)
-        ]
-        yield seconds, replace(status, workers=tuple(rows))
+    of_w1, of_others = {"cost": cost, "first_loss": first}, {"cost": others, "first_loss": 2.3}
+    return altered(
+        training([2.3] * 60, count=count),
+        lambda second, one: {} if second < since else of_w1 if one.name == "w1" else of_others,
+    )
 
 
 def test_a_worker_with_other_labels_is_named_when_the_costs_of_the_others_have_fallen_and_its_cost_has_not():
@@ -461,31 +347,8 @@ def test_a_worker_with_other_labels_is_named_when_the_costs_of_the_others_have_f
     assert 35 <= seconds <= 37
     assert "the cost of worker 'w1' is 2.9 and has not fallen in 30 s" in one.text
     assert (
-        "of 2.3 at the beginning, are below 0.4: its examples are others than theirs, or its labels are wrong"
-        in one.text
+        "of 2.3 at the beginning, are below 0.4: its examples are others than theirs, or its labels are w" in one.text
     )
-
-
-@pytest.mark.parametrize(
-    "history",
-    [
-        labels(cost=1.9),
-        labels(cost=2.9, others=1.3),
-        labels(cost=2.9, count=2),
-        labels(cost=2.9, first=30.0),
-        labels(cost=0.45, first=0.45),
-        labels(cost=None),
-    ],
-    ids=["falls too", "all are high", "two workers", "another loss", "came late", "without losses"],
-)
-def test_a_worker_whose_examples_are_harder_or_fewer_than_those_of_the_others_is_no_finding(history):
-    assert kinds(history) == []
-
-
-def test_nobody_is_missed_when_the_data_comes_to_its_end():
-    queue = QueueStatus(spec=QueueSpec(name="mnist", size=1000, epochs=1, block=100), epoch=1, done=900, blocks_out=1)
-    at_end = [(seconds, replace(status, queues=(queue,))) for seconds, status in with_worker(1, steps=120)]
-    assert found(at_end) == []
 
 
 # --- rounding --------------------------------------------------------------------------------------------------------
@@ -503,20 +366,8 @@ def test_updates_that_vanish_are_named_with_variable_dtype_and_the_wider_one():
     ((_, one),) = found(rounding(93))
     assert (one.kind, one.level, one.worker, one.harmed) == ("rounding", "warning", "", False)
     assert "93% of 'W' (float16) stay as they are" in one.text
-    assert (
-        "at a learning rate of 0.001 are below half a unit in the last place (0.00049 of an element in float16)"
-        in one.text
-    )
+    assert "rate of 0.001 are below half a unit in the last place (0.00049 of an element in float16)" in one.text
     assert one.remedy.startswith("keep such variables in float32")
-
-
-@pytest.mark.parametrize(
-    "history",
-    [rounding(40), rounding(100, optimizer=MovingAverage(0.9)), rounding(100, costs=[2.3, 1.0] + [0.01] * 20)],
-    ids=["some", "observed", "converged"],
-)
-def test_some_rounding_or_that_of_a_job_that_has_converged_is_no_finding(history):
-    assert kinds(history) == []
 
 
 def test_a_failure_that_is_over_after_some_seconds_does_not_open():
@@ -529,6 +380,59 @@ def test_a_failure_that_is_over_after_some_seconds_does_not_open():
 
     assert found(history(7)) == []
     assert [one.kind for _, one in found(history(12))] == ["rounding"]
+
+
+# --- no finding ------------------------------------------------------------------------------------------------------
+
+QUEUE = QueueStatus(spec=QueueSpec(name="mnist", size=1000, epochs=1, block=100), epoch=1, done=900, blocks_out=1)
+RISES_LATER = [1.1, 0.9, 0.6, 0.5, 0.5, 0.6, 0.8, 1.2, 1.9, 2.6, 3.4, 4.1, 5.2, 6.0, 7.1]
+NOISE = [1.32, 1.06, 1.02] + [1.01] * 16
+SILENT = {
+    "falls": training(FALLS),
+    "with momentum": training(FALLS, optimizer=Momentum(0.05, 0.9)),
+    "rises while pushes are fresh": training(RISES, staleness=0.5),
+    "rises with one worker": training(RISES, count=1, staleness=0.0),
+    "learns slowly": training([2.3] * 12, peak=2.35),
+    "stuck with Adam": training(STUCK, optimizer=Adam(0.001)),
+    "Q-learning": training([1.0, 5.0, 20.0, 30.0, 20.0, 25.0, 20.0, 20.0, 20.0], optimizer=Adam(0.001)),
+    "Q-learning that is at first right": training(RISES_LATER, optimizer=Adam(0.001)),
+    "Q-learning that has begun lower": training([1.1, 8.7, 3.1] + [2.3] * 20, optimizer=Adam(0.001)),
+    "low by chance": training([1.0] + [3.1, 1.6, 3.0] * 6),
+    "one bad moment": training(RISES[:7] + FALLS[5:]),
+    "few pushes": training(STUCK, per_second=2),
+    "observed late": [(at, replace(one, global_step=one.global_step + 5000)) for at, one in training(STUCK)],
+    # a regression whose signal is weak: most of the first cost is noise, which stays, and gradients become small
+    "falls to its noise": altered(
+        training(NOISE, peak=1.32 * 1.02), lambda second, _: {"gradient_mean": [1.3, 0.75, 0.1][min(second, 2)]}
+    ),
+    "high, and up and down since": training([2.36, 8.7, 3.1] + [2.2, 2.35] * 10, optimizer=Adam(0.001)),
+    "high, and falls": training([2.36, 8.7, 3.1] + [2.3 - 0.02 * n for n in range(20)], optimizer=Adam(0.001)),
+    "high, and has learned": training([2.36, 8.7, 3.1] + [0.9] * 20, optimizer=Adam(0.001)),
+    "two jumps are an accident": with_worker(1, jumps=2, jump=50.0, jumped_at=481),
+    "jumps of a worker in quarantine": with_worker(1, jumps=9, jump=50.0, jumped_at=481, quarantined=True),
+    "out of data": with_worker(1, steps=120, training=False),
+    "held": with_worker(1, steps=120, waiting_for="w0: it is 2 steps behind"),
+    "left": with_worker(1, steps=120, state="left"),
+    "slow": with_worker(1, steps=lambda second: 120 + second // 5),
+    "evaluates after an epoch": with_worker(1, steps=120, between_blocks=True),
+    "the data comes to its end": [(at, replace(one, queues=(QUEUE,))) for at, one in with_worker(1, steps=120)],
+    # all examples are classified with certainty
+    "losses and gradients of 0 of all": altered(training(FALLS * 4), lambda *_: {"loss": 0.0, "gradient": 0.0}),
+    "a cost that falls too": labels(cost=1.9),
+    "all costs are high": labels(cost=2.9, others=1.3),
+    "another cost of one of two": labels(cost=2.9, count=2),
+    "another loss": labels(cost=2.9, first=30.0),
+    "came late": labels(cost=0.45, first=0.45),
+    "without losses": labels(cost=None),
+    "some rounding": rounding(40),
+    "rounding of what is observed": rounding(100, optimizer=MovingAverage(0.9)),
+    "rounding, when it has converged": rounding(100, costs=[2.3, 1.0] + [0.01] * 20),
+}
+
+
+@pytest.mark.parametrize("history", SILENT.values(), ids=SILENT)
+def test_there_is_no_finding_without_evidence(history):
+    assert kinds(history) == []
 
 
 # --- the guard -------------------------------------------------------------------------------------------------------
@@ -566,7 +470,7 @@ def test_statuses_with_missing_shards_are_left_out_and_another_job_begins_anew()
 
 def test_what_was_found_in_a_job_is_found_again_in_the_next_one():
     def of_job(number, start):
-        jobs = (JobReport(job=Job(number, "sweep-1", number), state="running", global_step=0, workers=4),)
+        jobs = (JobReport(job=Job(number, "sweep-1", number), state="running", workers=4),)
         return [(start + seconds, status) for seconds, status in training(RISES, jobs=jobs)]
 
     first, second = found([*of_job(1, 0.0), *of_job(2, len(RISES))])

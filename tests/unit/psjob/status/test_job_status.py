@@ -13,10 +13,7 @@ from tests.support.job_reports import two_shards, worker
 
 FIRST, SECOND = two_shards()
 SILENT = ShardAnswer("a:1", problem="gone")
-ALONE, SCALE = (
-    ShardAnswer("a:1", StatusReport(shard=0, shards=n, global_step=0, repeated=0, handling=how))
-    for n, how in ((1, "none"), (2, "scale"))
-)
+ALONE, SCALE = (ShardAnswer("a:1", StatusReport(shards=n, handling=how)) for n, how in ((1, "none"), (2, "scale")))
 ORDER, SAME = "workers must name the servers in the order of their shards", "all servers of a job need the same"
 HAVE = "these have none and scale"
 
@@ -24,10 +21,8 @@ HAVE = "these have none and scale"
 def test_a_split_variable_is_whole_also_of_one_shard():
     W, table, b = merge_reports([FIRST, SECOND]).variables
     assert table == JobVariable(TensorSpec("table", (100, 4)), (0, 1), (9, 7), (8, 6), None, (), 1600, True)
-    assert [(one.spec.shape, one.shards, one.slots) for one in (W, b)] == [
-        ((2, 3), (0,), ("momentum",)),
-        ((3,), (1,), ("m", "v")),
-    ]
+    assert (W.spec.shape, W.shards, W.slots) == ((2, 3), (0,), ("momentum",))
+    assert (b.spec.shape, b.shards, b.slots) == ((3,), (1,), ("m", "v"))
     assert merge_reports([SECOND]).variables[1].spec == table.spec
 
 
@@ -44,15 +39,9 @@ def test_a_worker_is_what_all_shards_report_of_its_newest_incarnation():
     waits = {"waiting_for": "w0, 2 steps behind", "tensor_transport": "gRPC"}
     assert w1 == _worker("w1", 1, 1, "lost", 4, 7 / 7, 1.5, 0.0, **waits)
     assert (w0.lease, w1.lease) == (8.5, None)
-    now = StatusReport(
-        shard=0, shards=2, global_step=5, repeated=0, workers=(worker(incarnation=2, steps=5, staleness_sum=5),)
-    )
+    now = StatusReport(shards=2, global_step=5, workers=(worker(incarnation=2, steps=5, staleness_sum=5),))
     before = StatusReport(
-        shard=1,
-        shards=2,
-        global_step=90,
-        repeated=0,
-        workers=(worker(state="lost", steps=90, loss=0.5, tensor_transport="gRPC"),),
+        shard=1, shards=2, global_step=90, workers=(worker(state="lost", steps=90, loss=0.5, tensor_transport="gRPC"),)
     )
     (again,) = merge_reports([ShardAnswer("a:1", now), ShardAnswer("a:2", before)]).workers
     assert again == _worker("w0", 0, 2, "live", 5, 1.0, None, 15.0)
@@ -91,17 +80,11 @@ def test_missing_shards_and_inconsistencies_are_problems(answers, problems):
 
 def test_of_lists_that_shards_cut_short_the_status_has_whole_variables_and_says_what_is_left_out():
     def part(first, rows):
-        return VariableStatus(
-            spec=TensorSpec("cut", (rows, 2), "float32"), version=0, updates=0, optimizer=None, part=Part(first, 5)
-        )
+        return VariableStatus(spec=TensorSpec("cut", (rows, 2), "float32"), part=Part(first, 5))
 
-    alone = VariableStatus(spec=TensorSpec("alone", (2,), "float32"), version=3, updates=3, optimizer=None)
-    first = StatusReport(
-        shard=0, shards=2, global_step=5, repeated=0, variables=(alone, part(0, 3)), totals=Totals(variables=2)
-    )
-    second = StatusReport(
-        shard=1, shards=2, global_step=5, repeated=0, variables=(part(3, 2),), totals=Totals(variables=1)
-    )
+    alone = VariableStatus(spec=TensorSpec("alone", (2,), "float32"), version=3, updates=3)
+    first = StatusReport(shards=2, global_step=5, variables=(alone, part(0, 3)), totals=Totals(variables=2))
+    second = StatusReport(shard=1, shards=2, global_step=5, variables=(part(3, 2),), totals=Totals(variables=1))
     whole = merge_reports([ShardAnswer("a:1", first), ShardAnswer("b:1", second)])
     assert [one.spec.name for one in whole.variables] == ["alone", "cut"]
     assert whole.omitted == ()

@@ -13,7 +13,7 @@ from tests.support.commands import BOUND
 
 
 def job(step):
-    return merge_reports([ShardAnswer("h:1", StatusReport(shard=0, shards=1, global_step=step, repeated=0))])
+    return merge_reports([ShardAnswer("h:1", StatusReport(shards=1, global_step=step))])
 
 
 SILENT = merge_reports([ShardAnswer("h:1", problem="no server at h:1")])

@@ -11,7 +11,6 @@ def status(name="worker-0", state="live", steps=0, staleness_sum=0, cost=None, e
         incarnation=1,
         state=state,
         steps=steps,
-        staleness=0,
         staleness_sum=staleness_sum,
         cost=cost,
         epoch=epoch,
@@ -21,18 +20,9 @@ def status(name="worker-0", state="live", steps=0, staleness_sum=0, cost=None, e
 
 
 def job(global_step, *workers, queues=(), session=0):
-    jobs = (
-        (
-            JobReport(
-                job=Job(session, "sweep-1", session), state="running", global_step=global_step, workers=len(workers)
-            ),
-        )
-        if session
-        else ()
-    )
-    report = StatusReport(
-        shard=0, shards=1, global_step=global_step, repeated=0, workers=workers, queues=queues, jobs=jobs
-    )
+    of_session = Job(session, "sweep-1", session)
+    jobs = (JobReport(job=of_session, state="running", global_step=global_step, workers=len(workers)),)
+    report = StatusReport(shards=1, global_step=global_step, workers=workers, queues=queues, jobs=jobs[: bool(session)])
     return merge_reports([ShardAnswer("h:1", report)])
 
 

@@ -12,19 +12,8 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from psjob.terminal import logs
 from psjob.terminal.log_options import log_options
-from psjob.terminal.logs import (
-    LogHandler,
-    Origin,
-    escaped,
-    identify,
-    json_line,
-    set_up_logs,
-    shortened,
-    text_line,
-    utc,
-    writes_json,
-)
 
 
 def record(text, *arguments, level=logging.INFO, error=None, **extra):
@@ -35,7 +24,7 @@ def record(text, *arguments, level=logging.INFO, error=None, **extra):
 
 
 def origin(kind="shard", name=1, step=12):
-    one = Origin()
+    one = logs.Origin()
     one.kind, one.name, one.step = kind, name, lambda: step
     return one
 
@@ -49,22 +38,22 @@ def traceback_of(text):
 
 @given(text=st.text())
 def test_an_event_is_one_line_of_printable_characters_from_which_its_text_can_be_read_again(text):
-    line = text_line(record("%s", text), origin())
+    line = logs.text_line(record("%s", text), origin())
     assert line.isprintable()
-    parsed = json.loads(json_line(record("%s", text), origin()))
-    assert (parsed["text"], json_line(record("%s", text), origin()).isascii()) == (text, True)
+    parsed = json.loads(logs.json_line(record("%s", text), origin()))
+    assert (parsed["text"], logs.json_line(record("%s", text), origin()).isascii()) == (text, True)
     if "\\" not in text:
-        assert escaped(text).encode("latin-1", "backslashreplace").decode("unicode_escape") == text
+        assert logs.escaped(text).encode("latin-1", "backslashreplace").decode("unicode_escape") == text
 
 
 def test_a_line_has_the_time_the_level_the_process_its_step_the_logger_and_the_text():
-    line = text_line(record("worker %r joined", "w\n2026 ERROR"), origin())
+    line = logs.text_line(record("worker %r joined", "w\n2026 ERROR"), origin())
     assert re.fullmatch(
         r"2023-11-1[45] \d\d:\d\d:20\.062 INFO shard 1 step 12 psserver\.runtime: worker 'w\\n2026 ERROR' joined", line
     )
-    assert " WARNING psserver.runtime: x" in text_line(record("x", level=logging.WARNING), Origin())
-    assert " INFO worker w\\x1b[2J psserver" in text_line(record("x"), origin("worker", "w\x1b[2J", None))
-    of_json = json.loads(json_line(record("lost", level=logging.WARNING, event="lost"), origin("worker", "w", 3)))
+    assert " WARNING psserver.runtime: x" in logs.text_line(record("x", level=logging.WARNING), logs.Origin())
+    assert " INFO worker w\\x1b[2J psserver" in logs.text_line(record("x"), origin("worker", "w\x1b[2J", None))
+    of_json = json.loads(logs.json_line(record("lost", level=logging.WARNING, event="lost"), origin("worker", "w", 3)))
     assert list(of_json.items()) == [
         ("time", "2023-11-14T22:13:20.062Z"),
         ("level", "warning"),
@@ -74,24 +63,24 @@ def test_a_line_has_the_time_the_level_the_process_its_step_the_logger_and_the_t
         ("event", "lost"),
         ("text", "lost"),
     ]
-    assert utc(0.9996) == "1970-01-01T00:00:00.999Z"
+    assert logs.utc(0.9996) == "1970-01-01T00:00:00.999Z"
 
 
 def test_a_line_is_shortened_to_time_level_and_text_where_its_process_is_known_and_others_are_not_changed():
-    for who in (origin(), origin("worker", "w-1", None), Origin()):
-        line = shortened(text_line(record("a: b"), who))
+    for who in (origin(), origin("worker", "w-1", None), logs.Origin()):
+        line = logs.shortened(logs.text_line(record("a: b"), who))
         assert re.fullmatch(r"\d\d:\d\d:20 INFO a: b", line), line
     for line in ("2026-11-23 08:12:00.123 INFO program: x", "", "Traceback", "08:12:00 INFO psserver: x"):
-        assert shortened(line) == line
+        assert logs.shortened(line) == line
 
 
 def test_the_traceback_of_an_error_is_a_string_in_json_and_indented_lines_in_text():
     failed = record("failed", level=logging.ERROR, error=traceback_of("a\n2026-11-23 INFO forged\x1b"))
-    first, *others = text_line(failed, origin()).split("\n")
+    first, *others = logs.text_line(failed, origin()).split("\n")
     assert first.endswith(": failed")
     assert others[0] == "    Traceback (most recent call last):"
     assert others[-2:] == ["    ValueError: a", "    2026-11-23 INFO forged\\x1b"]
-    text = json.loads(json_line(failed, origin()))["traceback"]
+    text = json.loads(logs.json_line(failed, origin()))["traceback"]
     assert text.splitlines()[-2:] == ["ValueError: a", "2026-11-23 INFO forged\x1b"]
 
 
@@ -113,17 +102,17 @@ def own_logging(monkeypatch):
 def test_what_a_program_logs_by_itself_is_left_to_it_and_gets_our_records_too_unless_the_format_is_chosen(monkeypatch):
     with own_logging(monkeypatch) as stderr:
         ours = logging.getLogger("psworker.client")
-        set_up_logs("warning", "text", exclusive=False)
-        identify("worker", "w0", lambda: 7)
+        logs.set_up_logs("warning", "text", exclusive=False)
+        logs.identify("worker", "w0", lambda: 7)
         ours.warning("one")
         ours.info("not this")
         theirs = logging.StreamHandler(own := io.StringIO())
         logging.getLogger().addHandler(theirs)
         ours.warning("two")
-        set_up_logs("info", "json")
-        identify("worker", "w0", lambda: 8)
+        logs.set_up_logs("info", "json")
+        logs.identify("worker", "w0", lambda: 8)
         ours.info("three")
-        assert (own.getvalue(), writes_json()) == ("two\n", True)
+        assert (own.getvalue(), logs.writes_json()) == ("two\n", True)
         first, second = stderr.getvalue().splitlines()
         assert first.endswith(" WARNING worker w0 step 7 psworker.client: one")
         assert json.loads(second)["text"] == "three"
@@ -131,7 +120,7 @@ def test_what_a_program_logs_by_itself_is_left_to_it_and_gets_our_records_too_un
 
 def test_a_record_below_the_level_is_not_formatted_and_one_that_cannot_be_does_not_end_the_program(monkeypatch):
     with own_logging(monkeypatch) as stderr:
-        set_up_logs("warning", "text")
+        logs.set_up_logs("warning", "text")
 
         class Costly:
             def __str__(self):
@@ -139,7 +128,7 @@ def test_a_record_below_the_level_is_not_formatted_and_one_that_cannot_be_does_n
 
         logging.getLogger("psserver.rpc").info("%s", Costly())
         assert stderr.getvalue() == ""
-        identify("shard", 0, lambda: 1 // 0)
+        logs.identify("shard", 0, lambda: 1 // 0)
         logging.getLogger("psserver.rpc").warning("on")
         assert "--- Logging error ---" in stderr.getvalue()
         sys.stderr = None
@@ -169,5 +158,9 @@ def test_the_options_have_variables_and_say_whether_they_are_the_defaults(monkey
         ]
         seen[2].set_up()
         [handler] = logging.getLogger().handlers
-        assert (type(handler), handler.level, logging.getLogger().level) == (LogHandler, logging.ERROR, logging.ERROR)
+        assert (type(handler), handler.level, logging.getLogger().level) == (
+            logs.LogHandler,
+            logging.ERROR,
+            logging.ERROR,
+        )
         assert CliRunner().invoke(command, ["--log-format", "xml"]).exit_code == 2

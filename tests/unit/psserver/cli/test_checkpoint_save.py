@@ -12,7 +12,7 @@ from pswire.messages import CutReport
 def test_a_checkpoint_of_which_a_server_has_lost_its_part_begins_again(monkeypatch):
     asked = []
 
-    def call(shard, message, timeout):
+    def call(shard, message, kind, timeout):
         """Shard 1 was started again while it wrote checkpoint 5."""
         asked.append((shard, message.number))
         number = message.number or 4 + asked.count((0, 0))

@@ -9,13 +9,12 @@ from psserver.core.cuts.cuts import SECONDS_TO_SHOW
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run
 from pswire import messages as ms
-from pswire.errors import GenerationLost, InvalidMessage, StateLost
-from pswire.optimizers import Adam, GradientDescent
-from pswire.specs.consistency import DropStalePushes, Synchronous
+from pswire.errors import InvalidMessage, StateLost
+from pswire.optimizers import GradientDescent
 from pswire.specs.vectors import Fill
 from pswire.tensors.compression import to_16_bits
 from pswire.tensors.values import IndexedSlices
-from tests.support.shards import A, B, ShardDriver, declared, finish_copies, state_of
+from tests.support.shards import A, B, ShardDriver, declared, finish_copies, new_shard, state_of
 
 SUM = GradientDescent(learning_rate=1.0)
 
@@ -37,7 +36,7 @@ def push(one, sender, sequence, cut=0):
 
 def restored(cut, **options):
     """A shard from a cut: its snapshot, and then the late changes."""
-    new = Shard(cut.state.shard, cut.state.shards, **options)
+    new = new_shard(cut.state.shard, cut.state.shards, **options)
     new.restore(cut.state, {name: copy.arrays for name, copy in cut.copies.items()}, 0.0)
     for number, message in enumerate(cut.late):
         run(new.step(number, message, 0.0).tasks)
@@ -107,98 +106,6 @@ def test_before_its_time_no_cut_begins_whether_it_is_asked_for_or_shown_but_that
     assert one.answer(ms.Cut()).number == 5
 
 
-def test_a_push_of_a_higher_number_comes_after_the_snapshot_and_one_of_a_lower_number_belongs_to_it():
-    one = driver()
-    assert push(one, A, 1).cut == 0
-    assert push(one, A, 2, cut=7).cut == 7  # after the cut
-    assert push(one, B, 1, cut=0).cut == 7  # late: b did not know the number
-    cut = one.shard.cuts.current
-    assert (cut.number, cut.complete, cut.waiting_for) == (7, False, "b")
-    assert push(one, B, 2, cut=7).cut == 7
-    assert cut.complete
-    finish_copies(one.shard)
-    assert value(one.shard) == [4, 4]
-    assert value(restored(cut)) == [2, 2], "a's first push and b's late one"
-    again = restored(cut)
-    retried = (
-        again.step(1, ms.Push(sender=B, sequence=1, gradients=(ms.Gradient("W", 0, np.ones(2)),)), 0.0)
-        .replies[0]
-        .answer
-    )
-    assert retried.outcome is ms.Outcome.REPEATED
-
-
-def test_a_late_change_may_follow_changes_that_the_cut_does_not_have():
-    one = driver(shard=1, staleness=DropStalePushes(9))
-    push(one, A, 1, cut=5)  # after the cut
-    late = ms.Gradient("W", 1, -np.ones(2))  # of weights with that push
-    assert one.answer(ms.Push(sender=B, sequence=1, gradients=(late,), after=(ms.ChangeId(A, 1),))).cut == 5
-    one.answer(
-        ms.Assign(
-            sender=B, sequence=2, assignments=(ms.Assignment("W", np.ones(2)),), add=True, after=(ms.ChangeId(A, 1),)
-        )
-    )
-    push(one, B, 3, cut=5)
-    cut = one.shard.cuts.current
-    assert cut.complete
-    finish_copies(one.shard)
-    assert (value(one.shard), value(restored(cut, staleness=DropStalePushes(9)))) == ([4, 4], [2, 2])
-
-
-def test_a_single_shard_has_no_late_changes_and_its_cut_is_complete_at_once():
-    one = driver(shards=1)
-    assert one.answer(ms.Cut()) == ms.CutReport(number=1, complete=True)
-    push(one, B, 1, cut=0)
-    finish_copies(one.shard)
-    assert value(restored(one.shard.cuts.current)) == [0, 0]
-
-
-def test_a_worker_that_is_gone_is_not_waited_for():
-    one = driver()
-    number = one.answer(ms.Cut()).number
-    push(one, A, 1, cut=number)
-    assert not one.shard.cuts.current.complete
-    one.answer(ms.Leave(B))
-    assert one.answer(ms.Cut(number)) == ms.CutReport(number=number, complete=True, gone=True)
-
-
-def test_values_and_slots_of_a_held_cut_stay_as_they_were_while_training_goes_on():
-    one = ShardDriver(declared("W", np.zeros(2, np.float32), Adam(0.1)))
-    before = [one.shard._store["W"].value.copy()]
-    one.push(W=np.ones(2, np.float32))
-    before = [one.shard._store["W"].value.copy(), one.shard._store["W"].slots["m"].copy()]
-    number = one.answer(ms.Cut(holder=A)).number
-    one.push("b", W=np.ones(2, np.float32))
-    pull = ms.Pull(sender=A, names=("W",), choices=(ms.Choice("W", None, "m"),), of_cut=number)
-    got = [one_value.array for one_value in one.answer(pull).values]
-    np.testing.assert_array_equal(got, before)
-    assert (one.shard._store["W"].value != before[0]).all()
-    assert one.answer(ms.Cut()).number == 0, "one cut at a time"
-    one.refuse(ms.Pull(sender=B, names=("W",), of_cut=number), GenerationLost, "does not hold generation .* for b")
-    one.answer(ms.Cut(number, A, release=True))
-    one.refuse(pull, GenerationLost, "Repeat the block")
-    one.answer(ms.Cut(number, A))  # an earlier message that arrives late
-    one.answer(ms.Cut(99, B, release=True))  # of a generation that a server lost with its process
-    assert one.shard.cuts.number == number
-    assert one.answer(ms.Cut()).number > number
-
-
-def test_the_values_of_a_held_cut_have_its_late_changes_too():
-    one = driver()
-    push(one, A, 1)
-    number = one.answer(ms.Cut(holder=A)).number
-    push(one, B, 1, cut=number - 1)
-    pull = ms.Pull(sender=A, names=("W",), of_cut=number)
-    one.refuse(pull, InvalidMessage, "not complete")
-    push(one, B, 2, cut=number)
-    push(one, A, 2, cut=number)
-    one.refuse(pull, InvalidMessage, "not complete")
-    reports = [one.answer(ms.Cut(number, A)) for _ in range(3)]
-    assert [report.complete for report in reports][-1], reports
-    assert one.answer(pull).values[0].array.tolist() == [2, 2]
-    assert value(one.shard) == [4, 4]
-
-
 def test_late_changes_are_made_in_a_held_cut_only_when_it_is_written_for_a_restore_makes_them_again():
     one = driver()
     one.shard.cuts.stored = True
@@ -217,18 +124,6 @@ def test_late_changes_are_made_in_a_held_cut_only_when_it_is_written_for_a_resto
     while not one.answer(ms.Cut(number, A)).complete:
         pass
     assert one.answer(ms.Pull(sender=A, names=("W",), of_cut=number)).values[0].array.tolist() == [2, 2]
-
-
-def test_what_comes_after_a_cut_is_complete_does_not_belong_to_it_whatever_number_it_carries():
-    one = driver()
-    number = one.answer(ms.Cut(holder=A)).number
-    for sender in (A, B):
-        one.answer(ms.Renew(sender=sender, cut=number))
-    one.answer(ms.Join(worker="c", incarnation=1, shard=0, shards=2))
-    assert push(one, ms.Sender("c", 1), 1, cut=0).outcome is ms.Outcome.APPLIED
-    one.answer(ms.Assign(sender=B, sequence=1, assignments=(ms.Assignment("W", np.ones(2)),), add=True))
-    assert one.shard.cuts.current.late == []
-    assert one.answer(ms.Pull(sender=A, names=("W",), of_cut=number)).values[0].array.tolist() == [0, 0]
 
 
 def test_a_worker_that_shows_a_later_number_has_shown_this_one_and_a_copy_is_made_with_the_first_change():
@@ -328,28 +223,6 @@ def test_the_last_cut_of_a_server_is_taken_although_another_one_is_held_or_waits
     assert value(restored(cut)) == [2, 2]
 
 
-def test_an_answer_of_a_held_cut_has_its_global_step_and_an_earlier_cut_stays_complete():
-    one = driver(shards=1)
-    push(one, A, 1)
-    number = one.answer(ms.Cut(holder=A)).number
-    push(one, A, 2)
-    assert one.answer(ms.Pull(sender=A, names=("W",), of_cut=number)).global_step == 1
-    one.answer(ms.Cut(number, A, release=True))
-    assert one.answer(ms.Cut()).number == number + 1
-    assert one.answer(ms.Cut(number)).complete
-
-
-def test_a_cut_is_over_with_the_lease_of_its_last_holder_and_was_complete_also_then():
-    one = driver(shards=1)
-    number = one.answer(ms.Cut(holder=A)).number
-    one.answer(ms.Cut(number, B))
-    one.step(ms.Tick(lost=("a",)))
-    assert one.answer(ms.Pull(sender=B, names=("W",), of_cut=number)).values[0].array.tolist() == [0, 0]
-    one.step(ms.Tick(lost=("b",)))
-    assert one.shard.cuts.current is None
-    assert one.answer(ms.Cut(number)).complete
-
-
 def late_messages():
     """By name, a late change of b and the arrays that it borrows."""
     dense, table = -np.ones(2), np.ones(3)
@@ -385,30 +258,6 @@ def test_a_late_change_keeps_its_elements_when_the_memory_of_its_message_is_used
         new = restored(one.shard.cuts.current)
         expected.append(state_of(new.arrays()))
     assert expected[0] == expected[1]
-
-
-def test_the_values_of_a_held_cut_have_a_late_push_that_waited_for_one_of_a_lost_worker():
-    one = driver(shard=1, consistency=Synchronous(2))
-    group = ms.UpdateGroup(number=0, members=tuple([ms.ChangeId(sender, 1) for sender in (A, B)]))
-    assert (
-        one.answer(ms.Push(sender=A, sequence=1, gradients=(ms.Gradient("W", 0, -np.ones(2)),), group=group), ticket=1)
-        is None
-    )
-    number = one.answer(ms.Cut(holder=A)).number
-    assert one.step(ms.Leave(B), ticket=2)[1].outcome is ms.Outcome.APPLIED, "b's part will not come"
-    one.answer(ms.Renew(sender=A, cut=number))
-    while not one.answer(ms.Cut(number, A)).complete:
-        finish_copies(one.shard)
-    held = one.answer(ms.Pull(sender=A, names=("W",), of_cut=number)).values[0].array
-    assert held.tolist() == value(one.shard) != [0, 0]
-
-
-def test_a_cut_for_whose_copies_there_is_no_memory_is_skipped_and_training_goes_on():
-    one = driver(memory_limit=20)
-    answer = push(one, A, 1, cut=3)
-    assert (answer.outcome, answer.cut) == (ms.Outcome.APPLIED, 3)
-    assert one.shard.cuts.current is None
-    assert "no part" in one.answer(ms.Cut(3)).waiting_for
 
 
 def test_after_going_back_members_join_again_and_what_they_lost_is_counted_once():

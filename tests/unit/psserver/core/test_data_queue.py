@@ -8,7 +8,7 @@ from psserver.core.data.data_queue import DataQueue
 from psserver.core.shard import Shard
 from psserver.storage.checkpoints import state_from_json, state_to_json
 from pswire.errors import AlreadyRegistered
-from pswire.messages import Finished, Join, Leave, Progress, QueueSpec, Sender, Take
+from pswire.messages import Finished, Join, Progress, QueueSpec, Sender, Take
 
 A, B = Sender("a", 1), Sender("b", 1)
 
@@ -49,26 +49,6 @@ def restored(shard):
     again = Shard.for_state(shard.state())
     again.restore(state_from_json(state_to_json(shard.state()), {}), {}, 0.0)
     return again
-
-
-def test_the_rest_of_a_block_that_a_former_end_cut_off_outlives_a_restart():
-    """Nobody had it: it is returned without a worker, and comes after a block that one had."""
-    shard = Shard()
-    for name in "ab":
-        shard.step(1, Join(worker=name, name_key=b"key"), 0.0)
-    short, longer = (
-        QueueSpec(name="q", size=10, block=4, epochs=0, limit=6),
-        QueueSpec(name="q", size=10, block=4, epochs=0, limit=13),
-    )
-    assert (taken(shard, A, short), taken(shard, B, short)) == ((0, 0, 4), (1, 4, 6))
-    shard.step(1, Take(sender=B, queue=short, finished=Finished(1), give_back=True), 0.0)
-    shard.step(1, Leave(A, failed=True), 0.0)
-    assert taken(shard, B, longer) == (0, 0, 4)
-    for one in (restored(shard), shard):
-        (reply,) = one.step(1, Join(worker="b", name_key=b"key"), 0.0).replies
-        again = Sender("b", reply.answer.incarnation)
-        blocks = [taken(one, again, longer), *[taken(one, again, longer, Finished(n)) for n in (0, 1, 2, 3)]]
-        assert blocks == [(0, 0, 4), (1, 6, 8), (2, 8, 10), (3, 0, 3), None]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from psserver.config import ServerConfig
 from psserver.core.variables.element_checks import norm_of_gradients
 from pswire.errors import ConfigurationError
-from pswire.messages import Gradient, Push, Sender
+from pswire.messages import Gradient, Push
 from pswire.optimizers import Adam, GradientDescent, MovingAverage
 from pswire.specs.consistency import parse_consistency
 from pswire.specs.gradient_norm import GradientNormLimit, parse_gradient_norm
@@ -94,14 +94,3 @@ def test_a_server_of_several_shards_clips_and_does_not_reject():
     ServerConfig(shards=2, max_gradient_norm=parse_gradient_norm("10:clip"))
     with pytest.raises(ConfigurationError, match=r"10:reject needs a single shard: .* use 10:clip"):
         ServerConfig(shards=2, max_gradient_norm=parse_gradient_norm("10:reject"))
-
-
-def test_a_restarted_shard_has_the_limit_of_its_state():
-    driver = ShardDriver(declared("W", [0.0], GradientDescent(1.0)), max_gradient_norm=parse_gradient_norm("2:clip"))
-    driver.push(W=[9.0])
-    state = driver.shard.state()
-    assert (state.max_gradient_norm, state.clipped, state.members.members[0].clipped) == ("2:clip", 1, 1)
-    again = type(driver.shard).for_state(state)
-    again.restore(state, driver.shard.arrays(), 0.0)
-    assert again.state() == state
-    assert Sender("a", 1) == A

@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 
 from psserver.core.data import data_queue, data_queues
-from psserver.core.variables import store
 from psserver.core.variables.variable import Variable
 from pswire import errors
 from pswire import messages as ms
 from pswire.optimizers import Adam, GradientDescent
-from pswire.specs.consistency import parse_consistency
 from tests.support.shards import A, B, ShardDriver, declared, restored
 
 
@@ -39,16 +37,6 @@ def test_a_take_touches_its_queue_only(monkeypatch):
     touched.clear()
     job.answer(ms.Leave(B))
     assert "q7" in touched
-
-
-def test_a_worker_that_holds_a_block_of_any_queue_has_not_finished():
-    job = ShardDriver(declared("W", np.zeros(2), GradientDescent(1.0)), consistency=parse_consistency("sync:2"))
-    job.answer(ms.Take(sender=A, queue=queue(0)))
-    job.push("a", 1, W=np.ones(2))
-    job.answer(ms.Take(sender=B, queue=queue(1, size=1)))
-    assert job.answer(ms.Take(sender=A, queue=queue(1, size=1)), 2) is None, "it waits, with a block of another queue"
-    job.answer(ms.Take(sender=B, queue=queue(2)))
-    assert not job.shard._members.progress.ending
 
 
 def test_epochs_that_are_open_are_bounded_and_further_blocks_wait(monkeypatch):
@@ -95,12 +83,6 @@ def test_bytes_are_counted_as_variables_come_and_not_added_up_each_time(monkeypa
     assert set(looked) <= {"N"}
 
 
-def test_variables_and_places_beyond_the_uncounted_take_memory():
-    assert store.object_bytes(store.UNCOUNTED, store.UNCOUNTED) == 0
-    assert store.object_bytes(store.UNCOUNTED + 2, 0) == 2 * store.VARIABLE_BYTES
-    assert store.object_bytes(0, store.UNCOUNTED + 3) == 3 * store.PLACE_BYTES
-
-
 @pytest.mark.parametrize("how", ["reset", "next job"])
 def test_the_arrays_of_a_job_are_freed_when_it_is_over(how):
     job = ShardDriver(declared("W", np.zeros(6), Adam(0.1)), workers="ab")
@@ -129,13 +111,3 @@ def test_memory_that_a_checkpoint_holds_for_now_is_waited_for():
     job.refuse(
         ms.Register(sender=A, declarations=(declared("W", np.zeros(200)),)), errors.TooLarge, "raise --memory-limit"
     )
-
-
-def test_a_worker_that_has_finished_its_last_block_and_is_idle_has_finished_also_when_others_take_blocks():
-    job = ShardDriver(declared("W", np.zeros(2), GradientDescent(1.0)), consistency=parse_consistency("sync:1"))
-    job.answer(ms.Take(sender=A, queue=queue(0, size=1)))
-    job.push("a", 1, W=np.ones(2))
-    assert job.answer(ms.Take(sender=A, queue=queue(0, size=1), finished=ms.Finished(0))).done
-    job.answer(ms.Renew(sender=A, idle=True))
-    job.answer(ms.Take(sender=B, queue=queue(1)))
-    assert job.shard._members.progress.ending

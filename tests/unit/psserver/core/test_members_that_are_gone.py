@@ -99,25 +99,6 @@ def test_explaining_why_pushes_are_held_costs_as_much_for_many_workers_as_for_on
     assert (len(views), len(explained), len(computed)) == (1, 1, 60)
 
 
-def test_an_explanation_is_of_the_moment_also_right_after_a_change():
-    job = ShardDriver(W, workers="abc", consistency=parse_consistency("sync:3"))
-    job.push("a", 1, W=np.ones(2))
-    assert job.answer(ms.Renew(sender=ms.Sender("a", 1))).waiting_for.endswith("not arrived yet: b and c")
-    job.push("b", 2, W=np.ones(2))
-    assert job.answer(ms.Renew(sender=ms.Sender("a", 1))).waiting_for.endswith("not arrived yet: c")
-    assert set(job.push("c", 3, W=np.ones(2))) == {1, 2, 3}
-    assert job.answer(ms.Renew(sender=ms.Sender("a", 1))).waiting_for == ""
-
-
-def test_staleness_of_held_pushes_counts_changes_that_come_later():
-    job = ShardDriver(W, workers="abc", consistency=parse_consistency("sync:2"))
-    job.push("a", 1, W=np.ones(2))
-    job.answer(ms.Assign(sender=ms.Sender("b", 1), sequence=1, assignments=(ms.Assignment("W", np.ones(2)),)), 2)
-    assert job.shard.waiting() == []
-    report = {one.name: one.dropped for one in job.answer(ms.Status()).workers}
-    assert report == {"a": 1, "b": 0, "c": 0}
-
-
 def test_the_longest_gone_are_forgotten_and_their_messages_and_joins_refused(few):
     job = ShardDriver(W, workers="a")
     gone = churn(job, 9)
@@ -267,20 +248,6 @@ def test_a_restored_state_has_what_is_known_of_forgotten_workers_and_of_earlier_
     assert again.state().groups == state.groups
 
 
-def test_incarnations_of_a_later_job_stay_above_those_of_the_job_before_also_after_a_restart():
-    job = ShardDriver(workers="")
-    job.answer(ms.Join(worker="a", incarnation=6))
-    job.answer(ms.Leave(ms.Sender("a", 6)))
-    job.answer(ms.Reset(2))
-    for _ in range(2):
-        state = job.shard.state()
-        assert state.members.last_incarnation == 6
-        job = ShardDriver(workers="")
-        job.shard.restore(state, {}, 0.0)
-        assert job.shard._members.last_incarnation == 6
-    assert job.answer(ms.Join(worker="b")).incarnation == 7
-
-
 def test_the_time_without_progress_begins_anew_when_nobody_has_waited_in_between():
     timeout, awaited = ProgressTimeout(10.0), {"a": ("a", 1)}
     assert timeout.stalled(awaited, 0.0) == timeout.stalled({}, 9.0) == timeout.stalled(awaited, 11.0) == ()
@@ -308,21 +275,3 @@ def test_incarnations_after_a_restart_are_above_those_of_forgotten_workers(few):
     again = ShardDriver(workers="")
     again.shard.restore(job.shard.state(), {}, 0.0)
     assert again.answer(ms.Join(worker="high")).incarnation == 8
-
-
-def test_no_more_workers_are_live_than_there_may_be_and_a_place_becomes_free():
-    job = ShardDriver(W, workers="ab", max_workers=2)
-    job.refuse(ms.Join(worker="c"), errors.Unavailable, "2 workers are live, and there may be no more")
-    assert job.answer(ms.Join(worker="a", incarnation=1)).incarnation == 1, "who is live may join again"
-    job.answer(ms.Leave(ms.Sender("a", 1)))
-    assert job.answer(ms.Join(worker="c")).incarnation == 1
-    job.refuse(ms.Join(worker="a", incarnation=1), errors.Unavailable, "--max-workers")
-
-
-def test_the_oldest_live_worker_becomes_chief_also_if_it_has_come_back():
-    job = ShardDriver(W, workers="abc")
-    job.step(ms.Tick(lost=("a",)))
-    job.answer(ms.Join(worker="a", incarnation=1))
-    job.answer(ms.Leave(ms.Sender("b", 1), failed=True))
-    chief = [one.name for one in job.answer(ms.Status()).workers if one.chief]
-    assert chief == ["a"]

@@ -3,18 +3,16 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from psserver.core.minimization import minimizations
 from psserver.core.shard import Shard
 from pswire import messages as ms
-from pswire.errors import InvalidMessage, OutOfOrder, ShapeMismatch, StateLost, TooLarge, UnknownVariable
+from pswire.errors import InvalidMessage, ShapeMismatch, StateLost, TooLarge, UnknownVariable
 from pswire.optimizers import GradientDescent
-from pswire.specs.consistency import parse_consistency
 from pswire.specs.initializers import RowConstant
 from pswire.specs.vectors import GRADIENT
 from pswire.tensors.values import TensorSpec
-from tests.support.shards import A, B, ShardDriver, declared, restored, state_of
+from tests.support.shards import A, B, ShardDriver, declared, new_shard, restored, state_of
 
 
 def evaluate(number=1, examples=4, portion=1, name="fit", sender=A, term=1):
@@ -42,33 +40,6 @@ def gradients(numbers, sequence=1, sender=A, **arrays):
         add=True,
         portions=ms.CountedPortions("fit", 1, numbers),
     )
-
-
-def test_a_restored_shard_goes_on_with_every_portion_where_it_was():
-    job = ShardDriver(workers="abc")
-    c = ms.Sender("c", 1)
-    job.step(evaluate(examples=9), 1)
-    for number in (0, 1, 2):
-        job.answer(take(B))
-        job.answer(claim(number, B, loss=np.nan if number else -np.inf))
-    assert job.answer(gradients((0,), sender=B)).outcome is ms.Outcome.APPLIED
-    job.answer(take(B, withdrawn=(1,)))
-    for _ in range(6):
-        held = tuple(job.shard.state().minimizations[0].portions.out)
-        job.answer(take(c, tuple(one.number for one in held if "c" in one.holders)))
-    job.answer(take(A))
-    state = job.shard.state().minimizations[0]
-    assert state.counted == (0,)
-    assert state.portions.alone == (1,)
-    assert len(state.portions.losses) == 2, "of the counted one, and of the claim"
-    new = Shard()
-    restored(job.shard, new, job.now)
-    assert state_of(new.state()) == state_of(job.shard.state())
-    ends = ms.Leave(c)
-    for message in (ends, take(B), take(B, (2,)), take(A, (2,)), take(B), claim(3, B)):
-        answers = [state_of(shard.step(9, message, 0.0).replies) for shard in (job.shard, new)]
-        assert answers[0] == answers[1]
-    assert state_of(new.state()) == state_of(job.shard.state())
 
 
 def test_a_sum_needs_memory_and_a_plain_variable_of_floating_point():
@@ -150,7 +121,7 @@ def test_portions_count_with_the_memory_of_variables_until_the_minimization_is_o
     assert job.shard._minimizations.nbytes == 0
     state = job.shard.state().minimizations[1]
     assert (state.portions, state.counted, state.note) == (None, (), "kept")
-    new = Shard(memory_limit=20 << 20)
+    new = new_shard(memory_limit=20 << 20)
     restored(job.shard, new, job.now)
     assert state_of(new._minimizations._bytes) == state_of(job.shard._minimizations._bytes)
 
@@ -164,32 +135,6 @@ def test_texts_of_minimizations_count_with_the_memory_of_variables(monkeypatch):
     full = ms.Compute(sender=A, sequence=3, minimization="m2", term=1, note="x" * 4096)
     job.refuse(full, TooLarge, "'m2' needs 20,480 bytes more")
     job.refuse(ms.Evaluate(sender=A, name="m0", end="x" * 4096, term=1), TooLarge, "'m0' needs 16,384 bytes more")
-
-
-@pytest.mark.parametrize("shard", [0, 1])
-def test_a_coordinator_of_before_is_refused_whatever_it_asks_and_disturbs_nothing(shard):
-    job = ShardDriver(shard=shard, shards=2)
-    job.answer(replace(evaluate(5), wait=False))
-    job.answer(ms.Leave(A, failed=True))
-    assert job.answer(replace(evaluate(6, sender=B, term=2), wait=False)).number == 6
-    job.answer(ms.Join(worker="a", incarnation=0, shard=shard, shards=2, process_nonce=7))
-    a, before = ms.Sender("a", 2), job.shard.state().minimizations
-    refused = "coordinates 'fit' in term 1, but worker 'b' does so in term 2"
-    compute = ms.Compute(sender=a, sequence=1, minimization="fit", term=1, note="mine")
-    for message in (evaluate(5, sender=a), evaluate(7, sender=a), end(sender=a), compute):
-        job.refuse(message, OutOfOrder, refused)
-    job.refuse(evaluate(7, sender=a, term=2), OutOfOrder, "in term 2, but worker 'b' does so in term 2")
-    job.refuse(evaluate(7, sender=a, term=0), InvalidMessage, "needs the term of its coordinator")
-    assert job.shard.state().minimizations == before
-
-
-def test_on_shard_0_only_the_chief_becomes_a_coordinator():
-    job = ShardDriver()
-    for message in (evaluate(sender=B), end(sender=B), ms.Compute(sender=B, sequence=1, minimization="fit", term=1)):
-        job.refuse(message, OutOfOrder, "worker 'b' is not the chief, which coordinates 'fit'")
-    assert job.answer(ms.Compute(sender=B, sequence=1, minimization="fit")).term == 0, "it only asks"
-    job.answer(replace(evaluate(1), wait=False))
-    job.refuse(evaluate(2, sender=B, term=2), OutOfOrder, "is not the chief")
 
 
 def test_portions_and_claims_from_before_the_shards_went_back_are_refused():
@@ -217,43 +162,6 @@ def test_a_worker_that_went_back_with_its_shard_gives_up_its_portions():
     assert not job.shard.state().minimizations[0].portions.out
 
 
-def test_who_waits_for_a_portion_is_not_waited_for_by_those_that_push():
-    job = ShardDriver(declared("W", np.zeros(2), GradientDescent(1.0)), consistency=parse_consistency("sync:2"))
-    job.push("a", 1, W=np.ones(2))
-    job.push("b", 2, W=np.ones(2))
-    assert not job.push("a", 3, version=1, W=np.ones(2)), "it waits for b"
-    answers = job.step(take(B), 4)
-    assert answers[3].outcome is ms.Outcome.APPLIED
-
-
-def test_withdrawn_portions_go_to_workers_that_wait_before_the_one_that_withdraws_them():
-    job = ShardDriver()
-    job.step(evaluate(examples=1), 1)
-    job.answer(take())
-    job.answer(claim(0))
-    assert not job.step(take(B), 2)
-    answers = job.step(take(withdrawn=(0,)), 3)
-    assert [answers[ticket].portion for ticket in (2, 3)] == [ms.Portion(number=0, start=0, stop=1, alone=True)] * 2
-    assert answers[2] is next(iter(answers.values())), "the other has a backup of it"
-
-
-def test_portions_of_another_evaluation_are_not_withdrawn():
-    job = ShardDriver()
-    for number in (1, 2):
-        job.step(evaluate(number, examples=1), number)
-    job.answer(take(evaluation=2))
-    assert job.answer(ms.ClaimPortion(sender=A, name="fit", evaluation=2, portion=0, loss=1.0)).counted
-    assert job.answer(take(evaluation=1, withdrawn=(0,))).push, "of evaluation 2"
-
-
-def test_a_note_stays_until_there_is_another_one_whoever_coordinates():
-    job = ShardDriver()
-    compute = ms.Compute(sender=A, sequence=1, minimization="fit", term=1)
-    assert job.answer(replace(compute, note="point 1")).note == "point 1"
-    assert job.answer(replace(compute, sequence=2, term=2)).note == "point 1"
-    assert job.answer(replace(compute, sequence=3, term=2, note="point 2")).note == "point 2"
-
-
 def test_portions_are_handed_out_again_by_a_shard_0_whose_state_has_none():
     """It is of another number of shards (`psserver.storage.reshard`)."""
     job = ShardDriver()
@@ -269,18 +177,6 @@ def test_late_evaluations_leave_no_call_that_waits():
     job = ShardDriver()
     assert job.shard.begin_from(0, 0.0, late=[evaluate()]) == []
     assert job.shard.waiting() == []
-
-
-def test_backups_of_all_evaluations_are_counted_at_the_end_too():
-    job = ShardDriver()
-    for number in (1, 2):
-        job.step(evaluate(number, examples=1), 1)
-        for sender in (A, B):
-            job.answer(take(sender, evaluation=number))
-        assert job.answer(ms.ClaimPortion(sender=B, name="fit", evaluation=number, portion=0, loss=1.0)).counted
-    job.step(end(), 9)
-    (status,) = job.answer(ms.Status()).minimizations
-    assert (status.backups, status.backups_won) == (2, 2)
 
 
 def test_handing_out_all_portions_takes_a_time_for_each_that_does_not_grow(monkeypatch):
@@ -300,44 +196,3 @@ def test_handing_out_all_portions_takes_a_time_for_each_that_does_not_grow(monke
         assert job.answer(claim(numbers[-1], sender)).counted
     assert numbers == [0, 1, 2, 3]
     assert asked == [A, B, A, B]
-
-
-def test_work_is_taken_from_the_worker_with_most_of_it_left_from_its_end():
-    job = ShardDriver(workers="abc")
-    c = ms.Sender("c", 1)
-    job.step(evaluate(examples=6), 1)
-    for number, sender in enumerate((A, B, B, B, B, A)):
-        job.answer(take(sender))
-        job.answer(claim(number, sender))
-    job.answer(gradients((0, 5), 1))
-    job.answer(gradients((1, 2, 3, 4), 1, sender=B))
-    job.step(evaluate(2, examples=6), 2)
-    ask = {"evaluation": 2}
-    assert job.answer(take(c, **ask)).portion.number == 4, "of b, which has 1 to 4"
-    assert job.answer(take(A, **ask)).portion.number == 0
-    assert job.answer(take(B, **ask)).portion.number == 1
-    assert job.answer(take(A, (0,), **ask)).portion.number == 5
-    job.answer(ms.ClaimPortion(sender=A, name="fit", evaluation=2, portion=0, loss=1.0))
-    assert job.answer(take(A, (5,), **ask)).portion.number == 3
-    assert job.answer(take(B, (1,), **ask)).portion.number == 2
-    job.step(evaluate(3, examples=5), 3)
-    assert job.answer(take(c, evaluation=3)).portion.number == 0, "another data set: nobody has had anything of it"
-
-
-@pytest.mark.parametrize(
-    ("losses", "expected"),
-    [
-        ((1e308, 1e308, -1e308), np.inf),
-        ((np.inf, -np.inf, 0.0), np.nan),
-        ((np.nan, 0.0, 0.0), np.nan),
-        ((1e16, 1.0, -1e16), 1.0),
-    ],
-    ids=["overflow", "both infinities", "nan", "cancellation"],
-)
-def test_the_loss_is_exactly_rounded_or_what_it_is_if_it_is_no_number(losses, expected):
-    job = ShardDriver()
-    job.step(evaluate(examples=3), 1)
-    for number, loss in enumerate(losses):
-        job.answer(take())
-        job.answer(claim(number, loss=loss))
-    np.testing.assert_equal(job.step(gradients((0, 1, 2)))[1].loss, expected)

@@ -23,7 +23,6 @@ from psserver.core.policies.policy import Apply, Drop, PushView, ShardView, join
 from pswire.messages import Assign, Assignment, Join, Leave, RemoteWeights, Sender, Status, Tune
 from pswire.optimizers import GradientDescent
 from pswire.specs import consistency
-from pswire.specs.consistency import parse_consistency, parse_staleness
 from tests.support.shards import A, ShardDriver, declared
 
 
@@ -72,13 +71,6 @@ def test_of_very_many_workers_and_changes_a_status_lists_the_live_and_the_newest
     status = shard.answer(Status())
     assert [worker.number for worker in status.workers] == [0, *range(501, 1500)]
     assert [change.optimizer.learning_rate for change in status.changes] == list(range(2, MAX_LISTED + 2))
-
-
-def test_a_worker_that_joins_gets_the_consistency_of_the_shard():
-    for texts in (("async", "none"), ("bounded:3", "scale"), ("sync:2,backup=1", "drop:4")):
-        shard = job(consistency=parse_consistency(texts[0]), staleness=parse_staleness(texts[1]))
-        joined, status = shard.answer(Join(worker="c")), shard.answer(Status())
-        assert (joined.consistency, joined.staleness) == (status.consistency, status.handling) == texts
 
 
 def test_a_policy_sees_pushes_in_order_of_arrival_and_values_agree_with_their_versions():

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from psserver.core.minimization.vector_operations import STRETCH, run
-from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run as run_all
 from pswire.errors import InvalidMessage, OutOfOrder, TooLarge, UnknownVariable
 from pswire.messages import (
@@ -41,7 +40,7 @@ from pswire.specs.vectors import (
     combined,
 )
 from pswire.tensors.values import TensorSpec
-from tests.support.shards import A, B, ShardDriver, declared, finish_copies, restored, state_of
+from tests.support.shards import A, B, ShardDriver, declared, finish_copies, new_shard, restored, state_of
 from tests.unit.psworker.minimize.numpy_space import NumpySpace
 
 SEED = 20261123
@@ -171,36 +170,6 @@ def test_a_message_that_comes_again_changes_nothing_and_has_the_same_answer():
         Compute(sender=A, sequence=2, names=("W",), operations=(Fill("d", 0.0),)),
         OutOfOrder,
         "came after its message 3",
-    )
-
-
-def test_a_minimization_has_one_coordinator_the_one_of_the_highest_term():
-    driver = shard(shard=1, shards=2)
-    compute(driver, Fill("d", 1.0), minimization="t", term=3, note="by a")
-    driver.refuse(
-        Compute(sender=B, sequence=1, names=("W",), operations=(Fill("d", 2.0),), minimization="t", term=3),
-        OutOfOrder,
-        "but worker 'a' does so in term 3",
-    )
-    asked = driver.answer(Compute(sender=B, sequence=1, minimization="t"))
-    assert (asked.term, asked.note) == (3, "by a")
-    driver.answer(
-        Compute(sender=B, sequence=2, names=("W",), operations=(Fill("d", 2.0),), minimization="t", term=asked.term + 1)
-    )
-    driver.refuse(
-        Compute(sender=A, sequence=2, names=("W",), operations=(Fill("d", 3.0),), minimization="t", term=3),
-        OutOfOrder,
-        "but worker 'b' does so in term 4",
-    )
-    assert (
-        driver.answer(Compute(sender=B, sequence=3, names=(), operations=(), minimization="t", term=4)).note == "by a"
-    )
-    assert vectors_of(driver)["W"] == {"d": [2.0] * 4}
-    driver.answer(Compute(sender=B, sequence=4, names=("W",), operations=(Drop(),), minimization="t", term=4))
-    driver.refuse(
-        Compute(sender=A, sequence=2, names=("W",), operations=(Scale("d", 2.0),), minimization="t", term=3),
-        OutOfOrder,
-        "but worker 'b' does so in term 4",
     )
 
 
@@ -337,7 +306,7 @@ def test_a_cut_in_the_middle_of_an_evaluation_has_its_sums_and_what_was_made_of_
     finish_copies(driver.shard)
     assert cut.complete
     assert len(cut.late) == 4
-    again = Shard(shard=1, shards=2)
+    again = new_shard(shard=1, shards=2)
     again.restore(cut.state, {name: copy.arrays for name, copy in cut.copies.items()}, 0.0)
     assert again.begin_from(0, 0.0, late=cut.late) == []
     assert again.variables["W"].vectors["point"].tolist() == W.tolist()

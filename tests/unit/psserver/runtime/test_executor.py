@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from psserver.core import shard as core_shard
+from psserver.core.options import ShardOptions
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import ArrayTask, run, run_parts, stages
 from psserver.rpc.transfer_memory import ReusedArrays
@@ -34,7 +35,7 @@ from pswire.specs.initializers import RowNormal
 from pswire.tensors.compression import FORMS, quantize_int8, to_16_bits, top_k
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from tests.support.commands import BOUND
-from tests.support.shards import run_step, state_of
+from tests.support.shards import new_shard, run_step, state_of
 
 LARGE = MAX_BYTES_INSPECTED_IN_LOOP // 8 + 1  # float64 elements: too many for the event loop
 QUEUE = ms.QueueSpec(name="train", size=10, block=10, epochs=1)
@@ -64,7 +65,7 @@ class GatedShard(Shard):
     """
 
     def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
+        super().__init__(ShardOptions(*arguments, **options))
         self.gates = defaultdict(Gate)
         self.steps = []
 
@@ -348,7 +349,7 @@ async def checked_push_in_progress(executor, shard, element):
     await register(executor, a, GradientDescent(1.0), w=np.zeros(WIDE, np.float32), c=np.zeros(3, np.float32))
     first = await at_gate(executor, shard.gates["w"], push(a, 1, "w", np.full(WIDE, -2, np.float32)))
     second = asyncio.create_task(executor.step(push(b, 1, "w", np.full(WIDE, element, np.float32))))
-    await until(executor._exclusive.locked)
+    await until(executor._threads.exclusive.locked)
     return a, b, first, second
 
 
@@ -694,7 +695,7 @@ PAIRS = [(how, sizes, ALLOCATORS[(i + j) % 3]) for i, how in enumerate(POLICIES)
 
 @pytest.mark.parametrize(
     ("how", "sizes", "allocator_of"),
-    [pytest.param(*pair, marks=[pytest.mark.slow] * (number % 4 > 0)) for number, pair in enumerate(PAIRS)],
+    [pytest.param(*pair, marks=[pytest.mark.slow] * (number % 8 > 0)) for number, pair in enumerate(PAIRS)],
 )
 def test_whatever_threads_do_the_arrays_are_those_of_the_same_steps_one_after_the_other(
     how, sizes, allocator_of, monkeypatch, request
@@ -713,7 +714,7 @@ def test_whatever_threads_do_the_arrays_are_those_of_the_same_steps_one_after_th
         workers = [RandomWorker(f"w{number}", f"{seed} {number}") for number in range(WORKERS)]
         await asyncio.gather(*[worker.work(executor, allocator_of, answers) for worker in workers])
         await executor.shutdown()
-        again = Shard(**options)
+        again = new_shard(**options)
         for ticket, message, replies in shard.steps:
             given = [(one.ticket, answers.get(id(one.answer)) or state_of(one.answer)) for one in replies]
             replayed = [(one.ticket, state_of(one.answer)) for one in run_step(again, ticket, message, 0.0)]

@@ -9,29 +9,25 @@ import itertools
 import os
 import shutil
 import threading
-from functools import partial
 
 import numpy as np
 import pytest
 
-from psserver.config import StorageConfig
-from psserver.core.shard import Shard
 from psserver.runtime import persistence
-from psserver.runtime.executor import Executor
-from psserver.runtime.persistence import Persistence, start_shard
+from psserver.runtime.persistence import Persistence
 from psserver.runtime.task_order import TaskOrder
 from psserver.storage import checkpoints, segments
 from psserver.storage.arrays import NewFile
 from psserver.storage.folders import available
 from psserver.storage.journal import Journal
-from psserver.storage.recovery import Start
 from psserver.storage.segments import list_segments, segment_path
+from psserver.storage.start import Start
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, NotJoined, StateLost, Unavailable, WrongShard
 from pswire.optimizers import Adam, GradientDescent
 from pswire.specs.checkpoints import EverySeconds, EverySteps
-from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.tensors.values import TensorSpec
+from tests.recorded import server as recorded
 from tests.support.commands import BOUND
 from tests.support.files import copy_of_one_moment
 from tests.support.shards import state_of
@@ -53,38 +49,24 @@ def full_disk(*_, **__):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-class Server:
-    """The executor of a shard that is kept in a folder; numbered workers push 1 to `W` and something to `V`."""
+class Server(recorded.Server):
+    """The server of a shard whose `workers` join when it begins; they push 1 to `W` and something to `V`."""
 
-    def __init__(self, folder, shard=0, shards=1, consistency="async", staleness="none", limit=None, **options):
-        identity = itertools.count(77)
-        policies = {"consistency": parse_consistency(consistency), "staleness": parse_staleness(staleness)}
-        new = partial(Shard, shard, shards, 1e9, limit, stores_cuts=True, **policies)
-        self.config, self.folder = StorageConfig(folder, **options), folder
-        self.at = shard, shards
-        first, start = start_shard(self.config, lambda: new(identity=next(identity)), 0.0)
-        self.now = 0.0
-        self.executor = Executor(first, lambda: self.now)
-        self.executor.persist(self.config, lambda: new(identity=next(identity)), start)
-        self.sequence, self.senders = itertools.count(1), {}
+    def __init__(self, folder, shard=0, shards=1, workers="", **options):
+        super().__init__(folder, shard, shards, **options)
+        self._workers, self.sequence, self.senders = workers, itertools.count(1), {}
 
     async def __aenter__(self):
+        await super().__aenter__()
+        for worker in self._workers:
+            await self.join(worker)
+        if self._workers:
+            await self.declare()
         return self
-
-    async def __aexit__(self, *_):
-        self.executor.close()
-        await self.executor.shutdown()
-
-    @property
-    def shard(self):
-        return self.executor.shard
 
     @property
     def W(self):  # noqa: N802
         return self.shard._store["W"].value.tolist()
-
-    async def ask(self, message):
-        return await asyncio.wait_for(self.executor.step(message), BOUND)
 
     async def join(self, worker="a", incarnation=1, **fields):
         shard, shards = self.at
@@ -122,18 +104,22 @@ class Server:
         """The number of a new checkpoint, which is written."""
         self.now += 60.0  # no cut begins right after one that took long, as on a busy machine
         number = (await self.ask(ms.Cut())).number
-        while not (report := await self.ask(ms.Cut(number))).written:
-            assert not report.problem
-            await asyncio.sleep(0.001)
+        await self.written(number)
         return number
+
+    async def failed_checkpoint(self):
+        """The number of a new checkpoint that cannot be written, and why."""
+        number = (await self.ask(ms.Cut())).number
+        while not (report := await self.ask(ms.Cut(number))).problem:
+            await asyncio.sleep(0.001)
+        return number, report.problem
 
     async def cut_of_all(self):
         """The number of a new checkpoint of one of several shards, which the next push of its worker completes."""
         self.now += 60.0  # as above
         cut = (await self.ask(ms.Cut())).number
         await self.push(cut=cut)
-        while not (await self.ask(ms.Cut(cut))).written:
-            await asyncio.sleep(0.001)
+        await self.written(cut)
         return cut
 
     def killed(self, name):
@@ -145,10 +131,7 @@ class Server:
 async def test_a_journal_gives_back_the_very_bits_and_the_answers_to_retries(tmp_path):
     for staleness in ("none", "delay-compensated"):
         folder = tmp_path / staleness
-        async with Server(folder / "one", staleness=staleness, journal=True) as server:
-            await server.join()
-            await server.join("b")
-            await server.declare()
+        async with Server(folder / "one", staleness=staleness, journal=True, workers="ab") as server:
             for _ in range(3):
                 await server.push()
             await server.checkpoint()
@@ -190,13 +173,12 @@ async def test_a_push_that_the_journal_has_as_held_is_not_replaced_by_a_later_ca
         answer = await again.push("b", sequence=1)
         assert (answer.outcome, again.W) == (ms.Outcome.APPLIED, [1, 1])
         assert {one.sender.worker for one in answer.group.members} == {"a", "b"}
+        assert (await again.push("a", sequence=1)).outcome is ms.Outcome.REPEATED
 
 
 @run
 async def test_a_cut_whose_checkpoint_was_not_written_before_a_kill_does_not_end_the_journal(tmp_path):
-    async with Server(tmp_path / "one", journal=True, keep_journal=True) as server:
-        await server.join()
-        await server.declare()
+    async with Server(tmp_path / "one", journal=True, keep_journal=True, workers="a") as server:
         await server.checkpoint()
         last = await server.checkpoint()
         killed = server.killed("two")
@@ -215,9 +197,7 @@ async def test_an_evaluation_goes_on_after_a_kill_from_a_checkpoint_and_the_jour
             sender=A, sequence=sequence, assignments=values, add=True, portions=ms.CountedPortions("fit", 1, (number,))
         )
 
-    async with Server(tmp_path / "one", journal=True) as server:
-        await server.join()
-        await server.declare()
+    async with Server(tmp_path / "one", journal=True, workers="a") as server:
         waiting = asyncio.create_task(
             server.ask(ms.Evaluate(sender=A, name="fit", evaluation=ms.Evaluation(1, 3, 1), term=1))
         )
@@ -270,14 +250,11 @@ async def test_the_journal_has_the_calls_that_ended_since_they_had_waited_for_lo
 
 @run
 async def test_a_pull_of_a_cut_is_not_replayed(tmp_path):
-    async with Server(tmp_path / "one", staleness="delay-compensated", journal=True) as server:
-        await server.join()
-        await server.declare()
+    async with Server(tmp_path / "one", staleness="delay-compensated", journal=True, workers="a") as server:
         cut = (await server.ask(ms.Cut(holder=A))).number
         await server.ask(ms.Pull(sender=A, names=("W",), of_cut=cut))
         await server.push()
-        while not (await server.ask(ms.Cut(cut))).written:
-            await asyncio.sleep(0.001)
+        await server.written(cut)
         async with Server(server.killed("two"), staleness="delay-compensated", journal=True) as again:
             assert again.W == server.W == [1, 1]
 
@@ -285,9 +262,7 @@ async def test_a_pull_of_a_cut_is_not_replayed(tmp_path):
 @run
 async def test_a_server_that_was_stopped_has_lost_nothing_and_one_that_was_killed_without_a_journal_says_so(tmp_path):
     folder = tmp_path / "one"
-    async with Server(folder) as server:
-        await server.join()
-        await server.declare()
+    async with Server(folder, workers="a") as server:
         await server.push()
     async with Server(folder) as server:
         assert (server.W, server.shard.timeline) == ([1, 1], 1)
@@ -305,9 +280,7 @@ async def test_a_server_that_was_stopped_has_lost_nothing_and_one_that_was_kille
 
 @run
 async def test_shards_that_have_lost_state_wait_until_they_are_told_to_which_cut_to_go_back(tmp_path):
-    async with Server(tmp_path / "one", shard=1, shards=2) as server:
-        await server.join()
-        await server.declare()
+    async with Server(tmp_path / "one", shard=1, shards=2, workers="a") as server:
         await server.push()
         cut = await server.cut_of_all()
         killed = server.killed("two")
@@ -331,9 +304,7 @@ async def test_shards_that_have_lost_state_wait_until_they_are_told_to_which_cut
 
 @run
 async def test_a_running_shard_goes_back_with_the_others_and_refuses_if_it_was_told_to_fail(tmp_path):
-    async with Server(tmp_path / "one", shard=1, shards=2, journal=True) as server:
-        await server.join()
-        await server.declare()
+    async with Server(tmp_path / "one", shard=1, shards=2, journal=True, workers="a") as server:
         await server.push()
         cut = await server.cut_of_all()
         await server.push(cut=cut)
@@ -352,29 +323,6 @@ async def test_a_running_shard_goes_back_with_the_others_and_refuses_if_it_was_t
     async with Server(tmp_path / "fail", shard=1, shards=2, on_lost_state="fail") as server:
         with pytest.raises(WrongShard, match="--on-lost-state fail"):
             await server.ask(ms.Restore(2, 0))
-
-
-@run
-async def test_a_push_that_a_policy_held_when_the_server_was_killed_is_not_replaced_by_the_call_of_another(tmp_path):
-    async with Server(tmp_path / "one", consistency="sync:2", journal=True) as server:
-        held = await server.hold_first_push()
-        await server.ask(
-            ms.Tune(
-                sender=ms.Sender("b", 1),
-                sequence=1,
-                names=("W",),
-                optimizer=GradientDescent(1.0),
-                fields=("learning_rate",),
-            )
-        )
-        killed = server.killed("two")
-        held.cancel()
-    async with Server(killed, consistency="sync:2", journal=True) as again:
-        for _ in range(2):
-            await again.ask(ms.Status())
-        await again.push("b", sequence=2)  # the call of the same number in this life
-        assert again.W == [1, 1]
-        assert (await again.push("a", sequence=1)).outcome is ms.Outcome.REPEATED
 
 
 @run
@@ -398,29 +346,8 @@ async def test_a_restarted_server_goes_on_without_a_stalled_worker_like_the_one_
 
 
 @run
-async def test_late_pushes_that_make_one_update_are_in_the_cut(tmp_path):
-    async with Server(tmp_path / "one", shard=1, shards=2, consistency="sync:2") as server:
-        for worker in "ab":
-            await server.join(worker)
-        await server.declare()
-        cut = (await server.ask(ms.Cut(5))).number
-        group = ms.UpdateGroup(number=0, members=tuple([ms.ChangeId(ms.Sender(worker, 1), 1) for worker in "ab"]))
-        gradients = (ms.Gradient("W", 0, -np.ones(2)),)
-        late = [ms.Push(sender=ms.Sender(worker, 1), sequence=1, gradients=gradients, group=group) for worker in "ab"]
-        await asyncio.gather(*[server.ask(one) for one in late])
-        for worker in "ab":
-            await server.ask(ms.Renew(sender=ms.Sender(worker, 1), cut=cut))
-        while not (await server.ask(ms.Cut(cut))).written:
-            await asyncio.sleep(0.001)
-        await server.ask(ms.Restore(2, cut))
-        assert server.W == [1, 1]
-
-
-@run
 async def test_a_written_checkpoint_replaces_the_journal_of_the_time_before(tmp_path):
-    async with Server(tmp_path / "one", journal=True) as server:
-        await server.join()
-        await server.declare()
+    async with Server(tmp_path / "one", journal=True, workers="a") as server:
         for _ in range(2):
             await server.push()
             number = await server.checkpoint()
@@ -430,9 +357,7 @@ async def test_a_written_checkpoint_replaces_the_journal_of_the_time_before(tmp_
 
 @run
 async def test_a_checkpoint_is_complete_only_when_the_journal_has_begun_the_segment_that_follows_it(tmp_path):
-    async with Server(tmp_path / "one", journal=True) as server:
-        await server.join()
-        await server.declare()
+    async with Server(tmp_path / "one", journal=True, workers="a") as server:
         synced = threading.Event()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(segments, "sync_data", lambda descriptor: synced.wait(BOUND))
@@ -461,9 +386,7 @@ async def test_half_pushes_of_heartbeats_are_in_the_journal(tmp_path):
 
 @run
 async def test_the_number_of_a_cut_that_was_not_written_is_not_used_again(tmp_path):
-    async with Server(tmp_path / "one", shards=2, journal=True) as server:
-        await server.join()
-        await server.declare()
+    async with Server(tmp_path / "one", shards=2, journal=True, workers="a") as server:
         number = (await server.ask(ms.Cut())).number
         await server.push(cut=0)
         killed = server.killed("two")
@@ -474,9 +397,7 @@ async def test_the_number_of_a_cut_that_was_not_written_is_not_used_again(tmp_pa
 
 @run
 async def test_a_shard_does_not_go_back_to_a_damaged_cut_and_offers_it_no_more(tmp_path):
-    async with Server(tmp_path / "one", shard=1, shards=2) as server:
-        await server.join()
-        await server.declare()
+    async with Server(tmp_path / "one", shard=1, shards=2, workers="a") as server:
         await server.push()
         cut = await server.cut_of_all()
         file = server.folder / f"step-{cut:09d}" / "shard-1-of-2" / "variables.safetensors"
@@ -492,9 +413,7 @@ async def test_a_shard_does_not_go_back_to_a_damaged_cut_and_offers_it_no_more(t
 
 @run
 async def test_going_back_that_cannot_be_written_is_tried_again_and_nothing_is_accepted_meanwhile(tmp_path):
-    async with Server(tmp_path / "one", shard=1, shards=2, journal=True) as server:
-        await server.join()
-        await server.declare()
+    async with Server(tmp_path / "one", shard=1, shards=2, journal=True, workers="a") as server:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Start, "begin", full_disk)
             with pytest.raises(Unavailable, match="No space left"):
@@ -512,10 +431,7 @@ async def test_going_back_that_cannot_be_written_is_tried_again_and_nothing_is_a
 
 @run
 async def test_a_late_push_is_in_the_checkpoint_of_its_cut(tmp_path):
-    async with Server(tmp_path / "one", shard=1, shards=2) as server:
-        await server.join()
-        await server.join("b")
-        await server.declare()
+    async with Server(tmp_path / "one", shard=1, shards=2, workers="ab") as server:
         await server.push("a", sequence=1, cut=5)
         unfinished = server.folder / "step-000000005" / ".shard-1-of-2.tmp"
         while not (unfinished / "slots.safetensors").exists():
@@ -525,8 +441,7 @@ async def test_a_late_push_is_in_the_checkpoint_of_its_cut(tmp_path):
             assert unfinished.exists(), "it waits for b"
         await server.push("b", sequence=1, cut=0)
         await server.push("b", sequence=2, cut=5)
-        while not (await server.ask(ms.Cut(5))).written:
-            await asyncio.sleep(0.001)
+        await server.written(5)
         found = checkpoints.read(server.folder, 5, 1, 2)
         assert found.arrays["W"].value.tolist() == [0, 0]
         assert [(one.sender.worker, one.sequence) for one in found.late] == [("b", 1)]
@@ -534,9 +449,7 @@ async def test_a_late_push_is_in_the_checkpoint_of_its_cut(tmp_path):
 
 @run
 async def test_checkpoints_begin_by_steps_or_time_and_only_after_changes(tmp_path):
-    async with Server(tmp_path / "one", checkpoint_every=EverySteps(2), keep=2) as server:
-        await server.join()
-        await server.declare()
+    async with Server(tmp_path / "one", checkpoint_every=EverySteps(2), keep=2, workers="a") as server:
         for _ in range(5):
             await server.push()
             while server.shard.cuts.current is not None and server.shard.cuts.current.writing:
@@ -549,15 +462,11 @@ async def test_checkpoints_begin_by_steps_or_time_and_only_after_changes(tmp_pat
 
 @run
 async def test_a_checkpoint_that_cannot_be_written_leaves_nothing_and_training_goes_on(tmp_path):
-    async with Server(tmp_path / "one") as server:
-        await server.join()
-        await server.declare()
+    async with Server(tmp_path / "one", workers="a") as server:
         step = server.folder / "step-000000001"
         step.write_text("in the way")
-        number = (await server.ask(ms.Cut())).number
-        while not (report := await server.ask(ms.Cut(number))).problem:
-            await asyncio.sleep(0.001)
-        assert "step-000000001" in report.problem
+        _, problem = await server.failed_checkpoint()
+        assert "step-000000001" in problem
         assert "step-000000001" in (await server.ask(ms.Status())).storage.problem
         await server.push()
         step.unlink()
@@ -565,9 +474,7 @@ async def test_a_checkpoint_that_cannot_be_written_leaves_nothing_and_training_g
         assert (await server.ask(ms.Status())).storage.problem == ""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(checkpoints, "write", full_disk)
-            failed = (await server.ask(ms.Cut())).number
-            while not (await server.ask(ms.Cut(failed))).problem:
-                await asyncio.sleep(0.001)
+            await server.failed_checkpoint()
         report = await server.ask(ms.Cut(written))
         assert (report.written, report.problem) == (True, "")
 
@@ -577,15 +484,11 @@ async def test_an_unexpected_error_in_a_checkpoint_is_a_failure_of_it_and_traini
     def broken(*_, **__):
         raise ZeroDivisionError("a fault of ours")
 
-    async with Server(tmp_path / "one") as server:
-        await server.join()
-        await server.declare()
+    async with Server(tmp_path / "one", workers="a") as server:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(checkpoints, "write", broken)
-            number = (await server.ask(ms.Cut())).number
-            while not (report := await server.ask(ms.Cut(number))).problem:
-                await asyncio.sleep(0.001)
-        assert report.problem == f"checkpoint {number} could not be written: see the server's log"
+            number, problem = await server.failed_checkpoint()
+        assert problem == f"checkpoint {number} could not be written: see the server's log"
         assert server.executor.measurements.checkpoint_failures == 1
         await server.push()
         await server.checkpoint()
@@ -658,9 +561,7 @@ class EndlessWait:
 
 @run
 async def test_a_cut_that_ends_while_its_checkpoint_is_written_leaves_nothing_and_the_next_is_written(tmp_path):
-    async with Server(tmp_path / "one") as server:
-        await server.join()
-        await server.declare()
+    async with Server(tmp_path / "one", workers="a") as server:
         await server.push()
         before = await server.checkpoint()
         await server.push()
@@ -670,8 +571,7 @@ async def test_a_cut_that_ends_while_its_checkpoint_is_written_leaves_nothing_an
             await held.reached.wait()
             server.shard.cuts.end()
             held.go_on.set()
-            while server.executor.persistence._writing is not None:
-                await asyncio.sleep(0.001)
+            await server.settled()
             assert not endless.found
         assert not list(server.folder.rglob(f"*{number:09}*/*")), "the files that were written"
         assert available(server.folder, 0, 1) == [0, before]
@@ -687,9 +587,7 @@ async def test_a_cut_that_ends_while_its_checkpoint_is_written_leaves_nothing_an
 
 @run
 async def test_steps_until_the_first_checkpoint_of_a_job_are_its_own_also_if_the_last_one_was_skipped(tmp_path):
-    async with Server(tmp_path / "one", checkpoint_every=EverySteps(2)) as server:
-        await server.join()
-        await server.declare()
+    async with Server(tmp_path / "one", checkpoint_every=EverySteps(2), workers="a") as server:
         with pytest.MonkeyPatch.context() as patch:
             disk = SlowDisk(patch)
             for _ in range(3):
@@ -699,8 +597,7 @@ async def test_steps_until_the_first_checkpoint_of_a_job_are_its_own_also_if_the
             await server.join("b", incarnation=0)
             assert (server.shard.job.number, server.shard.cuts.number) == (2, 3), "3 was skipped, as 2 is not over"
             disk.go_on.set()
-            while server.executor.persistence._writing is not None:
-                await asyncio.sleep(0.001)
+            await server.settled()
         await server.declare("b")
         began = []
         for _ in range(2):
@@ -713,9 +610,7 @@ async def test_steps_until_the_first_checkpoint_of_a_job_are_its_own_also_if_the
 async def test_a_server_that_stops_while_a_checkpoint_takes_too_long_ends_its_cut_and_writes_a_final_one(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(persistence, "_FINISH_TIMEOUT", 0.01)
-        async with Server(tmp_path / "one") as server:
-            await server.join()
-            await server.declare()
+        async with Server(tmp_path / "one", workers="a") as server:
             await server.push()
             held, endless = CopyOfV(patch), EndlessWait(patch)
             number = (await server.ask(ms.Cut())).number
@@ -730,9 +625,7 @@ async def test_a_server_that_stops_while_a_checkpoint_takes_too_long_ends_its_cu
 
 @run
 async def test_with_a_disk_of_its_own_a_shard_keeps_the_newest_cut_that_all_shards_have_written(tmp_path):
-    async with Server(tmp_path / "one", shard=1, shards=2, keep=1) as server:
-        await server.join()
-        await server.declare()
+    async with Server(tmp_path / "one", shard=1, shards=2, keep=1, workers="a") as server:
         cuts = [0] + [await server.cut_of_all() for _ in range(3)]
         assert available(server.folder, 1, 2) == cuts, "no other shard is known to have any"
         assert (await server.ask(ms.Renew(sender=A))).written == tuple(cuts)
@@ -750,9 +643,7 @@ async def test_with_a_disk_of_its_own_a_shard_keeps_the_newest_cut_that_all_shar
 
 @run
 async def test_while_the_journal_cannot_be_written_changes_are_refused_before_they_are_made(tmp_path):
-    async with Server(tmp_path / "one", journal=True) as server:
-        await server.join()
-        await server.declare()
+    async with Server(tmp_path / "one", journal=True, workers="a") as server:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Journal, "problem", "the disk is full")
             with pytest.raises(Unavailable, match="the disk is full"):
@@ -783,9 +674,7 @@ async def test_checkpoints_count_with_their_bytes_or_as_failures_and_calls_that_
         assert (sum(measured.checkpoint_seconds.counts), measured.checkpoint_bytes) == (1, values + slots)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(checkpoints, "write", full_disk)
-            number = (await server.ask(ms.Cut())).number
-            while not (await server.ask(ms.Cut(number))).problem:
-                await asyncio.sleep(0.001)
+            await server.failed_checkpoint()
         assert (sum(measured.checkpoint_seconds.counts), measured.checkpoint_failures) == (1, 1)
         waits = measured.waits["journal"]
         assert (waits.now, waits.count) == (0, 3), "Join, Register and Push"

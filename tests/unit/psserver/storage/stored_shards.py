@@ -1,6 +1,8 @@
-"""Shards with every kind of state, and their checkpoints."""
+"""Shards with every kind of state, and their checkpoints; a process that is killed while it writes."""
 
 import dataclasses
+import os
+from contextlib import contextmanager, suppress
 
 import numpy as np
 
@@ -100,3 +102,35 @@ def push(worker, sequence, cut=0, shards=(), incarnation=1, **gradients):
     """A push whose gradients are of the first version."""
     entries = tuple([Gradient(name, 0, np.asarray(array)) for name, array in gradients.items()])
     return Push(sender=Sender(worker, incarnation), sequence=sequence, gradients=entries, shards=shards, cut=cut)
+
+
+#: System calls that change files.
+MUTATING = ("open", "mkdir", "pwritev", "rename", "replace", "unlink", "rmdir", "truncate", "ftruncate")
+
+
+class Killed(BaseException):
+    """The process was killed: nothing that it does has an effect any more."""
+
+
+@contextmanager
+def killed_after(monkeypatch, calls):
+    """All system calls that change files fail after so many of them, those of handlers of errors too."""
+    count = 0
+
+    def limited(original):
+        def call(*args, **kwargs):
+            nonlocal count
+            if original.__name__ == "open" and not args[1] & os.O_CREAT:
+                return original(*args, **kwargs)
+            count += 1
+            if count > calls:
+                raise Killed
+            return original(*args, **kwargs)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in MUTATING:
+            patch.setattr(os, name, limited(getattr(os, name)))
+        with suppress(Killed):
+            yield

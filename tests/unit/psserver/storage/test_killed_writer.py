@@ -9,6 +9,7 @@ import pytest
 
 from psserver.storage.segments import read_segments
 from pswire.specs.checkpoints import JournalSync
+from tests.support.combinations import few_fast
 
 IDENTITY = 9
 
@@ -74,8 +75,7 @@ def test_every_acknowledged_record_is_there_after_a_kill(tmp_path):
     check(tmp_path, write_and_kill(tmp_path, "every", 60))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sync", [sync.value for sync in JournalSync])
+@pytest.mark.parametrize("sync", few_fast([sync.value for sync in JournalSync], fast=0))
 def test_every_acknowledged_record_is_there_once_after_ten_kills_and_restarts(tmp_path, sync):
     rng = random.Random(seed := random.randrange(2**32))
     printed = []

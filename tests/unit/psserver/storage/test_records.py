@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 
 from psserver.storage import records
 from pswire import messages as ms
+from pswire.codec import framed, to_frame
 from pswire.errors import Malformed
+from pswire.tensors.frames import incoming
+from pswire.tensors.stream import StreamSender
 from tests.support.shards import state_of
 from tests.unit.pswire.codec.test_codec import FULL, bare
 
@@ -24,6 +27,18 @@ every_message = pytest.mark.parametrize("message", [*TAKEN, *map(bare, TAKEN)], 
 
 def record(message):
     return b"".join(records.encode(message))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [one for one in TAKEN if not isinstance(one, ms.Tick) and framed(type(one))],
+    ids=lambda one: type(one).__name__,
+)
+def test_the_record_of_a_received_frame_has_the_bytes_of_an_encoded_message(message):
+    sender = StreamSender()
+    (frame,) = sender.frames(to_frame(message, sender))
+    assert b"".join(records.received(incoming(frame))) == record(message)
+    assert records.received(incoming(frame + to_frame(message, StreamSender()).SerializeToString())) is None
 
 
 @every_message

@@ -1,59 +1,29 @@
 """A start has what was acknowledged, or says that it may have lost something: wherever the process was killed."""
 
 import itertools
-import os
 import shutil
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from psserver.core.shard import Shard
-from psserver.storage import records, recovery
+from psserver.storage import records, start
 from psserver.storage.checkpoints import write as write_checkpoint
 from psserver.storage.folders import available, journal_folder, shard_folder
-from psserver.storage.recovery import Origin, find_start, start_at
+from psserver.storage.recovery import find_start
 from psserver.storage.retention import cuts
 from psserver.storage.segments import SegmentFile, SegmentHeader, list_segments, read_segments, segment_path
 from psserver.storage.shard_run import run_path
+from psserver.storage.start import Origin, start_at
 from pswire.errors import DamagedFile, NotJoined, StateLost, StorageError
-from pswire.messages import Assign, Assignment, ChangeId, Cut, Gradient, Join, Push, Register, Sender, UpdateGroup
+from pswire.messages import ChangeId, Gradient, Join, Push, Register, Sender, UpdateGroup
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import parse_consistency
-from tests.support.shards import declared, run_step, state_of
-from tests.unit.psserver.storage.stored_shards import bits
+from tests.support.combinations import few_fast
+from tests.support.shards import declared, new_shard, run_step
+from tests.unit.psserver.storage.stored_shards import killed_after
 
 ME = Sender("a", 1)
-MUTATING = ("open", "mkdir", "pwritev", "rename", "replace", "unlink", "rmdir", "truncate", "ftruncate")
-
-
-class Killed(BaseException):
-    """The process was killed: nothing that it does has an effect any more."""
-
-
-@contextmanager
-def killed_after(monkeypatch, calls):
-    """All system calls that change files fail after so many of them, those of handlers of errors too."""
-    count = 0
-
-    def limited(original):
-        def call(*args, **kwargs):
-            nonlocal count
-            if original.__name__ == "open" and not args[1] & os.O_CREAT:
-                return original(*args, **kwargs)
-            count += 1
-            if count > calls:
-                raise Killed
-            return original(*args, **kwargs)
-
-        return call
-
-    with monkeypatch.context() as patch:
-        for name in MUTATING:
-            patch.setattr(os, name, limited(getattr(os, name)))
-        with suppress(Killed):
-            yield
 
 
 class Server:
@@ -68,7 +38,7 @@ class Server:
         self.start.restore(self.shard, 0.0)
 
     def new_shard(self):
-        return Shard(self.start.shard, self.start.shards, identity=17)
+        return new_shard(self.start.shard, self.start.shards, identity=17)
 
     def begin(self):
         self.start.begin(self.shard, journal=self.journal)
@@ -146,7 +116,7 @@ def live(folder, ledger, *, journal):
 
 
 #: Each so many system calls, or after each of them.
-every = pytest.mark.parametrize("every", [17, pytest.param(1, marks=pytest.mark.slow)], ids=["some calls", "all calls"])
+every = pytest.mark.parametrize("every", few_fast([17, 1], slow=0), ids=["some calls", "all calls"])
 
 
 @every
@@ -186,22 +156,17 @@ def test_wherever_the_process_is_killed_a_start_has_all_or_says_that_it_gave_som
     assert bool(gave_up) != journal
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("before", [False, True], ids=["", "journal before"])
-@pytest.mark.parametrize("after", [False, True], ids=["", "journal after"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (False, False),
+        *[pytest.param(*one, marks=pytest.mark.slow) for one in [(False, True), (True, False), (True, True)]],
+    ],
+)
 def test_wherever_going_back_is_interrupted_the_old_timeline_is_lost_or_the_new_one_is_in_force(
     tmp_path, monkeypatch, before, after
 ):
-    interrupted_returns(tmp_path, monkeypatch, before, after)
-
-
-def test_wherever_going_back_without_a_journal_is_interrupted_the_old_timeline_is_lost_or_the_new_one_is_in_force(
-    tmp_path, monkeypatch
-):
-    interrupted_returns(tmp_path, monkeypatch, before=False, after=False)
-
-
-def interrupted_returns(tmp_path, monkeypatch, before, after):
+    """`before` and `after`: with a journal."""
     seen = set()
     for calls in range(1000):
         folder, complete = tmp_path / str(calls), False
@@ -240,16 +205,6 @@ def interrupted_returns(tmp_path, monkeypatch, before, after):
     assert seen == expected
 
 
-def test_a_new_job_begins_with_an_empty_final_checkpoint_and_a_job_that_stopped_goes_on(tmp_path):
-    server = Server(tmp_path).begin()
-    assert available(tmp_path, 0, 1) == [0]
-    server.push()
-    server.cut(final=True)
-    again = Server(tmp_path)
-    assert (again.start.lost, again.start.gave_up, again.start.number) == (False, False, 1)
-    assert bits(again.shard) == bits(server.shard)
-
-
 def test_the_origin_of_a_start_is_what_the_last_run_has_left(tmp_path):
     def origin(folder, shard=0, shards=1):
         start = find_start(folder, shard, shards)
@@ -273,21 +228,6 @@ def test_the_origin_of_a_start_is_what_the_last_run_has_left(tmp_path):
     run_path(journal, 0, 1).unlink()
     Server(journal, journal=True).begin().segment.close()
     assert origin(journal) is Origin.JOURNAL_OF_CUT
-
-
-def test_a_journal_gives_the_very_state_and_the_answers_of_repeated_pushes(tmp_path):
-    server = Server(tmp_path, journal=True).begin()
-    for number in range(4):
-        server.push()
-        if number == 1:
-            server.cut()
-    server.take(Assign(sender=ME, sequence=5, assignments=(Assignment("W", np.array([0.5])),), add=True))
-    again = Server(tmp_path, journal=True)
-    assert bits(again.shard) == bits(server.shard)
-    repeated = Assign(sender=ME, sequence=5, assignments=(Assignment("W", np.array([0.5])),), add=True)
-    assert state_of(run_step(again.shard, 0, repeated, 0.0)) == state_of(run_step(server.shard, 0, repeated, 0.0))
-    assert run_step(again.shard, 0, Cut(number=99), 0.0) is not None
-    assert again.shard.cuts.current is not None, "it takes cuts again"
 
 
 def test_a_server_that_stops_writing_a_journal_has_all_of_it_first(tmp_path):
@@ -320,7 +260,7 @@ def test_a_journal_that_is_kept_can_be_read_if_a_start_was_killed_when_it_had_co
     server.segment.close()
     again = Server(tmp_path, journal=True)
     with monkeypatch.context() as patch:
-        patch.setattr(recovery, "write_run", lambda *_: 1 / 0)
+        patch.setattr(start, "write_run", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             again.start.begin(again.shard, journal=True, keep_journal=True)
     again = Server(tmp_path, journal=True)
@@ -417,6 +357,7 @@ def test_without_its_run_file_a_journal_is_given_up_and_moved_aside_and_with_it_
     assert (saved.start.lost, saved.start.gave_up, saved.pushes) == (False, False, 5)
 
 
+@pytest.mark.slow
 def test_wherever_a_start_that_gives_something_up_is_killed_the_next_one_knows_it(tmp_path, monkeypatch):
     """An empty journal that continues from the older checkpoint does not hide what is missing."""
     complete = False
@@ -459,7 +400,7 @@ def test_shards_that_go_back_move_later_checkpoints_and_journals_aside_each_its_
         server.segment.close()
     for shard in range(2):
         start = start_at(tmp_path, 2, 10, shard, 2)
-        back = Shard(shard, 2, identity=17)
+        back = new_shard(shard, 2, identity=17)
         start.restore(back, 0.0)
         assert start.begin(back, journal=True) == [f"what was given up was moved to {tmp_path / 'given-up-2'}"]
     aside = tmp_path / "given-up-2"
@@ -524,7 +465,7 @@ def test_late_changes_are_made_also_those_of_workers_that_joined_after_the_snaps
     state = server.shard.state()
     write_checkpoint(tmp_path, state, iter(server.shard.arrays().items()), lambda: late)
     start = start_at(tmp_path, 2, 5, 1, 2)
-    shard = Shard(1, 2)
+    shard = new_shard(1, 2)
     start.restore(shard, 0.0)
     assert {name: one.value.tolist() for name, one in shard.arrays().items()} == {"W": [3.0], "V": [1.0]}
     members = {one.name: (one.incarnation, one.settled) for one in shard.state().members.members}
@@ -585,7 +526,7 @@ def test_a_job_whose_other_shards_are_elsewhere_is_not_begun_on_another_number_o
 @pytest.mark.parametrize(("arrived", "expected"), [("ab", 2.0), ("a", 1.0)])
 def test_late_pushes_of_one_synchronous_update_are_applied_together_without_that_of_a_killed_worker(arrived, expected):
     """Shard 1 of two has the snapshot before the parts of an update; the first of them is held again."""
-    shard = Shard(1, 2, consistency=parse_consistency("sync:2"))
+    shard = new_shard(1, 2, consistency=parse_consistency("sync:2"))
     for worker in "abc":
         run_step(shard, 1, Join(worker=worker, incarnation=1, shard=1, shards=2), 0.0)
     run_step(shard, 1, Register(sender=ME, declarations=(declared("W", [0.0], GradientDescent(1.0)),)), 0.0)

@@ -6,7 +6,6 @@ import shutil
 import numpy as np
 import pytest
 
-from psserver.core.shard import Shard
 from psserver.storage.folders import available, shard_folder
 from psserver.storage.recovery import find_start
 from psserver.storage.reshard import reshard, whole_variables
@@ -19,7 +18,7 @@ from pswire.placement import place
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.initializers import RowUniform, fill
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from tests.support.shards import run_step, state_of
+from tests.support.shards import new_shard, run_step, state_of
 from tests.unit.psserver.storage.stored_shards import write
 
 QUEUE = ms.QueueSpec(name="examples", size=12, block=3, epochs=2, seed=1)
@@ -130,7 +129,7 @@ def rows_of(partition):
 
 
 def new_shards(count, **options):
-    shards = [Shard(shard, count, identity=100 + shard, **options) for shard in range(count)]
+    shards = [new_shard(shard, count, identity=100 + shard, **options) for shard in range(count)]
     for shard in shards:
         shard.begin_from(1, 0.0)
     return shards
@@ -275,7 +274,7 @@ def test_new_shards_that_began_from_different_steps_of_the_old_ones_refuse_each_
 def altered(shard, **fields):
     """A shard with this state but for some fields."""
     state = dataclasses.replace(shard.state(), **fields)
-    again = Shard(shard.shard, shard.shards, identity=state.identity)
+    again = new_shard(shard.shard, shard.shards, identity=state.identity)
     again.restore(state, shard.arrays(), 0.0)
     return again
 

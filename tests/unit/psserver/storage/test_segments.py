@@ -309,7 +309,7 @@ def test_whatever_region_is_altered_or_cut_a_prefix_is_read_or_there_is_a_clear_
     check_altered_journal(records, where, length, change, sync)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @settings(derandomize=True, database=None, deadline=None, max_examples=500)
 @altered_journals
 def test_whatever_region_of_many_journals_is_altered_or_cut(records, where, length, change, sync):

@@ -417,6 +417,16 @@ def test_an_accumulator_decays_once_a_period_and_not_below_where_it_began():
     np.testing.assert_array_equal(early, late)
 
 
+def test_an_accumulator_does_not_grow_when_its_periods_become_longer():
+    often, seldom = (rule_for(optimizers.AdagradDecay(0.1, 1.0, steps, 0.5)) for steps in (1, 100))
+    value, none = np.zeros(1, np.float32), np.zeros(1, np.float32)
+    slots = often.slots(value)
+    often.dense(value, slots, np.float32([3.0]), optimizers.Step(1, 1000, 0.1))
+    for global_step, expected in ((1001, (10, 10)), (1100, (5, 11))):
+        seldom.dense(value, slots, none, optimizers.Step(2, global_step, 0.1))
+        assert (*slots["accumulator"], *slots["accumulator_decay_power"]) == expected
+
+
 def test_a_centered_variance_that_rounding_makes_negative_counts_as_zero():
     """Gradients that are all alike have no variance, and d is g over epsilon."""
     gradient, value = np.random.default_rng(5).uniform(1, 2, 1000).astype(np.float32), np.zeros(1000, np.float32)

@@ -44,12 +44,9 @@ def test_files_that_do_not_make_credentials_are_refused(files, text):
 
 
 def test_a_file_that_cannot_be_used_is_an_error_that_names_it(tmp_path, token):
-    for name, credentials in (
-        ("the CA file", Credentials(tls_ca="/nowhere")),
-        ("the token file", Credentials(token_file="/nowhere")),
-    ):
+    for name, option in (("the CA file", "tls_ca"), ("the token file", "token_file")):
         with pytest.raises(ConfigurationError, match=f"{name} /nowhere cannot be read: No such file"):
-            open_channel("127.0.0.1:1", credentials)
+            open_channel("127.0.0.1:1", Credentials(**{option: "/nowhere"}))
     large = tmp_path / "large"
     large.touch(0o600)
     large.write_bytes(bytes((1 << 20) + 1))

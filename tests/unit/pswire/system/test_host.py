@@ -12,16 +12,6 @@ from types import SimpleNamespace
 import pytest
 
 from pswire.system import host
-from pswire.system.host import (
-    MAX_DESCRIPTORS,
-    cores,
-    keep_memory,
-    memory,
-    memory_limits,
-    process_name,
-    process_number,
-    raise_descriptor_limit,
-)
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="asks what only Linux says")
 V1_NONE = "9223372036854771712"  # what version 1 says where nobody has set a limit: 2^63 in pages
@@ -67,19 +57,19 @@ GROUPS = {
 
 @pytest.mark.parametrize(("membership", "files", "limits"), GROUPS.values(), ids=GROUPS)
 def test_the_limits_are_those_of_its_groups_and_of_the_groups_around_them(tmp_path, membership, files, limits):
-    assert memory_limits(in_groups(tmp_path, membership, files)) == limits
+    assert host.memory_limits(in_groups(tmp_path, membership, files)) == limits
 
 
 @linux
 def test_without_readable_limits_memory_is_the_machines_and_else_the_least_limit(tmp_path, monkeypatch):
-    assert memory_limits(tmp_path / "nowhere") == []
+    assert host.memory_limits(tmp_path / "nowhere") == []
     (tmp_path / "sys/fs/cgroup/memory.max").mkdir(parents=True)  # a folder
-    assert memory_limits(in_groups(tmp_path, "0::/", {})) == []
+    assert host.memory_limits(in_groups(tmp_path, "0::/", {})) == []
     for limits in ([], [int(V1_NONE)]):
         monkeypatch.setattr(host, "memory_limits", {Path("/"): limits}.get)
-        assert Path("/proc/meminfo").read_text().split()[:3] == ["MemTotal:", str(memory() // 1024), "kB"]
+        assert Path("/proc/meminfo").read_text().split()[:3] == ["MemTotal:", str(host.memory() // 1024), "kB"]
     monkeypatch.setattr(host, "memory_limits", {Path("/"): [int(V1_NONE), 4096, 8192]}.get)
-    assert memory() == 4096
+    assert host.memory() == 4096
 
 
 @linux
@@ -87,16 +77,16 @@ def test_cores_are_those_that_the_process_may_use():
     mine = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(mine)})
-        assert cores() == 1
+        assert host.cores() == 1
     finally:
         os.sched_setaffinity(0, mine)
-    assert cores() == len(mine)
+    assert host.cores() == len(mine)
 
 
 def test_a_process_is_named_by_its_host_and_a_number_that_is_distinct_in_containers():
-    numbers = [process_number(*given) for given in ((1234, 4026531836), (7, 4026532181), (7, 12))]
+    numbers = [host.process_number(*given) for given in ((1234, 4026531836), (7, 4026532181), (7, 12))]
     assert numbers == ["1234", "341.7", "12.7"]
-    name, _, number = process_name().rpartition("-")
+    name, _, number = host.process_name().rpartition("-")
     assert (name, number.rpartition(".")[2]) == (socket.gethostname(), str(os.getpid()))
 
 
@@ -124,6 +114,7 @@ print([thread.submit(step).result() for thread in threads][-1] - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the settings are glibc's")
+@pytest.mark.slow
 def test_large_arrays_cost_no_page_faults_in_any_thread_once_memory_is_kept():
     commands = [(sys.executable, "-c", STEPS, mode) for mode in ("keep", "default")]
     kept, given_back = (int(subprocess.check_output(command, timeout=60)) for command in commands)
@@ -146,7 +137,7 @@ def windows(name):
 )
 def test_another_c_library_is_left_alone(monkeypatch, library, agreed):
     monkeypatch.setattr(ctypes, "CDLL", library)
-    assert keep_memory() is agreed
+    assert host.keep_memory() is agreed
 
 
 DESCRIPTORS = """
@@ -172,5 +163,5 @@ def test_a_server_asks_for_no_more_open_files_than_it_uses(monkeypatch):
     monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: asked.append(limits))
     for now, most in ((1024, resource.RLIM_INFINITY), (1024, 1 << 20), (1 << 17, 1 << 20), (-1, -1)):
         monkeypatch.setattr(resource, "getrlimit", lambda kind, now=now, most=most: (now, most))
-        raise_descriptor_limit()
-    assert asked == [(MAX_DESCRIPTORS, resource.RLIM_INFINITY), (MAX_DESCRIPTORS, 1 << 20)]
+        host.raise_descriptor_limit()
+    assert asked == [(host.MAX_DESCRIPTORS, resource.RLIM_INFINITY), (host.MAX_DESCRIPTORS, 1 << 20)]

@@ -13,7 +13,7 @@ from pswire.errors import Unavailable
 from pswire.messages import Renew, Renewed, Sender
 from pswire.system import signals
 from pswire.system.signals import deferred_signals, deferred_to_next_block, raise_deferred, raise_or_defer
-from psworker.client.membership import Membership
+from psworker.client.membership import WorkerMembership
 from psworker.client.retry import Calls
 from psworker.transport import Future
 from psworker.transport.deadlines import Deadlines
@@ -151,7 +151,7 @@ class InterruptedTransport:
     def _answer(self, shard):
         interrupt()
         self.answered.append(shard)
-        return Renewed(global_step=0)
+        return Renewed()
 
     def tensor_transport(self, shard):
         return ""
@@ -167,7 +167,7 @@ class InterruptedTransport:
 )
 def test_a_client_gets_all_answers_before_it_is_raised(use, answered):
     transport = InterruptedTransport()
-    calls = Calls(transport, Membership(transport, "w"), 1.0, threading.Event())
+    calls = Calls(transport, WorkerMembership(transport, "w"), 1.0, threading.Event())
     with pytest.raises(Interrupted):
         use(calls, Renew(sender=Sender("w", 1)))
     assert transport.answered == answered

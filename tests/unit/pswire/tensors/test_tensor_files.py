@@ -104,12 +104,7 @@ def test_what_is_not_there_or_no_file_is_an_error_that_names_it_and_a_pipe_is_no
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "empty").touch()
     (tmp_path / "text").write_text("W = 3\n" * 100)
-    whys = {
-        "nowhere": "does not exist",
-        "pipe": "is not a file",
-        "empty": "header too small",
-        "text": "header too large",
-    }
+    whys = {"nowhere": "does not exist", "pipe": "is not a file", "empty": "too small", "text": "too large"}
     for name, why in whys.items():
         with pytest.raises(ModelFileError, match=f"{name} .*{why}"):
             TensorFile(tmp_path / name)

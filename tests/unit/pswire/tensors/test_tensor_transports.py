@@ -174,12 +174,8 @@ def test_frames_with_data_chunks_or_neither_are_plain_protobuf_and_elements_are_
     generator = random.Random(SEED)
     data = [memoryview(generator.randbytes(size)) for size in sizes]
     whole = b"".join(data)
-    region = pb.Region(segment=1, offset=64, nbytes=1 << 40)
-    for header in (
-        pb.Frame(),
-        HEADER,
-        pb.Frame(take=pb.TakeRequest(sender=pb.Sender(worker="x" * 300)), answer_region=region),
-    ):
+    take, region = pb.TakeRequest(sender=pb.Sender(worker="x" * 300)), pb.Region(segment=1, offset=64, nbytes=1 << 40)
+    for header in (pb.Frame(), HEADER, pb.Frame(take=take, answer_region=region)):
         frame = with_data(header, data)
         assert frame.endswith(whole)
         assert (len(frame) - len(whole)) % ALIGNMENT == 0
@@ -261,7 +257,7 @@ def test_what_a_worker_writes_afterwards_reaches_no_row_number_no_index_of_an_el
     region, arrived = Region(0, memory), []
     for message in (
         Push(sender=me, sequence=1, gradients=gradients),
-        Pull(sender=me, names=(), choices=(Choice("E", np.array([0, 2])),)),
+        Pull(sender=me, choices=(Choice("E", np.array([0, 2])),)),
     ):
         frame = incoming(to_frame(message, region).SerializeToString())
         arrived.append(from_frame(frame, StreamReceiver(None, SharedReceiver({0: memory}))))

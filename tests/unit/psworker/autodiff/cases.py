@@ -125,9 +125,7 @@ CASES = [
     *rows("abs", lambda x: x * np.sign(x), *unary(spaced)),
     *rows("power", np.power, *binary(positive), *(call(positive(4), exponent) for exponent in (-2.5, -0.5))),
     *rows("power", np.power, *(call(np.array([-1.25, 2]), n) for n in (-3, -2.0, -1, 1, 2.0, 3, 4.0, 8, 9))),
-    *rows(
-        "power", np.power, call(normal(4), np.int8([0, 1, 2, 3])), *(call(np.array([-1.0, 0, 2]), n) for n in (0, 1))
-    ),
+    *rows("power", np.power, call(normal(4), np.int8([0, 1, 2, 3])), *(call(np.r_[-1.0, 0, 2], n) for n in (0, 1))),
     *rows("clip", lambda x, low, high: np.minimum(np.maximum(x, low), high), call(spaced(2, 3), -0.5, 0.5)),
     *rows("clip", np.clip, call(spaced(), 0, 1), call(spaced(7), 0, 1), call(spaced(0, 3), 0, 1)),
     *rows("sin", np.sin, *unary(normal)),
@@ -152,9 +150,7 @@ CASES = [
     *rows("min", np.min, *reduction(spaced)),
     *rows("logsumexp", lambda x, **axes: np.log(np.sum(np.exp(x), **axes)), *reduction(normal)),
     *rows("prod", lambda x, **axes: np.multiply.reduce(x, **({"axis": None} | axes)), *reduction(normal)),
-    *rows(
-        "prod", np.prod, *(call(beside_zeros(3, 4, 5), axis=axis) for axis in (None, 0, 1, (0, 2), ())), call(normal(0))
-    ),
+    *rows("prod", np.prod, *(call(beside_zeros(3, 4, 5), axis=a) for a in (None, 0, 1, (0, 2), ())), call(normal(0))),
     *rows("var", np.var, *reduction(normal), *(call(normal(3, 4), axis=axis, ddof=1) for axis in (None, 0, (0, 1)))),
     *rows("std", np.std, *reduction(normal), *(call(normal(3, 4), axis=axis, ddof=1) for axis in (None, 0, (0, 1)))),
     *rows("norm", lambda x, **axes: np.sqrt(np.sum(x * x, **axes)), *reduction(normal), call(normal(0, 3), axis=0)),
@@ -421,46 +417,21 @@ CASES += [
         call(normal(0, 3), (1, 0)),
         call(normal(), np.zeros((0, 2), int)),
     ),
-    *rows(
-        "flip",
-        np.flip,
-        *(call(normal(2, 3), axis) for axis in (None, 0, -1, (0, 1), ())),
-        call(normal()),
-        call(normal(0, 3)),
-    ),
-    *rows(
-        "roll",
-        np.roll,
-        *(call(normal(2, 3), *moved) for moved in ((1,), (-7,), (2, 1), ((1, -1), (0, 1)), (1, (0, 1)))),
-    ),
+    *rows("flip", np.flip, *(call(normal(2, 3), axis) for axis in (None, 0, -1, (0, 1), ()))),
+    *rows("flip", np.flip, call(normal()), call(normal(0, 3))),
+    *rows("roll", np.roll, *(call(normal(2, 3), *to) for to in ((1,), (-7,), (2, 1), ((1, -1), (0, 1)), (1, (0, 1))))),
     *rows("roll", np.roll, call(normal(), 1), call(normal(0, 3), 1, axis=1)),
     *rows("tile", np.tile, *(call(normal(2, 3), reps) for reps in (2, (2, 1), (2, 1, 3), (1, 0), ()))),
     *rows(
         "tile", np.tile, call(normal(), 3), call(normal(), (2, 2)), call(normal(0, 3), 2), call(normal(2), np.int64(2))
     ),
-    *rows(
-        "repeat",
-        np.repeat,
-        *(call(normal(2, 3), *given) for given in ((2,), (2, 1), ([3, 0], 0), ([0, 2, 1], -1), (0,))),
-    ),
-    *rows(
-        "repeat",
-        np.repeat,
-        call(normal(), 3),
-        call(normal(0, 3), 2, axis=0),
-        call(normal(3), repeats=np.int8([1, 2, 0])),
-    ),
+    *rows("repeat", np.repeat, *(call(normal(2, 3), *n) for n in ((2,), (2, 1), ([3, 0], 0), ([0, 2, 1], -1), (0,)))),
+    *rows("repeat", np.repeat, call(normal(), 3), call(normal(0, 3), 2, axis=0)),
+    *rows("repeat", np.repeat, call(normal(3), repeats=np.int8([1, 2, 0]))),
     *rows("take_along_axis", along_axis, *(call(normal(*shape), ids, axis=axis) for shape, ids, axis in ALONG)),
-    *rows(
-        "sort",
-        by_python,
-        *(call(spaced(2, 3, 4), axis=axis) for axis in (None, 0, 1, -1)),
-        call(spaced(0, 3)),
-        call(spaced(5)),
-    ),
-    *rows(
-        "sort", by_python, *(call(spaced(4, 3), axis, descending=True) for axis in (None, 0, -1)), call(normal(), None)
-    ),
+    *rows("sort", by_python, *(call(spaced(2, 3, 4), axis=axis) for axis in (None, 0, 1, -1))),
+    *rows("sort", by_python, call(spaced(0, 3)), call(spaced(5))),
+    *rows("sort", by_python, *(call(spaced(4, 3), a, descending=True) for a in (None, 0, -1)), call(normal(), None)),
     *rows("segment_sum", by_segment(np.sum, 0), *segmented(normal)),
     *rows("segment_mean", by_segment(np.mean, 0), *segmented(normal)),
     *rows("segment_max", by_segment(np.max, -np.inf), call(spaced(5), [0, 0, 1, 1, 1]), call(spaced(1, 2), [0])),

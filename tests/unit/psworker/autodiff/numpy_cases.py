@@ -28,11 +28,7 @@ NUMPY_CASES = [
     *rows("clip", lambda x, high: np.minimum(x, high), call(spaced(2, 3), high=0.25)),
     *rows("clip", lambda x: x, call(spaced(2, 3))),
     *rows("elu", lambda x, alpha=1.0: np.where(x > 0, x, alpha * (np.exp(x) - 1)), *unary(wide), call(wide(5), 0.3)),
-    *rows(
-        "selu",
-        lambda x: np.where(x > 0, 1.0507009873554805 * x, 1.7580993408473766 * (np.exp(x) - 1)),
-        *unary(wide),
-    ),
+    *rows("selu", lambda x: np.where(x > 0, 1.0507009873554805 * x, 1.7580993408473766 * np.expm1(x)), *unary(wide)),
     *rows("silu", lambda x: x / (1 + np.exp(-x)), *unary(normal)),
     *rows("log_sigmoid", lambda x: -np.log(1 + np.exp(-x)), *unary(normal)),
 ]
@@ -144,12 +140,8 @@ NUMPY_CASES += [
     *rows("diagonal", lambda x, *_: np.einsum("iij->ji", x), call(normal(3, 3, 2)), call(normal(3, 3, 2), 0, 1, 0)),
     *rows("diagonal", np.diagonal, *(call(normal(2, 3, 4), *axes) for axes in ((0, 1, 2), (-1, -2, -1), (2, 1, 2)))),
     *rows("diagonal", np.diagonal, call(normal(2, 3), 5), call(normal(3, 2, 4), 1, 2, 0)),
-    *rows(
-        "trace", lambda x, *args: np.sum(np.diagonal(x, *args), -1), call(normal(3, 3)), call(normal(2, 3, 4), 1, 1, 2)
-    ),
-    *rows(
-        "trace", lambda x, *args: np.sum(np.diagonal(x, *args), -1), call(normal(2, 3), 9), call(normal(2, 2, 3), -1)
-    ),
+    *rows("trace", lambda x, *a: np.sum(np.diagonal(x, *a), -1), call(normal(3, 3)), call(normal(2, 3, 4), 1, 1, 2)),
+    *rows("trace", lambda x, *a: np.sum(np.diagonal(x, *a), -1), call(normal(2, 3), 9), call(normal(2, 2, 3), -1)),
     *rows("solve", by_cramer, call(regular(3, 3), normal(3)), call(regular(2, 3, 3), normal(3))),
     *rows("solve", by_cramer, call(regular(2, 2, 2), normal(2, 4)), call(regular(2, 2), normal(3, 2, 1))),
     *rows("solve", by_cramer, call(regular(2, 1, 2, 2), normal(3, 2, 2)), call(np.int8([[2, 1], [0, 1]]), normal(2))),
@@ -201,12 +193,8 @@ NUMPY_CASES += [
     ),
     *rows("quantile", np.quantile, *(call(spaced(4, 5), q) for q in (0, 0.3, 0.5, 1))),
     *rows("quantile", np.quantile, *(call(spaced(3, 4, 5), 0.37, axis) for axis in (0, -1, (0, 2), (2, 1), ()))),
-    *rows(
-        "quantile",
-        np.quantile,
-        call(spaced(3, 7), [0.1, 0.5, 0.5, 1], 1),
-        call(spaced(3, 2), q=np.array([[0.4]]), axis=0),
-    ),
+    *rows("quantile", np.quantile, call(spaced(3, 7), [0.1, 0.5, 0.5, 1], 1)),
+    *rows("quantile", np.quantile, call(spaced(3, 2), q=np.array([[0.4]]), axis=0)),
     *rows("quantile", np.quantile, call(spaced(3, 4), 0.2, axis=0, keepdims=True), call(spaced(), 0.2)),
     *rows("quantile", np.quantile, call(spaced(0, 4), 0.2, axis=1), call(spaced(3, 1), 0.75)),
     *rows("median", middle, *reduction(spaced)[:-1], call(spaced(5)), call(spaced(3, 4), axis=1)),

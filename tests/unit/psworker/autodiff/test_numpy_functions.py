@@ -126,12 +126,7 @@ def test_new_arrays_are_float32_unless_said_or_like_another():
         np.testing.assert_array_equal(found, expected, err_msg=name)
     np.testing.assert_array_equal(ops.arange(3), np.int64([0, 1, 2]), strict=True)
     np.testing.assert_array_equal(ops.arange(3, 0, -2, np.float64), np.float64([3, 1]), strict=True)
-    likes = (
-        ops.zeros_like(np.int8([1])),
-        ops.ones_like(X, np.int8),
-        ops.full_like(X, 2, np.float64),
-        ops.eye(2, dtype=bool),
-    )
+    likes = (ops.zeros_like(np.int8(1)), ops.ones_like(X, np.int8), ops.full_like(X, 2, float), ops.eye(2, dtype=bool))
     assert [x.dtype for x in likes] == [np.int8, np.int8, np.float64, bool]
 
 

@@ -31,11 +31,11 @@ OPS = differentiable_ops()
 CASES = cases.CASES + NUMPY_CASES
 OPERATORS = [operator.add, operator.sub, operator.mul, operator.truediv, operator.pow]
 
-#: The first cases of each op are fast.
+#: The first case of each op is fast.
 NUMBERS = [sum(earlier.op == case.op for earlier in CASES[:place]) for place, case in enumerate(CASES)]
 every_case = pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=[pytest.mark.slow] * (number > 1)) for case, number in zip(CASES, NUMBERS, strict=True)],
+    [pytest.param(case, marks=[pytest.mark.slow] * (number > 0)) for case, number in zip(CASES, NUMBERS, strict=True)],
     ids=str,
 )
 
@@ -243,11 +243,7 @@ WRONG = [
     (lambda: ops.tile(X, 1.5), TypeError, "reps must be integers, but they are float64"),
     (lambda: ops.roll(X, 1.5), TypeError, "shift must be integers, but they are float64"),
     # Segments.
-    (
-        lambda: ops.segment_sum(X, [0, 2], 2),
-        IndexError,
-        r"segment_sum\(x: .*segment_ids must be in 0 .* span 0 \.\.\. 2",
-    ),
+    (lambda: ops.segment_sum(X, [0, 2], 2), IndexError, r"segment_sum\(x: .*ids must be in 0 .* span 0 \.\.\. 2"),
     (lambda: ops.segment_max(X, [0, -1]), IndexError, r"segment_max\(x: .*but they span -1 \.\.\. 0"),
     (lambda: ops.segment_mean(X, [0.0, 1]), TypeError, "segment_ids must be integers, but they are float64"),
     (lambda: ops.segment_softmax(X, [0]), ValueError, r"one id for each row of x, shape \(2,\), but .* is \(1,\)"),
@@ -297,47 +293,27 @@ WRONG = [
     (lambda: ops.conv2d(IMAGES, FILTERS, dilations=(1, 2, 1)), ValueError, r"dilations must be .* is \(1, 2, 1\)"),
     (lambda: ops.conv2d(IMAGES, FILTERS, activation="tanh"), ValueError, 'must be None or "relu", but it is .*tanh'),
     (lambda: ops.conv2d(IMAGES, FILTERS, padding="VALID", dilations=2), ValueError, "4 x 5, .* spans 5 .*SAME"),
-    (
-        lambda: ops.conv2d(IMAGES, FILTERS, groups=2),
-        ValueError,
-        r"divide the channels of x \(3\) .* \(6\), but it is 2",
-    ),
+    (lambda: ops.conv2d(IMAGES, FILTERS, groups=2), ValueError, r"divide the channels of x \(3\) .* \(6\), .* is 2"),
     (lambda: ops.conv2d(IMAGES, FILTERS, groups=0), ValueError, "groups must divide .* but it is 0"),
     (lambda: ops.conv2d(IMAGES, FILTERS, groups=1.0), TypeError, "groups must be an integer, but it is 1.0"),
     (lambda: ops.conv2d(IMAGES, FILTERS, groups=3), ValueError, "x has 3 channels, .* are for 3 groups of 3"),
-    (
-        lambda: ops.conv1d(IMAGES, FILTERS[0]),
-        ValueError,
-        r"^conv1d\(x: .*\(batch, length, channels\), .*\(2, 4, 5, 3\)",
-    ),
+    (lambda: ops.conv1d(IMAGES, FILTERS[0]), ValueError, r"^conv1d\(x: .*\(batch, length, .*\(2, 4, 5, 3\)"),
     (lambda: ops.conv1d(IMAGES[0], FILTERS), ValueError, r"filters must be \(width, .* their shape is \(3, 3, 3, 6\)"),
     (lambda: ops.conv1d(IMAGES[0], FILTERS[0], strides=0), ValueError, "strides must be at least 1, but it is 0"),
-    (
-        lambda: ops.conv1d(IMAGES[0], FILTERS[0], dilations=(1, 2)),
-        TypeError,
-        r"dilations must be one integer, .*\(1, 2\)",
-    ),
+    (lambda: ops.conv1d(IMAGES[0], FILTERS[0], dilations=(1, 2)), TypeError, r"dilations must be one int.*\(1, 2\)"),
     (lambda: ops.conv1d(IMAGES[0], FILTERS[0], activation="tanh"), ValueError, "conv1d: activation must be None or"),
     (lambda: ops.conv1d(IMAGES[0], FILTERS[0], padding="VALID", dilations=3), ValueError, "no window fits: x is 1 x 5"),
     (lambda: ops.conv2d_transpose(IMAGES[0], FILTERS), ValueError, r"^conv2d_transpose\(x: .*x must have the axes"),
     (lambda: ops.conv2d_transpose(IMAGES, FILTERS), ValueError, "x has 3 channels, .* for 6; .*, out, channels"),
     (lambda: ops.conv2d_transpose(IMAGES, FILTERS[0]), ValueError, r"filters must be \(height, width, out, channels\)"),
     (lambda: ops.conv2d_transpose(IMAGES[:, :0], FILTERS), ValueError, r"no pixels: its shape is \(2, 0, 5, 3\)"),
-    (
-        lambda: ops.conv2d_transpose(IMAGES, FILTERS[..., :3], Z2),
-        ValueError,
-        r"bias must have the shape \(3,\), .*\(2,\)",
-    ),
+    (lambda: ops.conv2d_transpose(IMAGES, FILTERS[..., :3], Z2), ValueError, r"bias must have .* \(3,\), .*\(2,\)"),
     (lambda: ops.conv2d_transpose(IMAGES, FILTERS[..., :3].astype(int)), TypeError, "filters must be floating point"),
     (lambda: ops.conv2d_transpose(IMAGES, FILTERS[..., :3], strides=0), ValueError, "strides must be at least 1"),
     (lambda: ops.max_pool2d(IMAGES[0]), ValueError, r"max_pool2d\(x: .*x must have the axes .* is \(4, 5, 3\)"),
     (lambda: ops.max_pool2d(IMAGES, 5), ValueError, "no window fits: x is 4 x 5, .* spans 5 elements"),
     (lambda: ops.max_pool1d(IMAGES), ValueError, r"^max_pool1d: x must have the axes .*channels\), .*\(2, 4, 5, 3\)"),
-    (
-        lambda: ops.avg_pool1d(IMAGES[0], (2, 1)),
-        TypeError,
-        r"^avg_pool1d: size must be one integer, but it is \(2, 1\)",
-    ),
+    (lambda: ops.avg_pool1d(IMAGES[0], (2, 1)), TypeError, r"^avg_pool1d: size must be one integer, .* is \(2, 1\)"),
     (lambda: ops.avg_pool2d(IMAGES, (2, 0)), ValueError, r"avg_pool2d\(x: .*size must be at least 1, .* is \(2, 0\)"),
     (lambda: ops.avg_pool2d(IMAGES.astype(int)), TypeError, "x must be floating point, but its dtype is int64"),
 ]

@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-from psserver.core.shard import Shard
 from pswire import errors, placement
 from pswire import messages as ms
 from pswire.optimizers import GradientDescent, Momentum
@@ -20,13 +19,13 @@ from pswire.system.signals import raise_or_defer
 from pswire.tensors.values import IndexedSlices, TensorSpec
 from psworker.transport import Future
 from psworker.versions import ReadVersion, VersionedArray
-from tests.support.shards import ShardsInProcess, state_of
+from tests.support.shards import ShardsInProcess, new_shard, state_of
 
 NAMES = ("a", "b", "c")
 ROWS = 7  # of the variable that is split
 NUMBERS = np.arange(ROWS * 2.0).reshape(ROWS, 2)
 TABLE = RowUniform(-1.0, 1.0, seed=3)
-SGD, ORDERED = GradientDescent(learning_rate=1), DropStalePushes(9)
+SGD, ORDERED, ANY = GradientDescent(learning_rate=1), DropStalePushes(9), IgnoreStaleness()
 
 pytestmark = pytest.mark.usefixtures("split_small")
 
@@ -90,9 +89,7 @@ def test_one_sequence_of_calls_leaves_the_same_however_many_shards_there_are(sha
     assert [transport.status(shard).global_step for shard in range(shards)] == [3] * shards
 
 
-@pytest.mark.parametrize(
-    ("shards", "staleness"), [(1, IgnoreStaleness()), (2, ORDERED), (3, IgnoreStaleness()), (3, ORDERED)]
-)
+@pytest.mark.parametrize(("shards", "staleness"), [(1, ANY), (2, ORDERED), (3, ANY), (3, ORDERED)])
 @pytest.mark.parametrize(("first", "count"), [(0, ROWS), (0, 1), (1, 5), (3, 0), (4, 3), (6, 1)])
 def test_rows_are_assigned_on_the_shards_that_hold_them_and_no_other_row_changes(shards, staleness, first, count):
     transport = ShardsInProcess(shards, staleness=staleness)
@@ -120,11 +117,7 @@ def test_a_refusal_by_one_shard_is_raised_when_no_call_is_open_any_more(client, 
         (lambda c: c.push([gradient("a"), gradient("s")]), errors.ShapeMismatch, r"gradient for 's' is float64\[2\]"),
         (lambda c: c.push([steps_of(1)[0]]), errors.InvalidMessage, "has 1 versions, but .* has 3 partitions"),
         (lambda c: c.assign([ms.Assignment("s", NUMBERS[1:])]), errors.ShapeMismatch, "assigned value for 's'"),
-        (
-            lambda c: c.assign([ms.Assignment("s", NUMBERS, 1)]),
-            errors.ShapeMismatch,
-            r"s float64\[7, 2\] has no rows .*\[7, 2\] .* 1 on",
-        ),
+        (lambda c: c.assign([ms.Assignment("s", NUMBERS, 1)]), errors.ShapeMismatch, r"s float64\[7, 2\] has no rows"),
         (lambda c: c.assign([ms.Assignment("s", NUMBERS[:, 1], 0)]), errors.ShapeMismatch, r"no rows float64\[7\]"),
         (lambda c: c.push([gradient("a")], pull=["x"]), errors.UnknownVariable, "'x' has not been registered"),
         (lambda c: c.tune(["a", "x"], SGD, ["learning_rate"]), errors.UnknownVariable, "'x' has not"),
@@ -179,7 +172,7 @@ def test_a_push_that_shard_0_drops_reaches_no_other_and_brings_their_values():
 
 def test_shards_with_different_policies_are_named():
     transport = ShardsInProcess(2)
-    transport.machines[1] = Shard(1, 2, consistency=Bounded(3), staleness=DropStalePushes(4))
+    transport.machines[1] = new_shard(1, 2, consistency=Bounded(3), staleness=DropStalePushes(4))
     text = "shard 0 .*--consistency async --staleness none, shard 1 .*--consistency bounded:3 --staleness drop:4: start"
     with pytest.raises(errors.ConfigurationError, match=text):
         transport.client()
@@ -233,7 +226,7 @@ def results_of(handles):
 
 def test_no_shard_registers_anything_when_one_objects():
     transport = ShardsInProcess(3)
-    transport.machines[2] = Shard(2, 3, memory_limit=4000)
+    transport.machines[2] = new_shard(2, 3, memory_limit=4000)
     client, _ = transport.client()
     before = [state_of(machine) for machine in transport.machines]
     table = ms.Declaration(TensorSpec("t", (3000,), "float64"), None, SGD, RowUniform(-1, 1))
@@ -298,7 +291,7 @@ def test_a_shard_waits_for_changes_that_are_made_there_and_for_no_others():
 
 @pytest.mark.parametrize(
     ("shards", "consistency", "staleness"),
-    [(1, Asynchronous(), ORDERED), (2, Asynchronous(), IgnoreStaleness()), (2, Bounded(9), IgnoreStaleness())],
+    [(1, Asynchronous(), ORDERED), (2, Asynchronous(), ANY), (2, Bounded(9), ANY)],
 )
 def test_where_no_push_is_refused_for_its_staleness_changes_have_no_order(shards, consistency, staleness):
     transport = ShardsInProcess(shards, consistency, staleness)
@@ -322,7 +315,7 @@ def test_a_push_goes_to_shard_0_and_to_those_that_have_something_to_do_for_it():
     assert [(shard, message.names) for shard, message in transport.messages(ms.Pull)] == [(1, ("medium",))]
 
 
-@pytest.mark.parametrize("staleness", [IgnoreStaleness(), ORDERED])
+@pytest.mark.parametrize("staleness", [ANY, ORDERED])
 def test_a_schedule_counts_pushes_of_which_its_shard_has_no_part(staleness):
     optimizer = GradientDescent(PiecewiseConstant([1.5, 2.5, 3.5], [1, 10, 100, 1000]))
     client, weights = ShardsInProcess(2, staleness=staleness).client("w0", LARGE, declared("small", 2, optimizer))

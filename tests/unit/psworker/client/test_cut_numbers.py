@@ -102,9 +102,7 @@ def test_a_push_that_fails_ends_its_change():
         transport.refuse = refuse
         wrong = [replace(one, array=np.ones(3)) for one in gradients(known)]
         with pytest.raises(InvalidMessage):
-            client.push(
-                gradients(known) if refuse(0, ms.Push(sender=None, sequence=1, gradients=())) else wrong
-            ).result()
+            client.push(gradients(known) if refuse(0, ms.Push(sender=None, sequence=1)) else wrong).result()
         assert client.membership.cuts.to_show() == 4, "no heartbeat holds the cut back"
 
 

@@ -13,7 +13,7 @@ from pswire import messages as ms
 from pswire.errors import NotJoined, TimedOut, Unavailable, Zombie
 from psworker.client import retry
 from psworker.client.heartbeat import Heartbeat
-from psworker.client.membership import Membership
+from psworker.client.membership import WorkerMembership
 from psworker.client.retry import Calls
 from psworker.transport import Future
 
@@ -27,7 +27,7 @@ class Scripted:
 
     def __init__(self, *script):
         self.closing, self.script = threading.Event(), iter(script)
-        self.membership = Membership(self, "w0")
+        self.membership = WorkerMembership(self, "w0")
         self.membership.sender = ms.Sender("w0", 1)
         self.calls = Calls(self, self.membership, 10.0, self.closing)
         self.sent, self.timeouts = [], []
@@ -43,7 +43,7 @@ class Scripted:
             raise answer
         if answer is None:
             self.closing.set()
-        return answer or ms.Renewed(global_step=0, waiting_for="the end")
+        return answer or ms.Renewed(waiting_for="the end")
 
     def tensor_transport(self, shard):
         return f"transport {len(self.sent)}"
@@ -118,13 +118,7 @@ def test_heartbeats_report_the_newest_cut_that_all_shards_have_written(caplog):
 
 
 def test_the_heartbeat_goes_on_after_temporary_errors_and_ends_after_others(caplog):
-    script = (
-        Unavailable("gone"),
-        TimedOut("late"),
-        NotJoined("slept"),
-        ms.Renewed(global_step=0, waiting_for="w1"),
-        Zombie("taken"),
-    )
+    script = (Unavailable("gone"), TimedOut("late"), NotJoined("slept"), ms.Renewed(waiting_for="w1"), Zombie("taken"))
     transport, logged = answered(caplog, *script)
     assert not transport.closing.is_set(), "it has ended by itself"
     assert logged == [
@@ -139,23 +133,19 @@ def test_the_heartbeat_goes_on_after_temporary_errors_and_ends_after_others(capl
 
 @pytest.mark.parametrize(
     "answer",
-    [
-        ms.Joined(incarnation=1, number=0, lease=15.0, global_step=0, chief=True),
-        ms.Renewed(global_step=0, chief=True),
-        ms.Taken(block=None, chief=True),
-    ],
+    [ms.Joined(incarnation=1, lease=15.0, chief=True), ms.Renewed(chief=True), ms.Taken(chief=True)],
 )
 def test_chief_is_the_last_report_of_shard_0_but_no_older_heartbeat_and_taking_over_is_logged_once(answer, caplog):
     member = Scripted().membership
     for shard, report, chief in [
         (1, answer, False),
-        (0, ms.Renewed(global_step=0), False),
+        (0, ms.Renewed(), False),
         (0, answer, True),
         (0, answer, True),
         (0, ms.Left(), True),
-        (0, ms.Pushed(outcome=ms.Outcome.APPLIED, staleness=0, global_step=1), True),
+        (0, ms.Pushed(outcome=ms.Outcome.APPLIED, global_step=1), True),
         (1, replace(answer, chief=False), True),
-        (0, ms.Renewed(global_step=0), False),
+        (0, ms.Renewed(), False),
     ]:
         member.update_chief(shard, report)
         assert member.chief == chief
@@ -163,7 +153,7 @@ def test_chief_is_the_last_report_of_shard_0_but_no_older_heartbeat_and_taking_o
     asked = member.chief_reports
     member.update_chief(0, answer)
     for reports, chief in ((asked, True), (member.chief_reports, False)):  # a heartbeat's answer may be out of date
-        member.update_chief(0, ms.Renewed(global_step=0), reports)
+        member.update_chief(0, ms.Renewed(), reports)
         assert member.chief == chief
 
 
@@ -212,5 +202,5 @@ def test_pauses_double_and_the_error_at_the_end_names_why_a_push_was_held(monkey
     transport = unreachable(monkeypatch, after)
     transport.membership.hold_reasons[0] = answered, "w0 is slow"
     with pytest.raises(Unavailable, match=f"^{text}$"):
-        transport.calls.call(0, ms.Push(sender=ms.Sender("w0", 1), sequence=1, gradients=()), ms.Pushed)
+        transport.calls.call(0, ms.Push(sender=ms.Sender("w0", 1), sequence=1), ms.Pushed)
     assert transport.timeouts == tries

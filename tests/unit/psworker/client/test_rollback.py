@@ -27,24 +27,18 @@ QUEUE = ms.QueueSpec(name="data", size=6, block=2, epochs=1)
 @pytest.mark.parametrize(
     ("answers", "expected"),
     [
-        ([Restored(timeline=1, cut=0, cuts=(5, 8)), Restored(timeline=1, cut=0, lost=True, cuts=(5, 8))], (2, 8)),
-        ([Restored(timeline=1, cut=0, cuts=(5, 8)), Restored(timeline=1, cut=0, lost=True, cuts=(5,))], (2, 5)),
-        (
-            [
-                Restored(timeline=1, cut=0, lost=True, cuts=(3, 5)),
-                Restored(timeline=1, cut=0, lost=True, cuts=(1, 3, 4)),
-            ],
-            (2, 3),
-        ),
+        ([Restored(timeline=1, cuts=(5, 8)), Restored(timeline=1, lost=True, cuts=(5, 8))], (2, 8)),
+        ([Restored(timeline=1, cuts=(5, 8)), Restored(timeline=1, lost=True, cuts=(5,))], (2, 5)),
+        ([Restored(timeline=1, lost=True, cuts=(3, 5)), Restored(timeline=1, lost=True, cuts=(1, 3, 4))], (2, 3)),
         # another worker has told shard 0 already, or all
-        ([Restored(timeline=2, cut=5, cuts=(5,)), Restored(timeline=1, cut=0, lost=True, cuts=(5, 8))], (2, 5)),
-        ([Restored(timeline=2, cut=5, cuts=(5,)), Restored(timeline=1, cut=0, cuts=(5, 8))], (2, 5)),
+        ([Restored(timeline=2, cut=5, cuts=(5,)), Restored(timeline=1, lost=True, cuts=(5, 8))], (2, 5)),
+        ([Restored(timeline=2, cut=5, cuts=(5,)), Restored(timeline=1, cuts=(5, 8))], (2, 5)),
         ([Restored(timeline=2, cut=5, cuts=(5, 9)), Restored(timeline=2, cut=5, cuts=(5, 9))], (2, 5)),
         # shard 0 has gone back, and shard 1 cannot follow, or was lost again since
-        ([Restored(timeline=2, cut=8, cuts=(5, 8)), Restored(timeline=1, cut=0, lost=True, cuts=(5,))], (3, 5)),
+        ([Restored(timeline=2, cut=8, cuts=(5, 8)), Restored(timeline=1, lost=True, cuts=(5,))], (3, 5)),
         ([Restored(timeline=2, cut=5, cuts=(5, 9)), Restored(timeline=2, cut=5, lost=True, cuts=(5,))], (3, 5)),
         ([Restored(timeline=2, cut=5, cuts=(5, 9)), Restored(timeline=2, cut=9, cuts=(5, 9))], (3, 9)),
-        ([Restored(timeline=0, cut=0, lost=True, cuts=(4,))], (1, 4)),
+        ([Restored(lost=True, cuts=(4,))], (1, 4)),
     ],
 )
 def test_all_shards_go_back_to_the_newest_timeline_that_is_in_force_or_else_to_the_newest_common_cut(answers, expected):
@@ -54,7 +48,7 @@ def test_all_shards_go_back_to_the_newest_timeline_that_is_in_force_or_else_to_t
 
 def test_without_a_common_cut_the_job_ends_with_what_each_shard_has():
     with pytest.raises(WrongShard, match=r"shard 0 has 3, 5; shard 1 has none.*start all servers again"):
-        common_cut([Restored(timeline=1, cut=0, cuts=(3, 5)), Restored(timeline=1, cut=0, lost=True)])
+        common_cut([Restored(timeline=1, cuts=(3, 5)), Restored(timeline=1, lost=True)])
 
 
 POLICIES = [
@@ -168,11 +162,8 @@ def test_pushes_that_were_dropped_are_none_that_is_lost_when_the_shards_go_back(
     stale = dict(known)
     push(client, known)
     write_checkpoint(transport, client)
-    assert [push(client, one).outcome.name for one in (dict(stale), known, dict(stale))] == [
-        "DROPPED",
-        "APPLIED",
-        "DROPPED",
-    ]
+    outcomes = [push(client, one).outcome.name for one in (dict(stale), known, dict(stale))]
+    assert outcomes == ["DROPPED", "APPLIED", "DROPPED"]
     transport.lose_state(0)
     client.pull(NAMES)
     assert transport.status(0).storage.lost_pushes == 1
@@ -330,11 +321,8 @@ def test_a_push_with_examples_from_before_is_dropped_also_with_fresh_weights_and
 
     def outcome(block):
         gradients = [replace(one, array=np.ones(2)) for one in fresh]
-        return (
-            client.push(gradients, progress=(ms.Progress(queue="data", block=block.number, position=2),))
-            .result()
-            .outcome
-        )
+        progress = ms.Progress(queue="data", block=block.number, position=2)
+        return client.push(gradients, progress=(progress,)).result().outcome
 
     transport.sent.clear()
     assert (outcome(second), transport.messages(ms.Push)) == (ms.Outcome.DROPPED, [])
@@ -474,12 +462,8 @@ def test_a_take_from_before_the_shards_went_back_arrives_too_late_to_finish_a_bl
     block = client.take(QUEUE, None).block
     assert block.start == progress.position, "the rest of it"
     assert transport.messages(ms.Take)[-1][1].timeline == client.membership.timeline
-    late = ms.Take(
-        sender=client.membership.sender,
-        queue=QUEUE,
-        finished=ms.Finished(block.number),
-        timeline=client.membership.timeline - 1,
-    )
+    member, finished = client.membership, ms.Finished(block.number)
+    late = ms.Take(sender=member.sender, queue=QUEUE, finished=finished, timeline=member.timeline - 1)
     with pytest.raises(StateLost, match="follows timeline"):
         transport.call(0, late, 1.0).result()
     assert client.take(QUEUE, None).block == block

@@ -212,6 +212,7 @@ def refused(pattern: str, data_dir: Path | None = None) -> str:
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_parts_have_the_published_sizes_shapes_dtypes_and_examples_and_a_pixel_is_its_byte_over_255_rounded():
     mnist = datasets.mnist()
     for part, name, size in zip(mnist, ("train", "validation", "test"), (55_000, 5_000, 10_000), strict=True):

@@ -52,10 +52,7 @@ def test_workers_show_the_certificate_of_the_servers_where_these_ask_for_one():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (
-            {"tls_cert": "a", "tls_key": "b"},
-            "--tls-cert needs --tls-ca: workers of this machine check the servers by it",
-        ),
+        ({"tls_cert": "a", "tls_key": "b"}, "--tls-cert needs --tls-ca: workers of this machine check the servers"),
         ({"tls_cert": "a", "tls_ca": "b"}, "--tls-cert needs --tls-key"),
         ({"client_certificates": "required"}, "--client-certificates required needs --tls-cert"),
     ],

@@ -12,60 +12,33 @@ from rich.console import Console
 
 from psjob.status.job_status import ShardAnswer, merge_reports
 from psjob.status.job_view import JobView
-from pswire.messages import (
-    EventReport,
-    QueueSpec,
-    QueueStatus,
-    StatusDetail,
-    StatusReport,
-    StorageStatus,
-    Traffic,
-    WorkerStatus,
-)
+from pswire import messages as ms
 from psworker.launch.display import colors
 from psworker.launch.display.choice import make_display
 from psworker.launch.display.dashboard import Note, dashboard
 from psworker.launch.display.rows import chosen, fitted_rows
 from tests.support.combinations import combinations
+from tests.unit.psjob.status.views import status
 
-QUEUE = QueueSpec(name="train", size=1000, block=100, epochs=10)
+QUEUE = ms.QueueSpec(name="train", size=1000, block=100, epochs=10)
 
 
 def worker(number, state="live", steps=100, **fields):
     name = f"worker-{number}"
-    return WorkerStatus(
-        name=name,
-        incarnation=1,
-        number=number,
-        state=state,
-        steps=steps,
-        staleness=0,
-        staleness_sum=2 * steps,
-        cost=1 / (1 + steps),
-        epoch=4,
-        lease_left=15.0,
-        **fields,
-    )
+    fields = {"staleness_sum": 2 * steps, "cost": 1 / (1 + steps), "epoch": 4} | fields
+    return status(name, state, steps, number=number, **fields)
 
 
 def event(number, text, warning=False):
-    return EventReport(number=number, time=1e9 + number, kind="joined", text=text, warning=warning)
+    return ms.EventReport(number=number, time=1e9 + number, kind="joined", text=text, warning=warning)
 
 
 def report(shard, shards, step, workers, events=()):
-    traffic, storage = Traffic(90.5, 3 << 20, 5 << 10), StorageStatus(folder="run", last=1200, age=7.0)
-    queues = (QueueStatus(spec=QUEUE, epoch=5, done=4300, blocks_out=3),) * (shard == 0)
-    return StatusReport(
-        shard=shard,
-        shards=shards,
-        global_step=step,
-        workers=tuple(workers),
-        nbytes=19 << 20,
-        traffic=traffic,
-        storage=storage,
-        queues=queues,
-        detail=StatusDetail(tuple(events)),
-    )
+    traffic, storage = ms.Traffic(90.5, 3 << 20, 5 << 10), ms.StorageStatus(folder="run", last=1200, age=7.0)
+    queues = (ms.QueueStatus(spec=QUEUE, epoch=5, done=4300, blocks_out=3),) * (shard == 0)
+    known = {"shards": shards, "global_step": step, "nbytes": 19 << 20, "traffic": traffic, "storage": storage}
+    detail = ms.StatusDetail(tuple(events))
+    return ms.StatusReport(shard=shard, workers=tuple(workers), queues=queues, detail=detail, **known)
 
 
 def job(*workers, step=300, shards=1, events=()):
@@ -76,8 +49,8 @@ def job(*workers, step=300, shards=1, events=()):
 def followed(*statuses):
     """The view after these statuses, a second apart."""
     view = JobView()
-    for seconds, status in enumerate(statuses):
-        view = view.follow(status, float(seconds))
+    for seconds, one in enumerate(statuses):
+        view = view.follow(one, float(seconds))
     return view
 
 
@@ -87,9 +60,7 @@ def drawn(progress, width=120, height=40, *, unicode=True, **options):
     return [line.rstrip() for line in out.file.getvalue().splitlines()]
 
 
-TEN_SECONDS = [
-    job(worker(0, steps=30 * second), worker(1, steps=20 * second), step=50 * second, shards=2) for second in range(10)
-]
+TEN_SECONDS = [job(worker(0, steps=30 * s), worker(1, steps=20 * s), step=50 * s, shards=2) for s in range(10)]
 
 
 def test_the_picture_has_the_job_the_bar_the_workers_with_trends_the_shards_and_the_newest_events():
@@ -105,10 +76,8 @@ def test_the_picture_has_the_job_the_bar_the_workers_with_trends_the_shards_and_
     shard = r"470 +19\.0 MiB +90\.5 +3\.0 MiB +5\.0 KiB +1,200, 7 s ago$"
     assert len(re.findall(rf"^[01]/2 +{shard}", text, re.MULTILINE)) == 2
     assert lines[-3] == "momentum times staleness", "what a guard has found is before the events"
-    assert [line[8:] for line in lines[-2:]] == [
-        " worker 'x\N{REPLACEMENT CHARACTER}[2J' was silent",
-        " worker 'worker-1' joined",
-    ]
+    silent = " worker 'x\N{REPLACEMENT CHARACTER}[2J' was silent"
+    assert [line[8:] for line in lines[-2:]] == [silent, " worker 'worker-1' joined"]
 
 
 def test_events_stay_while_a_status_has_no_detail():

@@ -12,19 +12,10 @@ import pytest
 from pswire.specs.consistency import Bounded, DropStalePushes
 from psworker.launch import processes
 from psworker.launch.job import Job, child_environment
-from psworker.launch.processes import (
-    BLAS_VARIABLES,
-    LAST_LINES,
-    ParentPipe,
-    Process,
-    blas_threads,
-    read_lines,
-    signals_handled,
-)
 from tests.support.commands import BOUND
 
 
-class Child(Process):
+class Child(processes.Process):
     """A process that runs a little module, and the lines it wrote, in order."""
 
     def __init__(self, *arguments):
@@ -49,7 +40,7 @@ class Child(Process):
 @pytest.fixture
 def start(tmp_path):
     """Starts a child that runs `source`; it ends with the test at the latest."""
-    with ParentPipe() as of_the_test:
+    with processes.ParentPipe() as of_the_test:
 
         def start(source, *arguments, parent=of_the_test):
             (tmp_path / "child_module.py").write_text(textwrap.dedent(source))
@@ -97,9 +88,9 @@ def test_lines_are_the_same_whole_and_byte_by_byte_and_one_without_an_end_comes_
         (b"\xff\xfe\x00ab\xc3\n\xe2\x82", ["\ufffd\ufffd\x00ab\ufffd", "\ufffd"]),
     ]:
         for pipe in (io.BytesIO(data), ByteByByte(data)):
-            assert [line for batch in read_lines(pipe) for line in batch] == lines
+            assert [line for batch in processes.read_lines(pipe) for line in batch] == lines
     text = "äöü" * 100_000
-    pieces = [line for batch in read_lines(io.BytesIO(text.encode())) for line in batch]
+    pieces = [line for batch in processes.read_lines(io.BytesIO(text.encode())) for line in batch]
     assert (len(pieces) > 1, "".join(pieces)) == (True, text)
 
 
@@ -117,7 +108,7 @@ def test_it_gets_arguments_and_an_empty_stdin_and_its_lines_come_with_their_stre
     assert ("stderr", "err") in child.lines
     printed = [line for stream, line in child.lines if stream == "stdout"]
     assert printed[-101:] == [*map(str, range(100)), "__main__ ['a b', '--c'] ''"]
-    assert set(child.last_lines) <= {"err", *printed[-LAST_LINES:]}
+    assert set(child.last_lines) <= {"err", *printed[-processes.LAST_LINES :]}
 
 
 def test_a_signal_reaches_the_whole_group_which_is_gone_at_the_end(family):
@@ -137,7 +128,7 @@ def test_no_process_of_the_group_is_left_when_its_end_is_reported(family):
 
 def test_child_and_a_grandchild_that_ignores_sigterm_end_with_the_parent(family):
     start, gone = family
-    with ParentPipe() as parent:
+    with processes.ParentPipe() as parent:
         child = start("try: time.sleep(600)\n    finally: print('cleaned up', flush=True)", parent=parent)
         child.wait_for("grandchild sleeps")
     assert (child.wait(), ("stdout", "cleaned up") in child.lines, gone()) == (-signal.SIGKILL, True, True)
@@ -152,7 +143,7 @@ def test_a_process_that_left_the_group_with_the_output_does_not_delay_the_end(st
 
 
 def test_a_child_of_a_parent_that_died_before_it_started_ends(start):
-    with ParentPipe() as parent:
+    with processes.ParentPipe() as parent:
         with open(os.devnull, "wb") as other:
             os.dup2(other.fileno(), parent._writer, inheritable=False)
         assert start("import time; time.sleep(600)", parent=parent).wait() == -signal.SIGKILL
@@ -163,7 +154,7 @@ def test_signals_are_handled_but_an_ignored_sighup_and_all_handlers_are_restored
     before = {number: signal.getsignal(number) for number in ours}
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with signals_handled(ours, arrived.append):
+        with processes.signals_handled(ours, arrived.append):
             for number in ours:
                 signal.raise_signal(number)
         assert arrived == [signal.SIGTERM]
@@ -186,8 +177,8 @@ def test_every_shard_and_worker_has_a_name_and_a_command():
 
 def test_blas_threads_are_as_the_flag_says_or_the_user_has_set_or_the_share_of_the_cores():
     for base, threads, blas in [
-        ({"OMP_NUM_THREADS": ""}, None, blas_threads(3)),
-        ({"OMP_NUM_THREADS": "7"}, 2, blas_threads(2)),
-        *[({variable: "7"}, None, {variable: "7"}) for variable in BLAS_VARIABLES],
+        ({"OMP_NUM_THREADS": ""}, None, processes.blas_threads(3)),
+        ({"OMP_NUM_THREADS": "7"}, 2, processes.blas_threads(2)),
+        *[({variable: "7"}, None, {variable: "7"}) for variable in processes.BLAS_VARIABLES],
     ]:
         assert child_environment(base, threads, share=3) == base | {"PYTHONUNBUFFERED": "1"} | blas

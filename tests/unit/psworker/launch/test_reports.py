@@ -46,10 +46,8 @@ def test_the_first_traceback_is_shown_whole_others_of_the_same_error_as_a_line_a
     plain = {one: "".join(traceback.format_exception(one)).splitlines() for one in (first, same, other)}
     assert reports.read("w0", ["before", *stderr(first), "after"]) == (["before", *plain[first], "after"],) * 2
     line = "psworker: the same error as w0: KeyError: 22"
-    assert reports.read("w1", ["before", *stderr(same), "after"]) == (
-        ["before", *plain[same], "after"],
-        ["before", line, "after"],
-    )
+    whole, short = ["before", *plain[same], "after"], ["before", line, "after"]
+    assert reports.read("w1", ["before", *stderr(same), "after"]) == (whole, short)
     assert reports.read("w2", stderr(other)) == (plain[other],) * 2, "another error"
     assert reports.errors == {"w0": "KeyError: 1", "w1": "KeyError: 22", "w2": "ZeroDivisionError: division by zero"}
     reports.started("w0")

@@ -84,15 +84,8 @@ def test_a_folder_is_in_use_until_the_servers_that_a_killed_launcher_has_left_ha
     ended, folder = queue.SimpleQueue(), RunFolder(Path("a"), resume=True)
     with ParentPipe() as parent:
         with folder.opened() as opened:
-            child = Process(
-                "server-0",
-                ["http.server", "--bind", "127.0.0.1", "0"],
-                os.environ,
-                parent,
-                lambda *_: None,
-                ended.put,
-                [opened.lock],
-            )
+            command = ["http.server", "--bind", "127.0.0.1", "0"]
+            child = Process("server-0", command, os.environ, parent, lambda *_: None, ended.put, [opened.lock])
         with pytest.raises(ConfigurationError, match="by servers that it has left and that end within seconds"):
             folder.opened().__enter__()
         child.kill(signal.SIGKILL)
@@ -111,9 +104,7 @@ def test_a_folder_that_cannot_be_made_is_named_with_the_reason(runs):
 def test_servers_get_the_folder_of_checkpoints_and_how_often_they_are_written(runs):
     folder = RunFolder(Path("a"), EverySteps(1000), keep=3, journal=True)
     every = f"--checkpoint-dir {runs}/a/checkpoints --checkpoint-every 1000steps --keep 3 --journal"
-    assert " ".join(Job("train.py", run_folder=folder).server_command(0, "127.0.0.1:0")).endswith(
-        f" --staleness none {every}"
-    )
+    assert " ".join(Job("train.py", run_folder=folder).server_command(0, "127.0.0.1:0")).endswith(f"none {every}")
     assert RunFolder(Path("a")).server_options()[2:] == ["--checkpoint-every", "60s", "--keep", "5", "--no-journal"]
     known = {flag for option in psserver.commands["serve"].params for flag in [*option.opts, *option.secondary_opts]}
     assert {text for text in folder.server_options() if text.startswith("--")} < known

@@ -12,7 +12,7 @@ import pytest
 from psjob.status.job_status import ShardAnswer, merge_reports
 from psjob.status.job_view import JobView
 from pswire.errors import ConfigurationError
-from pswire.messages import StatusReport, WorkerStatus
+from pswire.messages import StatusReport
 from pswire.specs.checkpoints import EverySteps
 from pswire.specs.consistency import Synchronous
 from psworker.launch import run_recorder
@@ -20,6 +20,7 @@ from psworker.launch.job import Job
 from psworker.launch.run_folder import RunFolder
 from psworker.launch.run_recorder import RunRecorder, results, start_of, without_secrets
 from psworker.runs.run_file import read_run
+from tests.unit.psjob.status.views import status
 
 SECRET = "c2VjcmV0IHdvcmRz"
 
@@ -34,9 +35,8 @@ def test_a_start_has_the_program_the_options_and_the_versions(tmp_path, monkeypa
     (tmp_path / "train.py").write_text("print(1)\n")
     monkeypatch.setattr("sys.argv", ["/somewhere/psworker", "local", "--workers", "3", "train.py", "--rate", "1"])
     folder = RunFolder(Path("a"), EverySteps(500), keep=2, journal=True)
-    job = Job(
-        "train.py", ("--rate", "1"), 3, consistency=Synchronous(2), worker_options={"push_every": 4}, run_folder=folder
-    )
+    options = {"consistency": Synchronous(2), "worker_options": {"push_every": 4}, "run_folder": folder}
+    job = Job("train.py", ("--rate", "1"), 3, **options)
     start = start_of(job, {"PSSERVER_LEASE": "3", "HOME": "/root", "PSWORKER_NAME_KEY": SECRET})
     assert start.command == ("psworker", "local", "--workers", "3", "train.py", "--rate", "1")
     assert (start.script, start.arguments, start.directory) == ("train.py", ("--rate", "1"), str(tmp_path))
@@ -81,27 +81,14 @@ def test_no_token_of_the_cluster_is_in_the_record(tmp_path, monkeypatch):
 
 
 def progress_of(*workers, step=10, seconds=2.0):
-    report = StatusReport(shard=0, shards=1, global_step=step, repeated=0, workers=workers)
-    none = StatusReport(shard=0, shards=1, global_step=0, repeated=0)
+    report = StatusReport(shards=1, global_step=step, workers=workers)
+    none = StatusReport(shards=1)
     before, now = [merge_reports([ShardAnswer("h:1", one)]) for one in (none, report)]
     return JobView(["worker-0"]).follow(before, 0.0).follow(now, seconds)
 
 
 def a_worker(name, steps, staleness_sum, cost, dropped=0):
-    return WorkerStatus(
-        name=name,
-        incarnation=1,
-        number=0,
-        state="live",
-        steps=steps,
-        staleness=0,
-        staleness_sum=staleness_sum,
-        loss=None,
-        epoch=1,
-        lease_left=1.0,
-        dropped=dropped,
-        cost=cost,
-    )
+    return status(name, steps=steps, staleness_sum=staleness_sum, cost=cost, epoch=1, dropped=dropped)
 
 
 def test_results_are_means_over_workers_and_over_all_their_pushes():

@@ -4,19 +4,7 @@ import json
 
 import numpy as np
 
-from pswire.specs.vectors import (
-    GRADIENT,
-    VARIABLES,
-    Axpy,
-    Copy,
-    Dot,
-    Fill,
-    KeepSigns,
-    MaxAbs,
-    Norm1,
-    PseudoGradient,
-    Scale,
-)
+from pswire.specs import vectors
 from psworker.minimize.space import POINT, POINT_GRADIENT
 
 
@@ -24,22 +12,24 @@ class NumpySpace:
     """A `Space` over a function of an array, which returns its value and gradient."""
 
     def __init__(self, function, start):
-        self.vectors = {VARIABLES: np.array(start, float)}
+        self.vectors = {vectors.VARIABLES: np.array(start, float)}
         self.evaluations = 0
         self._function = function
 
     @property
     def point(self):
-        return self.vectors[VARIABLES]
+        return self.vectors[vectors.VARIABLES]
 
     def evaluate(self):
         self.evaluations += 1
         value, gradient = self._function(self.point)
-        self.vectors[GRADIENT] = np.array(gradient, float)
+        self.vectors[vectors.GRADIENT] = np.array(gradient, float)
         return float(value)
 
     def accept(self, operations):
-        return self.run([Copy(POINT, VARIABLES), Copy(POINT_GRADIENT, GRADIENT), *operations])
+        return self.run(
+            [vectors.Copy(POINT, vectors.VARIABLES), vectors.Copy(POINT_GRADIENT, vectors.GRADIENT), *operations]
+        )
 
     def save(self, data):
         self.saved = json.dumps(data)
@@ -51,25 +41,25 @@ class NumpySpace:
     def _apply(self, operation):
         v = self.vectors
         match operation:
-            case Fill(to, value):
+            case vectors.Fill(to, value):
                 v[to] = np.full_like(self.point, value)
-            case Copy(to, source):
+            case vectors.Copy(to, source):
                 v[to] = v[source].copy()
-            case Scale(to, factor):
+            case vectors.Scale(to, factor):
                 v[to] = v[to] * factor
-            case Axpy(to, factor, source):
+            case vectors.Axpy(to, factor, source):
                 v[to] = v[to] + factor * v[source]
-            case Dot(one, other):
+            case vectors.Dot(one, other):
                 return v[one] @ v[other]
-            case Norm1(one):
+            case vectors.Norm1(one):
                 return np.abs(v[one]).sum()
-            case MaxAbs(one):
+            case vectors.MaxAbs(one):
                 return np.abs(v[one]).max()
-            case PseudoGradient(to, point, gradient, l1):
+            case vectors.PseudoGradient(to, point, gradient, l1):
                 x, g = v[point], v[gradient]
                 at_zero = np.where(g + l1 < 0, g + l1, np.where(g - l1 > 0, g - l1, 0.0))
                 v[to] = np.where(x == 0, at_zero, g + l1 * np.sign(x))
-            case KeepSigns(to, source, otherwise):
+            case vectors.KeepSigns(to, source, otherwise):
                 signs = np.sign(v[source])
                 if otherwise:
                     signs = np.where(signs == 0, np.sign(v[otherwise]), signs)

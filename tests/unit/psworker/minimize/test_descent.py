@@ -111,24 +111,6 @@ def test_a_line_search_goes_on_to_the_limit_of_evaluations_and_not_beyond(method
     assert result.reason == f"the limit of {limit:,} evaluations is reached"
 
 
-def test_owlqn_finds_the_soft_threshold_of_a_problem_whose_solution_is_known():
-    """Least squares with an orthogonal matrix: each element is that without the 1-norm, moved towards 0 by it."""
-    generator = np.random.default_rng(3)
-    matrix = np.linalg.qr(generator.normal(size=(60, 60)))[0]
-    target = 2 * generator.normal(size=60)
-    without = matrix.T @ target
-    solution = np.sign(without) * np.maximum(np.abs(without) - 1.0, 0.0)
-
-    def function(x):
-        rest = matrix @ x - target
-        return rest @ rest / 2, matrix.T @ rest
-
-    space = NumpySpace(function, np.zeros(60))
-    assert descend(OWLQN(1.0), space, Limits(gradient=1e-9, decrease=0.0)).converged
-    np.testing.assert_allclose(space.point, solution, atol=1e-9)
-    assert 10 < np.count_nonzero(solution == 0.0) == np.count_nonzero(space.point == 0.0)
-
-
 def test_owlqn_satisfies_the_conditions_of_a_minimum_and_finds_the_elements_that_are_not_zero():
     generator = np.random.default_rng(4)
     matrix, true = generator.normal(size=(120, 50)), np.zeros(50)
@@ -342,12 +324,8 @@ def test_a_search_along_the_plain_gradient_that_reaches_the_limit_of_evaluations
 
 def test_a_search_of_owlqn_in_which_values_and_slopes_do_not_decrease_and_values_differ_by_rounding_says_so():
     """Everywhere but at the start the loss is larger by rounding, and the gradient has the other sign."""
-    result, *_ = run(
-        lambda x: (1.0 + (1e-13 if x[0] != 1 else 0.0), np.where(x == 1, 1e-7, -3e-7)),
-        np.ones(1),
-        lambda: OWLQN(1e-20),
-        gradient=0.0,
-    )
+    function = lambda x: (1.0 + (1e-13 if x[0] != 1 else 0.0), np.where(x == 1, 1e-7, -3e-7))
+    result, *_ = run(function, np.ones(1), lambda: OWLQN(1e-20), gradient=0.0)
     assert not result.converged
     assert result.reason.endswith("after 20 evaluations: short ones change it by rounding only")
 

@@ -117,8 +117,8 @@ def test_every_gate_gets_an_orthogonal_matrix_from_an_initializer_with_as_many_b
         (lambda: nn.Conv2D(4, 6, 3, groups=0), ValueError, "^Conv2D: groups must divide .* but it is 0"),
         (lambda: nn.Conv2D(4, 6, 3, groups=2.0), TypeError, "^Conv2D: groups must be an integer, but it is 2.0"),
         (lambda: nn.Conv2D("4", 6, 3), TypeError, "^Conv2D: channels must be an integer, but it is '4'"),
-        (lambda: nn.DepthwiseConv2D(0, 3), ValueError, "^DepthwiseConv2D: channels must be at least 1, got 0"),
-        (lambda: nn.DepthwiseConv2D(3, 3, depth_multiplier=1.5), TypeError, "depth_multiplier must be an integer"),
+        (lambda: nn.DepthwiseConv2D(0, 3), ValueError, "^DepthwiseConv2D: channels must be at least 1, but it is 0"),
+        (lambda: nn.DepthwiseConv2D(3, 3, depth_multiplier=1.5), TypeError, "depth_multiplier must be one integer"),
         (lambda: nn.Conv2DTranspose(3, 2, 3, strides=0), ValueError, "^Conv2DTranspose: strides must be at least 1"),
         (lambda: nn.Conv2DTranspose(3, 2, 3, activation="relu"), TypeError, "^Conv2DTranspose: activation must be"),
     ],
@@ -132,10 +132,7 @@ def test_invalid_settings_are_refused_when_the_layer_is_created(make, error, mes
 @pytest.mark.parametrize(
     ("layer", "axes"),
     [
-        (
-            lambda: nn.Conv1D(4, 6, 3, groups=2),
-            r"4 -> 6, 3, 2 groups\): x must have shape \(batch, length, 4\)",
-        ),
+        (lambda: nn.Conv1D(4, 6, 3, groups=2), r"4 -> 6, 3, 2 groups\): x must have shape \(batch, length, 4\)"),
         (lambda: nn.Conv2D(4, 6, 3, groups=2), r"\(batch, height, width, 4\), but its shape is \(2, 5\)"),
         (lambda: nn.DepthwiseConv2D(3, 3), r"DepthwiseConv2D\(.* x must have shape \(batch, height, width, 3\)"),
         (lambda: nn.Conv2DTranspose(3, 2, 3), r"Conv2DTranspose\(.* x must have shape \(batch, height, width, 3\)"),

@@ -154,22 +154,20 @@ def test_sequential_refuses_what_is_neither_a_layer_nor_a_function(layer):
 # --- Pooling, flattening and dropout ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("settings", [{}, {"pool_size": (3, 2), "strides": 2, "padding": "SAME"}, {"pool_size": 3}])
-def test_pooling_layers_pass_their_settings_to_the_ops(settings):
-    x = normal(2, 7, 6, 3)
-    given = {"size" if name == "pool_size" else name: value for name, value in settings.items()}
-    for layer, op in ((nn.MaxPool2D, ops.max_pool2d), (nn.AvgPool2D, ops.avg_pool2d)):
-        np.testing.assert_array_equal(layer(**settings)(x).value, op(x, **given).value)
-    assert repr(nn.MaxPool2D((3, 2))) == "MaxPool2D(3 x 2)"
+POOLS = [  # the shape of x, a size of windows, and layers with their ops
+    ((2, 7, 6, 3), (3, 2), [(nn.MaxPool2D, ops.max_pool2d), (nn.AvgPool2D, ops.avg_pool2d)]),
+    ((2, 7, 3), 3, [(nn.MaxPool1D, ops.max_pool1d), (nn.AvgPool1D, ops.avg_pool1d)]),
+]
 
 
-@pytest.mark.parametrize("settings", [{}, {"pool_size": 3, "strides": 2, "padding": "SAME"}, {"pool_size": 3}])
-def test_pooling_layers_of_sequences_pass_their_settings_to_the_ops(settings):
-    x = normal(2, 7, 3)
-    given = {"size" if name == "pool_size" else name: value for name, value in settings.items()}
-    for layer, op in ((nn.MaxPool1D, ops.max_pool1d), (nn.AvgPool1D, ops.avg_pool1d)):
-        np.testing.assert_array_equal(layer(**settings)(x).value, op(x, **given).value)
-    assert repr(nn.MaxPool1D(3)) == "MaxPool1D(3)"
+@pytest.mark.parametrize(("shape", "size", "layers"), POOLS, ids=["images", "sequences"])
+def test_pooling_layers_pass_their_settings_to_the_ops(shape, size, layers):
+    x, rest = normal(*shape), {"strides": 2, "padding": "SAME"}
+    for layer, op in layers:
+        np.testing.assert_array_equal(layer()(x).value, op(x).value)
+        np.testing.assert_array_equal(layer(pool_size=size, **rest)(x).value, op(x, size=size, **rest).value)
+        np.testing.assert_array_equal(layer(pool_size=3)(x).value, op(x, size=3).value)
+    assert (repr(nn.MaxPool2D((3, 2))), repr(nn.MaxPool1D(3))) == ("MaxPool2D(3 x 2)", "MaxPool1D(3)")
 
 
 def test_flatten_keeps_the_first_axis():
@@ -196,7 +194,7 @@ def test_dropout_draws_the_masks_of_its_op_in_training_and_none_otherwise():
         (lambda: nn.MaxPool2D(0), ValueError, "^MaxPool2D: pool_size must be at least 1"),
         (lambda: nn.AvgPool2D(2, strides="2"), TypeError, "^AvgPool2D: strides must be an integer"),
         (lambda: nn.MaxPool1D((2, 1)), TypeError, r"^MaxPool1D: pool_size must be one integer, but it is \(2, 1\)"),
-        (lambda: nn.AvgPool1D(2, strides=0), ValueError, "^AvgPool1D: strides must be at least 1, got 0"),
+        (lambda: nn.AvgPool1D(2, strides=0), ValueError, "^AvgPool1D: strides must be at least 1, but it is 0"),
         (lambda: nn.AvgPool1D(2, padding="same"), ValueError, '^AvgPool1D: padding must be "SAME" or "VALID", got'),
         (lambda: nn.MaxPool1D()(normal(2, 3)), ValueError, r"^max_pool1d: x must have the axes \(batch, length"),
         (lambda: nn.AvgPool2D(2, padding="same"), ValueError, '^AvgPool2D: padding must be "SAME" or "VALID", got'),
@@ -439,7 +437,7 @@ SHAPES = [(BATCH, QUERIES, KEYS), None, (QUERIES, KEYS), (BATCH, HEADS, QUERIES,
 
 
 @pytest.mark.parametrize(
-    ("shape", "causal"), few_fast([(shape, causal) for causal in (True, False) for shape in SHAPES], 2)
+    ("shape", "causal"), few_fast([(shape, causal) for causal in (True, False) for shape in SHAPES], slow=3)
 )
 def test_attention_and_its_gradients_equal_a_reference_in_float64(shape, causal):
     of_layer, args = attention_case()
@@ -462,6 +460,7 @@ def test_attention_and_its_gradients_equal_a_reference_in_float64(shape, causal)
             np.testing.assert_allclose(gradient, other, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_gradients_of_attention_pass_the_gradient_check():
     of_layer, args = attention_case()
     mask = some(BATCH, QUERIES, KEYS)
@@ -500,7 +499,7 @@ def test_attention_takes_the_query_for_the_key_and_the_key_for_the_value():
         (lambda layer, x: layer(x, mask=np.ones((4, 5), bool)), ValueError, r"here \(2, 2, 4, 4\) .* is \(4, 5\)"),
         (lambda layer, x: layer(x, mask=np.ones(4, bool)), ValueError, r"mask must have shape .* its shape is \(4,\)"),
         (lambda layer, x: nn.MultiHeadAttention(6, 0, 3), ValueError, "^MultiHeadAttention: num_heads must be at lea"),
-        (lambda layer, x: nn.MultiHeadAttention(6, 2, 1.5), TypeError, "^MultiHeadAttention: key_dim must be an int"),
+        (lambda layer, x: nn.MultiHeadAttention(6, 2, 1.5), TypeError, "^MultiHeadAttention: key_dim must be one int"),
     ],
 )
 def test_invalid_queries_keys_and_masks_are_refused(call, error, message):

@@ -106,11 +106,7 @@ def test_an_initializer_is_seeded_by_the_whole_name_as_in_a_layer():
     ("call", "error", "message"),
     [
         (lambda: ps.Variable(initializers.zeros(), name="W"), TypeError, "'W': an initializer needs a shape"),
-        (
-            lambda: ps.Variable(initializers.zeros(), shape=3),
-            TypeError,
-            "'variable': shape must be a tuple of integers",
-        ),
+        (lambda: ps.Variable(initializers.zeros(), shape=3), TypeError, "'variable': shape must be a tuple of int"),
         (lambda: ps.Variable(initializers.zeros(), shape=(3, 1.5)), TypeError, r"a tuple of integers, got \(3, 1.5\)"),
         (lambda: ps.Variable(initializers.zeros, shape=(3,)), TypeError, r"he_normal\(\) \(with parentheses\), but"),
         (lambda: ps.Variable(lambda shape, _: np.zeros(2), shape=(3,)), ValueError, r"shape \(2,\) instead of \(3,\)"),
@@ -329,18 +325,6 @@ def test_dense_is_a_matrix_product_a_bias_and_an_activation(shape):
     np.testing.assert_allclose(plain(x).value, x @ plain.kernel.value, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("activation", [None, ops.relu, ops.tanh])
-def test_conv2d_passes_its_settings_to_the_op_and_its_result_to_the_activation(activation):
-    x, settings = normal(2, 9, 8, 3), {"strides": (2, 1), "padding": "VALID", "dilations": 2}
-    layer = nn.Conv2D(3, 4, (3, 2), activation=activation, bias_initializer=initializers.constant(-0.1), **settings)
-    linear = ops.conv2d(x, layer.kernel, **settings) + layer.bias
-    results = layer(x), linear if activation is None else activation(linear)
-    np.testing.assert_allclose(results[0].value, results[1].value, rtol=1e-5, atol=1e-6)
-    gradients = [ps.gradients(ops.sum(ops.square(y)), [layer.kernel, layer.bias]) for y in results]
-    for gradient, other in zip(*gradients, strict=True):
-        np.testing.assert_allclose(gradient, other, rtol=1e-4, atol=1e-5)
-
-
 def test_norms_are_their_ops_with_the_moments_of_the_batch_or_moving_averages():
     x, layer, batch = normal(6, 5, 3), nn.LayerNorm(3, epsilon=0.1), nn.BatchNorm(3, decay=0.9, epsilon=0.5)
     for variable in ps.global_variables():
@@ -397,27 +381,11 @@ def test_an_invalid_x_is_refused_in_the_name_of_the_layer(layer, x, error, messa
         (lambda: nn.Conv2D(1, 2, 3, dilations="2"), TypeError, "^Conv2D: dilations must be an integer"),
         (lambda: nn.Dense(3.0, 4), TypeError, r"'dense/kernel': shape must be .* integers, got \(3.0, 4\)"),
         (lambda: nn.BatchNorm(3, decay=1), ValueError, "BatchNorm: decay must be at least 0 and below 1"),
-        (
-            lambda: nn.Dense(3, 4, kernel_initializer=initializers.he_normal),
-            TypeError,
-            "'dense/kernel': .*with parentheses",
-        ),
+        (lambda: nn.Dense(3, 4, kernel_initializer=initializers.he_normal), TypeError, "'dense/kernel': .*parentheses"),
         (lambda: nn.Conv2D(1, 2, 3, bias_initializer="zeros"), TypeError, "'conv2d/bias': .*with parentheses"),
-        (
-            lambda: nn.Dense(3, 4, bias_initializer=lambda *_: np.ones(3)),
-            ValueError,
-            r"'dense/bias': .*\(3,\) instead of",
-        ),
-        (
-            lambda: nn.Conv2D(1, 2, 3, kernel_initializer=lambda *_: 0.5),
-            ValueError,
-            r"'conv2d/kernel': .*\(\) instead of",
-        ),
-        (
-            lambda: nn.Dense(3, 2, bias_initializer=lambda *_: [0, 0]),
-            TypeError,
-            "'dense/bias': .*int64 instead of floating",
-        ),
+        (lambda: nn.Dense(3, 4, bias_initializer=lambda *_: np.ones(3)), ValueError, r"'dense/bias': .*\(3,\) inst"),
+        (lambda: nn.Conv2D(1, 2, 3, kernel_initializer=lambda *_: 0.5), ValueError, r"'conv2d/kernel': .*\(\) inst"),
+        (lambda: nn.Dense(3, 2, bias_initializer=lambda *_: [0, 0]), TypeError, "'dense/bias': .*int64 instead of"),
     ],
 )
 def test_an_invalid_argument_is_refused_when_the_layer_is_created(make, error, message):

@@ -61,6 +61,7 @@ def test_lines_of_the_program_its_errors_and_its_log_stay_whole_and_the_line_is_
     assert steps == [1, 2, 3, 4, 6, 7], "not within a line of the program"
 
 
+@pytest.mark.slow
 def test_a_forked_child_writes_as_without_a_line():
     written, _ = shown("""
         show(1)

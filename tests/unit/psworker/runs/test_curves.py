@@ -126,11 +126,7 @@ def test_a_moving_average_is_that_of_tensorboard(make_run):
 
 
 def test_values_that_are_missing_are_left_out_and_tags_of_the_program_are_found(make_run):
-    lines = [
-        point(1, 1, None),
-        point(2, 2, 0.5, scalars={"accuracy": 0.1}),
-        point(3, 3, None, scalars={"accuracy": 0.4}),
-    ]
+    lines = [point(1, 1), point(2, 2, 0.5, scalars={"accuracy": 0.1}), point(3, 3, scalars={"accuracy": 0.4})]
     run = read_run_data(make_run(points={"worker-0": lines}))
     assert tags(run) == ["cost", "accuracy"]
     assert run_curves(run, "step", "cost").job == Curve((2.0,), (0.5,))

@@ -14,18 +14,10 @@ from psworker.runs.event_file import RunEvents, read_events
 def report(shard, *events, step=0):
     """The report of a shard with events (number, time)."""
     listed = tuple(
-        EventReport(
-            number=number,
-            time=time,
-            kind="joined",
-            text=f"{shard}:{number}@{time}",
-            warning=False,
-            worker="w",
-            global_step=7,
-        )
+        EventReport(number=number, time=time, kind="joined", text=f"{shard}:{number}@{time}", worker="w", global_step=7)
         for number, time in events
     )
-    return StatusReport(shard=shard, shards=2, global_step=step, repeated=0, detail=StatusDetail(events=listed))
+    return StatusReport(shard=shard, shards=2, global_step=step, detail=StatusDetail(events=listed))
 
 
 def status(*reports):
@@ -42,18 +34,11 @@ def test_each_event_of_a_shard_is_written_once_although_reports_repeat_it(tmp_pa
     events = RunEvents(tmp_path)
     events.follow(status(report(0, (1, 10.0)), report(1, (1, 10.5))))
     events.follow(status(report(0, (1, 10.0), (2, 11.0)), report(1, (1, 10.5))))
-    events.follow(status(report(0, (2, 11.0), (3, 12.0)), StatusReport(shard=1, shards=2, global_step=0, repeated=0)))
+    events.follow(status(report(0, (2, 11.0), (3, 12.0)), StatusReport(shard=1, shards=2)))
     assert texts(tmp_path) == ["0:1@10.0", "1:1@10.5", "0:2@11.0", "0:3@12.0"]
     first = json.loads((tmp_path / "events.jsonl").read_text().splitlines()[0])
-    assert first == {
-        "time": 10.0,
-        "step": 7,
-        "source": "shard 0",
-        "kind": "joined",
-        "level": "info",
-        "text": "0:1@10.0",
-        "worker": "w",
-    }
+    expected = {"time": 10.0, "step": 7, "source": "shard 0", "kind": "joined", "level": "info"}
+    assert first == expected | {"text": "0:1@10.0", "worker": "w"}
 
 
 @pytest.mark.parametrize("again", [((1, 20.0),), ((1, 20.0), (2, 21.0)), ((1, 20.0), (2, 21.0), (3, 22.0))])
@@ -72,11 +57,8 @@ def test_an_event_of_the_launcher_has_the_step_that_the_shards_reported_last(tmp
     events.follow(status(report(0, step=30)))  # it has gone back to a checkpoint
     events.add("guard", "third", source="guard", time=3.0)
     found, _ = read_events(tmp_path)
-    assert [(one.source, one.step, one.level) for one in found] == [
-        ("launcher", None, "info"),
-        ("launcher", 40, "warning"),
-        ("guard", 30, "info"),
-    ]
+    expected = [("launcher", None, "info"), ("launcher", 40, "warning"), ("guard", 30, "info")]
+    assert [(one.source, one.step, one.level) for one in found] == expected
 
 
 def test_a_file_that_grows_beyond_its_limit_loses_its_older_half_and_says_so(tmp_path, monkeypatch):

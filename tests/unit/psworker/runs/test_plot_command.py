@@ -137,6 +137,7 @@ def test_without_an_output_the_picture_is_in_the_folder_of_the_first_run(two_run
     assert plot(two_runs[0], "--value", "staleness", "--by", "time").stdout == "one/staleness-by-time.png\n"
 
 
+@pytest.mark.slow
 def test_a_tag_of_the_program_with_a_slash_is_no_folder(make_run, tmp_path):
     pytest.importorskip("matplotlib", reason="pip install -e '.[dev]'")
     make_run(points={"worker-0": [point(1, 1, scalars={"../test/accuracy": 0.5})]})

@@ -14,12 +14,12 @@ from psworker.summaries.cluster import cluster_values
 
 
 def job(step, *workers, **fields):
-    report = StatusReport(shard=0, shards=1, global_step=step, repeated=0, workers=workers, **fields)
+    report = StatusReport(shards=1, global_step=step, workers=workers, **fields)
     return merge_reports([ShardAnswer("h:1", report)])
 
 
 def variable(name, optimizer):
-    return VariableStatus(spec=TensorSpec(name, (), "float32"), version=0, updates=0, optimizer=optimizer)
+    return VariableStatus(spec=TensorSpec(name, (), "float32"), optimizer=optimizer)
 
 
 def worker(name, steps, staleness_sum, cost, state="live", incarnation=1):

@@ -30,17 +30,10 @@ from pswire.tensors.shared_segments import MAX_SEGMENTS, NotShared
 from pswire.tensors.transport import CHUNK, MAX_INLINE_MESSAGE
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
-from psworker.transport import grpc_transport
+from psworker.transport import grpc_transport, shared_memory
 from psworker.transport.deadlines import Deadlines
 from psworker.transport.embedded import EmbeddedTransport
 from psworker.transport.grpc_transport import GrpcTransport, TransferCall, TransferStream
-from psworker.transport.shared_memory import (
-    MIN_BORROWED_BYTES,
-    MIN_SEGMENT_BYTES,
-    AnswerReceiver,
-    Segment,
-    SegmentPool,
-)
 from tests.support.combinations import few_fast
 from tests.support.commands import BOUND
 from tests.support.files import in_shared_memory, mapped_segments, shared_folder
@@ -48,8 +41,8 @@ from tests.support.servers import frames_of
 
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
 CHUNKED = np.arange(MAX_INLINE_MESSAGE // 4 + 1, dtype=np.float32)  # one element more than fits inline
-SMALL = np.zeros(MIN_BORROWED_BYTES // 4 - 1, np.float32)  # is copied
-LARGE = np.zeros(MIN_BORROWED_BYTES // 4 * 3, np.float32)
+SMALL = np.zeros(shared_memory.MIN_BORROWED_BYTES // 4 - 1, np.float32)  # is copied
+LARGE = np.zeros(shared_memory.MIN_BORROWED_BYTES // 4 * 3, np.float32)
 HUGE = np.zeros(2 * MAX_INLINE_MESSAGE, np.float32)
 
 
@@ -72,13 +65,8 @@ class Worker:
 
     def message(self, *gradients, **fields):
         """A push of these gradients, by default of all variables, and fresh values of all."""
-        return ms.Push(
-            sender=self.sender,
-            sequence=next(self.sequence),
-            gradients=gradients or tuple(self.gradients),
-            pull=self.names,
-            **fields,
-        )
+        fields |= {"sender": self.sender, "sequence": next(self.sequence), "pull": self.names}
+        return ms.Push(gradients=gradients or tuple(self.gradients), **fields)
 
     def push(self, timeout=BOUND):
         return [value.array for value in self.ask(self.message(), timeout).values]
@@ -128,9 +116,8 @@ def test_calls_with_tensors_share_a_stream_inline_up_to_two_mebibytes_and_others
     worker = Worker(transport, **arrays)
     headers.clear()
     for sequence, (name, array) in enumerate(arrays.items(), 1):
-        push = ms.Push(
-            sender=worker.sender, sequence=sequence, gradients=(ms.Gradient(name, 0, array / 2),), pull=(name,)
-        )
+        gradients = (ms.Gradient(name, 0, array / 2),)
+        push = ms.Push(sender=worker.sender, sequence=sequence, gradients=gradients, pull=(name,))
         np.testing.assert_array_equal(worker.ask(push).values[0].array, array / 2)
     assert [nbytes > MAX_INLINE_MESSAGE for nbytes in headers[:3]] == [False, True, False], "then chunks"
     assert len(streams) == 1
@@ -241,13 +228,7 @@ def test_threads_share_a_transport_no_push_is_lost_or_doubled_and_an_error_of_th
             worker.push()
             if push == 5:  # each once: refusals beyond some are slowed
                 with pytest.raises(errors.UnknownVariable, match=name[:100]):
-                    worker.ask(
-                        ms.Push(
-                            sender=worker.sender,
-                            sequence=99,
-                            gradients=(ms.Gradient(name, 0, np.zeros(8 * CHUNK, np.int8)),),
-                        )
-                    )
+                    worker.ask(worker.message(ms.Gradient(name, 0, np.zeros(8 * CHUNK, np.int8))))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
@@ -260,7 +241,7 @@ def test_no_deadline_and_no_answer_is_kept_of_a_call_that_has_ended(transport):
     for one in (transport, embedded):
         sender = ms.Sender("w9", ask(one, ms.Join(worker="w9")).incarnation)
         ask(one, ms.Renew(sender=sender))
-        ask(one, ms.Pull(sender=sender, names=()))
+        ask(one, ms.Pull(sender=sender))
         one.tensor_transport(0)
         tune = ms.Tune(
             sender=sender, sequence=1, names=("none",), optimizer=GradientDescent(1.0), fields=("learning_rate",)
@@ -448,8 +429,10 @@ def test_values_that_find_no_room_in_shared_memory_are_read_while_the_worker_com
     assert shared.tensor_transport(0) == "", "only a member can know"
     worker, read = Worker(shared, w=HUGE), threading.Event()
     assert shared.tensor_transport(0) == "shared memory"
-    taken, take, receive = [], SegmentPool.take, TransferCall._receive
-    monkeypatch.setattr(SegmentPool, "take", lambda self, n: None if taken else taken.append(take(self, n)) or taken[0])
+    taken, take, receive = [], shared_memory.SegmentPool.take, TransferCall._receive
+    monkeypatch.setattr(
+        shared_memory.SegmentPool, "take", lambda self, n: None if taken else taken.append(take(self, n)) or taken[0]
+    )
     monkeypatch.setattr(TransferCall, "_receive", lambda self: (receive(self), read.set())[0])
     call = worker.begin(worker.message())
     assert taken[0] is not None, "the gradient is in shared memory"
@@ -561,7 +544,7 @@ def test_no_segment_is_left_of_tries_to_reach_a_server_that_is_not_there(segment
 @pytest.fixture
 def pool():
     """A pool whose server gives every segment."""
-    return SegmentPool(lambda number, nbytes: Segment(number, np.zeros(nbytes, np.uint8)))
+    return shared_memory.SegmentPool(lambda number, nbytes: shared_memory.Segment(number, np.zeros(nbytes, np.uint8)))
 
 
 def test_a_segment_belongs_to_one_call_until_it_is_given_back_and_a_small_message_occupies_no_large_one(pool):
@@ -573,20 +556,20 @@ def test_a_segment_belongs_to_one_call_until_it_is_given_back_and_a_small_messag
     assert (pool.count, pool.refused) == (MAX_SEGMENTS, "")
     for segment in taken[:2]:
         pool.give_back(segment)
-    large = pool.take(100 * MIN_SEGMENT_BYTES)
+    large = pool.take(100 * shared_memory.MIN_SEGMENT_BYTES)
     assert large.number == 0, "it replaces one of another size"
-    assert 8 / 9 <= 100 * MIN_SEGMENT_BYTES / large.nbytes < 1, "and is at most an eighth too large"
+    assert 8 / 9 <= 100 * shared_memory.MIN_SEGMENT_BYTES / large.nbytes < 1, "and is at most an eighth too large"
     assert pool.take(1000) is taken[1]
     pool.give_back(large)
-    assert pool.take(50 * MIN_SEGMENT_BYTES) is large
+    assert pool.take(50 * shared_memory.MIN_SEGMENT_BYTES) is large
     pool.give_back(large)
-    assert pool.take(10 * MIN_SEGMENT_BYTES) is not large
+    assert pool.take(10 * shared_memory.MIN_SEGMENT_BYTES) is not large
 
 
 def test_a_segment_that_replaces_one_of_a_full_pool_is_no_room_for_another_that_is_in_use(pool):
     taken = [pool.take(1000) for _ in range(MAX_SEGMENTS)]
     pool.give_back(taken[3])
-    assert pool.take(100 * MIN_SEGMENT_BYTES).number == 3
+    assert pool.take(100 * shared_memory.MIN_SEGMENT_BYTES).number == 3
     assert (pool.take(1000), pool.count) == (None, MAX_SEGMENTS)
 
 
@@ -606,7 +589,7 @@ def test_a_server_that_refuses_is_not_asked_again_and_segments_that_there_are_st
 def test_a_segment_returns_to_its_pool_with_the_last_of_its_values_and_not_before_the_answer_is_complete(pool):
     W = TensorSpec("w", (1 << 16,))
     segments, free = [pool.take(4 * W.nbytes), pool.take(1)], pool._free
-    answer = AnswerReceiver(segments, pool)
+    answer = shared_memory.AnswerReceiver(segments, pool)
     with pytest.raises(errors.Malformed, match="segment 7 does not belong to this call"):
         answer.get(pb.Tensor(shared=pb.Shared(segment=7)), W)
     answer.get(pb.Tensor(shared=pb.Shared()), W)
