@@ -22,6 +22,9 @@ from pswire.specs.spec import to_plain
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import IndexedSlices, TensorSpec
 
+#: Fields that messages have got since they were recorded, with their defaults.
+ADDED = {"sums": [], "evaluates": False}
+
 #: Arrays of more elements are described by their SHA-256 alone.
 MOST_ELEMENTS = 24
 
@@ -166,10 +169,10 @@ def digest(data):
 
 
 def rounded(data):
-    """JSON data with nine digits of each number."""
+    """JSON data with nine digits of each number, as it was recorded."""
     match data:
         case dict():
-            return {name: rounded(one) for name, one in data.items()}
+            return {name: rounded(one) for name, one in as_recorded(data).items()}
         case list():
             return [rounded(one) for one in data]
         case float():
@@ -178,5 +181,10 @@ def rounded(data):
 
 
 def as_json(data):
-    """The data as it is read from a file."""
-    return json.loads(json.dumps(data, allow_nan=False))
+    """The data as it is read from a file, and as it was recorded."""
+    return json.loads(json.dumps(data, allow_nan=False), object_hook=as_recorded)
+
+
+def as_recorded(fields):
+    """Fields without those that are `ADDED` and have their default."""
+    return {name: one for name, one in fields.items() if name not in ADDED or one != ADDED[name]}

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import islice
 from typing import Any
 
@@ -213,7 +213,7 @@ class DataQueues(Part):
         """How far the newest queues are, in the order in which they began."""
         newest = list(islice(reversed(self._queues.values()), MAX_LISTED))
         queues = tuple([queue.status() for queue in reversed(newest)])
-        return {"queues": queues, "epochs": tuple(self.reports(MAX_LISTED))}
+        return {"queues": queues, "epochs": tuple([replace(one, sums=()) for one in self.reports(MAX_LISTED)])}
 
     @property
     def complete_epochs(self) -> int:
