@@ -100,6 +100,7 @@ def test_the_reference_has_every_public_name():
         "data": ["Queue"],
         "datasets": ["mnist"],
         "errors": ps.errors.FAMILY,
+        "metrics": ps.metrics.__all__,
         "nn": ps.nn.__all__,
         "ops": ps.ops.__all__,
     }
