@@ -45,6 +45,7 @@ def test_a_data_queue_is_shown_with_its_epoch_and_how_far_it_is():
     assert row(text, "mnist") == ["mnist", "2 of 10", "60,000", "66,400 of 600,000", "2", "█▍░░░░░░░░░░ 11 %"]
     assert row(text, "stream") == ["stream", "–", "unknown", "1,250 batches", "1", "–"]
     sizes = {"name": "mnist", "size": 60_000, "block": 1600, "epochs": 10, "seed": 1, "limit": 0, "in_order": False}
+    sizes |= {"evaluates": False}
     for data in (to_json(merge_reports(two_shards()), 1.5), to_json(merge_reports(two_shards()), 1.5)["shards"][0]):
         assert data["queues"][0] == sizes | {"epoch": 2, "done": 66_400, "blocks_out": 2}
 
