@@ -91,7 +91,9 @@ def test_programs_get_the_job_and_each_shard_as_json_without_nan():
     data = json.loads(json.dumps(to_json(merge_reports([*two_shards(), silent]), 1.5), allow_nan=False))
     whole = {"time": 1.5, "global_step": 12, "consistency": "bounded:2", "problems": ["gone"]}
     assert whole.items() <= data.items()
-    assert data["epochs"] == [{"queue": "mnist", "epoch": 1, "cost": None, "examples": 60000}], "its cost is NaN"
+    assert data["epochs"] == [{"queue": "mnist", "epoch": 1, "cost": None, "examples": 60000, "sums": []}], (
+        "its cost is NaN"
+    )
     table = {"name": "table", "shape": [100, 4], "dtype": "float32", "shards": [0, 1], "versions": [9, 7]}
     table |= {"table": True, "updates": [8, 6], "optimizer": None, "slots": [], "nbytes": 1600}
     table |= {"sampled": 0, "unchanged": 0}
