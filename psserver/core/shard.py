@@ -26,7 +26,6 @@ from psserver.core.job.joins import Joins
 from psserver.core.members.deduplication import is_repeated
 from psserver.core.members.member import Member
 from psserver.core.members.membership import JobEnd, Membership
-from psserver.core.metrics import TrafficMeter
 from psserver.core.minimization.minimizations import Minimizations
 from psserver.core.minimization.sums import Sums
 from psserver.core.minimization.vectors import Vectors
@@ -37,6 +36,7 @@ from psserver.core.policies.update_order import UpdateOrder
 from psserver.core.registration import Registration
 from psserver.core.state import VariableArrays
 from psserver.core.timelines import OF_TIMELINES, Timeline
+from psserver.core.traffic import TrafficMeter
 from psserver.core.updates.pending_calls import PendingCalls, repeated_answer
 from psserver.core.updates.updates import Updates
 from psserver.core.variables.array_tasks import ArrayTask, StepResult, TasksPending, run

@@ -95,11 +95,11 @@ def job_metrics(job: JobStatus, *, findings: Iterable[str] | None = None, accept
 
 def _families() -> ModuleType:
     try:
-        from psserver.monitor import metric_families
+        from psserver.monitor import prometheus
     except ModuleNotFoundError as error:
         if error.name != "prometheus_client":
             raise
         raise ConfigurationError(
             "metrics need a package that is not installed: pip install 'paramserver[metrics]'"
         ) from None
-    return metric_families
+    return prometheus

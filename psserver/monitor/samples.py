@@ -8,7 +8,7 @@ from typing import Any
 from psjob.status.job_status import JobStatus, JobVariable, JobWorker, ShardAnswer
 from psjob.status.job_view import JobView, mean_of
 from psjob.status.shard_rates import Row, ShardRates
-from psserver.core.metrics import percentile
+from psserver.core.updates.staleness import percentile
 from pswire.messages import MinimizationStatus, StatusReport, VariableStatus
 from pswire.specs.spec import to_plain
 

@@ -4,7 +4,7 @@ import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from psserver.core.metrics import EXACT, percentile, rounded
+from psserver.core.updates.staleness import EXACT, percentile, rounded
 from psserver.replay.pushes import Fate, PushReport
 
 

@@ -25,12 +25,12 @@ from psserver.runtime.event_log import EventLog
 from psserver.runtime.task_order import TaskOrder
 from psserver.storage import records, retention
 from psserver.storage.checkpoint_writer import CheckpointWriter
+from psserver.storage.find_start import find_start
 from psserver.storage.folders import journal_folder
 from psserver.storage.journal import Journal
 from psserver.storage.records import Record
-from psserver.storage.recovery import find_start
+from psserver.storage.recovery import Origin, Start, start_at
 from psserver.storage.segments import list_segments
-from psserver.storage.start import Origin, Start, start_at
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, ParamServerError, StorageError, Unavailable, WrongShard
 

@@ -8,7 +8,7 @@
 
 The state is the JSON of the protobuf `ShardState` (`protos/pswire/v1/state.proto`), without arrays. A checkpoint is
 restored as it is if nothing was acknowledged after its snapshot, or if a journal has what came after it; otherwise as a
-cut, with the late changes (`psserver.storage.recovery`).
+cut, with the late changes (`psserver.storage.find_start`).
 """
 
 import struct

@@ -23,7 +23,6 @@ from pswire.specs.consistency import (
     parse_consistency,
     parse_staleness,
 )
-from pswire.system.signals import deferred_signals
 from pswire.tensors.values import Array
 from psworker.client import joining
 from psworker.client.error_feedback import GradientEncoder
@@ -36,6 +35,7 @@ from psworker.client.push_spans import traced_push
 from psworker.client.registration import ShardedRegistration
 from psworker.client.retry import Calls
 from psworker.client.rollback import Rollback, redone
+from psworker.interrupts import deferred_signals
 from psworker.transport import Future, Transport
 from psworker.versions import ReadVersion, VersionedArray
 

@@ -9,9 +9,10 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from pswire.errors import ConfigurationError, DatasetError
+from pswire.errors import DatasetError
 from pswire.tensors.values import Array
 from psworker.data.batch import Batch, Column, ColumnLike, Table, checked_columns
+from psworker.data.epoch_order import epoch_order
 from psworker.data.ragged import Ragged
 
 __all__ = ["Dataset"]
@@ -180,21 +181,5 @@ def split_rows(dataset: Any, fraction: float, seed: int) -> tuple[Array, Array]:
     count = round(fraction * size) if 0 < fraction < 1 else 0
     if not 0 < count < size:
         raise DatasetError(f"{dataset!r} cannot be split at {fraction}: each part needs at least one of the rows")
-    order = permutation(size, seed, 0)
+    order = epoch_order(size, seed, 0)
     return order[:count], order[count:]
-
-
-def permutation(size: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    """The order in which an epoch visits the rows of a dataset: a permutation of 0 ... `size` - 1, int64, new.
-
-    Every worker computes it by itself; shards assign ranges of it. Rows are sorted by the raw 64-bit outputs of PCG64
-    (M. O'Neill, "PCG: A Family of Simple Fast Space-Efficient Statistically Good Algorithms for Random Number
-    Generation", 2014), which numpy guarantees in every version, unlike `Generator.permutation`.
-
-    Raises ConfigurationError when an argument is negative.
-    """
-    for name, value in (("size", size), ("seed", seed), ("epoch", epoch)):
-        if value < 0:
-            raise ConfigurationError(f"{name} is {value}; give an integer from 0 up")
-    keys = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(epoch,))).random_raw(size)
-    return np.argsort(keys, kind="stable").astype(np.int64, copy=False)

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import FrameType
 
 from pswire.errors import ParamServerError
-from pswire.system.signals import end_at_next, end_at_once, handle, raise_deferred, raise_or_defer
+from pswire.system.signals import end_at_next, end_at_once, handle
+from psworker.interrupts import defer_interrupts, raise_deferred, raise_or_defer
 from psworker.launch.reports import error_line, report_no_session, reported
 
 #: The exit code after SIGTERM, as in shells.
@@ -54,7 +55,7 @@ def run_script(
 
     handle(signal.SIGTERM, leave)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as with nohup
-        signal.signal(signal.SIGINT, lambda *_: raise_or_defer(KeyboardInterrupt()))
+        defer_interrupts()
     # Runs last, after all threads and handlers of the script. Python removes handlers at its end, and in its last 10 to
     # 40 ms SIGTERM would kill the process; an ignored signal stays ignored.
     atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)

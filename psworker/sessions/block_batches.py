@@ -12,7 +12,8 @@ import numpy as np
 from pswire.messages import Block, QueueSpec
 from pswire.tensors.values import Array
 from psworker.data.batch import Batch
-from psworker.data.dataset import Dataset, permutation
+from psworker.data.dataset import Dataset
+from psworker.data.epoch_order import epoch_order
 from psworker.data.sources import FunctionDataset, Stream
 
 
@@ -47,7 +48,7 @@ class DatasetBatches:
     def begin(self, block: Block) -> None:
         """Goes to a block; computes the order of an epoch that begins."""
         if block.epoch != self._epoch and not self._queue.in_order:
-            self._order = permutation(self._queue.size, self._queue.seed, block.epoch)
+            self._order = epoch_order(self._queue.size, self._queue.seed, block.epoch)
         self._epoch, self._position, self._stop = block.epoch, block.start, block.stop
 
     def next(self) -> Batch | None:

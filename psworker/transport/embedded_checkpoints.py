@@ -1,6 +1,6 @@
 """Checkpoints of an embedded shard: found before its first message, and written between two of its messages.
 
-Its folder is as of a server with one shard (`psserver.storage.recovery`). The calling thread steps the shard, so its
+Its folder is as of a server with one shard (`psserver.storage.find_start`). The calling thread steps the shard, so its
 state between two messages is a cut: nothing is copied, and training waits while a checkpoint is written. With
 `psworker.transport.embedded`, the only module outside psserver that imports it.
 """
@@ -16,9 +16,9 @@ from typing import Any
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run
 from psserver.storage.checkpoint_writer import CheckpointWriter
+from psserver.storage.find_start import find_start
 from psserver.storage.folders import lock_shard, step_folder
-from psserver.storage.recovery import find_start
-from psserver.storage.start import Start
+from psserver.storage.recovery import Start
 from pswire.errors import AlreadyRegistered, ConfigurationError, ParamServerError, ShapeMismatch, StorageError
 from pswire.messages import (
     Assign,

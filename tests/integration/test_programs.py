@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 import psworker as ps
 from psworker.config import WorkerConfig
-from psworker.data.dataset import permutation
+from psworker.data.epoch_order import epoch_order
 from psworker.sessions.session import Session
 from psworker.transport.embedded import EmbeddedTransport
 from tests.support.shards import slots_of
@@ -81,7 +81,7 @@ def test_the_regression_on_a_csv_file_finds_the_least_squares_solution(run_examp
     numbers = [[float(row[name]) for name in example.NUMBERS] for row in rows]
     words = [[row["species"] == "Chinstrap", row["species"] == "Gentoo", row["sex"] == "male"] for row in rows]
     x, y = np.column_stack([numbers, words]), np.array([float(row["body_mass_g"]) for row in rows])
-    order = permutation(len(rows), 0, 0)
+    order = epoch_order(len(rows), 0, 0)
     train, test = order[: len(example.train)], order[len(example.train) :]
     scaled = np.column_stack([np.ones(len(x)), (x - x[train].mean(axis=0)) / x[train].std(axis=0)])
     weights = np.linalg.lstsq(scaled[train], y[train], rcond=None)[0]

@@ -17,11 +17,11 @@ CLIENT = "tests/unit/psworker/client/test_client.py"
 
 @mutant(
     "Of a push with weights of other shards those of shard 0 have no staleness",
-    f"{UPDATES}._computed_staleness",
+    "psserver.core.updates.staleness:Staleness._computed",
     scenario("order_staleness"),
 )
 def _(original, self, push):
-    return self.order.staleness(push.remote) if self.order and push.remote else original(self, push)
+    return self._order.staleness(push.remote) if self._order and push.remote else original(self, push)
 
 
 @mutant("A dropped push does not advance its worker's clock", f"{UPDATES}.drop", scenario("bounded_first_push"))

@@ -26,8 +26,8 @@ from psserver.runtime.executor import Executor
 from psserver.runtime.persistence import start_shard
 from psserver.storage import journal, retention
 from psserver.storage.journal import JournalWriter
+from psserver.storage.recovery import own_start, start_at
 from psserver.storage.shard_run import read_run
-from psserver.storage.start import own_start, start_at
 from pswire import messages as ms
 from pswire import placement
 from pswire.errors import ParamServerError, TimedOut, Unavailable, WrongShard, Zombie

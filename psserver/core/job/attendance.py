@@ -149,7 +149,7 @@ class Attendance(Part):
             "totals": ms.Totals(
                 variables=len(variables), workers=members.joined, live=members.live_count, queues=self._queues.count
             ),
-            "detail": detail(newest, list(variables), self._updates.stalenesses) if asked.detail else None,
+            "detail": detail(newest, list(variables), self._updates.staleness.counts) if asked.detail else None,
         }
 
     def _row(

@@ -324,7 +324,7 @@ class PendingCalls(Part):
 
     def _views(self, calls: Iterable[Call[Any]]) -> list[PushView]:
         return [
-            PushView(call.ticket, call.member.name, self._updates.staleness(call), call.message.group, call.norm)
+            PushView(call.ticket, call.member.name, self._updates.staleness.of(call), call.message.group, call.norm)
             for call in calls
             if _is_held(call)
         ]

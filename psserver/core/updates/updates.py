@@ -1,15 +1,14 @@
-"""Updates: makes and answers the pushes, pulls and assigns that are released; staleness, and counts of pushes."""
+"""Updates: makes and answers the pushes, pulls and assigns that are released; counts of pushes."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from psserver.core.data.data_queues import DataQueues
 from psserver.core.members.member import Member
 from psserver.core.members.membership import Membership
-from psserver.core.metrics import EXACT, percentile, rounded
 from psserver.core.part import Call, Part, Position
 from psserver.core.policies.update_order import UpdateOrder
+from psserver.core.updates.staleness import EXACT, Staleness, rounded
 from psserver.core.variables.array_tasks import StepResult
 from psserver.core.variables.element_checks import Magnitudes
 from psserver.core.variables.store import Store
@@ -27,14 +26,13 @@ class Updates(Part):
         self, position: Position, members: Membership, store: Store, queues: DataQueues, order: UpdateOrder | None
     ) -> None:
         self._position, self._members, self._store, self._queues, self.order = position, members, store, queues, order
-        self._changes = 0  # of variables since this object was made
         self.last_step = -1
         self.applied = self.dropped = self.clipped = self.repeated = 0
-        self.stalenesses: defaultdict[int, int] = defaultdict(int)  # applied pushes by staleness; `rounded` if large
+        self.staleness = Staleness(store, order)
 
     def state(self) -> dict[str, Any]:
         """As `Part.state`."""
-        stalenesses = tuple([ms.StalenessCount(*one) for one in self.stalenesses.items()])
+        stalenesses = tuple([ms.StalenessCount(*one) for one in self.staleness.counts.items()])
         return {
             "global_step": self._position.global_step,
             "last_step": self.last_step,
@@ -51,39 +49,24 @@ class Updates(Part):
         self._position.global_step, self.last_step = state.global_step, state.last_step
         self.applied, self.dropped, self.clipped = state.applied, state.dropped, state.clipped
         self.repeated = state.repeated
-        self.stalenesses.update({one.staleness: one.pushes for one in state.stalenesses})
+        self.staleness.counts.update({one.staleness: one.pushes for one in state.stalenesses})
         if self.order is not None and state.order is not None:
             self.order.restore(state.order)
 
     def status(self, asked: ms.Status, now: float) -> dict[str, Any]:
         """As `Part.status`."""
-        median, largest = percentile(self.stalenesses, 50), percentile(self.stalenesses, 99)
         return {
             "global_step": self._position.global_step,
             "repeated": self.repeated,
             "dropped": self.dropped,
             "clipped": self.clipped,
-            "staleness": ms.Staleness(median, largest),
+            "staleness": self.staleness.status(),
         }
 
     @property
     def frontier(self) -> ms.Frontier | None:
         """How far changes are decided; None where this shard does not order them."""
         return None if self.order is None else self.order.frontier()
-
-    def staleness(self, call: Call[Any]) -> int:
-        """The most changes that the weights of a push's gradients have had since they were served, on any shard."""
-        if call.known_after != self._changes:
-            call.known_after, call.staleness = self._changes, self._computed_staleness(call.message)
-        return call.staleness
-
-    def _computed_staleness(self, push: ms.Push) -> int:
-        staleness, variables = 0, self._store.variables
-        for gradient in push.gradients:
-            staleness = max(staleness, variables[gradient.name].version - gradient.version)
-        if self.order is None or not push.remote:
-            return staleness
-        return max(staleness, self.order.staleness(push.remote))
 
     def apply(self, calls: Sequence[Call[Any]], scale: float, result: StepResult) -> None:
         """Make one update of the mean of these pushes; if it raises `NotFinite`, none, and nothing has changed."""
@@ -93,7 +76,7 @@ class Updates(Part):
             assert isinstance(push, ms.Push), "a policy applies pushes"
             assert call.answer is None, "a policy applies each push once"
             pushes.append(push)
-            stalenesses.append(self.staleness(call))
+            stalenesses.append(self.staleness.of(call))
             factors.append(call.factor)
             clipped |= call.factor != 1.0
             step = max(step, push.global_step)
@@ -102,7 +85,7 @@ class Updates(Part):
         count = max(len(pushes), 0 if group is None else group.pushes)
         self._store.update(pushes, count, step, scale, magnitudes, result, factors if clipped else ())
         self.last_step = step
-        self._changes += 1
+        self.staleness.changes += 1
         if group is not None:
             self.pass_over(group.members)
         frontier = None
@@ -131,7 +114,7 @@ class Updates(Part):
             member.last_push = ms.LastPush(
                 worker=member.name, incarnation=member.incarnation, sequence=push.sequence, shards=push.shards
             )
-        self.stalenesses[staleness if staleness < EXACT else rounded(staleness)] += 1
+        self.staleness.counts[staleness if staleness < EXACT else rounded(staleness)] += 1
         if call.clipped:
             self.clipped += 1
             member.clipped += 1
@@ -141,7 +124,7 @@ class Updates(Part):
         self.dropped += 1
         call.member.dropped += 1
         call.member.counts.drop_reason = reason
-        self._answer(call, ms.Outcome.DROPPED, self.staleness(call), reason, None, self.frontier, result)
+        self._answer(call, ms.Outcome.DROPPED, self.staleness.of(call), reason, None, self.frontier, result)
 
     def _answer(
         self,
@@ -200,7 +183,7 @@ class Updates(Part):
         """Set variables, or add to them, and answer; `NotFinite` is an answer too, and nothing has changed then."""
         message = call.message
         versions = self._store.assign(message, call.magnitudes, result)
-        self._changes += 1
+        self.staleness.changes += 1
         frontier = None
         if self.order is not None:
             change = ms.ChangeId(message.sender, message.sequence, message.shards)

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from psserver.monitor.http.requests import Request
 from psserver.monitor.http.server import Response, is_loopback_host, sentence
 from psserver.monitor.http.viewers import Sessions, TokenCheck, TooManyTokens
-from psserver.monitor.stream import SampleStream, Viewer
+from psserver.monitor.sample_stream import SampleStream, Viewer
 from pswire.errors import ConfigurationError, ParamServerError, PermissionDenied, Unauthenticated
 
 #: The files of the page, and their types by the ending of the name.

@@ -13,7 +13,7 @@ from psserver.monitor.http.requests import Request
 from psserver.monitor.http.server import Response, _Connection, _Handler
 from psserver.monitor.http.site import Site
 from psserver.monitor.http.viewers import TokenCheck
-from psserver.monitor.stream import SampleStream
+from psserver.monitor.sample_stream import SampleStream
 from pswire.errors import PermissionDenied, Unauthenticated
 from tests.fuzz.packets import unpack
 

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from safetensors.numpy import load_file
 
 from psserver.cli.main import main
+from psserver.storage.find_start import find_start
 from psserver.storage.folders import available, found, shard_folder
-from psserver.storage.recovery import find_start
 from psserver.storage.shard_run import Run, write_run
 from pswire import messages as ms
 from pswire import placement

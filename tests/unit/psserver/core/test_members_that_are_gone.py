@@ -8,7 +8,7 @@ from psserver.core.members.progress_timeout import ProgressTimeout
 from psserver.core.policies.synchronous import Synchronous
 from psserver.core.shard import Shard
 from psserver.core.updates.pending_calls import PendingCalls
-from psserver.core.updates.updates import Updates
+from psserver.core.updates.staleness import Staleness
 from pswire import errors
 from pswire import messages as ms
 from pswire.optimizers import GradientDescent
@@ -84,7 +84,7 @@ def test_explaining_why_pushes_are_held_costs_as_much_for_many_workers_as_for_on
     workers = [f"w{number}" for number in range(60)]
     job = ShardDriver(workers=workers, consistency=parse_consistency("sync:61"))
     job.answer(ms.Register(sender=ms.Sender("w0", 1), declarations=(W,)))
-    computed = counted(monkeypatch, Updates, "_computed_staleness")
+    computed = counted(monkeypatch, Staleness, "_computed")
     for ticket, worker in enumerate(workers, 1):
         assert job.push(worker, ticket, W=np.ones(2)) == {}
     assert len(computed) == len(workers), "the staleness of a held push is computed once until a variable changes"

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from psserver.core.members.membership import Membership
-from psserver.core.metrics import EXACT, INTERVAL, MIN_PERIOD, WINDOW, TrafficMeter, percentile, rounded
 from psserver.core.part import MAX_LISTED
 from psserver.core.policies import (
     Asynchronous,
@@ -20,6 +19,8 @@ from psserver.core.policies import (
     update_order,
 )
 from psserver.core.policies.policy import Apply, Drop, PushView, ShardView, join_names
+from psserver.core.traffic import INTERVAL, MIN_PERIOD, WINDOW, TrafficMeter
+from psserver.core.updates.staleness import EXACT, percentile, rounded
 from pswire.messages import Assign, Assignment, Join, Leave, RemoteWeights, Sender, Status, Tune
 from pswire.optimizers import GradientDescent
 from pswire.specs import consistency

@@ -7,8 +7,8 @@ import pytest
 
 from psjob.status.job_status import ShardAnswer, merge_reports
 from psserver.measurements import Measurements
-from psserver.monitor.metric_families import MAX_LABELLED, MAX_QUEUES
 from psserver.monitor.metrics import FORMATS, FreshMetrics, job_metrics, shard_metrics
+from psserver.monitor.prometheus import MAX_LABELLED, MAX_QUEUES
 from pswire import messages as ms
 from pswire.errors import ConfigurationError, Unavailable
 from pswire.tensors.values import TensorSpec
@@ -161,8 +161,8 @@ def test_however_often_they_are_asked_for_metrics_are_made_once_a_second_for_eac
 
 def test_without_prometheus_client_the_error_names_the_extra(monkeypatch):
     shard()
-    monkeypatch.delattr("psserver.monitor.metric_families")
-    monkeypatch.delitem(sys.modules, "psserver.monitor.metric_families")
+    monkeypatch.delattr("psserver.monitor.prometheus")
+    monkeypatch.delitem(sys.modules, "psserver.monitor.prometheus")
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'paramserver\[metrics\]'"):
         shard()

@@ -94,8 +94,8 @@ def test_a_monitor_has_the_metrics_of_the_job_and_says_what_to_install_if_their_
             deadline = time.monotonic() + BOUND
             while (text := get(f"{http.url}metrics"))[0] == 503 and time.monotonic() < deadline:
                 assert text[1] == "the monitor has no status of the job yet\n"
-            monkeypatch.delattr("psserver.monitor.metric_families")
-            monkeypatch.delitem(sys.modules, "psserver.monitor.metric_families")
+            monkeypatch.delattr("psserver.monitor.prometheus")
+            monkeypatch.delitem(sys.modules, "psserver.monitor.prometheus")
             monkeypatch.setitem(sys.modules, "prometheus_client", None)
             status, reason = get(f"{http.url}metrics", OPENMETRICS)
     found = samples(text)

@@ -5,12 +5,12 @@ import time
 
 import pytest
 
-from psserver.monitor import stream
+from psserver.monitor import sample_stream
 from psserver.monitor.http import server as http_server
 from psserver.monitor.http.server import HttpServer
 from psserver.monitor.http.site import TYPES, Site, page_files
 from psserver.monitor.http.viewers import TokenCheck
-from psserver.monitor.stream import SampleStream
+from psserver.monitor.sample_stream import SampleStream
 from pswire.errors import ConfigurationError, PermissionDenied, Unavailable
 from tests.support.commands import BOUND
 from tests.support.http_client import following, request, split
@@ -39,7 +39,7 @@ def serve():
 
 
 def test_a_viewer_that_does_not_read_is_dropped_while_others_get_every_sample(serve, monkeypatch):
-    monkeypatch.setattr(stream, "MAX_VIEWERS", 2)
+    monkeypatch.setattr(sample_stream, "MAX_VIEWERS", 2)
     samples = SampleStream()
     samples.publish({"number": 1})
     http = serve(samples=samples)
@@ -52,7 +52,7 @@ def test_a_viewer_that_does_not_read_is_dropped_while_others_get_every_sample(se
         with following(http) as fast:
             assert next(fast)[0] == 1
             assert request(http, "/api/stream")[0] == 503, "both places are taken"
-            for number in range(2, 3 * stream.MAX_BEHIND):
+            for number in range(2, 3 * sample_stream.MAX_BEHIND):
                 samples.publish({"number": number, "filling": "x" * 1_000_000})
                 assert next(fast)[0] == number
             monkeypatch.setattr(http_server, "ANSWER_SECONDS", 0.1)
@@ -64,7 +64,7 @@ def test_a_viewer_that_does_not_read_is_dropped_while_others_get_every_sample(se
 
 
 def test_a_viewer_whose_connection_stays_open_unread_loses_its_place(serve, monkeypatch):
-    monkeypatch.setattr(stream, "MAX_VIEWERS", 1)
+    monkeypatch.setattr(sample_stream, "MAX_VIEWERS", 1)
     monkeypatch.setattr(http_server, "ANSWER_SECONDS", 0.2)
     samples = SampleStream()
     samples.publish({"filling": "x" * 10_000_000})

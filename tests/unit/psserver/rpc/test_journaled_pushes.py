@@ -8,7 +8,7 @@ from psserver.config import ServerConfig
 from psserver.core.shard import Shard
 from psserver.rpc.server import ServerThread
 from psserver.storage import records
-from psserver.storage.recovery import find_start
+from psserver.storage.find_start import find_start
 from pswire.messages import Declaration, Gradient, Join, Pull, Push, Register, Sender
 from pswire.optimizers import Adam
 from pswire.tensors.compression import to_16_bits

@@ -7,8 +7,8 @@ import pytest
 
 from psserver.core.shard import Shard
 from psserver.storage.files import checked_json
+from psserver.storage.find_start import find_start
 from psserver.storage.folders import shard_folder
-from psserver.storage.recovery import find_start
 from psserver.storage.shard_run import Run, read_run, run_path, write_run
 from pswire.errors import DamagedFile, StorageError
 from pswire.optimizers import GradientDescent

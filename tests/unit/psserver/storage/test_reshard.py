@@ -6,8 +6,8 @@ import shutil
 import numpy as np
 import pytest
 
+from psserver.storage.find_start import find_start
 from psserver.storage.folders import available, shard_folder
-from psserver.storage.recovery import find_start
 from psserver.storage.reshard import reshard, whole_variables
 from psserver.storage.shard_run import Run, write_run
 from pswire import messages as ms

@@ -11,10 +11,10 @@ import pytest
 
 from pswire.errors import Unavailable
 from pswire.messages import Renew, Renewed, Sender
-from pswire.system import signals
-from pswire.system.signals import deferred_signals, deferred_to_next_block, raise_deferred, raise_or_defer
+from psworker import interrupts
 from psworker.client.membership import WorkerMembership
 from psworker.client.retry import Calls
+from psworker.interrupts import deferred_signals, deferred_to_next_block, raise_deferred, raise_or_defer
 from psworker.transport import Future
 from psworker.transport.deadlines import Deadlines
 from psworker.transport.grpc_transport import GrpcTransport
@@ -28,7 +28,7 @@ class Interrupted(BaseException):
 @pytest.fixture(autouse=True)
 def prepared(monkeypatch):
     """SIGUSR1 interrupts, and a call that it comes in is cut short at once."""
-    monkeypatch.setattr(signals, "GRACE", 0.0)
+    monkeypatch.setattr(interrupts, "GRACE", 0.0)
     before = signal.signal(signal.SIGUSR1, lambda *_: raise_or_defer(Interrupted()))
     yield
     signal.signal(signal.SIGUSR1, before)
@@ -124,7 +124,7 @@ def test_outside_of_a_block_of_its_own_thread_it_is_raised_at_once():
 
 def test_a_call_that_waits_is_cut_short():
     deadlines, cut = Deadlines(), threading.Event()
-    signals.add_cancel(deadlines.pass_all)
+    interrupts.add_cancel(deadlines.pass_all)
     deadline = deadlines.set(1000.0, cut.set)
     with deferred_to_next_block:
         interrupt()
@@ -132,7 +132,7 @@ def test_a_call_that_waits_is_cut_short():
     assert deadline.passed
     with pytest.raises(Interrupted):
         raise_deferred()
-    signals.remove_cancel(deadlines.pass_all)
+    interrupts.remove_cancel(deadlines.pass_all)
     deadlines.close()
 
 

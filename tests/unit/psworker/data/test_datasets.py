@@ -12,7 +12,8 @@ import pytest
 from pswire.errors import ConfigurationError, DatasetError
 from psworker.data import datasets
 from psworker.data.batch import Batch
-from psworker.data.dataset import Dataset, permutation
+from psworker.data.dataset import Dataset
+from psworker.data.epoch_order import epoch_order
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 MNIST = REPOSITORY / "datasets" / "mnist"
@@ -114,7 +115,7 @@ def test_a_split_has_each_row_in_one_part_and_is_the_same_in_every_process(datas
     first, second = dataset.split(0.67, seed=3)
     assert (len(first), len(second), first.columns) == (4, 2, dataset.columns)
     assert sorted([*first.label, *second.label]) == dataset.label.tolist()
-    assert (first.label // 10).tolist() == permutation(6, 3, 0)[:4].tolist()
+    assert (first.label // 10).tolist() == epoch_order(6, 3, 0)[:4].tolist()
     np.testing.assert_array_equal(second.image, dataset.image[second.label // 10])
     assert first.name == "digits.split(0.67, seed=3)[0]"
     for fraction in (0, 1, -0.5, 1.5, 0.01, 0.99):
@@ -170,19 +171,19 @@ def test_datasets_and_batches_survive_copying_and_pickling_and_have_a_repr(datas
 
 
 def test_the_order_of_an_epoch_has_every_row_once_and_is_the_same_on_every_worker_and_with_every_numpy():
-    assert permutation(10, seed=0, epoch=1).tolist() == [1, 3, 8, 6, 2, 0, 7, 5, 4, 9]
-    assert permutation(10, seed=0, epoch=2).tolist() == [1, 4, 9, 8, 5, 2, 6, 3, 0, 7]
-    assert permutation(10, seed=2**64 + 7, epoch=1).tolist() == [5, 8, 4, 0, 2, 3, 6, 1, 7, 9]
-    assert permutation(55_000, seed=0, epoch=1)[:5].tolist() == [788, 42714, 35978, 11549, 18753]
+    assert epoch_order(10, seed=0, epoch=1).tolist() == [1, 3, 8, 6, 2, 0, 7, 5, 4, 9]
+    assert epoch_order(10, seed=0, epoch=2).tolist() == [1, 4, 9, 8, 5, 2, 6, 3, 0, 7]
+    assert epoch_order(10, seed=2**64 + 7, epoch=1).tolist() == [5, 8, 4, 0, 2, 3, 6, 1, 7, 9]
+    assert epoch_order(55_000, seed=0, epoch=1)[:5].tolist() == [788, 42714, 35978, 11549, 18753]
     for size in (0, 1, 2, 1000, 55_000):
-        order = permutation(size, seed=3, epoch=1)
+        order = epoch_order(size, seed=3, epoch=1)
         assert order.dtype == np.int64
         np.testing.assert_array_equal(np.sort(order), np.arange(size))
-    assert len({tuple(permutation(100, seed, epoch)) for seed in range(10) for epoch in range(10)}) == 100
-    assert not np.array_equal(permutation(100, 2**32 + 5, 0), permutation(100, 5, 1))
+    assert len({tuple(epoch_order(100, seed, epoch)) for seed in range(10) for epoch in range(10)}) == 100
+    assert not np.array_equal(epoch_order(100, 2**32 + 5, 0), epoch_order(100, 5, 1))
     for name in ("size", "seed", "epoch"):
         with pytest.raises(ConfigurationError, match=f"{name} is -1"):
-            permutation(**{"size": 3, "seed": 0, "epoch": 1, name: -1})
+            epoch_order(**{"size": 3, "seed": 0, "epoch": 1, name: -1})
 
 
 @pytest.fixture(autouse=True)

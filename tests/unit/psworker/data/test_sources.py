@@ -5,7 +5,8 @@ import pytest
 
 from pswire.errors import DatasetError
 from psworker.data.batch import Batch
-from psworker.data.dataset import Dataset, permutation
+from psworker.data.dataset import Dataset
+from psworker.data.epoch_order import epoch_order
 from psworker.data.ragged import Ragged
 from psworker.data.sources import FunctionDataset, Stream, open_source
 from psworker.sessions.block_batches import Reading
@@ -46,7 +47,7 @@ def test_slices_and_splits_of_a_function_dataset_read_nothing_and_compose(datase
     again, tail = first[1:], first.split(0.5)[1]
     assert read == []
     assert (part.take([0, 2]).x.tolist(), part.name, len(part)) == ([8, 4], "squares[8:2:-2]", 3)
-    rows = (2 + permutation(8, 1, 0)).tolist()
+    rows = (2 + epoch_order(8, 1, 0)).tolist()
     assert first.take(np.arange(6)).x.tolist() + second.take([0, 1]).x.tolist() == rows
     assert again.take([0, 4]).x.tolist() == [rows[1], rows[5]]
     assert tail.take([0]).x[0] in rows[:6]

@@ -1,8 +1,7 @@
-"""Metrics of a shard: rates of traffic over the last seconds, and percentiles of the staleness of all pushes."""
+"""Traffic of a shard: rates over the last seconds."""
 
 import math
 from collections import deque
-from collections.abc import Mapping
 
 from pswire.messages import Traffic
 
@@ -10,8 +9,6 @@ from pswire.messages import Traffic
 WINDOW, INTERVAL = 10.0, 0.5
 #: A shorter period counts as this long, so that a push right after the first tick does not give a huge rate.
 MIN_PERIOD = 1.0
-#: A staleness below this is counted as it is, others are `rounded`.
-EXACT = 1 << 10
 
 
 class TrafficMeter:
@@ -43,25 +40,3 @@ class TrafficMeter:
         seconds = max(now - at, MIN_PERIOD)
         counts = self.pushes - pushes, self.bytes_in - bytes_in, self.bytes_out - bytes_out
         return Traffic(*[count / seconds for count in counts])
-
-
-def rounded(staleness: int) -> int:
-    """The staleness under which one of `EXACT` or more is counted: at most 1 part in 512 lower.
-
-    So there are 512 counts at most for each doubling.
-    """
-    cut = staleness.bit_length() - EXACT.bit_length() + 1
-    return staleness >> cut << cut
-
-
-def percentile(counts: Mapping[int, int], percent: float) -> int:
-    """The nearest rank: the least staleness that `percent` % of the pushes do not exceed; 0 without pushes.
-
-    `counts` are of pushes by staleness. The definition of numpy's `percentile(..., method="inverted_cdf")`.
-    """
-    rank, seen = max(1, math.ceil(percent * sum(counts.values()) / 100)), 0
-    for staleness in sorted(counts):
-        seen += counts[staleness]
-        if seen >= rank:
-            return staleness
-    return 0

@@ -12,14 +12,14 @@ from psjob.status.job_view import JobView
 from psjob.status.poller import Poller
 from psserver.monitor.history import Events, History
 from psserver.monitor.json_text import array, encode_in_parts, joined
+from psserver.monitor.sample_stream import SampleStream
 from psserver.monitor.samples import make_sample
-from psserver.monitor.stream import SampleStream
 
 #: Seconds between two samples; for the answers of the shards; and without a sample until the job counts as not ready.
 INTERVAL, TIMEOUT, READY_SECONDS = 1.0, 3.0, 10.0
 
 
-class Collector:
+class PageData:
     """Collects within a block; `samples` is the stream of what it has found.
 
     Args:
@@ -48,7 +48,7 @@ class Collector:
         self._last = time.monotonic()  # when the last sample was made
         self._added = 0.0  # seconds of the last view in the history
 
-    def __enter__(self) -> "Collector":
+    def __enter__(self) -> "PageData":
         self._poller.start()
         return self
 

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from psserver.monitor import stream
+from psserver.monitor import sample_stream
 from psserver.monitor.json_text import encode_in_parts
-from psserver.monitor.stream import MAX_BEHIND, MAX_VIEWERS, SampleStream
+from psserver.monitor.sample_stream import MAX_BEHIND, MAX_VIEWERS, SampleStream
 
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch):
-    monkeypatch.setattr(stream, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(sample_stream, "HEARTBEAT_SECONDS", 0.01)
 
 
 def published(count):
@@ -84,7 +84,7 @@ def test_there_are_so_many_viewers_at_most_and_one_that_leaves_without_having_be
 
 def test_all_viewers_share_one_encoding(monkeypatch):
     made = []
-    monkeypatch.setattr(stream, "encode_in_parts", lambda sample: made.append(sample) or encode_in_parts(sample))
+    monkeypatch.setattr(sample_stream, "encode_in_parts", lambda sample: made.append(sample) or encode_in_parts(sample))
     samples = published(3)
     for viewer in [iter(samples.follow(None)) for _ in range(5)]:
         next(viewer)
