@@ -152,6 +152,11 @@ def requests(me, shard, shards, job, sequence):
     ]
 
 
+def test_each_kind_of_request_is_tried():
+    tried = {type(one) for one in requests(ms.Sender("w", 1), 0, 1, ms.Job(), 1)}
+    assert tried == {call.request for call in ms.CALLS}
+
+
 def integers(proto):
     """The paths of all integer fields of a request and its parts, also of parts that it does not have."""
     for field in proto.DESCRIPTOR.fields:
