@@ -380,7 +380,7 @@ class Shard:
         if self.shard and isinstance(message, ms.Push | ms.Pull | ms.Assign):
             message = self._pending.here(message)
         call: Call[Any] = Call(ticket, message, member, now, repeated, allocator)
-        found = inspection or self.inspect(message)
+        found = inspection or inspect(self._store.variables, message, self._options.max_gradient_norm)
         call.magnitudes, nbytes, call.norm, call.factor, call.clipped = found
         if not settled and self._is_checked(call):
             raise TasksPending

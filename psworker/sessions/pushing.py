@@ -17,6 +17,7 @@ from psworker.model.interactive import is_interactive
 from psworker.model.push_reports import PushOutcome, PushReport
 from psworker.model.tables import Table, check_no_table
 from psworker.model.update_ops import UpdateOp
+from psworker.model.variables import Variable
 from psworker.sessions.replica import Replica, Step
 from psworker.summaries.worker_summaries import WorkerSummaries
 from psworker.versions import ReadVersion, VersionedArray
@@ -72,7 +73,13 @@ class Pushing:
                 loss = noted
             if gradient is not None:
                 names.append(name)
-                entries.append(VersionedArray(name, read, checked_gradient(gradient, variable)))
+                usual = (
+                    type(gradient) is np.ndarray
+                    and type(variable) is Variable
+                    and gradient.shape == variable.value.shape
+                    and gradient.dtype == variable.value.dtype
+                )
+                entries.append(VersionedArray(name, read, gradient if usual else checked_gradient(gradient, variable)))
             elif variable.trainable and name not in self._without_gradient:
                 without.append(name)
         if not entries:

@@ -56,7 +56,8 @@ class Replica:
 
     Subclasses are the other strategies: they override `step`, `flush` and other methods as needed. `variables` are the
     program's by name, once the session is open; `loops` are the data loops that run: each prepares its next batch while
-    the servers apply a push. `values` has, except for tables, the last ones that the servers sent.
+    the servers apply a push. `values` has, except for tables, the last ones that the servers sent; `names` are those
+    variables, in the program's order.
     """
 
     client: Client
@@ -65,6 +66,7 @@ class Replica:
     def __post_init__(self) -> None:
         self.variables: Mapping[str, BaseVariable] = {}
         self.values: dict[str, VersionedArray] = {}
+        self.names: list[str] = []
         self.optimizers = VariableOptimizers()
         self.staleness = self.dropped = self._clipped = 0
         self.pushed: PushResult | None = None  # the last answered push since `Session.push` has reset it
@@ -110,15 +112,6 @@ class Replica:
         """Flushes, and pulls weights that include all pushes of this worker."""
         self.flush()
 
-    @property
-    def names(self) -> list[str]:
-        """The variables that are registered, without tables."""
-        names = []
-        for name in self.variables:
-            if name in self.values:
-                names.append(name)
-        return names
-
     def register(self, variables: Sequence[BaseVariable]) -> None:
         """Flushes; registers variables with the servers, and takes the servers' values."""
         self.flush()
@@ -129,6 +122,7 @@ class Replica:
             for variable in variables
         ]
         self._take(self.client.register(declarations))
+        self.names = [name for name in self.variables if name in self.values]
         for variable in variables:
             if isinstance(variable, Table):
                 variable.read = self.client.choose(variable.name, np.empty(0, np.int64)).read
