@@ -288,7 +288,7 @@ def test_a_worker_whose_server_is_killed_retries_for_its_timeout_and_ends_with_a
     job.begin(w0=worker)
     worker.wait_for("epoch with 1000")
     job.server.end(signal.SIGKILL)
-    assert worker.wait() == 69
+    assert worker.wait() == 69, worker.err
     [line] = worker.err
     assert line.startswith("Error: gave up after 2.")
     assert f"no server answers at {job.server.address}" in line
