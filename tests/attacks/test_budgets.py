@@ -100,7 +100,7 @@ def test_a_member_that_sends_slowly_has_a_share_and_the_large_pushes_of_others_g
 
 @pytest.mark.parametrize("method", ["Pull", "Transfer"])
 def test_an_answer_that_nobody_reads_is_given_up(connect, method):
-    with ServerThread(ServerConfig(lease=1.0, grace=0.0)) as server:
+    with ServerThread(ServerConfig(lease=2.0, grace=0.0)) as server:
         reader, client = connect(server, RawConnection, answer_window=0), connect(server)
         sender = client.join()
         client.register(sender, w=SMALL)
