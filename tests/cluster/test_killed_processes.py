@@ -284,13 +284,13 @@ def test_each_example_is_trained_exactly_once_an_epoch_though_a_worker_is_killed
 
 def test_a_worker_whose_server_is_killed_retries_for_its_timeout_and_ends_with_an_error(commands):
     job = Training(commands)
-    worker = job.worker("w0", timeout=2.0, **{**SIZES, "epochs": 1_000_000})
+    worker = job.worker("w0", timeout=5.0, **{**SIZES, "epochs": 1_000_000})
     job.begin(w0=worker)
     worker.wait_for("epoch with 1000")
     job.server.end(signal.SIGKILL)
     assert worker.wait() == 69, worker.err
     [line] = worker.err
-    assert line.startswith("Error: gave up after 2.")
+    assert line.startswith("Error: gave up after 5.")
     assert f"no server answers at {job.server.address}" in line
 
 
