@@ -136,7 +136,7 @@ class Executor:
 
     def _is_large(self, message: Request) -> bool:
         """Whether a message is stepped in a thread: for its entries, or since it goes through so many variables."""
-        if entries(message) > MAX_ENTRIES_IN_LOOP:
+        if is_large(message):
             return True
         if len(self.shard.variables) <= MAX_ENTRIES_IN_LOOP:
             return False

@@ -7,7 +7,7 @@ a worker that dies in a block has added nothing of it, and others evaluate the b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, SupportsFloat, TypeAlias
 
 import numpy as np
@@ -84,7 +84,7 @@ def evaluated_together(client: Client, name: str, measure: Measure, reading: Rea
         if taken.block is not None:
             batches.begin(taken.block)
             totals = Totals(measure)
-            for batch in _rest(batches.next):
+            for batch in iter(batches.next, None):
                 totals.add(batch)
             layout, finished = totals, Finished(taken.block.number, None, _checked(totals.sums))
     if not layout.metrics:  # the others were faster
@@ -100,10 +100,6 @@ def unknown(measure: Measure, reading: Reading) -> Any:  # noqa: ANN401 - as `To
     totals = Totals(measure)
     totals.add(next(reading.in_order()))
     return math.nan if totals.metrics.keys() == {_ALONE} else dict.fromkeys(totals.metrics, math.nan)
-
-
-def _rest(following: Callable[[], Batch | None]) -> Iterator[Batch]:
-    return iter(following, None)
 
 
 def _checked(sums: tuple[float, ...]) -> tuple[float, ...]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import islice
 from typing import Any
 
@@ -78,6 +78,8 @@ class DataQueues(Part):
                 f"data queue {spec.name!r} would be one more than the {MAX_QUEUES:,} that a job may have: call "
                 "session.batches once for all epochs, or begin another job"
             )
+        if spec.evaluates and spec.epochs != 1:
+            raise InvalidMessage(f"data queue {spec.name!r} evaluates, and has {spec.epochs} epochs: it has one")
         if message.finished is not None and message.finished.sums:
             self._check_sums(queue, message)
         if queue is None or queue.spec == spec or message.give_back:
@@ -100,12 +102,17 @@ class DataQueues(Part):
     def _check_sums(self, queue: DataQueue | None, message: Take) -> None:
         """Raise `InvalidMessage` unless they belong to one of the newest evaluations."""
         assert message.finished is not None
-        if queue is None or queue not in self._evaluations()[-MAX_EVALUATIONS:]:
+        if queue is None or queue not in self._newest_evaluations(MAX_EVALUATIONS):
             raise InvalidMessage(f"sums of {message.queue.name!r}, which is none of the newest evaluations")
         queue.check_finished(message.finished)
 
-    def _evaluations(self) -> list[DataQueue]:
-        return [queue for queue in self._queues.values() if queue.spec.evaluates]
+    def _newest_evaluations(self, most: int) -> list[DataQueue]:
+        return list(islice((queue for queue in reversed(self._queues.values()) if queue.spec.evaluates), most))
+
+    @property
+    def _trained(self) -> list[DataQueue]:
+        """The queues whose examples are trained: displays, reports of the job and the guard concern these."""
+        return [queue for queue in self._queues.values() if not queue.spec.evaluates]
 
     def check_progress(self, push: Push) -> None:
         """Raise `InvalidMessage` for positions that are not in their blocks."""
@@ -131,7 +138,7 @@ class DataQueues(Part):
         queue = self._queues.get(spec.name)
         if queue is None:
             queue = self._queues[spec.name] = DataQueue(spec)
-            for old in self._evaluations()[:-MAX_EVALUATIONS] if spec.evaluates else ():
+            for old in self._newest_evaluations(MAX_EVALUATIONS + 1)[MAX_EVALUATIONS:] if spec.evaluates else ():
                 old.forget_sums()
         held, waiting = queue.holds(worker), self._waiting.setdefault(spec.name, WaitingCalls())
         if not message.give_back:
@@ -206,23 +213,22 @@ class DataQueues(Part):
 
     @property
     def count(self) -> int:
-        """The number of queues."""
-        return len(self._queues)
+        """The number of queues whose examples are trained."""
+        return len(self._trained)
 
     def status(self, asked: Status, now: float) -> dict[str, Any]:
         """How far the newest queues are, in the order in which they began."""
-        newest = list(islice(reversed(self._queues.values()), MAX_LISTED))
-        queues = tuple([queue.status() for queue in reversed(newest)])
-        return {"queues": queues, "epochs": tuple([replace(one, sums=()) for one in self.reports(MAX_LISTED)])}
+        queues = tuple([queue.status() for queue in self._trained[-MAX_LISTED:]])
+        return {"queues": queues, "epochs": tuple(self.reports(MAX_LISTED))}
 
     @property
     def complete_epochs(self) -> int:
         """The number of complete epochs of all queues."""
-        return sum(queue.complete for queue in self._queues.values())
+        return sum(queue.complete for queue in self._trained)
 
     def reports(self, most: int) -> list[EpochReport]:
         """Complete epochs of all queues, those of the newest queues last, and the newest of them."""
-        newest = (report for queue in reversed(self._queues.values()) for report in reversed(queue.reports))
+        newest = (report for queue in reversed(self._trained) for report in reversed(queue.reports))
         return list(islice(newest, most))[::-1]
 
     def _hand_out(self, queues: Iterable[str], result: StepResult) -> None:
@@ -239,7 +245,7 @@ class DataQueues(Part):
                 if block is None and not (queue.done or stopped):
                     continue
                 self._count(worker, queue, held)
-                if block is not None:
+                if block is not None and not queue.spec.evaluates:
                     self._epochs[worker] = block.epoch
                 waiting.answer(worker, self._answer(waiting[worker], block, done=block is None), result)
             if not waiting:
