@@ -61,16 +61,18 @@ WORKER_CPUS = "0.1"  # cores of each worker: few, so that the job lasts long eno
 CUT_SECONDS = 10.0
 TO_TRAIN, TO_COME_BACK, TO_END = 120.0, 60.0, 300.0  # timeouts, seconds
 
+PROGRAM_FILE = "softmax_mnist.py"  # the program of deploy/compose.yaml
+
 #: The epoch that a worker has reached when the failures begin.
 FAILURES_AT = 2
 
-#: Kills the process whose command line has a word, from inside its container: no signal of its own container reaches
-#: process 1, which is init.
-KILL = """
+#: Sends a signal to the processes whose command line has a word, from inside their container: no signal of its own
+#: container reaches process 1, which is init.
+SEND = """
 import os, signal, sys
 for pid in set(filter(str.isdigit, os.listdir("/proc"))) - {"1", str(os.getpid())}:
-    if sys.argv[1].encode() in open(f"/proc/{pid}/cmdline", "rb").read():
-        os.kill(int(pid), signal.SIGKILL)
+    if sys.argv[2].encode() in open(f"/proc/{pid}/cmdline", "rb").read():
+        os.kill(int(pid), signal.Signals[sys.argv[1]])
 """
 
 
@@ -141,10 +143,15 @@ def ends(containers: Mapping[str, Container], restarted: str = "", *, at_once: b
     return wrong
 
 
+def send(name: str, container: Container, word: str) -> None:
+    """Sends this signal to the processes of a container whose command line has this word."""
+    docker("exec", container.id, "python3", "-c", SEND, name, word)
+
+
 def kill(container: Container, word: str) -> None:
     """Kills the process of a container whose command line has this word."""
     with suppress(Failed):  # the command ends with the container
-        docker("exec", container.id, "python3", "-c", KILL, word)
+        send("SIGKILL", container, word)
 
 
 def test_all_commands_of_compose_accept_the_file(programs):
@@ -276,8 +283,25 @@ class Logs:
 
     def epochs(self) -> int:
         """The number of epochs that are done."""
+        return len(self._notes()["epochs"])
+
+    def handed_on(self, worker: str) -> bool:
+        """Whether another worker has a block that this one had."""
+        return any(before == worker != later for _, later, before in self._notes()["handed out"])
+
+    def _notes(self) -> Notes:
         self.read()
-        return len(notes(self.events())["epochs"])
+        return notes(self.events())
+
+
+def stopped_in_a_block(cluster: Cluster, worker: Container) -> bool:
+    """Stops the program of a worker by SIGSTOP; lets it go on if it has pushed nothing of a block that it holds."""
+    send("SIGSTOP", worker, PROGRAM_FILE)
+    rows = [one for one in cluster.workers() if one["name"].startswith(worker.host)]
+    if any(one["state"] == "live" and not one["between_blocks"] for one in rows):
+        return True
+    send("SIGCONT", worker, PROGRAM_FILE)
+    return False
 
 
 def inject_failures(cluster: Cluster, logs: Logs, act: Story) -> Failures:
@@ -293,7 +317,8 @@ def inject_failures(cluster: Cluster, logs: Logs, act: Story) -> Failures:
     if len(live) < 2 or not live[0]["chief"]:
         raise Failed(f"a live chief and another live worker are needed; there are: {live}")
     killed, cut = (hosts[one["name"].rpartition("-")[0]] for one in live[:2])
-    act(killed.name, "is killed; it was the chief")
+    wait_for("the chief within a block", lambda: stopped_in_a_block(cluster, killed), TO_TRAIN, bool)
+    act(killed.name, "is killed within a block; it was the chief")
     docker("kill", killed.id)
     act(cut.name, "is disconnected from the network")
     network = cluster.network()
@@ -310,8 +335,9 @@ def inject_failures(cluster: Cluster, logs: Logs, act: Story) -> Failures:
         after = wait_for(f"a step of {cut.name}", steps, TO_COME_BACK, lambda steps: steps > before)
         act(cut.name, f"continues: step {before:,}, then {after:,}")
 
-    # It was in the block of the killed worker.
-    done = wait_for("the end of the epoch", logs.epochs, TO_COME_BACK, lambda done: done >= FAILURES_AT)
+    # Its block may be of a later epoch, which is not complete without it.
+    wait_for("the killed worker's block at another", lambda: logs.handed_on(killed.name), TO_COME_BACK, bool)
+    done = logs.epochs()
     all_killed = act("cluster", "all containers are killed")
     docker("kill", *[container.id for container in cluster.running()])
     logs.read()
