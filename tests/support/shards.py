@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, cached_property, partial
+from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -41,13 +42,16 @@ _COUNTS = {("Member", "counts"), ("Variable", "bytes_in"), ("Variable", "bytes_o
 _COUNTS |= {("Variable", "rounding"), ("Shard", "_next_samples")}
 _COUNTS |= {("Position", "changes"), ("Attendance", "_explained_at"), ("Attendance", "_explanations")}
 _PLAIN = frozenset({type(None), bool, int, str, bytes})  # most of all there is
+_CODE = frozenset({FunctionType, MethodType})
 
 
 def _state(thing: Any, seen: dict[int, int]) -> Any:
     """`seen` numbers the mutable objects met so far: they refer to each other, and each is written once."""
     kind = type(thing)
-    if kind in _PLAIN or isinstance(thing, Enum):
+    if kind in _PLAIN or isinstance(thing, Enum | type):
         return thing
+    if kind in _CODE:
+        return kind.__name__
     if isinstance(thing, float):
         return float(thing).hex()
     if kind in (tuple, list, deque):
