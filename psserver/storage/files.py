@@ -182,14 +182,21 @@ def checked_json(data: dict[str, Any]) -> bytes:
 
     One text is valid for given data, so every other byte in a file is damage.
     """
-    body = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1)
-    return f'{{"crc32c": "{crc32c(body.encode()):08x}", "manifest": {body}}}\n'.encode()
+    return _with_checksum(json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1).encode())
 
 
 def parse_checked_json(text: bytes) -> dict[str, Any] | None:
     """The data of such a text; None: it is damaged."""
+    body = text[len(_with_checksum(b"")) - len(_END) : -len(_END)]
     try:
-        data: dict[str, Any] = json.loads(text)["manifest"]
-        return data if isinstance(data, dict) and checked_json(data) == text else None
-    except (ValueError, TypeError, KeyError, RecursionError):
+        data = json.loads(body) if _with_checksum(body) == text else None
+        return data if isinstance(data, dict) else None
+    except (ValueError, RecursionError):
         return None
+
+
+_END = b"}\n"
+
+
+def _with_checksum(body: bytes) -> bytes:
+    return b'{"crc32c": "%08x", "manifest": %b' % (crc32c(body), body) + _END

@@ -92,7 +92,7 @@ COUNTS = r"(got [\d,]+|and these [\d,]+ bytes have more)"
 PIECES = ("Pull", "Register", "Push", "Assign")
 
 
-@pytest.mark.parametrize("method", few_fast(FIELDS, 2))
+@pytest.mark.parametrize("method", few_fast(FIELDS, slow=2))
 def test_a_request_of_nobody_who_has_joined_is_refused_before_it_is_decoded(client, decoded, method):
     proto = legal(pb.Sender(worker="stranger", incarnation=1))[method]
     large = proto.ByteSize() > MAX_SMALL_REQUEST
@@ -106,7 +106,7 @@ def test_a_request_of_nobody_who_has_joined_is_refused_before_it_is_decoded(clie
     assert decoded == []
 
 
-@pytest.mark.parametrize("method", few_fast(FIELDS, 2))
+@pytest.mark.parametrize("method", few_fast(FIELDS, slow=2))
 def test_too_many_entries_of_a_member_are_refused_with_field_count_and_limit_and_it_is_served_on(client, method):
     me = client.join(f"w-{method}")
     client.register(me, **{method: W})

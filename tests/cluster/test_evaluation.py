@@ -2,6 +2,8 @@
 
 import signal
 
+import pytest
+
 PROGRAM = """
 import os, sys, time
 import numpy as np
@@ -19,6 +21,7 @@ with ps.session() as session:
 """
 
 
+@pytest.mark.slow
 def test_the_block_of_a_worker_that_is_killed_in_an_evaluation_is_measured_by_the_others(commands):
     """Each example once: `measure` counts the numbers of the examples."""
     server = commands.serve("--lease", "3")

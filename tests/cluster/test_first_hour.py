@@ -72,6 +72,7 @@ def test_all_blocks_of_python_are_files_and_all_commands_belong_to_sections():
     assert "```sh" not in PAGE, "commands are those of its transcripts"
 
 
+@pytest.mark.slow
 def test_the_program_trains_in_one_process_and_its_model_predicts(tmp_path, monkeypatch, capsys):
     mnist = datasets.mnist()
     few = mnist._replace(train=mnist.train[:2000], test=mnist.test[:500])

@@ -28,6 +28,7 @@ def monitor_of(commands, *options, **environment):
     return monitor
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_monitor_prints_where_it_is_and_ends_with_the_first_signal(commands, number):
     monitor = monitor_of(commands, "127.0.0.1:9")
@@ -67,6 +68,7 @@ def test_a_killed_shard_is_a_problem_on_the_page_and_a_killed_worker_is_lost(com
     monitor.end()
 
 
+@pytest.mark.slow
 def test_a_server_with_a_page_prints_its_address_and_frees_it_at_the_end(commands):
     server = commands.serve("--http", "127.0.0.1:0")
     server.wait_for("live page at")

@@ -54,6 +54,7 @@ def test_sigterm_before_it_serves_ends_it_at_once_and_in_good_order(commands):
     assert slow.end() == (0, ["importing"], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bind", "code"), few_fast([("unix:/nowhere/at/all", 1), ("127.0.0.1:0", 0)]))
 def test_sigterm_while_python_ends_does_not_change_how_it_has_ended(bind, code, commands):
     last = commands.python("-c", SIGTERM_AT_THE_VERY_END + SERVE, "--bind", bind, "--log-level", "warning")

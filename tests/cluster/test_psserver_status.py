@@ -50,6 +50,7 @@ def join(transport, name, shard, first=None):
     return transport.call(shard, message, BOUND).result()
 
 
+@pytest.mark.slow
 def test_status_shows_the_shards_workers_and_variables_of_a_job(two, commands):
     code, output, errors = commands.run("psserver", "status", ",".join(two))
     assert (code, errors) == (0, [])
@@ -105,6 +106,7 @@ def test_a_shard_that_hangs_or_is_gone_is_shown_as_such_and_the_others_are_shown
     assert all(line.removeprefix("Error: ").startswith(start) for line, start in zip(errors, gone, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_json", few_fast([True, False]))
 def test_watch_shows_status_after_status_until_ctrl_c(as_json, two, commands):
     words = ('"name": "w1"', '"state": "left"') if as_json else ("w1  ", "w1          left ")

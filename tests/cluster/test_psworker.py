@@ -89,9 +89,9 @@ RAISE = "from pswire.errors import DatasetError; raise DatasetError('no x: get i
 @pytest.mark.parametrize(
     ("source", "code", "err", "debug"),
     [
-        ("import sys; sys.exit(7)", 7, [], []),
         (RAISE, 1, ["Error: no x: get it"], []),
         *slow(
+            ("import sys; sys.exit(7)", 7, [], []),
             ("import sys; sys.exit('no more')", 1, ["no more"], []),
             ("raise KeyboardInterrupt", 130, [], []),
             ("def f(:", 1, ['  File "train.py", line 1', "    def f(:", "SyntaxError: invalid syntax"], []),
@@ -124,8 +124,8 @@ STAYS = WAIT.format("", "except SystemExit: print('still in', flush=True); ended
 @pytest.mark.parametrize(
     ("source", "number", "lines", "code"),
     [
-        (HANDLES, signal.SIGTERM, ["in"], 7),
         (STAYS, signal.SIGTERM, ["in", "still in"], -signal.SIGTERM),
+        *slow((HANDLES, signal.SIGTERM, ["in"], 7)),
         *slow((LEAVES, signal.SIGTERM, ["in"], 143), (LEAVES, signal.SIGINT, ["in"], 130)),
     ],
 )
@@ -149,6 +149,7 @@ IN_SESSION = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "until", "code", "options"),
     [(1, "in", 0, {"PSWORKER_SIGTERM_CODE": "0"}), *slow((2, "waits, shard 0", 143, {}))],  # training, and held
@@ -186,7 +187,7 @@ def test_sigterm_before_the_script_begins_ends_a_worker_at_once_with_that_code(c
     ("package", "module", "arguments"),
     [
         ("psworker", "click", ["--help"]),  # the command is being imported
-        ("psserver", "psserver.cli.serve", ["serve"]),  # it has begun
+        *slow(("psserver", "psserver.cli.serve", ["serve"])),  # it has begun
         *slow(("psworker", "psworker.launch.cluster", ["local", "train.py"]), ("psserver", "click", ["--help"])),
     ],
 )
@@ -216,7 +217,7 @@ print("sigterm")
     ("source", "code"),
     [
         (LEAVES_A_THREAD_BEHIND, 0),
-        (SIGTERM_AT_THE_VERY_END + "signal.raise_signal(signal.SIGTERM)", 3),
+        *slow((SIGTERM_AT_THE_VERY_END + "signal.raise_signal(signal.SIGTERM)", 3)),
         *slow((LEAVES_A_THREAD_BEHIND + "sys.exit(263)", 7), (SIGTERM_AT_THE_VERY_END + "exit(7)", 7)),
     ],
 )
@@ -226,6 +227,7 @@ def test_sigterm_after_the_end_of_a_script_ends_the_process_with_the_code_of_the
     assert command.err == ([NO_SESSION.format("train.py")] if source == LEAVES_A_THREAD_BEHIND else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forked_in", ["f()", *slow(["t = threading.Thread(target=f); t.start(); t.join()"])])
 def test_a_child_that_a_script_forks_is_ended_by_sigterm_as_any_process(commands, forked_in):
     source = f"""

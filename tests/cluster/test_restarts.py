@@ -85,6 +85,7 @@ def test_a_worker_that_fails_again_ends_the_job_when_its_restarts_are_used_up(co
     assert sorted(err[-2:]) == ["  begins", "  no luck"], "of two streams, in any order"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", few_fast([signal.SIGTERM, signal.SIGINT]))
 def test_a_signal_in_the_pause_before_a_restart_ends_the_job_at_once(commands, monkeypatch, number):
     monkeypatch.setattr(cluster, "WORKER_GRACE", 600.0)

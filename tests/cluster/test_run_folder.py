@@ -47,6 +47,7 @@ def server_of(commands, shard):
     return pid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_killed_server_is_started_again_with_its_state_and_the_workers_go_on(commands, shards):
     options = "--restarts", "1", "--journal", "--workers", "1", "--shards", str(shards)

@@ -82,6 +82,7 @@ def test_what_a_killed_launcher_has_left_is_removed_by_the_next(commands, home):
     assert not home.exists()
 
 
+@pytest.mark.slow
 def test_a_cluster_for_other_machines_needs_tls_and_says_so_before_anything_is_started(commands):
     script = commands.script(STEP.format(workers=1))
     code, out, err = commands.run("psworker", "local", "--bind", "0.0.0.0", script)

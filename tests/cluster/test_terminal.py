@@ -45,6 +45,7 @@ display.summary(view)
 ENDS_OF_FRAMES = "\x1b[?2026l"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("columns", "lines"), [(40, 10), *[pytest.param(*size, marks=pytest.mark.slow) for size in ((80, 24), (200, 50))]]
 )

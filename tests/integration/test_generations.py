@@ -83,6 +83,7 @@ def test_all_values_are_of_one_moment_while_another_worker_trains_and_fresh_ones
     assert not holders(transport)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("consistency", few_fast(["sync:2", "bounded:0"]))
 def test_generations_and_checkpoints_begin_while_the_policy_holds_the_push_of_another_worker(tmp_path, consistency):
     """That one shows the number by its heartbeats: its push waits for the worker that waits for the cut."""

@@ -49,6 +49,7 @@ print(*ps.global_variables()[0].value, len(ps.global_variables()))
 """
 
 
+@pytest.mark.slow
 def test_at_pythons_own_prompt_a_variable_is_replaced_and_in_a_script_that_leads_to_it_refused(tmp_path):
     def shown(*arguments):
         command = [sys.executable, "-q", "-i", *arguments]

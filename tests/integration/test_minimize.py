@@ -373,6 +373,7 @@ class Killed(Exception):
     """Of a program in the middle of a minimization."""
 
 
+@pytest.mark.slow
 def test_a_program_that_is_started_again_goes_on_from_its_last_accepted_point(tmp_path):
     def program(until):
         session_numbers.forget()  # as in a process of its own

@@ -137,6 +137,7 @@ def test_the_target_stays_bit_for_bit_until_it_becomes_the_online_network(run_ex
         assert bits("target") == target, "the server has the same"
 
 
+@pytest.mark.slow
 def test_each_networks_step_leaves_every_bit_of_the_other_as_it_was(run_example, tmp_path, monkeypatch):
     transport, push, pushes = EmbeddedTransport(), Session.push, []
     names = [

@@ -34,6 +34,7 @@ from pswire.tensors.values import IndexedSlices, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from psworker import ops
 from psworker.transport.shared_memory import fetch_segment
+from tests.support.combinations import few_fast
 from tests.support.files import mapped_segments, shared_folder
 from tests.support.servers import Client, Stream, frame_of, frames_of
 
@@ -362,7 +363,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize("kind", ["gradient", "region"])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", few_fast([(one,) for one in PLACES], slow=3))
 def test_an_invalid_place_is_malformed_and_nothing_of_its_push_is_applied(kind, place, client, sender, stream):
     gradients = ms.Gradient("large", 0, LARGE), ms.Gradient("small", 0, SMALL)
     message = ms.Push(sender=sender, sequence=1, gradients=gradients, pull=("large",))

@@ -79,13 +79,14 @@ def trained_in_process(model, strategy):
 
 
 FAST = [
-    *((images, EACH_STEP, GRPC), (rows, EACH_STEP, GRPC_OF_TWO), (rows, EACH_STEP, SHARED)),
+    *((images, EACH_STEP, GRPC), (rows, EACH_STEP, SHARED)),
     *((images, OVERLAP, SHARED_OF_TWO), (images, LOCAL, GRPC_OF_TWO)),
-    *((images, TOP_K, GRPC), (images, TOP_K, SHARED), (rows, HALF, SHARED_OF_TWO)),
+    *((images, TOP_K, SHARED),),
 ]
 ALL = itertools.product((images, rows), (EACH_STEP, DOWNPOUR, OVERLAP), (GRPC, GRPC_OF_TWO, SHARED, SHARED_OF_TWO))
 SLOW = [case for case in ALL if case not in FAST and case[:2] != (rows, OVERLAP)]  # whose rows come when they come
 SLOW += [(images, INT8, GRPC), (images, INT8, SHARED), (images, HALF, GRPC_OF_TWO)]
+SLOW += [(images, TOP_K, GRPC), (rows, HALF, SHARED_OF_TWO)]
 
 
 @pytest.mark.parametrize(

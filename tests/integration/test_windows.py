@@ -115,6 +115,7 @@ NEED_POSIX = ["psserver serve", "psworker run train.py", "psworker local train.p
 NEED_POSIX += ["psserver replay ."]
 
 
+@pytest.mark.slow
 def test_a_command_that_needs_posix_ends_with_one_line(tmp_path):
     (tmp_path / "train.py").touch()
     code, out, err = run(COMMANDS.format([command.split() for command in NEED_POSIX]), tmp_path)

@@ -59,6 +59,7 @@ def pods(rendered: Manifests) -> list[Pod]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("rendered", few_fast(OVERLAYS, slow=2), indirect=True)
 def test_every_object_fits_the_schema_of_kubernetes_with_no_unknown_field(version, rendered):
     validator = pytest.importorskip("kubernetes_validate", reason="pip install -e '.[dev]'")
     assert {one["kind"] for one in rendered.objects} >= {"StatefulSet", "Job", "Service", "NetworkPolicy"}

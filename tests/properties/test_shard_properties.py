@@ -564,14 +564,14 @@ MORE = ["async none", "async drop:1", "bounded:0 none", "bounded:2 none", "bound
 MORE += ["sync:2 none", "sync:2,backup=1 scale", "sync:3 none", "sync:3 drop:1"]
 
 
-@pytest.mark.parametrize("examples", few_fast([2, 5, 30]))
+@pytest.mark.parametrize(("examples", "steps"), few_fast([(2, 20), (5, 40), (30, 40)]))
 @pytest.mark.parametrize("job", few_fast([*JOBS, *MORE], 3))
-def test_any_interleaving_agrees_with_the_naive_model(job, examples):
+def test_any_interleaving_agrees_with_the_naive_model(job, examples, steps):
     run_state_machine_as_test(
         lambda: AnyInterleaving(*job.split()),
         settings=settings(
             max_examples=examples,
-            stateful_step_count=40,
+            stateful_step_count=steps,
             derandomize=True,
             database=None,
             deadline=None,

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import click
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psjob.terminal import logs
@@ -36,6 +36,7 @@ def traceback_of(text):
         return sys.exc_info()
 
 
+@settings(max_examples=30)
 @given(text=st.text())
 def test_an_event_is_one_line_of_printable_characters_from_which_its_text_can_be_read_again(text):
     line = logs.text_line(record("%s", text), origin())

@@ -247,6 +247,7 @@ def test_each_file_in_the_repository_has_the_digest_that_its_readme_and_the_load
         assert f"| `{name}` | `{here}` | `{published}` |" in readme
 
 
+@pytest.mark.slow
 def test_the_search_goes_from_the_argument_or_the_environment_to_the_repository_to_the_cache(monkeypatch, tmp_path):
     """Where a modified file is found first, the error names it."""
     modified = {name: modified_mnist(tmp_path / name) for name in ("user", "parent/mnist", "cache/paramserver/mnist")}

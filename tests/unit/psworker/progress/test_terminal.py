@@ -39,6 +39,7 @@ def shown(program, columns=80, **changes):
     return written, screen(written)
 
 
+@pytest.mark.slow
 def test_lines_of_the_program_its_errors_and_its_log_stay_whole_and_the_line_is_gone_at_the_end():
     written, lines = shown("""
         show(1)

@@ -119,6 +119,7 @@ def test_runs_differ_by_line_style_as_well_as_by_color(two_runs, tmp_path):
     assert one_dashed != two_dashed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), few_fast([(400, 300), (960, 600), (961, 337), (1333, 1000)]))
 def test_a_png_file_has_the_asked_size_and_the_same_data_give_the_same_file(two_runs, tmp_path, width, height):
     written = []
@@ -131,6 +132,7 @@ def test_a_png_file_has_the_asked_size_and_the_same_data_give_the_same_file(two_
     assert len(written[0]) < 200_000
 
 
+@pytest.mark.slow
 def test_without_an_output_the_picture_is_in_the_folder_of_the_first_run(two_runs, tmp_path):
     assert plot(*two_runs).stdout == "one/cost-by-step.png\n"
     assert (tmp_path / "one/cost-by-step.png").read_bytes()[:4] == b"\x89PNG"

@@ -509,7 +509,9 @@ FAILURES = {
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("shared", few_fast([True, False]), ids=["shared memory", "gRPC"])
-@pytest.mark.parametrize(("gradient", "consistency", "timeout", "error"), FAILURES.values(), ids=FAILURES)
+@pytest.mark.parametrize(
+    ("gradient", "consistency", "timeout", "error"), few_fast(FAILURES.values(), 2, slow=4), ids=FAILURES
+)
 def test_a_push_that_fails_leaves_no_memory_at_the_server_and_no_segment_at_the_worker(
     freed, segments, shared, gradient, consistency, timeout, error
 ):
