@@ -13,6 +13,7 @@ from tests.chaos import __main__ as chaos
 from tests.chaos import scheme
 from tests.chaos.check import Check, Final, History, PushRecord, Reading, Wait, losses
 from tests.chaos.cluster import WEIGHTS
+from tests.support.combinations import together
 
 COLUMNS = 4
 
@@ -150,7 +151,7 @@ def test_an_increment_encodes_the_step_and_size_of_its_update_and_two_pushes_are
     assert scheme.decode(0.0, unit) is None
 
 
-@pytest.mark.parametrize(
+@together(
     ("applied", "options", "counts"),
     [
         ([0, 1], {}, {}),
@@ -199,7 +200,7 @@ def test_a_push_that_is_applied_again_after_its_answer_is_doubled_and_does_not_m
     assert check.violations["lost"][0] == "shard 0: push 1 of process 1 was acknowledged, but is missing"
 
 
-@pytest.mark.parametrize(
+@together(
     ("policies", "fault", "broken"),
     [
         (["async"], lambda job: job.changes.update(second=[0.0] * COLUMNS), ["torn"]),

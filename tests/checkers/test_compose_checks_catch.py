@@ -17,6 +17,7 @@ from pswire.system.host import process_number
 from tests.compose import containers
 from tests.compose.containers import Event, Job, events, notes, table
 from tests.compose.docker import Container, made
+from tests.support.combinations import together
 
 # --- logs -------------------------------------------------------------------------------------------------------------
 
@@ -119,7 +120,7 @@ GOOD = {"seconds": 41.0, "killed": "worker-1", "cut": "worker-2", "steps": (300,
 GOOD["containers"] = STOPPED | ended("server-1", 0, restarts=1)
 
 
-@pytest.mark.parametrize(
+@together(
     ("change", "caught"),
     [
         ({}, []),

@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 
+from tests.support.combinations import together
 from tests.tools import mutants
 from tests.tools.mutant_plugin import Mutant, check, install, listed, scenario
 from tests.tools.mutants import BROKEN, KILLED, ROOT, SLOW, SURVIVED, verdict
@@ -50,7 +51,7 @@ def test_there_are_many_mutants_of_different_titles():
     assert len({one.title for one in ALL}) == len(ALL) > 100
 
 
-@pytest.mark.parametrize("mutant", ALL, ids=lambda one: f"{one.area}: {one.title}")
+@together("mutant", ALL, ids=lambda one: f"{one.area}: {one.title}")
 def test_a_mutant_has_a_target_with_the_parameters_of_its_replacement_and_tests_that_there_are(mutant):
     check(mutant)
     assert mutant.tests

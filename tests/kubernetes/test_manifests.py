@@ -13,7 +13,7 @@ from tests.kubernetes.containers import Ended
 from tests.kubernetes.controllers import Job
 from tests.kubernetes.manifests import ROOT, Manifests, selects
 from tests.kubernetes.pods import Pod, action, environment, expand, mounts, of_job, of_stateful_set, quantity
-from tests.support.combinations import few_fast
+from tests.support.combinations import few_fast, together
 
 VERSIONS = few_fast([f"1.{minor}" for minor in range(37, 31, -1)])
 
@@ -275,7 +275,7 @@ def test_the_certificate_is_for_the_name_by_which_the_servers_are_found(folder):
 # --- the end of workers -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@together(
     ("exit_code", "disrupted", "expected"),
     [
         (143, True, "Ignore"),  # preempted, and stopped in time

@@ -1,9 +1,8 @@
 """Recorded messages mean what they meant, and have the same bytes again (`tests/fixtures/wire/`)."""
 
-import pytest
-
 from tests.recorded import formats
 from tests.recorded.descriptions import as_json, describe
+from tests.support.combinations import together
 
 NAMES = sorted(path.stem for path in (formats.FIXTURES / "wire").glob("*.json"))
 
@@ -20,7 +19,7 @@ def test_every_request_and_answer_is_recorded_those_of_a_transfer_also_in_frames
     assert {name for name in NAMES if "record" in forms[name]} == formats.journaled()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@together("name", NAMES)
 def test_a_recorded_message_has_the_recorded_fields_and_again_the_same_bytes(name):
     for case in cases(name):
         read = {}

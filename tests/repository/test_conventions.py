@@ -29,6 +29,7 @@ from pswire.optimizers.element_wise import ElementWise
 from psworker.autodiff import ops
 from psworker.autodiff.tape import Result
 from psworker.launch.cli import main as worker_commands
+from tests.support.combinations import together
 from tests.unit.pswire.optimizers.rules_under_test import RULES_UNDER_TEST
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -148,7 +149,7 @@ NO_DEFAULT = click.Option(["--any"]).default
 COMMANDS = [context for main in (server_commands, worker_commands) for context in contexts(main)]
 
 
-@pytest.mark.parametrize("context", COMMANDS, ids=lambda context: context.command_path)
+@together("context", COMMANDS, ids=lambda context: context.command_path)
 def test_help_shows_each_option_once_in_a_section_of_ten_at_most_and_metavars_are_not_names_of_types(context):
     command = context.command
     sections = help_sections(command, context)
@@ -165,7 +166,7 @@ def test_help_shows_each_option_once_in_a_section_of_ten_at_most_and_metavars_ar
     assert [text for text in texts if re.search("INTEGER|RANGE|default: [(]", text)] == []
 
 
-@pytest.mark.parametrize("context", COMMANDS, ids=lambda context: context.command_path)
+@together("context", COMMANDS, ids=lambda context: context.command_path)
 def test_a_default_in_help_is_what_one_types_or_a_description_of_some_words(context):
     for options in help_sections(context.command, context).values():
         for option in options:
@@ -184,7 +185,7 @@ def received(code, details, metadata=()):
     return error_from(SimpleNamespace(**methods), "host:9")
 
 
-@pytest.mark.parametrize("kind", FAMILY.values(), ids=lambda kind: kind.__name__)
+@together("kind", FAMILY.values(), ids=lambda kind: kind.__name__)
 def test_an_error_has_a_status_a_fault_and_a_docstring_and_survives_the_round_trip(kind):
     assert kind.status in {code.name for code in grpc.StatusCode} - {"OK"}
     assert kind.fault in ("sender", "receiver", "network", "user")

@@ -14,6 +14,7 @@ import pytest
 import psworker as ps
 from psserver.cli.main import main as psserver
 from psworker.launch.cli import main as psworker
+from tests.support.combinations import together
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "datasets").rglob("*.md"))]
@@ -33,7 +34,7 @@ def commands(text):
             yield shlex.split(found[1])
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@together("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_of_code_names_its_language(page):
     """By which tests/integration/test_pages.py knows what to run."""
     fences = re.findall(r"^ *```+(.*)$", page.read_text(), re.MULTILINE)
@@ -48,7 +49,7 @@ def test_every_block_of_code_names_its_language(page):
     assert not unknown, "python and sh are run; console is a transcript with $ before its commands, text anything else"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@together("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_page_has_both_sides_of_a_merge(page):
     assert re.findall(r"^(?:<{7}|={7}|>{7})(?: .*)?$", page.read_text(), re.MULTILINE) == []
 
@@ -78,7 +79,7 @@ def check_python(words):
     assert [word for word in words[2:] if word.startswith("--") and f'"{word}"' not in text] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@together("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_on_a_page_exists_with_its_options(page, tmp_path):
     script = tmp_path / "train.py"
     script.touch()
@@ -97,7 +98,7 @@ def anchors(path):
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@together("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_on_a_page_leads_to_a_file_and_a_heading(page):
     for link in re.findall(r"\]\((?!https:)([^)\s]+)\)", page.read_text()):
         name, _, anchor = link.partition("#")

@@ -8,11 +8,10 @@ import inspect
 import re
 import textwrap
 
-import pytest
-
 import psworker as ps
 import psworker.ray  # pages name it; programs import it as a module
 from tests.repository.test_docs import PAGES
+from tests.support.combinations import together
 
 #: What programs in docstrings and pages call these.
 OBJECTS = {name: getattr(ps, name) for name in ("datasets", "errors", "initializers", "nn", "ops", "schedules")}
@@ -62,7 +61,7 @@ def test_programs_in_public_docstrings_are_valid_python_and_their_names_of_ours_
             assert unknown_names(block) == set(), name
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@together("page", PAGES, ids=lambda page: page.name)
 def test_code_spans_on_a_page_name_only_what_exists(page):
     text = re.sub("```.*?```", "", page.read_text(), flags=re.DOTALL)
     if page.parent.name == "coming-from":  # whose first columns have the names of other libraries

@@ -1,11 +1,41 @@
 """Cases of tests, and combinations of them: few are fast, few more are slow, and all are run by `make test-all`."""
 
-from collections.abc import Iterable, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, product
 from math import prod
 from typing import Any
 
 import pytest
+
+
+def together(
+    names: str | Sequence[str], cases: Iterable[Any], ids: Callable[[Any], str] = str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """`pytest.mark.parametrize` in one test, for many cases of a few milliseconds: pytest takes as long for each test.
+
+    An error has a note with its case. All cases have the same fixtures.
+    """
+    names, cases = [names] if isinstance(names, str) else names, list(cases)
+    assert cases
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def all_of_them(**fixtures: Any) -> None:
+            for case in cases:
+                try:
+                    test(**fixtures, **dict(zip(names, [case] if len(names) == 1 else case, strict=True)))
+                except Exception as error:
+                    error.add_note(f"in the case {ids(case)}")
+                    raise
+
+        signature = inspect.signature(test)
+        others = [one for name, one in signature.parameters.items() if name not in names]
+        all_of_them.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+        return all_of_them
+
+    return decorate
 
 
 def few_fast(cases: Iterable[Any], fast: int = 1, slow: int = 1) -> list[Any]:

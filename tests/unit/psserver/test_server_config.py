@@ -19,6 +19,7 @@ from pswire.specs.checkpoints import EverySteps, JournalSync
 from pswire.specs.consistency import Asynchronous, DropStalePushes, IgnoreStaleness, Synchronous
 from pswire.specs.gradient_norm import GradientNormLimit
 from pswire.system import host
+from tests.support.combinations import together
 
 SIZES = {"0": 0, "512": 512, "1K": 1024, "8G": 8 * 1024**3, "1.5m": 1536 * 1024, " 2T ": 2 * 1024**4}
 TIMEOUTS = {"45": 45.0, " 0.5": 0.5, "off": None, "off ": None, "1e9": 1e9}
@@ -44,7 +45,7 @@ def test_sizes_and_shards_are_parsed_and_other_text_is_refused_with_an_example(p
             parse(text)
 
 
-@pytest.mark.parametrize(
+@together(
     ("fields", "complaint"),
     [
         ({"bind": "nonsense"}, "nonsense"),

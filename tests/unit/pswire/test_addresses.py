@@ -7,6 +7,7 @@ import pytest
 from pswire import errors
 from pswire.addresses import check_address, local_address, remote_address, shard_addresses
 from pswire.network.channel import open_channel
+from tests.support.combinations import together
 
 VALID = "127.0.0.1:0 0.0.0.0:65535 ps-0.svc.cluster.local:5000 my_host:1 [2001:db8::7:1]:80 [::]:0 unix:/run/ps/0.sock"
 UNFIT = """localhost :5000 localhost: localhost:http localhost:-1 localhost:65536 localhost:5000:5001 localhost:٣
@@ -20,7 +21,7 @@ def test_an_address_is_taken_as_it_is_and_without_blanks_around_it():
         assert check_address(address) == check_address(f" {address}\n") == address
 
 
-@pytest.mark.parametrize("text", INVALID, ids=lambda text: ascii(text[:24]))
+@together("text", INVALID, ids=lambda text: ascii(text[:24]))
 def test_what_is_no_address_is_a_configuration_error_that_shows_it(text):
     for check in (check_address, open_channel):
         with pytest.raises(errors.ConfigurationError, match=r"address|unix:") as caught:

@@ -13,6 +13,7 @@ from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Median, TrimmedMean, parse_consistency
 from pswire.tensors.compression import quantize_int8, top_k
 from pswire.tensors.values import IndexedSlices
+from tests.support.combinations import together
 from tests.support.shards import ShardDriver, declared
 
 AGGREGATES = [Median(), TrimmedMean(0.1), TrimmedMean(0.2), TrimmedMean(0.4)]
@@ -39,9 +40,9 @@ def stretches(request, monkeypatch):
     monkeypatch.setattr(aggregation, "SORTED_ELEMENTS", request.param)
 
 
-@pytest.mark.parametrize("aggregate", AGGREGATES, ids=str)
-@pytest.mark.parametrize(("gradients", "pushes"), [(1, 1), (2, 2), (3, 3), (5, 5), (10, 10), (3, 5), (1, 4)])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@together("aggregate", AGGREGATES, ids=str)
+@together(("gradients", "pushes"), [(1, 1), (2, 2), (3, 3), (5, 5), (10, 10), (3, 5), (1, 4)])
+@together("dtype", ["float16", "float32", "float64"])
 def test_the_aggregate_of_arrays_is_that_of_numpy_and_absent_ones_are_zero(
     aggregate, gradients, pushes, dtype, stretches
 ):

@@ -34,7 +34,7 @@ from pswire.optimizers import (
 from pswire.optimizers.optimizer import LIMITS
 from pswire.specs.schedules import largest_rate
 from pswire.tensors.values import IndexedSlices, TensorSpec
-from tests.support.combinations import combinations, few_fast
+from tests.support.combinations import combinations, few_fast, together
 from tests.support.shards import A, ShardDriver, declared, state_of
 from tests.unit.pswire.optimizers.rules_under_test import RULES_UNDER_TEST, at
 
@@ -103,7 +103,7 @@ def test_the_rule_of_every_kind_is_tried_at_its_bound():
     assert {spec.kind for spec in WILD} == UpdateSpec.kinds.keys()
 
 
-@pytest.mark.parametrize(
+@together(
     "spec",
     [
         *(GradientDescent(1e25), Momentum(1e20), Momentum(1.0, 0.9999999999), Adagrad(1e30), Adagrad(0.1, 1e31)),
@@ -118,8 +118,8 @@ def test_updates_of_a_rule_that_may_overflow_are_checked(spec):
     assert ordinary_growth(spec, LIMITS["float32"]) == math.inf
 
 
-@pytest.mark.parametrize("case", RULES_UNDER_TEST, ids=lambda case: case.name)
-@pytest.mark.parametrize(("kind", "dtype"), [("dense", "float16"), ("rows", "float32"), ("dense", "float64")])
+@together("case", RULES_UNDER_TEST, ids=lambda case: case.name)
+@together(("kind", "dtype"), [("dense", "float16"), ("rows", "float32"), ("dense", "float64")])
 def test_a_checked_update_has_the_bits_of_an_ordinary_one(case, kind, dtype):
     random = np.random.default_rng(3)
     rule, first = rule_for(case.spec), random.normal(size=(40, 3)).astype(dtype)

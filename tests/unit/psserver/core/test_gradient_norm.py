@@ -12,6 +12,7 @@ from pswire.specs.consistency import parse_consistency
 from pswire.specs.gradient_norm import GradientNormLimit, parse_gradient_norm
 from pswire.tensors.compression import quantize_int8, to_16_bits, top_k
 from pswire.tensors.values import IndexedSlices
+from tests.support.combinations import together
 from tests.support.shards import A, ShardDriver, declared
 
 random = np.random.default_rng(1)
@@ -72,10 +73,10 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
-@pytest.mark.parametrize("consistency", ["async", "sync:1", "sync:1,aggregate=median"])
-@pytest.mark.parametrize("optimizer", [GradientDescent(0.5), Adam(0.1)], ids=["plain", "adam"])
-@pytest.mark.parametrize("size", [3.0, 1e25], ids=["ordinary", "checked if it were not clipped"])
+@together("form", FORMS.values())
+@together("consistency", ["async", "sync:1", "sync:1,aggregate=median"])
+@together("optimizer", [GradientDescent(0.5), Adam(0.1)])
+@together("size", [3.0, 1e25])
 def test_a_clipped_push_changes_a_variable_as_its_gradient_of_the_largest_norm_does(form, consistency, optimizer, size):
     start, gradient = np.zeros((4, 3), np.float32), form(np.float32(size) * LARGE[:4, :3].copy())
     exact = dense(gradient).astype(np.float64)

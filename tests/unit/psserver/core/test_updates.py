@@ -14,6 +14,7 @@ from pswire.messages import Gradient
 from pswire.optimizers import Step, numba_compiler, rule_for
 from pswire.tensors.compression import Packed, quantize_int8, to_16_bits, top_k
 from pswire.tensors.values import IndexedSlices, TensorSpec
+from tests.support.combinations import together
 from tests.support.shards import state_of
 from tests.unit.pswire.optimizers.rules_under_test import LAYOUTS, RULES_UNDER_TEST, at
 
@@ -64,8 +65,8 @@ def check_same(rule, one, arrays, backups=None, step=None):
     assert state_of(one) == state_of(whole)
 
 
-@pytest.mark.parametrize("case", RULES_UNDER_TEST, ids=lambda case: case.name)
-@pytest.mark.parametrize(
+@together("case", RULES_UNDER_TEST, ids=lambda case: case.name)
+@together(
     ("dtype", "fused", "pushes"),
     [("float16", True, 3), ("float32", False, 1), ("float32", True, 1), ("float32", True, 3), ("float64", False, 3)],
 )
@@ -95,8 +96,8 @@ def unpacked_bfloat16(array):
     return to_16_bits(array, "bfloat16").unpacked()
 
 
-@pytest.mark.parametrize("form", [None, *PACKED])
-@pytest.mark.parametrize(("served", "others"), [*((served, 0) for served in SERVED), ("bfloat16", 1)])
+@together("form", [None, *PACKED])
+@together(("served", "others"), [*((served, 0) for served in SERVED), ("bfloat16", 1)])
 def test_what_is_packed_updates_as_what_it_holds_whole_and_in_stretches(form, served, others, random):
     rule = rule_for(optimizers.Adam(0.5))
     one = variable(rule, random)

@@ -4,7 +4,7 @@ import re
 from itertools import chain
 from pathlib import Path
 
-import pytest
+from tests.support.combinations import together
 
 PAGE = Path(__file__).resolve().parents[4] / "psserver" / "monitor" / "page"
 FILES = {str(path.relative_to(PAGE)): path.read_text() for path in sorted(PAGE.rglob("*")) if path.is_file()}
@@ -21,7 +21,7 @@ def test_the_page_loads_nothing_from_elsewhere_and_has_no_inline_script_or_style
     assert re.findall(r"@import|url\(", FILES["style.css"]) == []
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@together("name", SCRIPTS)
 def test_a_module_imports_what_another_exports_and_makes_no_html_of_text(name):
     text = FILES[name]
     for names, path in re.findall(r'^import \{([^}]+)\} from "([^"]+)";', text, re.MULTILINE):

@@ -13,6 +13,7 @@ from pswire.codec import framed, to_frame
 from pswire.errors import Malformed
 from pswire.tensors.frames import incoming
 from pswire.tensors.stream import StreamSender
+from tests.support.combinations import together
 from tests.support.shards import state_of
 from tests.unit.pswire.codec.test_codec import FULL, bare
 
@@ -22,7 +23,7 @@ TICK = ms.Tick(
     overdue=tuple([ms.Overdue(*one) for one in (("a", "queue"), ("a", "other queue"), ("b", "queue"))]),
 )
 TAKEN = [one for one in (*FULL, TICK) if isinstance(one, ms.Message) and not isinstance(one, ms.Status)]
-every_message = pytest.mark.parametrize("message", [*TAKEN, *map(bare, TAKEN)], ids=lambda one: type(one).__name__)
+every_message = together("message", [*TAKEN, *map(bare, TAKEN)], lambda one: type(one).__name__)
 
 
 def record(message):

@@ -26,7 +26,7 @@ from pswire.tensors.stream import INLINE_BELOW, StreamReceiver, StreamSender
 from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.tensors.values import IndexedSlices, Part, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
-from tests.support.combinations import few_fast
+from tests.support.combinations import few_fast, together
 from tests.support.shards import state_of
 
 SEED = 20250607
@@ -116,7 +116,7 @@ def bare(message):
 
 
 FULL = [sample(kind) for kind in (*ms.ANSWERS, *ms.ANSWERS.values())]
-every_case = pytest.mark.parametrize("message", [*FULL, *map(bare, FULL)], ids=lambda message: type(message).__name__)
+every_case = together("message", [*FULL, *map(bare, FULL)])
 TRANSFERABLE = {piece.message_type.name for piece in pb.Frame.DESCRIPTOR.fields if piece.message_type}
 
 
@@ -243,7 +243,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("proto", "reason"), BAD, ids=[f"{type(p).__name__}-{r[:40]}" for p, r in BAD])
+@together(("proto", "reason"), BAD)
 def test_an_invalid_field_is_named(proto, reason):
     with pytest.raises(Malformed, match=reason):
         decode(type(proto).FromString(proto.SerializeToString()), InlineReceiver())

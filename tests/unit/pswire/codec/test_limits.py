@@ -9,6 +9,7 @@ from pswire.errors import Malformed
 from pswire.limits import MAX_ANSWER_TEXT_LENGTH, MAX_CHOICES, MAX_ENTRIES, MAX_LISTED, MAX_SHARDS, MAX_SPEC_BYTES
 from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.v1 import paramserver_pb2 as pb
+from tests.support.combinations import together
 from tests.unit.pswire.codec.test_codec import FULL
 
 TOO_MANY = 1 + max(MAX_ENTRIES + MAX_CHOICES, MAX_ANSWER_TEXT_LENGTH)
@@ -72,7 +73,7 @@ RANDOM = {"JoinRequest.process_nonce", "JoinRequest.states", "JoinReply.state", 
 SIZES = {"Tensor.shape", "Shared.offset"}
 
 
-@pytest.mark.parametrize("message", FULL, ids=lambda message: type(message).__name__)
+@together("message", FULL, ids=lambda message: type(message).__name__)
 def test_every_integer_is_below_two_to_the_62_unless_it_is_random(message):
     whole = encode(message, InlineSender())
     for key, path in integers_of(whole):
@@ -119,7 +120,7 @@ for message in FULL:
         CASES.setdefault(key, (message, path))
 
 
-@pytest.mark.parametrize("key", CASES)
+@together("key", CASES)
 def test_a_list_or_text_that_is_too_long_is_refused_with_its_name_its_length_and_the_limit(key):
     message, path = CASES[key]
     proto = encode(message, InlineSender())

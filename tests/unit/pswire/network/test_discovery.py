@@ -4,6 +4,7 @@ import pytest
 
 from pswire import errors
 from pswire.network.discovery import check_servers, is_name, look_up, parse_servers, tls_name
+from tests.support.combinations import together
 
 INVALID = ["", " , ", "file:", "file://host/servers", "file:/run/\0", "a:1,file:/b", "a:1,b", "a:1, a:1"]
 INVALID += ["dns:ps:7070", "dns://ps:7070", "dns:///", "dns:///ps:0", "dns:///ps:70700", "dns:///a:1,b:2"]
@@ -40,7 +41,7 @@ def test_a_name_gets_its_defaults_and_says_for_whom_certificates_must_be(text, n
     assert tls_name(name) == certificate
 
 
-@pytest.mark.parametrize("text", INVALID, ids=ascii)
+@together("text", INVALID, ids=ascii)
 def test_what_is_neither_addresses_nor_a_name_is_a_configuration_error(text):
     with pytest.raises(errors.ConfigurationError):
         parse_servers(text)

@@ -13,13 +13,13 @@ from pswire import optimizers
 from pswire.errors import InvalidMessage
 from pswire.optimizers import Step, adam, element_wise, numba_compiler, rule_for
 from pswire.tensors.values import DTYPES, IndexedSlices
-from tests.support.combinations import combinations, few_fast
+from tests.support.combinations import combinations, few_fast, together
 from tests.unit.pswire.optimizers.rules_under_test import LAYOUTS, RULES_UNDER_TEST, at
 
 BLOCK, STEPS = 1 << 14, 100
 FLOATING = "float16", "float32", "float64"
 
-every_rule = pytest.mark.parametrize("case", RULES_UNDER_TEST, ids=lambda case: case.name)
+every_rule = together("case", RULES_UNDER_TEST, lambda case: case.name)
 
 
 @pytest.fixture(autouse=True)
@@ -192,7 +192,7 @@ def differs(case, rule):
 
 
 @every_rule
-@pytest.mark.parametrize(("dtype", "shape"), [("float16", (4, 3)), ("float32", ()), ("float64", (0, 3))], ids=str)
+@together(("dtype", "shape"), [("float16", (4, 3)), ("float32", ()), ("float64", (0, 3))], ids=str)
 def test_slots_have_their_names_and_first_values_and_the_variables_shape_and_precision_enough(case, dtype, shape):
     value, rule = np.ones(shape, dtype), rule_for(case.spec)
     slots, others = rule.slots(value), rule.slots(value)
@@ -295,8 +295,8 @@ def moves_alone(spec):
 STILL = [case.spec for case in RULES_UNDER_TEST if not moves_alone(case.spec)]
 
 
-@pytest.mark.parametrize("spec", [*STILL, *TINY], ids=str)
-@pytest.mark.parametrize("dtype", FLOATING)
+@together("spec", [*STILL, *TINY], ids=str)
+@together("dtype", FLOATING)
 def test_a_zero_gradient_leaves_a_new_variable_and_an_epsilon_too_small_for_the_dtype_makes_no_nan(spec, dtype):
     value = np.ones(2, dtype)
     run(spec, value, [0.0, 0.0], [0.0, 0.0])

@@ -17,6 +17,7 @@ from pswire.specs.checkpoints import parse_checkpoint_every
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.specs.schedules import Schedule
 from pswire.specs.spec import from_plain, to_plain
+from tests.support.combinations import together
 
 FAMILIES = (UpdateSpec, Schedule, initializers.RowInitializer)
 BELOW, ABOVE = math.nextafter(1, 0), math.nextafter(1, 2)
@@ -82,7 +83,7 @@ def family_of(spec):
     return next(family for family in FAMILIES if isinstance(spec, family))
 
 
-@pytest.mark.parametrize(("spec", "fields"), EXAMPLES, ids=[type(spec).__name__ for spec, _ in EXAMPLES])
+@together(("spec", "fields"), EXAMPLES)
 def test_a_field_takes_the_ends_of_its_range_and_an_error_names_spec_and_field(spec, fields):
     assert {type(example) for example in PLAIN} == {one for family in FAMILIES for one in family.kinds.values()}
     ranges = dict(entry.split() for entry in fields.split(", ") if entry)

@@ -18,6 +18,7 @@ from psworker.autodiff import Tensor, gradients, op, ops
 from psworker.autodiff.gradient_check import dense
 from psworker.autodiff.ops.elementwise.activations import dropout_state, seed_dropout, set_dropout_state
 from psworker.autodiff.ops.normalization import batch_norm_with_moments
+from tests.support.combinations import together
 
 SEED = 19981127
 INF, NAN = np.inf, np.nan
@@ -239,8 +240,8 @@ def test_softmax_cross_entropy_of_large_infinite_and_masked_logits_is_alike_by_i
     assert np.isnan(ops.softmax_cross_entropy(np.array([NAN, 1], dtype), np.array([0, 1], dtype)).value)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize(
+@together("dtype", FLOATS)
+@together(
     ("logit", "label", "loss", "slope"),
     [
         *((INF, 0, INF, 1), (INF, 1, 0, 0), (INF, 0.25, INF, 0.75), (-INF, 0, 0, 0), (-INF, 1, INF, -1)),
@@ -402,8 +403,8 @@ BINARY = [  # each with the same in numpy
 ]
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("other", NO_TENSORS, ids=repr)
+@together("dtype", FLOATS)
+@together("other", NO_TENSORS, ids=repr)
 def test_an_operand_that_is_no_tensor_takes_the_dtype_of_the_tensor_beside_it(other, dtype):
     x = leaf((0.5, 1.0), (2.0, 3.0), dtype=dtype)
     in_float64 = x.value.astype(np.float64), np.array(other, np.float64)
@@ -423,8 +424,8 @@ def test_an_operand_that_is_no_tensor_takes_the_dtype_of_the_tensor_beside_it(ot
         assert [y.dtype for y in results] == [dtype] * len(results)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("number", [2, 2.0, True, np.float64(2), np.array(2.0)], ids=repr)
+@together("dtype", FLOATS)
+@together("number", [2, 2.0, True, np.float64(2), np.array(2.0)], ids=repr)
 def test_numbers_that_are_constants_change_no_dtype(number, dtype):
     x = leaf((0.5, 1.0), (2.0, 3.0), dtype=dtype)
     results = [ops.clip(x, 0, number), ops.pad(x, 1, number), ops.leaky_relu(x, number / 4), ops.dropout(x, number / 4)]

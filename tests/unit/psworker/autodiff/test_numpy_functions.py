@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from psworker.autodiff import Tensor, gradients, ops
+from tests.support.combinations import together
 
 INF, NAN = np.inf, np.nan
 FLOATS = [np.float16, np.float32, np.float64]
@@ -42,7 +43,7 @@ KINKS = [  # an op, its operands, its value, the gradient that comes in (None: o
 ]
 
 
-@pytest.mark.parametrize(("op", "operands", "value", "grad_y", "expected"), KINKS)
+@together(("op", "operands", "value", "grad_y", "expected"), KINKS)
 def test_values_and_gradients_at_kinks_ties_and_infinities(op, operands, value, grad_y, expected):
     xs = [leaf(*operand) for operand in operands]
     y = op(*xs)
@@ -178,7 +179,7 @@ METHODS = [
 ARRAY_METHODS = [("all", (1,)), ("any", (0,)), ("argmax", (1,)), ("argmin", ()), ("round", (1,)), ("tolist", ())]
 
 
-@pytest.mark.parametrize(("name", "args"), METHODS + ARRAY_METHODS, ids=str)
+@together(("name", "args"), METHODS + ARRAY_METHODS, ids=str)
 def test_methods_are_those_of_numpy(name, args):
     x = Tensor(np.float32([[1, 5, 2.25], [7, 4, -3.5]]), requires_grad=True)
     keep = {"keepdims": args[1]} if name == "prod" and len(args) > 1 else {}
@@ -226,7 +227,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("call", "message"), WRONG)
+@together(("call", "message"), WRONG)
 def test_a_wrong_call_says_what_is_wrong(call, message):
     with pytest.raises(ValueError, match=message):
         call()

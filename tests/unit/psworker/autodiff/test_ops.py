@@ -11,6 +11,7 @@ import pytest
 from pswire.tensors.values import IndexedSlices
 from psworker.autodiff import Tensor, check_gradients, gradients, no_grad, op, ops
 from psworker.autodiff.gradient_check import dense
+from tests.support.combinations import together
 
 from . import cases
 from .numpy_cases import NUMPY_CASES
@@ -31,13 +32,18 @@ OPS = differentiable_ops()
 CASES = cases.CASES + NUMPY_CASES
 OPERATORS = [operator.add, operator.sub, operator.mul, operator.truediv, operator.pow]
 
-#: The first case of each op is fast.
-NUMBERS = [sum(earlier.op == case.op for earlier in CASES[:place]) for place, case in enumerate(CASES)]
-every_case = pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=[pytest.mark.slow] * (number > 0)) for case, number in zip(CASES, NUMBERS, strict=True)],
-    ids=str,
-)
+FIRST = [case for place, case in enumerate(CASES) if all(earlier.op != case.op for earlier in CASES[:place])]
+OTHERS = [case for case in CASES if all(case is not one for one in FIRST)]
+
+
+def every_case(test):
+    """A test of the first case of each op, which is fast, and one of the others."""
+
+    @pytest.mark.parametrize("cases", [FIRST, pytest.param(OTHERS, marks=pytest.mark.slow)], ids=["first", "others"])
+    def of_cases(cases):
+        together("case", cases)(test)()
+
+    return of_cases
 
 
 def mapped(f, args):
@@ -319,7 +325,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("call", "kind", "message"), WRONG)
+@together(("call", "kind", "message"), WRONG)
 def test_a_wrong_call_names_the_op_its_arguments_and_what_is_wrong(call, kind, message):
     with pytest.raises(kind, match=message):
         call()

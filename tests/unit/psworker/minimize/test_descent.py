@@ -13,7 +13,7 @@ from psworker.minimize.descent import DIRECTION, Limits, descend
 from psworker.minimize.lbfgs import LBFGS
 from psworker.minimize.owlqn import DESCENT, OWLQN
 from psworker.minimize.space import POINT, POINT_GRADIENT
-from tests.support.combinations import few_fast
+from tests.support.combinations import few_fast, together
 from tests.unit.psworker.minimize.numpy_space import NumpySpace
 
 METHODS = [LBFGS, lambda: LBFGS(memory=3), ConjugateGradient]
@@ -103,7 +103,7 @@ def test_after_a_method_has_forgotten_it_begins_again_with_steepest_descent(meth
 
 
 @methods_with_owlqn
-@pytest.mark.parametrize("limit", [1, 2, 3, 5, 8, 13, 21, 22, 23])
+@together("limit", [1, 2, 3, 5, 8, 13, 21, 22, 23])
 def test_a_line_search_goes_on_to_the_limit_of_evaluations_and_not_beyond(method, limit):
     space = NumpySpace(rosenbrock, [-12.0, 10.0, 0.5, 2.0])
     result = descend(method(), space, Limits(gradient=0.0, decrease=0.0, evaluations=limit))
@@ -189,7 +189,7 @@ def test_variables_that_begin_at_0_need_few_more_evaluations_in_another_scale(me
     assert np.mean(more) <= 10, more
 
 
-@pytest.mark.parametrize("seed", range(12))
+@together("seed", range(12))
 @methods
 def test_quadratic_functions_are_minimized_to_the_last_digits_without_an_error(method, seed):
     function, minimum = quadratic(seed, 4)

@@ -5,6 +5,7 @@ import math
 import pytest
 
 import psworker as ps
+from tests.support.combinations import together
 
 # The first two test functions of J. J. More, D. J. Thuente, Line Search Algorithms with Guaranteed Sufficient Decrease,
 # ACM TOMS 20 (3), 1994, section 5, with their minima.
@@ -28,9 +29,9 @@ def counted(function):
     return counting, calls
 
 
-@pytest.mark.parametrize("curvature", [0.1, 0.9])
-@pytest.mark.parametrize("first", [1e-3, 0.1, 1.0, 10.0, 1000.0])
-@pytest.mark.parametrize("name", FUNCTIONS)
+@together("curvature", [0.1, 0.9])
+@together("first", [1e-3, 0.1, 1.0, 10.0, 1000.0])
+@together("name", FUNCTIONS)
 def test_a_step_satisfies_the_strong_wolfe_conditions_wherever_the_search_begins(name, first, curvature):
     function, _ = FUNCTIONS[name]
     value, slope = function(0.0)

@@ -5,6 +5,7 @@ import pytest
 
 import psworker as ps
 from psworker import initializers, nn, ops
+from tests.support.combinations import together
 
 SEED = 20170721
 
@@ -105,7 +106,7 @@ def test_every_gate_gets_an_orthogonal_matrix_from_an_initializer_with_as_many_b
         np.testing.assert_allclose(gate @ gate.T, np.eye(5), atol=1e-6)
 
 
-@pytest.mark.parametrize(
+@together(
     ("make", "error", "message"),
     [
         (lambda: nn.Conv1D(4, 6, (3,)), TypeError, r"^Conv1D: kernel_size must be one integer, but it is \(3,\)"),
