@@ -85,7 +85,7 @@ def test_a_killed_job_repeats_the_steps_since_its_last_checkpoint_and_ends_with_
 
 
 @pytest.mark.parametrize(
-    ("how", "stop_at"), few_fast([(how, step) for step in (33, STEPS_AN_EPOCH, 1) for how in ("fail", "interrupt")], 2)
+    ("how", "stop_at"), few_fast([(how, step) for step in (33, STEPS_AN_EPOCH, 1) for how in ("fail", "interrupt")])
 )
 def test_a_job_that_fails_or_is_interrupted_continues_right_there_with_the_same_bits(tmp_path, stop_at, how):
     stopped(tmp_path, stop_at, how)
@@ -136,6 +136,7 @@ def test_gradients_that_were_not_pushed_yet_are_computed_again_with_the_same_mas
     assert (again.began, again.ended, again.digest) == (stop_at, 30, through.digest)
 
 
+@pytest.mark.slow
 def test_a_job_with_overlap_goes_on_too(tmp_path):
     options = {"push_every": 2, "pull_every": 4, "overlap": True}
     stopped(tmp_path, 15, **options)

@@ -42,7 +42,7 @@ def nearest(numbers, form):
 @pytest.mark.parametrize("form", ENCODINGS)
 def test_sixteen_bits_are_the_nearest_number_of_the_form_whatever_the_layout(form):
     """Once all, and once in groups whose squares sum to less than 65,504 squared: those are converted differently."""
-    random = np.random.default_rng(1).integers(0, 2**32, 300_000, np.uint32).view(np.float32)
+    random = np.random.default_rng(1).integers(0, 2**32, 30_000, np.uint32).view(np.float32)
     steps = np.ldexp(np.arange(2 ** (FORMATS[form][0] + 1)), np.arange(FORMATS[form][1] - 1, FORMATS[form][2])[:, None])
     with np.errstate(over="ignore"):
         middle = np.unique(steps.astype(np.float32))

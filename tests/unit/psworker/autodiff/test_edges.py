@@ -562,7 +562,11 @@ HALF_SUMS = [  # in float32 added one after the other, or by BLAS
 
 @pytest.mark.parametrize(
     ("dtype", "precision", "f", "arrays"),
-    [(HALF, 1.01 * 2.0**-11, f, arrays) for f, *arrays in SUMS + HALF_SUMS]
+    [(HALF, 1.01 * 2.0**-11, f, arrays) for f, *arrays in (SUMS + HALF_SUMS)[::2]]
+    + [
+        pytest.param(HALF, 1.01 * 2.0**-11, f, arrays, marks=pytest.mark.slow)
+        for f, *arrays in (SUMS + HALF_SUMS)[1::2]
+    ]
     + [pytest.param(np.float32, 5e-6, f, arrays, marks=pytest.mark.slow) for f, *arrays in SUMS],
 )
 def test_values_and_gradients_of_long_sums_are_those_of_float64_rounded_once(dtype, precision, f, arrays):

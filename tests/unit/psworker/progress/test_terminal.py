@@ -76,6 +76,7 @@ def test_a_forked_child_writes_as_without_a_line():
     assert re.search(r"cost 0\.4567of a child\r", written), "without erasing a line that is not its own"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", few_fast([60, 30]))
 def test_the_line_is_never_wider_than_the_terminal_and_is_drawn_again_only_when_something_has_advanced(columns):
     written, lines = shown("show(10 ** 9); show(10 ** 9); show(10 ** 9 + 1); line.close()", columns)

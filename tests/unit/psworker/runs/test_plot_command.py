@@ -107,6 +107,7 @@ def test_a_smoothed_curve_is_drawn_over_the_pale_one(two_runs, tmp_path):
     assert "All of it" in (tmp_path / "one.svg").read_text()
 
 
+@pytest.mark.slow
 def test_runs_differ_by_line_style_as_well_as_by_color(two_runs, tmp_path):
     plot(*two_runs, "--output", "both.svg")
     styles = {}
