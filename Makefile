@@ -45,13 +45,13 @@ demo: $(BIN)/.installed ## Train softmax regression on MNIST with a server and t
 	$(BIN)/psworker local --workers 2 --shards 1 examples/softmax_mnist.py
 
 test: $(BIN)/.installed-dev ## Run the fast tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow"
 
 test-slow: $(BIN)/.installed-dev ## Run the tests marked slow, without those marked exhaustive
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not exhaustive"
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "slow and not exhaustive"
 
 test-all: $(BIN)/.installed-dev ## Run all tests: before a release (about an hour)
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 chaos: $(BIN)/.installed-dev ## Train under injected faults and verify the guarantees (docs/reliability.md; about a quarter of an hour)
 	$(BIN)/python -m tests.chaos

@@ -24,7 +24,7 @@ class MinimizeJob:
         serve: options of the servers.
     """
 
-    def __init__(self, commands, *, holds=(), raises=(), stop_at=None, serve=(), portion=50):
+    def __init__(self, commands, *, holds=(), raises=(), stop_at=None, serve=(), portion=150):
         self.commands, self.folder = commands, commands.folder / "records"
         (self.folder / "weights").mkdir(parents=True)
         self.settings = {"folder": str(self.folder), "holds": dict(holds), "raises": dict(raises)}

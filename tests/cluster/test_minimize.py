@@ -11,8 +11,8 @@ from tests.support.combinations import few_fast
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="uses addresses 127.x.y.1")
 
-#: Portions that a worker computes before its fault, of the 30 of each of about 45 evaluations.
-MIDDLE = 150
+#: Portions that a worker computes before its fault, of the 10 of each of about 45 evaluations.
+MIDDLE = 50
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def undisturbed(tmp_path_factory):
 
     commands = Commands(tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("logs"))
     (commands.folder / "weights").mkdir()
-    settings = {"folder": str(commands.folder), "holds": {}, "raises": {}, "stop_at": None, "portion": 50}
+    settings = {"folder": str(commands.folder), "holds": {}, "raises": {}, "stop_at": None, "portion": 150}
     command = commands.python(str(PROGRAM), json.dumps(settings))
     assert command.wait() == 0, command.err
     return json.loads(command.out[-1].removeprefix("minimum "))

@@ -79,7 +79,7 @@ class Worker:
 def transport():
     """Without shared memory, to a server with grace 0, whose `Service` a test may have patched."""
     with (
-        ServerThread(ServerConfig(grace=0.0)) as server,
+        ServerThread(ServerConfig(grace=0.0, lease=BOUND)) as server,
         closing(GrpcTransport([server.address], shared_memory=False)) as transport,
     ):
         yield transport
