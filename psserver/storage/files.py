@@ -178,10 +178,7 @@ def _make_with_parents(path: Path) -> None:
 
 
 def checked_json(data: dict[str, Any]) -> bytes:
-    """JSON with a checksum: `{"crc32c": "...", "manifest": {...}}`.
-
-    One text is valid for given data, so every other byte in a file is damage.
-    """
+    """JSON with a checksum of its text: `{"crc32c": "...", "manifest": {...}}`."""
     return _with_checksum(json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1).encode())
 
 
