@@ -27,7 +27,7 @@ from tests.support.shards import StoredShard, declared, new_shard, run_step
 SHAPE = (4, 2)
 NAMES = ("U", "V", "W")
 WORKERS = ("w0", "w1", "w2")
-ACTIONS = 30  # of each worker
+ACTIONS = 20  # of each worker
 
 
 class Killed(BaseException):
