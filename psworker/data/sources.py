@@ -87,6 +87,9 @@ class FunctionDataset:
             )
         return batch
 
+    def expect(self, indices: Array) -> None:
+        """Is told the examples that are taken next; a subclass may begin to read them."""
+
     def _part(self, rows: range | Array, name: str) -> FunctionDataset:
         part = FunctionDataset(self._read, max(1, len(rows)), f"{self._name}{name}")
         if not len(rows):
@@ -164,7 +167,7 @@ def open_source(source: Source, collate: Collate | None) -> Dataset | FunctionDa
     """
     if isinstance(source, np.ndarray | tuple | str | bytes):
         raise DatasetError(f'{type(source).__name__} is not a dataset; name the columns, as in {{"x": x, "y": y}}')
-    is_dataset = isinstance(source, Dataset | FunctionDataset)
+    is_dataset = isinstance(source, Dataset | FunctionDataset | Stream)
     if is_dataset or hasattr(source, "keys"):  # a mapping, or a table of another library
         if collate is not None:
             raise ValueError("collate is for sequences and iterables of examples; a dataset has columns already")

@@ -184,6 +184,11 @@ class Session:
         return self._summary
 
     @property
+    def local_steps(self) -> int:
+        """Steps of the program's optimizer in this worker whose sum is pushed as one gradient; 0: none."""
+        return self._config.local_steps
+
+    @property
     def workers(self) -> list[WorkerStatus]:
         """The live workers of the job, in the order in which they joined first: asks shard 0 each time."""
         self._known()
@@ -549,6 +554,21 @@ class Session:
         if self._client.cuts.generation:
             self._client.check_changeable()
         return self._pushing.push(self._open_collection(), optimizer, grads_and_vars, updates)
+
+    def step_outside(self, values: Mapping[BaseVariable, Array], loss: float | None) -> None:
+        """Counts a local step that another library's optimizer has made, with local steps; pushes at a round's end.
+
+        `values` are the memory in which it changes the variables: read when the round ends, which may be now.
+        """
+        self._names(values)  # raises unless the session is open
+        assert isinstance(self._replica, LocalSteps), "for sessions with local steps"
+        for loop in self._replica.loops if loss is not None else ():
+            loop.losses.append(loss)
+        self._replica.step_outside({variable.name: value for variable, value in values.items()}, loss)
+
+    def call_with_values(self, function: Callable[[Sequence[VersionedArray]], object]) -> None:
+        """Calls a function with all values that the servers send from now on, as for copies in other libraries."""
+        self._replica.on_values = function
 
     def minimize(
         self,

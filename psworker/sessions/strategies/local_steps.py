@@ -4,9 +4,9 @@ May import the replica, and the update rules.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class LocalSteps(Replica):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._inner = VariableOptimizers()
-        self._local: dict[str, _LocalVariable] = {}
+        self._local: dict[str, _LocalVariable | _OutsideVariable] = {}
         self._local_step = 0  # of the inner optimizers
         self._begin_round()
 
@@ -86,9 +86,20 @@ class LocalSteps(Replica):
     def step(self, step: Step) -> None:
         """One step of the inner optimizer; the last of a round pushes."""
         self._apply(step.entries)
-        self._changed |= dict.fromkeys([entry.name for entry in step.entries])
-        if step.loss is not None:
-            self._losses.append(step.loss)
+        self._count_step([entry.name for entry in step.entries], step.loss)
+
+    def step_outside(self, values: Mapping[str, Array], loss: float | None) -> None:
+        """As `step`, of an optimizer that the program has applied itself, in the memory of `values`."""
+        new = [name for name in values if name not in self._local]
+        if new:
+            super().declare(self.outer, new)
+            self._local |= {name: _OutsideVariable(values[name]) for name in new}
+        self._count_step(values, loss)
+
+    def _count_step(self, names: Iterable[str], loss: float | None) -> None:
+        self._changed |= dict.fromkeys(names)
+        if loss is not None:
+            self._losses.append(loss)
         if self.loops:
             self._computed |= {one.queue: one for one in self.progress()}
         self._count += 1
@@ -193,6 +204,15 @@ class LocalSteps(Replica):
         for value in values:
             if value.name in self._local:
                 self._local[value.name].restart(self._start(value.name))
+
+
+class _OutsideVariable(NamedTuple):
+    """A variable whose `value` the program changes itself, and sets to the servers'."""
+
+    value: Array
+
+    def restart(self, value: Array) -> None:
+        """The program has got the servers' value."""
 
 
 class _LocalVariable:
