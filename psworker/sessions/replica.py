@@ -57,7 +57,7 @@ class Replica:
     Subclasses are the other strategies: they override `step`, `flush` and other methods as needed. `variables` are the
     program's by name, once the session is open; `loops` are the data loops that run: each prepares its next batch while
     the servers apply a push. `values` has, except for tables, the last ones that the servers sent; `names` are those
-    variables, in the program's order. `on_values` is called with all values that the servers send.
+    variables, in the program's order. The `receivers` are called with all values that the servers send.
     """
 
     client: Client
@@ -69,7 +69,7 @@ class Replica:
         self.names: list[str] = []
         self.optimizers = VariableOptimizers()
         self.staleness = self.dropped = self._clipped = 0
-        self.on_values: Callable[[Sequence[VersionedArray]], object] = lambda values: None
+        self.receivers: list[Callable[[Sequence[VersionedArray]], object]] = []
         self.pushed: PushResult | None = None  # the last answered push since `Session.push` has reset it
         self._open: Future[PushResult] | Future[list[VersionedArray]] | None = None
         self._left: list[QueueSpec] = []  # queues whose loop was left, with a block that is still to be given back
@@ -281,7 +281,8 @@ class Replica:
             set_value(variable, value.array)
             set_read(variable, value.read)
             self.values[value.name] = value
-        self.on_values(values)
+        for receive in self.receivers:
+            receive(values)
 
 
 class VariableOptimizers:

@@ -101,6 +101,7 @@ class Session:
         if transport is None:
             transport = open_transport(config, self._part)
         self._loops: list[DataLoop] = []
+        self._mirrored: list[str] = []  # variables of another library's tensors
         workers = config.workers if config.servers else 0
         self._use(transport, JobChoice(config.job, config.resume or not config.servers, process_program(), workers))
         self._collection: Collection | None = None
@@ -294,6 +295,8 @@ class Session:
                 self._replica.finish()
                 left_well = True
         finally:
+            for name in self._mirrored:
+                self._collection.variables.pop(name, None)
             self._collection.session = None
             self._collection = None
             if self._progress is not None:
@@ -566,9 +569,13 @@ class Session:
             loop.losses.append(loss)
         self._replica.step_outside({variable.name: value for variable, value in values.items()}, loss)
 
-    def call_with_values(self, function: Callable[[Sequence[VersionedArray]], object]) -> None:
-        """Calls a function with all values that the servers send from now on, as for copies in other libraries."""
-        self._replica.on_values = function
+    def mirror(self, variables: Iterable[BaseVariable], receive: Callable[[Sequence[VersionedArray]], object]) -> None:
+        """Calls `receive` with all values that the servers send, for tensors of another library with their own memory.
+
+        `variables` stand for these tensors on the servers, and are forgotten at the end of the session.
+        """
+        self._mirrored += self._names(variables)
+        self._replica.receivers.append(receive)
 
     def minimize(
         self,

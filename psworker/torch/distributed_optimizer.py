@@ -1,6 +1,7 @@
 """An optimizer of PyTorch whose arithmetic is done by the servers: each step pushes gradients and receives weights."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,17 @@ import torch
 from pswire import optimizers
 from pswire.errors import ConfigurationError
 from psworker.autodiff import Tensor
-from psworker.model.collection import context
+from psworker.model.collection import context, variable_scope
 from psworker.sessions.session import Session
 from psworker.torch.embedding import embeddings
 from psworker.torch.losses import note_backward, take_loss
-from psworker.torch.parameters import SharedTensor, receive, set_all, shared_buffers, shared_tensors
+from psworker.torch.parameters import receive, set_all, shared_buffers, shared_tensors
 from psworker.torch.update_rules import penalty, update_rule
 
 
-def distribute(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> "DistributedOptimizer":
+def distribute(
+    optimizer: torch.optim.Optimizer, model: torch.nn.Module, name: str | None = None
+) -> "DistributedOptimizer":
     """The optimizer in the open session: its arithmetic moves to the servers, with its state.
 
         optimizer = pst.distribute(torch.optim.Adam(model.parameters(), lr=1e-3), model)
@@ -26,30 +29,37 @@ def distribute(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> "Dis
     the servers have already get their values, in the parameters' own memory. Frozen parameters are not trained.
     Buffers, such as running means, stay each worker's own; `save_buffers` sends the present worker's to the servers.
 
+    Programs with several models give each a `name`, which comes before those of its variables: `generator/0.weight`.
+
     Hyperparameters that change later, as by a learning rate scheduler, are sent by the chief with its next step. With
     local steps the optimizer may be any: it runs in this worker, and the servers get the difference of a round.
 
     Raises:
         ConfigurationError: no session is open; the servers have no such rule; a parameter is not the model's.
     """
-    return DistributedOptimizer(optimizer, model)
+    return DistributedOptimizer(optimizer, model, name)
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
     """An optimizer whose `step` pushes the gradients. Made by `distribute`; parameter groups are those of `inner`."""
 
-    def __init__(self, inner: torch.optim.Optimizer, model: torch.nn.Module) -> None:
+    def __init__(self, inner: torch.optim.Optimizer, model: torch.nn.Module, name: str | None = None) -> None:
         self.inner = inner
         super().__init__(inner.param_groups, inner.defaults)  # the same groups, for schedulers
         self._session = _open_session()
-        self._tensors = shared_tensors(model)
-        self._buffers = shared_buffers(model)
-        self._tables = [(embedding, embedding.make_table(name)) for name, embedding in embeddings(model).items()]
-        by_id = {id(one.tensor): one for one in self._tensors.values()}
-        self._groups = [_group(group["params"], by_id) for group in self.param_groups]
         self._sent = [None if self._runs_here else update_rule(inner, group) for group in self.param_groups]
+        names = _names(self.param_groups, model)
+        _check_free(model, f"{name}/" if name else "")
+        with variable_scope(name) if name else nullcontext():
+            self._tensors, self._buffers = shared_tensors(model), shared_buffers(model)
+            self._tables = [(one, one.make_table(label)) for label, one in embeddings(model).items()]
+        self._groups = [[self._tensors[label] for label in group] for group in names]
+        self._by_name = {one.variable.name: one for one in self._tensors.values()}
         set_all([*self._tensors.values(), *self._buffers.values()])
-        self._session.call_with_values(lambda values: receive(self._tensors, values))
+        self._pushed = False  # the first push declares the rules with the hyperparameters of that moment
+        tensors = *self._tensors.values(), *self._buffers.values()
+        variables = [*[one.variable for one in tensors], *[table for _, table in self._tables]]
+        self._session.mirror(variables, lambda values: receive(self._by_name, values))
         note_backward()
         take_loss()
 
@@ -115,6 +125,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for spec, pairs in found.items():
             if pairs:
                 self._session.push(spec, pairs)
+        self._pushed = True
 
     def _tune(self) -> None:
         """Sends hyperparameters that have changed since the last step."""
@@ -123,7 +134,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             if spec == before:
                 continue
             self._sent[number] = spec
-            if self._session.is_chief:
+            if self._pushed and self._session.is_chief:
                 changes = {name: value for name, value in vars(spec).items() if getattr(before, name) != value}
                 self._session.set_hyperparameters([one.variable for one in tensors], **changes)
 
@@ -133,14 +144,25 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._session.step_outside({one.variable: one.present() for one in trained}, take_loss())
 
 
-def _group(parameters: list[torch.nn.Parameter], known: Mapping[int, SharedTensor]) -> list[SharedTensor]:
-    missing = [tuple(one.shape) for one in parameters if id(one) not in known]
+def _names(groups: Iterable[Mapping[str, Any]], model: torch.nn.Module) -> list[list[str]]:
+    """The names of each group's parameters. Raises `ConfigurationError`."""
+    known = {id(parameter): name for name, parameter in model.named_parameters()}
+    missing = [tuple(one.shape) for group in groups for one in group["params"] if id(one) not in known]
     if missing:
         raise ConfigurationError(
             f"the optimizer has parameters that the model does not have, of shape {', '.join(map(str, missing))}: give "
             "distribute the model that has them all, such as torch.nn.ModuleList([encoder, decoder])"
         )
-    return [known[id(one)] for one in parameters]
+    return [[known[id(one)] for one in group["params"]] for group in groups]
+
+
+def _check_free(model: torch.nn.Module, scope: str) -> None:
+    taken = [name for name in model.state_dict() if scope + name in context.collection.variables]
+    if taken:
+        raise ConfigurationError(
+            f"the open session has a variable {scope + taken[0]!r} already: give each of several models a name, as in "
+            'pst.distribute(optimizer, model, name="generator")'
+        )
 
 
 def _open_session() -> Session:

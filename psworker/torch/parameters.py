@@ -24,13 +24,6 @@ class SharedTensor:
     def __init__(self, name: str, tensor: torch.Tensor, *, trainable: bool) -> None:
         self.tensor = tensor
         self._host: torch.Tensor | None = None  # of a tensor on another device: page-locked memory for its transfers
-        if tensor.is_complex():
-            raise ConfigurationError(f"{name!r} is {tensor.dtype}: servers have real variables only")
-        if tensor.is_meta:
-            raise ConfigurationError(
-                f"{name!r} has no values (device meta): materialize the model first, as by model.to_empty and "
-                "initializing it"
-            )
         self.variable = Variable(self._as_array(tensor), name=name, trainable=trainable and tensor.is_floating_point())
 
     def gradient(self, penalty: float, *, negative: bool) -> Array | IndexedSlices | None:
@@ -84,7 +77,15 @@ class SharedTensor:
 
 
 def shared_tensors(model: torch.nn.Module) -> dict[str, SharedTensor]:
-    """The parameters of a model by name, each once, also if it is used in several places."""
+    """The parameters of a model by name, each once, also if it is used in several places.
+
+    Raises `ConfigurationError` for complex numbers, and for a parameter without values.
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.is_complex():
+            raise ConfigurationError(f"{name!r} is {parameter.dtype}: servers have real variables only")
+        if parameter.is_meta:
+            raise ConfigurationError(f"{name!r} has no values (device meta): give it some first, by model.to_empty")
     return {
         name: SharedTensor(name, parameter, trainable=parameter.requires_grad)
         for name, parameter in model.named_parameters()
