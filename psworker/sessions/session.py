@@ -565,8 +565,9 @@ class Session:
         """
         self._names(values)  # raises unless the session is open
         assert isinstance(self._replica, LocalSteps), "for sessions with local steps"
-        for loop in self._replica.loops if loss is not None else ():
-            loop.losses.append(loss)
+        if loss is not None:
+            for loop in self._loops:
+                loop.losses.append(loss)
         self._replica.step_outside({variable.name: value for variable, value in values.items()}, loss)
 
     def mirror(self, variables: Iterable[BaseVariable], receive: Callable[[Sequence[VersionedArray]], object]) -> None:

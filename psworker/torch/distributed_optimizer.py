@@ -47,7 +47,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.inner = inner
         super().__init__(inner.param_groups, inner.defaults)  # the same groups, for schedulers
         self._session = _open_session()
-        self._sent = [None if self._runs_here else update_rule(inner, group) for group in self.param_groups]
+        self._sent = [update_rule(inner, group) for group in self.param_groups if not self._runs_here]
         names = _names(self.param_groups, model)
         _check_free(model, f"{name}/" if name else "")
         with variable_scope(name) if name else nullcontext():

@@ -69,7 +69,7 @@ def loader(
         on_epoch=on_epoch,
         name=name,
     )
-    return (batch.value for batch in reading)  # type: ignore[attr-defined]  # a _Loaded
+    return (batch.value for batch in reading)
 
 
 class _Loaded:
@@ -87,7 +87,7 @@ class _Loading(FunctionDataset):
 
     def __init__(self, dataset: torch.utils.data.Dataset[Any], batch_size: int, options: dict[str, Any]) -> None:
         try:
-            size = len(dataset)  # type: ignore[arg-type]
+            size = len(dataset)
         except TypeError:
             raise DatasetError(
                 f"{type(dataset).__name__} has no length: give it __len__, or make it an IterableDataset"

@@ -47,8 +47,8 @@ def _adagrad(group: Group) -> optimizers.OptimizerSpec:
 
 
 def _rmsprop(group: Group) -> optimizers.OptimizerSpec:
-    numbers = [float(group[name]) for name in ("lr", "alpha", "momentum", "eps")]
-    return optimizers.RMSProp(*numbers, bool(group["centered"]))
+    rate, decay, momentum, epsilon = (float(group[name]) for name in ("lr", "alpha", "momentum", "eps"))
+    return optimizers.RMSProp(rate, decay, momentum, epsilon, bool(group["centered"]))
 
 
 _RULES: dict[type[torch.optim.Optimizer], Callable[[Group], optimizers.OptimizerSpec]] = {

@@ -6,7 +6,7 @@ May import the replica, and the update rules.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -55,7 +55,8 @@ class LocalSteps(Replica):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._inner = VariableOptimizers()
-        self._local: dict[str, _LocalVariable | _OutsideVariable] = {}
+        self._local: dict[str, _LocalVariable] = {}
+        self._outside: dict[str, Array] = {}  # variables that the program changes itself, and sets to the servers'
         self._local_step = 0  # of the inner optimizers
         self._begin_round()
 
@@ -90,10 +91,10 @@ class LocalSteps(Replica):
 
     def step_outside(self, values: Mapping[str, Array], loss: float | None) -> None:
         """As `step`, of an optimizer that the program has applied itself, in the memory of `values`."""
-        new = [name for name in values if name not in self._local]
+        new = [name for name in values if name not in self._outside]
         if new:
             super().declare(self.outer, new)
-            self._local |= {name: _OutsideVariable(values[name]) for name in new}
+        self._outside |= values
         self._count_step(values, loss)
 
     def _count_step(self, names: Iterable[str], loss: float | None) -> None:
@@ -123,7 +124,8 @@ class LocalSteps(Replica):
     def _push_round(self) -> None:
         entries = []
         for name in self._changed:
-            start, end, outer = self._start(name), self._local[name].value, self.optimizers.declared[name]
+            start, outer = self._start(name), self.optimizers.declared[name]
+            end = self._outside[name] if name in self._outside else self._local[name].value
             if isinstance(outer, optimizers.MovingAverage):
                 array = (end - outer.decay * start) / (1 - outer.decay)
             else:
@@ -204,15 +206,6 @@ class LocalSteps(Replica):
         for value in values:
             if value.name in self._local:
                 self._local[value.name].restart(self._start(value.name))
-
-
-class _OutsideVariable(NamedTuple):
-    """A variable whose `value` the program changes itself, and sets to the servers'."""
-
-    value: Array
-
-    def restart(self, value: Array) -> None:
-        """The program has got the servers' value."""
 
 
 class _LocalVariable:
