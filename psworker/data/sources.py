@@ -23,7 +23,9 @@ Columns: TypeAlias = Mapping[str, ColumnLike]
 #: Makes the columns of a batch: of the examples of a sequence or an iterable, or of an item that has all of them.
 Collate: TypeAlias = Callable[[Any], Columns | Batch]
 #: What a program may read batches of: columns, examples by number, or examples (or batches) one after the other.
-Source: TypeAlias = "Dataset | FunctionDataset | Stream | Columns | Sequence[Any] | Iterable[Any] | Callable[[], Iterable[Any]]"
+Source: TypeAlias = (
+    "Dataset | FunctionDataset | Stream | Columns | Sequence[Any] | Iterable[Any] | Callable[[], Iterable[Any]]"
+)
 
 
 class FunctionDataset:

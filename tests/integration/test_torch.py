@@ -365,7 +365,7 @@ def test_several_models_have_names_and_a_second_session_begins_with_its_own_mode
     first, second = network(), network()
     with ps.session(progress="off"):
         pst.distribute(torch.optim.SGD(first.parameters(), 0.1), first, "first")
-        with pytest.raises(ConfigurationError, match="has a variable 'first/0.weight' already: give each"):
+        with pytest.raises(ConfigurationError, match=r"has a variable 'first/0\.weight' already: give each"):
             pst.distribute(torch.optim.SGD(second.parameters(), 0.1), second, "first")
         pst.distribute(torch.optim.SGD(second.parameters(), 0.1), second, "second")
     for _ in range(2):
