@@ -138,14 +138,16 @@ def test_a_callback_that_raises_ends_fit_with_its_error_and_a_note_of_its_name()
         trainer.fit(ONES, 1)
 
 
-def test_an_epoch_whose_measured_values_were_lost_is_validated_again(caplog):
+def test_measured_values_are_held_for_callbacks_that_save_and_if_they_are_lost_the_epoch_is_validated_again(caplog):
     class Loses(Calls):
         def on_validation_end(self, session, record):
             super().on_validation_end(session, record)
+            with pytest.raises(ps.errors.ConfigurationError, match="variables have the values of one moment"):
+                session.assign(count, count.value + 1)
             if len(self.calls) == 3:
                 raise ps.errors.GenerationLost("a server was started again")
 
-    calls, (_, trainer) = Loses(), counter()
+    calls, (count, trainer) = Loses(), counter()
     trainer.fit(ONES, 1, 8, validation=ONES, callbacks=[calls])
     assert calls.calls[2:] == [("validated", 1), ("validated", 1), ("epoch", 1), ("end", 1)]
     assert "epoch 1 is validated again: a server was started again" in caplog.text
