@@ -161,7 +161,7 @@ class CSVLogger(Callback):
 
     def on_epoch_end(self, session: Session, record: Record) -> None:
         """Writes the line."""
-        rows = [*self._rows_before(record["epoch"]), numbers_of(record)]
+        rows = [*self._rows_before(record["epoch"]), {"epoch": record["epoch"]} | numbers_of(record)]
         text = io.StringIO()
         writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
         writer.writeheader()
@@ -198,9 +198,7 @@ class MetricsLogger(Callback):
 
     def on_epoch_end(self, session: Session, record: Record) -> None:
         """Hands over the numbers."""
-        values = numbers_of(record)
-        step = values.pop("epoch")
-        self._log({name: float(value) for name, value in values.items()}, step=step)
+        self._log({name: float(value) for name, value in numbers_of(record).items()}, step=record["epoch"])
 
 
 class EpochPrinter(Callback):
@@ -208,24 +206,22 @@ class EpochPrinter(Callback):
 
     def on_epoch_end(self, session: Session, record: Record) -> None:
         """Prints the line."""
-        values = numbers_of(record)
-        epoch = values.pop("epoch")
-        sys.stdout.write(f"epoch {epoch}: {', '.join(f'{name} {value:.4g}' for name, value in values.items())}\n")
+        numbers = ", ".join(f"{name} {value:.4g}" for name, value in numbers_of(record).items())
+        sys.stdout.write(f"epoch {record['epoch']}: {numbers}\n")
         sys.stdout.flush()
 
 
 def numbers_of(record: Record) -> Record:
-    """The numbers in a record, without confusion matrices and other arrays."""
-    return {name: value for name, value in record.items() if isinstance(value, Real)}
+    """The cost and the measures in a record that are numbers: no confusion matrices or other arrays."""
+    return {name: value for name, value in record.items() if isinstance(value, Real) and name != "epoch"}
 
 
 def _monitored(callback: Callback, name: str, record: Record) -> float:
     """The measure of this name; `ConfigurationError` if there is none, or it is not a number."""
     numbers = numbers_of(record)
     if name not in numbers:
-        known = ", ".join(one for one in numbers if one != "epoch")
         raise ConfigurationError(
-            f"{callback!r} monitors {name!r}, but the numbers of an epoch are {known}: choose one of these"
+            f"{callback!r} monitors {name!r}, but the numbers of an epoch are {', '.join(numbers)}: choose one of these"
             + ("" if any(one.startswith("val_") for one in numbers) else ", or give fit a validation=dataset")
         )
     return float(numbers[name])

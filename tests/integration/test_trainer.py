@@ -23,11 +23,12 @@ def classifier():
 
 
 def counter():
-    """A trainer whose variable counts its steps: |count - 10| is 6, 2, 2, 6 after epochs of four."""
+    """A trainer whose variable counts its steps; after epochs of four |count - 10| is 6, 2, 2, 6, zigzag 5, 6, 4, 5."""
     count = ps.Variable(np.zeros((1, 1), np.float32), name="count")
     metrics = {
         "distance": lambda output, _: ps.metrics.mean(np.abs(count.value - 10)),
         "closeness": lambda output, _: -float(abs(count.value.item() - 10)),
+        "zigzag": lambda output, _: {8: 6.0, 12: 4.0}.get(count.value.item(), 5.0),
     }
     return count, ps.Trainer(
         lambda x: ops.matmul(x, count), lambda output, _: -ops.mean(output), ps.GradientDescent(1.0), metrics
@@ -106,7 +107,8 @@ def test_methods_of_callbacks_are_called_in_order_and_a_later_one_sees_what_is_k
         ({"patience": 2, "min_delta": 5}, 3),
         ({"monitor": "val_closeness", "patience": 2, "maximize": True}, 4),
         ({"monitor": "val_closeness", "patience": 1}, 2),
-        ({"monitor": "cost", "patience": 1}, 5),
+        ({"monitor": "val_zigzag", "patience": 2}, 5),
+        ({"monitor": "cost", "patience": 1}, 6),
     ],
 )
 def test_early_stopping_stops_the_job_after_epochs_of_patience_and_the_best_model_is_restored(
@@ -116,10 +118,10 @@ def test_early_stopping_stops_the_job_after_epochs_of_patience_and_the_best_mode
     stop = ps.callbacks.EarlyStopping(**{"monitor": "val_distance"} | options)
     best = ps.callbacks.BestModel("val_distance", restore=True)
     with ps.session(checkpoint_dir=tmp_path) as session:
-        history = trainer.fit(ONES, 5, 2, validation=ONES, callbacks=[stop, best])
-        assert [record["val_distance"] for record in history] == [6, 2, 2, 6, 10][:epochs]
-        assert bool(session.stopped) == (epochs < 5)
-        assert session.stopped.endswith(f" for {options['patience']} epochs") or epochs == 5
+        history = trainer.fit(ONES, 6, 2, validation=ONES, callbacks=[stop, best])
+        assert [record["val_distance"] for record in history] == [6, 2, 2, 6, 10, 14][:epochs]
+        assert bool(session.stopped) == (epochs < 6)
+        assert session.stopped.endswith(f" for {options['patience']} epochs") or epochs == 6
         assert count.value.item() == (8 if epochs > 1 else 4), "the first of the two best"
     assert json.loads((tmp_path / "best.json").read_text())["value"] == 2
 
@@ -198,12 +200,12 @@ def test_loggers_get_the_numbers_of_each_epoch_by_the_method_that_they_have(caps
     callbacks = [ps.callbacks.MetricsLogger(mlflow), ps.callbacks.MetricsLogger(run), ps.callbacks.EpochPrinter()]
     history = trainer.fit(ONES, 2, 2, validation=ONES, callbacks=callbacks)
     assert [record["val_matrix"] for record in history] == [[1, 1], [1, 1]], "no number"
-    numbers = {"cost": -1.5, "val_loss": -4.0, "val_distance": 6.0, "val_closeness": -6.0}
+    numbers = {"cost": -1.5, "val_loss": -4.0, "val_distance": 6.0, "val_closeness": -6.0, "val_zigzag": 5.0}
     assert mlflow.logged[0] == (1, numbers)
     assert mlflow.logged == run.logged
     assert [step for step, _ in run.logged] == [1, 2]
     first, second = capsys.readouterr().out.splitlines()
-    assert first == "epoch 1: cost -1.5, val_loss -4, val_distance 6, val_closeness -6"
+    assert first == "epoch 1: cost -1.5, val_loss -4, val_distance 6, val_closeness -6, val_zigzag 5"
     assert second.startswith("epoch 2: cost -5.5, ")
 
 
@@ -213,9 +215,12 @@ def test_a_session_with_summaries_has_the_numbers_of_each_epoch(tmp_path):
         trainer.fit(ONES, 3, 2, validation=ONES)
     points = [json.loads(line)["scalars"] for line in (tmp_path / "scalars/w.jsonl").read_text().splitlines()[1:]]
     last = {name: value for point in points for name, value in point.items()}
-    assert last == {"epoch/epoch": 3} | {
-        f"epoch/{name}": value
-        for name, value in (("cost", -9.5), ("val_loss", -12), ("val_distance", 2), ("val_closeness", -2))
+    assert last == {
+        "epoch/cost": -9.5,
+        "epoch/val_loss": -12,
+        "epoch/val_distance": 2,
+        "epoch/val_closeness": -2,
+        "epoch/val_zigzag": 4,
     }
 
 
