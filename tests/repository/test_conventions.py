@@ -226,7 +226,7 @@ def test_an_optimizer_has_a_formula_a_source_a_class_for_programs_and_is_in_the_
         assert [name for name in fields if not re.search(rf"^ {{8}}(\w+, )*{name}(, \w+)*: ", described, re.M)] == []
 
 
-PUBLIC = psworker, psworker.nn, ops, psworker.initializers, psworker.schedules
+PUBLIC = psworker, psworker.nn, ops, psworker.callbacks, psworker.initializers, psworker.schedules
 
 
 def public_signatures():
