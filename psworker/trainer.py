@@ -35,8 +35,6 @@ logger = logging.getLogger(__name__)
 
 #: What a metric gives: a mean over the examples of a batch, or what adds up (`psworker.metrics`).
 MetricFunction: TypeAlias = Callable[[Any, Any], float | Metric]
-#: One column, or several.
-Columns: TypeAlias = str | Sequence[str]
 
 
 class Trainer:
@@ -75,7 +73,7 @@ class Trainer:
         optimizer: Optimizer,
         metrics: Iterable[MetricFunction] | Mapping[str, MetricFunction] = (),
         *,
-        inputs: Columns | None = None,
+        inputs: str | Sequence[str] | None = None,
         labels: str | None = None,
     ) -> None:
         _check_function("model must be a layer, or a function of the inputs", model)
@@ -145,6 +143,10 @@ class Trainer:
                     called("on_epoch_end", session, record)
 
             batches = session.batches(data, batch_size, epochs, seed, steps=steps, shuffle=shuffle, on_epoch=on_epoch)
+            if session.stopped and not session.over:
+                logger.warning(
+                    "nothing is trained: the job was stopped before (%s); open another session", session.stopped
+                )
             called("on_train_begin", session)
             for batch in batches:
                 output, labels = self._output(batch, training=True)

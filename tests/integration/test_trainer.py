@@ -112,7 +112,7 @@ def test_methods_of_callbacks_are_called_in_order_and_a_later_one_sees_what_is_k
     ],
 )
 def test_early_stopping_stops_the_job_after_epochs_of_patience_and_the_best_model_is_restored(
-    options, epochs, tmp_path
+    options, epochs, tmp_path, caplog
 ):
     count, trainer = counter()
     stop = ps.callbacks.EarlyStopping(**{"monitor": "val_distance"} | options)
@@ -123,6 +123,8 @@ def test_early_stopping_stops_the_job_after_epochs_of_patience_and_the_best_mode
         assert bool(session.stopped) == (epochs < 6)
         assert session.stopped.endswith(f" for {options['patience']} epochs") or epochs == 6
         assert count.value.item() == (8 if epochs > 1 else 4), "the first of the two best"
+        assert bool(trainer.fit(ONES, 1, 8)) == (epochs == 6), "a stopped job stays stopped"
+        assert ("nothing is trained: the job was stopped before (worker-0: val_" in caplog.text) == (epochs < 6)
     assert json.loads((tmp_path / "best.json").read_text())["value"] == 2
 
 
