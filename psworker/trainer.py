@@ -22,7 +22,6 @@ from psworker.callbacks import Callback, Record, numbers_of
 from psworker.data.batch import Batch, ColumnLike
 from psworker.data.dataset import Dataset
 from psworker.data.sources import Source, open_source
-from psworker.metrics import Metric
 from psworker.model.collection import context
 from psworker.model.layers.composition import training_parameter
 from psworker.model.optimizers import Optimizer
@@ -34,7 +33,7 @@ __all__ = ["Trainer"]
 logger = logging.getLogger(__name__)
 
 #: What a metric gives: a mean over the examples of a batch, or what adds up (`psworker.metrics`).
-MetricFunction: TypeAlias = Callable[[Any, Any], float | Metric]
+MetricFunction: TypeAlias = Callable[[Any, Any], Any]
 
 
 class Trainer:
