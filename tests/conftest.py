@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 
 import psworker as ps
+from pswire.optimizers import UpdateSpec
 from psworker.launch.processes import blas_threads
 from psworker.sessions import session_numbers
 
@@ -50,8 +51,12 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def own_variables():
-    """A collection of variables for each test, whose sessions are counted from 1 as in a process of its own."""
+def own_variables(monkeypatch):
+    """A collection of variables for each test, whose sessions are counted from 1 as in a process of its own.
+
+    Custom optimizers that a test defines are not those of the next one.
+    """
+    monkeypatch.setattr(UpdateSpec, "kinds", dict(UpdateSpec.kinds))
     session_numbers.forget()
     with ps.collection():
         yield
