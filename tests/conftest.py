@@ -51,12 +51,12 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def own_variables(monkeypatch):
+def own_variables():
     """A collection of variables for each test, whose sessions are counted from 1 as in a process of its own.
 
     Custom optimizers that a test defines are not those of the next one.
     """
-    monkeypatch.setattr(UpdateSpec, "kinds", dict(UpdateSpec.kinds))
     session_numbers.forget()
-    with ps.collection():
+    with pytest.MonkeyPatch.context() as patch, ps.collection():
+        patch.setattr(UpdateSpec, "kinds", dict(UpdateSpec.kinds))
         yield

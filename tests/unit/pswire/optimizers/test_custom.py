@@ -15,6 +15,7 @@ from pswire.errors import ConfigurationError, InvalidMessage, Malformed, NotFini
 from pswire.messages import Declaration, Register, Sender
 from pswire.optimizers import UnknownOptimizer, UpdateSpec, ordinary_growth, rule_for
 from pswire.optimizers.optimizer import LIMITS
+from pswire.specs.consistency import Synchronous
 from pswire.specs.schedules import CosineDecay
 from pswire.specs.spec import to_plain
 from pswire.tensors.transport import InlineReceiver, InlineSender
@@ -118,6 +119,16 @@ def test_an_update_that_is_not_finite_or_raises_changes_nothing_of_any_variable_
     np.testing.assert_array_equal(variable.slots["s"], 2)
 
 
+def test_where_an_update_of_several_pushes_raises_each_of_them_is_refused_and_nothing_changes():
+    one = np.ones(3, np.float32)
+    driver = ShardDriver(declared("W", one, unruly_class()(0.5)), consistency=Synchronous(2))
+    assert driver.push("a", 1, W=one * 4) == {}
+    answers = driver.push("b", 2, W=one * 4)
+    assert [type(answers[ticket]) for ticket in (1, 2)] == [UpdateFailed, UpdateFailed]
+    variable = driver.shard.variables["W"]
+    assert (variable.value.tolist(), variable.slots["s"].tolist(), variable.version) == ([1, 1, 1], [0, 0, 0], 0)
+
+
 def test_a_program_in_one_process_trains_with_it_and_its_schedule_also_in_local_steps(lion_class):
     w = ps.Variable(np.array([3.0, -4.0]), name="w")
     optimizer = lion_class(CosineDecay(0.5, decay_steps=60), beta1=0.5)
@@ -125,6 +136,8 @@ def test_a_program_in_one_process_trains_with_it_and_its_schedule_also_in_local_
         with ps.session(**options) as session:
             for _ in range(60):
                 optimizer.minimize(ops.sum(ops.square(w)))
+            session.set_hyperparameters(optimizer, beta1=0.25)
+            optimizer.minimize(ops.sum(ops.square(w)))
             slot = None if options else session.slot(w, "momentum")
         assert np.abs(w.value).max() < 0.5
         assert slot is None or slot.shape == (2,)
