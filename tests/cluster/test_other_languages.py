@@ -142,7 +142,7 @@ def test_it_retries_with_the_same_sequence_number_after_cuts_over_tls_with_a_tok
         observer = certificates.client(token_file=credentials[Role.OBSERVER].token_file)
         status = Client(server.address, observer).status()
     assert costs(out) == [pytest.approx(KNOWN_COST, abs=0.0005)]
-    assert sum("again: UNAVAILABLE" in line or "again: INTERNAL" in line for line in err) >= len(cuts), err
+    assert sum(" again: " in line for line in err) >= len(cuts), err
     repeated = int(re.fullmatch(r".*: (\d+) pushes applied, (\d+) answered again, 0 dropped", out[-1])[2])
     assert (status.global_step, status.queues[0].done) == (550, 55_000), "each push was applied once"
     assert status.repeated >= repeated >= 1
