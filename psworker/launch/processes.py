@@ -27,6 +27,9 @@ BLAS_VARIABLES = tuple(
     for library in ("OPENBLAS_NUM", "OMP_NUM", "MKL_NUM", "BLIS_NUM", "VECLIB_MAXIMUM", "NUMEXPR_NUM")
 )
 
+#: The signals by which a system, a scheduler or a person ends a process.
+_KILLING = frozenset((signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+
 _SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
 
 #: Lines of a child's output that are kept to explain its end.
@@ -159,6 +162,14 @@ def describe_code(code: int | None) -> str:
     if code is not None and code < 0:
         return f"was killed by {_SIGNAL_NAMES.get(-code, f'signal {-code}')}"
     return f"ended with exit code {code}"
+
+
+def was_killed(code: int | None) -> bool:
+    """True for the code of a process that another one has ended; of a worker also after it has left in good order.
+
+    Signals that a process sends to itself when it fails, such as SIGSEGV, are none of these.
+    """
+    return code is not None and (-code in _KILLING or code - 128 in _KILLING)
 
 
 def _kill_group(group: int, number: signal.Signals) -> None:

@@ -74,6 +74,13 @@ def family(start, tmp_path):
     os.close(reader)
 
 
+def test_a_process_was_killed_if_a_signal_of_another_ended_it_also_in_good_order_but_not_if_it_crashed_or_failed():
+    ends = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+    killed = [-number for number in ends] + [128 + number for number in ends]
+    others = [0, 1, 2, 69, None, -signal.SIGSEGV, -signal.SIGABRT, 128 + signal.SIGSEGV]
+    assert [processes.was_killed(code) for code in killed + others] == [True] * len(killed) + [False] * len(others)
+
+
 class ByteByByte(io.BytesIO):
     def read(self, size):
         return super().read(1)
