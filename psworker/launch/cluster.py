@@ -138,6 +138,8 @@ class Cluster:
             signals,
             self._display,
         ):
+            if self._machines.where:
+                self._shown(self._display.notice, f"psworker: {self._machines.where}")
             try:
                 self._start_servers()
                 self._train()

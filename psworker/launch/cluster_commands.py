@@ -109,7 +109,8 @@ def local_command(
         "--address",
         metavar="HOST:PORT",
         default="auto",
-        help="The Ray cluster, of which this machine is a node; auto: the one that runs here, or $RAY_ADDRESS.",
+        help="The Ray cluster, of which this machine is a node; local: a new one on this machine; auto: $RAY_ADDRESS, "
+        "or the one that you have started here, or else a new one.",
     ),
     option(
         "--cpus", type=POSITIVE, metavar="N", default=1, help="CPUs that Ray gives to each worker: its BLAS threads."
@@ -161,6 +162,8 @@ def ray_command(
     one that fails): a worker joins again; a shard continues at its new address from --run-dir, a folder that all nodes
     see at this path.
 
+    Without a Ray cluster one is started on this machine, and ends with the job. The first line says which it is.
+
     Where the cluster is this machine, as after ray start --head, servers listen on 127.0.0.1, with tokens. On several
     nodes they need --tls-cert, --tls-key and --tls-ca, which are sent to the nodes as Ray sends them; or, in a network
     that you trust, --insecure. paramserver must be installed on all nodes.
@@ -180,7 +183,9 @@ def ray_command(
 
         folder = working_folder(script, working_dir)
         beyond = bool(options["tls_cert"] or options["insecure"])  # other nodes may reach the servers
-        ray_options = RayOptions(address, cpus, server_cpus, folder, start_timeout, this_machine=not beyond)
+        ray_options = RayOptions(
+            address, options["workers"], cpus, server_cpus, folder, start_timeout, this_machine=not beyond
+        )
     except ConfigurationError as error:
         raise click.ClickException(str(error)) from None
     options |= {"threads": cpus, "bind": shard_addresses("0.0.0.0" if beyond else "127.0.0.1", options["shards"])}
