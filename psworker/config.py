@@ -44,6 +44,23 @@ def paramserver_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(ours)}
 
 
+#: The environment variables from which numpy's BLAS libraries take their number of threads when they are loaded.
+BLAS_VARIABLES = tuple(
+    f"{library}_THREADS"
+    for library in ("OPENBLAS_NUM", "OMP_NUM", "MKL_NUM", "BLIS_NUM", "VECLIB_MAXIMUM", "NUMEXPR_NUM")
+)
+
+
+def blas_threads(threads: int) -> dict[str, str]:
+    """The environment that gives numpy this many threads."""
+    return dict.fromkeys(BLAS_VARIABLES, str(threads))
+
+
+def blas_threads_are_set(environment: Mapping[str, str] = os.environ) -> bool:
+    """True if the user, or a launcher, has chosen the number of numpy's threads."""
+    return any(environment.get(variable) for variable in BLAS_VARIABLES)
+
+
 def ray_address() -> str:
     """The Ray cluster that the user names, `$RAY_ADDRESS`; "" without one."""
     return os.environ.get("RAY_ADDRESS", "")

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pswire.addresses import shard_addresses
 from pswire.errors import ConfigurationError
 from pswire.specs.consistency import Asynchronous, Consistency, IgnoreStaleness, StalenessSpec, Synchronous
+from psworker import config
 from psworker.launch.cluster_security import ClusterSecurity
-from psworker.launch.processes import BLAS_VARIABLES, blas_threads
 from psworker.launch.run_folder import RunFolder
 
 #: How often a process that is killed is started again by default.
@@ -108,6 +108,6 @@ class Job:
 def child_environment(base: Mapping[str, str], threads: int | None, share: int) -> dict[str, str]:
     """The environment of a child; its BLAS threads are `threads`, or as set by the user, or `share`."""
     environment = {**base, "PYTHONUNBUFFERED": "1"}
-    if threads is not None or not any(base.get(variable) for variable in BLAS_VARIABLES):
-        environment |= blas_threads(threads or share)
+    if threads is not None or not config.blas_threads_are_set(base):
+        environment |= config.blas_threads(threads or share)
     return environment

@@ -21,12 +21,6 @@ from typing import IO, Literal, TypeAlias
 
 Stream = Literal["stdout", "stderr"]
 
-#: The environment variables from which numpy's BLAS libraries take their number of threads when they are loaded.
-BLAS_VARIABLES = tuple(
-    f"{library}_THREADS"
-    for library in ("OPENBLAS_NUM", "OMP_NUM", "MKL_NUM", "BLIS_NUM", "VECLIB_MAXIMUM", "NUMEXPR_NUM")
-)
-
 #: The signals by which a system, a scheduler or a person ends a process.
 _KILLING = frozenset((signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 
@@ -41,11 +35,6 @@ GRACE = 5.0
 #: Seconds that the output of an ended child may take to arrive. Only a process that left the child's group and holds
 #: its pipe can take that long.
 DRAIN_TIMEOUT = 2.0
-
-
-def blas_threads(threads: int) -> dict[str, str]:
-    """The environment that gives numpy this many threads."""
-    return dict.fromkeys(BLAS_VARIABLES, str(threads))
 
 
 def read_lines(pipe: IO[bytes]) -> Iterator[list[str]]:
