@@ -17,7 +17,7 @@ import _report
 
 ROUNDS = _report.size(3, 1)
 #: Hidden units, examples in a batch, measured steps.
-NETWORKS = [(64, 100, _report.size(500, 5)), (256, 100, _report.size(200, 5)), (1024, 256, _report.size(40, 2))]
+NETWORKS = [(64, 100, _report.size(200, 5)), (256, 100, _report.size(60, 5)), (1024, 256, _report.size(20, 2))]
 
 
 def child(hidden: int, batch_size: int, steps: int) -> None:
