@@ -8,7 +8,8 @@ import pytest
 from hypothesis import settings
 
 import psworker as ps
-from psworker.launch.processes import blas_threads
+from pswire.optimizers import UpdateSpec
+from psworker.config import blas_threads
 from psworker.sessions import session_numbers
 
 # Before numpy is loaded. Its threads, in more processes than there are cores, wait for each other busily: with them a
@@ -51,7 +52,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def own_variables():
-    """A collection of variables for each test, whose sessions are counted from 1 as in a process of its own."""
+    """A collection of variables for each test, whose sessions are counted from 1 as in a process of its own.
+
+    Custom optimizers that a test defines are not those of the next one.
+    """
     session_numbers.forget()
-    with ps.collection():
+    with pytest.MonkeyPatch.context() as patch, ps.collection():
+        patch.setattr(UpdateSpec, "kinds", dict(UpdateSpec.kinds))
         yield

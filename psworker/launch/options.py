@@ -131,9 +131,16 @@ _CLUSTER_OPTIONS = (
         option(
             "--restarts",
             type=click.IntRange(min=0),
-            default=0,
             metavar="N",
+            show_default="5 for one that is killed, 0 for one that fails",
             help="How often a process that fails or is killed is started again; a server only with --run-dir.",
+        ),
+        server_option(
+            "optimizers",
+            "Custom optimizers for the servers: a Python file, or an entry point of an installed package.",
+            metavar="FILE|NAME",
+            default="",
+            show_default="built-in optimizers alone",
         ),
     ),
     section(

@@ -96,12 +96,17 @@ def test_docs_models_lists_every_layer():
     assert sorted(re.findall(r"`nn\.(\w+)`", layers)) == sorted(psworker.nn.__all__)
 
 
+def test_docs_trainer_lists_every_callback():
+    named = re.findall(r"`ps\.callbacks\.(\w+)", (ROOT / "docs" / "trainer.md").read_text())
+    assert set(named) == set(psworker.callbacks.__all__)
+
+
 def test_every_module_has_a_docstring_and_only_config_reads_environment_variables_and_examples_have_150_lines_at_most():
     for path in SOURCES:
         text = path.read_text()
         assert re.match(r'(#.*\n|\s)*r?"""\s*[^\s"]', text), path
         assert path.name == "config.py" or not re.search(r"os\.(environ\.get|getenv)", text), path
-    assert [path for path in (ROOT / "examples").glob("*.py") if path.read_text().count("\n") > 150] == []
+    assert [path for path in (ROOT / "examples").rglob("*.py") if path.read_text().count("\n") > 150] == []
 
 
 def test_the_generated_code_is_up_to_date_and_alone_in_its_folder(tmp_path):
@@ -208,6 +213,7 @@ def test_every_optimizer_in_the_folder_is_registered_exported_and_tested():
     values = [value for name in names for value in vars(importlib.import_module(name)).values()]
     specs = {one for one in values if isinstance(one, type) and issubclass(one, optimizers.UpdateSpec)}
     specs -= {optimizers.UpdateSpec, optimizers.OptimizerSpec, ElementWise, MomentsSpec}
+    specs -= {optimizers.CustomOptimizer, optimizers.UnknownOptimizer}
     kinds = optimizers.UpdateSpec.kinds
     assert specs == set(kinds.values())
     assert {spec.__name__ for spec in specs} <= set(optimizers.__all__)
@@ -227,7 +233,7 @@ def test_an_optimizer_has_a_formula_a_source_a_class_for_programs_and_is_in_the_
         assert [name for name in fields if not re.search(rf"^ {{8}}(\w+, )*{name}(, \w+)*: ", described, re.M)] == []
 
 
-PUBLIC = psworker, psworker.nn, ops, psworker.initializers, psworker.schedules
+PUBLIC = psworker, psworker.nn, ops, psworker.callbacks, psworker.initializers, psworker.schedules
 
 
 def public_signatures():
@@ -255,3 +261,17 @@ def test_signatures_show_names_of_types_as_help_notebooks_and_the_site_print_the
     assert undocumented == ["pswire.specs.initializers.Initializer"]  # a type
     of_ops = {name: signatures[f"{ops.__name__}.{name}"] for name in ops.__all__}
     assert [name for name, one in of_ops.items() if one.return_annotation in ("Result", Result)] == []
+
+
+@pytest.mark.parametrize("target", ["demo", "test", "lint", "docs", "fuzz"])
+def test_a_command_of_make_installs_into_the_environment_that_is_named_alone_and_says_what(target):
+    shown = subprocess.run(
+        ["make", "--dry-run", target, "VENV=/nonexistent"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert not [line for line in shown if ".venv" in line]
+    installs = [number for number, line in enumerate(shown) if "pip install" in line and "--requirement" in line]
+    assert installs
+    for number in installs:
+        said = next(line for line in reversed(shown[:number]) if line.startswith("echo"))
+        lock = re.findall(r"locks/(\S+)\.txt", shown[number])
+        assert f"locks/{lock[-1] if lock[-1] != 'build' else 'package'}.txt" in said, shown[number]
