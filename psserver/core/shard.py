@@ -322,7 +322,9 @@ class Shard:
             check_count(message, "cut", cut, self._position.cut)
         answered = self._answers.get(type(message))
         if answered is None:  # a Restore
-            raise InvalidMessage("a shard does not go back by itself: its server restores it from a checkpoint")
+            raise InvalidMessage(
+                "a shard does not go back by itself: its server restores a checkpoint, if it has --checkpoint-dir"
+            )
         if (check := answered[0]) is not None:
             check(message, member)
         if type(message) in OF_TIMELINES:

@@ -20,7 +20,7 @@ from psjob.tracing.tracing import Tracing
 from psserver.measurements import ADMISSION
 from psserver.rpc.access import Access
 from psserver.rpc.admission import Admission
-from psserver.rpc.call_errors import Guard
+from psserver.rpc.call_errors import CallErrors
 from psserver.rpc.call_spans import METADATA_KEY, call_span
 from psserver.rpc.deadline import Deadline
 from psserver.rpc.identity import OF_IDENTITIES, Claims, Identity
@@ -84,7 +84,7 @@ class Service:
         self,
         executor: Executor,
         identity: Identity,
-        guard: Guard,
+        call_errors: CallErrors,
         traffic_limit: int,
         timeout: float,
         shared: SharedMemory,
@@ -94,7 +94,7 @@ class Service:
         exposure: str = "",
         tracing: Tracing | None = None,
     ) -> None:
-        self._executor, self._identity, self._guard = executor, identity, guard
+        self._executor, self._identity, self._call_errors = executor, identity, call_errors
         self._access, self._exposure, self._tracing = access, exposure, tracing
         self._shared = shared
         self._measurements = executor.measurements
@@ -133,7 +133,7 @@ class Service:
             serve = self._transfer if method.client_streaming else unary
             if self._access is not None:
                 serve = partial(self._access.serve, method.name, serve)
-            methods[method.name] = grpc.stream_stream_rpc_method_handler(partial(self._guard.run, serve))
+            methods[method.name] = grpc.stream_stream_rpc_method_handler(partial(self._call_errors.run, serve))
         return grpc.method_handlers_generic_handler(SERVICE_NAME, methods)
 
     async def _unary(self, kind: type[Proto], frames: object, context: grpc.aio.ServicerContext) -> None:

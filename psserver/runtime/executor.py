@@ -35,11 +35,10 @@ from pswire.messages import (
     Answer,
     Assign,
     Cut,
-    CutReport,
     Intervene,
+    Pulled,
     Push,
     Register,
-    Renewed,
     Reply,
     Request,
     Restore,
@@ -72,9 +71,8 @@ _Waiting = asyncio.Future[Answer]
 STOPPING_ERROR = "the server is stopping: try again when a server is back at this address"
 
 
-#: Answers that acknowledge no change, so they need not wait for the journal.
-_REPORTS = (Renewed, CutReport, StatusReport)
-
+#: Answers that acknowledge no change, so they need not wait for the journal; values are of changes of others.
+_REPORTS = tuple([call.answer for call in CALLS if not call.change and call.answer is not Pulled])
 
 #: The reason of a wait by the class of its message.
 _REASONS: dict[type, str] = {call.request: call.wait for call in CALLS}

@@ -311,6 +311,6 @@ def test_a_job_that_is_emptied_ends_with_a_cut_but_none_of_a_shard_that_waits_to
 @pytest.mark.parametrize("take", [Shard.check, lambda shard, message: shard.replay(0, message, 0.0)])
 def test_a_shard_does_not_go_back_by_a_message_whoever_gives_it(take):
     one = driver()
-    with pytest.raises(InvalidMessage, match="does not go back by itself"):
+    with pytest.raises(InvalidMessage, match="does not go back by itself, but by checkpoints of --checkpoint-dir"):
         take(one.shard, ms.Restore(1, 0))
     assert (one.shard.timeline, [member.must_join for member in one.shard._members]) == (0, [False, False])
