@@ -8,15 +8,13 @@ outside, in `psserver.runtime.executor` and `psserver.rpc.server`. Here is what 
 that are gone, cuts, and timelines.
 """
 
-import itertools
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 from psserver.core import events
 from psserver.core.cuts.cuts import Cuts
-from psserver.core.cuts.shard_cut import Late, ShardCut
+from psserver.core.cuts.late_changes import LateSteps
+from psserver.core.cuts.shard_cut import ShardCut
 from psserver.core.data.data_queues import DataQueues
 from psserver.core.job.attendance import Attendance
 from psserver.core.job.barrier import Barrier
@@ -37,14 +35,13 @@ from psserver.core.registration import Registration
 from psserver.core.state import VariableArrays
 from psserver.core.timelines import OF_TIMELINES, Timeline
 from psserver.core.traffic import TrafficMeter
-from psserver.core.updates.pending_calls import PendingCalls, repeated_answer
+from psserver.core.updates.pending_calls import PendingCalls
 from psserver.core.updates.updates import Updates
-from psserver.core.variables.array_tasks import ArrayTask, StepResult, TasksPending, run
+from psserver.core.variables.array_tasks import StepResult, TasksPending, run
 from psserver.core.variables.element_checks import Inspection, inspect
-from psserver.core.variables.rounding import MAX_SAMPLED, SECONDS_BETWEEN_SAMPLES
 from psserver.core.variables.variable import Variable
 from pswire import messages as ms
-from pswire.errors import InvalidMessage, NotJoined, ParamServerError, WrongShard
+from pswire.errors import InvalidMessage, WrongShard
 from pswire.messages import ShardState
 
 #: Messages that a worker sends one after another, each of which is settled by its answer.
@@ -84,7 +81,7 @@ class Shard:
         """Make the parts of a job, all of them empty."""
         options, shard, position = self._options, self.shard, self._position
         position.global_step, position.stopped = 0, ""
-        self._traffic, self._next_samples = TrafficMeter(), -math.inf  # nothing depends on these
+        self._traffic = TrafficMeter()
         self._members = members = Membership(
             options.lease,
             has_chief=not shard,
@@ -195,8 +192,11 @@ class Shard:
         a sentence for each that was refused. `lost`: it waits to be told to which cut it goes back. `went_back`: the
         state is older than what was acknowledged, and is given up to: all members join again.
         """
-        tasks, refused = ([], []) if late is None else self._step_late(late, now)
-        run(tasks)
+        refused = []
+        if late is not None:
+            made = self._step_late(late, now)
+            run(made.tasks)
+            refused = made.refused
         self._timeline.number, self._timeline.lost = timeline, lost
         for member in self._members if went_back else ():
             member.must_join = True
@@ -322,9 +322,7 @@ class Shard:
             check_count(message, "cut", cut, self._position.cut)
         answered = self._answers.get(type(message))
         if answered is None:  # a Restore
-            raise InvalidMessage(
-                "a shard does not go back by itself: its server restores a checkpoint, if it has --checkpoint-dir"
-            )
+            raise InvalidMessage("a shard goes back to checkpoints only: start its server with --checkpoint-dir")
         if (check := answered[0]) is not None:
             check(message, member)
         if type(message) in OF_TIMELINES:
@@ -397,9 +395,10 @@ class Shard:
             if self.cuts.late_below:
                 self.cuts.show(member, shown)
         if now >= self._traffic.next_snapshot:
-            self._measure(now)
+            self._traffic.tick(now)
+            self._store.sample_rounding(now)
         if repeated and isinstance(message, _SETTLED):
-            self._repeat(call, result)
+            self._updates.repeat(call, result)
         else:
             if isinstance(message, ms.Tune | ms.Compute):
                 self._pending.abandon(member, result)  # a held push would settle an older number later
@@ -429,21 +428,6 @@ class Shard:
         if not isinstance(message, ms.Cut) or message.holder is None or cut is None:
             return False
         return message.number == cut.number and cut.may_apply
-
-    def _measure(self, now: float) -> None:
-        """Count traffic over time, and have the next updates take samples of rounding. Nothing depends on these."""
-        self._traffic.tick(now)
-        if now >= self._next_samples:
-            self._next_samples = now + SECONDS_BETWEEN_SAMPLES
-            for variable in islice(self._store, MAX_SAMPLED):
-                variable.rounding.due = True
-
-    def _repeat(self, call: Call[Any], result: StepResult) -> None:
-        """Answer a message again that was settled before."""
-        self._updates.repeated += 1
-        if isinstance(call.message, ms.Compute):
-            self._store.wait_for(call.message.names, result)  # its results may not be there yet
-        call.reply(repeated_answer(call.member.answer), result)
 
     def _tick(self, call: Call[ms.Tick], result: StepResult) -> None:
         for part in self._parts:
@@ -489,21 +473,7 @@ class Shard:
         if report.job.number:
             result.events.append(events.job_begins(job, report))
 
-    # --- cuts -----------------------------------------------------------------------------------------------------
-
-    def begin_final_cut(self) -> ShardCut | None:
-        """The cut of a shard that takes no more messages: complete at once; None if there is no memory for it."""
-        self.cuts.end()
-        self.cuts.begin(self.cuts.number + 1, StepResult(), at_once=True)
-        cut = self.cuts.current
-        if cut is not None:
-            self.cuts.leave(list(cut.missing))
-        return cut
-
-    def number_state(self) -> int:
-        """The number of a new cut, which is complete: its caller writes the present state down as it stands."""
-        self.cuts.skip(max(self.cuts.number + 1, self.global_step), complete=True)
-        return self.cuts.number
+    # --- cuts and timelines -------------------------------------------------------------------------------------------
 
     def check_timeline(self, message: ms.Restore) -> None:
         """Raise `InvalidMessage` for a timeline that is far above this shard's; its server carries the message out."""
@@ -513,48 +483,19 @@ class Shard:
         """Make the late changes in the copies: as after a restore of the cut, by the same rules, to the same bits."""
         shard = Shard.for_state(cut.state)
         shard.restore(cut.state, {name: copy.arrays for name, copy in cut.copies.items()}, 0.0)
-        result.tasks += shard._step_late(cut.late, 0.0)[0]
+        result.tasks += shard._step_late(cut.late, 0.0).tasks
         cut.applied = shard._store.variables
 
-    def _step_late(
-        self, changes: Iterable[ms.Message], now: float
-    ) -> tuple[list[ArrayTask], list[tuple[Late, ParamServerError]]]:
-        """Take the late changes of the cut from which this shard was restored; the tasks, and what was refused.
-
-        Their workers may have joined after the snapshot. The tasks that are left come after those of the copies.
-        """
-        tickets, tasks, refused = itertools.count(-1, -1), list[ArrayTask](), list[tuple[Late, ParamServerError]]()
-
-        def take(message: ms.Message) -> None:
-            try:
-                tasks.extend(self.step(next(tickets), message, now, settled=not tasks).tasks)
-            except TasksPending:
-                run(tasks)
-                tasks.clear()
-                tasks.extend(self.step(next(tickets), message, now).tasks)
-
+    def _step_late(self, changes: Iterable[ms.Message], now: float) -> LateSteps:
+        """Take the late changes of the cut from which this shard was restored, and leave out what waits for others."""
+        late = LateSteps(self, now)
         self._minimizations.begin_late()
         for change in changes:
-            assert isinstance(change, Late), "other messages are not kept with a cut"
-            sender = change.sender
-            try:
-                try:
-                    self.check(change)
-                except NotJoined:
-                    worker, incarnation = sender.worker, sender.incarnation
-                    take(ms.Join(worker=worker, incarnation=incarnation, shard=self.shard, shards=self.shards))
-                take(change)
-            except ParamServerError as error:
-                refused.append((change, error))
+            late.change(change)
         self._minimizations.end_late()
-        if gone := self._gone_at_cut():
-            take(ms.Tick(lost=gone))
-        return tasks, refused
-
-    def _gone_at_cut(self) -> tuple[str, ...]:
-        """The workers that late pushes wait for: they were gone when the cut was complete, for no part of them came."""
-        held = {push.sender.worker for push in self._pending.held_pushes()}
-        return tuple([one.name for one in self._members.live if one.name not in held]) if held else ()
+        if gone := self._pending.gone_at_cut():
+            late.take(ms.Tick(lost=gone))
+        return late
 
     # --- status ---------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,8 @@ from queue import SimpleQueue
 
 from psserver.config import StorageConfig
 from psserver.core import events
-from psserver.core.cuts.shard_cut import Late, ShardCut, VariableCopy
+from psserver.core.cuts.late_changes import Late
+from psserver.core.cuts.shard_cut import ShardCut, VariableCopy
 from psserver.core.shard import Shard
 from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import StepResult
@@ -397,7 +398,7 @@ class Persistence:
         """Write a last checkpoint, from which the next start continues without loss. Call when no step can follow."""
         await self._end_writing()
         if not self.shard.lost and not self._start.provisional:  # its files have everything
-            cut = self.shard.begin_final_cut()
+            cut = self.shard.cuts.begin_final()
             if cut is not None:
                 self._complete.set()
                 await self._written_checkpoint(cut, final=True)

@@ -14,7 +14,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from psserver.core.cuts.shard_cut import ShardCut, VariableCopy, owned
+from psserver.core.cuts.late_changes import owned
+from psserver.core.cuts.shard_cut import ShardCut, VariableCopy
 from psserver.core.events import cut_given_up, cut_skipped
 from psserver.core.members.member import Member
 from psserver.core.members.membership import Membership
@@ -125,6 +126,19 @@ class Cuts(Part):
             self.completed = number
         result.began_cut = True
 
+    def begin_final(self) -> ShardCut | None:
+        """The cut of a shard that takes no more messages: complete at once; None if there is no memory for it."""
+        self.end()
+        self.begin(self.number + 1, StepResult(), at_once=True)
+        cut = self.current
+        if cut is not None:
+            self.leave(list(cut.missing))
+        return cut
+
+    def number_state(self) -> None:
+        """Number a new cut, which is complete: its caller writes the present state down as it stands."""
+        self.skip(max(self.number + 1, self._position.global_step), complete=True)
+
     def skip(self, number: int, *, complete: bool = False) -> None:
         """Note a cut that this shard has no part in, or one that is `complete`: its state is stored as it stands."""
         self._position.cut = number
@@ -195,7 +209,7 @@ class Cuts(Part):
                 taken = f"{len(cut.late):,} late changes take {cut.late_bytes:,} bytes"
                 self._give_up(cut, f"{taken}, all of --memory-limit", result)
                 return
-            cut.late.append(owned(change, cut.copies))
+            cut.late.append(owned(change, cut.version_of))
             cut.late_bytes += nbytes
 
     def _give_up(self, cut: ShardCut, why: str, result: StepResult) -> None:

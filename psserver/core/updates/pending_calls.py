@@ -19,7 +19,7 @@ from psserver.core.part import Call, Check, Handler, Part, Position, check_count
 from psserver.core.policies.asynchronous import Asynchronous
 from psserver.core.policies.policy import Apply, Drop, Policy, PushView, ShardView, join_names
 from psserver.core.registration import Registration
-from psserver.core.updates.updates import Updates
+from psserver.core.updates.updates import Updates, as_repeated
 from psserver.core.variables.array_tasks import StepResult
 from psserver.core.waiting import REPLACED, WaitingCalls
 from pswire import messages as ms
@@ -142,7 +142,7 @@ class PendingCalls(Part):
             self._members.record(member, push.sequence, answer)
             self._members.half_pushes.late_part(member, push.sequence)
         self._updates.repeated += 1
-        call.answer, call.magnitudes = repeated_answer(answer), {}
+        call.answer, call.magnitudes = as_repeated(answer), {}
 
     def _pull(self, call: Call[ms.Pull], result: StepResult) -> None:
         if call.message.of_cut:
@@ -280,6 +280,11 @@ class PendingCalls(Part):
         """The pushes that are held."""
         return [call.message for call in self._waiting.calls if _is_held(call)]
 
+    def gone_at_cut(self) -> tuple[str, ...]:
+        """The workers that late pushes wait for: they were gone when the cut was complete, for no part of them came."""
+        held = {push.sender.worker for push in self.held_pushes()}
+        return tuple([one.name for one in self._members.live if one.name not in held]) if held else ()
+
     def holds_push_of(self, member: Member) -> bool:
         """Whether a push of this worker is held."""
         return any(_is_held(call) and call.member is member for call in self._waiting.calls)
@@ -389,11 +394,6 @@ class PendingCalls(Part):
         """The changes that have a part on this shard; a change without `shards` has one."""
         here = [change for change in changes if not change.shards or self._options.shard in change.shards]
         return tuple([ms.ChangeId(change.sender, change.sequence) for change in here])
-
-
-def repeated_answer(answer: Any) -> Any:  # noqa: ANN401 - a Pushed, Assigned, Tuned or Computed
-    """The answer to a message that was settled before."""
-    return dataclasses.replace(answer, outcome=ms.Outcome.REPEATED) if answer.outcome is ms.Outcome.APPLIED else answer
 
 
 def _is_held(call: Call[Any]) -> bool:

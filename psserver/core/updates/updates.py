@@ -1,6 +1,7 @@
 """Updates: makes and answers the pushes, pulls and assigns that are released; counts of pushes."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from psserver.core.data.data_queues import DataQueues
@@ -198,6 +199,13 @@ class Updates(Part):
         self._members.record(call.member, message.sequence, answer)
         call.reply(answer, result)
 
+    def repeat(self, call: Call[Any], result: StepResult) -> None:
+        """Answer an assign, tune or compute again that was settled before."""
+        self.repeated += 1
+        if isinstance(call.message, ms.Compute):
+            self._store.wait_for(call.message.names, result)  # its results may not be there yet
+        call.reply(as_repeated(call.member.answer), result)
+
     def serve(self, call: Call[Any], result: StepResult) -> None:
         """Answer a pull, or a push that is settled, with the values of this moment."""
         message, settled, step = call.message, call.answer, self._position.global_step
@@ -229,6 +237,11 @@ class Updates(Part):
         """Skip changes that have not arrived; if they arrive later, they are refused."""
         for change in changes:
             self._members.settle(change.sender, change.sequence)
+
+
+def as_repeated(answer: Any) -> Any:  # noqa: ANN401 - a Pushed, Assigned, Tuned or Computed
+    """The answer to a message that was settled before."""
+    return replace(answer, outcome=ms.Outcome.REPEATED) if answer.outcome is ms.Outcome.APPLIED else answer
 
 
 def _count_loss(member: Member, loss: float) -> None:
