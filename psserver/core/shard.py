@@ -35,10 +35,13 @@ from psserver.core.registration import Registration
 from psserver.core.state import VariableArrays
 from psserver.core.timelines import OF_TIMELINES, Timeline
 from psserver.core.traffic import TrafficMeter
+from psserver.core.updates.decisions import Decisions
 from psserver.core.updates.pending_calls import PendingCalls
+from psserver.core.updates.update_calls import UpdateCalls
 from psserver.core.updates.updates import Updates
 from psserver.core.variables.array_tasks import StepResult, TasksPending, run
 from psserver.core.variables.element_checks import Inspection, inspect
+from psserver.core.variables.rounding import Samples
 from psserver.core.variables.variable import Variable
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, WrongShard
@@ -81,7 +84,7 @@ class Shard:
         """Make the parts of a job, all of them empty."""
         options, shard, position = self._options, self.shard, self._position
         position.global_step, position.stopped = 0, ""
-        self._traffic = TrafficMeter()
+        self._traffic, self._samples = TrafficMeter(), Samples()
         self._members = members = Membership(
             options.lease,
             has_chief=not shard,
@@ -98,8 +101,19 @@ class Shard:
         self._minimizations = Minimizations(shard, position, members, vectors, memory)
         sums = Sums(position, members, self._minimizations, vectors)
         self._updates = updates = Updates(position, members, self._store, self._queues, order)
-        self._pending = PendingCalls(
-            options, self._policy, position, members, variables, self.cuts, self._queues, sums, updates
+        self._pending = PendingCalls(options, self._policy, position, members, self._store, sums, updates)
+        self._decisions = Decisions(options, variables.invariants, order)
+        update_calls = UpdateCalls(
+            options,
+            position,
+            members,
+            self._store,
+            self.cuts,
+            self._queues,
+            sums,
+            updates,
+            self._decisions,
+            self._pending,
         )
         self._barrier = Barrier(shard, position, members)
         attendance = Attendance(
@@ -114,7 +128,7 @@ class Shard:
             variables,
             self._queues,
             self._minimizations,
-            self._pending,
+            updates,
         )
         self.interventions = Interventions(
             shard, position, members, variables, self._queues, self._minimizations, self._pending
@@ -126,6 +140,7 @@ class Shard:
             self.cuts,
             variables,
             updates,
+            update_calls,
             self._pending,
             self._queues,
             self._minimizations,
@@ -378,7 +393,7 @@ class Shard:
         """
         member, repeated = self._check(message)
         if self.shard and isinstance(message, ms.Push | ms.Pull | ms.Assign):
-            message = self._pending.here(message)
+            message = self._decisions.here(message)
         call: Call[Any] = Call(ticket, message, member, now, repeated, allocator)
         found = inspection or inspect(self._store.variables, message, self._options.max_gradient_norm)
         call.magnitudes, nbytes, call.norm, call.factor, call.clipped = found
@@ -396,7 +411,7 @@ class Shard:
                 self.cuts.show(member, shown)
         if now >= self._traffic.next_snapshot:
             self._traffic.tick(now)
-            self._store.sample_rounding(now)
+            self._samples.ask((variable.rounding for variable in self._store), now)
         if repeated and isinstance(message, _SETTLED):
             self._updates.repeat(call, result)
         else:
@@ -455,7 +470,7 @@ class Shard:
         self._pending.decide(result)
         for member in self._members.forget():
             self._queues.forget_epoch(member.name)
-            self._pending.forget_order(member.name)
+            self._updates.forget_order(member.name)
 
     def _begin_job(self, job: ms.Job, result: StepResult) -> None:
         """End the present job, whose last state is a cut if there are checkpoints, and begin another one."""

@@ -94,7 +94,7 @@ class Attendance(Part):
         # a heartbeat from before the worker's last messages does not abandon them
         if (message.idle or settled) and not (settled and settled < self._pending.newest(message.sender)):
             self._position.changes += 1
-            self._pending.settle(member, settled)
+            self._updates.settle(member, settled)
             if message.idle:
                 self._members.progress.finish(member)
             self._pending.abandon(member, result)

@@ -233,6 +233,19 @@ class Updates(Part):
         sender = change.sender
         return not self._members.is_live(sender) or self._members[sender.worker].settled >= change.sequence
 
+    def settle(self, member: Member, sequence: int) -> None:
+        """Note that a worker knows the outcome of its messages up to `sequence`, or has abandoned them."""
+        sender = ms.Sender(member.name, member.incarnation)
+        self._members.settle(sender, sequence)
+        if self.order is not None:
+            self.order.settle(sender, sequence + 1)
+        self._members.half_pushes.settle(member, sequence)
+
+    def forget_order(self, worker: str) -> None:
+        """Note that a worker has been gone for so long that no message of it is under way."""
+        if self.order is not None:
+            self.order.forget(worker)
+
     def pass_over(self, changes: Iterable[ms.ChangeId]) -> None:
         """Skip changes that have not arrived; if they arrive later, they are refused."""
         for change in changes:

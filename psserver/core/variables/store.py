@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice, repeat
+from itertools import repeat
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from psserver.core.variables.array_tasks import (
 from psserver.core.variables.delay_compensation import ServedWeightsCache
 from psserver.core.variables.element_checks import Magnitudes, check_finite, check_tensor, is_gradient
 from psserver.core.variables.memory import Memory
-from psserver.core.variables.rounding import MAX_SAMPLED, SECONDS_BETWEEN_SAMPLES
 from psserver.core.variables.variable import Variable, agreed_bytes, declared_bytes, initialize, slot_specs, tuned
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, Unavailable, UnknownVariable
@@ -56,7 +55,6 @@ class Store:
         self.variables: dict[str, Variable] = {}
         self._memory, self._invariants, self._aggregate = memory, invariants, aggregate
         self.strength, self.served = strength, ServedWeightsCache()
-        self._next_samples = -math.inf  # of rounding
         self.nbytes = self._plain_bytes = 0  # of all values and slots; of the values of plain variables
         memory.count(lambda: self.nbytes + object_bytes(len(self.variables), invariants.places))
 
@@ -74,13 +72,6 @@ class Store:
             count = len(self.variables)
             raise UnknownVariable(f"no variable {name!r} among the {count} of this shard: register it first")
         return self.variables[name]
-
-    def sample_rounding(self, now: float) -> None:
-        """Have the next updates take samples of rounding, if these are due. Nothing depends on them."""
-        if now >= self._next_samples:
-            self._next_samples = now + SECONDS_BETWEEN_SAMPLES
-            for variable in islice(self, MAX_SAMPLED):
-                variable.rounding.due = True
 
     # --- reading --------------------------------------------------------------------------------------------------
 
