@@ -515,7 +515,7 @@ class Shard:
     # --- status ---------------------------------------------------------------------------------------------------
 
     def _report(self, call: Call[ms.Status], result: StepResult) -> None:
-        call.reply(self.status(result.now, call.message), result)
+        result.reply(call.ticket, self.status(result.now, call.message))
 
     def status(self, now: float, asked: ms.Status = ms.Status()) -> ms.StatusReport:  # noqa: B008 - frozen
         """The answer to `Status`; changes nothing."""

@@ -191,7 +191,8 @@ class Service:
             with self._streams.open(caller.sender, context) as stream:
                 while (data := await stream.next_call()) is not grpc.aio.EOF:
                     began = perf_counter()
-                    attached.settle()
+                    if attached.offered is not None:
+                        attached.settle()
                     parts = split(data)
                     large = parts.head_bytes > SLICE
                     frame = await self._executor.aside(parts.parse, parse) if large else parts.parse(parse)
@@ -235,18 +236,20 @@ class Service:
         """Serve one call, with the size and time of its first frame; larger messages and answers wait for admission."""
         proto, account = request_of(frame), caller.sender.worker
         self._check_sender(proto, caller)
-        shared = SharedReceiver(attached.memories)
+        shared = SharedReceiver(attached.memories) if attached.memories else None
         receiver = StreamReceiver(frame.data, shared)
         aside, large = self._executor.aside, _is_large(proto, frame.nbytes)
         self._admission.hold(account, frame_bytes)
         try:
             message, nbytes = await aside(_read, frame, receiver) if large else _read(frame, receiver)
             streamed = receiver.nbytes if frame.data is None else len(frame.data)
-            self._measurements.received.add(nbytes - streamed - shared.nbytes, streamed, shared.nbytes)
-            region = attached.region(frame.header)
+            in_place, in_memory = (0, 0) if shared is None else (shared.tensors, shared.nbytes)
+            self._measurements.received.add(nbytes - streamed - in_memory, streamed, in_memory)
+            place = frame.header.HasField("answer_region")
+            region = attached.region(frame.header.answer_region) if place else None
             if not receiver.nbytes and nbytes <= MAX_INLINE_MESSAGE:
                 with suppress(AnswerTooLarge):
-                    journaled = self._executor.borrows_arrays and not shared.tensors
+                    journaled = self._executor.borrows_arrays and not in_place
                     record = received(frame) if journaled else None
                     answer = await self._step(message, caller, MAX_INLINE_MESSAGE, region, record)
                     await self._send(answer, region, account, context, began)

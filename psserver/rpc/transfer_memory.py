@@ -84,17 +84,20 @@ class SharedMemory:
 
 
 class AttachedSegments:
-    """The segments of one stream of a worker, mapped, by their numbers. Each step of the stream begins with `settle`.
+    """The segments of one stream of a worker, mapped, by their numbers.
+
+    Each step of the stream begins with `settle`, if one is `offered`.
 
     Attributes:
         memories: by number; written by a thread of the socket while an offer is open, and otherwise by the event loop.
+        offered: the number and token of a segment that the worker was offered in the last step.
     """
 
     def __init__(self, shared: SharedMemory, worker: str) -> None:
         self.memories: dict[int, Array] = {}
         self._shared, self._worker = shared, worker
         self._sizes: dict[int, int] = {}  # also of the one that is offered
-        self._offered: tuple[int, bytes] | None = None
+        self.offered: tuple[int, bytes] | None = None
 
     def attach(self, request: pb.AttachRequest) -> pb.AttachReply:
         """Offers the worker a segment, instead of an earlier one with its number; or replies with a reason."""
@@ -112,14 +115,14 @@ class AttachedSegments:
         if number in self.memories:
             _unmap([self.memories.pop(number)])
         token = socket.offer(nbytes, number, self.memories)
-        self._offered = number, token
+        self.offered = number, token
         return pb.AttachReply(socket=socket.name, token=token)
 
     def settle(self) -> None:
         """Ends the offer of a segment that the worker did not take: it continues without."""
-        if self._offered is None:
+        if self.offered is None:
             return
-        (number, token), self._offered = self._offered, None
+        (number, token), self.offered = self.offered, None
         if self._shared.socket.withdraw(token):
             self._shared.release(self._worker, [self._sizes.pop(number)])
 
@@ -133,11 +136,8 @@ class AttachedSegments:
         if memories:
             _unmap(memories)
 
-    def region(self, header: pb.Frame) -> Region | None:
-        """The memory that a call provides for the values of its answer, or None; `Malformed` if it is not attached."""
-        if not header.HasField("answer_region"):
-            return None
-        region = header.answer_region
+    def region(self, region: pb.Region) -> Region:
+        """The memory that a call provides for the values of its answer; `Malformed` if it is not attached."""
         memory = self.memories.get(region.segment)
         if memory is None:
             raise Malformed(f"answer region in segment {region.segment}, which was not attached on this stream")

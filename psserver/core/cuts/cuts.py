@@ -231,11 +231,11 @@ class Cuts(Part):
         self.end_if_idle(unless=number)
         busy = self.busy
         if not number and busy is not None:
-            call.reply(ms.CutReport(number=0, waiting_for=f"cut {busy.number} is not over"), result)
+            result.reply(call.ticket, ms.CutReport(number=0, waiting_for=f"cut {busy.number} is not over"))
             return
         if not number and result.now < self.not_before:
             waiting_for = f"cut {self.number} began a moment ago, and took a part of the time of this shard"
-            call.reply(ms.CutReport(number=0, waiting_for=waiting_for), result)
+            result.reply(call.ticket, ms.CutReport(number=0, waiting_for=waiting_for))
             return
         if (number > self.number or not number) and not message.release:
             number = number or max(self.number + 1, self._position.global_step)
@@ -251,7 +251,7 @@ class Cuts(Part):
                     copy.start(result)
                 if cut.may_apply:
                     self._apply_late(cut, result)
-        call.reply(self.report(number), result)
+        result.reply(call.ticket, self.report(number))
 
     def report(self, number: int) -> ms.CutReport:
         """The state of a cut on this shard, as far as it is known without its storage."""
@@ -290,4 +290,4 @@ class Cuts(Part):
             if name in cut.copies:
                 cut.copies[name].start(result)
         values = store.read(message, message.names, message.choices, result, call.allocator, cut.variables())
-        call.reply(ms.Pulled(values, cut.state.global_step), result)
+        result.reply(call.ticket, ms.Pulled(values, cut.state.global_step))

@@ -116,7 +116,7 @@ class Attendance(Part):
         members.leave(member, result.now, failed=message.failed, done=finished or message.done)
         result.events.append(events.left(member, failed=message.failed))
         self._note_chief(chief, result)
-        call.reply(ms.Left(members.done), result)
+        result.reply(call.ticket, ms.Left(members.done))
         result.gone.append(member)
 
     def _note_chief(self, before: ms.Sender | None, result: StepResult) -> None:

@@ -100,7 +100,7 @@ class Joins(Part):
             note="" if self._options.shard or message.resume else joined_note(before, self._jobs.present),
             stopped=position.stopped,
         )
-        call.reply(joined, result)
+        result.reply(call.ticket, joined)
         if member.quarantined and new_incarnation and not self._options.follows:
             members.progress.stall(member)
         if new_incarnation:
@@ -120,4 +120,4 @@ class Joins(Part):
         if call.message.number > self._jobs.present.number:
             result.begins = ms.Job(call.message.number)
         else:
-            call.reply(ms.Emptied(self._jobs.present), result)
+            result.reply(call.ticket, ms.Emptied(self._jobs.present))

@@ -123,7 +123,7 @@ class PendingCalls(Part):
         try:
             self._updates.assign(call, result)
         except NotFinite as error:
-            call.reply(error, result)
+            result.reply(call.ticket, error)
 
     def abandon(self, member: Member, result: StepResult) -> None:
         """End the calls of a worker that has sent a newer message."""

@@ -127,7 +127,7 @@ class UpdateCalls(Part):
                 if call.answer is None and isinstance(call.message, ms.Push):
                     self._updates.apply([call], 1.0, result)
             except NotFinite as error:
-                call.reply(error, result)
+                result.reply(call.ticket, error)
             else:
                 self._updates.serve(call, result)
             return

@@ -197,21 +197,21 @@ class Updates(Part):
             frontier=frontier,
         )
         self._members.record(call.member, message.sequence, answer)
-        call.reply(answer, result)
+        result.reply(call.ticket, answer)
 
     def repeat(self, call: Call[Any], result: StepResult) -> None:
         """Answer an assign, tune or compute again that was settled before."""
         self.repeated += 1
         if isinstance(call.message, ms.Compute):
             self._store.wait_for(call.message.names, result)  # its results may not be there yet
-        call.reply(as_repeated(call.member.answer), result)
+        result.reply(call.ticket, as_repeated(call.member.answer))
 
     def serve(self, call: Call[Any], result: StepResult) -> None:
         """Answer a pull, or a push that is settled, with the values of this moment."""
         message, settled, step = call.message, call.answer, self._position.global_step
         if settled is None:
             values = self._store.read(message, message.names, message.choices, result, call.allocator)
-            call.reply(ms.Pulled(values, step, self.frontier), result)
+            result.reply(call.ticket, ms.Pulled(values, step, self.frontier))
             return
         values = self._store.read(message, message.pull, (), result, call.allocator)
         answer = ms.Pushed(
@@ -224,7 +224,7 @@ class Updates(Part):
             frontier=settled.frontier,
             cut=settled.cut,
         )
-        call.reply(answer, result)
+        result.reply(call.ticket, answer)
 
     # --- the order over shards ------------------------------------------------------------------------------------
 
