@@ -19,10 +19,7 @@ from pswire.tensors.shared_segments import MAX_SEGMENTS, NotShared
 from pswire.tensors.values import DTYPES, Array, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 
-#: Segments of a worker, on all of its streams. It has a stream for each call at the same time, of which there are few.
-MAX_SEGMENTS_OF_WORKER = 8 * MAX_SEGMENTS
-
-#: Segments of all workers: a mapping each, of which Linux allows a process 65,530.
+#: Segments of all workers: a mapping each, of which Linux allows a process 65,530. A worker has few streams.
 MAX_SEGMENTS_IN_ALL = 16_384
 
 
@@ -35,7 +32,7 @@ class SharedMemory:
     def __init__(self, limit: int | None) -> None:
         self._limit = limit or 0
         self._bytes: Counter[str] = Counter()
-        self._segments: Counter[str] = Counter()
+        self._count = 0
         self._socket: SegmentSocket | None = None
         self.refused = ""  # the reason why there is none
         try:
@@ -59,7 +56,7 @@ class SharedMemory:
 
     def reserve(self, worker: str, nbytes: int, replaced: Collection[int] = ()) -> None:
         """Count a segment of `nbytes` instead of the `replaced` ones; `NotShared` if that is too much."""
-        freed, gone = sum(replaced), len(replaced)
+        freed = sum(replaced)
         of_worker, in_all = self._bytes[worker] - freed + nbytes, self._bytes.total() - freed + nbytes
         if of_worker > self._limit // 2 or in_all > self._limit:
             raise NotShared(
@@ -67,20 +64,18 @@ class SharedMemory:
                 f"{self._bytes.total():,}; a worker may have {self._limit // 2:,} and all {self._limit:,}: raise "
                 "--shared-memory-limit"
             )
-        if self._segments[worker] - gone >= MAX_SEGMENTS_OF_WORKER:
-            raise NotShared(f"{worker!r} has {self._segments[worker]} segments, of {MAX_SEGMENTS_OF_WORKER} at most")
-        if self._segments.total() - gone >= MAX_SEGMENTS_IN_ALL:
+        if self._count - len(replaced) >= MAX_SEGMENTS_IN_ALL:
             raise NotShared(f"all workers have {MAX_SEGMENTS_IN_ALL:,} segments, which is the most for a server")
         self.release(worker, replaced)
         self._bytes[worker] += nbytes
-        self._segments[worker] += 1
+        self._count += 1
 
     def release(self, worker: str, sizes: Collection[int]) -> None:
         """Stop counting segments of these sizes."""
-        for counts, gone in ((self._bytes, sum(sizes)), (self._segments, len(sizes))):
-            counts[worker] -= gone
-            if not counts[worker]:
-                del counts[worker]
+        self._count -= len(sizes)
+        self._bytes[worker] -= sum(sizes)
+        if not self._bytes[worker]:
+            del self._bytes[worker]
 
 
 class AttachedSegments:
