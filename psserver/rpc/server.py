@@ -37,7 +37,7 @@ from psserver.rpc.tls import Certificates
 from psserver.rpc.transfer_memory import SharedMemory
 from psserver.runtime.clock import Clock, Linger, tick_seconds
 from psserver.runtime.executor import Executor
-from psserver.runtime.persistence import start_shard
+from psserver.runtime.start_shard import start_shard
 from psserver.storage.folders import lock_shard
 from pswire.addresses import check_address
 from pswire.errors import ConfigurationError

@@ -23,7 +23,7 @@ from psserver.config import StorageConfig
 from psserver.runtime import persistence
 from psserver.runtime.clock import Clock, tick_seconds
 from psserver.runtime.executor import Executor
-from psserver.runtime.persistence import start_shard
+from psserver.runtime.start_shard import start_shard
 from psserver.storage import journal, retention
 from psserver.storage.journal import JournalWriter
 from psserver.storage.recovery import own_start, start_at

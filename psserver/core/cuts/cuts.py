@@ -31,6 +31,10 @@ from pswire.errors import GenerationLost, InvalidMessage, UnknownVariable
 #: Seconds in which the workers that were live at a snapshot have to show its number; then the cut is given up.
 SECONDS_TO_SHOW = 600.0
 
+#: The time between two cuts, in times of what the last one took, with its copies at so many bytes a second; those that
+#: took fewer seconds than this have no pause.
+PAUSE, COPIED_A_SECOND, SHORT_CUT = 10.0, 4e9, 0.02
+
 #: Bytes that a late change, and each of its entries, takes beside its arrays: names, numbers, hyperparameters.
 LATE_BYTES = 1 << 10
 
@@ -138,6 +142,12 @@ class Cuts(Part):
     def number_state(self) -> None:
         """Number a new cut, which is complete: its caller writes the present state down as it stands."""
         self.skip(max(self.number + 1, self._position.global_step), complete=True)
+
+    def pause(self, now: float, took: float) -> None:
+        """Let no other cut begin soon after the present one, whose snapshot alone took so many seconds."""
+        if self.current is not None:
+            took += self.current.nbytes / COPIED_A_SECOND
+            self.not_before = now + PAUSE * took if took > SHORT_CUT else now
 
     def skip(self, number: int, *, complete: bool = False) -> None:
         """Note a cut that this shard has no part in, or one that is `complete`: its state is stored as it stands."""
