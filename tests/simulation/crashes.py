@@ -452,11 +452,11 @@ class Job:
         )  # as it was before any push
         finished = None
         while True:
-            taken = client.take(QUEUE, finished)
+            taken = client.blocks.take(QUEUE, finished)
             finished = None
             if taken.done and self.calm:
                 client.pull(WORKERS)  # as a session that ends; it may be the first that shows that state was lost
-                if client.has_block(QUEUE):
+                if client.blocks.has(QUEUE.name):
                     break
                 continue
             if taken.block is None:
@@ -468,7 +468,7 @@ class Job:
                 simulation.sleep(random.expovariate(10))
                 if random.random() < 0.03:
                     self._command(client)
-                if not client.has_block(QUEUE):
+                if not client.blocks.has(QUEUE.name):
                     whole = False
                     break
                 mark = self._next[name]
@@ -484,7 +484,7 @@ class Job:
                 one.outcome = "HALF" if result.half_applied else result.outcome.name
                 self.seen["half-applied, as its worker knows"] += result.half_applied
                 weights.update({value.name: value for value in result.values})
-                if not client.has_block(QUEUE):
+                if not client.blocks.has(QUEUE.name):
                     one.outcome, whole = "gone back", False
                     break
             finished = ms.Finished(block.number, float(block.stop - block.start)) if whole else None
