@@ -307,13 +307,6 @@ class Shard:
 
     # --- check and step -------------------------------------------------------------------------------------------
 
-    def check(self, message: ms.Message) -> None:
-        """Raise what `step` would raise, except for NaN, infinity and row numbers: looks at no element.
-
-        So a server can refuse a large message after reading only its header.
-        """
-        self._check(message)
-
     def check_sender(self, sender: ms.Sender) -> Member:
         """The member that sends. Raises what `step` would for any message of it: `NotJoined`, `Zombie`, `StateLost`.
 
@@ -323,8 +316,12 @@ class Shard:
             self._timeline.check_not_lost()
         return self._members.check(sender)
 
-    def _check(self, message: Any) -> tuple[Any, bool]:  # noqa: ANN401
-        """As `check`; returns the member that sends, and whether the message was settled before."""
+    def check(self, message: Any) -> tuple[Any, bool]:  # noqa: ANN401
+        """The member that sends a message, and whether this was settled before.
+
+        Raises what `step` would, except for NaN, infinity and row numbers: looks at no element. So a server can refuse
+        a large message after reading only its header.
+        """
         sender = getattr(message, "sender", None)
         member = None if sender is None else self.check_sender(sender)
         repeated = False
@@ -391,7 +388,7 @@ class Shard:
                 when all tasks have run.
             ParamServerError: the message is refused.
         """
-        member, repeated = self._check(message)
+        member, repeated = self.check(message)
         if self.shard and isinstance(message, ms.Push | ms.Pull | ms.Assign):
             message = self._decisions.here(message)
         call: Call[Any] = Call(ticket, message, member, now, repeated, allocator)

@@ -17,7 +17,9 @@ class Compiler:
         self._compiling = asyncio.Lock()
         self._compiled: set[Loop] = set()
 
-    async def compile(self, message: Register | Tune, check: Callable[[Register | Tune], None], *, large: bool) -> None:
+    async def compile(
+        self, message: Register | Tune, check: Callable[[Register | Tune], object], *, large: bool
+    ) -> None:
         """Compile what a message needs, unless `check` refuses it; that of a `large` one is called in a thread."""
 
         def loops() -> set[Loop]:

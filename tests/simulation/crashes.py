@@ -20,7 +20,6 @@ import numpy as np
 
 from psjob.status.job_status import ShardAnswer, merge_reports
 from psserver.config import StorageConfig
-from psserver.runtime import persistence
 from psserver.runtime.clock import Clock, tick_seconds
 from psserver.runtime.executor import Executor
 from psserver.runtime.start_shard import start_shard
@@ -729,7 +728,7 @@ def _simulated(job):
         mock.patch.multiple(journal, JournalWriter=Writer, lock_journal=lock),
         mock.patch.object(os, "close", close),
         mock.patch("psserver.storage.journal.time", clock),
-        mock.patch.object(persistence, "SimpleQueue", Queue),
+        mock.patch("psserver.runtime.cut_copies.SimpleQueue", Queue),
         mock.patch("psworker.client.client.threading", threads),
         mock.patch("psworker.client.membership.threading", threads),
         mock.patch("psworker.client.rollback.threading", threads),

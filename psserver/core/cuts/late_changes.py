@@ -63,7 +63,7 @@ class Steps(Protocol):
     shard: int
     shards: int
 
-    def check(self, message: ms.Message) -> None:
+    def check(self, message: ms.Message) -> object:
         """As `Shard.check`."""
 
     def step(self, ticket: int, message: ms.Message, now: float, *, settled: bool) -> StepResult:
