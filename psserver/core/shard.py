@@ -93,58 +93,36 @@ class Shard:
             max_workers=options.max_workers,
         )
         order = UpdateOrder() if options.orders else None
+        timeline, jobs, cuts = self._timeline, self._jobs, self.cuts
         self._variables = variables = Registration(options, identity, position, members, order)
-        self._store, memory = variables.store, variables.memory
-        self.cuts.begin_job(members, self._store, memory)
-        self._queues = DataQueues(shard, position, members)
-        vectors = Vectors(self._store, memory)
-        self._minimizations = Minimizations(shard, position, members, vectors, memory)
-        sums = Sums(position, members, self._minimizations, vectors)
-        self._updates = updates = Updates(position, members, self._store, self._queues, order)
-        self._pending = PendingCalls(options, self._policy, position, members, self._store, sums, updates)
-        self._decisions = Decisions(options, variables.invariants, order)
-        update_calls = UpdateCalls(
-            options,
-            position,
-            members,
-            self._store,
-            self.cuts,
-            self._queues,
-            sums,
-            updates,
-            self._decisions,
-            self._pending,
-        )
-        self._barrier = Barrier(shard, position, members)
-        attendance = Attendance(
-            position, members, self._jobs, variables, self.cuts, self._queues, updates, self._pending, self._barrier
-        )
-        self._joins = Joins(
-            options,
-            position,
-            self._timeline,
-            members,
-            self._jobs,
-            variables,
-            self._queues,
-            self._minimizations,
-            updates,
-        )
-        self.interventions = Interventions(
-            shard, position, members, variables, self._queues, self._minimizations, self._pending
-        )
+        store, memory = variables.store, variables.memory
+        cuts.begin_job(members, store, memory)
+        queues = DataQueues(shard, position, members)
+        vectors = Vectors(store, memory)
+        minimizations = Minimizations(shard, position, members, vectors, memory)
+        sums = Sums(position, members, minimizations, vectors)
+        updates = Updates(position, members, store, queues, order)
+        pending = PendingCalls(options, self._policy, position, members, store, sums, updates)
+        decisions = Decisions(options, variables.invariants, order)
+        calls = UpdateCalls(options, position, members, store, cuts, queues, sums, updates, decisions, pending)
+        barrier = Barrier(shard, position, members)
+        attendance = Attendance(position, members, jobs, variables, cuts, queues, updates, pending, barrier)
+        self._joins = Joins(options, position, timeline, members, jobs, variables, queues, minimizations, updates)
+        self.interventions = Interventions(shard, position, members, variables, queues, minimizations, pending)
+        self._store, self._queues, self._minimizations = store, queues, minimizations
+        self._updates, self._pending, self._decisions = updates, pending, decisions
         #: In the order in which they are restored, forget members and take a tick.
         self._parts: tuple[Part, ...] = (
             attendance,
             self._joins,
-            self.cuts,
+            cuts,
             variables,
             updates,
-            update_calls,
-            self._pending,
-            self._queues,
-            self._minimizations,
-            self._barrier,
+            calls,
+            pending,
+            queues,
+            minimizations,
+            barrier,
             self.interventions,
         )
         self._answers: dict[type, tuple[Check | None, Handler]] = {
