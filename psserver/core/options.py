@@ -70,6 +70,11 @@ class ShardOptions:
         return self.consistency.decides or self.staleness.decides
 
     @property
+    def follows(self) -> bool:
+        """Whether shard 0 decides about the pushes of this other shard."""
+        return bool(self.shard) and self.decides
+
+    @property
     def orders(self) -> bool:
         """Whether this shard decides the order of changes on all shards."""
         return not self.shard and self.shards > 1 and (self.consistency.orders or self.staleness.orders)

@@ -55,10 +55,6 @@ class Call(Generic[M]):
     staleness: int = 0
     known_after: int = -1
 
-    def reply(self, answer: Any, result: StepResult) -> None:  # noqa: ANN401 - an answer or an error
-        """Answer the call with this step."""
-        result.replies.append(ms.Reply(self.ticket, answer))
-
 
 @dataclass(slots=True)
 class Position:

@@ -80,7 +80,7 @@ class Registration(Part):
     def _register(self, call: Call[ms.Register], result: StepResult) -> None:
         message, step = call.message, self._position.global_step
         if message.dry_run:
-            call.reply(ms.Registered((), step), result)
+            result.reply(call.ticket, ms.Registered((), step))
             return
         self.invariants.keep(message)
         result.changes.append(message)
@@ -89,7 +89,7 @@ class Registration(Part):
         pull = ms.Pull(sender=message.sender, names=names)
         values = self.store.read(pull, names, (), result, call.allocator)
         frontier = None if self._order is None else self._order.frontier()
-        call.reply(ms.Registered(values, step, frontier), result)
+        result.reply(call.ticket, ms.Registered(values, step, frontier))
 
     def _check_tune(self, message: ms.Tune, member: Member) -> None:
         self.store.check_tune(message)
@@ -100,7 +100,7 @@ class Registration(Part):
         result.changes.append(message)
         tuned = ms.Tuned(ms.Outcome.APPLIED, self._position.global_step)
         self._members.record(member, message.sequence, tuned)
-        call.reply(tuned, result)
+        result.reply(call.ticket, tuned)
 
     def note_change(self, by: str, names: Sequence[str], optimizer: UpdateSpec) -> None:
         """Keep a change of hyperparameters for the status."""

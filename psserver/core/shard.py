@@ -8,15 +8,13 @@ outside, in `psserver.runtime.executor` and `psserver.rpc.server`. Here is what 
 that are gone, cuts, and timelines.
 """
 
-import itertools
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 from psserver.core import events
 from psserver.core.cuts.cuts import Cuts
-from psserver.core.cuts.shard_cut import Late, ShardCut
+from psserver.core.cuts.late_changes import LateSteps
+from psserver.core.cuts.shard_cut import ShardCut
 from psserver.core.data.data_queues import DataQueues
 from psserver.core.job.attendance import Attendance
 from psserver.core.job.barrier import Barrier
@@ -37,14 +35,16 @@ from psserver.core.registration import Registration
 from psserver.core.state import VariableArrays
 from psserver.core.timelines import OF_TIMELINES, Timeline
 from psserver.core.traffic import TrafficMeter
-from psserver.core.updates.pending_calls import PendingCalls, repeated_answer
+from psserver.core.updates.decisions import Decisions
+from psserver.core.updates.pending_calls import PendingCalls
+from psserver.core.updates.update_calls import UpdateCalls
 from psserver.core.updates.updates import Updates
-from psserver.core.variables.array_tasks import ArrayTask, StepResult, TasksPending, run
+from psserver.core.variables.array_tasks import StepResult, TasksPending, run
 from psserver.core.variables.element_checks import Inspection, inspect
-from psserver.core.variables.rounding import MAX_SAMPLED, SECONDS_BETWEEN_SAMPLES
+from psserver.core.variables.rounding import Samples
 from psserver.core.variables.variable import Variable
 from pswire import messages as ms
-from pswire.errors import InvalidMessage, NotJoined, ParamServerError, WrongShard
+from pswire.errors import InvalidMessage, WrongShard
 from pswire.messages import ShardState
 
 #: Messages that a worker sends one after another, each of which is settled by its answer.
@@ -84,7 +84,7 @@ class Shard:
         """Make the parts of a job, all of them empty."""
         options, shard, position = self._options, self.shard, self._position
         position.global_step, position.stopped = 0, ""
-        self._traffic, self._next_samples = TrafficMeter(), -math.inf  # nothing depends on these
+        self._traffic, self._samples = TrafficMeter(), Samples()
         self._members = members = Membership(
             options.lease,
             has_chief=not shard,
@@ -93,46 +93,36 @@ class Shard:
             max_workers=options.max_workers,
         )
         order = UpdateOrder() if options.orders else None
+        timeline, jobs, cuts = self._timeline, self._jobs, self.cuts
         self._variables = variables = Registration(options, identity, position, members, order)
-        self._store, memory = variables.store, variables.memory
-        self.cuts.begin_job(members, self._store, memory)
-        self._queues = DataQueues(shard, position, members)
-        vectors = Vectors(self._store, memory)
-        self._minimizations = Minimizations(shard, position, members, vectors, memory)
-        sums = Sums(position, members, self._minimizations, vectors)
-        self._updates = updates = Updates(position, members, self._store, self._queues, order)
-        self._pending = PendingCalls(
-            options, self._policy, position, members, variables, self.cuts, self._queues, sums, updates
-        )
-        self._barrier = Barrier(shard, position, members)
-        attendance = Attendance(
-            position, members, self._jobs, variables, self.cuts, self._queues, updates, self._pending, self._barrier
-        )
-        self._joins = Joins(
-            options,
-            position,
-            self._timeline,
-            members,
-            self._jobs,
-            variables,
-            self._queues,
-            self._minimizations,
-            self._pending,
-        )
-        self.interventions = Interventions(
-            shard, position, members, variables, self._queues, self._minimizations, self._pending
-        )
+        store, memory = variables.store, variables.memory
+        cuts.begin_job(members, store, memory)
+        queues = DataQueues(shard, position, members)
+        vectors = Vectors(store, memory)
+        minimizations = Minimizations(shard, position, members, vectors, memory)
+        sums = Sums(position, members, minimizations, vectors)
+        updates = Updates(position, members, store, queues, order)
+        pending = PendingCalls(options, self._policy, position, members, store, sums, updates)
+        decisions = Decisions(options, variables.invariants, order)
+        calls = UpdateCalls(options, position, members, store, cuts, queues, sums, updates, decisions, pending)
+        barrier = Barrier(shard, position, members)
+        attendance = Attendance(position, members, jobs, variables, cuts, queues, updates, pending, barrier)
+        self._joins = Joins(options, position, timeline, members, jobs, variables, queues, minimizations, updates)
+        self.interventions = Interventions(shard, position, members, variables, queues, minimizations, pending)
+        self._store, self._queues, self._minimizations = store, queues, minimizations
+        self._updates, self._pending, self._decisions = updates, pending, decisions
         #: In the order in which they are restored, forget members and take a tick.
         self._parts: tuple[Part, ...] = (
             attendance,
             self._joins,
-            self.cuts,
+            cuts,
             variables,
             updates,
-            self._pending,
-            self._queues,
-            self._minimizations,
-            self._barrier,
+            calls,
+            pending,
+            queues,
+            minimizations,
+            barrier,
             self.interventions,
         )
         self._answers: dict[type, tuple[Check | None, Handler]] = {
@@ -195,8 +185,11 @@ class Shard:
         a sentence for each that was refused. `lost`: it waits to be told to which cut it goes back. `went_back`: the
         state is older than what was acknowledged, and is given up to: all members join again.
         """
-        tasks, refused = ([], []) if late is None else self._step_late(late, now)
-        run(tasks)
+        refused = []
+        if late is not None:
+            made = self._step_late(late, now)
+            run(made.tasks)
+            refused = made.refused
         self._timeline.number, self._timeline.lost = timeline, lost
         for member in self._members if went_back else ():
             member.must_join = True
@@ -292,13 +285,6 @@ class Shard:
 
     # --- check and step -------------------------------------------------------------------------------------------
 
-    def check(self, message: ms.Message) -> None:
-        """Raise what `step` would raise, except for NaN, infinity and row numbers: looks at no element.
-
-        So a server can refuse a large message after reading only its header.
-        """
-        self._check(message)
-
     def check_sender(self, sender: ms.Sender) -> Member:
         """The member that sends. Raises what `step` would for any message of it: `NotJoined`, `Zombie`, `StateLost`.
 
@@ -308,8 +294,12 @@ class Shard:
             self._timeline.check_not_lost()
         return self._members.check(sender)
 
-    def _check(self, message: Any) -> tuple[Any, bool]:  # noqa: ANN401
-        """As `check`; returns the member that sends, and whether the message was settled before."""
+    def check(self, message: Any) -> tuple[Any, bool]:  # noqa: ANN401
+        """The member that sends a message, and whether this was settled before.
+
+        Raises what `step` would, except for NaN, infinity and row numbers: looks at no element. So a server can refuse
+        a large message after reading only its header.
+        """
         sender = getattr(message, "sender", None)
         member = None if sender is None else self.check_sender(sender)
         repeated = False
@@ -322,7 +312,7 @@ class Shard:
             check_count(message, "cut", cut, self._position.cut)
         answered = self._answers.get(type(message))
         if answered is None:  # a Restore
-            raise InvalidMessage("a shard does not go back by itself: its server restores it from a checkpoint")
+            raise InvalidMessage("a shard goes back to checkpoints only: start its server with --checkpoint-dir")
         if (check := answered[0]) is not None:
             check(message, member)
         if type(message) in OF_TIMELINES:
@@ -376,9 +366,9 @@ class Shard:
                 when all tasks have run.
             ParamServerError: the message is refused.
         """
-        member, repeated = self._check(message)
+        member, repeated = self.check(message)
         if self.shard and isinstance(message, ms.Push | ms.Pull | ms.Assign):
-            message = self._pending.here(message)
+            message = self._decisions.here(message)
         call: Call[Any] = Call(ticket, message, member, now, repeated, allocator)
         found = inspection or inspect(self._store.variables, message, self._options.max_gradient_norm)
         call.magnitudes, nbytes, call.norm, call.factor, call.clipped = found
@@ -395,9 +385,10 @@ class Shard:
             if self.cuts.late_below:
                 self.cuts.show(member, shown)
         if now >= self._traffic.next_snapshot:
-            self._measure(now)
+            self._traffic.tick(now)
+            self._samples.ask((variable.rounding for variable in self._store), now)
         if repeated and isinstance(message, _SETTLED):
-            self._repeat(call, result)
+            self._updates.repeat(call, result)
         else:
             if isinstance(message, ms.Tune | ms.Compute):
                 self._pending.abandon(member, result)  # a held push would settle an older number later
@@ -428,21 +419,6 @@ class Shard:
             return False
         return message.number == cut.number and cut.may_apply
 
-    def _measure(self, now: float) -> None:
-        """Count traffic over time, and have the next updates take samples of rounding. Nothing depends on these."""
-        self._traffic.tick(now)
-        if now >= self._next_samples:
-            self._next_samples = now + SECONDS_BETWEEN_SAMPLES
-            for variable in islice(self._store, MAX_SAMPLED):
-                variable.rounding.due = True
-
-    def _repeat(self, call: Call[Any], result: StepResult) -> None:
-        """Answer a message again that was settled before."""
-        self._updates.repeated += 1
-        if isinstance(call.message, ms.Compute):
-            self._store.wait_for(call.message.names, result)  # its results may not be there yet
-        call.reply(repeated_answer(call.member.answer), result)
-
     def _tick(self, call: Call[ms.Tick], result: StepResult) -> None:
         for part in self._parts:
             part.tick(call.message, result)
@@ -469,7 +445,7 @@ class Shard:
         self._pending.decide(result)
         for member in self._members.forget():
             self._queues.forget_epoch(member.name)
-            self._pending.forget_order(member.name)
+            self._updates.forget_order(member.name)
 
     def _begin_job(self, job: ms.Job, result: StepResult) -> None:
         """End the present job, whose last state is a cut if there are checkpoints, and begin another one."""
@@ -487,21 +463,7 @@ class Shard:
         if report.job.number:
             result.events.append(events.job_begins(job, report))
 
-    # --- cuts -----------------------------------------------------------------------------------------------------
-
-    def begin_final_cut(self) -> ShardCut | None:
-        """The cut of a shard that takes no more messages: complete at once; None if there is no memory for it."""
-        self.cuts.end()
-        self.cuts.begin(self.cuts.number + 1, StepResult(), at_once=True)
-        cut = self.cuts.current
-        if cut is not None:
-            self.cuts.leave(list(cut.missing))
-        return cut
-
-    def number_state(self) -> int:
-        """The number of a new cut, which is complete: its caller writes the present state down as it stands."""
-        self.cuts.skip(max(self.cuts.number + 1, self.global_step), complete=True)
-        return self.cuts.number
+    # --- cuts and timelines -------------------------------------------------------------------------------------------
 
     def check_timeline(self, message: ms.Restore) -> None:
         """Raise `InvalidMessage` for a timeline that is far above this shard's; its server carries the message out."""
@@ -511,53 +473,24 @@ class Shard:
         """Make the late changes in the copies: as after a restore of the cut, by the same rules, to the same bits."""
         shard = Shard.for_state(cut.state)
         shard.restore(cut.state, {name: copy.arrays for name, copy in cut.copies.items()}, 0.0)
-        result.tasks += shard._step_late(cut.late, 0.0)[0]
+        result.tasks += shard._step_late(cut.late, 0.0).tasks
         cut.applied = shard._store.variables
 
-    def _step_late(
-        self, changes: Iterable[ms.Message], now: float
-    ) -> tuple[list[ArrayTask], list[tuple[Late, ParamServerError]]]:
-        """Take the late changes of the cut from which this shard was restored; the tasks, and what was refused.
-
-        Their workers may have joined after the snapshot. The tasks that are left come after those of the copies.
-        """
-        tickets, tasks, refused = itertools.count(-1, -1), list[ArrayTask](), list[tuple[Late, ParamServerError]]()
-
-        def take(message: ms.Message) -> None:
-            try:
-                tasks.extend(self.step(next(tickets), message, now, settled=not tasks).tasks)
-            except TasksPending:
-                run(tasks)
-                tasks.clear()
-                tasks.extend(self.step(next(tickets), message, now).tasks)
-
+    def _step_late(self, changes: Iterable[ms.Message], now: float) -> LateSteps:
+        """Take the late changes of the cut from which this shard was restored, and leave out what waits for others."""
+        late = LateSteps(self, now)
         self._minimizations.begin_late()
         for change in changes:
-            assert isinstance(change, Late), "other messages are not kept with a cut"
-            sender = change.sender
-            try:
-                try:
-                    self.check(change)
-                except NotJoined:
-                    worker, incarnation = sender.worker, sender.incarnation
-                    take(ms.Join(worker=worker, incarnation=incarnation, shard=self.shard, shards=self.shards))
-                take(change)
-            except ParamServerError as error:
-                refused.append((change, error))
+            late.change(change)
         self._minimizations.end_late()
-        if gone := self._gone_at_cut():
-            take(ms.Tick(lost=gone))
-        return tasks, refused
-
-    def _gone_at_cut(self) -> tuple[str, ...]:
-        """The workers that late pushes wait for: they were gone when the cut was complete, for no part of them came."""
-        held = {push.sender.worker for push in self._pending.held_pushes()}
-        return tuple([one.name for one in self._members.live if one.name not in held]) if held else ()
+        if gone := self._pending.gone_at_cut():
+            late.take(ms.Tick(lost=gone))
+        return late
 
     # --- status ---------------------------------------------------------------------------------------------------
 
     def _report(self, call: Call[ms.Status], result: StepResult) -> None:
-        call.reply(self.status(result.now, call.message), result)
+        result.reply(call.ticket, self.status(result.now, call.message))
 
     def status(self, now: float, asked: ms.Status = ms.Status()) -> ms.StatusReport:  # noqa: B008 - frozen
         """The answer to `Status`; changes nothing."""

@@ -28,7 +28,7 @@ class WaitingCalls(dict[K, Call[M]]):
     def add(self, key: K, call: Call[M], result: StepResult) -> None:
         """Let a call wait; an earlier one with its key ends, and it gets the place of that one."""
         if (replaced := self.get(key)) is not None:
-            replaced.reply(Unavailable(REPLACED), result)
+            result.reply(replaced.ticket, Unavailable(REPLACED))
         self[key] = call
 
     def replace(self, key: K, result: StepResult) -> None:
@@ -37,7 +37,7 @@ class WaitingCalls(dict[K, Call[M]]):
 
     def answer(self, key: K, answer: Any, result: StepResult) -> None:  # noqa: ANN401
         """Answer the call with this key, which waits no longer."""
-        self.pop(key).reply(answer, result)
+        result.reply(self.pop(key).ticket, answer)
 
     def end(self, keys: Iterable[K], error: ParamServerError, result: StepResult) -> None:
         """Answer the calls with these keys by an error."""
@@ -51,7 +51,7 @@ class WaitingCalls(dict[K, Call[M]]):
         ended = {member.name for member in gone}  # of earlier incarnations too
         for key in [key for key, call in self.items() if call.member.name in ended]:
             call: Any = self.pop(key)
-            call.reply(members.refusal(call.message.sender), result)
+            result.reply(call.ticket, members.refusal(call.message.sender))
 
     def overdue(self, now: float) -> list[K]:
         """The keys of the calls that have waited for long."""

@@ -32,7 +32,7 @@ MAX_CONNECTIONS = 10_000
 log = logging.getLogger(__name__)
 
 
-class Guard:
+class CallErrors:
     """Runs the handlers of calls; all methods are called in the event loop. Refused calls are counted."""
 
     def __init__(self, measurements: Measurements | None = None) -> None:

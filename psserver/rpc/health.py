@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from grpc.aio import ServicerContext as Context
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from psserver.rpc.call_errors import Guard
+from psserver.rpc.call_errors import CallErrors
 from psserver.rpc.deadline import Deadline
 from psserver.rpc.reception import MIN_UNFINISHED, Reception
 from pswire.errors import Malformed, Unavailable
@@ -30,8 +30,8 @@ WATCH_SECONDS, REQUEST_SECONDS = 300.0, 5.0
 class Health:
     """SERVING, then NOT_SERVING from `drain` on. Services by their full names; "" is the server as a whole."""
 
-    def __init__(self, services: Iterable[str], guard: Guard) -> None:
-        self._services, self._guard = frozenset(services), guard
+    def __init__(self, services: Iterable[str], call_errors: CallErrors) -> None:
+        self._services, self._call_errors = frozenset(services), call_errors
         self._draining = False
         self._reception = Reception(
             "the health service", MAX_CHECKS, MIN_UNFINISHED, REQUEST_SECONDS, CHECKS_OF_A_CONNECTION
@@ -47,7 +47,7 @@ class Health:
     def handlers(self) -> grpc.GenericRpcHandler:
         """The handlers of both methods, for `grpc.aio.Server.add_generic_rpc_handlers`: streams, as of `Service`."""
         methods = {
-            name: grpc.stream_stream_rpc_method_handler(partial(self._guard.run, method))
+            name: grpc.stream_stream_rpc_method_handler(partial(self._call_errors.run, method))
             for name, method in (("Check", self._check), ("Watch", self._watch))
         }
         return grpc.method_handlers_generic_handler("grpc.health.v1.Health", methods)

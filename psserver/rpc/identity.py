@@ -19,8 +19,10 @@ from pswire.errors import InvalidMessage, Unauthenticated, Unavailable
 from pswire.network.channel import CALLED_SHARD, MEMBER_TOKEN
 from pswire.v1 import paramserver_pb2 as pb
 
-#: The messages that `Identity.check`, `hashed` and `with_token` concern; all others are only of a sender.
-OF_IDENTITIES = (ms.Join, ms.Cut, ms.Restore)
+#: The messages that `Identity.check`, `hashed` and `with_token` concern: those of workers without a sender.
+OF_IDENTITIES = tuple(
+    [call.request for call in ms.CALLS if call.role == "worker" and not hasattr(call.request, "sender")]
+)
 
 _MAC_BYTES = hashlib.sha256().digest_size
 
@@ -87,7 +89,7 @@ class Identity:
                 self._check_join(message, caller)
             case ms.Cut() if message.holder is not None:
                 self.check_sender(message.holder, caller)
-            case ms.Cut() | ms.Restore() if caller is None and not access.caller.get().is_admin:
+            case _ if caller is None and not access.caller.get().is_admin:
                 raise Unauthenticated(f"a {type(message).__name__} is for members and admins: join first")
 
     def hashed(self, message: ms.Request) -> ms.Request:

@@ -27,7 +27,7 @@ from psserver.core.options import ShardOptions
 from psserver.core.shard import Shard
 from psserver.measurements import Measurements
 from psserver.rpc.access import Access
-from psserver.rpc.call_errors import Guard
+from psserver.rpc.call_errors import CallErrors
 from psserver.rpc.health import Health
 from psserver.rpc.identity import Identity
 from psserver.rpc.running import RunningServer
@@ -37,7 +37,7 @@ from psserver.rpc.tls import Certificates
 from psserver.rpc.transfer_memory import SharedMemory
 from psserver.runtime.clock import Clock, Linger, tick_seconds
 from psserver.runtime.executor import Executor
-from psserver.runtime.persistence import start_shard
+from psserver.runtime.start_shard import start_shard
 from psserver.storage.folders import lock_shard
 from pswire.addresses import check_address
 from pswire.errors import ConfigurationError
@@ -97,8 +97,8 @@ async def _serve(
     """Serve one shard, whose files no other process writes."""
     server = grpc.aio.server(options=SERVER_OPTIONS)
     measurements = Measurements()
-    guard = Guard(measurements)
-    health = Health(("", SERVICE_NAME), guard)
+    call_errors = CallErrors(measurements)
+    health = Health(("", SERVICE_NAME), call_errors)
     server.add_generic_rpc_handlers((health.handlers(),))
     if config.reflection:
         _add_reflection(server)
@@ -119,7 +119,7 @@ async def _serve(
     service = Service(
         executor,
         identity,
-        guard,
+        call_errors,
         config.traffic_limit,
         config.lease,
         shared,
@@ -163,7 +163,7 @@ async def _serve(
             await _workers_left(executor)
         log.info("stopping: calls in progress get %g s", config.grace)
         service.close()
-        guard.close()
+        call_errors.close()
         executor.close()
         await server.stop(config.grace)
         try:

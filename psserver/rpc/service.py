@@ -20,7 +20,7 @@ from psjob.tracing.tracing import Tracing
 from psserver.measurements import ADMISSION
 from psserver.rpc.access import Access
 from psserver.rpc.admission import Admission
-from psserver.rpc.call_errors import Guard
+from psserver.rpc.call_errors import CallErrors
 from psserver.rpc.call_spans import METADATA_KEY, call_span
 from psserver.rpc.deadline import Deadline
 from psserver.rpc.identity import OF_IDENTITIES, Claims, Identity
@@ -84,7 +84,7 @@ class Service:
         self,
         executor: Executor,
         identity: Identity,
-        guard: Guard,
+        call_errors: CallErrors,
         traffic_limit: int,
         timeout: float,
         shared: SharedMemory,
@@ -94,7 +94,7 @@ class Service:
         exposure: str = "",
         tracing: Tracing | None = None,
     ) -> None:
-        self._executor, self._identity, self._guard = executor, identity, guard
+        self._executor, self._identity, self._call_errors = executor, identity, call_errors
         self._access, self._exposure, self._tracing = access, exposure, tracing
         self._shared = shared
         self._measurements = executor.measurements
@@ -133,7 +133,7 @@ class Service:
             serve = self._transfer if method.client_streaming else unary
             if self._access is not None:
                 serve = partial(self._access.serve, method.name, serve)
-            methods[method.name] = grpc.stream_stream_rpc_method_handler(partial(self._guard.run, serve))
+            methods[method.name] = grpc.stream_stream_rpc_method_handler(partial(self._call_errors.run, serve))
         return grpc.method_handlers_generic_handler(SERVICE_NAME, methods)
 
     async def _unary(self, kind: type[Proto], frames: object, context: grpc.aio.ServicerContext) -> None:
@@ -191,7 +191,8 @@ class Service:
             with self._streams.open(caller.sender, context) as stream:
                 while (data := await stream.next_call()) is not grpc.aio.EOF:
                     began = perf_counter()
-                    attached.settle()
+                    if attached.offered is not None:
+                        attached.settle()
                     parts = split(data)
                     large = parts.head_bytes > SLICE
                     frame = await self._executor.aside(parts.parse, parse) if large else parts.parse(parse)
@@ -235,18 +236,20 @@ class Service:
         """Serve one call, with the size and time of its first frame; larger messages and answers wait for admission."""
         proto, account = request_of(frame), caller.sender.worker
         self._check_sender(proto, caller)
-        shared = SharedReceiver(attached.memories)
+        shared = SharedReceiver(attached.memories) if attached.memories else None
         receiver = StreamReceiver(frame.data, shared)
         aside, large = self._executor.aside, _is_large(proto, frame.nbytes)
         self._admission.hold(account, frame_bytes)
         try:
             message, nbytes = await aside(_read, frame, receiver) if large else _read(frame, receiver)
             streamed = receiver.nbytes if frame.data is None else len(frame.data)
-            self._measurements.received.add(nbytes - streamed - shared.nbytes, streamed, shared.nbytes)
-            region = attached.region(frame.header)
+            in_place, in_memory = (0, 0) if shared is None else (shared.tensors, shared.nbytes)
+            self._measurements.received.add(nbytes - streamed - in_memory, streamed, in_memory)
+            place = frame.header.HasField("answer_region")
+            region = attached.region(frame.header.answer_region) if place else None
             if not receiver.nbytes and nbytes <= MAX_INLINE_MESSAGE:
                 with suppress(AnswerTooLarge):
-                    journaled = self._executor.borrows_arrays and not shared.tensors
+                    journaled = self._executor.borrows_arrays and not in_place
                     record = received(frame) if journaled else None
                     answer = await self._step(message, caller, MAX_INLINE_MESSAGE, region, record)
                     await self._send(answer, region, account, context, began)

@@ -19,10 +19,7 @@ from pswire.tensors.shared_segments import MAX_SEGMENTS, NotShared
 from pswire.tensors.values import DTYPES, Array, TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 
-#: Segments of a worker, on all of its streams. It has a stream for each call at the same time, of which there are few.
-MAX_SEGMENTS_OF_WORKER = 8 * MAX_SEGMENTS
-
-#: Segments of all workers: a mapping each, of which Linux allows a process 65,530.
+#: Segments of all workers: a mapping each, of which Linux allows a process 65,530. A worker has few streams.
 MAX_SEGMENTS_IN_ALL = 16_384
 
 
@@ -35,7 +32,7 @@ class SharedMemory:
     def __init__(self, limit: int | None) -> None:
         self._limit = limit or 0
         self._bytes: Counter[str] = Counter()
-        self._segments: Counter[str] = Counter()
+        self._count = 0
         self._socket: SegmentSocket | None = None
         self.refused = ""  # the reason why there is none
         try:
@@ -59,7 +56,7 @@ class SharedMemory:
 
     def reserve(self, worker: str, nbytes: int, replaced: Collection[int] = ()) -> None:
         """Count a segment of `nbytes` instead of the `replaced` ones; `NotShared` if that is too much."""
-        freed, gone = sum(replaced), len(replaced)
+        freed = sum(replaced)
         of_worker, in_all = self._bytes[worker] - freed + nbytes, self._bytes.total() - freed + nbytes
         if of_worker > self._limit // 2 or in_all > self._limit:
             raise NotShared(
@@ -67,34 +64,35 @@ class SharedMemory:
                 f"{self._bytes.total():,}; a worker may have {self._limit // 2:,} and all {self._limit:,}: raise "
                 "--shared-memory-limit"
             )
-        if self._segments[worker] - gone >= MAX_SEGMENTS_OF_WORKER:
-            raise NotShared(f"{worker!r} has {self._segments[worker]} segments, of {MAX_SEGMENTS_OF_WORKER} at most")
-        if self._segments.total() - gone >= MAX_SEGMENTS_IN_ALL:
+        if self._count - len(replaced) >= MAX_SEGMENTS_IN_ALL:
             raise NotShared(f"all workers have {MAX_SEGMENTS_IN_ALL:,} segments, which is the most for a server")
         self.release(worker, replaced)
         self._bytes[worker] += nbytes
-        self._segments[worker] += 1
+        self._count += 1
 
     def release(self, worker: str, sizes: Collection[int]) -> None:
         """Stop counting segments of these sizes."""
-        for counts, gone in ((self._bytes, sum(sizes)), (self._segments, len(sizes))):
-            counts[worker] -= gone
-            if not counts[worker]:
-                del counts[worker]
+        self._count -= len(sizes)
+        self._bytes[worker] -= sum(sizes)
+        if not self._bytes[worker]:
+            del self._bytes[worker]
 
 
 class AttachedSegments:
-    """The segments of one stream of a worker, mapped, by their numbers. Each step of the stream begins with `settle`.
+    """The segments of one stream of a worker, mapped, by their numbers.
+
+    Each step of the stream begins with `settle`, if one is `offered`.
 
     Attributes:
         memories: by number; written by a thread of the socket while an offer is open, and otherwise by the event loop.
+        offered: the number and token of a segment that the worker was offered in the last step.
     """
 
     def __init__(self, shared: SharedMemory, worker: str) -> None:
         self.memories: dict[int, Array] = {}
         self._shared, self._worker = shared, worker
         self._sizes: dict[int, int] = {}  # also of the one that is offered
-        self._offered: tuple[int, bytes] | None = None
+        self.offered: tuple[int, bytes] | None = None
 
     def attach(self, request: pb.AttachRequest) -> pb.AttachReply:
         """Offers the worker a segment, instead of an earlier one with its number; or replies with a reason."""
@@ -112,14 +110,14 @@ class AttachedSegments:
         if number in self.memories:
             _unmap([self.memories.pop(number)])
         token = socket.offer(nbytes, number, self.memories)
-        self._offered = number, token
+        self.offered = number, token
         return pb.AttachReply(socket=socket.name, token=token)
 
     def settle(self) -> None:
         """Ends the offer of a segment that the worker did not take: it continues without."""
-        if self._offered is None:
+        if self.offered is None:
             return
-        (number, token), self._offered = self._offered, None
+        (number, token), self.offered = self.offered, None
         if self._shared.socket.withdraw(token):
             self._shared.release(self._worker, [self._sizes.pop(number)])
 
@@ -133,11 +131,8 @@ class AttachedSegments:
         if memories:
             _unmap(memories)
 
-    def region(self, header: pb.Frame) -> Region | None:
-        """The memory that a call provides for the values of its answer, or None; `Malformed` if it is not attached."""
-        if not header.HasField("answer_region"):
-            return None
-        region = header.answer_region
+    def region(self, region: pb.Region) -> Region:
+        """The memory that a call provides for the values of its answer; `Malformed` if it is not attached."""
         memory = self.memories.get(region.segment)
         if memory is None:
             raise Malformed(f"answer region in segment {region.segment}, which was not attached on this stream")

@@ -22,6 +22,7 @@ from psserver.core.variables.array_tasks import StepResult, TasksPending
 from psserver.core.variables.element_checks import Inspection
 from psserver.measurements import JOURNAL, Measurements, Waits
 from psserver.runtime.call_times import CallTimes, call_times
+from psserver.runtime.compiler import Compiler
 from psserver.runtime.event_log import EventLog
 from psserver.runtime.persistence import Persistence
 from psserver.runtime.task_order import Bundle, TaskOrder
@@ -35,11 +36,10 @@ from pswire.messages import (
     Answer,
     Assign,
     Cut,
-    CutReport,
     Intervene,
+    Pulled,
     Push,
     Register,
-    Renewed,
     Reply,
     Request,
     Restore,
@@ -51,15 +51,9 @@ from pswire.messages import (
     entries,
     tensor_bytes,
 )
-from pswire.optimizers import numba_compiler, rule_for
-from pswire.optimizers.numba_compiler import Loop
 
 #: Bytes of arrays that a step may inspect in the event loop: one pass that only reads, some 50 us a MiB.
 MAX_BYTES_INSPECTED_IN_LOOP = 2 << 20
-
-#: The time between two cuts, in times of what the last one took, with its copies at so many bytes a second; those that
-#: took fewer seconds than this have no pause.
-PAUSE_OF_CUTS, COPIED_A_SECOND, SHORT_CUT = 10.0, 4e9, 0.02
 
 #: Entries of a message that is stepped in the event loop: some 10 us each.
 MAX_ENTRIES_IN_LOOP = 500
@@ -72,9 +66,8 @@ _Waiting = asyncio.Future[Answer]
 STOPPING_ERROR = "the server is stopping: try again when a server is back at this address"
 
 
-#: Answers that acknowledge no change, so they need not wait for the journal.
-_REPORTS = (Renewed, CutReport, StatusReport)
-
+#: Answers that acknowledge no change, so they need not wait for the journal; values are of changes of others.
+_REPORTS = tuple([call.answer for call in CALLS if not call.change and call.answer is not Pulled])
 
 #: The reason of a wait by the class of its message.
 _REASONS: dict[type, str] = {call.request: call.wait for call in CALLS}
@@ -118,8 +111,7 @@ class Executor:
         self._tasks = TaskOrder()
         self._threads = Threads(self._tasks)
         self.aside = self._threads.aside
-        self._compiling = asyncio.Lock()
-        self._compiled: set[Loop] = set()
+        self._compiler = Compiler(self._threads)
         self._beginning: asyncio.Task[Answer] | None = None  # of a cut
 
     def persist(self, config: StorageConfig, new_shard: Callable[[], Shard], start: Start) -> None:
@@ -190,7 +182,7 @@ class Executor:
             times.decoded = time_ns()
         large = self._is_large(message)
         if isinstance(message, Register | Tune):
-            await self._compile(message, large)
+            await self._compiler.compile(message, self.shard.check, large=large)
         if self.persistence is not None:
             if isinstance(message, Restore):
                 return await self._restore(self.persistence, message)
@@ -337,9 +329,8 @@ class Executor:
             if not self._tasks.has_run(self.shard.checkable(message)):
                 raise
             result = step(settled=True)
-        if result.began_cut and self.shard.cuts.current is not None:
-            took = perf_counter() - began + self.shard.cuts.current.nbytes / COPIED_A_SECOND
-            self.shard.cuts.not_before = now + PAUSE_OF_CUTS * took if took > SHORT_CUT else now
+        if result.began_cut:
+            self.shard.cuts.pause(now, perf_counter() - began)
         bundles = self._tasks.bundles(result.tasks) if large and result.tasks else None
         if self.persistence is not None and not large:
             record = self.persistence.record(message, record)
@@ -393,22 +384,6 @@ class Executor:
                     f"the answer to this {type(message).__name__} would have {nbytes:,} bytes of values, but a single "
                     f"call carries {most:,}: use Transfer (nothing was done)"
                 )
-
-    async def _compile(self, message: Register | Tune, large: bool) -> None:
-        """Compile the loops of a message's optimizers in a thread, unless the shard refuses it; other calls go on."""
-        loops = await self._threads.between_steps(self._loops, message) if large else self._loops(message)
-        if loops <= self._compiled:
-            return
-        async with self._compiling:
-            for loop in loops - self._compiled:
-                await self._threads.inspect(numba_compiler.machine_code, loop)
-                self._compiled.add(loop)
-
-    def _loops(self, message: Register | Tune) -> set[Loop]:
-        self.shard.check(message)
-        specs = [message.optimizer] if isinstance(message, Tune) else [one.optimizer for one in message.declarations]
-        different = {id(spec): spec for spec in specs if spec is not None}.values()  # most variables share an optimizer
-        return {loop for spec in different if (loop := rule_for(spec).loop) is not None}
 
     def _complete(self, message: Request | Tick | Cut, step: _Step) -> None:
         """Write down a step, log its events, and give the replies to their callers when its tasks are done."""

@@ -8,37 +8,31 @@ shard again. Everything here is called in the event loop of the executor; files 
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
-from queue import SimpleQueue
 
 from psserver.config import StorageConfig
 from psserver.core import events
-from psserver.core.cuts.shard_cut import Late, ShardCut, VariableCopy
+from psserver.core.cuts.shard_cut import ShardCut
 from psserver.core.shard import Shard
-from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import StepResult
 from psserver.measurements import Measurements
+from psserver.runtime.cut_copies import Aborted, CutCopies
 from psserver.runtime.event_log import EventLog
 from psserver.runtime.task_order import TaskOrder
 from psserver.storage import records, retention
 from psserver.storage.checkpoint_writer import CheckpointWriter
-from psserver.storage.find_start import find_start
 from psserver.storage.folders import journal_folder
 from psserver.storage.journal import Journal
 from psserver.storage.records import Record
-from psserver.storage.recovery import Origin, Start, start_at
+from psserver.storage.recovery import Start, start_at
 from psserver.storage.segments import list_segments
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, ParamServerError, StorageError, Unavailable, WrongShard
 
 #: Messages that change a shard, besides pulls where served weights are kept, and heartbeats that settle something.
 _CHANGES = tuple([call.request for call in ms.CALLS if call.change])
-
-#: How a start is described whose journal ended with an incomplete record.
-_TORN = "its journal ended with a torn record, which was cut off: with --journal-sync every it was not acknowledged"
 
 #: Seconds that a stopping server waits for a checkpoint that is being written.
 _FINISH_TIMEOUT = 600.0
@@ -47,49 +41,6 @@ _FINISH_TIMEOUT = 600.0
 REPORTED_CUTS = 16
 
 log = logging.getLogger(__name__)
-
-
-def start_shard(config: StorageConfig, new_shard: Callable[[], Shard], now: float) -> tuple[Shard, Start]:
-    """The shard of a server that starts, with the state that its folder has, and what it started from.
-
-    Raises `StorageError` for a folder whose files are damaged or of another job.
-    """
-    shard = new_shard()
-    start = find_start(config.folder, shard.shard, shard.shards)
-    with ExitStack() as stack:
-        stack.callback(start.close)
-        _begin(config, start, shard, now)
-        stack.pop_all()
-    return shard, start
-
-
-def _begin(config: StorageConfig, start: Start, shard: Shard, now: float) -> None:
-    """Give a new shard the state, and begin its run, unless it is lost; log what it starts from."""
-    if start.lost and shard.shards == 1 and config.on_lost_state == "rollback":
-        start.give_up()
-    start.restore(shard, now)
-    for note in start.notes:
-        log.warning("%s", note)
-    what = (
-        f"checkpoint {start.number} of {config.folder}" if start.state is not None else f"a new job in {config.folder}"
-    )
-    lost = "the last run ended without writing down its last changes"
-    if start.lost:
-        log.warning("shard %d has %s: %s; all shards have to go back to a common one", shard.shard, what, lost)
-        return
-    for note in start.begin(shard, journal=config.journal, keep_journal=config.keep_journal):
-        log.warning("%s", note)
-    begins = f"shard {shard.shard} starts from {what}, at global step {shard.global_step}"
-    if start.origin is Origin.CUT or start.went_back:
-        log.warning("%s: %s", begins, lost)
-    elif start.torn:
-        log.warning("%s: %s", begins, _TORN)
-    else:
-        log.info("%s: nothing is lost", begins)
-
-
-class _Aborted(Exception):
-    """The server stops before the cut is complete."""
 
 
 class Persistence:
@@ -273,11 +224,11 @@ class Persistence:
     async def _written_checkpoint(self, cut: ShardCut, *, final: bool) -> None:
         """Write a cut, and drop journal segments that it replaces. Raises nothing: training goes on without it."""
         began, nbytes = self._loop.time(), cut.nbytes
-        ready: SimpleQueue[Exception | None] = SimpleQueue()
-        copying = self._loop.create_task(self._copy(cut, ready))
+        copies = CutCopies(cut, self._tasks)
+        copying = self._loop.create_task(copies.make(self._completed))
         try:
-            await self._loop.run_in_executor(self._thread, self._to_disk, cut, ready, final)
-        except _Aborted:
+            await self._loop.run_in_executor(self._thread, self._to_disk, cut, copies, final)
+        except Aborted:
             log.info("checkpoint %d was given up", cut.number)
         except (OSError, ParamServerError) as error:
             self._fail(cut, f" to {self._config.folder}: {error}")
@@ -308,66 +259,19 @@ class Persistence:
             self._complete.set()
             await asyncio.wait([writing], timeout=_FINISH_TIMEOUT)
 
-    def _to_disk(self, cut: ShardCut, ready: SimpleQueue[Exception | None], final: bool) -> None:
-        """Write a cut whose parts are `ready` one after the other, as `_copy` says. Runs in the thread."""
-
-        def wait() -> None:
-            if (error := ready.get()) is not None:
-                raise error
-
-        def arrays() -> Iterator[tuple[str, VariableArrays]]:
-            for name, copy in cut.copies.items():
-                wait()
-                yield name, copy.arrays
-
-        def late() -> Sequence[Late]:
-            wait()
-            return cut.late
-
+    def _to_disk(self, cut: ShardCut, copies: CutCopies, final: bool) -> None:
+        """Write a cut. Runs in the thread."""
         shard, shards = cut.state.shard, cut.state.shards
         protect = self._written_by_all if shards > 1 else None
         spare = self._oldest if self._config.keep_journal else None
-        self._writer.write(cut.state, arrays(), late, final=final, protect=protect, spare=spare)
+        self._writer.write(cut.state, copies.arrays(), copies.late, final=final, protect=protect, spare=spare)
         self._cuts = tuple(retention.cuts(self._config.folder, shard, shards)[-REPORTED_CUTS:])
-
-    async def _copy(self, cut: ShardCut, ready: SimpleQueue[Exception | None]) -> None:
-        """Tell the thread of each variable, in order, that it is copied, and of the cut that it is complete.
-
-        An error takes the place of the news that it prevents.
-        """
-        try:
-            for name, copy in cut.copies.items():
-                await self._copied(name, copy)
-                ready.put(None)
-                await asyncio.sleep(0)  # a step may come before the next variable
-            await self._completed()
-            ready.put(None if cut.complete else _Aborted())
-        except asyncio.CancelledError:
-            ready.put(_Aborted())
-            raise
-        except Exception as error:  # noqa: BLE001 - raised in the thread
-            ready.put(error)
 
     async def _completed(self) -> None:
         """Return when the cut is complete, or never will be, and the journal has a segment that follows it."""
         await self._complete.wait()
         if self._segment_begun is not None:
             await self._segment_begun
-
-    async def _copied(self, name: str, copy: VariableCopy) -> None:
-        """Return when a variable is copied: now, or with the change that needed it."""
-        while not copy.copied:
-            if (step := self._tasks.step) is not None:  # it may be about to copy the variable
-                await asyncio.wait([step])
-                continue
-            result = StepResult()
-            copy.start(result)
-            ended = self._tasks.add(result.tasks) if result.tasks else self._tasks.end_of(name)
-            if ended is not None:
-                await asyncio.wait([ended])  # not cancelled with this coroutine
-                ended.result()
-            elif not copy.copied and not result.tasks:
-                raise _Aborted  # the cut was ended: nothing will copy it, and waiting would stop the event loop
 
     # --- reports --------------------------------------------------------------------------------------------------
 
@@ -397,7 +301,7 @@ class Persistence:
         """Write a last checkpoint, from which the next start continues without loss. Call when no step can follow."""
         await self._end_writing()
         if not self.shard.lost and not self._start.provisional:  # its files have everything
-            cut = self.shard.begin_final_cut()
+            cut = self.shard.cuts.begin_final()
             if cut is not None:
                 self._complete.set()
                 await self._written_checkpoint(cut, final=True)

@@ -204,7 +204,7 @@ class Start:
     def _write_final(self, shard: Shard) -> int:
         """Write the state of the shard, which no checkpoint has, as a final one; returns its number."""
         if self.replayed:
-            shard.number_state()
+            shard.cuts.number_state()
         arrays, is_cut = iter(shard.arrays().items()), not self.replayed or self.shards == 1
         state = shard.state()
         checkpoints.write(self.folder, state, arrays, tuple, final=True, is_cut=is_cut)

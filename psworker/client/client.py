@@ -25,6 +25,7 @@ from pswire.specs.consistency import (
 )
 from pswire.tensors.values import Array
 from psworker.client import joining
+from psworker.client.blocks import Blocks
 from psworker.client.error_feedback import GradientEncoder
 from psworker.client.evaluations import Evaluations
 from psworker.client.heartbeat import Heartbeat
@@ -60,6 +61,7 @@ class Client:
     Attributes:
         membership: the worker as a member of the job, as the shards have reported it.
         consistency, staleness: the shards' policies, after `join`.
+        blocks: the calls that take blocks of examples, and give them back.
         evaluations: the calls of minimizations.
         registration: the registered variables; its `value_of` gives the worker's present value of one, for a variable
             that was registered after the cut of a rollback.
@@ -91,11 +93,11 @@ class Client:
         self.cuts = JobCuts(calls)
         self.rollback = Rollback(calls, self.registration, self.cuts, timeout)
         self.evaluations = Evaluations(calls, self.registration, self.rollback)
+        self.blocks = Blocks(calls, self.rollback, self._heartbeat)
         self.tracing: Tracing | None = None
         self._process = os.getpid()
         self._timeout = timeout
         self._barriers = 0
-        self._taken: dict[str, int] = {}  # by data queue, the rollbacks when a block was taken
 
     def join(self, session: int = 0, name: str = "") -> ms.Joined:
         """Joins every shard and keeps the leases by a heartbeat in the background; shard 0's answer.
@@ -224,7 +226,7 @@ class Client:
 
     def _is_outdated(self, gradients: Iterable[VersionedArray], progress: Iterable[ms.Progress]) -> bool:
         """True if weights or examples are from before a rollback: these examples will be trained again."""
-        if any(self._taken.get(one.queue) != self.rollback.count for one in progress):
+        if not all(self.blocks.has(one.queue) for one in progress):
             return True
         return any(gradient.read.rejoins < self.membership.went_back for gradient in gradients)
 
@@ -375,28 +377,6 @@ class Client:
             }
             calls.results(calls.send(messages), ms.Tuned)
 
-    @redone("it takes another block of examples")
-    def take(self, queue: ms.QueueSpec, finished: ms.Finished | None, reports: int = 0) -> ms.Taken:
-        """The next block of a data queue, or after seconds the reason for waiting; epoch reports from `reports` on.
-
-        After a rollback, the block that was taken before was given back, and `finished` is ignored.
-        """
-        self._heartbeat.idle_since = 0
-        message = ms.Take(
-            sender=self.membership.sender,
-            queue=queue,
-            finished=finished if self.has_block(queue) else None,  # a retry would finish the block that comes again
-            reports_received=reports,
-            timeline=self.membership.timeline,
-        )
-        taken = self._calls.call(0, message, ms.Taken)
-        self._taken[queue.name] = self.rollback.count
-        return taken
-
-    def has_block(self, queue: ms.QueueSpec) -> bool:
-        """True if the last `take` is still valid: after a rollback another worker may have the block."""
-        return self._taken.get(queue.name) == self.rollback.count
-
     # --- the job --------------------------------------------------------------------------------------------------
 
     @redone("it begins another generation")
@@ -435,12 +415,6 @@ class Client:
                 "inside `with session.generation()` variables have the values of one moment, and cannot be trained, "
                 "assigned or registered: do it after the block"
             )
-
-    def give_back(self, queue: ms.QueueSpec) -> None:
-        """Gives back the block that this worker holds, so that it need not leave first; raises nothing."""
-        if not self._closing.is_set():  # it has not left
-            message = ms.Take(sender=self.membership.sender, queue=queue, give_back=True)
-            self._calls.call_best_effort(0, message, f"could not give back the block of {queue.name}")
 
     def barrier(self, timeout: float | None = None) -> None:
         """Waits until every live worker of the job waits at the barrier.

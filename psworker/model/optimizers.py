@@ -116,7 +116,7 @@ class Optimizer(optimizers.OptimizerSpec):
             pairs = transform(pairs)
         if not pairs:
             return PushReport("none", 0, here.session.global_step)
-        return here.session.push(self, pairs, here.noted.take(update_ops))
+        return here.session.push(self, pairs, here.noted.take(update_ops) if here.noted or update_ops else ())
 
     def minimize(
         self,

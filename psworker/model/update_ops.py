@@ -47,32 +47,27 @@ class UpdateOp:
         object.__setattr__(self, "decay", float(self.decay))
 
 
-class UpdateMeans:
-    """The mean of several observations of each variable, of float16 in float32."""
-
-    def __init__(self) -> None:
-        self._means: dict[str, tuple[UpdateOp, Array, int]] = {}  # the last op of a variable, mean and number of all
+class UpdateMeans(dict[str, tuple[UpdateOp, Array, int]]):
+    """By name a variable's last op, and the mean, of float16 in float32, and number of its observations."""
 
     def add(self, update: UpdateOp) -> None:
         """Adds an observation."""
         name, mean, count = update.variable.name, widened(update.value), 1
-        if name in self._means:
-            op, earlier, number = self._means[name]
+        if name in self:
+            op, earlier, number = self[name]
             if op.variable is update.variable:  # and not an earlier one of its name
                 count = number + 1
                 mean = earlier * (1 - 1 / count) + mean / count  # without a difference: inf - inf is nan
-        self._means[name] = update, mean, count
+        self[name] = update, mean, count
 
     def ops(self, scope: str | None = None) -> list[UpdateOp]:
         """One update op per variable named `scope/...`."""
-        means = self._means.values()
+        means = self.values()
         return [UpdateOp(op.variable, mean, op.decay) for op, mean, _ in means if in_scope(op.variable, scope)]
 
     def take(self, chosen: Iterable[UpdateOp] | None = None) -> list[UpdateOp]:
         """The update ops to be sent, by default all; removes what is kept for their variables."""
-        if chosen is None and not self._means:
-            return []
         taken = self.ops() if chosen is None else list(chosen)
         for update in taken:
-            self._means.pop(update.variable.name, None)
+            self.pop(update.variable.name, None)
         return taken

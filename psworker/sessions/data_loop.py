@@ -101,7 +101,7 @@ class DataLoop:
         finished: Finished | None = None
         while True:
             self.flush()
-            taken = self.client.take(queue, finished, reports.get(queue.name, 0))
+            taken = self.client.blocks.take(queue, finished, reports.get(queue.name, 0))
             for report in taken.reports:
                 if self.on_epoch is None:
                     logger.info("epoch %d: cost %s over %d examples", report.epoch, report.cost, report.examples)
@@ -141,7 +141,7 @@ class DataLoop:
                 raise error
             if batch is None:
                 break
-            if not self.client.has_block(self.queue):
+            if not self.client.blocks.has(self.queue.name):
                 self.batches.put_back(batch)
                 break
             self._cost, self._known = self._costs()

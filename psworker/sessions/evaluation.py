@@ -77,7 +77,7 @@ def evaluated_together(client: Client, name: str, measure: Measure, reading: Rea
     queue = reading.queue(name, 1, evaluates=True)
     batches, finished, layout = reading.batches(queue), None, Totals(measure)
     while True:
-        taken = client.take(queue, finished)
+        taken = client.blocks.take(queue, finished)
         if taken.done:
             break
         finished = None

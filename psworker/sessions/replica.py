@@ -103,7 +103,7 @@ class Replica:
         Otherwise the examples of gradients that are pushed later would be handed out again. The worker is idle then.
         """
         if self.is_flushed():
-            self.client.give_back(queue)
+            self.client.blocks.give_back(queue)
         else:
             self._left.append(queue)
         if not isinstance(self.client.consistency, Asynchronous):

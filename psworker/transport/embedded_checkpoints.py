@@ -200,7 +200,7 @@ class EmbeddedCheckpoints:
         self._begun = True
 
     def _begin_cut(self) -> None:
-        self._open.number_state()  # the shard copies nothing for it
+        self._open.cuts.number_state()  # the shard copies nothing for it
 
     def _try_write(self, *, final: bool = False) -> None:
         """Writes the shard's last cut; the next one is due an interval later, even if it could not be written."""

@@ -6,6 +6,7 @@ import stat
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from pswire.tensors.stream import StreamSender
 from pswire.tensors.transport import InlineSender
 from tests.support.combinations import few_fast
 from tests.support.servers import NAME_KEY, Client, frames_of, join_all
+from tests.unit.pswire.codec.test_codec import FULL
 
 W = np.zeros(3, np.float32)
 QUEUE = ms.QueueSpec(name="train", size=8, block=4, epochs=1)
@@ -60,20 +62,10 @@ def push(sender, sequence, **fields):
 
 
 def in_the_name_of(sender):
-    """A message of each kind that a worker sends, as a stranger would make it from what a status shows."""
-    return {
-        "a push that ends its sequence": push(sender, 2**63 - 1),
-        "a heartbeat that ends its sequence": ms.Renew(sender=sender, settled=2**63 - 1),
-        "a leave": ms.Leave(sender),
-        "a finished block": ms.Take(sender=sender, queue=QUEUE, finished=ms.Finished(1)),
-        "an assignment": ms.Assign(sender=sender, sequence=1, assignments=(ms.Assignment("w", W + 7),)),
-        "a registration": ms.Register(sender=sender, declarations=(), states=(99,)),
-        "a pull": ms.Pull(sender=sender, names=("w",)),
-        "a barrier": ms.Barrier(sender, 1),
-        "a stop": ms.Stop(sender, "because"),
-        "an evaluation": ms.Evaluate(sender=sender, name="fit"),
-        "a portion": ms.TakePortion(sender=sender, name="fit"),
-        "a claim": ms.ClaimPortion(sender=sender, name="fit", evaluation=1, portion=0, loss=0.0),
+    """A message of each kind that a worker sends (`CALLS`), as a stranger would make it from what a status shows."""
+    kinds = [call.request for call in ms.CALLS if call.role == "worker"]
+    every = {type(one).__name__: one for one in FULL if type(one) in kinds and hasattr(one, "sender")}
+    return {name: replace(one, sender=sender) for name, one in every.items()} | {
         "a cut that it holds": ms.Cut(holder=sender),
         "a join as its incarnation": ms.Join(worker=sender.worker, incarnation=sender.incarnation),
         "a join as the next incarnation": ms.Join(worker=sender.worker, incarnation=sender.incarnation + 1),

@@ -19,14 +19,14 @@ import pytest
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from psserver.rpc.shared_segment_socket import THREADS
-from psserver.rpc.transfer_memory import MAX_SEGMENTS_OF_WORKER
+from psserver.rpc.streams import STREAMS_OF_A_MEMBER
 from pswire import errors
 from pswire import messages as ms
 from pswire.codec import to_frame
 from pswire.optimizers import GradientDescent
 from pswire.tensors import shared_segments
 from pswire.tensors.shared_memory import Region
-from pswire.tensors.shared_segments import DONE, NotShared, allocate_and_map, socket_path
+from pswire.tensors.shared_segments import DONE, MAX_SEGMENTS, NotShared, allocate_and_map, socket_path
 from pswire.tensors.values import TensorSpec
 from pswire.v1 import paramserver_pb2 as pb
 from psworker.transport.grpc_transport import GrpcTransport
@@ -198,11 +198,11 @@ def test_memory_without_pages_is_not_used(client, sender, stream, target):
 
 
 @pytest.mark.slow
-def test_sixty_four_segments_of_each_of_sixteen_streams_exhaust_no_descriptors(client, sender, target):
+def test_sixty_four_segments_of_each_stream_that_a_member_may_have_exhaust_no_descriptors(client, sender, target):
     """They took 1,005 of 1,024, and then Register answered "internal error"."""
     with ExitStack() as stack:
-        before, refused = target.descriptors(), 0
-        streams = [stack.enter_context(closing(Stream(client))) for _ in range(16)]
+        before, refused, count = target.descriptors(), 0, STREAMS_OF_A_MEMBER - 1  # one is for the register
+        streams = [stack.enter_context(closing(Stream(client))) for _ in range(count)]
         for stream in streams:
             for number in range(64):
                 reply = stream.attach(number, PAGE)
@@ -210,8 +210,8 @@ def test_sixty_four_segments_of_each_of_sixteen_streams_exhaust_no_descriptors(c
                     fetch_segment(reply, number, PAGE)
                 refused += bool(reply.reason)
         target.wait_until(lambda: target.descriptors() <= before + THREADS)
-        assert target.mapped() == MAX_SEGMENTS_OF_WORKER
-        assert refused == 16 * 64 - MAX_SEGMENTS_OF_WORKER
+        assert target.mapped() == count * MAX_SEGMENTS
+        assert refused == count * (64 - MAX_SEGMENTS)
         client.register(sender, v=LARGE)
         target.train()
 

@@ -100,8 +100,8 @@ def step(session: ps.Session, batch: ps.Batch) -> None:
 
 
 def record_takes(session: ps.Session) -> None:
-    client = session._client
-    take = client.take
+    blocks = session._client.blocks
+    take = blocks.take
 
     def recorded(*arguments: Any) -> Any:
         record("take")
@@ -110,7 +110,7 @@ def record_takes(session: ps.Session) -> None:
         record("taken", got=taken.block is not None, reports=reports)
         return taken
 
-    client.take = recorded  # type: ignore[method-assign]
+    blocks.take = recorded  # type: ignore[method-assign]
 
 
 failing: list[int] = []

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from psserver.rpc.call_errors import Guard
+from psserver.rpc.call_errors import CallErrors
 from psserver.rpc.identity import Identity
 from psserver.rpc.service import SERVICE_NAME, Service
 from psserver.rpc.transfer_memory import SharedMemory
@@ -104,7 +104,7 @@ class ServedShard:
         )
         self.shard.begin_from(1, 0.0)  # as that of a server that keeps checkpoints
         self.executor = Executor(self.shard, lambda: self._now)
-        self._service = Service(self.executor, Identity(JOB_KEY), Guard(), MEMORY, 15.0, SharedMemory(None))
+        self._service = Service(self.executor, Identity(JOB_KEY), CallErrors(), MEMORY, 15.0, SharedMemory(None))
         self._handlers = self._service.handlers()
         self._tasks: list[asyncio.Task[Any]] = []
         self._streams: dict[int, _Call] = {}

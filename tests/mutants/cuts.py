@@ -22,21 +22,21 @@ def _(original, self, cut, result):
 
 @mutant(
     "Late changes wait for changes that the cut does not have",
-    "psserver.core.cuts.shard_cut:owned",
+    "psserver.core.cuts.late_changes:owned",
     scenario("cuts"),
 )
-def _(original, change, snapshot):
-    owned = original(change, snapshot)
+def _(original, change, version_of):
+    owned = original(change, version_of)
     return replace(owned, after=change.after) if isinstance(change, ms.Push | ms.Assign) else owned
 
 
 @mutant(
     "Late gradients keep versions that the cut does not have",
-    "psserver.core.cuts.shard_cut:owned",
+    "psserver.core.cuts.late_changes:owned",
     scenario("cuts"),
 )
-def _(original, change, snapshot):
-    owned = original(change, snapshot)
+def _(original, change, version_of):
+    owned = original(change, version_of)
     if not isinstance(change, ms.Push):
         return owned
     pairs = zip(owned.gradients, change.gradients, strict=True)
@@ -52,7 +52,7 @@ without(
 
 @mutant(
     "Late pushes that wait for a lost worker are left out",
-    "psserver.core.shard:Shard._gone_at_cut",
+    "psserver.core.updates.pending_calls:PendingCalls.gone_at_cut",
     scenario("cuts"),
 )
 def _(original, self):

@@ -8,6 +8,7 @@ from pswire import messages as ms
 from tests.tools.mutant_plugin import mutant, scenario, without
 
 PENDING = "psserver.core.updates.pending_calls:PendingCalls"
+CALLS = "psserver.core.updates.update_calls:UpdateCalls"
 UPDATES = "psserver.core.updates.updates:Updates"
 ORDER = "psserver.core.policies.update_order:UpdateOrder"
 POLICIES = "tests/unit/psserver/core/test_status_and_policies.py"
@@ -33,22 +34,30 @@ def _(original, self, call, reason, result):
 without("A part that arrives after others went on without it is applied", f"{UPDATES}.pass_over", scenario("following"))
 
 
-@mutant("An abandoned part is waited for", f"{PENDING}.settle", scenario("following_second_loop"))
+@mutant("An abandoned part is waited for", f"{UPDATES}.settle", scenario("following_second_loop"))
 def _(original, self, member, sequence):
     with patch.object(self._members, "settle"):
         original(self, member, sequence)
 
 
-@mutant("A held push settles an older number after an empty push", f"{PENDING}._push", scenario("empty_pushes"))
+@mutant(
+    "A held push settles an older number after an empty push",
+    f"{CALLS}._push",
+    scenario("empty_pushes"),
+)
 def _(original, self, call, result):
-    with patch.object(self, "abandon"):
+    with patch.object(self._pending, "abandon"):
         original(self, call, result)
 
 
 without("A tune leaves a held push of its worker", f"{PENDING}.abandon", scenario("tune_held"))
 
 
-@mutant("A push of a worker in quarantine is applied", f"{PENDING}._push", scenario("intervene"))
+@mutant(
+    "A push of a worker in quarantine is applied",
+    f"{CALLS}._push",
+    scenario("intervene"),
+)
 def _(original, self, call, result):
     with patch.object(call.member, "quarantined", ""):
         original(self, call, result)
@@ -56,7 +65,7 @@ def _(original, self, call, result):
 
 @mutant(
     "A push waits for changes that have no part on its shard",
-    f"{PENDING}._with_parts_here",
+    "psserver.core.updates.decisions:Decisions._with_parts_here",
     f"{CLIENT}::test_a_shard_waits_for_changes_that_are_made_there_and_for_no_others",
 )
 def _(original, self, changes):

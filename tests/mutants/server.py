@@ -148,7 +148,7 @@ without(
 
 without(
     "A message may raise a counter to any number",
-    "psserver.core.shard:check_count",
+    "psserver.core.job.joins:check_count",
     scenario("incarnations"),
 )
 

@@ -136,7 +136,7 @@ def _(original, self, gradients, progress):
 
 @mutant(
     "A block from before the shards went back is finished",
-    f"{CLIENT_CLASS}.has_block",
+    "psworker.client.blocks:Blocks.has",
     f"{ROLLBACK}::test_a_take_from_before_the_shards_went_back_arrives_too_late_to_finish_a_block_that_is_trained_again",
 )
 def _(original, self, queue):

@@ -9,7 +9,7 @@ from functools import partial
 
 from psserver.config import StorageConfig
 from psserver.runtime.executor import Executor
-from psserver.runtime.persistence import start_shard
+from psserver.runtime.start_shard import start_shard
 from pswire import messages as ms
 from pswire.errors import ParamServerError
 from pswire.specs.consistency import parse_consistency, parse_staleness

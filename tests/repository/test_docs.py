@@ -13,6 +13,8 @@ import pytest
 
 import psworker as ps
 from psserver.cli.main import main as psserver
+from pswire.v1 import options_pb2
+from pswire.v1 import paramserver_pb2 as pb
 from psworker.launch.cli import main as psworker
 from tests.support.combinations import together
 
@@ -52,6 +54,14 @@ def test_every_block_of_code_names_its_language(page):
 @together("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_page_has_both_sides_of_a_merge(page):
     assert re.findall(r"^(?:<{7}|={7}|>{7})(?: .*)?$", page.read_text(), re.MULTILINE) == []
+
+
+def test_the_table_of_roles_has_the_calls_that_each_role_may_make_by_the_protocol():
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", (ROOT / "docs/security.md").read_text(), re.MULTILINE))
+    methods = {one.name: one.GetOptions() for one in pb.DESCRIPTOR.services_by_name["ParameterServer"].methods}
+    for role, number in options_pb2.Role.items():
+        calls = [name for name, options in methods.items() if options.Extensions[options_pb2.call].role == number]
+        assert sorted(methods.keys() & re.findall(r"\b[A-Z]\w+", rows[role.lower()])) == sorted(calls), role
 
 
 def check_click(words, script):

@@ -20,10 +20,9 @@ import numpy as np
 
 from psjob.status.job_status import ShardAnswer, merge_reports
 from psserver.config import StorageConfig
-from psserver.runtime import persistence
 from psserver.runtime.clock import Clock, tick_seconds
 from psserver.runtime.executor import Executor
-from psserver.runtime.persistence import start_shard
+from psserver.runtime.start_shard import start_shard
 from psserver.storage import journal, retention
 from psserver.storage.journal import JournalWriter
 from psserver.storage.recovery import own_start, start_at
@@ -452,11 +451,11 @@ class Job:
         )  # as it was before any push
         finished = None
         while True:
-            taken = client.take(QUEUE, finished)
+            taken = client.blocks.take(QUEUE, finished)
             finished = None
             if taken.done and self.calm:
                 client.pull(WORKERS)  # as a session that ends; it may be the first that shows that state was lost
-                if client.has_block(QUEUE):
+                if client.blocks.has(QUEUE.name):
                     break
                 continue
             if taken.block is None:
@@ -468,7 +467,7 @@ class Job:
                 simulation.sleep(random.expovariate(10))
                 if random.random() < 0.03:
                     self._command(client)
-                if not client.has_block(QUEUE):
+                if not client.blocks.has(QUEUE.name):
                     whole = False
                     break
                 mark = self._next[name]
@@ -484,7 +483,7 @@ class Job:
                 one.outcome = "HALF" if result.half_applied else result.outcome.name
                 self.seen["half-applied, as its worker knows"] += result.half_applied
                 weights.update({value.name: value for value in result.values})
-                if not client.has_block(QUEUE):
+                if not client.blocks.has(QUEUE.name):
                     one.outcome, whole = "gone back", False
                     break
             finished = ms.Finished(block.number, float(block.stop - block.start)) if whole else None
@@ -729,7 +728,7 @@ def _simulated(job):
         mock.patch.multiple(journal, JournalWriter=Writer, lock_journal=lock),
         mock.patch.object(os, "close", close),
         mock.patch("psserver.storage.journal.time", clock),
-        mock.patch.object(persistence, "SimpleQueue", Queue),
+        mock.patch("psserver.runtime.cut_copies.SimpleQueue", Queue),
         mock.patch("psworker.client.client.threading", threads),
         mock.patch("psworker.client.membership.threading", threads),
         mock.patch("psworker.client.rollback.threading", threads),

@@ -71,7 +71,7 @@ class Job:
         client.join()
         [weights] = client.register([declared("V", np.zeros(SHAPE), GradientDescent(learning_rate=1))])
         finished, step = None, 0
-        while not (taken := client.take(self.queue, finished)).done:
+        while not (taken := client.blocks.take(self.queue, finished)).done:
             finished, block = None, taken.block
             if block is None:
                 client.report_idle()

@@ -212,7 +212,7 @@ def _work(client, name, result):
     weights = {whole.name: whole for whole in client.register(variables)}
     reports = result.reports.setdefault(name, [])
     finished = None
-    while not (taken := client.take(QUEUE, finished, len(reports))).done:
+    while not (taken := client.blocks.take(QUEUE, finished, len(reports))).done:
         reports += [report.epoch for report in taken.reports]
         if taken.block is None:
             client.report_idle()

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psserver.core.cuts.shard_cut import Late
+from psserver.core.cuts.late_changes import Late
 from psserver.core.options import ShardOptions
 from psserver.core.policies.policy import Policy
 from psserver.core.shard import Shard

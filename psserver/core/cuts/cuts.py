@@ -14,7 +14,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from psserver.core.cuts.shard_cut import ShardCut, VariableCopy, owned
+from psserver.core.cuts.late_changes import owned
+from psserver.core.cuts.shard_cut import ShardCut, VariableCopy
 from psserver.core.events import cut_given_up, cut_skipped
 from psserver.core.members.member import Member
 from psserver.core.members.membership import Membership
@@ -29,6 +30,10 @@ from pswire.errors import GenerationLost, InvalidMessage, UnknownVariable
 
 #: Seconds in which the workers that were live at a snapshot have to show its number; then the cut is given up.
 SECONDS_TO_SHOW = 600.0
+
+#: The time between two cuts, in times of what the last one took, with its copies at so many bytes a second; those that
+#: took fewer seconds than this have no pause.
+PAUSE, COPIED_A_SECOND, SHORT_CUT = 10.0, 4e9, 0.02
 
 #: Bytes that a late change, and each of its entries, takes beside its arrays: names, numbers, hyperparameters.
 LATE_BYTES = 1 << 10
@@ -125,6 +130,25 @@ class Cuts(Part):
             self.completed = number
         result.began_cut = True
 
+    def begin_final(self) -> ShardCut | None:
+        """The cut of a shard that takes no more messages: complete at once; None if there is no memory for it."""
+        self.end()
+        self.begin(self.number + 1, StepResult(), at_once=True)
+        cut = self.current
+        if cut is not None:
+            self.leave(list(cut.missing))
+        return cut
+
+    def number_state(self) -> None:
+        """Number a new cut, which is complete: its caller writes the present state down as it stands."""
+        self.skip(max(self.number + 1, self._position.global_step), complete=True)
+
+    def pause(self, now: float, took: float) -> None:
+        """Let no other cut begin soon after the present one, whose snapshot alone took so many seconds."""
+        if self.current is not None:
+            took += self.current.nbytes / COPIED_A_SECOND
+            self.not_before = now + PAUSE * took if took > SHORT_CUT else now
+
     def skip(self, number: int, *, complete: bool = False) -> None:
         """Note a cut that this shard has no part in, or one that is `complete`: its state is stored as it stands."""
         self._position.cut = number
@@ -195,7 +219,7 @@ class Cuts(Part):
                 taken = f"{len(cut.late):,} late changes take {cut.late_bytes:,} bytes"
                 self._give_up(cut, f"{taken}, all of --memory-limit", result)
                 return
-            cut.late.append(owned(change, cut.copies))
+            cut.late.append(owned(change, cut.version_of))
             cut.late_bytes += nbytes
 
     def _give_up(self, cut: ShardCut, why: str, result: StepResult) -> None:
@@ -217,11 +241,11 @@ class Cuts(Part):
         self.end_if_idle(unless=number)
         busy = self.busy
         if not number and busy is not None:
-            call.reply(ms.CutReport(number=0, waiting_for=f"cut {busy.number} is not over"), result)
+            result.reply(call.ticket, ms.CutReport(number=0, waiting_for=f"cut {busy.number} is not over"))
             return
         if not number and result.now < self.not_before:
             waiting_for = f"cut {self.number} began a moment ago, and took a part of the time of this shard"
-            call.reply(ms.CutReport(number=0, waiting_for=waiting_for), result)
+            result.reply(call.ticket, ms.CutReport(number=0, waiting_for=waiting_for))
             return
         if (number > self.number or not number) and not message.release:
             number = number or max(self.number + 1, self._position.global_step)
@@ -237,7 +261,7 @@ class Cuts(Part):
                     copy.start(result)
                 if cut.may_apply:
                     self._apply_late(cut, result)
-        call.reply(self.report(number), result)
+        result.reply(call.ticket, self.report(number))
 
     def report(self, number: int) -> ms.CutReport:
         """The state of a cut on this shard, as far as it is known without its storage."""
@@ -276,4 +300,4 @@ class Cuts(Part):
             if name in cut.copies:
                 cut.copies[name].start(result)
         values = store.read(message, message.names, message.choices, result, call.allocator, cut.variables())
-        call.reply(ms.Pulled(values, cut.state.global_step), result)
+        result.reply(call.ticket, ms.Pulled(values, cut.state.global_step))

@@ -1,4 +1,4 @@
-"""The cut of one shard: copies of its variables at the snapshot, and the changes that arrive late for it."""
+"""The cut of one shard: copies of its variables at the snapshot, and what it still waits for."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from psserver.core.cuts.late_changes import Late
 from psserver.core.policies.policy import join_names
 from psserver.core.state import VariableArrays
 from psserver.core.variables.array_tasks import ArrayTask, StepResult
 from psserver.core.variables.variable import Variable
 from pswire import messages as ms
-from pswire.tensors.compression import Packed
-from pswire.tensors.values import DTYPES, Array, IndexedSlices
-
-#: A change that belongs to a cut, although it arrived after the snapshot.
-Late = ms.Push | ms.Assign | ms.Tune | ms.Register | ms.Compute | ms.Evaluate
+from pswire.tensors.values import DTYPES, Array
 
 
 @dataclass(slots=True, eq=False)
@@ -112,46 +109,13 @@ class ShardCut:
         """Bytes of its copies, and of its late changes."""
         return sum([copy.variable.nbytes for copy in self.copies.values()]) + self.late_bytes
 
+    def version_of(self, name: str) -> int:
+        """The version of a variable at the snapshot, 0 if it was registered later."""
+        copy = self.copies.get(name)
+        return 0 if copy is None else copy.variable.version
+
     def variables(self) -> Mapping[str, Variable]:
         """The variables of a `readable` cut by name."""
         if self.applied is not None:
             return self.applied
         return {name: copy.variable for name, copy in self.copies.items()}
-
-
-def owned(change: Late, snapshot: Mapping[str, VariableCopy]) -> Late:
-    """A copy of the change that owns its arrays (a message's arrays are borrowed until its answer).
-
-    Gradients of weights that were read after the snapshot get the version at the snapshot: the cut has no later one.
-    The order of late changes is that in which they were made, so they wait for no others (`after`), which the cut may
-    not have.
-    """
-    match change:
-        case ms.Push():
-            gradients = []
-            for one in change.gradients:
-                newest = snapshot[one.name].variable.version if one.name in snapshot else 0
-                version = min(one.version, newest)
-                gradients.append(dataclasses.replace(one, version=version, array=_copied(one.array)))
-            return dataclasses.replace(change, gradients=tuple(gradients), after=())
-        case ms.Assign():
-            assignments = [dataclasses.replace(one, array=one.array.copy()) for one in change.assignments]
-            return dataclasses.replace(change, assignments=tuple(assignments), after=())
-        case ms.Register():
-            values = [None if one.value is None else one.value.copy() for one in change.declarations]
-            pairs = zip(change.declarations, values, strict=True)
-            declarations = [dataclasses.replace(one, value=value) for one, value in pairs]
-            return dataclasses.replace(change, declarations=tuple(declarations))
-        case _:
-            return change
-
-
-def _copied(array: Array | IndexedSlices | Packed) -> Array | IndexedSlices | Packed:
-    match array:
-        case IndexedSlices():
-            values = _copied(array.values)
-            return IndexedSlices(values, array.indices.copy(), array.shape, check_range=False)  # type: ignore[arg-type]
-        case Packed():
-            return Packed(array.form, array.shape, tuple([part.copy() for part in array.parts]))
-        case _:
-            return array.copy()

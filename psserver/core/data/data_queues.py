@@ -148,7 +148,7 @@ class DataQueues(Part):
         if message.give_back:
             waiting.replace(worker, result)
             queue.give_back(worker, result)
-            call.reply(self._answer(call, None, done=queue.done), result)
+            result.reply(call.ticket, self._answer(call, None, done=queue.done))
         else:
             waiting.add(worker, call, result)
         self._count(worker, queue, held)

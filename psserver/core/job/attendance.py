@@ -94,7 +94,7 @@ class Attendance(Part):
         # a heartbeat from before the worker's last messages does not abandon them
         if (message.idle or settled) and not (settled and settled < self._pending.newest(message.sender)):
             self._position.changes += 1
-            self._pending.settle(member, settled)
+            self._updates.settle(member, settled)
             if message.idle:
                 self._members.progress.finish(member)
             self._pending.abandon(member, result)
@@ -116,7 +116,7 @@ class Attendance(Part):
         members.leave(member, result.now, failed=message.failed, done=finished or message.done)
         result.events.append(events.left(member, failed=message.failed))
         self._note_chief(chief, result)
-        call.reply(ms.Left(members.done), result)
+        result.reply(call.ticket, ms.Left(members.done))
         result.gone.append(member)
 
     def _note_chief(self, before: ms.Sender | None, result: StepResult) -> None:

@@ -41,7 +41,7 @@ class Barrier(Part):
         """Let a worker wait, and all of them pass if it was the last."""
         member = call.member
         if call.message.number <= member.barriers:  # a retry
-            call.reply(ms.Passed(self._position.global_step), result)
+            result.reply(call.ticket, ms.Passed(self._position.global_step))
             return
         self._waiting.add(member.name, call, result)
         self._release(result)

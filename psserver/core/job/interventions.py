@@ -57,7 +57,7 @@ class Interventions(Part):
             reason = call.message.reason or "no reason given"
             self._stop_all(f"{call.member.name}: {reason}", result)
             result.events.append(events.job_stopped(call.member, reason))
-        call.reply(ms.Stopped(self._position.stopped), result)
+        result.reply(call.ticket, ms.Stopped(self._position.stopped))
 
     def _stop_all(self, reason: str, result: StepResult) -> None:
         """Hand out neither blocks nor portions from now on."""
@@ -92,7 +92,7 @@ class Interventions(Part):
             self._scale_learning_rates(message)
             result.events.append(events.learning_rates_scaled(message.scale_learning_rate, reason))
         quarantined = tuple([member.name for member in self._members if member.quarantined])
-        call.reply(ms.Intervened(self._position.global_step, quarantined), result)
+        result.reply(call.ticket, ms.Intervened(self._position.global_step, quarantined))
 
     def _scale_learning_rates(self, message: ms.Intervene) -> None:
         for optimizer, names in self._variables.store.scale_learning_rates(message.scale_learning_rate):

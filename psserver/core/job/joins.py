@@ -13,7 +13,7 @@ from psserver.core.part import Call, Check, Handler, Part, Position, check_count
 from psserver.core.policies.policy import join_names
 from psserver.core.registration import Registration
 from psserver.core.timelines import Timeline
-from psserver.core.updates.pending_calls import PendingCalls
+from psserver.core.updates.updates import Updates
 from psserver.core.variables.array_tasks import StepResult
 from pswire import messages as ms
 from pswire.errors import Unavailable
@@ -32,11 +32,11 @@ class Joins(Part):
         variables: Registration,
         queues: DataQueues,
         minimizations: Minimizations,
-        pending: PendingCalls,
+        updates: Updates,
     ) -> None:
         self._options, self._position, self._timeline = options, position, timeline
         self._members, self._jobs, self._invariants = members, jobs, variables.invariants
-        self._queues, self._minimizations, self._pending = queues, minimizations, pending
+        self._queues, self._minimizations, self._updates = queues, minimizations, updates
         self.lost_pushes = 0
 
     def messages(self) -> dict[type, tuple[Check | None, Handler]]:
@@ -81,7 +81,7 @@ class Joins(Part):
             result.events.append(events.lost_pushes(member, message.steps - member.steps))
             member.steps = message.steps  # counted once, also if this shard goes back again
         if message.settled:
-            self._pending.settle(member, message.settled)
+            self._updates.settle(member, message.settled)
         if new_incarnation or not was_live:
             result.events.append(events.joined(member, new_incarnation=new_incarnation))
         joined = ms.Joined(
@@ -100,8 +100,8 @@ class Joins(Part):
             note="" if self._options.shard or message.resume else joined_note(before, self._jobs.present),
             stopped=position.stopped,
         )
-        call.reply(joined, result)
-        if member.quarantined and new_incarnation and not self._pending.follows:
+        result.reply(call.ticket, joined)
+        if member.quarantined and new_incarnation and not self._options.follows:
             members.progress.stall(member)
         if new_incarnation:
             result.gone.append(member)  # its earlier incarnation
@@ -120,4 +120,4 @@ class Joins(Part):
         if call.message.number > self._jobs.present.number:
             result.begins = ms.Job(call.message.number)
         else:
-            call.reply(ms.Emptied(self._jobs.present), result)
+            result.reply(call.ticket, ms.Emptied(self._jobs.present))

@@ -161,7 +161,7 @@ class Minimizations(Part):
             outcome=Outcome.APPLIED, results=results, global_step=self._position.global_step, term=term, note=note
         )
         self._members.record(member, message.sequence, computed)
-        call.reply(computed, result)
+        result.reply(call.ticket, computed)
 
     def _take_note(self, message: Compute) -> tuple[int, str]:
         """Take the term and the note of a message; those of the minimization."""
@@ -253,7 +253,7 @@ class Minimizations(Part):
             self._answer_evaluators(one, result)
             self._serve(one, result)
         if self._may_answer(one, message):
-            call.reply(self._evaluated(one), result)
+            result.reply(call.ticket, self._evaluated(one))
         else:
             self._evaluators.add(worker, call, result)
         if begun:
@@ -310,10 +310,10 @@ class Minimizations(Part):
         message = call.message
         one, worker = self._all.get(message.name), message.sender.worker
         if one is None or one.portions is None or one.number != message.evaluation:
-            call.reply(PortionClaimed(counted=False), result)
+            result.reply(call.ticket, PortionClaimed(counted=False))
             return
         counted, others = one.portions.claim(worker, message.portion, message.loss)
-        call.reply(PortionClaimed(counted), result)
+        result.reply(call.ticket, PortionClaimed(counted))
         self._serve_workers(one, [worker, *others], result)
 
     def _serve(self, one: Minimization, result: StepResult) -> None:

@@ -57,7 +57,7 @@ class Sums:
             outcome=outcome, versions=(), global_step=self._position.global_step, frontier=frontier, reason=reason
         )
         self._members.record(call.member, message.sequence, answer)
-        call.reply(answer, result)
+        result.reply(call.ticket, answer)
         if outcome is Outcome.APPLIED:
             one.counted.update(portions.numbers)
             if one.portions is not None and not self._minimizations.late:

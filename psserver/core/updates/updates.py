@@ -1,6 +1,7 @@
 """Updates: makes and answers the pushes, pulls and assigns that are released; counts of pushes."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from psserver.core.data.data_queues import DataQueues
@@ -196,14 +197,21 @@ class Updates(Part):
             frontier=frontier,
         )
         self._members.record(call.member, message.sequence, answer)
-        call.reply(answer, result)
+        result.reply(call.ticket, answer)
+
+    def repeat(self, call: Call[Any], result: StepResult) -> None:
+        """Answer an assign, tune or compute again that was settled before."""
+        self.repeated += 1
+        if isinstance(call.message, ms.Compute):
+            self._store.wait_for(call.message.names, result)  # its results may not be there yet
+        result.reply(call.ticket, as_repeated(call.member.answer))
 
     def serve(self, call: Call[Any], result: StepResult) -> None:
         """Answer a pull, or a push that is settled, with the values of this moment."""
         message, settled, step = call.message, call.answer, self._position.global_step
         if settled is None:
             values = self._store.read(message, message.names, message.choices, result, call.allocator)
-            call.reply(ms.Pulled(values, step, self.frontier), result)
+            result.reply(call.ticket, ms.Pulled(values, step, self.frontier))
             return
         values = self._store.read(message, message.pull, (), result, call.allocator)
         answer = ms.Pushed(
@@ -216,7 +224,7 @@ class Updates(Part):
             frontier=settled.frontier,
             cut=settled.cut,
         )
-        call.reply(answer, result)
+        result.reply(call.ticket, answer)
 
     # --- the order over shards ------------------------------------------------------------------------------------
 
@@ -225,10 +233,28 @@ class Updates(Part):
         sender = change.sender
         return not self._members.is_live(sender) or self._members[sender.worker].settled >= change.sequence
 
+    def settle(self, member: Member, sequence: int) -> None:
+        """Note that a worker knows the outcome of its messages up to `sequence`, or has abandoned them."""
+        sender = ms.Sender(member.name, member.incarnation)
+        self._members.settle(sender, sequence)
+        if self.order is not None:
+            self.order.settle(sender, sequence + 1)
+        self._members.half_pushes.settle(member, sequence)
+
+    def forget_order(self, worker: str) -> None:
+        """Note that a worker has been gone for so long that no message of it is under way."""
+        if self.order is not None:
+            self.order.forget(worker)
+
     def pass_over(self, changes: Iterable[ms.ChangeId]) -> None:
         """Skip changes that have not arrived; if they arrive later, they are refused."""
         for change in changes:
             self._members.settle(change.sender, change.sequence)
+
+
+def as_repeated(answer: Any) -> Any:  # noqa: ANN401 - a Pushed, Assigned, Tuned or Computed
+    """The answer to a message that was settled before."""
+    return replace(answer, outcome=ms.Outcome.REPEATED) if answer.outcome is ms.Outcome.APPLIED else answer
 
 
 def _count_loss(member: Member, loss: float) -> None:

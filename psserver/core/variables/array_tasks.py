@@ -86,6 +86,10 @@ class StepResult:
     ended: JobReport | None = None
     began_cut: bool = False  # before anything else the step has taken the snapshot of a cut
 
+    def reply(self, ticket: int, answer: Any) -> None:  # noqa: ANN401 - an answer or an error
+        """Answer the call of this ticket."""
+        self.replies.append(Reply(ticket, answer))
+
 
 def run(tasks: Iterable[ArrayTask]) -> None:
     """Run tasks one after the other. If one fails, which is a bug, the others run before the first error is raised."""

@@ -5,7 +5,10 @@ A step that is smaller than half a unit in the last place of an element leaves i
 update of the variable takes.
 """
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -47,3 +50,17 @@ class RoundingSample:
         positions, before = sample
         self.sampled += len(positions)
         self.unchanged += int(np.count_nonzero(value.reshape(-1)[positions] == before))
+
+
+class Samples:
+    """When samples are taken: nothing else depends on it."""
+
+    def __init__(self) -> None:
+        self._next = -math.inf
+
+    def ask(self, samples: Iterable[RoundingSample], now: float) -> None:
+        """Have the next updates of these variables take samples, if it is time."""
+        if now >= self._next:
+            self._next = now + SECONDS_BETWEEN_SAMPLES
+            for sample in islice(samples, MAX_SAMPLED):
+                sample.due = True

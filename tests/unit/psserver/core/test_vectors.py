@@ -249,7 +249,7 @@ def test_vectors_notes_and_the_last_answer_survive_in_the_state_of_the_shard():
 def test_a_cut_has_the_vectors_of_its_moment():
     driver = shard(shards=1)
     compute(driver, Fill("d", 1.0))
-    cut = driver.shard.begin_final_cut()
+    cut = driver.shard.cuts.begin_final()
     step = driver.shard.step(
         9, Compute(sender=A, sequence=7, names=("W", "v"), operations=(Drop(), Fill("d", 2.0), Fill("late", 0.0))), 0.0
     )

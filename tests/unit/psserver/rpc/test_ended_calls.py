@@ -7,7 +7,7 @@ import grpc
 import grpc.aio
 
 from psserver.rpc.access import Access
-from psserver.rpc.call_errors import Guard
+from psserver.rpc.call_errors import CallErrors
 from pswire.errors import Malformed
 from pswire.security.token_files import Role, add_token
 
@@ -47,7 +47,7 @@ def end_of(serve, error):
     """The exception by which a handler ends, and the statuses it has tried to send."""
     context = Context(error)
     try:
-        asyncio.run(Guard().run(serve, None, context))
+        asyncio.run(CallErrors().run(serve, None, context))
     except (grpc.aio.BaseError, asyncio.CancelledError) as raised:
         return type(raised), context.aborted
     return None, context.aborted

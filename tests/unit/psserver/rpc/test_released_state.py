@@ -8,7 +8,7 @@ import pytest
 from psserver.config import ServerConfig
 from psserver.rpc import call_errors, service
 from psserver.rpc.admission import Admission
-from psserver.rpc.call_errors import FREE_REFUSALS, Guard
+from psserver.rpc.call_errors import FREE_REFUSALS, CallErrors
 from psserver.rpc.server import ServerThread
 from psserver.rpc.status_answers import StatusAnswers
 from psserver.rpc.streams import STREAMS_OF_A_MEMBER, Streams
@@ -60,7 +60,7 @@ def test_no_bytes_are_counted_when_calls_of_every_kind_have_ended(monkeypatch):
 
 def test_refusals_of_connections_are_forgotten_with_time_and_those_of_the_oldest_for_others(monkeypatch):
     monkeypatch.setattr(call_errors, "MAX_CONNECTIONS", 3)
-    refusing = Guard()
+    refusing = CallErrors()
     first = [refusing._pause("ipv4:1.2.3.4:5", 0.0) for _ in range(FREE_REFUSALS + 3)]
     assert first == [0.0] * FREE_REFUSALS + [0.5, 1.0, 1.5]
     assert refusing._pause("ipv4:1.2.3.4:5", 2.0) == 1.0, "two are forgotten, and this one is new"

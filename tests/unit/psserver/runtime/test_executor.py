@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from psserver.core import shard as core_shard
+from psserver.core.cuts import cuts
 from psserver.core.options import ShardOptions
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import ArrayTask, run, run_parts, stages
@@ -735,4 +736,4 @@ def test_a_cut_that_took_long_is_followed_by_a_pause(monkeypatch):
         await server.shutdown()
         return numbers, server.shard.cuts.not_before
 
-    assert asyncio.run(ask()) == ([1, 0], 7.0 + executor.PAUSE_OF_CUTS)
+    assert asyncio.run(ask()) == ([1, 0], 7.0 + cuts.PAUSE)

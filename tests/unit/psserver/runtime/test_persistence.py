@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from psserver.runtime import persistence
-from psserver.runtime.persistence import Persistence
+from psserver.runtime.cut_copies import CutCopies
 from psserver.runtime.task_order import TaskOrder
 from psserver.storage import checkpoints, segments
 from psserver.storage.arrays import NewFile
@@ -534,7 +534,7 @@ class CopyOfV:
     """Holds the copy of `V` for a checkpoint, until `go_on` is set."""
 
     def __init__(self, patch):
-        self.reached, self.go_on, copied = asyncio.Event(), asyncio.Event(), Persistence._copied
+        self.reached, self.go_on, copied = asyncio.Event(), asyncio.Event(), CutCopies._copied
 
         async def held(server, name, copy):
             if name == "V":
@@ -542,7 +542,7 @@ class CopyOfV:
                 await self.go_on.wait()
             await copied(server, name, copy)
 
-        patch.setattr(Persistence, "_copied", held)
+        patch.setattr(CutCopies, "_copied", held)
 
 
 class EndlessWait:

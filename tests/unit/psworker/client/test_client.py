@@ -608,7 +608,7 @@ def test_a_worker_whose_lease_has_ended_goes_on_and_knows_whether_it_is_chief_an
     other, _ = transport.client("w1")
     assert (client.membership.chief, other.membership.chief) == (True, False)
     queue = ms.QueueSpec(name="q", size=4, block=2, epochs=1)
-    held = client.take(queue, None).block
+    held = client.blocks.take(queue, None).block
     transport.sleep(600)
     other.report_idle()
     transport.sleep(600)
@@ -617,7 +617,9 @@ def test_a_worker_whose_lease_has_ended_goes_on_and_knows_whether_it_is_chief_an
     other.report_idle()
     assert (client.membership.chief, other.membership.chief) == (False, True)
     transport.sleep(2000)
-    assert client.take(queue, ms.Finished(held.number)).block == held, "its result counts for nothing, and it is free"
+    assert client.blocks.take(queue, ms.Finished(held.number)).block == held, (
+        "its result counts for nothing, and it is free"
+    )
     transport.client("w0")
     for _ in range(2):
         with pytest.raises(errors.Zombie, match="do two workers have the same name"):

@@ -48,7 +48,7 @@ def test_all_messages_of_a_change_carry_the_newest_number_that_any_shard_had_sho
     client.assign([ms.Assignment(name, np.zeros(2)) for name in "ab"])
     assert numbers(transport, ms.Assign) == [(0, number), (1, number)]
     begin_cut(transport, 0)
-    client.take(ms.QueueSpec(name="data", size=1, block=1, epochs=1), None)
+    client.blocks.take(ms.QueueSpec(name="data", size=1, block=1, epochs=1), None)
     client.tune(["a", "b"], SGD, ["learning_rate"])
     assert numbers(transport, ms.Tune) == [(0, number + 1), (1, number + 1)]
 

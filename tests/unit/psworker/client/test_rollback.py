@@ -301,21 +301,21 @@ def test_a_registration_whose_values_are_pulled_in_order_is_repeated_when_state_
 def test_a_block_of_examples_from_before_is_not_finished_but_taken_again():
     transport = ShardsInProcess(2, stored=True)
     client, _ = transport.client("w0", *DECLARATIONS)
-    block = client.take(QUEUE, None).block
+    block = client.blocks.take(QUEUE, None).block
     write_checkpoint(transport, client)
-    second = client.take(QUEUE, ms.Finished(block.number, 1.0)).block
+    second = client.blocks.take(QUEUE, ms.Finished(block.number, 1.0)).block
     assert second.number == block.number + 1
     transport.lose_state(0)
-    assert client.take(QUEUE, ms.Finished(second.number, 1.0)).block == block
+    assert client.blocks.take(QUEUE, ms.Finished(second.number, 1.0)).block == block
     assert transport.status(0).epochs == ()
 
 
 def test_a_push_with_examples_from_before_is_dropped_also_with_fresh_weights_and_one_with_new_examples_is_not():
     transport = ShardsInProcess(2, stored=True)
     client, _ = transport.client("w0", *DECLARATIONS)
-    client.take(QUEUE, None)
+    client.blocks.take(QUEUE, None)
     write_checkpoint(transport, client)
-    second = client.take(QUEUE, ms.Finished(0, 1.0)).block
+    second = client.blocks.take(QUEUE, ms.Finished(0, 1.0)).block
     transport.lose_state(0)
     fresh = client.pull(NAMES)
 
@@ -326,7 +326,7 @@ def test_a_push_with_examples_from_before_is_dropped_also_with_fresh_weights_and
 
     transport.sent.clear()
     assert (outcome(second), transport.messages(ms.Push)) == (ms.Outcome.DROPPED, [])
-    first = client.take(QUEUE, None).block
+    first = client.blocks.take(QUEUE, None).block
     assert outcome(first) is ms.Outcome.APPLIED
 
 
@@ -453,24 +453,24 @@ def test_a_take_from_before_the_shards_went_back_arrives_too_late_to_finish_a_bl
     write_checkpoint(transport, client)
     transport.lose_state(1)
     known = {one.name: one for one in client.pull(NAMES)}
-    block = client.take(QUEUE, None).block
+    block = client.blocks.take(QUEUE, None).block
     progress = ms.Progress(queue=QUEUE.name, block=block.number, position=block.start + 1, cost_sum=1.0)
     client.push([replace(one, array=np.full(2, -1.0)) for one in known.values()], progress=(progress,)).result()
     write_checkpoint(transport, client)
     transport.lose_state(1)
     client.pull(NAMES)
-    block = client.take(QUEUE, None).block
+    block = client.blocks.take(QUEUE, None).block
     assert block.start == progress.position, "the rest of it"
     assert transport.messages(ms.Take)[-1][1].timeline == client.membership.timeline
     member, finished = client.membership, ms.Finished(block.number)
     late = ms.Take(sender=member.sender, queue=QUEUE, finished=finished, timeline=member.timeline - 1)
     with pytest.raises(StateLost, match="follows timeline"):
         transport.call(0, late, 1.0).result()
-    assert client.take(QUEUE, None).block == block
+    assert client.blocks.take(QUEUE, None).block == block
     assert not any(message.give_back for _, message in transport.messages(ms.Take)), "it might come late, too"
     transport.lose_state(1)
     client.pull(NAMES)
-    client.take(QUEUE, ms.Finished(block.number))
+    client.blocks.take(QUEUE, ms.Finished(block.number))
     assert transport.messages(ms.Take)[-1][1].finished is None, "the answer may be lost, and the message repeated"
 
 
