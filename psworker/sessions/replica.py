@@ -30,6 +30,9 @@ from psworker.versions import VersionedArray
 
 logger = logging.getLogger(__name__)
 
+#: Successive changes of a variable's optimizer, each after one step, that are an error.
+CHANGES_IN_TURN = 2
+
 #: The optimizer, or the variables, whose hyperparameters change.
 Target: TypeAlias = UpdateSpec | BaseVariable | Iterable[BaseVariable]
 
@@ -128,7 +131,10 @@ class Replica:
                 variable.read = self.client.choose(variable.name, np.empty(0, np.int64)).read
 
     def declare(self, optimizer: UpdateSpec, names: Sequence[str]) -> None:
-        """Declares the optimizer of these variables to the servers, where they do not have it yet."""
+        """Declares the optimizer of these variables to the servers, where they do not have it yet.
+
+        What was computed for an earlier optimizer is pushed before. Raises as `VariableOptimizers.check_not_in_turn`.
+        """
         declared, spec = self.optimizers.declared, self.optimizers.specs.get(optimizer)
         for name in names:
             if spec is None or declared.get(name) is not spec:
@@ -136,11 +142,17 @@ class Replica:
         else:
             return
         spec = self.optimizers.spec(optimizer)
-        self.complete()
-        known = self.variables
         new = [name for name in names if declared.get(name) is not spec]
-        self.client.register([Declaration(known[name].spec, None, spec) for name in new])
-        self.optimizers.add(new, spec)
+        if changed := self.optimizers.others_than(spec, new):
+            self.flush()
+            self.optimizers.check_not_in_turn(changed, spec, self.client.membership.sequence)
+        self.complete()
+        known, stage, replaced = self.variables, self.client.queues_read, self.optimizers.replaced
+        stages = [stage + replaced.get(name, 0) + (name in changed) for name in new]
+        self.client.register(
+            [Declaration(known[name].spec, None, spec, stage=one) for name, one in zip(new, stages, strict=True)]
+        )
+        self.optimizers.add(new, spec, self.client.membership.sequence)
 
     def pull(self, names: Sequence[str]) -> None:
         """Flushes; takes fresh values of these variables, or in a generation its values."""
@@ -285,10 +297,13 @@ class Replica:
 class VariableOptimizers:
     """The optimizer of each variable that this worker has trained, as it was `declared` and as it is at present.
 
-    `specs` has, by a program's optimizer, its hyperparameters as they come back from a server.
+    `specs` has, by a program's optimizer, its hyperparameters as they come back from a server; `replaced` counts by
+    variable how often it got another optimizer.
     """
 
     def __init__(self) -> None:
+        self.replaced: dict[str, int] = {}
+        self._in_turn: dict[str, tuple[int, int]] = {}  # the step of the last change, and those after one step in a row
         self.specs: dict[UpdateSpec, UpdateSpec] = {}
         self.declared: dict[str, UpdateSpec] = {}
         self.current: dict[str, UpdateSpec] = {}
@@ -300,10 +315,37 @@ class VariableOptimizers:
             self.specs[optimizer] = self.specs.setdefault(spec, spec)
         return self.specs[optimizer]
 
-    def add(self, names: Iterable[str], spec: UpdateSpec) -> None:
-        """Notes that variables were declared."""
+    def add(self, names: Sequence[str], spec: UpdateSpec, step: int) -> None:
+        """Notes that variables were declared, at this step of the worker; logs it if they had another optimizer."""
+        changed = self.others_than(spec, names)
+        for name in changed:
+            self.replaced[name] = self.replaced.get(name, 0) + 1
+            self._in_turn[name] = step, self._count_in_turn(name, step)
+        if changed:
+            earlier = " and ".join(dict.fromkeys([str(self.declared[name]) for name in changed]))
+            logger.warning("%s: from now on %s in place of %s, with new slots", ", ".join(changed), spec, earlier)
         self.declared |= dict.fromkeys(names, spec)
         self.current |= dict.fromkeys(names, spec)
+
+    def others_than(self, spec: UpdateSpec, names: Iterable[str]) -> list[str]:
+        """Those of the variables that have another optimizer, as it was declared and as it was changed to."""
+        of = self.declared
+        return [name for name in names if name in of and spec not in (of[name], self.current[name])]
+
+    def check_not_in_turn(self, names: Iterable[str], spec: UpdateSpec, step: int) -> None:
+        """Raises `ConfigurationError` if two optimizers train a variable in turn: slots would begin anew at each step."""
+        for name in names:
+            if self._count_in_turn(name, step) == CHANGES_IN_TURN:
+                raise ConfigurationError(
+                    f"variable {name!r} gets another optimizer at each step, {self.declared[name]} and {spec}: each "
+                    "change begins with new slots. Give each optimizer variables of its own (var_list), or minimize "
+                    "the sum of the losses with one"
+                )
+
+    def _count_in_turn(self, name: str, step: int) -> int:
+        """Successive changes that came one step after another, with one at this step; the first is 0."""
+        last, count = self._in_turn.get(name, (-1, 0))
+        return count + 1 if step - last == 1 else 0
 
     def trained_with(self, optimizer: UpdateSpec) -> list[str]:
         """The variables that have this optimizer, as it was declared or as it was changed to."""
