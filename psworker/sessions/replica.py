@@ -39,13 +39,13 @@ Target: TypeAlias = UpdateSpec | BaseVariable | Iterable[BaseVariable]
 
 @dataclasses.dataclass(slots=True)
 class Step:
-    """The results of one step of the program, checked; no server has them yet.
+    """The results of one step of the program's `optimizers`, checked; no server has them yet.
 
     `entries` has one array a variable: the gradients of `names`, then the observations of `updates`. `all_variables`
     are those of all pairs, also without a gradient.
     """
 
-    optimizer: UpdateSpec
+    optimizers: tuple[UpdateSpec, ...]
     names: list[str]
     entries: list[VersionedArray]
     updates: Sequence[UpdateOp]
@@ -333,7 +333,7 @@ class VariableOptimizers:
         return [name for name in names if name in of and spec not in (of[name], self.current[name])]
 
     def check_not_in_turn(self, names: Iterable[str], spec: UpdateSpec, step: int) -> None:
-        """Raises `ConfigurationError` if two optimizers train a variable in turn: slots would begin anew at each step."""
+        """Raises `ConfigurationError` if two optimizers train a variable in turn, with new slots at each step."""
         for name in names:
             if self._count_in_turn(name, step) == CHANGES_IN_TURN:
                 raise ConfigurationError(
@@ -377,7 +377,10 @@ class VariableOptimizers:
         variables = [target] if isinstance(target, BaseVariable) or not isinstance(target, Iterable) else list(target)
         for variable in variables:
             if not isinstance(variable, BaseVariable):
-                raise TypeError(f"session.set_hyperparameters takes an optimizer or variables, got {variable!r}")
+                raise TypeError(
+                    f"session.set_hyperparameters takes an optimizer, such as that of one parameter group, or "
+                    f"variables, got {variable!r}"
+                )
         names = [variable.name for variable in variables]
         without = [name for name in names if name not in self.declared]
         if without or not names:

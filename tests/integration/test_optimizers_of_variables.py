@@ -1,6 +1,4 @@
-"""Another optimizer of a variable from some step on, in all workers."""
-
-import logging
+"""Several optimizers in one step, and another one for a variable from some step on, in all workers."""
 
 import numpy as np
 import pytest
@@ -79,9 +77,10 @@ def test_in_each_strategy_steps_are_made_by_the_optimizer_that_they_were_compute
 @pytest.mark.parametrize("options", [{}, {"local_steps": 2}])
 def test_two_optimizers_of_one_variable_in_turn_are_refused(open_session, options):
     x = ps.Variable([1.0], "x")
-    with open_session("w0", **options), pytest.raises(ConfigurationError, match="'x' gets another optimizer at each"):
-        for _ in range(2):
-            MOMENTUM.minimize(ops.sum(x))
+    with open_session("w0", **options):
+        for optimizer in (MOMENTUM, SGD, MOMENTUM):
+            optimizer.minimize(ops.sum(x))
+        with pytest.raises(ConfigurationError, match="'x' gets another optimizer at each step, Momentum"):
             SGD.minimize(ops.sum(x))
 
 
@@ -108,3 +107,68 @@ def test_a_job_that_is_resumed_goes_on_with_the_optimizer_of_its_loop(tmp_path, 
         momentum = 0.5 * momentum + 1
         value -= momentum
     assert pretrained_and_tuned(tmp_path) == (4 + stop_at, value, momentum)
+
+
+def grouped_model():
+    """Of which each loss has a gradient of 1 for all elements."""
+    with ps.variable_scope("encoder"):
+        kernel, bias = ps.Variable([8.0], "kernel"), ps.Variable([8.0], "bias")
+    head = ps.Variable([8.0], "head")
+    return kernel, bias, head, lambda: kernel[0] + bias[0] + head[0]
+
+
+@pytest.mark.parametrize("options", [{}, {"push_every": 2}, {"local_steps": 2, "outer": ps.GradientDescent(1.0)}])
+def test_each_parameter_group_is_trained_by_its_optimizer_in_one_push(open_session, status, options):
+    """AdamW of a rate of 0.25, with and without a weight decay of 0.5, and a rate that is halved at each step."""
+    kernel, bias, head, loss = grouped_model()
+    halved = ps.schedules.ExponentialDecay(2.0, decay_steps=1, decay_rate=0.5)
+    slow = ps.GradientDescent(halved)
+    optimizer = ps.ParameterGroups(
+        [(head, slow), ("*/bias", ps.AdamW(0.25, weight_decay=0.0)), ("*", ps.AdamW(0.25, weight_decay=0.5))]
+    )
+    gradients = 2 if "push_every" in options else 1
+    with open_session("w0", **options) as session:
+        for _ in range(2):
+            optimizer.minimize(loss())
+        session.pull()
+        pushes = {"push_every": 1, "local_steps": 1}.get(next(iter(options), ""), 2)
+        assert (session.global_step, status(session).workers[0].steps) == (pushes, pushes)
+        expected = [8.0, 8.0, 8.0]
+        for step in range(2 // gradients):
+            expected[0] -= 0.25 * (1 + 0.5 * expected[0])
+            expected[1] -= 0.25
+            expected[2] -= 2.0 * 0.5**step * gradients
+        np.testing.assert_allclose(np.ravel([kernel.value, bias.value, head.value]), expected, rtol=1e-6)
+        before = head.value[0]
+        session.set_hyperparameters(slow, learning_rate=0.0)
+        optimizer.minimize(loss())
+        session.pull()
+        assert head.value[0] == before
+        assert bias.value[0] < expected[1]
+
+
+def test_groups_have_one_transform_and_the_first_group_of_a_variable_counts(open_session, caplog):
+    kernel, bias, head, loss = grouped_model()
+    groups = ps.ParameterGroups([("encodr/*", MOMENTUM), ([kernel], SGD), ("encoder/*", ps.GradientDescent(2.0))])
+    with open_session("w0"):
+        with pytest.raises(ValueError, match="'head' is in none of the parameter groups: give a last one"):
+            groups.minimize(loss())
+        clipped = groups.with_transform(lambda pairs: ps.clip_by_global_norm(pairs, 2**-0.5))
+        ps.optimize_loss(loss(), optimizer=clipped, variables=[kernel, bias])
+    assert np.ravel([kernel.value, bias.value, head.value]).tolist() == pytest.approx([7.75, 7.0, 8.0])
+    assert "no variable is named 'encodr/*' so far; there are: encoder/kernel, encoder/bias, head" in caplog.messages[0]
+
+
+@pytest.mark.parametrize(
+    ("groups", "error", "message"),
+    [
+        ([], ValueError, "at least one group"),
+        ([ps.Adam()], TypeError, r"pairs of variables and their optimizer.*got Adam"),
+        ([("*", 0.1)], TypeError, r"pairs of variables and their optimizer.*got \('\*', 0.1\)"),
+        ([(["*"], SGD)], TypeError, r"a group of ParameterGroups takes a psworker.Variable or Table, got '\*'"),
+        ([("*", SGD.with_transform(list))], ValueError, "give the transform to the groups"),
+    ],
+)
+def test_other_groups_are_refused(groups, error, message):
+    with pytest.raises(error, match=message):
+        ps.ParameterGroups(groups)

@@ -100,16 +100,18 @@ def test_each_optimizer_counts_the_steps_of_its_own_variables(open_session):
 
 
 def test_a_step_that_is_refused_leaves_the_sum_as_it_was(open_session):
+    with ps.collection(), open_session("another"):
+        ps.GradientDescent(0.0).apply_gradients([(ONE, scalar("y"))])
     x, y = scalar("x"), scalar("y")
     with open_session("w0", push_every=2, overlap=True) as session:
         SGD.apply_gradients([(ONE, x)])
         with pytest.raises(errors.NotFinite, match="'x'"):
             SGD.apply_gradients([(np.float32([np.inf]), x)])
-        with pytest.raises(errors.AlreadyRegistered, match="'x'"):
-            session.push(SGD, [(ONE, y)], [ps.UpdateOp(x, ONE, 0.5)])
+        with pytest.raises(errors.AlreadyRegistered, match="'y'"):
+            SGD.apply_gradients([(ONE, x), (ONE, y)])
         SGD.apply_gradients([(2 * ONE, x)])
         session.pull()
-        assert (x.value, y.value, session.global_step) == ([-3], [0], 1)
+        assert (x.value, y.value, session.global_step) == ([-3], [0], 2)
 
 
 def at_the_server(open_session):
