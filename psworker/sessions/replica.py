@@ -116,8 +116,17 @@ class Replica:
         self.flush()
 
     def register(self, variables: Sequence[BaseVariable]) -> None:
-        """Flushes; registers variables with the servers, and takes the servers' values."""
+        """Flushes; registers variables with the servers, and takes the servers' values.
+
+        Raises `ConfigurationError` for a table with the rows of a file, which servers do not have.
+        """
         self.flush()
+        loaded = [one.name for one in variables if isinstance(one, Table) and one.stored is not None]
+        if loaded:
+            raise ConfigurationError(
+                f"{', '.join(map(repr, loaded))} has rows of a file, loaded without a session, which only predict: to "
+                "train them, make the table anew and call psworker.load in the session"
+            )
         declarations = [
             Declaration(variable.spec, initial=variable.initializer)
             if isinstance(variable, Table)
