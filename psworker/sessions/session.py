@@ -42,7 +42,7 @@ from psworker.model.push_reports import PushReport
 from psworker.model.tables import check_no_table
 from psworker.model.update_ops import UpdateOp
 from psworker.progress.terminal import ProgressDisplay
-from psworker.sessions.best_model import save_best
+from psworker.sessions.best_model import MODEL, save_best
 from psworker.sessions.block_batches import Reading
 from psworker.sessions.data_loop import DataLoop, batches_per_block
 from psworker.sessions.evaluation import Measure, evaluated, evaluated_together, unknown
@@ -101,6 +101,7 @@ class Session:
         if transport is None:
             transport = open_transport(config, self._part)
         self._loops: list[DataLoop] = []
+        self._mirrored: list[str] = []  # variables of another library's tensors
         workers = config.workers if config.servers else 0
         self._use(transport, JobChoice(config.job, config.resume or not config.servers, process_program(), workers))
         self._collection: Collection | None = None
@@ -182,6 +183,11 @@ class Session:
     def summary(self) -> Summary:
         """Writes a program's scalars, pictures and so on for TensorBoard; nothing without a `summary_dir`."""
         return self._summary
+
+    @property
+    def local_steps(self) -> int:
+        """Steps of the program's optimizer in this worker whose sum is pushed as one gradient; 0: none."""
+        return self._config.local_steps
 
     @property
     def workers(self) -> list[WorkerStatus]:
@@ -289,6 +295,8 @@ class Session:
                 self._replica.finish()
                 left_well = True
         finally:
+            for name in self._mirrored:
+                self._collection.variables.pop(name, None)
             self._collection.session = None
             self._collection = None
             if self._progress is not None:
@@ -408,9 +416,7 @@ class Session:
             ConfigurationError: the session has no `checkpoint_dir`, or is not open, or `maximize` has changed.
             ModelFileError: a file cannot be written, or read.
         """
-        known, folder = self._known(), self._folder
-        if folder is None:
-            raise ConfigurationError("save_best needs a folder: use psworker.session(checkpoint_dir=...)")
+        known, folder = self._known(), self._best_folder("save_best")
         if not self.is_chief:
             return False
 
@@ -420,6 +426,35 @@ class Session:
         return save_best(
             folder, float(value), maximize=maximize, global_step=self._client.membership.global_step, save=save
         )
+
+    def load_best(self, timeout: float | None = None) -> None:
+        """Sets all variables, on the servers and in every worker, to the model that `save_best` has saved.
+
+        All workers call it, after their loops: they wait for each other, as at a `barrier`, then the chief reads the
+        file, and all have its values. Slots stay as they are. In a session that is `over` nothing is set.
+
+        Args:
+            timeout: seconds to wait for other workers, before the file is read and after it [the session's].
+
+        Raises:
+            ConfigurationError: the session has no `checkpoint_dir`, or is not open.
+            ModelFileError: in the chief: no model was saved, or the file does not fit the program.
+            TimedOut: as `barrier`.
+        """
+        self._known()
+        path = self._best_folder("load_best") / MODEL
+        if self._over:
+            return
+        self.barrier(timeout)
+        if self.is_chief:
+            model_files.load(path)
+        self.barrier(timeout)
+        self.pull()
+
+    def _best_folder(self, call: str) -> Path:
+        if self._folder is None:
+            raise ConfigurationError(f"{call} needs a folder: use psworker.session(checkpoint_dir=...)")
+        return self._folder
 
     def fetch(self, variables: Sequence[BaseVariable]) -> list[Array]:
         """The servers' values, without the session's encoding; the variables stay as they are. For model files."""
@@ -550,6 +585,26 @@ class Session:
         if self._client.cuts.generation:
             self._client.check_changeable()
         return self._pushing.push(self._open_collection(), optimizer, grads_and_vars, updates)
+
+    def step_outside(self, values: Mapping[BaseVariable, Array], loss: float | None) -> None:
+        """Counts a local step that another library's optimizer has made, with local steps; pushes at a round's end.
+
+        `values` are the memory in which it changes the variables: read when the round ends, which may be now.
+        """
+        self._names(values)  # raises unless the session is open
+        assert isinstance(self._replica, LocalSteps), "for sessions with local steps"
+        if loss is not None:
+            for loop in self._loops:
+                loop.losses.append(loss)
+        self._replica.step_outside({variable.name: value for variable, value in values.items()}, loss)
+
+    def mirror(self, variables: Iterable[BaseVariable], receive: Callable[[Sequence[VersionedArray]], object]) -> None:
+        """Calls `receive` with all values that the servers send, for tensors of another library with their own memory.
+
+        `variables` stand for these tensors on the servers, and are forgotten at the end of the session.
+        """
+        self._mirrored += self._names(variables)
+        self._replica.receivers.append(receive)
 
     def minimize(
         self,
