@@ -25,8 +25,8 @@ from psworker.model.gradient_transforms import GradientAndVariable, Transform, a
 from psworker.model.push_reports import PushReport
 from psworker.model.update_ops import UpdateOp
 
-__all__ = ["Adagrad", "AdagradDecay", "Adam", "AdamW", "Ftrl", "GradientDescent", "Lamb", "Momentum", "Optimizer"]
-__all__ += ["ParameterGroups", "RMSProp", "optimize_loss"]
+__all__ = ["Adagrad", "AdagradDecay", "Adam", "AdamW", "CustomOptimizer", "Ftrl", "GradientDescent", "Lamb"]
+__all__ += ["Momentum", "Optimizer", "ParameterGroups", "RMSProp", "optimize_loss"]
 
 logger = logging.getLogger(__name__)
 
@@ -206,6 +206,9 @@ class Lamb(optimizers.Lamb, Optimizer): ...
 
 
 class Ftrl(optimizers.Ftrl, Optimizer): ...
+
+
+class CustomOptimizer(optimizers.CustomOptimizer, Optimizer, abstract=True): ...
 
 
 class ParameterGroups:
