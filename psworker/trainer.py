@@ -24,7 +24,7 @@ from psworker.data.dataset import Dataset
 from psworker.data.sources import Source, open_source
 from psworker.model.collection import context
 from psworker.model.layers.composition import training_parameter
-from psworker.model.optimizers import Optimizer
+from psworker.model.optimizers import Optimizer, ParameterGroups
 from psworker.sessions.opening import session as open_session
 from psworker.sessions.session import Session
 
@@ -53,8 +53,8 @@ class Trainer:
             True by `fit`, and with False for measures and predictions.
         loss: a function of the model's output and the labels that returns a tensor of one element, the mean over the
             batch, such as `ops.softmax_cross_entropy`.
-        optimizer: such as `ps.Adam(0.001)`; its learning rate may be a schedule, and its gradients pass its
-            transform (`Optimizer.with_transform`). It trains all trainable variables of the program.
+        optimizer: such as `ps.Adam(0.001)`, or `ps.ParameterGroups`; its learning rate may be a schedule, and its
+            gradients pass its transform (`Optimizer.with_transform`). It trains all trainable variables of the program.
         metrics: functions of output and labels that return a metric (`ps.metrics`) or the mean over the batch; those
             of a list have their own names.
         inputs: the column, or columns, that the model gets, in this order [all but the labels].
@@ -69,7 +69,7 @@ class Trainer:
         self,
         model: Callable[..., Any],
         loss: Callable[[Any, Any], Tensor],
-        optimizer: Optimizer,
+        optimizer: Optimizer | ParameterGroups,
         metrics: Iterable[MetricFunction] | Mapping[str, MetricFunction] = (),
         *,
         inputs: str | Sequence[str] | None = None,
@@ -77,7 +77,7 @@ class Trainer:
     ) -> None:
         _check_function("model must be a layer, or a function of the inputs", model)
         _check_function("loss must be a function of output and labels, such as ops.softmax_cross_entropy", loss)
-        if not isinstance(optimizer, Optimizer):
+        if not isinstance(optimizer, Optimizer | ParameterGroups):
             raise TypeError(f"Trainer: optimizer must be an optimizer, such as ps.Adam(0.001), got {optimizer!r:.80}")
         self.model, self.loss, self.optimizer, self.metrics = model, loss, optimizer, _by_name(metrics)
         self._inputs = (inputs,) if isinstance(inputs, str) else inputs

@@ -13,6 +13,7 @@ from psserver.core.policies.update_order import UpdateOrder
 from psserver.core.variables.array_tasks import StepResult
 from psserver.core.variables.memory import Memory
 from psserver.core.variables.store import Store
+from psserver.core.variables.variable import is_behind
 from pswire import messages as ms
 from pswire.optimizers import UpdateSpec
 from pswire.specs.consistency import Synchronous
@@ -80,16 +81,19 @@ class Registration(Part):
     def _register(self, call: Call[ms.Register], result: StepResult) -> None:
         message, step = call.message, self._position.global_step
         if message.dry_run:
-            result.reply(call.ticket, ms.Registered((), step))
+            result.reply(call.ticket, ms.Registered(global_step=step))
             return
         self.invariants.keep(message)
         result.changes.append(message)
-        self.store.declare(message.declarations, call.magnitudes, result)
+        for optimizer, changed in self.store.declare(message.declarations, call.magnitudes, result):
+            self.note_change(message.sender.worker, changed, optimizer)
+        behind = tuple([name for one in message.declarations if is_behind(self.store[name := one.spec.name], one)])
         names = tuple([one.spec.name for one in message.declarations if not self.store.is_table(one)])
         pull = ms.Pull(sender=message.sender, names=names)
         values = self.store.read(pull, names, (), result, call.allocator)
         frontier = None if self._order is None else self._order.frontier()
-        result.reply(call.ticket, ms.Registered(values, step, frontier))
+        answer = ms.Registered(values=values, global_step=step, frontier=frontier, behind=behind)
+        result.reply(call.ticket, answer)
 
     def _check_tune(self, message: ms.Tune, member: Member) -> None:
         self.store.check_tune(message)
@@ -103,7 +107,7 @@ class Registration(Part):
         result.reply(call.ticket, tuned)
 
     def note_change(self, by: str, names: Sequence[str], optimizer: UpdateSpec) -> None:
-        """Keep a change of hyperparameters for the status."""
+        """Keep a change of an optimizer for the status."""
         named = tuple(names[:MAX_NAMED])
         change = ms.Change(
             global_step=self._position.global_step,

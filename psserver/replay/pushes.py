@@ -19,7 +19,7 @@ from psserver.replay.journal_replay import Entry, JournalReplay
 from psserver.replay.norms import VariableNorms, gradient_norm
 from pswire import messages as ms
 from pswire.errors import NotFinite, ParamServerError
-from pswire.optimizers import OptimizerSpec
+from pswire.optimizers import OptimizerSpec, UpdateSpec
 from pswire.plurals import pluralize
 
 
@@ -121,18 +121,19 @@ class PushObserver:
         if isinstance(message, ms.Push):
             report = self._held.pop(_key(message)) if _key(message) in self._held else self._report(message)
             self._open[entry.ticket] = report, message
-        known = self._known() if isinstance(message, ms.Register) else frozenset()
+        known = self._known() if isinstance(message, ms.Register) else {}
         before = self._replay.shard.global_step
         result = self._step(entry)
         lines: list[Line] = [Happening(before, event.text) for event in result.events]
-        if text := _text(message, known, result):
+        present = self._known() if isinstance(message, ms.Register) else {}
+        changed = [name for name, one in present.items() if name not in known or one is not known[name]]
+        if text := _text(message, changed, result):
             lines.append(Happening(before, text))
         return lines + self._decided(result, before)
 
-    def _known(self) -> frozenset[tuple[str, bool]]:
-        """The names of all variables, and whether they have an optimizer."""
-        variables = self._replay.shard.variables
-        return frozenset([(name, one.optimizer is not None) for name, one in variables.items()])
+    def _known(self) -> dict[str, UpdateSpec | None]:
+        """The optimizer of each variable, as it was declared."""
+        return {name: one.declared for name, one in self._replay.shard.variables.items()}
 
     def _begin_segment(self) -> None:
         """The calls that are pending come again, with other tickets, if they were pending in the server too."""
@@ -247,18 +248,16 @@ def _others(group: ms.UpdateGroup | None, push: ms.Push) -> tuple[tuple[str, int
     return tuple([(sender.worker, sequence) for sender, sequence in members if (sender, sequence) != _key(push)])
 
 
-def _text(message: ms.Message, known: Collection[tuple[str, bool]], result: StepResult) -> str:
-    """A line about a message that has changed variables or their optimizers, and makes no event; "" for others."""
+def _text(message: ms.Message, changed: Collection[str], result: StepResult) -> str:
+    """A line about a message that has changed variables or their optimizers, and makes no event; "" for others.
+
+    `changed` are those that a registration has made, or given an optimizer.
+    """
     refusals = [str(reply.answer) for reply in result.replies if isinstance(reply.answer, ParamServerError)]
     match message:
         case ms.Register():
-            new = [
-                one
-                for one in message.declarations
-                if (one.spec.name, True) not in known and (one.optimizer or (one.spec.name, False) not in known)
-            ]
-            what = ", ".join([_declared(one) for one in new])
-            return f"worker {message.sender.worker!r} registered {what}" if new else ""
+            what = ", ".join([_declared(one) for one in message.declarations if one.spec.name in changed])
+            return f"worker {message.sender.worker!r} registered {what}" if what else ""
         case ms.Assign(portions=ms.CountedPortions(name, _, numbers)):
             dropped = [one.answer.reason for one in result.replies if isinstance(one.answer, ms.Assigned)]
             text = f"worker {message.sender.worker!r} pushed the gradients of {pluralize(len(numbers), 'portion')}"

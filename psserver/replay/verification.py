@@ -26,7 +26,7 @@ _FIELDS = (
     "epochs",
     "stalenesses",
 )
-_VARIABLE_FIELDS = ("spec", "version", "updates", "declared", "optimizer", "initial", "part")
+_VARIABLE_FIELDS = ("spec", "version", "updates", "declared", "optimizer", "initial", "part", "stage")
 _MEMBER_FIELDS = ("number", "incarnation", "state", "steps", "staleness_sum", "clock", "dropped", "loss")
 
 

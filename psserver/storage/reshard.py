@@ -89,6 +89,7 @@ def _joined(parts: list[tuple[VariableState, VariableArrays]]) -> WholeVariable 
         version=max([one.version for one in states]),
         updates=max([one.updates for one in states]),
         growth=max([one.growth for one in states]),
+        stage=max([one.stage for one in states]),
     )
     if first.part is None:
         return WholeVariable(first.spec, state, arrays)

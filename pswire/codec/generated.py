@@ -324,6 +324,7 @@ def put_register_reply(message: ms.Registered, proto: pb.RegisterReply, tensors:
     if message.frontier is not None:
         proto.frontier.SetInParent()
         put_frontier(message.frontier, proto.frontier, tensors)
+    proto.behind.extend(message.behind)
 
 
 def get_register_reply(proto: pb.RegisterReply, tensors: TensorReceiver) -> ms.Registered:
@@ -335,6 +336,7 @@ def get_register_reply(proto: pb.RegisterReply, tensors: TensorReceiver) -> ms.R
         else (),
         global_step=n if 0 <= (n := proto.global_step) <= MAX_NUMBER else check.count(n, "RegisterReply.global_step"),
         frontier=get_frontier(proto.frontier, tensors) if proto.HasField("frontier") else None,
+        behind=check.names(proto.behind, "RegisterReply.behind", limits.MAX_ENTRIES) if proto.behind else (),
     )
 
 
@@ -1832,6 +1834,7 @@ def put_variable_state(message: ms.VariableState, proto: spb.VariableState, tens
         proto.part.SetInParent()
         put_part(message.part, proto.part, tensors)
     proto.vectors.extend(message.vectors)
+    proto.stage = message.stage
 
 
 def get_variable_state(proto: spb.VariableState, tensors: TensorReceiver) -> ms.VariableState:
@@ -1845,6 +1848,7 @@ def get_variable_state(proto: spb.VariableState, tensors: TensorReceiver) -> ms.
         initial=get_row_initializer(proto.initial, tensors) if proto.HasField("initial") else None,
         part=get_part(proto.part, tensors) if proto.HasField("part") else None,
         vectors=check.names(proto.vectors, "VariableState.vectors", None) if proto.vectors else (),
+        stage=n if 0 <= (n := proto.stage) <= MAX_NUMBER else check.count(n, "VariableState.stage"),
     )
 
 
@@ -2214,7 +2218,13 @@ ROWS = (
         get_register_request,
         {"declarations": limits.MAX_ENTRIES, "places": limits.MAX_ENTRIES, "states": limits.MAX_SHARDS},
     ),
-    Row(ms.Registered, pb.RegisterReply, put_register_reply, get_register_reply, {"values": limits.MAX_ENTRIES}),
+    Row(
+        ms.Registered,
+        pb.RegisterReply,
+        put_register_reply,
+        get_register_reply,
+        {"values": limits.MAX_ENTRIES, "behind": limits.MAX_ENTRIES},
+    ),
     Row(
         ms.Pull,
         pb.PullRequest,

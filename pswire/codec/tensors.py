@@ -236,6 +236,7 @@ def put_declaration(message: ms.Declaration, proto: pb.Declaration, tensors: Ten
     if message.part is not None:
         proto.part.SetInParent()
         put_part(message.part, proto.part, tensors)
+    proto.stage = message.stage
     if message.value is None:
         put_spec(message.spec, proto.tensor)
     else:
@@ -254,7 +255,8 @@ def get_declaration(proto: pb.Declaration, tensors: TensorReceiver) -> ms.Declar
         raise Malformed(f"variable {spec.name!r}: {error}") from error
     if part is not None and (not spec.shape or part.first + spec.shape[0] > part.of):
         raise Malformed(f"variable {spec} does not fit into {part.of} rows from row {part.first} on")
-    return ms.Declaration(spec, value, optimizer, initial, part)
+    stage = check.count(proto.stage, "Declaration.stage")
+    return ms.Declaration(spec, value, optimizer, initial, part, stage)
 
 
 # --- operations and served weights ------------------------------------------------------------------------------------

@@ -17,9 +17,11 @@ class Declaration:
     Attributes:
         spec: name, shape and dtype; with `part`, of the rows on this shard.
         value: the initial value; None: the variable exists, and only its optimizer is declared.
-        optimizer: handles pushes; None leaves it open. The first one declared wins.
+        optimizer: handles pushes; None leaves it open. The first one of the latest stage wins.
         initial: makes the variable a table, whose first values the shard computes from row numbers.
         part: the rows of the variable that are on this shard; None: all.
+        stage: how far the program is that declares the optimizer: the data queues that it has read from, and the
+            optimizers that it gave the variable before this one.
     """
 
     spec: TensorSpec
@@ -27,6 +29,7 @@ class Declaration:
     optimizer: UpdateSpec | None = None
     initial: RowInitializer | None = None
     part: Part | None = None
+    stage: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -365,17 +365,19 @@ class Frontier:
     undelivered: tuple[ChangeId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
     """A snapshot of the declared variables' values, in order, without tables. `frontier` is as in `Pushed`.
 
     Attributes:
         frontier: As in Pushed.
+        behind: Declared variables whose optimizer is another one, of a later stage: pushes of the sender follow that.
     """
 
     values: tuple[Value, ...] = ()
     global_step: int = 0
     frontier: Frontier | None = None
+    behind: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1491,6 +1493,7 @@ class VariableState:
 
     Attributes:
         spec: Without data.
+        stage: Of its optimizer, as in Declaration.
     """
 
     spec: TensorSpec
@@ -1502,6 +1505,7 @@ class VariableState:
     initial: RowInitializer | None = None
     part: Part | None = None
     vectors: tuple[str, ...] = ()
+    stage: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

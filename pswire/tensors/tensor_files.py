@@ -9,13 +9,13 @@ Source: the section "Format" of https://github.com/huggingface/safetensors.
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -97,22 +97,37 @@ class TensorFile:
 
     def read(self, name: str, first: int = 0, rows: int | None = None) -> Array:
         """The tensor of this name, whole or its `rows` rows from `first` on, as an array of dtype `read_as`."""
-        tensor = self.tensors[name]
-        assert tensor.read_as is not None, "the caller has compared dtypes"
-        dtype = _RAW_BFLOAT16 if tensor.dtype == "BF16" else tensor.read_as
+        tensor, dtype = self.tensors[name], self._stored_dtype(name)
         shape = tensor.shape if rows is None else (rows, *tensor.shape[1:])
         try:
             array = np.empty(shape, dtype)
         except (ValueError, OverflowError) as error:
             raise ModelFileError(f"{self.path}: {name!r}, {tensor}, cannot be read: {error}") from None
         self._read_into(array, tensor.begin + first * prod(tensor.shape[1:]) * dtype.itemsize)
-        if tensor.dtype == "BF16":
-            bits = array.astype("<u4")
-            bits <<= 16
-            return bits.view(DTYPES["float32"])
         if dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
             raise ModelFileError(f"{self.path} is damaged: {name!r} has a bool that is neither 0 nor 1")
-        return array
+        return _widened(array) if tensor.dtype == "BF16" else array
+
+    def mapped_rows(self, name: str) -> Callable[[Array], Array]:
+        """A function of row numbers, (n,), that gives these rows of a tensor, of floating point, as dtype `read_as`.
+
+        They are read when it is called, also when this is closed: the system keeps the file, mapped into memory. So it
+        must not be written in place; one that is replaced by another of its name stays as it was.
+        """
+        tensor, dtype = self.tensors[name], self._stored_dtype(name)
+        if not prod(tensor.shape):
+            return lambda indices: np.empty((len(indices), *tensor.shape[1:]), tensor.read_as)
+        try:
+            mapped = np.memmap(self._file, dtype, "r", tensor.begin, tensor.shape)
+        except (OSError, ValueError) as error:
+            raise ModelFileError(f"{self.path}: {name!r}, {tensor}, cannot be mapped into memory: {error}") from None
+        rows: Callable[[Array], Array] = lambda indices: np.asarray(mapped[indices])
+        return (lambda indices: _widened(rows(indices))) if tensor.dtype == "BF16" else rows
+
+    def _stored_dtype(self, name: str) -> np.dtype[Any]:
+        tensor = self.tensors[name]
+        assert tensor.read_as is not None, "the caller has compared dtypes"
+        return _RAW_BFLOAT16 if tensor.dtype == "BF16" else tensor.read_as
 
     def _header(self) -> tuple[dict[str, str], dict[str, StoredTensor]]:
         try:
@@ -143,6 +158,13 @@ class TensorFile:
             if not count:
                 raise ModelFileError(f"{self.path} is damaged: it was cut while it was read")
             left, offset = left[count:], offset + count
+
+
+def _widened(array: Array) -> Array:
+    """The float32 of the bits of bfloat16."""
+    bits = array.astype("<u4")
+    bits <<= 16
+    return bits.view(DTYPES["float32"])
 
 
 def header_of(

@@ -293,16 +293,18 @@ class Part(_message.Message):
     def __init__(self, first: _Optional[int] = ..., of: _Optional[int] = ...) -> None: ...
 
 class Declaration(_message.Message):
-    __slots__ = ("tensor", "optimizer", "initial", "part")
+    __slots__ = ("tensor", "optimizer", "initial", "part", "stage")
     TENSOR_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     INITIAL_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
     tensor: Tensor
     optimizer: Optimizer
     initial: RowInitializer
     part: Part
-    def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., initial: _Optional[_Union[RowInitializer, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ...) -> None: ...
+    stage: int
+    def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., initial: _Optional[_Union[RowInitializer, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., stage: _Optional[int] = ...) -> None: ...
 
 class Place(_message.Message):
     __slots__ = ("name", "shard")
@@ -337,14 +339,16 @@ class Value(_message.Message):
     def __init__(self, tensor: _Optional[_Union[Tensor, _Mapping]] = ..., version: _Optional[int] = ...) -> None: ...
 
 class RegisterReply(_message.Message):
-    __slots__ = ("values", "global_step", "frontier")
+    __slots__ = ("values", "global_step", "frontier", "behind")
     VALUES_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     FRONTIER_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_FIELD_NUMBER: _ClassVar[int]
     values: _containers.RepeatedCompositeFieldContainer[Value]
     global_step: int
     frontier: Frontier
-    def __init__(self, values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., global_step: _Optional[int] = ..., frontier: _Optional[_Union[Frontier, _Mapping]] = ...) -> None: ...
+    behind: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., global_step: _Optional[int] = ..., frontier: _Optional[_Union[Frontier, _Mapping]] = ..., behind: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Choice(_message.Message):
     __slots__ = ("name", "rows", "slot")

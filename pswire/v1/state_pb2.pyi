@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class VariableState(_message.Message):
-    __slots__ = ("tensor", "version", "updates", "growth", "declared", "optimizer", "initial", "part", "vectors")
+    __slots__ = ("tensor", "version", "updates", "growth", "declared", "optimizer", "initial", "part", "vectors", "stage")
     TENSOR_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     UPDATES_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,7 @@ class VariableState(_message.Message):
     INITIAL_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     VECTORS_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
     tensor: _paramserver_pb2.Tensor
     version: int
     updates: int
@@ -28,7 +29,8 @@ class VariableState(_message.Message):
     initial: _paramserver_pb2.RowInitializer
     part: _paramserver_pb2.Part
     vectors: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, tensor: _Optional[_Union[_paramserver_pb2.Tensor, _Mapping]] = ..., version: _Optional[int] = ..., updates: _Optional[int] = ..., growth: _Optional[float] = ..., declared: _Optional[_Union[_paramserver_pb2.Optimizer, _Mapping]] = ..., optimizer: _Optional[_Union[_paramserver_pb2.Optimizer, _Mapping]] = ..., initial: _Optional[_Union[_paramserver_pb2.RowInitializer, _Mapping]] = ..., part: _Optional[_Union[_paramserver_pb2.Part, _Mapping]] = ..., vectors: _Optional[_Iterable[str]] = ...) -> None: ...
+    stage: int
+    def __init__(self, tensor: _Optional[_Union[_paramserver_pb2.Tensor, _Mapping]] = ..., version: _Optional[int] = ..., updates: _Optional[int] = ..., growth: _Optional[float] = ..., declared: _Optional[_Union[_paramserver_pb2.Optimizer, _Mapping]] = ..., optimizer: _Optional[_Union[_paramserver_pb2.Optimizer, _Mapping]] = ..., initial: _Optional[_Union[_paramserver_pb2.RowInitializer, _Mapping]] = ..., part: _Optional[_Union[_paramserver_pb2.Part, _Mapping]] = ..., vectors: _Optional[_Iterable[str]] = ..., stage: _Optional[int] = ...) -> None: ...
 
 class ServedState(_message.Message):
     __slots__ = ("worker", "name", "version", "form", "has_rows")

@@ -40,6 +40,12 @@ class ShardedRegistration:
             groups.append((placement, group))
         answers = self._send(groups)
         self.placement = placement
+        if behind := sorted({name for answer in answers for name in answer.behind}):
+            logger.warning(
+                "%s keep the optimizer that another worker has given them, which is further on in the program: what "
+                "this worker pushes follows it too",
+                ", ".join(behind),
+            )
         return answers
 
     def add(self, declarations: Sequence[ms.Declaration]) -> None:
@@ -61,7 +67,7 @@ class ShardedRegistration:
                 if None in parts and name not in seen:
                     seen.add(name)
                     again.append(replace(declaration, value=self._present_value(declaration)))
-                elif declaration.optimizer is not None and any(one is None or one.optimizer is None for one in parts):
+                elif declaration.optimizer is not None:  # those that have it already change nothing
                     again.append(declaration)
             if again:
                 self._send([(self.placement, again)])

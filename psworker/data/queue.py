@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 from pswire.errors import ConfigurationError, DatasetError, TimedOut
 
@@ -86,6 +86,18 @@ class Queue(Generic[Item]):
         """
         return self._prefetching.get()
 
+    def size(self) -> int:
+        """The number of items that are ready now, of `capacity` at most."""
+        return self._prefetching.size()
+
+    def put(self, item: object) -> NoReturn:
+        """Raises TypeError: items come from the source, which may be another queue."""
+        raise TypeError(
+            "ps.data.Queue: items come from its source, so none can be put into it: for items that other threads make, "
+            "put them into a queue.Queue and give iter(that_queue.get, None), which ends with None. A data queue of "
+            "session.batches has a fixed number of examples: begin another loop for further ones"
+        )
+
     def close(self) -> None:
         """Stop the threads and wait until they have ended; items that are left are dropped.
 
@@ -151,6 +163,11 @@ class _Prefetching(Generic[Item]):
                 error, at = self._failure
                 raise error.with_traceback(at)
             raise StopIteration
+
+    def size(self) -> int:
+        """The number of items that are ready."""
+        with self.changed:
+            return len(self._ready)
 
     def stop(self) -> None:
         """Begin no further items, and drop the ready ones."""

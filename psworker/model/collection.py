@@ -9,7 +9,7 @@ import logging
 import threading
 import weakref
 import zlib
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -60,7 +60,7 @@ class OpenSession(Protocol):
 
     def push(
         self,
-        optimizer: UpdateSpec,
+        optimizer: UpdateSpec | Callable[[str], UpdateSpec],
         grads_and_vars: Iterable[tuple[Gradient | None, BaseVariable]],
         updates: Iterable[UpdateOp] = (),
     ) -> PushReport: ...

@@ -56,7 +56,8 @@ def save(path: Path, variables: Iterable[BaseVariable] | None = None) -> None:
 
     Raises:
         ModelFileError: the file cannot be written, for example because the disk is full.
-        ConfigurationError: there is no variable; or a table, whose rows are on servers, and no session is open.
+        ConfigurationError: there is no variable; or a table, whose rows are on servers, and no session is open;
+            one that was loaded from a file has its rows there.
         TypeError: one is not a variable.
     """
     here = context.collection
@@ -87,12 +88,12 @@ def save_values(
     metadata = {"format": "np"} | dict(metadata or {})
     tensors: list[tuple[TensorSpec, Iterable[Array]]] = []
     if session is None:
-        _check_no_rows(tables, path)
+        _check_has_rows(tables, path)
         values: list[Array] = [variable.value for variable in whole]
     else:
         values = session.fetch(whole)
         metadata.setdefault("global_step", str(session.global_step))
-        tensors += [(table.spec, _rows_of(session, table)) for table in tables]
+    tensors += [(table.spec, _rows_of(session, table)) for table in tables]
     tensors += [(variable.spec, [value]) for variable, value in zip(whole, values, strict=True)]
     write_tensors(path, tensors, metadata)
 
@@ -103,8 +104,9 @@ def load(path: Path, strict: bool = True, mapping: NameMapping | None = None) ->
         ps.load("model.safetensors")
         ps.load("other.safetensors", mapping={"fc.bias": "out/bias", "fc.scale": None})
 
-    In a session they are assigned on the servers, as by `session.assign_all`, and tables in pieces; without one they
-    are set here. Nothing is set unless all names, shapes and dtypes fit, and in a session all values are finite.
+    In a session they are assigned on the servers, as by `session.assign_all`, and tables in pieces. Without one they
+    are set here, and rows of tables are read from the file, which is mapped into memory, when they are looked up.
+    Nothing is set unless all names, shapes and dtypes fit, and in a session all values are finite.
 
     Args:
         path: the file, from `save` or from any other program that writes safetensors.
@@ -118,7 +120,7 @@ def load(path: Path, strict: bool = True, mapping: NameMapping | None = None) ->
         ShapeMismatch: a tensor does not have its variable's shape, or a dtype whose values the variable's dtype holds
             exactly and that is of the same kind, such as bfloat16 or float16 for float32.
         NotFinite: NaN or infinity, in a session.
-        ConfigurationError: a table, and no session is open; or the mapping gives two tensors one name.
+        ConfigurationError: the mapping gives two tensors one name.
     """
     here = context.collection
     with TensorFile(path) as file:
@@ -141,8 +143,11 @@ def load(path: Path, strict: bool = True, mapping: NameMapping | None = None) ->
 
 
 def _set_here(file: TensorFile, sources: Mapping[BaseVariable, str]) -> None:
-    _check_no_rows([variable for variable in sources if isinstance(variable, Table)], file.path)
-    for variable, value in _whole_values(file, sources).items():
+    rows = {table: file.mapped_rows(source) for table, source in sources.items() if isinstance(table, Table)}
+    values = _whole_values(file, sources)
+    for table, stored in rows.items():
+        table.stored, table.read = stored, ReadVersion()
+    for variable, value in values.items():
         value.flags.writeable = False
         set_value(variable, value)
         variable.read = ReadVersion()
@@ -216,11 +221,11 @@ def _check_finite(variable: BaseVariable, value: Array, path: str) -> None:
         )
 
 
-def _check_no_rows(tables: list[Table], path: Path) -> None:
-    if tables:
-        names = _listed([table.name for table in tables])
+def _check_has_rows(tables: list[Table], path: Path) -> None:
+    without = [table.name for table in tables if table.stored is None]
+    if without:
         raise ConfigurationError(
-            f"{os.fspath(path)}: the rows of a Table are on servers ({names}), and no session is open: save and load "
+            f"{os.fspath(path)}: the rows of a Table are on servers ({_listed(without)}), and no session is open: save "
             "inside `with psworker.session():`, or leave tables out"
         )
 
@@ -231,8 +236,10 @@ def _pieces(table: Table) -> Iterator[tuple[int, int]]:
     return ((first, min(most, len(table) - first)) for first in range(0, len(table), most))
 
 
-def _rows_of(session: OpenSession, table: Table) -> Iterator[Array]:
-    """The rows on the servers, in pieces."""
+def _rows_of(session: OpenSession | None, table: Table) -> Iterator[Array]:
+    """The rows on the servers, or in the file that was loaded, in pieces."""
+    if session is None:
+        return (table.fetch(np.arange(first, first + count)) for first, count in _pieces(table))
     return (session.fetch_rows(table, *piece) for piece in _pieces(table))
 
 

@@ -7,7 +7,10 @@ servers. Between `compute_gradients` and `apply_gradients` a program may transfo
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from glob import escape
 from typing import ClassVar, Self
 
 import numpy as np
@@ -16,14 +19,16 @@ from pswire import optimizers
 from pswire.errors import ConfigurationError
 from pswire.specs.schedules import Schedule
 from psworker.autodiff import Tensor, gradients
-from psworker.model.base_variable import BaseVariable
+from psworker.model.base_variable import BaseVariable, check_variable
 from psworker.model.collection import context, trainable_variables
 from psworker.model.gradient_transforms import GradientAndVariable, Transform, add_noise, clip_by_global_norm, multiply
 from psworker.model.push_reports import PushReport
 from psworker.model.update_ops import UpdateOp
 
 __all__ = ["Adagrad", "AdagradDecay", "Adam", "AdamW", "CustomOptimizer", "Ftrl", "GradientDescent", "Lamb"]
-__all__ += ["Momentum", "Optimizer", "RMSProp", "optimize_loss"]
+__all__ += ["Momentum", "Optimizer", "ParameterGroups", "RMSProp", "optimize_loss"]
+
+logger = logging.getLogger(__name__)
 
 
 class Optimizer(optimizers.OptimizerSpec):
@@ -50,10 +55,8 @@ class Optimizer(optimizers.OptimizerSpec):
         It replaces an earlier one. The copy is equal to this optimizer, and trains the same variables. TypeError if it
         is not a function.
         """
-        if not callable(transform):
-            raise TypeError(f"with_transform takes a function of a list of pairs, such as a chain, got {transform!r}")
         copied = copy.copy(self)
-        object.__setattr__(copied, "_transforms", (transform,))
+        object.__setattr__(copied, "_transforms", (_checked_transform(transform),))
         return copied
 
     def compute_gradients(
@@ -108,15 +111,7 @@ class Optimizer(optimizers.OptimizerSpec):
             NotFinite: one has NaN or infinity.
             ParamServerError: a server's refusal, naming the variable; then that shard has applied nothing of it.
         """
-        here = context.collection
-        if here.session is None:
-            raise ConfigurationError("no session is open: do this inside `with psworker.session() as session:`")
-        pairs = list(grads_and_vars)
-        for transform in self._transforms:
-            pairs = transform(pairs)
-        if not pairs:
-            return PushReport("none", 0, here.session.global_step)
-        return here.session.push(self, pairs, here.noted.take(update_ops) if here.noted or update_ops else ())
+        return _pushed(self, self._transforms, grads_and_vars, update_ops)
 
     def minimize(
         self,
@@ -139,6 +134,30 @@ class Optimizer(optimizers.OptimizerSpec):
         value = loss.item()  # before the push, since the loss may be a variable
         self.apply_gradients(pairs)
         return value
+
+
+def _checked_transform(transform: Transform) -> Transform:
+    if not callable(transform):
+        raise TypeError(f"with_transform takes a function of a list of pairs, such as a chain, got {transform!r}")
+    return transform
+
+
+def _pushed(
+    optimizer: optimizers.UpdateSpec | Callable[[str], optimizers.UpdateSpec],
+    transforms: Iterable[Transform],
+    grads_and_vars: Iterable[GradientAndVariable],
+    update_ops: Iterable[UpdateOp] | None,
+) -> PushReport:
+    """See `Optimizer.apply_gradients`."""
+    here = context.collection
+    if here.session is None:
+        raise ConfigurationError("no session is open: do this inside `with psworker.session() as session:`")
+    pairs = list(grads_and_vars)
+    for transform in transforms:
+        pairs = transform(pairs)
+    if not pairs:
+        return PushReport("none", 0, here.session.global_step)
+    return here.session.push(optimizer, pairs, here.noted.take(update_ops) if here.noted or update_ops else ())
 
 
 def _chosen(var_list: BaseVariable | Sequence[BaseVariable] | None) -> list[BaseVariable]:
@@ -192,6 +211,122 @@ class Ftrl(optimizers.Ftrl, Optimizer): ...
 class CustomOptimizer(optimizers.CustomOptimizer, Optimizer, abstract=True): ...
 
 
+class ParameterGroups:
+    """One step of several optimizers, each with variables of its own: rates, weight decays or kinds that differ.
+
+        slow, fast = ps.Adam(1e-5), ps.AdamW(1e-3, weight_decay=0.01)
+        optimizer = ps.ParameterGroups(
+            [
+                (encoder.variables, slow),
+                ("*/bias", ps.AdamW(1e-3, weight_decay=0.0)),
+                ("*", fast),
+            ]
+        )
+        optimizer.minimize(loss)  # one backward pass, one push
+
+    A variable is in the first group that names it. Each optimizer may have a schedule, and
+    `session.set_hyperparameters(slow, learning_rate=1e-6)` changes those of its group.
+
+    Args:
+        groups: pairs of variables and their optimizer. Variables are one, several, such as `layer.variables`, or a
+            pattern of names with `*`.
+
+    Raises:
+        TypeError: groups of another form.
+        ValueError: there is none, or an optimizer has a transform: `with_transform` of the groups has one for all.
+    """
+
+    def __init__(self, groups: Iterable[tuple[BaseVariable | Iterable[BaseVariable] | str, Optimizer]]) -> None:
+        self._groups = [_group(given) for given in groups]
+        if not self._groups:
+            raise ValueError("ParameterGroups: give at least one group, such as (layer.variables, psworker.Adam())")
+        self._transforms: tuple[Transform, ...] = ()
+        self._found: dict[str, Optimizer] = {}  # by name
+        self._checked = False
+
+    def __repr__(self) -> str:
+        return f"ParameterGroups({self._groups})"
+
+    def optimizer_of(self, name: str) -> Optimizer:
+        """The optimizer of the variable of this name, in its scope. ValueError if it is in no group."""
+        if name not in self._found:
+            for patterns, optimizer in self._groups:
+                if any(fnmatchcase(name, pattern) for pattern in patterns):
+                    self._found[name] = optimizer
+                    break
+            else:
+                raise ValueError(
+                    f"variable {name!r} is in none of the parameter groups: give a last one for all others, such as "
+                    '("*", psworker.Adam()), or leave it out of var_list'
+                )
+        return self._found[name]
+
+    def with_transform(self, transform: Transform) -> ParameterGroups:
+        """As `Optimizer.with_transform`: of the pairs of all groups together."""
+        copied = copy.copy(self)
+        copied._transforms = (_checked_transform(transform),)
+        return copied
+
+    def compute_gradients(
+        self, loss: Tensor, var_list: BaseVariable | Sequence[BaseVariable] | None = None, *, retain_graph: bool = False
+    ) -> list[GradientAndVariable]:
+        """As `Optimizer.compute_gradients`."""
+        return self._groups[0][1].compute_gradients(loss, var_list, retain_graph=retain_graph)
+
+    def apply_gradients(
+        self, grads_and_vars: Iterable[GradientAndVariable], update_ops: Iterable[UpdateOp] | None = None
+    ) -> PushReport:
+        """As `Optimizer.apply_gradients`: one push; ValueError for a variable that is in no group."""
+        if not self._checked:
+            self._checked = True
+            self._warn_of_misspelt()
+        return _pushed(self.optimizer_of, self._transforms, grads_and_vars, update_ops)
+
+    def _warn_of_misspelt(self) -> None:
+        """Logs patterns that are those of no variable of the program."""
+        names = context.collection.variables
+        for pattern in [one for patterns, _ in self._groups for one in patterns]:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                logger.warning(
+                    "ParameterGroups: no variable is named %r so far; there are: %s", pattern, ", ".join(names)
+                )
+
+    def minimize(
+        self,
+        loss: Tensor,
+        var_list: BaseVariable | Sequence[BaseVariable] | None = None,
+        *,
+        global_step: object = None,
+        retain_graph: bool = False,
+    ) -> float:
+        """As `Optimizer.minimize`."""
+        check_global_step("minimize", global_step)
+        pairs = self.compute_gradients(loss, var_list, retain_graph=retain_graph)
+        value = loss.item()  # before the push, since the loss may be a variable
+        self.apply_gradients(pairs)
+        return value
+
+
+def _group(given: object) -> tuple[tuple[str, ...], Optimizer]:
+    """The patterns of names of a group, and its optimizer."""
+    if not (isinstance(given, tuple | list) and len(given) == 2 and isinstance(given[1], Optimizer)):
+        raise TypeError(
+            "ParameterGroups takes pairs of variables and their optimizer, such as (layer.variables, "
+            f"psworker.Adam(0.001)), got {given!r}"
+        )
+    variables, optimizer = given
+    if optimizer._transforms:
+        raise ValueError(
+            "ParameterGroups: give the transform to the groups: ParameterGroups([...]).with_transform(...)"
+        )
+    if isinstance(variables, str):
+        return (variables,), optimizer
+    several = [variables] if isinstance(variables, BaseVariable) else list(variables)
+    for variable in several:
+        check_variable(variable, "a group of ParameterGroups")
+    return tuple([escape(variable.name) for variable in several]), optimizer
+
+
 #: By the names of tf.contrib.layers.optimize_loss, and by class names.
 _BY_NAME: dict[str, type[Optimizer]] = {
     "SGD": GradientDescent,
@@ -204,7 +339,7 @@ def optimize_loss(
     loss: Tensor,
     global_step: object = None,
     learning_rate: float | Schedule | None = None,
-    optimizer: str | Optimizer | Callable[..., Optimizer] = "SGD",
+    optimizer: str | Optimizer | ParameterGroups | Callable[..., Optimizer] = "SGD",
     *,
     gradient_noise_scale: float | None = None,
     gradient_multipliers: Mapping[BaseVariable | str, float] | None = None,
@@ -230,7 +365,7 @@ def optimize_loss(
         global_step: None or an integer such as `session.global_step`, which is ignored: the servers count steps.
         learning_rate: a number, or a schedule that the server evaluates by its global step; None for the optimizer's.
         optimizer: a name, "SGD" or a class's name; a class such as `Adam`; a function, called with the learning rate
-            unless that is None; or an optimizer, which has its learning rate.
+            unless that is None; or an optimizer or parameter groups, which have their learning rates.
         gradient_noise_scale: the `stddev` of `add_noise`.
         gradient_multipliers: factors by variable or by its name, for `multiply`.
         clip_gradients: a number for `clip_by_global_norm`, or a function of the list of (gradient, variable).
@@ -297,9 +432,11 @@ def _decayed(
     return found
 
 
-def _optimizer(given: str | Optimizer | Callable[..., Optimizer], learning_rate: float | Schedule | None) -> Optimizer:
+def _optimizer(
+    given: str | Optimizer | ParameterGroups | Callable[..., Optimizer], learning_rate: float | Schedule | None
+) -> Optimizer | ParameterGroups:
     """The optimizer of a name, a class or a function with this learning rate, or the given one, which has its own."""
-    if isinstance(given, Optimizer):
+    if isinstance(given, Optimizer | ParameterGroups):
         if learning_rate is not None:
             raise ValueError(
                 f"optimize_loss: {given} has a learning rate, and another is given, {learning_rate}: leave it out, or "

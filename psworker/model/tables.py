@@ -5,7 +5,7 @@ May import the variables and the engine; rows come from the open session.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from operator import index
 from typing import Any, NoReturn
@@ -35,7 +35,7 @@ class Table(BaseVariable, RowSource):
 
     The servers compute a row's initial value from the initializer's seed and the row's number. The gradient is
     `IndexedSlices`; a push sends only these rows, and its answer has none. Before a session, lookups give the initial
-    rows; after it they raise.
+    rows; after it they raise. Without a session, those of a table that `psworker.load` has set are read from the file.
 
     Args:
         shape: (rows, ...): at least one axis.
@@ -50,7 +50,7 @@ class Table(BaseVariable, RowSource):
             initializer's values.
     """
 
-    __slots__ = ("dtype", "initializer", "looked_up", "shape")
+    __slots__ = ("dtype", "initializer", "looked_up", "shape", "stored")
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -86,6 +86,7 @@ class Table(BaseVariable, RowSource):
             )
         self.initializer = initializer
         self.looked_up = False  # since the last gradient
+        self.stored: Callable[[Array], Array] | None = None  # the rows of a loaded file, by their numbers
         context.collection.enter(self, name, trainable)
 
     @property
@@ -134,7 +135,7 @@ class Table(BaseVariable, RowSource):
         session.assign_rows(self, [values], index(first))
 
     def fetch(self, indices: Array) -> Array:
-        """The rows with these numbers, (n,), from the open session's servers; the initial rows before a session."""
+        """The rows with these numbers, (n,): the servers', a loaded file's, or before a session the initial ones."""
         session = context.collection.session
         if session is not None:
             rows = session.look_up(self, indices)
@@ -145,10 +146,12 @@ class Table(BaseVariable, RowSource):
                 self.read, self.looked_up = read, True
             assert not isinstance(rows.array, IndexedSlices)
             return rows.array
+        if self.stored is not None:
+            return self.stored(indices).astype(self.dtype, copy=False)
         if self.read.versions:  # a server has changed the rows since
             raise ConfigurationError(
                 f"the rows of {self.name!r} are kept by the server, and no session is open here: look them up inside "
-                "`with psworker.session() as session:`, in its thread"
+                "`with psworker.session() as session:`, in its thread, or save the model there and psworker.load it"
             )
         return rows_of(self.initializer, indices, self.shape[1:], self.dtype)
 

@@ -1,7 +1,7 @@
 """The push of one step of a program: its gradients checked, declared and handed to the strategy of the session."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class Pushing:
     def push(
         self,
         collection: Collection,
-        optimizer: UpdateSpec,
+        optimizer: UpdateSpec | Callable[[str], UpdateSpec],
         grads_and_vars: Iterable[GradientAndVariable],
         updates: Iterable[UpdateOp],
     ) -> PushReport:
@@ -86,6 +86,7 @@ class Pushing:
             raise ValueError(
                 f"no gradients to push for {', '.join(among) or 'no variables'}: does the loss depend on them?"
             )
+        of = {optimizer: names} if isinstance(optimizer, UpdateSpec) else _by_optimizer(optimizer, names)
         if without:
             self._warn_without_gradient(without)
         for name, variable in among.items():
@@ -95,12 +96,13 @@ class Pushing:
         for op in observed:
             entries.append(VersionedArray(op.variable.name, op.variable.read, op.value))
         replica.pushed = None
-        replica.declare(optimizer, names)
+        for each, its_names in of.items():
+            replica.declare(each, its_names)
         for op in observed:
             replica.declare(MovingAverage(op.decay), [op.variable.name])
-        replica.step(Step(optimizer, names, entries, observed, loss, tuple(among)))
+        replica.step(Step(tuple(of), names, entries, observed, loss, tuple(among)))
         if self.summaries is not None:
-            self._summarize(self.summaries, optimizer, known, entries[: len(names)], loss)
+            self._summarize(self.summaries, next(iter(of)), known, entries[: len(names)], loss)
         pushed, step = replica.pushed, replica.client.membership.global_step
         if pushed is None:
             return PushReport("none", 0, step)
@@ -134,6 +136,14 @@ class Pushing:
         if summaries.recorder.note(loss, pushed.staleness if pushed is not None and applied else None):
             pairs = [(one.array, known[one.name]) for one in gradients]
             summaries.write_point(optimizer, self._replica.learning_rate(gradients[0].name), pairs)
+
+
+def _by_optimizer(optimizer_of: Callable[[str], UpdateSpec], names: Iterable[str]) -> dict[UpdateSpec, list[str]]:
+    """The variables of each optimizer."""
+    found: dict[UpdateSpec, list[str]] = {}
+    for name in names:
+        found.setdefault(optimizer_of(name), []).append(name)
+    return found
 
 
 def checked_gradient(gradient: Array | IndexedSlices | Tensor, variable: BaseVariable) -> Array | IndexedSlices:

@@ -30,19 +30,22 @@ from psworker.versions import VersionedArray
 
 logger = logging.getLogger(__name__)
 
+#: Successive changes of a variable's optimizer, each after one step, that are an error.
+CHANGES_IN_TURN = 2
+
 #: The optimizer, or the variables, whose hyperparameters change.
 Target: TypeAlias = UpdateSpec | BaseVariable | Iterable[BaseVariable]
 
 
 @dataclasses.dataclass(slots=True)
 class Step:
-    """The results of one step of the program, checked; no server has them yet.
+    """The results of one step of the program's `optimizers`, checked; no server has them yet.
 
     `entries` has one array a variable: the gradients of `names`, then the observations of `updates`. `all_variables`
     are those of all pairs, also without a gradient.
     """
 
-    optimizer: UpdateSpec
+    optimizers: tuple[UpdateSpec, ...]
     names: list[str]
     entries: list[VersionedArray]
     updates: Sequence[UpdateOp]
@@ -114,8 +117,17 @@ class Replica:
         self.flush()
 
     def register(self, variables: Sequence[BaseVariable]) -> None:
-        """Flushes; registers variables with the servers, and takes the servers' values."""
+        """Flushes; registers variables with the servers, and takes the servers' values.
+
+        Raises `ConfigurationError` for a table with the rows of a file, which servers do not have.
+        """
         self.flush()
+        loaded = [one.name for one in variables if isinstance(one, Table) and one.stored is not None]
+        if loaded:
+            raise ConfigurationError(
+                f"{', '.join(map(repr, loaded))} has rows of a file, loaded without a session, which only predict: to "
+                "train them, make the table anew and call psworker.load in the session"
+            )
         declarations = [
             Declaration(variable.spec, initial=variable.initializer)
             if isinstance(variable, Table)
@@ -129,7 +141,10 @@ class Replica:
                 variable.read = self.client.choose(variable.name, np.empty(0, np.int64)).read
 
     def declare(self, optimizer: UpdateSpec, names: Sequence[str]) -> None:
-        """Declares the optimizer of these variables to the servers, where they do not have it yet."""
+        """Declares the optimizer of these variables to the servers, where they do not have it yet.
+
+        What was computed for an earlier optimizer is pushed before. Raises as `VariableOptimizers.check_not_in_turn`.
+        """
         declared, spec = self.optimizers.declared, self.optimizers.specs.get(optimizer)
         for name in names:
             if spec is None or declared.get(name) is not spec:
@@ -137,11 +152,17 @@ class Replica:
         else:
             return
         spec = self.optimizers.spec(optimizer)
-        self.complete()
-        known = self.variables
         new = [name for name in names if declared.get(name) is not spec]
-        self.client.register([Declaration(known[name].spec, None, spec) for name in new])
-        self.optimizers.add(new, spec)
+        if changed := self.optimizers.others_than(spec, new):
+            self.flush()
+            self.optimizers.check_not_in_turn(changed, spec, self.client.membership.sequence)
+        self.complete()
+        known, stage, replaced = self.variables, self.client.queues_read, self.optimizers.replaced
+        stages = [stage + replaced.get(name, 0) + (name in changed) for name in new]
+        self.client.register(
+            [Declaration(known[name].spec, None, spec, stage=one) for name, one in zip(new, stages, strict=True)]
+        )
+        self.optimizers.add(new, spec, self.client.membership.sequence)
 
     def pull(self, names: Sequence[str]) -> None:
         """Flushes; takes fresh values of these variables, or in a generation its values."""
@@ -288,10 +309,13 @@ class Replica:
 class VariableOptimizers:
     """The optimizer of each variable that this worker has trained, as it was `declared` and as it is at present.
 
-    `specs` has, by a program's optimizer, its hyperparameters as they come back from a server.
+    `specs` has, by a program's optimizer, its hyperparameters as they come back from a server; `replaced` counts by
+    variable how often it got another optimizer.
     """
 
     def __init__(self) -> None:
+        self.replaced: dict[str, int] = {}
+        self._in_turn: dict[str, tuple[int, int]] = {}  # the step of the last change, and those after one step in a row
         self.specs: dict[UpdateSpec, UpdateSpec] = {}
         self.declared: dict[str, UpdateSpec] = {}
         self.current: dict[str, UpdateSpec] = {}
@@ -303,10 +327,37 @@ class VariableOptimizers:
             self.specs[optimizer] = self.specs.setdefault(spec, spec)
         return self.specs[optimizer]
 
-    def add(self, names: Iterable[str], spec: UpdateSpec) -> None:
-        """Notes that variables were declared."""
+    def add(self, names: Sequence[str], spec: UpdateSpec, step: int) -> None:
+        """Notes that variables were declared, at this step of the worker; logs it if they had another optimizer."""
+        changed = self.others_than(spec, names)
+        for name in changed:
+            self.replaced[name] = self.replaced.get(name, 0) + 1
+            self._in_turn[name] = step, self._count_in_turn(name, step)
+        if changed:
+            earlier = " and ".join(dict.fromkeys([str(self.declared[name]) for name in changed]))
+            logger.warning("%s: from now on %s in place of %s, with new slots", ", ".join(changed), spec, earlier)
         self.declared |= dict.fromkeys(names, spec)
         self.current |= dict.fromkeys(names, spec)
+
+    def others_than(self, spec: UpdateSpec, names: Iterable[str]) -> list[str]:
+        """Those of the variables that have another optimizer, as it was declared and as it was changed to."""
+        of = self.declared
+        return [name for name in names if name in of and spec not in (of[name], self.current[name])]
+
+    def check_not_in_turn(self, names: Iterable[str], spec: UpdateSpec, step: int) -> None:
+        """Raises `ConfigurationError` if two optimizers train a variable in turn, with new slots at each step."""
+        for name in names:
+            if self._count_in_turn(name, step) == CHANGES_IN_TURN:
+                raise ConfigurationError(
+                    f"variable {name!r} gets another optimizer at each step, {self.declared[name]} and {spec}: each "
+                    "change begins with new slots. Give each optimizer variables of its own (var_list), or minimize "
+                    "the sum of the losses with one"
+                )
+
+    def _count_in_turn(self, name: str, step: int) -> int:
+        """Successive changes that came one step after another, with one at this step; the first is 0."""
+        last, count = self._in_turn.get(name, (-1, 0))
+        return count + 1 if step - last == 1 else 0
 
     def trained_with(self, optimizer: UpdateSpec) -> list[str]:
         """The variables that have this optimizer, as it was declared or as it was changed to."""
@@ -338,7 +389,10 @@ class VariableOptimizers:
         variables = [target] if isinstance(target, BaseVariable) or not isinstance(target, Iterable) else list(target)
         for variable in variables:
             if not isinstance(variable, BaseVariable):
-                raise TypeError(f"session.set_hyperparameters takes an optimizer or variables, got {variable!r}")
+                raise TypeError(
+                    f"session.set_hyperparameters takes an optimizer, such as that of one parameter group, or "
+                    f"variables, got {variable!r}"
+                )
         names = [variable.name for variable in variables]
         without = [name for name in names if name not in self.declared]
         if without or not names:

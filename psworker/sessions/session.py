@@ -574,13 +574,14 @@ class Session:
 
     def push(
         self,
-        optimizer: optimizers.UpdateSpec,
+        optimizer: optimizers.UpdateSpec | Callable[[str], optimizers.UpdateSpec],
         grads_and_vars: Iterable[GradientAndVariable],
         updates: Iterable[UpdateOp] = (),
     ) -> PushReport:
         """Pushes by the strategy of the session; `Optimizer.apply_gradients` calls it, and describes its errors.
 
-        The gradients are borrowed until this returns. `updates` has one op per variable.
+        The gradients are borrowed until this returns. `optimizer` may be a function of a variable's name, and `updates`
+        has one op per variable.
         """
         if self._client.cuts.generation:
             self._client.check_changeable()

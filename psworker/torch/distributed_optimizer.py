@@ -56,7 +56,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._groups = [[self._tensors[label] for label in group] for group in names]
         self._by_name = {one.variable.name: one for one in self._tensors.values()}
         set_all([*self._tensors.values(), *self._buffers.values()])
-        self._pushed = False  # the first push declares the rules with the hyperparameters of that moment
+        #: By variable, the rules that the first push has declared, with the hyperparameters of that moment.
+        self._declared: dict[str, optimizers.OptimizerSpec] = {}
         tensors = *self._tensors.values(), *self._buffers.values()
         variables = [*[one.variable for one in tensors], *[table for _, table in self._tables]]
         self._session.mirror(variables, lambda values: receive(self._by_name, values))
@@ -105,27 +106,26 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _push(self) -> None:
         self._tune()
-        found: dict[optimizers.OptimizerSpec, list[Any]] = {}
-        for group, tensors, spec in zip(self.param_groups, self._groups, self._sent, strict=True):
+        if not self._declared:
+            self._declared = {table.name: self._sent[0] for _, table in self._tables}
+            for spec, tensors in zip(self._sent, self._groups, strict=True):
+                self._declared |= {one.variable.name: spec for one in tensors}
+        pairs: list[Any] = []
+        for group, tensors in zip(self.param_groups, self._groups, strict=True):
             factor, negative = penalty(self.inner, group), bool(group.get("maximize"))
-            pairs = found.setdefault(spec, [])
             for one in tensors:
                 gradient = one.gradient(factor, negative=negative)
                 if gradient is not None:
                     pairs.append((gradient, one.variable))
-        tables = found[self._sent[0]]
         for embedding, table in self._tables:
             rows = embedding.take_gradient()
             if rows is not None:
-                tables.append((rows, table))
+                pairs.append((rows, table))
         loss = take_loss()
         if loss is not None:
-            variables = [variable for pairs in found.values() for _, variable in pairs]
-            self._session.note_loss(Tensor(np.float64(loss)), variables)
-        for spec, pairs in found.items():
-            if pairs:
-                self._session.push(spec, pairs)
-        self._pushed = True
+            self._session.note_loss(Tensor(np.float64(loss)), [variable for _, variable in pairs])
+        if pairs:
+            self._session.push(self._declared.__getitem__, pairs)
 
     def _tune(self) -> None:
         """Sends hyperparameters that have changed since the last step."""
@@ -134,7 +134,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             if spec == before:
                 continue
             self._sent[number] = spec
-            if self._pushed and self._session.is_chief:
+            if self._declared and self._session.is_chief:
                 changes = {name: value for name, value in vars(spec).items() if getattr(before, name) != value}
                 self._session.set_hyperparameters([one.variable for one in tensors], **changes)
 

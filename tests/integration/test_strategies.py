@@ -100,16 +100,18 @@ def test_each_optimizer_counts_the_steps_of_its_own_variables(open_session):
 
 
 def test_a_step_that_is_refused_leaves_the_sum_as_it_was(open_session):
+    with ps.collection(), open_session("another"):
+        ps.GradientDescent(0.0).apply_gradients([(ONE, scalar("y"))])
     x, y = scalar("x"), scalar("y")
     with open_session("w0", push_every=2, overlap=True) as session:
         SGD.apply_gradients([(ONE, x)])
         with pytest.raises(errors.NotFinite, match="'x'"):
             SGD.apply_gradients([(np.float32([np.inf]), x)])
-        with pytest.raises(errors.AlreadyRegistered, match="'x'"):
-            ps.Adam().apply_gradients([(ONE, x), (ONE, y)])
+        with pytest.raises(errors.AlreadyRegistered, match="'y'"):
+            SGD.apply_gradients([(ONE, x), (ONE, y)])
         SGD.apply_gradients([(2 * ONE, x)])
         session.pull()
-        assert (x.value, y.value, session.global_step) == ([-3], [0], 1)
+        assert (x.value, y.value, session.global_step) == ([-3], [0], 2)
 
 
 def at_the_server(open_session):
@@ -265,8 +267,6 @@ def test_hyperparameters_and_slots_are_those_of_the_optimizer_in_the_worker(open
         assert (x.value, session.slot(x, "momentum")) == ([-2.5], [1.5])
         with pytest.raises(errors.ConfigurationError, match="'y' has no slot 'm': slots are made by the first push"):
             session.slot(y, "m")
-        with pytest.raises(errors.AlreadyRegistered, match=r"'x' is registered with Momentum.*this step has Adam"):
-            ps.Adam().minimize(ops.sum(x))
         session.set_hyperparameters(inner, learning_rate=2.0)
         session.set_hyperparameters(SGD, learning_rate=0.5)
         for _ in range(2):

@@ -100,9 +100,25 @@ def test_groups_have_their_own_hyperparameters(open_session):
 
     expected, model = network(), network()
     train(expected, groups(expected))
-    with open_session("w0"):
+    with open_session("w0") as session:
         train(model, pst.distribute(groups(model), model))
+        assert session.global_step == 200, "one push a step"
     assert_equal(model, expected)
+
+
+def test_a_worker_that_is_not_the_chief_leaves_a_changed_rate_to_the_chief_and_slots_as_they_are(open_session):
+    models = torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)
+    with open_session("w0") as chief:
+        mine = pst.distribute(torch.optim.SGD(models[0].parameters(), 0.0, momentum=0.5), models[0])
+        with ps.collection(), open_session("w1") as session:
+            other = pst.distribute(torch.optim.SGD(models[1].parameters(), 0.0, momentum=0.5), models[1])
+            for optimizer, model, rate in ((mine, models[0], 0.0), (other, models[1], 0.0), (other, models[1], 1.0)):
+                optimizer.param_groups[0]["lr"] = rate
+                model.weight.grad = torch.ones(1, 1)
+                optimizer.step()
+            assert (chief.is_chief, session.is_chief) == (True, False)
+            [weight] = ps.global_variables()
+            assert session.slot(weight, "momentum") == 1.75
 
 
 def test_gradients_of_several_backward_passes_add_up_and_a_step_may_have_a_closure(open_session):

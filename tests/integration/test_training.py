@@ -11,7 +11,7 @@ import pytest
 import psworker as ps
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
-from pswire.errors import AlreadyRegistered, ConfigurationError, NotFinite, ShapeMismatch, TooLarge
+from pswire.errors import ConfigurationError, NotFinite, ShapeMismatch, TooLarge
 from pswire.messages import Leave, Push, Renew, Take, tensor_bytes
 from pswire.specs.consistency import Bounded
 from pswire.specs.initializers import rows_of
@@ -94,7 +94,6 @@ def optimized(rate=1.0, **options):
         (optimized(summaries=["loss"]), ValueError, r"cannot be selected, got \['loss'\]"),
         (optimized(learning_rate_decay_fn=lambda rate, _: rate / 2), TypeError, r"must return a schedule, .* got 0\.5"),
         (optimized(gradient_multipliers={"y": 2.0}), ValueError, "no gradient of 'y' to be multiplied: choose from x"),
-        (lambda x, _: ps.Adam().apply_gradients([(ONE, x)]), AlreadyRegistered, r"'x' is registered.*ares Adam"),
         (lambda x, open_session: open_session("w1").__enter__(), ConfigurationError, "one session at a time"),
     ],
 )
@@ -470,7 +469,10 @@ def test_calls_of_a_closed_session_and_for_other_objects_than_variables_are_refu
             for call, taken in (
                 (lambda given: session.rows(given, [0]), "rows takes a psworker.Variable or Table"),
                 (lambda given: session.slot(given, "m"), "slot takes a psworker.Variable or Table"),
-                (lambda given: session.set_hyperparameters(given), "set_hyperparameters takes an optimizer or variabl"),
+                (
+                    lambda given: session.set_hyperparameters(given),
+                    "set_hyperparameters takes an optimizer, .* or variabl",
+                ),
             ):
                 with pytest.raises(TypeError, match=rf"session\.{taken}.*, got"):
                     call(given)

@@ -123,6 +123,28 @@ def _(original, gradient, moved, strength):
         return gradient + strength * gradient * gradient * moved
 
 
+# --- optimizers -------------------------------------------------------------------------------------------------------
+
+
+@mutant(
+    "A worker that is behind gives a variable its earlier optimizer back",
+    "psserver.core.variables.variable:is_next_optimizer",
+    scenario("next_optimizer"),
+)
+def _(original, known, declaration):
+    return original(known, replace(declaration, stage=10**9))
+
+
+@mutant(
+    "The slots of an earlier optimizer stay",
+    "psserver.core.variables.variable:Variable.make_slots",
+    scenario("next_optimizer"),
+)
+def _(original, self, rule):
+    if not self.slots:
+        original(self, rule)
+
+
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
@@ -132,5 +154,6 @@ def _(original, gradient, moved, strength):
     f"{GROWTH}::test_bytes_are_counted_as_variables_come_and_not_added_up_each_time",
 )
 def _(original, self, declarations, magnitudes, result):
-    original(self, declarations, magnitudes, result)
+    changed = original(self, declarations, magnitudes, result)
     self.nbytes = sum([one.spec.nbytes for one in self])
+    return changed

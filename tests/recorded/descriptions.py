@@ -23,7 +23,7 @@ from pswire.tensors.compression import Packed
 from pswire.tensors.values import IndexedSlices, TensorSpec
 
 #: Fields that messages have got since they were recorded, with their defaults.
-ADDED = {"sums": [], "evaluates": False}
+ADDED = {"sums": [], "evaluates": False, "behind": [], "stage": 0}
 
 #: Arrays of more elements are described by their SHA-256 alone.
 MOST_ELEMENTS = 24

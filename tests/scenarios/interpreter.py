@@ -37,7 +37,7 @@ ANSWERS_BELOW = "----"
 #: hyperparameters or sizes.
 OPTIONS = {
     **dict.fromkeys(["sequence", "at", "settled", "half_pushes", "reports_received"], int),
-    **dict.fromkeys(["incarnation", "process_nonce", "session", "workers", "cut", "of_cut"], int),
+    **dict.fromkeys(["incarnation", "process_nonce", "session", "workers", "cut", "of_cut", "stage"], int),
     **dict.fromkeys(["loss", "cost", "scale_learning_rate"], float),
     **dict.fromkeys(
         ["program", "encoding", "tensor_transport", "after", "group", "value", "table", "part", "finished", "note"], str
@@ -178,10 +178,11 @@ class Scenario:
         """`register w0 [W 3x2 [float64] [value=1,2,3] [gradient_descent learning_rate=0.1]] [options]`.
 
         A learning rate may be a schedule, as it is written in a program, without spaces: `WarmUp(2,CosineDecay(1,4))`.
-        Options: `table=RowConstant(1)` in place of a value, `part=3/100` (the first row, and of how many),
+        Options: `table=RowConstant(1)` in place of a value, `part=3/100` (the first row, and of how many), `stage=2`,
         `places=W/0,V/1`, `states=11,12`, `dry_run=1`.
         """
         value, table, part = (options.pop(option, "") for option in ("value", "table", "part"))
+        stage = options.pop("stage", 0)
         if not name:
             return self._send(who, messages.Register(sender=self._sender(who), declarations=(), **options))
         dtype = next((word for word in rest if word in DTYPES), "float32")
@@ -194,6 +195,7 @@ class Scenario:
             kind(**{key: _field(text) for key, text in pairs}) if kind else None,
             _field(table) if table else None,
             Part(*map(int, part.split("/"))) if part else None,
+            stage,
         )
         return self._send(who, messages.Register(sender=self._sender(who), declarations=(declared,), **options))
 
@@ -522,8 +524,9 @@ def _describe(answer: messages.Answer) -> str:
             return f"empty, {job}"
         case messages.Intervened(step, quarantined):
             return f"intervened, step {step}" + (f", in quarantine: {', '.join(quarantined)}" if quarantined else "")
-        case messages.Registered(values):
-            return f"registered {_values(values)}".rstrip()
+        case messages.Registered(values=values, behind=behind):
+            rest = f", behind with {' '.join(behind)}" if behind else ""
+            return f"registered {_values(values)}".rstrip() + rest
         case messages.Pulled(values, step, frontier):
             return f"pulled {_values(values)}, step {step}{_frontier(frontier)}"
         case messages.Pushed():

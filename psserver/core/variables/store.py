@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
+from typing import TypeAlias
 
 import numpy as np
 
@@ -28,7 +29,15 @@ from psserver.core.variables.array_tasks import (
 from psserver.core.variables.delay_compensation import ServedWeightsCache
 from psserver.core.variables.element_checks import Magnitudes, check_finite, check_tensor, is_gradient
 from psserver.core.variables.memory import Memory
-from psserver.core.variables.variable import Variable, agreed_bytes, declared_bytes, initialize, slot_specs, tuned
+from psserver.core.variables.variable import (
+    Variable,
+    agreed_bytes,
+    declared_bytes,
+    initialize,
+    is_next_optimizer,
+    slot_specs,
+    tuned,
+)
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, NoOptimizer, TooLarge, Unavailable, UnknownVariable
 from pswire.limits import MAX_CHOICES
@@ -46,6 +55,9 @@ ADDITION_GROWTH = 1e-20
 #: Variables, and places of variables, that count with the bytes of their elements only; and bytes that each further one
 #: takes besides: its name, its optimizer, its entries in tables.
 UNCOUNTED, VARIABLE_BYTES, PLACE_BYTES = 1000, 8 << 10, 512
+
+#: A new optimizer, with the names of its variables.
+Changed: TypeAlias = tuple[UpdateSpec, list[str]]
 
 
 class Store:
@@ -233,8 +245,14 @@ class Store:
                 "raise --memory-limit, use more shards, or a smaller N in --consistency sync:N"
             )
 
-    def declare(self, declarations: Iterable[ms.Declaration], magnitudes: Magnitudes, result: StepResult) -> None:
-        """Create new variables with initial values of these magnitudes, and slots for the first optimizer declared."""
+    def declare(
+        self, declarations: Iterable[ms.Declaration], magnitudes: Magnitudes, result: StepResult
+    ) -> list[Changed]:
+        """Create new variables with initial values of these magnitudes, and slots for their optimizers.
+
+        Returns the optimizers that have replaced earlier ones.
+        """
+        changed: list[Changed] = []
         for declaration in declarations:
             spec, optimizer = declaration.spec, declaration.optimizer
             variable = self.variables.get(spec.name)
@@ -250,13 +268,19 @@ class Store:
                 cost = spec.nbytes if variable.initial is None else value.size * variable.initial.cost
                 whole = partial(part, 0, value.size)
                 result.tasks.append(ArrayTask(spec.name, cost, whole, part, value.size, initial=True))
-            if optimizer is not None and variable.optimizer is None:
-                variable.declared = optimizer
+            if optimizer is not None and is_next_optimizer(variable, declaration):
+                if variable.optimizer is not None:
+                    _note(changed, optimizer, spec.name)
+                    if variable.copy is not None:
+                        variable.copy.start(result)
+                before = variable.nbytes
+                variable.declared, variable.stage, variable.updates = optimizer, declaration.stage, 0
                 rule = variable.follow(optimizer)
                 variable.slot_specs = slot_specs(variable.spec, optimizer)
-                self.nbytes += variable.nbytes - spec.nbytes
+                self.nbytes += variable.nbytes - before
                 make = partial(variable.make_slots, rule)
                 result.tasks.append(ArrayTask(spec.name, variable.nbytes, make, initial=True))
+        return changed
 
     def check_tune(self, message: ms.Tune) -> None:
         """Raise if a variable has no optimizer of this kind, or would need other slots."""
@@ -297,18 +321,15 @@ class Store:
             if isinstance(optimizer, OptimizerSpec) and math.isinf(largest_rate(optimizer.learning_rate) * factor):
                 raise InvalidMessage(f"the learning rate of {variable.spec.name!r} times {factor} is no number")
 
-    def scale_learning_rates(self, factor: float) -> list[tuple[UpdateSpec, list[str]]]:
-        """Multiply all learning rates for later updates; the new optimizers, each with the names of its variables."""
-        changed: list[tuple[UpdateSpec, list[str]]] = []
+    def scale_learning_rates(self, factor: float) -> list[Changed]:
+        """Multiply all learning rates for later updates; the new optimizers."""
+        changed: list[Changed] = []
         for name, variable in self.variables.items():
             if isinstance(variable.optimizer, OptimizerSpec):
                 rate = scaled_rate(variable.optimizer.learning_rate, factor)
                 optimizer = dataclasses.replace(variable.optimizer, learning_rate=rate)
                 variable.follow(optimizer)
-                if changed and changed[-1][0] == optimizer:
-                    changed[-1][1].append(name)
-                else:
-                    changed.append((optimizer, [name]))
+                _note(changed, optimizer, name)
         return changed
 
     # --- changes --------------------------------------------------------------------------------------------------
@@ -437,6 +458,13 @@ class Store:
     def wait_for(self, names: Iterable[str], result: StepResult) -> None:
         """Have the reply wait for all tasks of these variables so far."""
         result.tasks += [ArrayTask(name, 0, _nothing) for name in names]
+
+
+def _note(changed: list[Changed], optimizer: UpdateSpec, name: str) -> None:
+    if changed and changed[-1][0] == optimizer:
+        changed[-1][1].append(name)
+    else:
+        changed.append((optimizer, [name]))
 
 
 def _nothing() -> None:

@@ -1,6 +1,7 @@
 """A variable on a shard: value, slots and counts, changed only by the store; and its registration.
 
-The first registration of a variable wins; later ones must agree with it.
+The first registration of a variable wins; later ones must agree with it. Its optimizer is that of the worker whose
+program is at the latest stage.
 """
 
 import dataclasses
@@ -45,8 +46,9 @@ class Variable:
     part: Part | None = None
     version: int = 0  # count of all changes
     updates: int = 0  # count of those by its optimizer
-    declared: UpdateSpec | None = None  # the optimizer that it was registered with
-    optimizer: UpdateSpec | None = None  # the current one
+    declared: UpdateSpec | None = None  # the optimizer that the workers gave it last, and the stage of their program
+    stage: int = 0
+    optimizer: UpdateSpec | None = None  # with the hyperparameters that hold now
     rule: Rule | None = None
     slot_specs: dict[str, TensorSpec] = field(default_factory=dict)
     slots: dict[str, Array] = field(default_factory=dict)
@@ -76,6 +78,7 @@ class Variable:
             initial=self.initial,
             part=self.part,
             vectors=tuple(self.vectors),
+            stage=self.stage,
         )
 
     @property
@@ -91,6 +94,7 @@ class Variable:
         vectors = {name: arrays.slots[VECTOR + name] for name in state.vectors if VECTOR + name in arrays.slots}
         slots = {name: slot for name, slot in arrays.slots.items() if name.removeprefix(VECTOR) not in vectors}
         variable = cls(spec, arrays.value, state.initial, state.part, state.version, state.updates, state.declared)
+        variable.stage = state.stage
         if state.optimizer is not None:
             variable.slot_specs = slot_specs(spec, state.declared or state.optimizer)
             variable.follow(state.optimizer)
@@ -135,7 +139,8 @@ class Variable:
             self.growth = 0.0
 
     def make_slots(self, rule: Rule) -> None:
-        """Make the slots with their first values, by the rule it was registered with, whatever it follows by now."""
+        """Make the slots with their first values, by the rule it was declared with, whatever it follows by now."""
+        self.slots = {}  # those of an earlier optimizer take no memory beside them
         self.slots = rule.slots(self.value)
 
     @property
@@ -196,16 +201,43 @@ def agreed_bytes(known: Variable, declaration: Declaration) -> int:
         raise _differs(spec, f"with {known.initial or 'a value of its own'}", f"{declaration.initial}{same_script}")
     if optimizer is None:
         return 0
-    if known.declared is None:
-        return _slot_bytes(spec, optimizer)
-    if to_plain(optimizer) not in [to_plain(one) for one in (known.declared, known.optimizer) if one is not None]:
+    if is_next_optimizer(known, declaration):
+        return _slot_bytes(spec, optimizer) - sum([slot.nbytes for slot in known.slot_specs.values()])
+    if not (_agrees(known, optimizer) or is_behind(known, declaration)):
         by_now = "" if known.optimizer == known.declared else f" (by now it is {known.optimizer})"
         hint = (
-            "a variable has one optimizer, the first that is declared; for another start the server anew, for other "
-            "hyperparameters call session.set_hyperparameters, and for a learning rate that changes give a schedule"
+            "a variable has one optimizer at a time, the same in all workers: do all of them run the same script? For "
+            "another one from some step on, give it in all workers; for other hyperparameters call "
+            "session.set_hyperparameters, and for a learning rate that changes give a schedule"
         )
         raise _differs(spec, f"with {known.declared}{by_now}", f"{optimizer}: {hint}")
     return 0
+
+
+def is_next_optimizer(known: Variable, declaration: Declaration) -> bool:
+    """Whether the variable gets the declared optimizer: its first, or another one, of a later stage."""
+    optimizer = declaration.optimizer
+    if optimizer is None or known.optimizer is None:
+        return optimizer is not None
+    return declaration.stage > known.stage and _differ_as_optimizers(known, optimizer)
+
+
+def is_behind(known: Variable, declaration: Declaration) -> bool:
+    """Whether the declared optimizer is another one, of an earlier stage than the variable's: nothing changes."""
+    optimizer = declaration.optimizer
+    if optimizer is None or known.optimizer is None:
+        return False
+    return declaration.stage < known.stage and _differ_as_optimizers(known, optimizer)
+
+
+def _differ_as_optimizers(known: Variable, optimizer: UpdateSpec) -> bool:
+    """Whether one can replace the other: a variable does not go from gradients to observations, or back."""
+    both = isinstance(optimizer, OptimizerSpec) and isinstance(known.optimizer, OptimizerSpec)
+    return both and not _agrees(known, optimizer)
+
+
+def _agrees(known: Variable, optimizer: UpdateSpec) -> bool:
+    return to_plain(optimizer) in [to_plain(one) for one in (known.declared, known.optimizer) if one is not None]
 
 
 def _differs(spec: TensorSpec, registered: str, declared: str) -> AlreadyRegistered:

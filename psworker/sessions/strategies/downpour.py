@@ -47,7 +47,7 @@ class Downpour(Replica):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._sums: dict[tuple[optimizers.UpdateSpec, tuple[str, ...]], StepSum] = {}
+        self._sums: dict[tuple[tuple[optimizers.UpdateSpec, ...], tuple[str, ...]], StepSum] = {}
         self._behind = False  # whether something was pushed since the last pull
         self._computed: dict[str, Progress] = {}  # by queue, with the last step, if a sum may have a part of it
 
@@ -78,7 +78,7 @@ class Downpour(Replica):
         """Adds the step to its sum; then pushes and pulls if they are due."""
         for entry in step.entries:  # checked here, since the whole sum would be refused because of one NaN
             check_finite(entry.name, entry.array)
-        total = self._sums.setdefault((step.optimizer, step.all_variables), StepSum())
+        total = self._sums.setdefault((step.optimizers, step.all_variables), StepSum())
         push, pull = ((total.steps + 1) % every == 0 for every in (self.config.push_every, self.config.pull_every))
         if push or pull:
             self.complete()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pswire import optimizers
-from pswire.errors import AlreadyRegistered, ConfigurationError
+from pswire.errors import ConfigurationError
 from pswire.messages import Progress
 from pswire.optimizers.optimizer import CHECKED_FROM, LIMITS, check_result
 from pswire.specs.schedules import rate
@@ -73,16 +73,13 @@ class LocalSteps(Replica):
             outer = optimizers.MovingAverage(optimizer.decay**self.steps)
         super().declare(outer, names)
         inner, spec = self._inner, self._inner.spec(optimizer)
-        for name in names:
-            if name not in inner.declared:
-                self._local[name] = _LocalVariable(self._start(name), spec)
-                inner.add([name], spec)
-            elif spec not in (inner.declared[name], inner.current[name]):
-                raise AlreadyRegistered(
-                    f"variable {name!r} is registered with {inner.declared[name]}, this step has {spec}: a variable "
-                    "has one optimizer; for other hyperparameters call session.set_hyperparameters, and for a learning "
-                    "rate that changes give a schedule"
-                )
+        changed = inner.others_than(spec, names)
+        inner.check_not_in_turn(changed, spec, self._local_step)
+        new = [name for name in names if name in changed or name not in inner.declared]
+        for name in new:
+            value = self._local[name].value if name in changed else self._start(name)
+            self._local[name] = _LocalVariable(value, spec)
+        inner.add(new, spec, self._local_step)
 
     def step(self, step: Step) -> None:
         """One step of the inner optimizer; the last of a round pushes."""

@@ -272,6 +272,20 @@ def test_variables_and_optimizers_that_the_cut_does_not_have_are_registered_agai
     assert values(client) == [[1, 1], [1, 1]], "with its optimizer"
 
 
+def test_variables_get_the_later_optimizer_again_that_the_cut_does_not_have():
+    transport = ShardsInProcess(2, stored=True)
+    client, known = transport.client("w0", *DECLARATIONS)
+    write_checkpoint(transport, client)
+    momentum = Momentum(learning_rate=0.5, momentum=0.5)
+    client.register([ms.Declaration(one.spec, None, momentum, stage=1) for one in DECLARATIONS])
+    push(client, known)
+    transport.lose_state(0, 1)
+    assert push(client, known).outcome is ms.Outcome.DROPPED
+    for _ in range(2):
+        push(client, known)
+    assert values(client) == [[0.5 + 0.75] * 2] * 2
+
+
 @pytest.mark.parametrize(("consistency", "staleness"), POLICIES[2:])
 def test_a_registration_whose_values_are_pulled_in_order_is_repeated_when_state_is_lost_meanwhile(
     consistency, staleness

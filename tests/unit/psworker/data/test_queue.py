@@ -3,6 +3,7 @@
 import gc
 import itertools
 import logging
+import queue
 import re
 import subprocess
 import sys
@@ -54,6 +55,19 @@ def fails_after(items):
 
 
 # --- items ------------------------------------------------------------------------------------------------------------
+
+
+def test_size_is_the_number_of_ready_items_and_items_of_other_threads_come_by_way_of_their_queue():
+    given = queue.SimpleQueue()
+    with Queue(iter(given.get, None), capacity=3) as made:
+        assert made.size() == 0
+        with pytest.raises(TypeError, match=r"give iter\(that_queue.get, None\)"):
+            made.put(1)
+        for item in (1, 2, 3, 4, None):
+            given.put(item)
+        wait_until(made, "3 ready")
+        assert made.size() == 3
+        assert list(made) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 50])

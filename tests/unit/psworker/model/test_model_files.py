@@ -175,7 +175,7 @@ def test_a_narrower_dtype_of_the_same_kind_becomes_the_variables_exactly(path, s
 def bfloat16_file(path, values):
     """The upper halves of these float32."""
     data = (np.float32(values).view(np.uint32) >> 16).astype("<u2").tobytes()
-    entry = {"dtype": "BF16", "shape": [len(values)], "data_offsets": [0, len(data)]}
+    entry = {"dtype": "BF16", "shape": np.shape(values), "data_offsets": [0, len(data)]}
     header = json.dumps({"W": entry}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header + data)
 
@@ -193,18 +193,51 @@ def test_bfloat16_becomes_float32_or_float64_exactly_and_not_float16(path):
         ps.load(path)
 
 
-def test_a_table_needs_a_session_and_may_be_left_out(path):
+def test_a_table_is_saved_in_a_session_and_may_be_left_out(path):
     [W] = variables({"W": np.ones(2)})
     ps.Table((10, 2), ps.RowConstant(0.5), name="words")
     with pytest.raises(ConfigurationError, match=r"rows of a Table are on servers \('words'\).* inside `with psworker"):
         ps.save(path)
     assert not path.exists()
-    save_file({"W": np.zeros(2), "words": np.zeros((10, 2), np.float32)}, path)
-    with pytest.raises(ConfigurationError, match=r"model.safetensors: the rows of a Table .*\('words'\)"):
-        ps.load(path)
-    assert W.value.tolist() == [1, 1]
     ps.save(path, [W])
+    with pytest.raises(ModelFileError, match="lacks 'words'"):
+        ps.load(path)
     assert ps.load(path, strict=False).missing == ("words",)
+
+
+def test_without_a_session_a_loaded_table_has_the_rows_of_the_file_and_reads_those_that_are_looked_up(path):
+    rows = np.arange(300, dtype=np.float32).reshape(100, 3)
+    with ps.collection():
+        table = ps.Table((100, 3), ps.RowConstant(0.5), name="words")
+        with ps.session():
+            table.assign_rows(0, rows)
+            ps.save(path)
+        with pytest.raises(ConfigurationError, match=r"save the model there and psworker\.load it"):
+            ops.embedding(table, [1])
+    table = ps.Table((100, 3), ps.RowConstant(0.5), name="words", dtype="float64")
+    ps.load(path)
+    ids = np.array([[99, 0], [7, 99]])
+    np.testing.assert_array_equal(ops.embedding(table, ids).value, rows[ids])
+    with pytest.raises(IndexError):
+        ops.embedding(table, [100])
+    path.rename(path.with_name("moved"))
+    ps.save(path)
+    np.testing.assert_array_equal(load_file(path)["words"], rows.astype(np.float64))
+    with pytest.raises(ConfigurationError, match=r"'words' has rows of a file, loaded without a session, .* anew"):
+        ps.session().open()
+
+
+def test_rows_of_bfloat16_and_of_an_empty_table_are_read_too(path):
+    exact = np.float32([[1.5, -2], [3, 0.25]])
+    bfloat16_file(path, exact)
+    table = ps.Table((2, 2), ps.RowConstant(0.0), name="W")
+    ps.load(path)
+    assert ops.embedding(table, [1, 0, 1]).value.tolist() == exact[[1, 0, 1]].tolist()
+    save_file({"W": np.zeros((0, 2), np.float32)}, path)
+    with ps.collection():
+        table = ps.Table((0, 2), ps.RowConstant(0.0), name="W")
+        ps.load(path)
+        assert ops.embedding(table, np.empty(0, int)).shape == (0, 2)
 
 
 def test_what_cannot_be_saved_is_named(path):

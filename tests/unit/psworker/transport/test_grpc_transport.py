@@ -148,7 +148,7 @@ def ask(transport, message, timeout=BOUND):
 TERABYTES = pb.Tensor(name="v", dtype="float64", shape=(1 << 40,), streamed=True)
 HEADER, *CHUNKS = frames_with(CHUNKED)
 BAD_ANSWERS = {
-    "another answer": (frames_of(ms.Registered((), 0)), errors.Malformed, "a Pull was answered with a Registered"),
+    "another answer": (frames_of(ms.Registered()), errors.Malformed, "a Pull was answered with a Registered"),
     "none": ([], errors.Malformed, "ended the stream without an answer"),
     "cut": ([HEADER, *CHUNKS[:-1]], errors.Malformed, "ended before its 2,097,156 bytes"),
     "two headers": ([HEADER, HEADER, *CHUNKS], errors.Malformed, "a chunk of data must follow"),
