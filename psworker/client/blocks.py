@@ -31,6 +31,11 @@ class Blocks:
         self._taken[queue.name] = self.rollback.count
         return taken
 
+    @property
+    def queues_read(self) -> int:
+        """The number of data queues that this worker has read from: how far its program is, the same in all workers."""
+        return len(self._taken)
+
     def has(self, queue: str) -> bool:
         """True if the last `take` is still valid: after a rollback another worker may have the block."""
         return self._taken.get(queue) == self.rollback.count

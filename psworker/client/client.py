@@ -128,11 +128,6 @@ class Client:
         joining.report_tensor_transport(self._calls)
         return joined
 
-    @property
-    def queues_read(self) -> int:
-        """The number of data queues that this worker has read from: how far its program is, the same in all workers."""
-        return len(self._taken)
-
     @redone("its registration is repeated")
     def register(self, declarations: Sequence[ms.Declaration]) -> list[VersionedArray]:
         """Declares variables; returns the servers' values of them, in their order, without the tables.

@@ -157,7 +157,7 @@ class Replica:
             self.flush()
             self.optimizers.check_not_in_turn(changed, spec, self.client.membership.sequence)
         self.complete()
-        known, stage, replaced = self.variables, self.client.queues_read, self.optimizers.replaced
+        known, stage, replaced = self.variables, self.client.blocks.queues_read, self.optimizers.replaced
         stages = [stage + replaced.get(name, 0) + (name in changed) for name in new]
         self.client.register(
             [Declaration(known[name].spec, None, spec, stage=one) for name, one in zip(new, stages, strict=True)]
