@@ -34,6 +34,7 @@ from psworker.launch.options import (
 from psworker.launch.processes import blas_threads
 from psworker.launch.run_commands import plot_command, runs_command
 from psworker.launch.script import SIGTERM_CODE, run_script
+from psworker.launch.sweep.command import sweep_command
 
 
 @click.group(cls=InterruptibleGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -124,5 +125,6 @@ def run(
 
 main.add_command(local_command)
 main.add_command(ray_command)
+main.add_command(sweep_command)
 main.add_command(plot_command)
 main.add_command(runs_command)
