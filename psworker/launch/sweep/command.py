@@ -1,7 +1,7 @@
 """The command `psworker sweep`. Must not import numpy, rich or grpc before it has begun (`psworker.launch.cli`)."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,10 @@ from psworker.launch.sweep.grid import Setting, combinations, parse_setting
 _OWN = ("run_dir", "resume", "http", "progress", "quiet")
 
 
-class SweepCommand(Command):
-    """A command with the options of a cluster but for the live page and its progress, also after the script."""
-
-    def __init__(self, *arguments: Any, params: Iterable[click.Parameter], **settings: Any) -> None:  # noqa: ANN401
-        kept = [one for one in params if one.name not in ("http", "progress")]
-        super().__init__(*arguments, params=kept, **settings)
-
-
 @click.command(
     "sweep",
     short_help="Run a program for each combination of values of its options.",
-    cls=SweepCommand,
+    cls=Command,
     context_settings=COMMAND | {"allow_interspersed_args": True, "ignore_unknown_options": True},
 )
 @section(
@@ -100,6 +92,10 @@ def sweep_command(
             raise
         raise click.ClickException(str(error)) from None
     sys.exit(code)
+
+
+#: Those of the live page, of which there would be several, and of the display of one job.
+sweep_command.params = [one for one in sweep_command.params if one.name not in ("http", "progress")]
 
 
 def _given(context: click.Context) -> list[str]:
