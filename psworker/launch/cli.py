@@ -32,6 +32,7 @@ from psworker.launch.options import (
     worker_options,
 )
 from psworker.launch.processes import blas_threads
+from psworker.launch.profile_command import profile_command
 from psworker.launch.run_commands import plot_command, runs_command
 from psworker.launch.script import SIGTERM_CODE, run_script
 from psworker.launch.sweep.command import sweep_command
@@ -126,5 +127,6 @@ def run(
 main.add_command(local_command)
 main.add_command(ray_command)
 main.add_command(sweep_command)
+main.add_command(profile_command)
 main.add_command(plot_command)
 main.add_command(runs_command)
