@@ -34,6 +34,7 @@ TIMED: tuple[tuple[type, str, str, str], ...] = (
     (Client, "take", DATA, "take a block"),
     (Optimizer, "compute_gradients", BACKWARD, "tape"),
     (Optimizer, "apply_gradients", PUSH, "transforms and checks"),
+    (Session, "push", PUSH, "names and losses"),
     (Client, "push", PUSH, "messages and versions"),
     (ShardedPush, "messages", PUSH, "split and encode"),
     (Calls, "send", "", "send"),
@@ -42,18 +43,23 @@ TIMED: tuple[tuple[type, str, str, str], ...] = (
     (ShardedPull, "joined", WEIGHTS, "join partitions"),
     (Replica, "_take", WEIGHTS, "set variables"),
     (LocalSteps, "_apply", WEIGHTS, "local update"),
+    (Session, "step_outside", WEIGHTS, "local step"),
     (Session, "evaluate", EVALUATION, "other"),
 )
+
+#: The methods with which a step ends: of programs, and of the layer for PyTorch.
+ENDS = (Optimizer, "apply_gradients"), (Session, "push"), (Session, "step_outside")
 
 
 @contextmanager
 def timed_phases(spans: Spans, after_step: Callable[[], None]) -> Iterator[None]:
-    """Within the block the functions of a step are timed; `after_step` is called after each `apply_gradients`."""
+    """Within the block the functions of a step are timed; `after_step` is called after each of `ENDS`."""
     with ExitStack() as stack:
         stack.enter_context(wrapped_ops(lambda function, name: _timed_op(spans, function, name)))
         for owner, name, phase, shown in TIMED:
             stack.enter_context(_replaced(owner, name, spans.timed(vars(owner)[name], phase, shown)))
-        stack.enter_context(_replaced(Optimizer, "apply_gradients", _followed(spans, after_step)))
+        for owner, name in ENDS:
+            stack.enter_context(_replaced(owner, name, _followed(vars(owner)[name], spans, after_step)))
         yield
 
 
@@ -69,13 +75,12 @@ def _timed_op(spans: Spans, function: Callable[..., Result], name: str) -> Calla
     return timed
 
 
-def _followed(spans: Spans, after_step: Callable[[], None]) -> Callable[..., Any]:
-    """The present `apply_gradients`, followed by `after_step`."""
-    apply_gradients: Callable[..., Any] = vars(Optimizer)["apply_gradients"]
+def _followed(method: Callable[..., Any], spans: Spans, after_step: Callable[[], None]) -> Callable[..., Any]:
+    """The method, followed by `after_step` unless another one that is timed has called it."""
 
-    @wraps(apply_gradients)
+    @wraps(method)
     def followed(*args: Any, **constants: Any) -> Any:  # noqa: ANN401 - as the method
-        report = apply_gradients(*args, **constants)
+        report = method(*args, **constants)
         if not spans.is_within:
             after_step()
         return report

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections import Counter
+from contextlib import suppress
 from itertools import count, pairwise
 
 import numpy as np
@@ -100,6 +101,17 @@ def test_a_step_is_counted_by_phase_and_op_and_the_parts_are_the_whole(tmp_path)
     assert all(one.nanoseconds >= 0 for parts in sums.values() for one in parts)
     assert sum(one.nanoseconds for parts in sums.values() for one in parts) == profile.total == sum(profile.durations)
     assert len(profile.durations) == 6
+
+
+def test_a_push_without_apply_gradients_ends_a_step():
+    profile = Profile(steps=2, warmup=1)
+    with ps.collection(), profile.measuring(), suppress(ProfileDone):
+        w = ps.Variable(np.ones(2, np.float32), name="w")
+        with ps.session(progress="off") as session:
+            for _ in range(9):
+                session.push(ps.GradientDescent(0.1), [(np.ones(2, np.float32), w)])
+    assert w.value == pytest.approx(1 - 3 * 0.1)
+    assert [one.calls for one in profile.sums()["encode and push"] if one.name == "names and losses"] == [2]
 
 
 @pytest.mark.parametrize("options", [{}, {"push_every": 2, "pull_every": 2}, {"local_steps": 3}])
