@@ -4,6 +4,7 @@ import json
 import threading
 from collections import Counter
 from contextlib import suppress
+from inspect import getclosurevars
 from itertools import count, pairwise
 
 import numpy as np
@@ -77,10 +78,12 @@ def train(steps, **options):
 
 def test_a_step_is_counted_by_phase_and_op_and_the_parts_are_the_whole(tmp_path):
     functions = [vars(owner)[name] for owner, name, *_ in TIMED]
+    of_ops = [getclosurevars(one).nonlocals["function"] for one in (ops.matmul, doubled)]
     profile = Profile(steps=6, warmup=3)
     with profile.measuring():
         losses, _ = train(100)
     assert [vars(owner)[name] for owner, name, *_ in TIMED] == functions
+    assert [getclosurevars(one).nonlocals["function"] for one in (ops.matmul, doubled)] == of_ops
     assert len(losses) == 3 + 6 - 1 + 2, "the program ends in the last step that is measured"
     sums = profile.sums()
     calls = {phase: {one.name: one.calls for one in parts} for phase, parts in sums.items()}
