@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pswire.specs.initializers import RowNormal as RowNormal
     from pswire.specs.initializers import RowUniform as RowUniform
     from pswire.tensors.values import IndexedSlices as IndexedSlices
+    from psworker import callbacks as callbacks
     from psworker import data as data
     from psworker import metrics as metrics
     from psworker.autodiff import *
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from psworker.sessions.opening import *
     from psworker.sessions.session import *
     from psworker.summaries.summary import *
+    from psworker.trainer import *
 
 #: The module of each public name, and the names that are modules themselves.
 _HOMES = {
@@ -64,8 +66,8 @@ _HOMES = {
         "psworker.model.gradient_transforms": "accumulate add_decayed_weights add_noise chain "
         "clip_by_global_norm clip_by_norm clip_by_value global_norm multiply per_variable scale",
         "psworker.model.model_files": "Loaded load save",
-        "psworker.model.optimizers": "Adagrad AdagradDecay Adam AdamW Ftrl GradientDescent Lamb Momentum Optimizer "
-        "RMSProp optimize_loss",
+        "psworker.model.optimizers": "Adagrad AdagradDecay Adam AdamW CustomOptimizer Ftrl GradientDescent Lamb "
+        "Momentum Optimizer RMSProp optimize_loss",
         "psworker.model.push_reports": "PushReport",
         "psworker.model.tables": "Table",
         "psworker.model.collection": "collection discard_update_ops global_variables note_update reset "
@@ -75,10 +77,12 @@ _HOMES = {
         "psworker.sessions.opening": "session",
         "psworker.sessions.session": "Session",
         "psworker.summaries.summary": "Summary",
+        "psworker.trainer": "Trainer",
     }.items()
     for name in names.split()
 }
 _MODULES = {
+    "callbacks": "psworker.callbacks",
     "data": "psworker.data",
     "datasets": "psworker.data.datasets",
     "errors": "pswire.errors",

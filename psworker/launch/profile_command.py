@@ -29,6 +29,7 @@ from psworker.launch.script import run_script
         metavar="N",
         default=100,
         allow_from_autoenv=False,
+        show_envvar=False,
         help="Steps that are measured; then the program ends.",
     ),
     option(
@@ -37,6 +38,7 @@ from psworker.launch.script import run_script
         metavar="N",
         default=20,
         allow_from_autoenv=False,
+        show_envvar=False,
         help="Steps before them, which are not.",
     ),
     option(
@@ -45,6 +47,7 @@ from psworker.launch.script import run_script
         metavar="FILE",
         show_default="none",
         allow_from_autoenv=False,
+        show_envvar=False,
         help="Write a trace of the steps to this file, for chrome://tracing and Perfetto.",
     ),
 )

@@ -22,8 +22,8 @@ from psworker.model.gradient_transforms import GradientAndVariable, Transform, a
 from psworker.model.push_reports import PushReport
 from psworker.model.update_ops import UpdateOp
 
-__all__ = ["Adagrad", "AdagradDecay", "Adam", "AdamW", "Ftrl", "GradientDescent", "Lamb", "Momentum", "Optimizer"]
-__all__ += ["RMSProp", "optimize_loss"]
+__all__ = ["Adagrad", "AdagradDecay", "Adam", "AdamW", "CustomOptimizer", "Ftrl", "GradientDescent", "Lamb"]
+__all__ += ["Momentum", "Optimizer", "RMSProp", "optimize_loss"]
 
 
 class Optimizer(optimizers.OptimizerSpec):
@@ -187,6 +187,9 @@ class Lamb(optimizers.Lamb, Optimizer): ...
 
 
 class Ftrl(optimizers.Ftrl, Optimizer): ...
+
+
+class CustomOptimizer(optimizers.CustomOptimizer, Optimizer, abstract=True): ...
 
 
 #: By the names of tf.contrib.layers.optimize_loss, and by class names.

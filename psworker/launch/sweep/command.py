@@ -36,6 +36,7 @@ _OWN = ("run_dir", "resume", "http", "progress", "quiet")
         multiple=True,
         required=True,
         allow_from_autoenv=False,
+        show_envvar=False,
         help="An option of the program and its values, as for rate=0.1,0.01 the program gets --rate=0.1 and then "
         "--rate=0.01. Several: each combination is run.",
     ),

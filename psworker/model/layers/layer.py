@@ -108,6 +108,11 @@ class Layer:
                 any, or of a layer that is not called, the shapes of results are unknown.
             constants: further arguments of the call.
 
+        Returns:
+            An object with `parameters`, `trainable_parameters`, `nbytes` of all variables, `worker_nbytes` of those
+            that each worker has, and `layers`: of each its `name`, `kind`, `depth`, `output` (a shape, or a tuple of
+            these), own `variables`, `parameters`, `nbytes` and `where`. Bytes are without the slots of an optimizer.
+
         Raises what the call raises, as for inputs of another shape or type: ids of rows need an example.
         """
         outputs: dict[int, tuple[Any, ...] | None] = {}
