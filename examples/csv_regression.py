@@ -74,6 +74,7 @@ with ps.session() as session:
         optimizer.minimize(squared_error(batch))
     if session.is_chief:
         error = 1000 * session.evaluate(squared_error, test) ** 0.5
+        session.summary.scalar("test error", error)  # shown by psworker runs and psworker sweep
         baseline = 1000 * float(np.mean((test.mass - train.mass.mean()) ** 2)) ** 0.5
         print(f"test error: {error:.0f} g over {len(test)} birds; of the mean mass: {baseline:.0f} g")
         weights = 1000 * layer.kernel.value[:, 0]

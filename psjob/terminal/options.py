@@ -11,6 +11,8 @@ from pswire.errors import ConfigurationError
 #: The titles of the sections of `--help`, in their order. "Advanced" has options whose defaults hardly anyone changes.
 SECTIONS = (
     "Options",
+    "Sweep",
+    "Profile",
     "Serving",
     "Cluster",
     "Worker",

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any, Concatenate, ParamSpec, TypeAlias, overload
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -100,6 +101,12 @@ def op(function: Callable[..., Result]) -> Callable[..., Tensor]:
     tensors = sys.maxsize if variadic else len(names)
     op_name = function.__name__.lstrip("_")
 
+    original = function
+
+    def rewrap() -> None:
+        nonlocal function
+        function = original if _wrapping is None else _wrapping(original, op_name)
+
     @functools.wraps(function)
     def apply(*args: object, **constants: object) -> Tensor:
         if constants and not constants.keys().isdisjoint(names):
@@ -127,7 +134,31 @@ def op(function: Callable[..., Result]) -> Callable[..., Tensor]:
         return result
 
     apply.__signature__ = _of_tensors(signature)  # type: ignore[attr-defined]  # for help and notebooks
+    _rewrapping[apply] = rewrap
+    rewrap()
     return apply
+
+
+Wrapping: TypeAlias = Callable[[Callable[..., Result], str], Callable[..., Result]]
+_wrapping: Wrapping | None = None  # of `wrapped_ops`; no call of an op asks for it
+_rewrapping: WeakKeyDictionary[Callable[..., Tensor], Callable[[], None]] = WeakKeyDictionary()  # by op
+
+
+@contextmanager
+def wrapped_ops(wrapping: Wrapping) -> Iterator[None]:
+    """Within the block the function of each op is what `wrapping` makes of it and its name. For profiles."""
+    _wrap(wrapping)
+    try:
+        yield
+    finally:
+        _wrap(None)
+
+
+def _wrap(wrapping: Wrapping | None) -> None:
+    global _wrapping
+    _wrapping = wrapping
+    for rewrap in list(_rewrapping.values()):
+        rewrap()
 
 
 def _of_tensors(signature: inspect.Signature) -> inspect.Signature:

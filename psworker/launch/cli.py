@@ -31,8 +31,10 @@ from psworker.launch.options import (
     worker_flags,
     worker_options,
 )
+from psworker.launch.profile_command import profile_command
 from psworker.launch.run_commands import plot_command, runs_command
 from psworker.launch.script import SIGTERM_CODE, run_script
+from psworker.launch.sweep.command import sweep_command
 
 
 @click.group(cls=InterruptibleGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -123,5 +125,7 @@ def run(
 
 main.add_command(local_command)
 main.add_command(ray_command)
+main.add_command(sweep_command)
+main.add_command(profile_command)
 main.add_command(plot_command)
 main.add_command(runs_command)

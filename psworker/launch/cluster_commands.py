@@ -22,6 +22,7 @@ from psworker.launch.options import (
     COMMAND,
     POSITIVE,
     SECONDS,
+    THREADS,
     cluster_options,
     refuse_on_windows,
     run_folder,
@@ -37,13 +38,7 @@ if TYPE_CHECKING:
 @cluster_options
 @section(
     "Cluster",
-    option(
-        "--threads",
-        type=POSITIVE,
-        metavar="N",
-        show_default="OMP_NUM_THREADS or similar if set, otherwise cores / workers",
-        help="BLAS threads of each worker.",
-    ),
+    THREADS,
     option(
         "--bind",
         metavar="HOST[:PORT]",
@@ -98,7 +93,7 @@ def local_command(
         options["bind"] = shard_addresses(options["bind"], options["shards"])
     except ConfigurationError as error:
         raise click.BadParameter(str(error), param_hint="--bind") from None
-    _run(_job(debug, logs, quiet, script, arguments, options), None, progress, logs, quiet)
+    _run(cluster_job(debug, logs, quiet, script, arguments, options), None, progress, logs, quiet)
 
 
 @click.command("ray", short_help="Train on a Ray cluster.", cls=LocalCommand, context_settings=COMMAND)
@@ -189,11 +184,11 @@ def ray_command(
     except ConfigurationError as error:
         raise click.ClickException(str(error)) from None
     options |= {"threads": cpus, "bind": shard_addresses("0.0.0.0" if beyond else "127.0.0.1", options["shards"])}
-    job = _job(debug, logs, quiet, script, arguments, options)
+    job = cluster_job(debug, logs, quiet, script, arguments, options)
     _run(job, RayNodes(job.server_names, ray_options, config.paramserver_environment()), progress, logs, quiet)
 
 
-def _job(
+def cluster_job(
     debug: bool, logs: LogOptions, quiet: bool, script: str, arguments: tuple[str, ...], options: dict[str, Any]
 ) -> Job:
     """The job of a command with these options, from which the options of machines are removed."""

@@ -250,6 +250,15 @@ _CLUSTER_OPTIONS = (
 )
 
 
+THREADS = option(
+    "--threads",
+    type=POSITIVE,
+    metavar="N",
+    show_default="OMP_NUM_THREADS or similar if set, otherwise cores / workers",
+    help="BLAS threads of each worker.",
+)
+
+
 def cluster_options(function: Callable[..., None]) -> Callable[..., None]:
     """Adds the options of a cluster, of its workers, a script and its arguments; the value of --debug comes first."""
     function = script_command(function)

@@ -55,27 +55,39 @@ class RunFolder:
         Raises `ConfigurationError` if it is not empty and the run is not to resume, if it is in use, or if it cannot be
         created or written.
         """
-        import fcntl  # not on Windows, where there are no local clusters
-
-        with ExitStack() as stack:
-            try:
-                if not self.resume and self.path.exists() and any(self.path.iterdir()):
-                    raise ConfigurationError(
-                        f"the folder {self.path} is not empty: use --resume to continue its run, or another folder"
-                    )
-                for folder in (self.checkpoints, logs := self.path / "logs"):
-                    make_private_folder(folder)
-                lock = os.open(self.path, os.O_RDONLY)
-                stack.callback(os.close, lock)
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigurationError(
-                    f"the folder {self.path} is in use by another psworker local, or by servers that it has left and "
-                    "that end within seconds: wait for their end, or use another folder"
-                ) from None
-            except OSError as error:
-                raise ConfigurationError(f"cannot use the folder {self.path}: {error.strerror}") from error
+        logs = self.path / "logs"
+        user = "another psworker local, or by servers that it has left and that end within seconds"
+        with locked_folder(self.path, (self.checkpoints, logs), user, resume=self.resume) as lock:
             yield OpenRunFolder(lock, logs)
+
+
+@contextmanager
+def locked_folder(path: Path, folders: Sequence[Path], user: str, *, resume: bool) -> Iterator[int]:
+    """Create folders in `path`, and lock it; yields the file descriptor that holds the lock.
+
+    Raises `ConfigurationError` if it is not empty and nothing is to `resume`, if it is in use, by `user`, or if it
+    cannot be created or written.
+    """
+    import fcntl  # not on Windows, where there are no local clusters
+
+    with ExitStack() as stack:
+        try:
+            if not resume and path.exists() and any(path.iterdir()):
+                raise ConfigurationError(
+                    f"the folder {path} is not empty: use --resume to continue its run, or another folder"
+                )
+            for folder in folders:
+                make_private_folder(folder)
+            lock = os.open(path, os.O_RDONLY)
+            stack.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigurationError(
+                f"the folder {path} is in use by {user}: wait for their end, or use another folder"
+            ) from None
+        except OSError as error:
+            raise ConfigurationError(f"cannot use the folder {path}: {error.strerror}") from error
+        yield lock
 
 
 class OpenRunFolder:

@@ -27,6 +27,7 @@ from psworker.runs import run_file
 from psworker.runs.event_file import RunEvents
 from psworker.runs.process_identity import ProcessIdentity
 from psworker.runs.run_file import Life, Option, Results, Run, Start, WorkerResult
+from psworker.runs.scalar_files import last_scalars, read_scalars
 
 #: Seconds between two writes of `run.json` while a run lasts: a quarter of its duration, at least and at most these.
 SHORTEST_INTERVAL, WRITE_INTERVAL = 1.0, 10.0
@@ -86,7 +87,8 @@ class RunRecorder:
         """Write the end of this life; `restarts` by name of the process."""
         life = replace(self._run.lives[-1], state=state, exit_code=code, error=error, end=time.time())
         if view is not None:
-            life = replace(life, results=results(view, restarts or {}))
+            found = replace(results(view, restarts or {}), scalars=last_scalars(read_scalars(self._folder)[0]))
+            life = replace(life, results=found)
         self._write(life)
 
     def _write(self, life: Life) -> None:

@@ -14,7 +14,7 @@ from rich.console import Group
 
 from psjob.terminal.fitted_table import Column, FittedTable, make_console
 from psworker.runs.curves import AXES, Curve, run_curves
-from psworker.runs.listing import duration, number, option_text, rate, run_row, warn
+from psworker.runs.listing import duration, number, option_text, rate, run_row, scalar_tags, warn
 from psworker.runs.run_data import RunData, read_run_data
 from psworker.runs.run_file import Start
 
@@ -88,6 +88,8 @@ def _results(runs: Sequence[RunData], cost: float | None) -> Iterable[tuple[str,
     yield "mean staleness", tuple(one.staleness for one in last)
     yield "dropped", tuple(one.dropped for one in last)
     yield "last cost", tuple(row.cost for row in rows)
+    for tag in scalar_tags(rows):
+        yield f"last {tag}", tuple(row.scalars.get(tag) for row in rows)
     for by in AXES:
         curves = [run_curves(run, by, "cost").job for run in runs]
         ends = [curve.x[-1] for curve in curves if curve.x]
@@ -138,6 +140,8 @@ def _cell(row: tuple[str, Sequence[float | str | None]], place: int) -> str:
     name, value = row[0], row[1][place]
     if value is None or isinstance(value, str):
         return value or "–"
+    if name.startswith("last "):
+        return number(value)
     if name.startswith("time"):
         return duration(value)
     if name == "steps/s":

@@ -5,6 +5,7 @@ import shlex
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ _STYLES = {
 
 @dataclass(frozen=True)
 class RunRow:
-    """A run in a list; figures are over all its lives, `cost` and `outcome` of the last one."""
+    """A run in a list; figures are over all its lives; `cost`, `scalars` and `outcome` are the last ones."""
 
     path: str
     begin: float
@@ -52,6 +53,7 @@ class RunRow:
     cost: float | None
     outcome: str
     lives: int
+    scalars: dict[str, float]
 
 
 def run_row(path: Path, run: Run) -> RunRow:
@@ -72,6 +74,7 @@ def run_row(path: Path, run: Run) -> RunRow:
         cost=next((life.results.cost for life in reversed(run.lives) if life.results.cost is not None), None),
         outcome=last.state_now(),
         lives=len(run.lives) + run.omitted,
+        scalars=last.results.scalars,
     )
 
 
@@ -91,12 +94,28 @@ _COLUMNS = (
     Column("script", lambda one: one.script, 5, shortest=10, cut=True),
     Column("workers", lambda one: f"{one.workers}×{one.shards}", 7, number=True),
     Column("consistency", lambda one: one.consistency or NONE, 4),
-    Column("steps", lambda one: f"{one.step:,}", number=True),
-    Column("time", lambda one: duration(one.seconds), 3, number=True),
-    Column("steps/s", lambda one: rate(one.steps_per_second), 2, number=True),
-    Column("cost", lambda one: number(one.cost), 1, number=True),
-    Column("outcome", lambda one: one.outcome + (f" ({one.lives} lives)" if one.lives > 1 else "")),
 )
+
+
+def result_columns(rows: Iterable[RunRow]) -> list[Column]:
+    """The columns with the results of runs; the last scalar of each tag that one of them has."""
+    return [
+        Column("steps", lambda one: f"{one.step:,}", number=True),
+        Column("time", lambda one: duration(one.seconds), 3, number=True),
+        Column("steps/s", lambda one: rate(one.steps_per_second), 2, number=True),
+        Column("cost", lambda one: number(one.cost), 1, number=True),
+        *[Column(tag, partial(_scalar, tag=tag), 8, number=True) for tag in scalar_tags(rows)],
+        Column("outcome", lambda one: one.outcome + (f" ({one.lives} lives)" if one.lives > 1 else "")),
+    ]
+
+
+def scalar_tags(rows: Iterable[RunRow]) -> list[str]:
+    """The tags of the programs' scalars in any of the runs."""
+    return sorted({tag for row in rows for tag in row.scalars})
+
+
+def _scalar(row: RunRow, tag: str) -> str:
+    return number(row.scalars.get(tag))
 
 
 def show_runs(paths: Sequence[Path], *, as_json: bool) -> None:
@@ -112,7 +131,7 @@ def show_runs(paths: Sequence[Path], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(row) for row in rows], indent=2))
     elif rows:
-        make_console().print(FittedTable(_COLUMNS, rows, style=style))
+        make_console().print(FittedTable([*_COLUMNS, *result_columns(rows)], rows, style=style))
     else:
         folders = " and ".join(map(str, paths))
         click.echo(
@@ -179,6 +198,7 @@ def _parts(path: Path, run: Run, events: Sequence[RunEvent]) -> Iterable[Rendera
     what += [] if row.cost is None else [f"cost {row.cost:.4f}"]
     what += [] if results.staleness is None else [f"staleness {results.staleness:.1f}"]
     what += [f"{results.dropped:,} dropped"] * bool(results.dropped)
+    what += [f"{tag} {number(value)}" for tag, value in results.scalars.items()]
     yield Text(printable(f"{path}: {' · '.join(what)}"))
     if last.error:
         yield Text(printable(last.error), "bold red")
@@ -252,9 +272,12 @@ def duration(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else clock(seconds)
 
 
-def number(value: float | None, form: str = ".4f") -> str:
-    """A number, or a dash."""
-    return NONE if value is None else f"{value:,{form}}"
+def number(value: float | None, form: str = "") -> str:
+    """A number, by default with four digits after the point, or four in all if it is large or small; or a dash."""
+    if value is None:
+        return NONE
+    usual = value == 0 or 1e-3 <= abs(value) < 1e6
+    return f"{value:,{form or ('.4f' if usual else '.4g')}}"
 
 
 def rate(value: float | None) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from psworker.runs.event_file import RunEvent, read_events
 from psworker.runs.process_identity import ProcessIdentity
 from psworker.runs.run_file import NAME, Life, Results, Run, Start, read_run
-from psworker.runs.scalar_files import Point, WorkerScalars, read_scalars
+from psworker.runs.scalar_files import Point, WorkerScalars, last_scalars, read_scalars
 
 
 class _ActiveLife(NamedTuple):
@@ -132,4 +132,5 @@ def _recorded(workers: Sequence[WorkerScalars]) -> Run:
     end = max(worker.points[-1].time for worker in workers)
     step = max(point.step for worker in workers for point in worker.points)
     start = Start((), "", "", (), {}, {}, "", 0, ProcessIdentity("", 0))
-    return Run(id="", lives=(Life(start, begin, "unknown", end, end - begin, None, None, "", Results(0, step)),))
+    results = Results(0, step, scalars=last_scalars(workers))
+    return Run(id="", lives=(Life(start, begin, "unknown", end, end - begin, None, None, "", results),))

@@ -52,6 +52,7 @@ class Results:
         seconds: from its first to its last update.
         cost: the mean of the workers' recent costs; `staleness`: the mean of all pushes; None before any.
         dropped: pushes that the consistency policy refused.
+        scalars: the last value of each tag of the program (`session.summary.scalar`), over all lives.
     """
 
     first_step: int = 0
@@ -61,6 +62,7 @@ class Results:
     staleness: float | None = None
     dropped: int = 0
     workers: tuple[WorkerResult, ...] = ()
+    scalars: dict[str, float] = field(default_factory=dict)
 
     @property
     def steps(self) -> int:

@@ -5,6 +5,7 @@ module does not know are ignored; missing ones are None.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,13 @@ def read_scalars(folder: Path) -> tuple[list[WorkerScalars], list[str]]:
         if lines.problem:
             problems.append(lines.problem)
     return workers, problems
+
+
+def last_scalars(workers: Iterable[WorkerScalars]) -> dict[str, float]:
+    """The last finite value that any worker has recorded of each tag of the program, in the order of the tags."""
+    points = sorted((point for worker in workers for point in worker.points), key=lambda point: point.time)
+    found = {tag: value for point in points for tag in point.scalars if (value := point.value(tag)) is not None}
+    return dict(sorted(found.items()))
 
 
 def _read(name: str, lines: JsonLines) -> WorkerScalars | None:

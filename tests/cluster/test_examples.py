@@ -121,6 +121,18 @@ def test_two_workers_play_environments_of_their_own_and_all_of_their_updates_cou
     assert one[3:] != other[3:]
 
 
+def test_optuna_finds_hyperparameters_and_prunes_trials_that_are_worse_than_others_were_by_then(commands):
+    out = alone(commands, "optuna_mnist.py", "--trials", "6", "--epochs", "2", "--images", "2000")
+    trials = search(r"^trial +\d+: (complete|pruned) +([0-9.]+)  learning_rate ", out)
+    assert len(trials) == 6
+    accuracies = {state: [float(value) for one, value in trials if one == state] for state in ("complete", "pruned")}
+    assert len(accuracies["complete"]) >= 3, "no trial is pruned before there are three to compare with"
+    assert accuracies["pruned"], "with this seed"
+    [(best,)] = search(r"^best: ([0-9.]+) with ", out)
+    assert float(best) == max(accuracies["complete"]) > 0.8
+    assert max(accuracies["pruned"]) < float(best)
+
+
 @pytest.mark.exhaustive
 def test_a_worker_that_reaches_the_goal_ends_the_job_for_all(commands):
     one, other = last_lines(local(commands, "dqn_cartpole.py", "--goal", "9")[0])

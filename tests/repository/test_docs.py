@@ -128,6 +128,7 @@ HOSTS = {
     "paramserver.readthedocs.io",
     "semver.org",
     "storage.googleapis.com",
+    "ui.perfetto.dev",
     "voteview.com",
     "www.cia.gov",
     "www.senate.gov",

@@ -5,19 +5,23 @@ No layer that computes is here.
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from pswire.specs import initializers
 from pswire.specs.initializers import Initializer
 from pswire.tensors.values import Array
-from psworker.autodiff import Tensor, ops
+from psworker.autodiff import Tensor, no_grad, ops
 from psworker.autodiff.tensor import Node, TensorLike, as_array
 from psworker.model.base_variable import BaseVariable
 from psworker.model.collection import layer_scope
+from psworker.model.layers.model_summary import LayerSummary, ModelSummary
 from psworker.model.variables import Variable, initialized
 
 ZEROS = initializers.zeros()
@@ -90,18 +94,117 @@ class Layer:
                 variable.trainable = trainable
                 variable._node = Node(variable) if trainable else None
 
+    def summary(self, *inputs: TensorLike, **constants: Any) -> ModelSummary:  # noqa: ANN401 - of any type
+        """Its layers with the shapes of their results, parameters, bytes, and where these are; a table when printed.
+
+            model = nn.Sequential(nn.Dense(784, 128), ops.relu, nn.Dense(128, 10))
+            print(model.summary((32, 784)))
+
+        With inputs it is called with them once, without a tape, and layers that differ in training with training=False.
+        A layer that is called several times has the last shape.
+
+        Args:
+            inputs: what it is called with: examples, or a tuple of sizes for zeros of float32 of this shape. Without
+                any, or of a layer that is not called, the shapes of results are unknown.
+            constants: further arguments of the call.
+
+        Returns:
+            An object with `parameters`, `trainable_parameters`, `nbytes` of all variables, `worker_nbytes` of those
+            that each worker has, and `layers`: of each its `name`, `kind`, `depth`, `output` (a shape, or a tuple of
+            these), own `variables`, `parameters`, `nbytes` and `where`. Bytes are without the slots of an optimizer.
+
+        Raises what the call raises, as for inputs of another shape or type: ids of rows need an example.
+        """
+        outputs: dict[int, tuple[Any, ...] | None] = {}
+        if inputs:
+            layers = [part for part in _parts(self, set()) if isinstance(part, Layer)]
+            given = [np.zeros(one, np.float32) if _is_shape(one) else one for one in inputs]
+            call: Any = self
+            if "training" in inspect.signature(call).parameters:
+                constants.setdefault("training", False)
+            with _results_noted(layers, outputs), no_grad():
+                call(*given, **constants)
+        return ModelSummary(tuple(_summaries(self, 0, {id(self)}, outputs)))
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({repr(self.name) if self.name else ''})"
 
 
+def _summaries(
+    layer: Layer, depth: int, seen: set[int], outputs: Mapping[int, tuple[Any, ...] | None]
+) -> Iterator[LayerSummary]:
+    """The layer, then those in it, depth first, each once."""
+    own, inner = [], []
+    for one in _nearest(layer, seen):
+        if isinstance(one, Layer):
+            inner.append(one)
+        else:
+            own.append(one)
+    yield LayerSummary(layer.name, type(layer).__name__, depth, outputs.get(id(layer)), tuple(own))
+    for one in inner:
+        yield from _summaries(one, depth + 1, seen, outputs)
+
+
+def _is_shape(given: object) -> TypeGuard[tuple[int, ...]]:
+    return isinstance(given, tuple) and all(isinstance(size, int) for size in given)
+
+
+@contextmanager
+def _results_noted(layers: Iterable[Layer], outputs: dict[int, tuple[Any, ...] | None]) -> Iterator[None]:
+    """Within the block the result's shape of each call of a layer is noted, by its id; also of others of its class."""
+    with ExitStack() as stack:
+        for kind in {kind for layer in layers for kind in type(layer).__mro__ if "__call__" in vars(kind)}:
+            stack.enter_context(_noted(kind, outputs))
+        yield
+
+
+@contextmanager
+def _noted(kind: Any, outputs: dict[int, tuple[Any, ...] | None]) -> Iterator[None]:  # noqa: ANN401 - a class with a call
+    call = kind.__call__
+
+    @wraps(call)
+    def noting(self: Layer, *args: object, **constants: object) -> object:
+        result = call(self, *args, **constants)
+        outputs[id(self)] = _shape(result)
+        return result
+
+    kind.__call__ = noting
+    try:
+        yield
+    finally:
+        kind.__call__ = call
+
+
+def _shape(result: object) -> tuple[Any, ...] | None:
+    """The shape of a tensor or an array, or those of several."""
+    if isinstance(result, Tensor | np.ndarray):
+        return result.shape
+    return tuple([_shape(one) for one in result]) if isinstance(result, list | tuple) else None
+
+
+def _nearest(part: object, seen: set[int]) -> Iterator[Layer | BaseVariable]:
+    """The layers and variables of a layer, not those in its layers, each once."""
+    for one in _inside(part):
+        if id(one) not in seen:
+            seen.add(id(one))
+            if isinstance(one, Layer | BaseVariable):
+                yield one
+            else:
+                yield from _nearest(one, seen)
+
+
+def _inside(part: object) -> list[object]:
+    """The attributes of a layer, or the elements of a list, tuple or dict."""
+    if isinstance(part, Layer):
+        return [value for name, value in vars(part).items() if name != "_frozen"]
+    if isinstance(part, list | tuple | dict):
+        return list(part.values() if isinstance(part, dict) else part)
+    return []
+
+
 def _parts(part: object, seen: set[int]) -> Iterator[Layer | BaseVariable]:
     """The layer or variable itself, then all in its attributes or elements, depth first, each once."""
-    if isinstance(part, Layer):
-        inside = [value for name, value in vars(part).items() if name != "_frozen"]
-    elif isinstance(part, list | tuple | dict):
-        inside = list(part.values() if isinstance(part, dict) else part)
-    else:
-        inside = []
+    inside = _inside(part)
     if id(part) in seen:
         return
     if isinstance(part, Layer | BaseVariable):

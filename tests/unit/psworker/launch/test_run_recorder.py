@@ -21,6 +21,7 @@ from psworker.launch.run_folder import RunFolder
 from psworker.launch.run_recorder import RunRecorder, results, start_of, without_secrets
 from psworker.runs.run_file import read_run
 from tests.unit.psjob.status.views import status
+from tests.unit.psworker.runs.conftest import write_points
 
 SECRET = "c2VjcmV0IHdvcmRz"
 
@@ -103,10 +104,16 @@ def test_the_end_of_a_life_is_written_with_what_it_has_reached(tmp_path):
     with RunRecorder(tmp_path, a_start(tmp_path)) as recorder:
         (life,) = read_run(tmp_path).lives
         assert (life.state, life.end, life.state_now()) == ("running", None, "running")
+        for number, (first, last) in enumerate([(0.25, None), (0.5, 0.75)]):
+            points = [
+                {"time": 5 + number, "step": 1, "scalars": {"accuracy": one, "b": number}} for one in (first, last)
+            ]
+            write_points(tmp_path, f"worker-{number}", points)
         recorder.end("failed", 3, "worker-0 ended with exit code 3", progress_of(a_worker("worker-0", 10, 0, 0.5)))
     (life,) = read_run(tmp_path).lives
     assert (life.state, life.exit_code, life.error) == ("failed", 3, "worker-0 ended with exit code 3")
     assert (life.results.step, life.results.cost, life.begin <= life.end) == (10, 0.5, True)
+    assert life.results.scalars == {"accuracy": 0.75, "b": 1.0}
 
 
 def test_an_exception_in_the_launcher_is_the_end_of_a_life(tmp_path):

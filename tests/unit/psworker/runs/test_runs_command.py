@@ -36,6 +36,20 @@ def test_each_run_is_a_line_the_oldest_first_and_deeper_folders_are_found(make_r
     assert (rows[0]["step"], rows[0]["steps_per_second"], rows[0]["cost"]) == (12_345, 1234.5, None)
 
 
+def test_the_last_scalars_of_programs_are_columns_of_the_list_and_rows_of_a_comparison(make_run):
+    found = Results(0, 10, 1.0, 0.5, scalars={"accuracy": 0.75, "rate": 3e-5}), Results(0, 10, 1.0, 0.5)
+    folders = [str(make_run(f"runs/{name}", lives=[life(results=one)])) for name, one in zip("ab", found, strict=True)]
+    rows = [re.split(r" {2,}", line.strip()) for line in psworker("runs").stdout.splitlines()]
+    assert [row[-4:] for row in rows] == [
+        ["cost", "accuracy", "rate", "outcome"],
+        ["0.5000", "0.7500", "3e-05", "completed"],
+        ["0.5000", "–", "–", "completed"],
+    ]
+    assert "· accuracy 0.7500 · rate 3e-05" in psworker("runs", folders[0]).stdout.splitlines()[0]
+    compared = json.loads(psworker("runs", "--compare", "--json", *folders).stdout)
+    assert compared["results"]["last accuracy"] == [0.75, None]
+
+
 def test_folders_that_are_no_runs_and_files_that_are_cut_are_named_and_skipped(make_run):
     kept = make_run("runs/kept")
     cut = make_run("runs/cut") / "run.json"
