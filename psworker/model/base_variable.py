@@ -41,6 +41,14 @@ class BaseVariable(Tensor):
         """Name, shape and dtype."""
         return TensorSpec(self.name, self.shape, self.dtype.name)
 
+    def assign(self, value: TensorLike) -> None:
+        """Sets the value; see `Variable` and `Table`."""
+        raise NotImplementedError
+
+    def assign_add(self, value: TensorLike) -> None:
+        """Adds to the value; see `Variable` and `Table`."""
+        raise NotImplementedError
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.spec}, version {self.version})"
 

@@ -16,6 +16,7 @@ from pswire import optimizers
 from pswire.errors import ConfigurationError
 from pswire.specs.schedules import Schedule
 from psworker.autodiff import Tensor, gradients
+from psworker.familiar_names import OPTIMIZER, hint_arguments, hint_attributes
 from psworker.model.base_variable import BaseVariable
 from psworker.model.collection import context, trainable_variables
 from psworker.model.gradient_transforms import GradientAndVariable, Transform, add_noise, clip_by_global_norm, multiply
@@ -189,12 +190,12 @@ class Lamb(optimizers.Lamb, Optimizer): ...
 class Ftrl(optimizers.Ftrl, Optimizer): ...
 
 
+_KINDS = (GradientDescent, Momentum, Adagrad, AdagradDecay, RMSProp, Adam, AdamW, Lamb, Ftrl)
+hint_attributes(Optimizer, OPTIMIZER)
+hint_arguments(_KINDS)
+
 #: By the names of tf.contrib.layers.optimize_loss, and by class names.
-_BY_NAME: dict[str, type[Optimizer]] = {
-    "SGD": GradientDescent,
-    **{kind.__name__: kind for kind in (GradientDescent, Momentum, Adagrad, AdagradDecay, RMSProp)},
-    **{kind.__name__: kind for kind in (Adam, AdamW, Lamb, Ftrl)},
-}
+_BY_NAME: dict[str, type[Optimizer]] = {"SGD": GradientDescent, **{kind.__name__: kind for kind in _KINDS}}
 
 
 def optimize_loss(

@@ -11,6 +11,7 @@ from pswire.specs.initializers import Initializer
 from pswire.tensors.values import Array
 from psworker.autodiff import Tensor
 from psworker.autodiff.tensor import TensorLike
+from psworker.familiar_names import hint_arguments
 from psworker.model.base_variable import BaseVariable, as_assigned, set_value
 from psworker.model.collection import context, random_for
 from psworker.versions import ReadVersion
@@ -112,6 +113,9 @@ class Variable(BaseVariable):
         array.flags.writeable = False
         set_value(self, array)
         self.read = ReadVersion()
+
+
+hint_arguments([Variable])
 
 
 def initialized(name: str, shape: Sequence[int] | None, initializer: Initializer) -> Array:

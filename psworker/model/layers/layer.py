@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from pswire.specs.initializers import Initializer
 from pswire.tensors.values import Array
 from psworker.autodiff import Tensor, ops
 from psworker.autodiff.tensor import Node, TensorLike, as_array
+from psworker.familiar_names import LAYER, hint_attributes
 from psworker.model.base_variable import BaseVariable
 from psworker.model.collection import layer_scope
 from psworker.model.variables import Variable, initialized
@@ -90,8 +92,19 @@ class Layer:
                 variable.trainable = trainable
                 variable._node = Node(variable) if trainable else None
 
+    if not TYPE_CHECKING:  # a subclass declares its arguments
+
+        def __call__(self, *args: object, **keywords: object) -> NoReturn:  # noqa: D102 - of no layer
+            raise TypeError(
+                f"{type(self).__name__} cannot be called: a layer computes in its method __call__ (PyTorch's forward, "
+                "Keras's call)"
+            )
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({repr(self.name) if self.name else ''})"
+
+
+hint_attributes(Layer, LAYER)
 
 
 def _parts(part: object, seen: set[int]) -> Iterator[Layer | BaseVariable]:
