@@ -165,7 +165,7 @@ NAMES = _by_name(
         "DataLoader": "`session.batches(data, batch_size, epochs)`",
         "TensorDataset from_tensor_slices": '`ps.Dataset({"x": x, "y": y})`',
         "IterableDataset from_generator": "`session.batches(examples, batch_size)` takes any iterable of examples",
-        "random_split train_test_split": "`ps.Dataset(columns).split(0.8)`",
+        "random_split train_test_split": "`train, test = data.split(0.8)`, of a `ps.Dataset`",
         "MNIST": "`ps.datasets.mnist()`",
         "load_data": "`ps.datasets.mnist()`, or columns of arrays: `ps.Dataset(columns)`",
         # jobs
@@ -230,7 +230,7 @@ LAYER = _by_name(
         "set_weights": "`variable.assign(value)`, for each of `layer.variables`",
         "weight": "`layer.kernel`, of `nn.Embedding` its `table`",
         "forward call": "a layer is called: `layer(x)`",
-        "train eval": "an argument of the call: `layer(x, training=True)`",
+        "train eval": "an argument of the call: `model(x, training=True)`",
         "requires_grad_": "`layer.trainable = False`",
         "zero_grad": "not needed: gradients are returned, by `optimizer.compute_gradients(loss)`",
         "state_dict save save_weights": "`ps.save(path)`, in a session `session.save(path)`",
@@ -351,9 +351,9 @@ ABSENT_KEYWORDS = _by_name(
         "amsgrad": "`ps.Adam(amsgrad=True)`",
         "dtype": "the dtype is that of the value, or of its initializer: docs/models.md#dtypes",
         "device": _NO_DEVICES,
-        "bidirectional num_layers go_backwards": "several layers: `nn.Sequential(nn.LSTM(inputs, units), ops.relu)` "
-        "(docs/models.md#sequences)",
-        "batch_first": "tensors are always (batch, time, features)",
+        "bidirectional num_layers go_backwards": "several layers, such as `nn.LSTM(inputs, units, "
+        "return_sequences=True)` (docs/models.md#sequences)",
+        "batch_first": "x is always (batch, time, features): `ops.swapaxes(x, 0, 1)` of (time, batch, features)",
         "dropout recurrent_dropout": "a layer of its own: `nn.Dropout(rate)`",
         "keep_prob": "`nn.Dropout(rate)`, with the share that is left out",
         "padding_idx mask_zero": "docs/data.md#without-padding",
