@@ -250,7 +250,8 @@ OPTIMIZER = _by_name(
         "step apply": "`optimizer.apply_gradients(pairs)`, or all of a step: `optimizer.minimize(loss)`",
         "zero_grad": "not needed: gradients are returned, by `optimizer.compute_gradients(loss)`",
         "lr": "`optimizer.learning_rate`",
-        "param_groups add_param_group": "`ps.multiply(pairs, {variable: factor})`, or an optimizer for each group",
+        "param_groups add_param_group": "`session.set_hyperparameters(optimizer, learning_rate=0.01)`; for some "
+        "variables `ps.multiply(pairs, {variable: factor})`, or an optimizer of their own",
         "state_dict": "the servers keep it: `session.slot(variable, name)`, `ps.session(checkpoint_dir=folder)`",
         "load_state_dict": "the servers keep it: `ps.session(checkpoint_dir=folder)`",
     }

@@ -78,6 +78,11 @@ class Variable(BaseVariable):
                 f"the value of {self.name!r} cannot be set, since the next pull would replace it: use "
                 "variable.assign(value), which sets it on the servers too"
             )
+        if name == "requires_grad":
+            raise AttributeError(
+                f"whether {self.name!r} has a gradient cannot be set: make it with trainable=False, or freeze the "
+                "layer by layer.trainable = False"
+            )
         super().__setattr__(name, value)
 
     def assign(self, value: TensorLike) -> None:

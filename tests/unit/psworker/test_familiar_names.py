@@ -170,6 +170,18 @@ def test_elements_are_not_set():
             one[...] = 2.0
 
 
+def test_a_variable_is_not_changed_in_place():
+    """`w -= rate * w.grad` would train nothing."""
+    variable, tensor = ps.Variable([1.0], name="w"), ps.Tensor([1.0])
+    for operator in ("+=", "-=", "*=", "/=", "**=", "@=", "%="):
+        with pytest.raises(TypeError, match=r"^'w' is a variable, and .* use variable\.assign_add\(value\)"):
+            exec(f"variable {operator} 2.0", {"variable": variable})
+    tensor += 2.0
+    assert (tensor.value, variable.value) == ([3.0], [1.0])
+    with pytest.raises(AttributeError, match=r"'w' has a gradient cannot be set: .*layer\.trainable = False"):
+        variable.requires_grad = False
+
+
 def test_a_batch_lists_its_columns():
     batch = ps.Batch({"image": [1], "label": [2]})
     assert {"image", "label", "columns", "epoch"} <= set(dir(batch))
