@@ -190,12 +190,15 @@ class Lamb(optimizers.Lamb, Optimizer): ...
 class Ftrl(optimizers.Ftrl, Optimizer): ...
 
 
-_KINDS = (GradientDescent, Momentum, Adagrad, AdagradDecay, RMSProp, Adam, AdamW, Lamb, Ftrl)
 hint_attributes(Optimizer, OPTIMIZER)
-hint_arguments(_KINDS)
+hint_arguments(Optimizer.__subclasses__())
 
 #: By the names of tf.contrib.layers.optimize_loss, and by class names.
-_BY_NAME: dict[str, type[Optimizer]] = {"SGD": GradientDescent, **{kind.__name__: kind for kind in _KINDS}}
+_BY_NAME: dict[str, type[Optimizer]] = {
+    "SGD": GradientDescent,
+    **{kind.__name__: kind for kind in (GradientDescent, Momentum, Adagrad, AdagradDecay, RMSProp)},
+    **{kind.__name__: kind for kind in (Adam, AdamW, Lamb, Ftrl)},
+}
 
 
 def optimize_loss(
