@@ -466,8 +466,8 @@ def hint_keywords(function: Callable[Arguments, Result], name: str = "") -> Call
 
 
 def hint_arguments(kinds: Iterable[type]) -> None:
-    """Gives classes `hint_keywords`."""
-    for kind in kinds:
+    """Gives classes that take arguments `hint_keywords`."""
+    for kind in [one for one in kinds if one.__init__ is not object.__init__]:  # type: ignore[misc]
         kind.__init__ = hint_keywords(kind.__init__, kind.__name__)  # type: ignore[misc]
 
 
