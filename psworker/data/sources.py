@@ -23,7 +23,9 @@ Columns: TypeAlias = Mapping[str, ColumnLike]
 #: Makes the columns of a batch: of the examples of a sequence or an iterable, or of an item that has all of them.
 Collate: TypeAlias = Callable[[Any], Columns | Batch]
 #: What a program may read batches of: columns, examples by number, or examples (or batches) one after the other.
-Source: TypeAlias = "Dataset | FunctionDataset | Columns | Sequence[Any] | Iterable[Any] | Callable[[], Iterable[Any]]"
+Source: TypeAlias = (
+    "Dataset | FunctionDataset | Stream | Columns | Sequence[Any] | Iterable[Any] | Callable[[], Iterable[Any]]"
+)
 
 
 class FunctionDataset:
@@ -86,6 +88,9 @@ class FunctionDataset:
                 "it must return one row for each, in their order"
             )
         return batch
+
+    def expect(self, indices: Array) -> None:
+        """Is told the examples that are taken next; a subclass may begin to read them."""
 
     def _part(self, rows: range | Array, name: str) -> FunctionDataset:
         part = FunctionDataset(self._read, max(1, len(rows)), f"{self._name}{name}")
@@ -164,7 +169,7 @@ def open_source(source: Source, collate: Collate | None) -> Dataset | FunctionDa
     """
     if isinstance(source, np.ndarray | tuple | str | bytes):
         raise DatasetError(f'{type(source).__name__} is not a dataset; name the columns, as in {{"x": x, "y": y}}')
-    is_dataset = isinstance(source, Dataset | FunctionDataset)
+    is_dataset = isinstance(source, Dataset | FunctionDataset | Stream)
     if is_dataset or hasattr(source, "keys"):  # a mapping, or a table of another library
         if collate is not None:
             raise ValueError("collate is for sequences and iterables of examples; a dataset has columns already")

@@ -50,14 +50,18 @@ class DatasetBatches:
         if block.epoch != self._epoch and not self._queue.in_order:
             self._order = epoch_order(self._queue.size, self._queue.seed, block.epoch)
         self._epoch, self._position, self._stop = block.epoch, block.start, block.stop
+        if isinstance(self._dataset, FunctionDataset):
+            self._dataset.expect(self._rows(block.start, block.stop))
+
+    def _rows(self, first: int, stop: int) -> Array:
+        return np.arange(first, stop) if self._order is None else self._order[first:stop]
 
     def next(self) -> Batch | None:
         """The next rows."""
         first, stop = self._position, min(self._position + self._batch_size, self._stop)
         if first == stop:
             return None
-        rows = np.arange(first, stop) if self._order is None else self._order[first:stop]
-        batch = self._dataset.take(rows, self._epoch)
+        batch = self._dataset.take(self._rows(first, stop), self._epoch)
         self._position = stop
         return batch
 

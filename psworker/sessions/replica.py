@@ -7,7 +7,7 @@ variables and the engine.
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -57,7 +57,7 @@ class Replica:
     Subclasses are the other strategies: they override `step`, `flush` and other methods as needed. `variables` are the
     program's by name, once the session is open; `loops` are the data loops that run: each prepares its next batch while
     the servers apply a push. `values` has, except for tables, the last ones that the servers sent; `names` are those
-    variables, in the program's order.
+    variables, in the program's order. The `receivers` are called with all values that the servers send.
     """
 
     client: Client
@@ -69,6 +69,7 @@ class Replica:
         self.names: list[str] = []
         self.optimizers = VariableOptimizers()
         self.staleness = self.dropped = self._clipped = 0
+        self.receivers: list[Callable[[Sequence[VersionedArray]], object]] = []
         self.pushed: PushResult | None = None  # the last answered push since `Session.push` has reset it
         self._open: Future[PushResult] | Future[list[VersionedArray]] | None = None
         self._left: list[QueueSpec] = []  # queues whose loop was left, with a block that is still to be given back
@@ -280,6 +281,8 @@ class Replica:
             set_value(variable, value.array)
             set_read(variable, value.read)
             self.values[value.name] = value
+        for receive in self.receivers:
+            receive(values)
 
 
 class VariableOptimizers:

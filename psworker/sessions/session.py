@@ -102,6 +102,7 @@ class Session:
         if transport is None:
             transport = open_transport(config, self._part)
         self._loops: list[DataLoop] = []
+        self._mirrored: list[str] = []  # variables of another library's tensors
         workers = config.workers if config.servers else 0
         self._use(transport, JobChoice(config.job, config.resume or not config.servers, process_program(), workers))
         self._collection: Collection | None = None
@@ -183,6 +184,11 @@ class Session:
     def summary(self) -> Summary:
         """Writes a program's scalars, pictures and so on for TensorBoard; nothing without a `summary_dir`."""
         return self._summary
+
+    @property
+    def local_steps(self) -> int:
+        """Steps of the program's optimizer in this worker whose sum is pushed as one gradient; 0: none."""
+        return self._config.local_steps
 
     @property
     def workers(self) -> list[WorkerStatus]:
@@ -290,6 +296,8 @@ class Session:
                 self._replica.finish()
                 left_well = True
         finally:
+            for name in self._mirrored:
+                self._collection.variables.pop(name, None)
             self._collection.session = None
             self._collection = None
             if self._progress is not None:
@@ -550,6 +558,26 @@ class Session:
         if self._client.cuts.generation:
             self._client.check_changeable()
         return self._pushing.push(self._open_collection(), optimizer, grads_and_vars, updates)
+
+    def step_outside(self, values: Mapping[BaseVariable, Array], loss: float | None) -> None:
+        """Counts a local step that another library's optimizer has made, with local steps; pushes at a round's end.
+
+        `values` are the memory in which it changes the variables: read when the round ends, which may be now.
+        """
+        self._names(values)  # raises unless the session is open
+        assert isinstance(self._replica, LocalSteps), "for sessions with local steps"
+        if loss is not None:
+            for loop in self._loops:
+                loop.losses.append(loss)
+        self._replica.step_outside({variable.name: value for variable, value in values.items()}, loss)
+
+    def mirror(self, variables: Iterable[BaseVariable], receive: Callable[[Sequence[VersionedArray]], object]) -> None:
+        """Calls `receive` with all values that the servers send, for tensors of another library with their own memory.
+
+        `variables` stand for these tensors on the servers, and are forgotten at the end of the session.
+        """
+        self._mirrored += self._names(variables)
+        self._replica.receivers.append(receive)
 
     def minimize(
         self,

@@ -100,7 +100,7 @@ def test_every_module_has_a_docstring_and_only_config_reads_environment_variable
         text = path.read_text()
         assert re.match(r'(#.*\n|\s)*r?"""\s*[^\s"]', text), path
         assert path.name == "config.py" or not re.search(r"os\.(environ\.get|getenv)", text), path
-    assert [path for path in (ROOT / "examples").glob("*.py") if path.read_text().count("\n") > 150] == []
+    assert [path for path in (ROOT / "examples").rglob("*.py") if path.read_text().count("\n") > 150] == []
 
 
 def test_the_generated_code_is_up_to_date_and_alone_in_its_folder(tmp_path):

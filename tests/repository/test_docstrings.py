@@ -17,8 +17,8 @@ from tests.repository.test_docs import PAGES
 #: What programs in docstrings and pages call these.
 OBJECTS = {name: getattr(ps, name) for name in ("datasets", "errors", "initializers", "nn", "ops", "schedules")}
 OBJECTS |= {"ps": ps, "psworker": ps, "session": ps.Session}
-#: Attributes that only instances have.
-INSTANCE = {"session.number", "session.worker"}
+#: Attributes that only instances have, and a module that needs an extra.
+INSTANCE = {"session.number", "session.worker", "psworker.torch"}
 USE = re.compile(rf"(?<![\w./`-])({'|'.join(OBJECTS)})\.([a-zA-Z_]\w*)")
 
 

@@ -4,7 +4,7 @@ May import the replica, and the update rules.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,7 @@ class LocalSteps(Replica):
         super().__post_init__()
         self._inner = VariableOptimizers()
         self._local: dict[str, _LocalVariable] = {}
+        self._outside: dict[str, Array] = {}  # variables that the program changes itself, and sets to the servers'
         self._local_step = 0  # of the inner optimizers
         self._begin_round()
 
@@ -86,9 +87,20 @@ class LocalSteps(Replica):
     def step(self, step: Step) -> None:
         """One step of the inner optimizer; the last of a round pushes."""
         self._apply(step.entries)
-        self._changed |= dict.fromkeys([entry.name for entry in step.entries])
-        if step.loss is not None:
-            self._losses.append(step.loss)
+        self._count_step([entry.name for entry in step.entries], step.loss)
+
+    def step_outside(self, values: Mapping[str, Array], loss: float | None) -> None:
+        """As `step`, of an optimizer that the program has applied itself, in the memory of `values`."""
+        new = [name for name in values if name not in self._outside]
+        if new:
+            super().declare(self.outer, new)
+        self._outside |= values
+        self._count_step(values, loss)
+
+    def _count_step(self, names: Iterable[str], loss: float | None) -> None:
+        self._changed |= dict.fromkeys(names)
+        if loss is not None:
+            self._losses.append(loss)
         if self.loops:
             self._computed |= {one.queue: one for one in self.progress()}
         self._count += 1
@@ -112,7 +124,8 @@ class LocalSteps(Replica):
     def _push_round(self) -> None:
         entries = []
         for name in self._changed:
-            start, end, outer = self._start(name), self._local[name].value, self.optimizers.declared[name]
+            start, outer = self._start(name), self.optimizers.declared[name]
+            end = self._outside[name] if name in self._outside else self._local[name].value
             if isinstance(outer, optimizers.MovingAverage):
                 array = (end - outer.decay * start) / (1 - outer.decay)
             else:

@@ -1,0 +1,172 @@
+"""An optimizer of PyTorch whose arithmetic is done by the servers: each step pushes gradients and receives weights."""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+
+from pswire import optimizers
+from pswire.errors import ConfigurationError
+from psworker.autodiff import Tensor
+from psworker.model.collection import context, variable_scope
+from psworker.sessions.session import Session
+from psworker.torch.embedding import embeddings
+from psworker.torch.losses import note_backward, take_loss
+from psworker.torch.parameters import receive, set_all, shared_buffers, shared_tensors
+from psworker.torch.update_rules import penalty, update_rule
+
+
+def distribute(
+    optimizer: torch.optim.Optimizer, model: torch.nn.Module, name: str | None = None
+) -> "DistributedOptimizer":
+    """The optimizer in the open session: its arithmetic moves to the servers, with its state.
+
+        optimizer = pst.distribute(torch.optim.Adam(model.parameters(), lr=1e-3), model)
+
+    All parameters and persistent buffers of the model become variables, named as in `model.state_dict()`; those that
+    the servers have already get their values, in the parameters' own memory. Frozen parameters are not trained.
+    Buffers, such as running means, stay each worker's own; `save_buffers` sends the present worker's to the servers.
+
+    Programs with several models give each a `name`, which comes before those of its variables: `generator/0.weight`.
+
+    Hyperparameters that change later, as by a learning rate scheduler, are sent by the chief with its next step. With
+    local steps the optimizer may be any: it runs in this worker, and the servers get the difference of a round.
+
+    Raises:
+        ConfigurationError: no session is open; the servers have no such rule; a parameter is not the model's.
+    """
+    return DistributedOptimizer(optimizer, model, name)
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """An optimizer whose `step` pushes the gradients. Made by `distribute`; parameter groups are those of `inner`."""
+
+    def __init__(self, inner: torch.optim.Optimizer, model: torch.nn.Module, name: str | None = None) -> None:
+        self.inner = inner
+        super().__init__(inner.param_groups, inner.defaults)  # the same groups, for schedulers
+        self._session = _open_session()
+        self._sent = [update_rule(inner, group) for group in self.param_groups if not self._runs_here]
+        names = _names(self.param_groups, model)
+        _check_free(model, f"{name}/" if name else "")
+        with variable_scope(name) if name else nullcontext():
+            self._tensors, self._buffers = shared_tensors(model), shared_buffers(model)
+            self._tables = [(one, one.make_table(label)) for label, one in embeddings(model).items()]
+        self._groups = [[self._tensors[label] for label in group] for group in names]
+        self._by_name = {one.variable.name: one for one in self._tensors.values()}
+        set_all([*self._tensors.values(), *self._buffers.values()])
+        self._pushed = False  # the first push declares the rules with the hyperparameters of that moment
+        tensors = *self._tensors.values(), *self._buffers.values()
+        variables = [*[one.variable for one in tensors], *[table for _, table in self._tables]]
+        self._session.mirror(variables, lambda values: receive(self._by_name, values))
+        note_backward()
+        take_loss()
+
+    @property
+    def _runs_here(self) -> bool:
+        """Whether the optimizer runs in this worker, and servers get the difference of a round."""
+        return self._session.local_steps > 0
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # noqa: ANN401 - as PyTorch's
+        """Pushes the gradients of all parameters; returns with the fresh weights in the parameters.
+
+        Args:
+            closure: computes the loss and its gradients, and is called once; its result is returned.
+
+        Raises:
+            NotFinite: a gradient has NaN or infinity; nothing is applied.
+            ParamServerError: a server's refusal, or a server that cannot be reached in time.
+        """
+        result = None
+        if closure is not None:
+            with torch.enable_grad():
+                result = closure()
+        with torch.no_grad():
+            if self._runs_here:
+                self._step_here()
+            else:
+                self._push()
+        return result
+
+    def save_buffers(self) -> None:
+        """Sends this worker's buffers, such as running means, to the servers, as for `session.save` after it."""
+        self._session.assign_all({one.variable: one.present() for one in self._buffers.values()})
+
+    def state_dict(self) -> dict[str, Any]:
+        """The groups and, as `inner` has it, the state; the state of a distributed optimizer is on the servers."""
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Sets the groups' hyperparameters; servers keep their state in checkpoints (docs/checkpoints.md)."""
+        self.inner.load_state_dict(dict(state_dict))
+        for mine, theirs in zip(self.param_groups, self.inner.param_groups, strict=True):
+            mine.update({name: value for name, value in theirs.items() if name != "params"})
+
+    def _push(self) -> None:
+        self._tune()
+        found: dict[optimizers.OptimizerSpec, list[Any]] = {}
+        for group, tensors, spec in zip(self.param_groups, self._groups, self._sent, strict=True):
+            factor, negative = penalty(self.inner, group), bool(group.get("maximize"))
+            pairs = found.setdefault(spec, [])
+            for one in tensors:
+                gradient = one.gradient(factor, negative=negative)
+                if gradient is not None:
+                    pairs.append((gradient, one.variable))
+        tables = found[self._sent[0]]
+        for embedding, table in self._tables:
+            rows = embedding.take_gradient()
+            if rows is not None:
+                tables.append((rows, table))
+        loss = take_loss()
+        if loss is not None:
+            variables = [variable for pairs in found.values() for _, variable in pairs]
+            self._session.note_loss(Tensor(np.float64(loss)), variables)
+        for spec, pairs in found.items():
+            if pairs:
+                self._session.push(spec, pairs)
+        self._pushed = True
+
+    def _tune(self) -> None:
+        """Sends hyperparameters that have changed since the last step."""
+        for number, (group, tensors) in enumerate(zip(self.param_groups, self._groups, strict=True)):
+            spec, before = update_rule(self.inner, group), self._sent[number]
+            if spec == before:
+                continue
+            self._sent[number] = spec
+            if self._pushed and self._session.is_chief:
+                changes = {name: value for name, value in vars(spec).items() if getattr(before, name) != value}
+                self._session.set_hyperparameters([one.variable for one in tensors], **changes)
+
+    def _step_here(self) -> None:
+        self.inner.step()
+        trained = [one for tensors in self._groups for one in tensors if one.tensor.requires_grad]
+        self._session.step_outside({one.variable: one.present() for one in trained}, take_loss())
+
+
+def _names(groups: Iterable[Mapping[str, Any]], model: torch.nn.Module) -> list[list[str]]:
+    """The names of each group's parameters. Raises `ConfigurationError`."""
+    known = {id(parameter): name for name, parameter in model.named_parameters()}
+    missing = [tuple(one.shape) for group in groups for one in group["params"] if id(one) not in known]
+    if missing:
+        raise ConfigurationError(
+            f"the optimizer has parameters that the model does not have, of shape {', '.join(map(str, missing))}: give "
+            "distribute the model that has them all, such as torch.nn.ModuleList([encoder, decoder])"
+        )
+    return [[known[id(one)] for one in group["params"]] for group in groups]
+
+
+def _check_free(model: torch.nn.Module, scope: str) -> None:
+    taken = [name for name in model.state_dict() if scope + name in context.collection.variables]
+    if taken:
+        raise ConfigurationError(
+            f"the open session has a variable {scope + taken[0]!r} already: give each of several models a name, as in "
+            'pst.distribute(optimizer, model, name="generator")'
+        )
+
+
+def _open_session() -> Session:
+    session = context.collection.session
+    if not isinstance(session, Session):
+        raise ConfigurationError("no session is open: distribute the optimizer inside `with pst.session():`")
+    return session

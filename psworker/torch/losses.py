@@ -1,0 +1,41 @@
+"""The losses of a step: noted by `loss.backward()`, shown as costs of the step and of the batch.
+
+The first distributed optimizer wraps `torch.Tensor.backward`, which changes nothing but that the value is kept.
+"""
+
+import functools
+from typing import Any
+
+import torch
+
+_noted: list[torch.Tensor] = []
+
+
+def note_loss(loss: torch.Tensor | float) -> None:
+    """Notes the loss of the present step in place of what `backward` has noted, such as a loss divided by a number.
+
+    `loss` is a number, or a tensor of one element.
+    """
+    _noted[:] = [torch.as_tensor(loss).detach()]
+
+
+def take_loss() -> float | None:
+    """The sum of the losses since the last call; None if there was none."""
+    losses, _noted[:] = _noted[:], []
+    return sum(float(loss) for loss in losses) if losses else None
+
+
+def note_backward() -> None:
+    """Makes `loss.backward()` note the loss, from now on."""
+    if not hasattr(torch.Tensor.backward, "__wrapped__"):
+        torch.Tensor.backward = _noting(torch.Tensor.backward)
+
+
+def _noting(backward: Any) -> Any:  # noqa: ANN401 - PyTorch's method
+    @functools.wraps(backward)
+    def noting(self: torch.Tensor, *args: Any, **options: Any) -> None:  # noqa: ANN401
+        if self.numel() == 1:
+            _noted.append(self.detach())
+        backward(self, *args, **options)
+
+    return noting

@@ -1,0 +1,131 @@
+"""PyTorch programs as jobs of real processes: the port of a plain program, its failures, and its second job."""
+
+import difflib
+import re
+import signal
+
+import pytest
+
+from tests.cluster.test_examples import EXAMPLES
+from tests.support.commands import free_address
+
+pytestmark = pytest.mark.slow
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+PORT, PLAIN = EXAMPLES / "pytorch" / "mnist.py", EXAMPLES / "pytorch" / "plain_mnist.py"
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
+
+def accuracies(lines):
+    return [float(found[1]) for line in lines if (found := re.search(r"test accuracy ([0-9.]+)", line))]
+
+
+def test_the_port_of_a_plain_program_changes_three_lines_beside_its_import():
+    before, after = (path.read_text().splitlines()[1:] for path in (PLAIN, PORT))
+    changes = [line for line in difflib.ndiff(before, after) if line[0] in "+-" and line[2:].strip()]
+    added = [line[2:].strip() for line in changes if line[0] == "+"]
+    assert len(added) == 5  # the import, three lines, and main() behind `with`
+    assert [line.partition("(")[0] for line in added if "pst" in line] == [
+        "import psworker.torch as pst",
+        "optimizer = pst.distribute",
+        "for x, y in pst.loader",
+        "with pst.session",
+    ]
+    assert len([line for line in before if line.strip()]) <= 60
+
+
+def test_the_port_runs_alone_and_on_two_shards_with_two_workers(commands):
+    alone = commands.python(str(PORT), "--epochs", "1", **ONE_THREAD)
+    assert alone.wait() == 0, alone.err
+    flags = "--workers", "2", "--shards", "2", "--progress", "off", "--threads", "1"
+    code, out, err = commands.run("psworker", "local", *flags, str(PORT), "--epochs", "1")
+    assert code == 0, err
+    assert len(accuracies(alone.out)) == 1
+    assert len(accuracies(out)) == 2
+    assert min(accuracies(alone.out) + accuracies(out)) > 0.955
+
+
+#: Trains a small network for 200 steps, stops at the 100th until a file is there, and compares with torch.optim.
+THROUGH_A_RESTART = """
+import pathlib, sys, time
+import torch
+from torch.nn import functional as F
+import psworker.torch as pst
+
+address, optimizer, gate = sys.argv[1:]
+torch.manual_seed(0)
+x, y = torch.randn(40, 20), torch.randint(0, 5, (40,))
+
+def network():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 5))
+
+def train(model, optimizer, wait):
+    for step in range(200):
+        if step == 100 and wait:
+            print("half", flush=True)
+            while not pathlib.Path(gate).exists():
+                time.sleep(0.05)
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+make = {
+    "adam": lambda model: torch.optim.Adam(model.parameters(), 1e-2),
+    "momentum": lambda model: torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, weight_decay=1e-3),
+    "rmsprop": lambda model: torch.optim.RMSprop(model.parameters(), 1e-3),
+}[optimizer]
+expected, model = network(), network()
+train(expected, make(expected), False)
+with pst.session(address):
+    train(model, pst.distribute(make(model), model), True)
+for found, wanted in zip(model.parameters(), expected.parameters()):
+    assert (found - wanted).abs().max() <= 1e-6 * wanted.abs().max()
+print("equal")
+"""
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "momentum", "rmsprop"])
+def test_values_are_those_of_torch_although_the_server_is_killed_and_restored_from_its_journal(
+    optimizer, commands, tmp_path
+):
+    address, gate = free_address(), tmp_path / "gate"
+    options = "--bind", address, "--checkpoint-dir", str(tmp_path / "state"), "--journal"
+    server = commands.serve(*options)
+    worker = commands.python("-c", THROUGH_A_RESTART, address, optimizer, str(gate), **ONE_THREAD)
+    worker.wait_for("half")
+    server.end(signal.SIGKILL)
+    server = commands.serve(*options)
+    gate.touch()
+    assert worker.wait() == 0, worker.err
+    assert worker.out[-1] == "equal"
+    assert server.end()[0] == 0
+
+
+#: Trains an epoch of numbers in one job, and then in a second one with a new optimizer; prints those of its steps.
+EXAMPLES_ONCE = """
+import torch
+import psworker.torch as pst
+
+data = torch.utils.data.TensorDataset(torch.arange(400.0))
+model = torch.nn.Linear(1, 1)
+for job in range(2):
+    with pst.session():
+        optimizer = pst.distribute(torch.optim.SGD(model.parameters(), 1e-9), model)
+        for (x,) in pst.loader(data, 4):
+            model(x[:, None]).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            for number in x.tolist():
+                print("trained", job, int(number), flush=True)
+"""
+
+
+def test_the_examples_of_each_job_are_trained_once_by_two_workers(commands):
+    script = commands.script(EXAMPLES_ONCE)
+    flags = "--workers", "2", "--progress", "off", "--threads", "1"
+    code, out, err = commands.run("psworker", "local", *flags, script)
+    assert code == 0, err
+    for job in (0, 1):
+        found = [int(line.rsplit(" ", 1)[1]) for line in out if f"trained {job} " in line]
+        assert sorted(found) == list(range(400))
