@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pswire.specs.initializers import RowNormal as RowNormal
     from pswire.specs.initializers import RowUniform as RowUniform
     from pswire.tensors.values import IndexedSlices as IndexedSlices
+    from psworker import callbacks as callbacks
     from psworker import data as data
     from psworker import metrics as metrics
     from psworker.autodiff import *
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from psworker.sessions.opening import *
     from psworker.sessions.session import *
     from psworker.summaries.summary import *
+    from psworker.trainer import *
 
 #: The module of each public name, and the names that are modules themselves.
 _HOMES = {
@@ -75,10 +77,12 @@ _HOMES = {
         "psworker.sessions.opening": "session",
         "psworker.sessions.session": "Session",
         "psworker.summaries.summary": "Summary",
+        "psworker.trainer": "Trainer",
     }.items()
     for name in names.split()
 }
 _MODULES = {
+    "callbacks": "psworker.callbacks",
     "data": "psworker.data",
     "datasets": "psworker.data.datasets",
     "errors": "pswire.errors",

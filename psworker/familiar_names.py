@@ -19,9 +19,12 @@ Result = TypeVar("Result")
 
 _NO_DEVICES = "there are no devices (docs/choosing.md#gpu)"
 _CLUSTER = "workers are started by `psworker local --workers 4 train.py`, and each opens a `ps.session()`"
+_PYTORCH = f"{_CLUSTER}; a program of PyTorch keeps its model (docs/pytorch.md)"
 _CROSS_ENTROPY = "`ops.softmax_cross_entropy(logits, labels)`"
 _BINARY = "`ops.mean(ops.sigmoid_cross_entropy(logits, labels))`, of logits"
-_LOOP = "`for batch in session.batches(data, batch_size, epochs): optimizer.minimize(loss)`"
+_FIT = (
+    "`ps.Trainer(model, loss, optimizer).fit(data, epochs)`, or a loop over `session.batches(data, batch_size, epochs)`"
+)
 _GENERATOR = "an array of `np.random.default_rng(seed)`, or `ps.Tensor(array, requires_grad=True)`"
 _NUMPY = "an array of numpy is an argument as it is; `ps.Tensor(array, requires_grad=True)` for its gradient"
 
@@ -180,7 +183,7 @@ NAMES = _by_name(
         "train": "`ps.Adam()`, `ps.session(checkpoint_dir=folder)`: docs/coming-from/tensorflow1.md",
         "MonitoredTrainingSession MonitoredSession InteractiveSession": "`ps.session(checkpoint_dir=folder)`",
         "ClusterSpec Server replica_device_setter": "servers are started by `psserver serve --shard 0/2`",
-        "init_process_group distributed distribute DistributedDataParallel DataParallel": _CLUSTER,
+        "init_process_group distributed distribute DistributedDataParallel DataParallel": _PYTORCH,
         "ParameterServerStrategy MultiWorkerMirroredStrategy": _CLUSTER,
         "DistributedSampler": "`session.batches(data, batch_size)` shares the examples among the workers",
         "rank get_rank": "`session.number`",
@@ -189,12 +192,12 @@ NAMES = _by_name(
         "batches": "`session.batches(data, batch_size)`",
         "barrier": "`session.barrier()`",
         "evaluate": "`session.evaluate(function, data)`",
-        "Saver Checkpoint ModelCheckpoint": "`ps.session(checkpoint_dir=folder)`, `ps.save(path)`",
+        "Saver Checkpoint": "`ps.session(checkpoint_dir=folder)`, `ps.save(path)`",
+        "ModelCheckpoint BackupAndRestore": "`ps.callbacks.BestModel()`, `ps.session(checkpoint_dir=folder)`",
+        "LambdaCallback History": "`ps.callbacks.Callback` (docs/trainer.md#callbacks)",
         "save_model": "`ps.save(path)`",
         "load_model load_state_dict restore": "`ps.load(path)`",
         "SummaryWriter FileWriter TensorBoard": "`ps.session(summary_dir=folder)`, `session.summary`",
-        "EarlyStopping callbacks": "`session.batches(data, batch_size, on_epoch=function)`, `session.save_best(value)` "
-        "(docs/data.md#early-stopping)",
     }
 )
 
@@ -244,9 +247,9 @@ LAYER = _by_name(
         "load_state_dict load_weights": "`ps.load(path)`",
         "to cuda cpu device": _NO_DEVICES,
         "half float double": "a layer computes in the dtype of its variables: docs/models.md#dtypes",
-        "fit compile": _LOOP,
-        "predict predict_proba": "`layer(x).value`, within `with ps.no_grad():`",
-        "evaluate score": "`session.evaluate(function, data)`",
+        "fit compile": _FIT,
+        "predict predict_proba": "`layer(x).value`, or `ps.Trainer(model, loss, optimizer).predict(x)`",
+        "evaluate score": "`ps.Trainer(model, loss, optimizer).evaluate(data)`, `session.evaluate(function, data)`",
         "summary count_params": "`layer.variables`, each with its `name`, `shape` and `size`",
     }
 )
@@ -269,8 +272,8 @@ SESSION = _by_name(
     {
         "run": "ops compute at once: `x.value` is the value of a tensor, `optimizer.minimize(loss)` a step",
         "should_stop": "`session.stopped`; loops over `session.batches(data, batch_size)` end by themselves",
-        "fit train": _LOOP,
-        "predict": "`model(x).value`, within `with ps.no_grad():`",
+        "fit train": _FIT,
+        "predict": "`model(x).value`, or `ps.Trainer(model, loss, optimizer).predict(x)`",
         "load restore": "`ps.load(path)`",
         "rank": "`session.number`",
         "world_size num_workers": "`len(session.workers)`",
@@ -374,7 +377,7 @@ ABSENT_KEYWORDS = _by_name(
 )
 
 #: Public modules by the names that programs have for them; "ps" is the package itself.
-MODULES = ("data", "datasets", "errors", "initializers", "metrics", "nn", "ops", "schedules")
+MODULES = ("callbacks", "data", "datasets", "errors", "initializers", "metrics", "nn", "ops", "schedules")
 
 
 def described(hint: str) -> str:

@@ -21,7 +21,7 @@ Column: TypeAlias = Array | Ragged
 ColumnLike: TypeAlias = npt.ArrayLike | Ragged
 
 #: Attributes of `Batch` and `Dataset`, which no column may be named.
-RESERVED = frozenset({"columns", "concatenate", "epoch", "name", "next_batch", "split", "take"})
+RESERVED = frozenset({"columns", "concatenate", "epoch", "name", "next_batch", "num_examples", "split", "take"})
 
 
 class Table:
@@ -36,6 +36,11 @@ class Table:
     def columns(self) -> tuple[str, ...]:
         """The names of the columns, in the order in which they were given."""
         return tuple(self._columns)
+
+    @property
+    def num_examples(self) -> int:
+        """The number of examples, as `len`."""
+        return len(self)
 
     def __getitem__(self, column: str) -> Any:  # noqa: ANN401 - an array or a Ragged: the program knows which
         if column not in self._columns:
@@ -63,7 +68,7 @@ class Table:
 
 
 class Batch(Table):
-    """Some examples: `batch.image` or `batch["image"]`, `len(batch)`, `batch.columns`.
+    """Some examples: `batch.image` or `batch["image"]`, `batch.num_examples` or `len(batch)`, `batch.columns`.
 
     The columns, arrays or `Ragged`, are copies, which may be modified. `epoch` is the 1-based number of the pass over
     the dataset, or None. A batch that a program makes itself has rows of different length as `ps.Ragged(rows)`.

@@ -57,6 +57,11 @@ class FunctionDataset:
         """The name in messages."""
         return self._name
 
+    @property
+    def num_examples(self) -> int:
+        """The number of examples, as `len`."""
+        return len(self)
+
     def __len__(self) -> int:
         return len(self._rows)
 

@@ -32,7 +32,8 @@ def _write(report: str) -> None:
 
 def error_line(error: BaseException) -> str:
     """An error in one line, such as `ValueError: shapes differ`; the first one, and cut, if it has more."""
-    lines = traceback.format_exception_only(error)[-1].strip().splitlines() or [type(error).__name__]
+    notes = sum(note.count("\n") + 1 for note in getattr(error, "__notes__", ()))  # a line each, after the error's
+    lines = traceback.format_exception_only(error)[-1 - notes].strip().splitlines() or [type(error).__name__]
     return lines[0] if len(lines[0]) <= _LONGEST_TEXT else f"{lines[0][:_LONGEST_TEXT]}…"
 
 

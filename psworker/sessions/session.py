@@ -43,7 +43,7 @@ from psworker.model.push_reports import PushReport
 from psworker.model.tables import check_no_table
 from psworker.model.update_ops import UpdateOp
 from psworker.progress.terminal import ProgressDisplay
-from psworker.sessions.best_model import save_best
+from psworker.sessions.best_model import MODEL, save_best
 from psworker.sessions.block_batches import Reading
 from psworker.sessions.data_loop import DataLoop, batches_per_block
 from psworker.sessions.evaluation import Measure, evaluated, evaluated_together, unknown
@@ -417,9 +417,7 @@ class Session:
             ConfigurationError: the session has no `checkpoint_dir`, or is not open, or `maximize` has changed.
             ModelFileError: a file cannot be written, or read.
         """
-        known, folder = self._known(), self._folder
-        if folder is None:
-            raise ConfigurationError("save_best needs a folder: use psworker.session(checkpoint_dir=...)")
+        known, folder = self._known(), self._best_folder("save_best")
         if not self.is_chief:
             return False
 
@@ -429,6 +427,35 @@ class Session:
         return save_best(
             folder, float(value), maximize=maximize, global_step=self._client.membership.global_step, save=save
         )
+
+    def load_best(self, timeout: float | None = None) -> None:
+        """Sets all variables, on the servers and in every worker, to the model that `save_best` has saved.
+
+        All workers call it, after their loops: they wait for each other, as at a `barrier`, then the chief reads the
+        file, and all have its values. Slots stay as they are. In a session that is `over` nothing is set.
+
+        Args:
+            timeout: seconds to wait for other workers, before the file is read and after it [the session's].
+
+        Raises:
+            ConfigurationError: the session has no `checkpoint_dir`, or is not open.
+            ModelFileError: in the chief: no model was saved, or the file does not fit the program.
+            TimedOut: as `barrier`.
+        """
+        self._known()
+        path = self._best_folder("load_best") / MODEL
+        if self._over:
+            return
+        self.barrier(timeout)
+        if self.is_chief:
+            model_files.load(path)
+        self.barrier(timeout)
+        self.pull()
+
+    def _best_folder(self, call: str) -> Path:
+        if self._folder is None:
+            raise ConfigurationError(f"{call} needs a folder: use psworker.session(checkpoint_dir=...)")
+        return self._folder
 
     def fetch(self, variables: Sequence[BaseVariable]) -> list[Array]:
         """The servers' values, without the session's encoding; the variables stay as they are. For model files."""

@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 
@@ -406,6 +407,39 @@ def test_the_chief_alone_saves_the_best_model(tmp_path):
             with chief.generation():
                 assert (W.value, chief.save_best(1.5)) == (1, True)
     assert best(tmp_path) == (1.5, 1, 1.0)
+
+
+def test_all_workers_have_the_best_model_which_the_chief_loads_when_the_others_have_come(tmp_path):
+    transport, joined = EmbeddedTransport(), threading.Event()
+
+    def other():
+        with (
+            ps.collection(),
+            Session(WorkerConfig(name="other", checkpoint_dir=str(tmp_path / "b")), transport) as here,
+        ):
+            W = ps.Variable(np.float32(0), name="W")
+            joined.set()
+            for _ in range(20):
+                ps.GradientDescent(1.0).minimize(W * -1)
+            here.load_best()
+            return float(W.value)
+
+    with Session(WorkerConfig(name="chief", checkpoint_dir=str(tmp_path)), transport) as chief:
+        W = ps.Variable(np.float32(5), name="W")
+        assert chief.save_best(1.0)
+        with ThreadPoolExecutor(1) as threads:
+            value = threads.submit(other)
+            assert joined.wait(60)
+            chief.load_best()
+            assert (float(W.value), value.result()) == (5, 5)
+
+
+def test_without_a_folder_or_a_best_model_none_is_loaded(tmp_path):
+    ps.Variable(np.float32(0), name="W")
+    with ps.session() as session, pytest.raises(ConfigurationError, match="load_best needs a folder"):
+        session.load_best()
+    with ps.session(checkpoint_dir=tmp_path) as session, pytest.raises(ModelFileError, match=r"best\.safetensors"):
+        session.load_best()
 
 
 def test_with_servers_the_folder_is_for_the_best_model_alone_and_that_is_said(tmp_path, caplog):

@@ -97,6 +97,7 @@ def test_style_sheets_load_nothing_from_elsewhere():
 def test_the_reference_has_every_public_name():
     anchors = set().union(*(page_at(path).anchors for path in REFERENCE.glob("*.html")))
     modules = {
+        "callbacks": ps.callbacks.__all__,
         "data": ["Queue"],
         "datasets": ["mnist"],
         "errors": ps.errors.FAMILY,

@@ -95,6 +95,11 @@ def test_docs_models_lists_every_layer():
     assert sorted(re.findall(r"`nn\.(\w+)`", layers)) == sorted(psworker.nn.__all__)
 
 
+def test_docs_trainer_lists_every_callback():
+    named = re.findall(r"`ps\.callbacks\.(\w+)", (ROOT / "docs" / "trainer.md").read_text())
+    assert set(named) == set(psworker.callbacks.__all__)
+
+
 def test_every_module_has_a_docstring_and_only_config_reads_environment_variables_and_examples_have_150_lines_at_most():
     for path in SOURCES:
         text = path.read_text()
@@ -226,7 +231,7 @@ def test_an_optimizer_has_a_formula_a_source_a_class_for_programs_and_is_in_the_
         assert [name for name in fields if not re.search(rf"^ {{8}}(\w+, )*{name}(, \w+)*: ", described, re.M)] == []
 
 
-PUBLIC = psworker, psworker.nn, ops, psworker.initializers, psworker.schedules
+PUBLIC = psworker, psworker.nn, ops, psworker.callbacks, psworker.initializers, psworker.schedules
 
 
 def public_signatures():

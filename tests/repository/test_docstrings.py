@@ -15,7 +15,9 @@ import psworker.ray  # pages name it; programs import it as a module
 from tests.repository.test_docs import PAGES
 
 #: What programs in docstrings and pages call these.
-OBJECTS = {name: getattr(ps, name) for name in ("datasets", "errors", "initializers", "nn", "ops", "schedules")}
+OBJECTS = {
+    name: getattr(ps, name) for name in ("callbacks", "datasets", "errors", "initializers", "nn", "ops", "schedules")
+}
 OBJECTS |= {"ps": ps, "psworker": ps, "session": ps.Session}
 #: Attributes that only instances have, and a module that needs an extra.
 INSTANCE = {"session.number", "session.worker", "psworker.torch"}

@@ -36,7 +36,7 @@ class Sequential(Layer):
                     f"ops.relu, but argument {number} is {layer!r:.80}"
                 )
         self.layers = layers
-        self._training = [_training_parameter(layer) for layer in layers]
+        self._training = [training_parameter(layer) for layer in layers]
 
     def __call__(self, x: TensorLike, training: bool | None = None) -> Tensor:
         """Apply all layers to x; what shapes are taken and returned depends on them.
@@ -63,7 +63,7 @@ class Sequential(Layer):
         return f"Sequential({', '.join(names)})"
 
 
-def _training_parameter(layer: Callable[..., Any]) -> inspect.Parameter | None:
+def training_parameter(layer: Callable[..., Any]) -> inspect.Parameter | None:
     """The parameter `training` of a layer or function, if it has one; a `partial` that sets it keeps its own."""
     if isinstance(layer, partial) and "training" in layer.keywords:
         return None

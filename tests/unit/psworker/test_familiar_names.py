@@ -100,6 +100,7 @@ def test_public_modules_answer_familiar_names_with_ours():
         ("ps", "relu", "ops.relu"),
         ("nn", "ReLU", "ops.relu"),
         ("nn", "Conv2DTransposed", "nn.Conv2DTranspose"),
+        ("ps", "EarlyStopping", "callbacks.EarlyStopping"),
         ("nn", "conv2d", "nn.Conv2D or ops.conv2d"),
         ("ops", "softmx", "ops.softmax"),
         ("ops", "no_grad", "ps.no_grad"),

@@ -58,6 +58,7 @@ def test_take_copies_rows_in_the_given_order_into_a_batch(dataset, images):
     batch = dataset.take([5, 0, 5], epoch=3)
     assert isinstance(batch, Batch)
     assert (len(batch), batch.epoch, batch.columns, batch["label"].tolist()) == (3, 3, dataset.columns, [50, 0, 50])
+    assert (dataset.num_examples, batch.num_examples) == (6, 3)
     np.testing.assert_array_equal(batch.image, images[[5, 0, 5]])
     batch.image[:] = -1
     assert images.min() == 0
@@ -91,7 +92,10 @@ def test_invalid_indices_are_refused(dataset, indices, pattern):
         ({"x": [None, object()]}, r"column 'x': objects \(NoneType, object\) of shape \(2,\); convert them to numbers"),
         ({"x": np.array(["a", "b"], object)}, r"column 'x': objects \(str\)"),
         *(({name: [1]}, f"cannot have a column '{name}'") for name in ("_x", "columns", "epoch", "name", "take")),
-        *(({name: [1]}, f"cannot have a column '{name}'") for name in ("concatenate", "next_batch", "split")),
+        *(
+            ({name: [1]}, f"cannot have a column '{name}'")
+            for name in ("concatenate", "next_batch", "num_examples", "split")
+        ),
     ],
 )
 def test_invalid_columns_and_reserved_names_are_refused_with_their_names(columns, pattern, dataset):
@@ -99,10 +103,9 @@ def test_invalid_columns_and_reserved_names_are_refused_with_their_names(columns
         Dataset(columns, name="digits")
     with pytest.raises(DatasetError, match="a batch"):
         Batch(columns)
-    public = {name for table in (dataset, dataset.take([0])) for name in dir(table) if not name.startswith("_")} - {
-        *dataset.columns
-    }
-    assert public == {"columns", "concatenate", "epoch", "name", "next_batch", "split", "take"}
+    tables = dataset, dataset.take([0])
+    public = {name for table in tables for name in dir(table) if not name.startswith("_")} - {*dataset.columns}
+    assert public == {"columns", "concatenate", "epoch", "name", "next_batch", "num_examples", "split", "take"}
 
 
 def test_an_unknown_column_is_refused_with_the_columns_there_are(dataset):

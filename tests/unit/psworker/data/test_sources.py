@@ -36,6 +36,7 @@ def test_a_function_dataset_calls_the_function_with_the_numbers_of_the_examples(
     assert isinstance(batch, Batch)
     assert (batch.x.tolist(), batch.square.tolist(), batch.epoch) == ([5, 0, 5], [25, 0, 25], 2)
     assert (len(dataset), dataset.name, repr(dataset)) == (10, "squares", "FunctionDataset('squares', 10 examples)")
+    assert (dataset.num_examples, dataset[:4].num_examples) == (10, 4)
     with pytest.raises(DatasetError, match="has rows 0 to 9, asked for 3 to 10"):
         dataset.take([10, 3])
 

@@ -88,5 +88,9 @@ def test_a_script_without_a_session_is_noted_and_nothing_of_that_is_shown(stderr
 def test_an_error_in_a_line_is_its_first_one_and_is_cut_when_it_is_long():
     assert error_line(ValueError("no\nluck")) == "ValueError: no"
     assert error_line(AssertionError()) == "AssertionError"
+    noted = ValueError("no luck")
+    noted.add_note("(in the callback\nA)")
+    noted.add_note("(in epoch 3)")
+    assert error_line(noted) == "ValueError: no luck"
     assert error_line(ValueError("long " * 100)) == f"ValueError: {'long ' * 100}"[:200] + "…"
     assert error_line(SystemError(sys.maxsize)) == f"SystemError: {sys.maxsize}"
