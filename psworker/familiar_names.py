@@ -22,9 +22,8 @@ _CLUSTER = "workers are started by `psworker local --workers 4 train.py`, and ea
 _PYTORCH = f"{_CLUSTER}; a program of PyTorch keeps its model (docs/pytorch.md)"
 _CROSS_ENTROPY = "`ops.softmax_cross_entropy(logits, labels)`"
 _BINARY = "`ops.mean(ops.sigmoid_cross_entropy(logits, labels))`, of logits"
-_FIT = (
-    "`ps.Trainer(model, loss, optimizer).fit(data, epochs)`, or a loop over `session.batches(data, batch_size, epochs)`"
-)
+_TRAINER = "of `trainer = ps.Trainer(model, loss, optimizer)`"
+_FIT = f"`trainer.fit(data, epochs)` {_TRAINER}, or a loop over `session.batches(data, batch_size, epochs)`"
 _GENERATOR = "an array of `np.random.default_rng(seed)`, or `ps.Tensor(array, requires_grad=True)`"
 _NUMPY = "an array of numpy is an argument as it is; `ps.Tensor(array, requires_grad=True)` for its gradient"
 
@@ -248,8 +247,8 @@ LAYER = _by_name(
         "to cuda cpu device": _NO_DEVICES,
         "half float double": "a layer computes in the dtype of its variables: docs/models.md#dtypes",
         "fit compile": _FIT,
-        "predict predict_proba": "`layer(x).value`, or `ps.Trainer(model, loss, optimizer).predict(x)`",
-        "evaluate score": "`ps.Trainer(model, loss, optimizer).evaluate(data)`, `session.evaluate(function, data)`",
+        "predict predict_proba": f"`layer(x).value`, or `trainer.predict(x)` {_TRAINER}",
+        "evaluate score": f"`session.evaluate(function, data)`, or `trainer.evaluate(data)` {_TRAINER}",
         "summary count_params": "`layer.variables`, each with its `name`, `shape` and `size`",
     }
 )
@@ -273,7 +272,7 @@ SESSION = _by_name(
         "run": "ops compute at once: `x.value` is the value of a tensor, `optimizer.minimize(loss)` a step",
         "should_stop": "`session.stopped`; loops over `session.batches(data, batch_size)` end by themselves",
         "fit train": _FIT,
-        "predict": "`model(x).value`, or `ps.Trainer(model, loss, optimizer).predict(x)`",
+        "predict": f"`model(x).value`, or `trainer.predict(x)` {_TRAINER}",
         "load restore": "`ps.load(path)`",
         "rank": "`session.number`",
         "world_size num_workers": "`len(session.workers)`",

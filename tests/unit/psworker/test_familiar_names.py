@@ -44,7 +44,7 @@ def named():
         yield {
             **{"ps": ps, "nn": nn, "ops": ops, "np": np, "x": x, "data": data, "batch": data.take([0])},
             **{"layer": layer, "model": nn.Sequential(layer), "variable": layer.kernel},
-            **{"session": session, "optimizer": ps.Adam()},
+            **{"session": session, "optimizer": ps.Adam(), "trainer": ps.Trainer(layer, ops.hinge_loss, ps.Adam())},
         }
 
 
