@@ -115,7 +115,8 @@ class ServerConfig(StorageOptions):
     None: this user's key, or a publicly known one if they are `insecure`.
 
     Without `linger` it runs until stopped; a worker that joins when none is live begins a job. `keep_memory` affects
-    the whole process, so only the command `psserver serve` uses it. `ConfigurationError` for an invalid field.
+    the whole process, and so do `optimizers`: only the command `psserver serve` uses them. `ConfigurationError` for an
+    invalid field.
     """
 
     bind: str = "127.0.0.1:0"
@@ -136,6 +137,7 @@ class ServerConfig(StorageOptions):
     shared_memory_limit: int = field(default_factory=default_shared_memory_limit)
     reflection: bool = False
     checkpoint_dir: Path | None = None
+    optimizers: str = ""
     tls_cert: Path | None = None
     tls_key: Path | None = None
     tls_ca: Path | None = None

@@ -47,6 +47,10 @@ class NotFinite(InvalidMessage):
     """A value or gradient with NaN or infinity, or whose update would have them."""
 
 
+class UpdateFailed(NotFinite):
+    """An update by a custom optimizer that raised an exception; as where its result is not finite, nothing changed."""
+
+
 class UnknownVariable(ParamServerError, status="NOT_FOUND", fault="sender"):
     """A name that is not registered."""
 

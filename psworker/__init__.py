@@ -66,8 +66,8 @@ _HOMES = {
         "psworker.model.gradient_transforms": "accumulate add_decayed_weights add_noise chain "
         "clip_by_global_norm clip_by_norm clip_by_value global_norm multiply per_variable scale",
         "psworker.model.model_files": "Loaded load save",
-        "psworker.model.optimizers": "Adagrad AdagradDecay Adam AdamW Ftrl GradientDescent Lamb Momentum Optimizer "
-        "RMSProp optimize_loss",
+        "psworker.model.optimizers": "Adagrad AdagradDecay Adam AdamW CustomOptimizer Ftrl GradientDescent Lamb "
+        "Momentum Optimizer RMSProp optimize_loss",
         "psworker.model.push_reports": "PushReport",
         "psworker.model.tables": "Table",
         "psworker.model.collection": "collection discard_update_ops global_variables note_update reset "

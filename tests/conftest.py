@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 
 import psworker as ps
+from pswire.optimizers import UpdateSpec
 from psworker.launch.processes import blas_threads
 from psworker.sessions import session_numbers
 
@@ -51,7 +52,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def own_variables():
-    """A collection of variables for each test, whose sessions are counted from 1 as in a process of its own."""
+    """A collection of variables for each test, whose sessions are counted from 1 as in a process of its own.
+
+    Custom optimizers that a test defines are not those of the next one.
+    """
     session_numbers.forget()
-    with ps.collection():
+    with pytest.MonkeyPatch.context() as patch, ps.collection():
+        patch.setattr(UpdateSpec, "kinds", dict(UpdateSpec.kinds))
         yield

@@ -9,7 +9,7 @@ import click
 
 from psjob.terminal.commands import Command, CommandGroup
 from psjob.terminal.options import option
-from psserver.cli.options import SECONDS, addresses_argument, credentials_options, json_option
+from psserver.cli.options import SECONDS, addresses_argument, credentials_options, json_option, optimizers_option
 from pswire.security.credentials import Credentials
 from pswire.system.host import refuse_windows
 
@@ -68,14 +68,17 @@ def list_command(directory: Path, as_json: bool) -> None:
 @_directory
 @_number
 @json_option
-def show_command(directory: Path, number: int | None, as_json: bool) -> None:
+@optimizers_option
+def show_command(directory: Path, number: int | None, as_json: bool, optimizers: str) -> None:
     """Show the job in checkpoint NUMBER of DIR, or in its newest: workers, variables, optimizers, data queues.
 
     --json prints what `psserver status --json` does, with the data queues and the checkpoint itself. Changes that came
     late, which are made when a job goes back to this checkpoint, are counted but not made.
     """
     from psserver.cli.checkpoint import show
+    from psserver.custom_optimizers import load_optimizers
 
+    load_optimizers(optimizers)
     show(directory, number, as_json=as_json)
 
 
@@ -114,7 +117,8 @@ def prune_command(directory: Path, keep: int) -> None:
     "--format", "form", type=click.Choice(["safetensors", "npz"]), default="safetensors", help="Of the file OUTPUT."
 )
 @option("--slots", is_flag=True, help="Also write the slots of optimizers, as VARIABLE/SLOT.")
-def export_command(source: Path, output: Path, form: str, slots: bool) -> None:
+@optimizers_option
+def export_command(source: Path, output: Path, form: str, slots: bool, optimizers: str) -> None:
     """Write the variables in DIR to one file, whole and with the names that they have in the program.
 
     DIR is a folder of checkpoints of all shards of a job, whose latest possible state is exported; or one of the
@@ -126,5 +130,7 @@ def export_command(source: Path, output: Path, form: str, slots: bool) -> None:
     """  # noqa: D301
     refuse_windows("psserver export")
     from psserver.cli.export import export
+    from psserver.custom_optimizers import load_optimizers
 
+    load_optimizers(optimizers)
     export(source, output, form, slots=slots)

@@ -27,6 +27,7 @@ from psserver.cli.options import (
     addresses_argument,
     credentials_options,
     json_option,
+    optimizers_option,
     timeout_option,
     tls_options,
 )
@@ -131,6 +132,7 @@ _FILE, _COUNT = click.Path(dir_okay=False, path_type=Path), {"kind": int, "metav
         "Silence after which a worker is lost: others get its examples, and its slow transfers end.",
         **_TIME,
     ),
+    optimizers_option,
     _field(
         "memory-limit",
         "Memory for variables, slots, and calls in progress, such as 8G.",
@@ -352,6 +354,7 @@ def status_command(
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 @section(
     "Replay",
+    optimizers_option,
     option("--shard", type=_REPLAYED, default="0", help="Which shard: I, or I/N if DIR has journals of several N."),
     option(
         "--from",
@@ -395,6 +398,7 @@ def replay_command(
     stop_at_nan: bool,
     stop_above: float,
     verify: bool,
+    optimizers: str,
     **options: Any,  # noqa: ANN401 - of ReplayOptions
 ) -> None:
     """Step the journal of a shard in DIR again, offline, to the same bits, and print what each push did.
@@ -411,8 +415,10 @@ def replay_command(
     """  # noqa: D301
     refuse_windows("psserver replay")
     from psserver.cli.replay import ReplayOptions, open_replay, show, verified
+    from psserver.custom_optimizers import load_optimizers
     from psserver.replay.summary import StopRule
 
+    load_optimizers(optimizers)
     replay = open_replay(folder, *shard, number)
     if verify:
         if until is not None or options["output"] is not None or options["watch"]:

@@ -33,6 +33,16 @@ json_option = option("--json", "as_json", is_flag=True, help="Print JSON, for pr
 timeout_option = option("--timeout", type=SECONDS, default=5.0, help="Time to wait for an answer.")
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+#: As `psserver serve` has it, for commands that read the checkpoints or the journal of a job.
+optimizers_option = option(
+    "--optimizers",
+    metavar="FILE|NAME",
+    default="",
+    envvar="PSSERVER_OPTIMIZERS",
+    show_default="built-in optimizers alone",
+    help="Custom optimizers of the job: a Python file, or an entry point of an installed package.",
+)
 _FILE = click.Path(dir_okay=False)
 #: The environment variables are the server's own, whose health check needs them too; except for the token:
 #: a server has a file of hashes under PSSERVER_TOKEN_FILE.

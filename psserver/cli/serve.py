@@ -11,6 +11,7 @@ import click
 
 from psjob.terminal.logs import writes_json
 from psserver.config import ServerConfig
+from psserver.custom_optimizers import load_optimizers
 from psserver.rpc.server import Beside, serve
 from psserver.runtime.interpreter import set_up_interpreter
 from pswire.messages import StatusReport
@@ -27,8 +28,10 @@ def serve_until_signal(config: ServerConfig, beside: Beside | None = None) -> No
     The process should end after this: SIGTERM is ignored from then on. `beside` is what else it serves.
 
     Raises:
-        ConfigurationError: the address cannot be bound, or a package is missing.
+        ConfigurationError: the address cannot be bound, a package is missing, or a custom optimizer cannot be loaded.
     """
+    for optimizer in load_optimizers(config.optimizers):
+        log.info("loaded the custom optimizer %s", optimizer.__name__)
     if config.keep_memory:
         host.keep_memory()
     host.raise_descriptor_limit()

@@ -201,7 +201,7 @@ def _optimizer(spec: UpdateSpec | None, global_step: int | None) -> str:
     """Kind and fields; of a schedule also its value at `global_step`, for the next push."""
     if spec is None:
         return NONE
-    fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+    fields = spec.hyperparameters()
     words = [spec.kind, *(f"{name}={value}" for name, value in fields.items())]
     for name, value in fields.items():
         if global_step is not None and isinstance(value, Schedule):

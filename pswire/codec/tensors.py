@@ -18,7 +18,7 @@ from pswire.codec import checks as check
 from pswire.errors import Malformed
 from pswire.limits import MAX_NUMBER, MAX_PACKED_PARTS, MAX_SPEC_BYTES
 from pswire.messages import arrays as ms
-from pswire.optimizers import UpdateSpec
+from pswire.optimizers import optimizer_from_plain
 from pswire.specs import spec as specs
 from pswire.specs.initializers import RowInitializer
 from pswire.specs.vectors import Operation, check_operation
@@ -209,7 +209,8 @@ class _Spec:
         data = proto.SerializeToString(deterministic=True)
         if len(data) > MAX_SPEC_BYTES:
             raise Malformed(f"{type(proto).__name__} has {MAX_SPEC_BYTES:,} bytes at most, got {len(data):,}")
-        return self._from_bytes(data)
+        found = self._from_bytes(data)
+        return found if found.is_known() else self._read(data)  # its class may have come, or changed, since
 
     def _read(self, data: bytes) -> Any:  # noqa: ANN401
         try:
@@ -218,7 +219,7 @@ class _Spec:
             raise Malformed(str(error)) from error
 
 
-_OPTIMIZER = _Spec(pb.Optimizer, partial(specs.from_plain, UpdateSpec))
+_OPTIMIZER = _Spec(pb.Optimizer, optimizer_from_plain)
 _INITIALIZER = _Spec(pb.RowInitializer, partial(specs.from_plain, RowInitializer))
 put_optimizer, get_optimizer = _OPTIMIZER.put, _OPTIMIZER.get
 put_row_initializer, get_row_initializer = _INITIALIZER.put, _INITIALIZER.get

@@ -6,6 +6,7 @@ in the slots: momentum and weight decay do not affect unused rows.
 
 from pswire.optimizers.adagrad import Adagrad, AdagradDecay
 from pswire.optimizers.adam import Adam, AdamW
+from pswire.optimizers.custom import CustomOptimizer
 from pswire.optimizers.ftrl import Ftrl
 from pswire.optimizers.gradient_descent import GradientDescent
 from pswire.optimizers.lamb import Lamb
@@ -13,7 +14,8 @@ from pswire.optimizers.momentum import Momentum
 from pswire.optimizers.moving_average import MovingAverage
 from pswire.optimizers.optimizer import COMPUTE_DTYPES, OptimizerSpec, Rule, Step, UpdateSpec, ordinary_growth, rule_for
 from pswire.optimizers.rmsprop import RMSProp
+from pswire.optimizers.unknown import UnknownOptimizer, optimizer_from_plain
 
-__all__ = ["COMPUTE_DTYPES", "Adagrad", "AdagradDecay", "Adam", "AdamW", "Ftrl", "GradientDescent", "Lamb"]
-__all__ += ["Momentum", "MovingAverage", "OptimizerSpec", "RMSProp", "Rule", "Step", "UpdateSpec"]
-__all__ += ["ordinary_growth", "rule_for"]
+__all__ = ["COMPUTE_DTYPES", "Adagrad", "AdagradDecay", "Adam", "AdamW", "CustomOptimizer", "Ftrl", "GradientDescent"]
+__all__ += ["Lamb", "Momentum", "MovingAverage", "OptimizerSpec", "RMSProp", "Rule", "Step", "UnknownOptimizer"]
+__all__ += ["UpdateSpec", "optimizer_from_plain", "ordinary_growth", "rule_for"]

@@ -47,6 +47,7 @@ class UpdateSpec(Spec, family="optimizer"):
     _slots: ClassVar[tuple[str, ...]] = ()
     _squares: ClassVar[tuple[str, ...]] = ()
     _rule: ClassVar[type["Rule"] | None] = None
+    _is_bounded: ClassVar[bool] = True  # whether `ordinary_growth` holds for its rule
 
     def slot_names(self) -> tuple[str, ...]:
         """The names of a variable's slots, in order."""
@@ -184,13 +185,15 @@ def rule_for(spec: UpdateSpec) -> Rule:
     """The update rule for these hyperparameters; a subclass has that of its kind. `InvalidMessage` if there is none."""
     if spec._rule is None:
         raise InvalidMessage(
-            f"no update rule for optimizer {spec.kind!r}; known kinds: {', '.join(sorted(spec.kinds))}"
+            f"no update rule for optimizer {spec.kind!r}; known kinds: {', '.join(sorted(spec.kinds))}. For the class "
+            "of a custom optimizer give its file to each server, and to commands that read its checkpoints: "
+            "--optimizers FILE; in one process import it"
         )
     return spec._rule(spec)
 
 
 def ordinary_growth(spec: UpdateSpec, limits: Limits | None) -> float:
-    """An upper bound of the growth of one ordinary update, by the rule of any `spec`, at any step; infinite: no bound.
+    """An upper bound of the growth of one ordinary update, by the rule of a `spec`, at any step; infinite: no bound.
 
     Growth is the share of the way from `limits.state` to `limits.maximum` that an update covers. If a settled variable
     has had only ordinary updates since, and their growths add up to less than 1, no element of value and slots and no
@@ -218,7 +221,7 @@ def ordinary_growth(spec: UpdateSpec, limits: Limits | None) -> float:
     decay, power = hyperparameters.get("weight_decay", 0.0), hyperparameters.get("learning_rate_power", 0.0)
     shares = [hyperparameters[name] for name in _shares(type(spec))]  # type: ignore[arg-type]  # a class is hashable
     grows = decay > 10 or rate * decay > 2 or max(shares, default=0.0) > MAX_SHARE
-    if limits is None or first > limits.squares or power > 0.5 or grows:
+    if limits is None or not spec._is_bounded or first > limits.squares or power > 0.5 or grows:
         return math.inf
     divisor = max(min(hyperparameters.get("epsilon") or 1.0, 1.0), limits.tiny)
     direction = 2 * limits.state / divisor / math.prod([1 - share for share in shares])

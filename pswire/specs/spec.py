@@ -73,6 +73,10 @@ class Spec(Checked):
             cls.kind = kind
             cls.kinds[kind] = cls
 
+    def hyperparameters(self) -> dict[str, Any]:
+        """The fields that travel, by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self.kinds[self.kind])}
+
     def is_known(self) -> bool:
         """True if servers have this very class, not only its base."""
         return type(self) is self.kinds.get(self.kind)
@@ -104,8 +108,7 @@ _TextSpec = TypeVar("_TextSpec", bound=TextSpec)
 
 def to_plain(spec: Spec) -> dict[str, Any]:
     """Kind and fields as plain data: numbers as floats, nested specs converted likewise."""
-    fields = dataclasses.fields(spec.kinds[spec.kind])
-    return {"kind": spec.kind} | {field.name: _plain(getattr(spec, field.name)) for field in fields}
+    return {"kind": spec.kind} | {name: _plain(value) for name, value in spec.hyperparameters().items()}
 
 
 def _plain(value: Any) -> object:  # noqa: ANN401 - a number, or one of these
@@ -134,7 +137,8 @@ def from_plain(family: type[_Spec], plain: Mapping[str, Any]) -> _Spec:
     expected = {field.name for field in dataclasses.fields(base)}
     if expected != fields.keys():
         missing, unknown = sorted(expected - fields.keys()), sorted(fields.keys() - expected)
-        raise ValueError(f"{family.family} {kind}: missing {missing}, unknown {unknown}")
+        same = "do workers and servers have the same version?"
+        raise ValueError(f"{family.family} {kind}: missing {missing}, unknown {unknown}: {same}")
     for name, value in fields.items():
         if isinstance(value, Mapping):
             fields[name] = from_plain(family.nested or family, value)
@@ -185,12 +189,18 @@ def check_number(
     return number
 
 
-def check_count(label: str, value: object, low: int = 1) -> int:
-    """The number as an int; refused unless whole and at least `low`. 1000.0 may come from the network."""
-    number = check_number(label, value, low, MAX_COUNT)
+def check_whole(label: str, value: object) -> int:
+    """The number as an int; refused unless whole, of any sign. -5.0 may come from the network."""
+    number = check_number(label, value, -MAX_COUNT, MAX_COUNT)
     if not number.is_integer():
         raise ValueError(f"{label} must be a whole number, got {number!r}")
     return int(number)
+
+
+def check_count(label: str, value: object, low: int = 1) -> int:
+    """The number as an int; refused unless whole and at least `low`. 1000.0 may come from the network."""
+    check_number(label, value, low, MAX_COUNT)
+    return check_whole(label, value)
 
 
 def check_flag(label: str, value: object) -> bool:

@@ -246,9 +246,10 @@ class Cluster:
         """A server, which is started again where the workers know it."""
         job, shard = self._job, self._job.server_names.index(name)
         options = _placed(job.security.server_options(self._tokens), place) | job.log_options
+        optimizers = place.file(job.optimizers) if job.optimizers.endswith(".py") else job.optimizers
         return Start(
             job.server_command(shard, place.bind(self._addresses.get(name) or job.bind[shard])),
-            config.server_environment(options),
+            config.server_environment(options | {"optimizers": optimizers}),
             config.server_environment({"log_level": "warning"}),
             held=[self._folder.lock] if self._folder else [],
         )

@@ -22,7 +22,7 @@ class Job:
     address on which each server listens, by default a free port of the loopback interface; `security` is what they ask
     for. `http` is the address of the live page; None: there is none. `log_level` and `log_format` are for all
     processes; "": as each has it by default, of servers and the page's process "warning". `guard` is what the
-    convergence guard does: one of `psjob.terminal.guard_option.MODES`.
+    convergence guard does: one of `psjob.terminal.guard_option.MODES`. `optimizers` is the option of the servers.
 
     Raises `ConfigurationError` for fewer workers than a synchronous update waits for, and for servers that other
     machines would reach without TLS or tokens.
@@ -45,6 +45,7 @@ class Job:
     log_format: str = ""
     http: str | None = None
     guard: str = "warn"
+    optimizers: str = ""
 
     def __post_init__(self) -> None:
         """Refuse a job that would wait for more workers than it has."""

@@ -135,6 +135,13 @@ _CLUSTER_OPTIONS = (
             metavar="N",
             help="How often a process that fails or is killed is started again; a server only with --run-dir.",
         ),
+        server_option(
+            "optimizers",
+            "Custom optimizers for the servers: a Python file, or an entry point of an installed package.",
+            metavar="FILE|NAME",
+            default="",
+            show_default="built-in optimizers alone",
+        ),
     ),
     section(
         "Consistency",

@@ -179,6 +179,8 @@ def options_of(job: Job) -> dict[str, Option]:
         "guard": job.guard,
         **job.worker_options,
     }
+    if job.optimizers:
+        options["optimizers"] = job.optimizers
     if folder is not None:
         options |= {"checkpoint_every": str(folder.checkpoint_every), "keep": folder.keep, "journal": folder.journal}
     plain = (str, int, float, bool, type(None))

@@ -23,8 +23,8 @@ from psworker.model.gradient_transforms import GradientAndVariable, Transform, a
 from psworker.model.push_reports import PushReport
 from psworker.model.update_ops import UpdateOp
 
-__all__ = ["Adagrad", "AdagradDecay", "Adam", "AdamW", "Ftrl", "GradientDescent", "Lamb", "Momentum", "Optimizer"]
-__all__ += ["RMSProp", "optimize_loss"]
+__all__ = ["Adagrad", "AdagradDecay", "Adam", "AdamW", "CustomOptimizer", "Ftrl", "GradientDescent", "Lamb"]
+__all__ += ["Momentum", "Optimizer", "RMSProp", "optimize_loss"]
 
 
 class Optimizer(optimizers.OptimizerSpec):
@@ -192,6 +192,10 @@ class Ftrl(optimizers.Ftrl, Optimizer): ...
 
 hint_attributes(Optimizer, OPTIMIZER)
 hint_arguments(Optimizer.__subclasses__())
+
+
+class CustomOptimizer(optimizers.CustomOptimizer, Optimizer, abstract=True): ...
+
 
 #: By the names of tf.contrib.layers.optimize_loss, and by class names.
 _BY_NAME: dict[str, type[Optimizer]] = {

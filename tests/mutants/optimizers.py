@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from pswire.optimizers import Momentum
 from tests.tools.mutant_plugin import mutant
 
 RULES = "tests/unit/pswire/optimizers/test_rules.py"
 SCHEDULES = "tests/unit/pswire/specs/test_schedules.py"
 CHECKED = "tests/unit/psserver/core/test_checked_updates.py"
+CUSTOM = "tests/unit/pswire/optimizers/test_custom.py"
 ADAM = "pswire.optimizers.adam"
 
 
@@ -49,6 +51,15 @@ def _(original, value, slots, rows):
     for part, part_slots, gradient in original(value, slots, rows):
         adjacent = np.shares_memory(part, value)
         yield part if adjacent else part.copy(), part_slots, gradient
+
+
+@mutant(
+    "Updates of custom optimizers are ordinary",
+    "psserver.core.variables.variable:ordinary_growth",
+    f"{CUSTOM}::test_an_update_that_is_not_finite_or_raises_changes_nothing_of_any_variable_and_training_goes_on",
+)
+def _(original, spec, limits):
+    return original(Momentum(0.1), limits)
 
 
 @mutant(
