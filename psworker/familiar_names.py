@@ -134,8 +134,8 @@ NAMES = _by_name(
         "AdagradOptimizer": "`ps.Adagrad(learning_rate)`",
         "RMSPropOptimizer": "`ps.RMSProp()`",
         "FtrlOptimizer": "`ps.Ftrl(learning_rate)`",
-        "Adadelta Adamax AdaMax NAdam Nadam RAdam Rprop ASGD Lion Adafactor": "`ps.Adam()` may do, or a `ps.CustomOptimizer` "
-        "(docs/models.md#a-custom-optimizer)",
+        "Adadelta Adamax AdaMax NAdam Nadam RAdam Rprop ASGD Lion Adafactor": "`ps.Adam()` may do, or a "
+        "`ps.CustomOptimizer` (docs/models.md#a-custom-optimizer)",
         "SyncReplicasOptimizer": "servers take means of gradients: `psworker local --consistency sync:4 train.py`",
         "clip_grad_norm_ clip_grad_norm": "`ps.clip_by_global_norm(pairs, 1.0)`",
         "clip_grad_value_": "`ps.clip_by_value(pairs, -1.0, 1.0)`",

@@ -29,10 +29,10 @@ CLASSES = {
     ps.Session: familiar_names.SESSION,
 }
 HINTS = {hint for table in (NAMES, ABSENT_KEYWORDS, DATASET, *CLASSES.values()) for hint in table.values()}
-OPTIMIZERS = [one for one in map(ps.__getattr__, ps.__all__) if inspect.isclass(one) and issubclass(one, ps.Optimizer)]
-HINTED = [getattr(nn, name) for name in nn.__all__ if name not in ("Flatten", "Layer")] + [
-    one for one in OPTIMIZERS if one is not ps.Optimizer
-]
+ABSTRACT = ps.Optimizer, ps.CustomOptimizer
+CLASSES_OF_PS = [one for one in map(ps.__getattr__, ps.__all__) if inspect.isclass(one)]
+HINTED = [getattr(nn, name) for name in nn.__all__ if name not in ("Flatten", "Layer")]
+HINTED += [one for one in CLASSES_OF_PS if issubclass(one, ps.Optimizer) and one not in ABSTRACT]
 HINTED += [ps.LBFGS, ps.OWLQN, ps.ConjugateGradient, ps.Variable, ps.session]
 
 
