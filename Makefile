@@ -11,6 +11,7 @@ CLUSTER = command -v $(firstword $(COMPOSE)) > /dev/null || { echo "Docker with 
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+	@echo "What a command needs is added to $(VENV), and said; with VENV=DIR to another environment: make test VENV=.venv-dev"
 
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOCKED = $(PIP) --require-hashes --requirement locks/package.txt --requirement locks/build.txt
@@ -18,6 +19,7 @@ LOCKED = $(PIP) --require-hashes --requirement locks/package.txt --requirement l
 # The package and its dependencies: sufficient to train.
 $(BIN)/.installed: pyproject.toml locks/package.txt locks/build.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@echo "$(VENV): installing the package and its dependencies, in the versions of locks/package.txt"
 	$(PYTHON) -m venv $(VENV)
 	$(LOCKED)
 	$(PIP) --no-deps --no-build-isolation --editable .
@@ -26,18 +28,22 @@ $(BIN)/.installed: pyproject.toml locks/package.txt locks/build.txt
 # The dependencies of tests, linters and generated code; of the generator of the documentation site; of the fuzzer; and of
 # the tool that makes mutants.
 $(BIN)/.installed-dev: $(BIN)/.installed locks/dev.txt
+	@echo "$(VENV): adding the tools of tests, linters and generated code (locks/dev.txt)"
 	$(LOCKED) --requirement locks/dev.txt
 	@touch $@
 
 $(BIN)/.installed-docs: $(BIN)/.installed-dev locks/docs.txt
+	@echo "$(VENV): adding the generator of the site (locks/docs.txt)"
 	$(LOCKED) --requirement locks/docs.txt
 	@touch $@
 
 $(BIN)/.installed-fuzz: $(BIN)/.installed-dev locks/fuzz.txt
+	@echo "$(VENV): adding the fuzzer (locks/fuzz.txt)"
 	$(LOCKED) --requirement locks/fuzz.txt
 	@touch $@
 
 $(BIN)/.installed-mutants: $(BIN)/.installed-dev locks/mutants.txt
+	@echo "$(VENV): adding the tool that makes mutants (locks/mutants.txt)"
 	$(LOCKED) --requirement locks/mutants.txt
 	@touch $@
 

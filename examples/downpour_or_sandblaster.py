@@ -5,7 +5,7 @@ processes on this machine. The chief keeps the weights of some moments; afterwar
 and their accuracy on the test set are computed.
 
 python examples/downpour_or_sandblaster.py                              # a table
-python examples/downpour_or_sandblaster.py --hidden 64 --plot cost.png  # and a picture: pip install paramserver[plots]
+python examples/downpour_or_sandblaster.py --hidden 64 --plot cost.png  # and a picture: pip install matplotlib
 
 Source: J. Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012: sections 4.1, 4.2 and 5, figures 4 and 5.
 """

@@ -26,7 +26,7 @@ try:
     from ase.symbols import string2symbols
     from ase.units import kcal, mol
 except ImportError:
-    sys.exit("this example needs ase: pip install 'paramserver[molecules]'")
+    sys.exit("this example needs ase: pip install ase")
 
 parser = argparse.ArgumentParser(description="Atomization energies of molecules by a network for each element.")
 parser.add_argument("--iterations", type=int, default=150, help="line searches of L-BFGS at most")

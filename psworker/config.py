@@ -44,6 +44,43 @@ def paramserver_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(ours)}
 
 
+#: The environment variables from which numpy's BLAS libraries take their number of threads when they are loaded.
+BLAS_VARIABLES = tuple(
+    f"{library}_THREADS"
+    for library in ("OPENBLAS_NUM", "OMP_NUM", "MKL_NUM", "BLIS_NUM", "VECLIB_MAXIMUM", "NUMEXPR_NUM")
+)
+
+
+def blas_threads(threads: int) -> dict[str, str]:
+    """The environment that gives numpy this many threads."""
+    return dict.fromkeys(BLAS_VARIABLES, str(threads))
+
+
+def blas_threads_are_set(environment: Mapping[str, str] = os.environ) -> bool:
+    """True if the user, or a launcher, has chosen the number of numpy's threads."""
+    return any(environment.get(variable) for variable in BLAS_VARIABLES)
+
+
+def ray_address() -> str:
+    """The Ray cluster that the user names, `$RAY_ADDRESS`; "" without one."""
+    return os.environ.get("RAY_ADDRESS", "")
+
+
+def use_ray_token() -> None:
+    """Turn Ray's token authentication on if there is a token, as Ray does where it finds the cluster by itself.
+
+    Before Ray is imported. The user's `$RAY_AUTH_MODE` has precedence; a cluster without tokens ignores it.
+    """
+    named = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if named or Path("~/.ray/auth_token").expanduser().exists():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+
+def ray_folder() -> str:
+    """The folder in which Ray has its own, as it finds that: `$RAY_TMPDIR`, `$TMPDIR`, /tmp."""
+    return os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+
+
 def submitted_with_folder() -> bool:
     """True if `ray job submit --working-dir` has started this process: all nodes have that folder."""
     job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}")

@@ -22,7 +22,8 @@ def run(script: str, *arguments: str, **options: object) -> int:
     have the program where its runtime environment has put it.
 
     Raises:
-        ConfigurationError: an option that does not exist, a value that is not valid, or no Ray cluster.
+        ConfigurationError: an option that does not exist, a value that is not valid, or a Ray cluster that does not
+            answer.
     """
     from psworker.launch.cli import main
 

@@ -9,7 +9,7 @@ from hypothesis import settings
 
 import psworker as ps
 from pswire.optimizers import UpdateSpec
-from psworker.launch.processes import blas_threads
+from psworker.config import blas_threads
 from psworker.sessions import session_numbers
 
 # Before numpy is loaded. Its threads, in more processes than there are cores, wait for each other busily: with them a

@@ -85,7 +85,7 @@ class JobView:
             first=first,
             began=seconds if job.global_step == first else self.began,
             advanced=self.advanced if job.global_step == self.step else seconds,
-            past=_past(self.past, job, seconds),
+            past=_past(self.past if job.global_step > first else (), job, seconds),  # not before workers have begun
             events=_newest_events(job) or self.events,
         )
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from psjob.tracing import config
 from pswire.errors import ConfigurationError
+from pswire.system.extras import install_command
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span as OtelSpan
@@ -148,7 +149,7 @@ def open_tracing(service: str, instance: str) -> Tracing | None:
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("opentelemetry"):
             raise
-        log.warning("OTEL_TRACES_EXPORTER is set, but nothing is traced without: pip install 'paramserver[tracing]'")
+        log.warning("OTEL_TRACES_EXPORTER is set, but nothing is traced without: %s", install_command("tracing"))
         return None
 
 
@@ -158,6 +159,6 @@ def _exporter(name: str) -> Any:  # noqa: ANN401 - of a type that is imported by
         there = ", ".join(sorted({one.name for one in entry_points(group="opentelemetry_traces_exporter")}))
         raise ConfigurationError(
             f"OTEL_TRACES_EXPORTER: there is no exporter {name!r} here, but {there or 'none'}; "
-            "pip install 'paramserver[tracing]' has otlp by gRPC"
+            f"otlp by gRPC comes with {install_command('tracing')}"
         )
     return found[0].load()()

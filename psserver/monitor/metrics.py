@@ -13,6 +13,7 @@ from psjob.status.job_status import JobStatus
 from psserver.measurements import Measurements
 from pswire.errors import ConfigurationError, Unavailable
 from pswire.messages import StatusReport
+from pswire.system.extras import install_command
 
 #: The text, and its type.
 Exposition = tuple[bytes, str]
@@ -100,6 +101,6 @@ def _families() -> ModuleType:
         if error.name != "prometheus_client":
             raise
         raise ConfigurationError(
-            "metrics need a package that is not installed: pip install 'paramserver[metrics]'"
+            f"metrics need a package that is not installed: {install_command('metrics')}"
         ) from None
     return prometheus

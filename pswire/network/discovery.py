@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from pswire.addresses import DEFAULT_ADDRESS, check_address
 from pswire.errors import ConfigurationError, Unavailable
+from pswire.system.extras import install_command
 from pswire.system.files import open_file
 
 #: Bytes of a file of addresses, at most.
@@ -163,7 +164,7 @@ def _service(name: str, timeout: float) -> tuple[str, ...]:
         import dns.exception
         import dns.resolver
     except ImportError as error:
-        raise ConfigurationError(f"{name} needs dnspython: pip install 'paramserver[dns]'") from error
+        raise ConfigurationError(f"{name} needs dnspython: {install_command('dns')}") from error
     try:
         found = dns.resolver.resolve(name.removeprefix(_SRV), "SRV", lifetime=timeout, search=True)
     except dns.exception.DNSException as error:

@@ -122,7 +122,7 @@ class Client:
         if self.shards > 1:
             self._pushing.decides = self.consistency.decides or self.staleness.decides
             self._pushing.orders = self.consistency.orders or self.staleness.orders
-        self._heartbeat.start(joined.lease)
+        self._heartbeat.start(joined.lease, joined.consistency)
         joining.report_tensor_transport(self._calls)
         return joined
 

@@ -26,10 +26,15 @@ class Heartbeat:
     def __init__(self, calls: Calls) -> None:
         self.idle_since = 0
         self._calls = calls
+        self._policy = ""
         self._threads: list[threading.Thread] = []
 
-    def start(self, lease: float) -> None:
-        """Starts the threads, for leases of `lease` seconds; no threads if leases never end."""
+    def start(self, lease: float, policy: str = "") -> None:
+        """Starts the threads, for leases of `lease` seconds; no threads if leases never end.
+
+        `policy` is the servers' consistency policy, with which its reasons to wait begin.
+        """
+        self._policy = policy
         if lease >= threading.TIMEOUT_MAX:
             return
         for shard in range(self._calls.transport.shards):
@@ -49,6 +54,7 @@ class Heartbeat:
         """
         calls, member = self._calls, self._calls.membership
         worker, shown = member.sender.worker, 0
+        logged = logging.NOTSET, ""  # the last reason for which the shard held a push, and its level
         while not member.cuts.wait(shown, interval, calls.closing):
             reports, resets = member.chief_reports, member.cuts.resets
             idle = 0 if shard else self.idle_since
@@ -74,5 +80,17 @@ class Heartbeat:
                 member.written[shard] = resets, answer.written
                 _, before = member.hold_reasons.get(shard, (0.0, ""))
                 member.hold_reasons[shard] = time.monotonic(), answer.waiting_for
-                if answer.waiting_for and answer.waiting_for != before:
-                    logger.warning("%s waits, shard %d: %s", worker, shard, answer.waiting_for)
+                reason = answer.waiting_for
+                level = self._level(reason, before)
+                if level and (reason != logged[1] or level > logged[0]):
+                    logger.log(level, "%s waits, shard %d: %s", worker, shard, reason)
+                logged = level, reason
+
+    def _level(self, reason: str, before: str) -> int:
+        """The level at which a reason to wait is logged: 0 for none.
+
+        Under a policy that lets workers wait it is INFO, unless nothing has changed since the last heartbeat.
+        """
+        if not reason:
+            return logging.NOTSET
+        return logging.INFO if reason.startswith(f"{self._policy}:") and reason != before else logging.WARNING

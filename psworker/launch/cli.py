@@ -31,7 +31,6 @@ from psworker.launch.options import (
     worker_flags,
     worker_options,
 )
-from psworker.launch.processes import blas_threads
 from psworker.launch.run_commands import plot_command, runs_command
 from psworker.launch.script import SIGTERM_CODE, run_script
 
@@ -107,7 +106,7 @@ def run(
     end_at_once(signal.SIGTERM, sigterm_code)  # until the script begins
     options |= worker_options(options)
     if threads is not None:
-        os.environ.update(blas_threads(threads))  # read when the script loads numpy
+        os.environ.update(config.blas_threads(threads))  # read when the script loads numpy
     try:
         servers = parse_servers(options["servers"])
     except ParamServerError as error:

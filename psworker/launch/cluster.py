@@ -37,7 +37,7 @@ from psworker.launch.display.dashboard import Note
 from psworker.launch.display.plain import Display
 from psworker.launch.job import Job
 from psworker.launch.machines import JobProcess, Machines, OnLines, Place, Start, ThisMachine
-from psworker.launch.processes import Stream, signals_handled
+from psworker.launch.processes import Stream, signals_handled, was_killed
 from psworker.launch.reports import Reports
 from psworker.launch.restarts import Restarts
 from psworker.launch.run_folder import OpenRunFolder
@@ -104,7 +104,7 @@ class Cluster:
         self._processes: dict[str, JobProcess] = {}
         self._addresses: dict[str, str] = {}  # on which the servers that have answered listen, by name
         self._servers: tuple[str, ...] = ()  # as this process reaches them, now and after one has moved
-        self._restarts = Restarts(job.restarts)
+        self._restarts = Restarts(job.restart_limit)
         self._folder: OpenRunFolder | None = None
         self._recorder: RunRecorder | None = None
         self._tokens: LocalTokens | None = None
@@ -138,6 +138,8 @@ class Cluster:
             signals,
             self._display,
         ):
+            if self._machines.where:
+                self._shown(self._display.notice, f"psworker: {self._machines.where}")
             try:
                 self._start_servers()
                 self._train()
@@ -346,7 +348,7 @@ class Cluster:
             self._record("ended", name, how, "error")
             self._failed = name
             raise _Abort(self._failure(process))
-        how += f"; restart {self._restarts.count(name)} of {self._job.restarts} in {pause:g} s"
+        how += f"; restart {self._restarts.count(name)} of {self._job.restart_limit} in {pause:g} s"
         self._record("ended", name, how, "warning")
         self._say(name, how)
 
@@ -364,7 +366,12 @@ class Cluster:
         return without_session(self._job.script if everyone else " and ".join(silent)) if silent else ""
 
     def _restartable(self, process: JobProcess) -> bool:
-        """Not a server that has ended without an error, has never listened, or would have lost its state."""
+        """Not a server that has ended without an error, has never listened, or would have lost its state.
+
+        Without --restarts only what was killed: a program that fails would fail again.
+        """
+        if self._job.restarts is None and not was_killed(process.code):
+            return False
         if process.name in self._job.worker_names:
             return True
         return bool(process.code and process.name in self._addresses and self._job.run_folder)
@@ -375,7 +382,7 @@ class Cluster:
         restarts = self._restarts.count(process.name)
         after = f" after {pluralize(restarts, 'restart')}" if restarts else ""
         then = "; the others were stopped" if self._poller else " before the workers were started"
-        if process.name in self._addresses and self._job.restarts and not self._job.run_folder:
+        if process.name in self._addresses and self._job.restart_limit and not self._job.run_folder:
             then += ". Its state was lost with it: with --run-dir it is saved, and the server is started again"
         error, last_lines = f"{process.name} {process.describe_exit()}{after}{then}", process.last_lines
         if (reported := self._reports.errors.get(process.name)) is not None:  # its traceback was shown

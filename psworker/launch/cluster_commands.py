@@ -65,9 +65,9 @@ def local_command(
 ) -> None:
     """Run SCRIPT on a cluster of processes on this machine, and stop all of them at the end.
 
-    Lines that the workers print are shown after the worker's name. A worker that fails is started again up to
-    --restarts times; then the others are stopped, and its exit code is this command's. Ctrl-C stops all of them; a
-    second Ctrl-C kills them.
+    Lines that the workers print are shown after the worker's name. A worker that is killed is started again, while the
+    others train on; one that fails ends the job, and its exit code is this command's (--restarts). Ctrl-C stops all of
+    them; a second Ctrl-C kills them.
 
     On a terminal tables of the workers and shards are shown below these lines (--progress). With --log-format json
     each line of stderr is a JSON object. --log-level is for servers and workers.
@@ -75,7 +75,7 @@ def local_command(
     The first line has the servers' addresses: for `psserver status`, and for further workers (`psworker run`). Other
     options of servers are set by their environment variables (`psserver serve --help`).
 
-    With --run-dir the servers write checkpoints, --restarts restarts them too, and --resume continues a run that was
+    With --run-dir the servers write checkpoints and are started again too, and --resume continues a run that was
     stopped, also on another number of shards or with another number of workers.
 
     \b
@@ -109,7 +109,8 @@ def local_command(
         "--address",
         metavar="HOST:PORT",
         default="auto",
-        help="The Ray cluster, of which this machine is a node; auto: the one that runs here, or $RAY_ADDRESS.",
+        help="The Ray cluster, of which this machine is a node; local: a new one on this machine; auto: $RAY_ADDRESS, "
+        "or the one that you have started here, or else a new one.",
     ),
     option(
         "--cpus", type=POSITIVE, metavar="N", default=1, help="CPUs that Ray gives to each worker: its BLAS threads."
@@ -157,8 +158,11 @@ def ray_command(
     pending until a node joins; the job trains with the others, and ends when the work is done. Lines, progress and the
     exit code are as with psworker local, and so is Ctrl-C; Ray ends all processes if this command is killed.
 
-    A process that fails, or is lost with its node, is started again up to --restarts times, where Ray has room: a
-    worker joins again; a shard continues at its new address from --run-dir, a folder that all nodes see at this path.
+    A process that is killed or lost with its node is started again, where Ray has room (--restarts, which is also for
+    one that fails): a worker joins again; a shard continues at its new address from --run-dir, a folder that all nodes
+    see at this path.
+
+    Without a Ray cluster one is started on this machine, and ends with the job. The first line says which it is.
 
     Where the cluster is this machine, as after ray start --head, servers listen on 127.0.0.1, with tokens. On several
     nodes they need --tls-cert, --tls-key and --tls-ca, which are sent to the nodes as Ray sends them; or, in a network
@@ -179,7 +183,9 @@ def ray_command(
 
         folder = working_folder(script, working_dir)
         beyond = bool(options["tls_cert"] or options["insecure"])  # other nodes may reach the servers
-        ray_options = RayOptions(address, cpus, server_cpus, folder, start_timeout, this_machine=not beyond)
+        ray_options = RayOptions(
+            address, options["workers"], cpus, server_cpus, folder, start_timeout, this_machine=not beyond
+        )
     except ConfigurationError as error:
         raise click.ClickException(str(error)) from None
     options |= {"threads": cpus, "bind": shard_addresses("0.0.0.0" if beyond else "127.0.0.1", options["shards"])}

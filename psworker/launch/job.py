@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 from pswire.addresses import shard_addresses
 from pswire.errors import ConfigurationError
 from pswire.specs.consistency import Asynchronous, Consistency, IgnoreStaleness, StalenessSpec, Synchronous
+from psworker import config
 from psworker.launch.cluster_security import ClusterSecurity
-from psworker.launch.processes import BLAS_VARIABLES, blas_threads
 from psworker.launch.run_folder import RunFolder
+
+#: How often a process that is killed is started again by default.
+KILLED_RESTARTS = 5
 
 
 @dataclass(frozen=True)
@@ -17,12 +20,13 @@ class Job:
 
     `threads` is the number of BLAS threads of each worker; None: its share of the cores. `debug` makes the workers show
     tracebacks of our errors. `consistency` and `staleness` are the servers'. `worker_options` are options of
-    `psworker run`, by name, which workers get in their environment. A worker that fails is started again up to
-    `restarts` times; so is a server if there is a `run_folder` from which it can restore its state. `bind` has the
-    address on which each server listens, by default a free port of the loopback interface; `security` is what they ask
-    for. `http` is the address of the live page; None: there is none. `log_level` and `log_format` are for all
-    processes; "": as each has it by default, of servers and the page's process "warning". `guard` is what the
-    convergence guard does: one of `psjob.terminal.guard_option.MODES`. `optimizers` is the option of the servers.
+    `psworker run`, by name, which workers get in their environment. A worker that fails or is killed is started again
+    up to `restarts` times; so is a server if there is a `run_folder` from which it can restore its state. None: one
+    that is killed up to `KILLED_RESTARTS` times, and none that fails. `bind` has the address on which each server
+    listens, by default a free port of the loopback interface; `security` is what they ask for. `http` is the address of
+    the live page; None: there is none. `log_level` and `log_format` are for all processes; "": as each has it by
+    default, of servers and the page's process "warning". `guard` is what the convergence guard does: one of
+    `psjob.terminal.guard_option.MODES`. `optimizers` is the option of the servers.
 
     Raises `ConfigurationError` for fewer workers than a synchronous update waits for, and for servers that other
     machines would reach without TLS or tokens.
@@ -37,7 +41,7 @@ class Job:
     consistency: Consistency = field(default_factory=Asynchronous)
     staleness: StalenessSpec = field(default_factory=IgnoreStaleness)
     worker_options: Mapping[str, object] = field(default_factory=dict)
-    restarts: int = 0
+    restarts: int | None = None
     run_folder: RunFolder | None = None
     bind: tuple[str, ...] = ()
     security: ClusterSecurity = field(default_factory=ClusterSecurity)
@@ -61,6 +65,11 @@ class Job:
         self.security.check(self.bind)
         if self.http is not None:
             self.security.check([self.http])
+
+    @property
+    def restart_limit(self) -> int:
+        """How often a process is started again at most."""
+        return KILLED_RESTARTS if self.restarts is None else self.restarts
 
     @property
     def worker_names(self) -> list[str]:
@@ -100,6 +109,6 @@ class Job:
 def child_environment(base: Mapping[str, str], threads: int | None, share: int) -> dict[str, str]:
     """The environment of a child; its BLAS threads are `threads`, or as set by the user, or `share`."""
     environment = {**base, "PYTHONUNBUFFERED": "1"}
-    if threads is not None or not any(base.get(variable) for variable in BLAS_VARIABLES):
-        environment |= blas_threads(threads or share)
+    if threads is not None or not config.blas_threads_are_set(base):
+        environment |= config.blas_threads(threads or share)
     return environment

@@ -77,10 +77,12 @@ OnEnd: TypeAlias = Callable[[JobProcess], None]
 class Machines(Protocol):
     """The machines of a job. A context manager, whose end leaves no process.
 
-    `start_timeout` is in seconds: for servers to be placed and to answer.
+    `start_timeout` is in seconds: for servers to be placed and to answer. `where` describes them, once entered, for
+    the user; "" for this machine.
     """
 
     start_timeout: float
+    where: str
 
     def __enter__(self) -> object: ...
 
@@ -104,7 +106,7 @@ class ThisMachine:
     """This machine, whose processes end with this one."""
 
     def __init__(self) -> None:
-        self.start_timeout = 30.0
+        self.start_timeout, self.where = 30.0, ""
         self._parent = ParentPipe()
 
     def __enter__(self) -> Self:

@@ -131,8 +131,8 @@ _CLUSTER_OPTIONS = (
         option(
             "--restarts",
             type=click.IntRange(min=0),
-            default=0,
             metavar="N",
+            show_default="5 for one that is killed, 0 for one that fails",
             help="How often a process that fails or is killed is started again; a server only with --run-dir.",
         ),
         server_option(

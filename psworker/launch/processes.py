@@ -21,11 +21,8 @@ from typing import IO, Literal, TypeAlias
 
 Stream = Literal["stdout", "stderr"]
 
-#: The environment variables from which numpy's BLAS libraries take their number of threads when they are loaded.
-BLAS_VARIABLES = tuple(
-    f"{library}_THREADS"
-    for library in ("OPENBLAS_NUM", "OMP_NUM", "MKL_NUM", "BLIS_NUM", "VECLIB_MAXIMUM", "NUMEXPR_NUM")
-)
+#: The signals by which a system, a scheduler or a person ends a process.
+_KILLING = frozenset((signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 
 _SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
 
@@ -38,11 +35,6 @@ GRACE = 5.0
 #: Seconds that the output of an ended child may take to arrive. Only a process that left the child's group and holds
 #: its pipe can take that long.
 DRAIN_TIMEOUT = 2.0
-
-
-def blas_threads(threads: int) -> dict[str, str]:
-    """The environment that gives numpy this many threads."""
-    return dict.fromkeys(BLAS_VARIABLES, str(threads))
 
 
 def read_lines(pipe: IO[bytes]) -> Iterator[list[str]]:
@@ -159,6 +151,14 @@ def describe_code(code: int | None) -> str:
     if code is not None and code < 0:
         return f"was killed by {_SIGNAL_NAMES.get(-code, f'signal {-code}')}"
     return f"ended with exit code {code}"
+
+
+def was_killed(code: int | None) -> bool:
+    """True for the code of a process that another one has ended; of a worker also after it has left in good order.
+
+    Signals that a process sends to itself when it fails, such as SIGSEGV, are none of these.
+    """
+    return code is not None and (-code in _KILLING or code - 128 in _KILLING)
 
 
 def _kill_group(group: int, number: signal.Signals) -> None:

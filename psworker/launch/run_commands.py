@@ -114,8 +114,8 @@ def plot_command(
     """Draw the curves of the runs in the folders RUN, and print the path of the picture.
 
     The curve of a run is the mean over the pushes of all workers; --value steps_per_second is the rate of the whole
-    job. Events are marked: workers that were lost or joined later, and servers that were restored. Needs `pip install
-    'paramserver[plots]'`.
+    job. Events are marked: workers that were lost or joined later, and servers that were restored. Needs matplotlib
+    (extra `plots`).
 
     \b
     psworker plot runs/a

@@ -32,7 +32,8 @@ class Limits:
     """When to stop.
 
     Attributes:
-        gradient: a point is a minimum if no element of the gradient is larger.
+        gradient: a point is a minimum if no element of the gradient is larger. `decrease` may end the search before:
+            with `decrease=0` it goes on until here.
         decrease: a point is a minimum if the loss decreased by less than this share of it (of 1, if that is more); 0:
             never for this reason. None: 1e-9, or `rounding` if that is more.
         evaluations: of the loss, at most; each one of a line search counts.
@@ -253,7 +254,9 @@ def _end(progress: AcceptedPoint, limits: Limits, decrease: float, stopped: bool
     if least and decrease < least * max(abs(progress.loss), 1.0):
         how = f"decreased by {decrease:.3g}, which is less than {least:.3g} of it"
         rounded = f"increased by {-decrease:.3g}, which is rounding"
-        return Result(progress, f"the loss {how if decrease >= 0 else rounded}", converged=True)
+        above = f"; the gradient has up to {progress.gradient:.1g}, above {limits.gradient:g} (decrease=0 goes on)"
+        reason = f"the loss {how if decrease >= 0 else rounded}{above if limits.gradient else ''}"
+        return Result(progress, reason, converged=True)
     if stopped:
         return Result(progress, "it was stopped")
     if progress.evaluations >= limits.evaluations:

@@ -7,6 +7,7 @@ so it never mixes with output; it is shown again with the next status, once the 
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -18,6 +19,7 @@ from psjob.status.poller import Poller
 from pswire.messages import MinimizationStatus
 from psworker import config
 from psworker.progress.text import step_line, summary_line
+from psworker.progress.threads_hint import ThreadsHint
 
 #: Seconds between two updates of the line, and between two plain lines.
 LINE_INTERVAL, PLAIN_INTERVAL = 0.5, 2.0
@@ -25,7 +27,7 @@ _ERASE = "\r\x1b[K"
 
 
 class ProgressDisplay:
-    """Shows the progress of a job on stderr until `close`, then a summary.
+    """Shows the progress of a job on stderr until `close`, then a summary; and a hint on threads of this process.
 
     `mode` is "auto" or "live": a line if stderr is a terminal; "plain": a line every `PLAIN_INTERVAL` seconds; "off".
     `ask` is as for `Poller`, and called once before anything is trained.
@@ -36,6 +38,7 @@ class ProgressDisplay:
         self._line: StatusLine | None = None
         self._poller: Poller | None = None
         self._shows = False
+        self._hint = None if config.blas_threads_are_set() else ThreadsHint()
         if mode == "plain" and sys.stderr is not None:
             self._poller = Poller(ask, self._show, interval=PLAIN_INTERVAL)
         elif mode in ("auto", "live") and is_capable(sys.stderr):
@@ -65,6 +68,9 @@ class ProgressDisplay:
             self._line.show(job)
         else:
             _print(f"[{job.seconds:5.1f} s] {step_line(job)}")
+        alone = len(job.workers) == 1  # all steps are those of this process
+        if self._hint and alone and (hint := self._hint.observe(job.steps, time.monotonic(), time.process_time())):
+            _print(hint)
 
 
 def _print(text: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pswire.errors import ConfigurationError
+from pswire.system.extras import install_command
 from psworker.runs.curves import Curve, Mark, RunCurves, smoothed
 from psworker.runs.run_data import interpolated
 
@@ -19,7 +20,7 @@ try:
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogFormatter
 except ModuleNotFoundError:
-    raise ConfigurationError("plots need a package that is not installed: pip install 'paramserver[plots]'") from None
+    raise ConfigurationError(f"plots need a package that is not installed: {install_command('plots')}") from None
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -534,7 +534,8 @@ class Session:
             collate: makes the columns of a batch of a list of examples, of a sequence or an iterable; by default it
                 stacks arrays of one shape. Without a batch size it makes them of an item.
             on_epoch: called with each epoch's mean cost over all workers when it is complete, in order, in every
-                worker (in one that joins late, of the last 1,000); to print it once, check `is_chief`. Not for
+                worker; in one that joins late, or goes on with a job that was stopped, first of the last 1,000 epochs
+                that are complete, so that early stopping goes on. To print it once, check `is_chief`. Not for
                 iterables, which have no common epochs.
             name: the data queue's name. By default the program's first call of `batches` in all workers shares one
                 queue, its second another, and so on.

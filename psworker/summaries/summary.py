@@ -29,9 +29,9 @@ class Summary:
                     session.summary.scalar("accuracy", session.evaluate(accuracy, mnist.test))
 
     All methods do nothing, at the cost of a call, while the session has no folder for summaries (`summary_dir`). With
-    one they need the extra, but for `scalar`: `pip install 'paramserver[tensorboard]'`; without it they raise
-    `ConfigurationError`. They are for the thread of the session. What they are given is read before they return, and on
-    disk within a second; what cannot be written is left out, with one warning in the log.
+    one they need the extra `tensorboard`, but for `scalar`; without it they raise `ConfigurationError`. They are for
+    the thread of the session. What they are given is read before they return, and on disk within a second; what cannot
+    be written is left out, with one warning in the log.
 
     A `tag` is the name of a chart, `group/name` for a group of them; TypeError if it is no text, ValueError if it is
     empty. A `step` is the place on the axis, by default `session.global_step`; TypeError if it is no integer.

@@ -28,6 +28,7 @@ from psjob.status.job_view import JobView
 from psjob.status.poller import Poller
 from pswire.errors import ConfigurationError
 from pswire.optimizers import UpdateSpec
+from pswire.system.extras import install_command
 from psworker.autodiff.tensor import Tensor
 from psworker.client.client import Client
 from psworker.model.base_variable import BaseVariable
@@ -102,7 +103,7 @@ class WorkerSummaries:
         if self._events is None:
             raise ConfigurationError(
                 f"event files of TensorBoard need a package that is not here ({self._missing}): "
-                "pip install 'paramserver[tensorboard]'"
+                f"{install_command('tensorboard')}"
             )
         return self._events
 

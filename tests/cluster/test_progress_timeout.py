@@ -40,7 +40,7 @@ def test_workers_finish_beside_one_that_only_renews_its_lease_and_that_one_finis
     run = ("psworker", "run", "--servers", server.address)
     member = commands.start(*run, "--name", "member", script, "member")
     member.wait_for("member has pushed 0")
-    code, out, err = commands.run(*run, "--name", "worker", script, "worker")
+    code, out, err = commands.run(*run, "--name", "worker", "--log-level", "info", script, "worker")
     assert (code, out[-1]) == (0, "worker has pushed 9"), err
     assert any("worker waits, shard 0: bounded:1: member is at step" in line for line in err)
     wait_for_line(member, "member waits, shard 0: not waited for: it exceeded --progress-timeout")

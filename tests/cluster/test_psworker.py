@@ -433,8 +433,8 @@ def test_a_script_that_opens_no_session_says_so_unless_it_was_stopped_or_failed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("victim", "options"), [("worker-1", "--name worker-1"), ("server-1", "--shard 1/2")])
-def test_a_killed_process_stops_the_job(commands, victim, options):
-    command = commands.start(*LOCAL, "--shards", "2", commands.script(WITH_A_CHILD))
+def test_a_killed_process_stops_the_job_if_it_may_not_be_started_again(commands, victim, options):
+    command = commands.start(*LOCAL, "--restarts", "0", "--shards", "2", commands.script(WITH_A_CHILD))
     command.wait_for(*BOTH_WAIT)
     pids = [pid for pid, line in commands.alive().items() if options in line]
     os.kill(pids[0], signal.SIGKILL)
@@ -447,8 +447,8 @@ def test_a_killed_process_stops_the_job(commands, victim, options):
 
 
 @pytest.mark.slow
-def test_a_killed_server_ends_the_job_also_with_restarts_if_there_is_no_run_folder(commands):
-    command = commands.start(*LOCAL, "--restarts", "3", "--workers", "1", commands.script(LEAVES))
+def test_a_killed_server_ends_the_job_if_there_is_no_run_folder(commands):
+    command = commands.start(*LOCAL, "--workers", "1", commands.script(LEAVES))
     command.wait_for("in")
     (pid,) = [pid for pid, line in commands.alive().items() if "--shard" in line]
     os.kill(pid, signal.SIGKILL)

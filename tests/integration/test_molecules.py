@@ -9,7 +9,7 @@ import pytest
 import psworker as ps
 from tests.support.combinations import few_fast
 
-g2 = pytest.importorskip("ase.data.g2", reason="needs ase: pip install 'paramserver[molecules]'")
+g2 = pytest.importorskip("ase.data.g2", reason="needs ase: pip install ase")
 KCAL = 0.0433641  # eV, of a kcal / mol
 
 

@@ -277,7 +277,7 @@ def test_without_the_extra_there_are_lines_and_explicit_calls_but_scalars_say_wh
             lambda: session.summary.graph(ops.sum(W)),
             lambda: session.summary.hyperparameters({"a": 1}),
         ):
-            with pytest.raises(ConfigurationError, match=r"pip install 'paramserver\[tensorboard\]'"):
+            with pytest.raises(ConfigurationError, match=r"-m pip install 'pillow>=11' 'tensorboard>="):
                 call()
         losses, _ = train(session, W, 1, ps.GradientDescent(0.1))
         session.summary.scalar("accuracy", 0.5)

@@ -43,10 +43,11 @@ def no_job_server() -> str:
 class Nodes(ExitStack):
     """The nodes by number, from 1; the first one is the head. A context manager, which leaves nothing behind.
 
-    `folder` is that of Ray and for temporary files of all nodes. `commands` ends what a test has started.
+    `folder` is that of Ray and for temporary files of all nodes. `commands` ends what a test has started. `settings`
+    are environment variables of the nodes, not of commands.
     """
 
-    def __init__(self, logs: Path) -> None:
+    def __init__(self, logs: Path, **settings: str) -> None:
         super().__init__()
         self.commands = ExitStack()
         self._logs = logs
@@ -58,6 +59,7 @@ class Nodes(ExitStack):
         )
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         self._settings = {"RAY_USAGE_STATS_ENABLED": "0", "TMPDIR": str(self.folder), "PATH": path, **HEALTH}
+        self._of_nodes = self._settings | settings
         self._hosts = self.folder / "hosts"
         self._hosts.write_text("127.0.0.1 localhost\n")
 
@@ -74,7 +76,7 @@ class Nodes(ExitStack):
     def add(self) -> int:
         """Start the next node; its number."""
         number = len(self._machines) + 1
-        name, env = f"node{number}", environment(**self._settings)
+        name, env = f"node{number}", environment(**self._of_nodes)
         console = self._logs / f"{name}.console"
         machine = Machine(name, *KEEP, hosts=self._hosts, console=console, env=env)
         self.callback(machine.kill)

@@ -6,14 +6,16 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.ray.nodes import CPUS, Nodes, missing, no_job_server
-from tests.support.commands import Command, wait_until
+from tests.support.commands import Command, environment, wait_until
 from tests.support.sessions_program import PROGRAM, expected
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -50,12 +52,16 @@ except ConfigurationError as error:
 """
 
 
+#: A token of Ray.
+TOKEN = "0123456789abcdef" * 2
+
+
 @pytest.fixture
 def one_node(tmp_path):
-    """A cluster that is one machine, as after `ray start --head`."""
+    """A cluster that is one machine, as after `ray start --head`, and asks for Ray's token."""
     if what := missing():
         pytest.skip(what)
-    with Nodes(tmp_path) as nodes:
+    with Nodes(tmp_path, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN) as nodes:
         nodes.add()
         with nodes.commands:
             yield nodes
@@ -68,11 +74,44 @@ def until_joined(tmp_path):
     return lambda workers=1000: ("train.py", str(tmp_path), str(workers))
 
 
-def test_without_more_a_job_runs_where_the_cluster_is_this_machine(one_node, until_joined, tmp_path):
-    job = one_node.psworker("--workers", "1", *until_joined(1), folder=tmp_path)
+def test_without_more_a_job_runs_where_the_cluster_is_this_machine_with_the_token_of_its_user(
+    one_node, until_joined, tmp_path
+):
+    refused = one_node.psworker("--workers", "1", *until_joined(1), folder=tmp_path)
+    job = one_node.psworker("--workers", "1", *until_joined(1), folder=tmp_path, RAY_AUTH_TOKEN=TOKEN)
     assert job.wait() == 0, job.err
+    assert f"psworker: Ray at {one_node.head}, named by RAY_ADDRESS" in job.err
+    assert refused.wait() == 1
+    assert "does not take this connection" in refused.err[-1]
+    assert "name its token by RAY_AUTH_TOKEN" in refused.err[-1]
     assert any("ends at step" in line for line in job.out), job.out
     assert nodes_of(job, "server-0") == nodes_of(job, "worker-0") == [one_node.address(1)]
+
+
+def test_without_a_cluster_one_is_started_on_this_machine_with_room_for_the_job_and_ends_with_it(
+    until_joined, tmp_path
+):
+    if find_spec("ray") is None:
+        pytest.skip(missing())
+    with tempfile.TemporaryDirectory(prefix="ps-ray-", ignore_cleanup_errors=True) as folder:  # sockets: a short path
+        env = environment(HOME=folder, RAY_TMPDIR=folder, RAY_ADDRESS="", RAY_USAGE_STATS_ENABLED="0")
+        words = "-P", "-m", "psworker", "ray", "--no-shared-memory", "--workers", "3", *until_joined(3)
+        job = Command(tmp_path / "local", *words, folder=tmp_path, env=env)
+        try:
+            assert job.wait(200.0) == 0, job.err
+        finally:
+            job.popen.kill()
+        wait_until(lambda: not [one for one in Path("/proc").glob("[0-9]*/cmdline") if folder in read(one)])
+    (line,) = [line for line in job.err if "a new local Ray with" in line]
+    assert int(re.search(r"with (\d+) CPUs", line)[1]) >= 4
+    assert "none that you have started runs here" in line
+
+
+def read(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:  # it has ended
+        return ""
 
 
 @pytest.mark.exhaustive
@@ -279,5 +318,5 @@ def test_a_cluster_that_is_not_there_and_an_address_of_ray_client_are_errors(nod
     arguments = (("--insecure", "--address", "127.0.0.1:1", SOFTMAX), ("--address", "ray://h:1", SOFTMAX))
     jobs = [nodes.psworker(*words, folder=tmp_path) for words in arguments]
     assert [job.wait() for job in jobs] == [1, 1]
-    assert "Error: cannot connect to a Ray cluster at 127.0.0.1:1: " in "\n".join(jobs[0].err)
+    assert "Error: cannot connect to a Ray cluster at 127.0.0.1:1 (--address): " in "\n".join(jobs[0].err)
     assert "use ray job submit" in jobs[1].err[-1]

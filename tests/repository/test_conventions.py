@@ -260,3 +260,17 @@ def test_signatures_show_names_of_types_as_help_notebooks_and_the_site_print_the
     assert undocumented == ["pswire.specs.initializers.Initializer"]  # a type
     of_ops = {name: signatures[f"{ops.__name__}.{name}"] for name in ops.__all__}
     assert [name for name, one in of_ops.items() if one.return_annotation in ("Result", Result)] == []
+
+
+@pytest.mark.parametrize("target", ["demo", "test", "lint", "docs", "fuzz"])
+def test_a_command_of_make_installs_into_the_environment_that_is_named_alone_and_says_what(target):
+    shown = subprocess.run(
+        ["make", "--dry-run", target, "VENV=/nonexistent"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert not [line for line in shown if ".venv" in line]
+    installs = [number for number, line in enumerate(shown) if "pip install" in line and "--requirement" in line]
+    assert installs
+    for number in installs:
+        said = next(line for line in reversed(shown[:number]) if line.startswith("echo"))
+        lock = re.findall(r"locks/(\S+)\.txt", shown[number])
+        assert f"locks/{lock[-1] if lock[-1] != 'build' else 'package'}.txt" in said, shown[number]

@@ -3,11 +3,14 @@
 from importlib.util import find_spec
 
 from pswire.errors import ConfigurationError
+from pswire.system.extras import install_command
+from psworker import config
 
 
 def require_ray() -> None:
-    """Raise `ConfigurationError` unless Ray is installed."""
+    """Prepare for the import of Ray. Raises `ConfigurationError` if it is not installed."""
     if find_spec("ray") is None:
         raise ConfigurationError(
-            "Ray is not installed: python -m pip install 'paramserver[ray]', here and on all nodes of the cluster"
+            f"Ray is not installed: {install_command('ray')}, here and on all nodes of the cluster"
         )
+    config.use_ray_token()

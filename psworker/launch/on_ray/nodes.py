@@ -4,7 +4,7 @@ Ray places the actors: the servers' in a placement group, spread over the nodes,
 They are not detached, so Ray ends them when this process ends. Ray transports our calls of them, with pickle.
 """
 
-import socket
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,17 +16,16 @@ from ray.exceptions import RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from pswire.addresses import check_address
 from pswire.errors import ConfigurationError
 from pswire.security.local_tokens import private_folder
 from pswire.security.private_files import write_private_file
+from pswire.system.host import cores
 from psworker import config
 from psworker.launch.machines import JobProcess, OnEnd, OnLines, Place, Start
 from psworker.launch.on_ray.actor import SERVERS, ProcessActor
+from psworker.launch.on_ray.address import AUTO, LOCAL, check_ray_address, find_ray
 from psworker.launch.on_ray.process import RayProcess, Shared, one_line
 
-#: Seconds to reach the address of a cluster.
-CONNECT_TIMEOUT = 10.0
 #: Seconds for which workers try to reach a server, unless their environment has others: Ray may need as long to notice
 #: that a node has died, and to give a shard another.
 WORKER_TIMEOUT = 300
@@ -38,13 +37,16 @@ _CALLS = 4
 class RayOptions:
     """The resources of a job on a Ray cluster at `address`: CPUs of each worker and of each server.
 
+    `address` is as of `psworker.launch.on_ray.address.find_ray`; a new cluster has CPUs for all `workers` and servers.
+
     `working_dir` is the folder that Ray copies to each node, where the workers run; None: nodes have the program where
     this machine has it. `timeout` is in seconds: for a place for all shards, and for them to answer. With
     `this_machine` all processes run on this one, which must be the only node of the cluster. Raises
     `ConfigurationError` for an address that is none of a node.
     """
 
-    address: str = "auto"
+    address: str = AUTO
+    workers: int = 1
     cpus: int = 1
     server_cpus: float = 1.0
     working_dir: Path | None = None
@@ -52,26 +54,20 @@ class RayOptions:
     this_machine: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a connection of Ray Client, whose driver is elsewhere than it seems."""
-        if self.address.startswith("ray://"):
-            raise ConfigurationError(
-                f"--address {self.address}: psworker ray must run on a node of the cluster, to which ray:// connects "
-                "from elsewhere: use ray job submit -- psworker ray ..."
-            )
-        if self.address != "auto":
-            check_address(self.address)
+        """Refuse an address that is none of a node."""
+        check_ray_address(self.address)
 
 
 class RayNodes:
     """The nodes of a Ray cluster (`psworker.launch.machines.Machines`) for a job with these servers.
 
     `settings` are environment variables that all processes get. Uses the connection to Ray that this process has, or
-    else has one while it is entered. Entering it raises `ConfigurationError` without a cluster, and if that does not
-    take the job.
+    else has one while it is entered. Entering it raises `ConfigurationError` if a cluster that is named does not
+    answer, or does not take the job.
     """
 
     def __init__(self, servers: Sequence[str], options: RayOptions, settings: Mapping[str, str]) -> None:
-        self.start_timeout = options.timeout
+        self.start_timeout, self.where = options.timeout, "Ray as this process has connected to it"
         self._names, self._options = list(servers), options
         self._shared = Shared({"PSWORKER_TIMEOUT": str(WORKER_TIMEOUT), **settings})
         self._stack = ExitStack()
@@ -125,23 +121,32 @@ class RayNodes:
         if ray.is_initialized():
             return
         stack.callback(ray.shutdown)
-        folder, address = self._options.working_dir, self._options.address
+        folder, found = self._options.working_dir, find_ray(self._options.address)
         environment = None if folder is None else {"working_dir": str(folder)}
         self._shared.working_dir = folder
+        options: dict[str, Any] = {"runtime_env": environment, "log_to_driver": False, "logging_level": "ERROR"}
         try:
-            if address != "auto":  # Ray would try for minutes
-                host, _, port = address.rpartition(":")
-                socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT).close()
-            ray.init(address=address, runtime_env=environment, log_to_driver=False, logging_level="ERROR")
-        except OSError as error:
+            if found.address == LOCAL:
+                cpus = max(cores(), self._needed_cpus())
+                ray.init(address=LOCAL, num_cpus=cpus, include_dashboard=False, **options)
+                self.where = f"a new local Ray with {_cpus(cpus)}, for this job alone ({found.reason})"
+                return
+            ray.init(address=found.address, **options)
+            self.where = f"Ray at {found.address}, {found.reason}"
+        except ConnectionError as error:  # its address has answered
             raise ConfigurationError(
-                f"cannot connect to a Ray cluster at {address}: {error}. Start one with ray start --head, or name it "
-                "with --address"
+                f"the Ray cluster at {found.address}, {found.reason}, does not take this connection: {one_line(error)}."
+                " If the cluster has token authentication, name its token by RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or "
+                "copy the file ~/.ray/auth_token"
             ) from error
-        except (ValueError, RuntimeError, RayError) as error:  # another version of Ray, a folder that is too large
+        except (OSError, ValueError, RuntimeError, RayError) as error:  # another version, a folder that is too large
             raise ConfigurationError(
-                f"the Ray cluster at {address} does not take this job: {one_line(error)}"
+                f"the Ray cluster at {found.address}, {found.reason}, does not take this job: {one_line(error)}"
             ) from error
+
+    def _needed_cpus(self) -> int:
+        options = self._options
+        return math.ceil(options.workers * options.cpus + len(self._names) * options.server_cpus)
 
     def _end_all(self) -> None:
         for process in self._processes:

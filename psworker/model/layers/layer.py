@@ -147,7 +147,8 @@ def as_input(layer: object, x: TensorLike, variable: Variable, *axes: str | int)
     if array.dtype == variable.dtype:
         return x
     if array.dtype.kind not in "biuf":
-        raise TypeError(f"{layer}: x must be of real numbers, but its dtype is {array.dtype}")
+        hint = " (number words for nn.Embedding: docs/data.md, CSV files)" if array.dtype.kind in "USOT" else ""
+        raise TypeError(f"{layer}: x must be of real numbers, but its dtype is {array.dtype}{hint}")
     if not isinstance(x, Tensor):
         return array.astype(variable.dtype)
     cast: Tensor = ops.cast(x, variable.dtype)  # type: ignore[no-untyped-call]  # a DTypeLike fits two overloads of op

@@ -94,7 +94,7 @@ def test_a_file_that_is_none_of_these_is_named(folder):
 
 def test_without_the_package_the_command_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'paramserver\[certs\]'"):
+    with pytest.raises(ConfigurationError, match=r"-m pip install 'cryptography>="):
         importlib.reload(certificates)
     monkeypatch.undo()
     importlib.reload(certificates)

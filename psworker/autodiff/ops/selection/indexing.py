@@ -212,7 +212,8 @@ def integer_ids(name: str, ids: TensorLike) -> Array:
     if ids.dtype.kind in "iu":
         return ids
     if ids.size:
-        raise TypeError(f"{name} must be integers, but they are {ids.dtype}")
+        hint = ": np.unique(words, return_inverse=True) numbers words" if ids.dtype.kind in "USOT" else ""
+        raise TypeError(f"{name} must be integers, but they are {ids.dtype}{hint}")
     return ids.astype(np.int64)
 
 

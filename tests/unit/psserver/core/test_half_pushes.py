@@ -31,7 +31,7 @@ class Job(ShardsInProcess):
     def join(self, worker="w0"):
         """A client without a heartbeat of its own, and a gradient of ones for each variable."""
         client = Client(self, worker, timeout=30)
-        client._heartbeat.start = lambda lease: None
+        client._heartbeat.start = lambda *_: None
         client.join()
         sizes = {"large": 9, "small": 2}
         variables = [declared(name, np.zeros(rows, np.float32), GradientDescent(1.0)) for name, rows in sizes.items()]

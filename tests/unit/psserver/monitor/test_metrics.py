@@ -164,5 +164,5 @@ def test_without_prometheus_client_the_error_names_the_extra(monkeypatch):
     monkeypatch.delattr("psserver.monitor.prometheus")
     monkeypatch.delitem(sys.modules, "psserver.monitor.prometheus")
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'paramserver\[metrics\]'"):
+    with pytest.raises(ConfigurationError, match=r"-m pip install 'prometheus-client>="):
         shard()

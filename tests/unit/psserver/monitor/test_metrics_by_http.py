@@ -100,4 +100,4 @@ def test_a_monitor_has_the_metrics_of_the_job_and_says_what_to_install_if_their_
             status, reason = get(f"{http.url}metrics", OPENMETRICS)
     found = samples(text)
     assert (found["job_shard_up", server.address], found["job_shards",], found["job_workers", "live"]) == (1, 1, 1)
-    assert (status, "pip install 'paramserver[metrics]'" in reason) == (501, True)
+    assert (status, "-m pip install 'prometheus-client>=" in reason) == (501, True)

@@ -278,6 +278,7 @@ WRONG = [
     (lambda: ops.embedding(Z23, [0, 2]), IndexError, r"embedding\(table: .*ids must be in 0 \.\.\. 1, .* 0 \.\.\. 2"),
     (lambda: ops.embedding(Z23, [-1]), IndexError, r"but they span -1 \.\.\. -1"),
     (lambda: ops.embedding(Z23, [True]), TypeError, "ids must be integers, but they are bool"),
+    (lambda: ops.embedding(Z23, ["a"]), TypeError, "ids must be integers, but they are <U1: np.unique.* numbers words"),
     (lambda: ops.embedding(np.zeros(()), [0]), ValueError, "a table must have at least one axis"),
     # Convolution and pooling.
     (lambda: ops.conv2d(IMAGES[0], FILTERS), ValueError, r"^conv2d\(x: .*\): x must have the axes .* is \(4, 5, 3\)"),

@@ -56,7 +56,7 @@ def answered(caplog, *script):
     heartbeat = Heartbeat(transport.calls)
     heartbeat.idle_since = 7
     with caplog.at_level(logging.INFO, "psworker.client"):
-        start_heartbeat(heartbeat, lease=0.003)
+        start_heartbeat(heartbeat, 0.003, "bounded:1")
         heartbeat.join()
     return transport, [(record.levelname, record.getMessage()) for record in caplog.records]
 
@@ -99,6 +99,13 @@ def test_heartbeats_report_the_workers_state_and_new_reasons_of_a_held_push_are_
         ms.Renew(sender=ms.Sender("w0", 1), idle=True, tensor_transport=f"transport {n}", settled=7, half_pushes=3)
         for n in range(7)
     ]
+
+
+def test_a_wait_that_the_policy_makes_normal_is_no_warning_until_nothing_changes_between_two_heartbeats(caplog):
+    script = [f"bounded:1: w1 is at step {step}" for step in (3, 4, 4, 4, 5)] + ["", "bounded:1: w1 is at step 5"]
+    _, logged = answered(caplog, *(ms.Renewed(waiting_for=reason) for reason in script))
+    steps = ("INFO", 3), ("INFO", 4), ("WARNING", 4), ("INFO", 5), ("INFO", 5)
+    assert logged[:-1] == [(level, f"w0 waits, shard 0: bounded:1: w1 is at step {step}") for level, step in steps]
 
 
 def test_heartbeats_report_the_newest_cut_that_all_shards_have_written(caplog):

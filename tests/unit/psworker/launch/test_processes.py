@@ -10,6 +10,7 @@ import textwrap
 import pytest
 
 from pswire.specs.consistency import Bounded, DropStalePushes
+from psworker import config
 from psworker.launch import processes
 from psworker.launch.job import Job, child_environment
 from tests.support.commands import BOUND
@@ -72,6 +73,13 @@ def family(start, tmp_path):
 
     yield lambda then, **options: start(FAMILY.format(then=then), str(path), **options), gone
     os.close(reader)
+
+
+def test_a_process_was_killed_if_a_signal_of_another_ended_it_also_in_good_order_but_not_if_it_crashed_or_failed():
+    ends = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+    killed = [-number for number in ends] + [128 + number for number in ends]
+    others = [0, 1, 2, 69, None, -signal.SIGSEGV, -signal.SIGABRT, 128 + signal.SIGSEGV]
+    assert [processes.was_killed(code) for code in killed + others] == [True] * len(killed) + [False] * len(others)
 
 
 class ByteByByte(io.BytesIO):
@@ -177,8 +185,8 @@ def test_every_shard_and_worker_has_a_name_and_a_command():
 
 def test_blas_threads_are_as_the_flag_says_or_the_user_has_set_or_the_share_of_the_cores():
     for base, threads, blas in [
-        ({"OMP_NUM_THREADS": ""}, None, processes.blas_threads(3)),
-        ({"OMP_NUM_THREADS": "7"}, 2, processes.blas_threads(2)),
-        *[({variable: "7"}, None, {variable: "7"}) for variable in processes.BLAS_VARIABLES],
+        ({"OMP_NUM_THREADS": ""}, None, config.blas_threads(3)),
+        ({"OMP_NUM_THREADS": "7"}, 2, config.blas_threads(2)),
+        *[({variable: "7"}, None, {variable: "7"}) for variable in config.BLAS_VARIABLES],
     ]:
         assert child_environment(base, threads, share=3) == base | {"PYTHONUNBUFFERED": "1"} | blas

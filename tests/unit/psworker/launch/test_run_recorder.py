@@ -47,7 +47,7 @@ def test_a_start_has_the_program_the_options_and_the_versions(tmp_path, monkeypa
         "threads": None,
         "consistency": "sync:2",
         "staleness": "none",
-        "restarts": 0,
+        "restarts": None,
         "guard": "warn",
         "push_every": 4,
         "checkpoint_every": "500steps",

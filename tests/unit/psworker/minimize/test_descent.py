@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -315,6 +316,12 @@ def test_an_increase_by_rounding_ends_the_descent_and_is_said_to_be_one():
     result, _, space = run(lambda x: (next(values), 0.14 * x), np.ones(8), gradient=0.0, rounding=1e-7)
     assert (result.converged, result.reason) == (True, "the loss increased by 2e-08, which is rounding")
     assert result.progress.evaluations == space.evaluations == 2
+
+
+def test_a_descent_that_ends_before_its_gradient_is_reached_says_how_far_that_is():
+    result, _, _ = run(lambda x: (0.5 * float(x @ x), x), np.ones(8), gradient=1e-6, decrease=1e9)
+    assert re.search(r"of it; the gradient has up to \S+, above 1e-06 \(decrease=0 goes on\)$", result.reason)
+    assert result.converged
 
 
 def test_a_search_along_the_plain_gradient_that_reaches_the_limit_of_evaluations_says_that():
