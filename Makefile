@@ -76,6 +76,7 @@ lint: $(BIN)/.installed-dev ## Check style, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy examples/manual_descent.py tests/repository/typed_program.py
 	$(BIN)/lint-imports
 	$(BIN)/python protos/generate.py --check
 

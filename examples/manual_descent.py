@@ -25,17 +25,17 @@ rate = np.float32(options.learning_rate)
 optimizer = ps.GradientDescent(learning_rate=options.learning_rate)
 
 
-def model(name):
+def model(name: str) -> tuple[ps.Variable, ps.Variable]:
     with ps.variable_scope(name):
         return ps.Variable(ops.zeros((784, 10)), name="W"), ps.Variable(ops.zeros((10,)), name="b")
 
 
-def loss(batch, variables):
+def loss(batch: ps.Batch, variables: tuple[ps.Variable, ps.Variable]) -> ps.Tensor:
     W, b = variables
     return ops.softmax_cross_entropy(ops.matmul(batch.image, W) + b, batch.label)
 
 
-def accuracy(variables):
+def accuracy(variables: tuple[ps.Variable, ps.Variable]) -> float:
     W, b = variables
     return session.evaluate(lambda batch: ops.accuracy(ops.matmul(batch.image, W) + b, batch.label), mnist.test)
 

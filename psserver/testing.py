@@ -114,3 +114,8 @@ def _parsed(name: str, value: Any) -> Any:  # noqa: ANN401
         return _PARSERS[name](value)
     except ValueError as error:
         raise ConfigurationError(f"{name}={value!r}: {error}") from error
+
+
+def __dir__() -> list[str]:
+    """Public names only."""
+    return sorted(__all__)

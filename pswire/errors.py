@@ -145,3 +145,8 @@ FAMILY: dict[str, type[ParamServerError]] = {
     for name, kind in list(globals().items())
     if isinstance(kind, type) and issubclass(kind, ParamServerError)
 }
+
+
+def __dir__() -> list[str]:
+    """Public names only."""
+    return sorted(FAMILY)

@@ -105,7 +105,7 @@ if not TYPE_CHECKING:  # or a type checker would take any name for one of these
         elif name in _HOMES:
             found = getattr(import_module(_HOMES[name]), name)
         else:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            raise import_module("psworker.familiar_names").missing("ps", name)
         globals()[name] = found
         return found
 

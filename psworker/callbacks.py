@@ -19,10 +19,11 @@ import sys
 from collections.abc import Sequence
 from numbers import Real
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pswire.errors import ConfigurationError
 from pswire.tensors.tensor_files import replace_file
+from psworker import familiar_names
 from psworker.data.batch import Batch
 from psworker.sessions.session import Session
 
@@ -225,3 +226,14 @@ def _monitored(callback: Callback, name: str, record: Record) -> float:
             + ("" if any(one.startswith("val_") for one in numbers) else ", or give fit a validation=dataset")
         )
     return float(numbers[name])
+
+
+def __dir__() -> list[str]:
+    """Public names only."""
+    return sorted(__all__)
+
+
+if not TYPE_CHECKING:  # or a type checker would take any name for one of these
+
+    def __getattr__(name: str) -> object:
+        raise familiar_names.missing("callbacks", name)

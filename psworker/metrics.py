@@ -19,11 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
 from pswire.tensors.values import Array
+from psworker import familiar_names
 from psworker.autodiff.ops.selection.indexing import checked_ids
 from psworker.autodiff.tensor import TensorLike, as_array
 
@@ -245,3 +246,14 @@ def _area(sums: Array) -> float:
         return float("nan")
     above = positive[::-1].cumsum()[::-1] - positive  # positives in higher bins
     return float((negative @ above + negative @ positive / 2) / pairs)
+
+
+def __dir__() -> list[str]:
+    """Public names only."""
+    return sorted(__all__)
+
+
+if not TYPE_CHECKING:  # or a type checker would take any name for one of these
+
+    def __getattr__(name: str) -> object:
+        raise familiar_names.missing("metrics", name)

@@ -385,3 +385,8 @@ def _mix(state: _Bits) -> _Bits:
     state *= np.uint64(0x94D049BB133111EB)
     state ^= state >> np.uint64(31)
     return state
+
+
+def __dir__() -> list[str]:
+    """Public names only."""
+    return sorted(__all__)

@@ -218,3 +218,8 @@ class WarmUp(Schedule, kind="warm_up"):
     def scaled(self, factor: float) -> "WarmUp":
         """As `then`."""
         return replace(self, then=scaled_rate(self.then, factor))
+
+
+def __dir__() -> list[str]:
+    """Public names only."""
+    return sorted(__all__)

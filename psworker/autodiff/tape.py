@@ -20,7 +20,18 @@ import numpy as np
 
 from pswire.tensors.sums import HALF, add_over, sum_dtype, widened
 from pswire.tensors.values import IndexedSlices
-from psworker.autodiff.tensor import Array, Edge, Gradient, Node, Tensor, TensorLike, Vjp, as_array, next_order
+from psworker.autodiff.tensor import (
+    Array,
+    Edge,
+    FoundGradient,
+    Gradient,
+    Node,
+    Tensor,
+    TensorLike,
+    Vjp,
+    as_array,
+    next_order,
+)
 
 Result: TypeAlias = tuple[Array | np.generic, Sequence[Vjp]]  # value and vjps
 P = ParamSpec("P")
@@ -282,7 +293,7 @@ def gradients(
     grad_ys: TensorLike | Sequence[TensorLike | None] | None = None,
     *,
     retain_graph: bool = False,
-) -> list[Gradient | None]:
+) -> list[FoundGradient]:
     """The gradient of the sum of all elements of `ys` with respect to each of `xs`, in one backward pass.
 
     `grad_ys`: weights of that sum, one array per y and of its shape (for a single y, an array); None means ones.

@@ -11,10 +11,14 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from pswire.tensors.values import Array as Array
 from pswire.tensors.values import IndexedSlices
+from psworker.familiar_names import TENSOR, hint_attributes
 
 Axis: TypeAlias = int | tuple[int, ...] | None
 Index: TypeAlias = Any  # any numpy index
 Gradient: TypeAlias = Array | IndexedSlices
+#: A gradient as programs get it: an array; `IndexedSlices` of an embedding; None if there is none. With `Any` a program
+#: whose gradients are arrays passes a type checker without a check of each, as with `re.Match.group`.
+FoundGradient: TypeAlias = Array | Any
 Vjp: TypeAlias = Callable[[Array], Gradient]  # the gradient of an op's value -> the gradient of one of its inputs
 Edge: TypeAlias = "tuple[Node, Vjp]"
 
@@ -125,6 +129,14 @@ class Tensor:
     def __format__(self, spec: str) -> str:
         return format(self.value, spec) if spec else repr(self)
 
+    if not TYPE_CHECKING:  # a type checker refuses it by itself
+
+        def __setitem__(self, index: Index, value: TensorLike) -> None:
+            raise TypeError(
+                f"the elements of a {type(self).__name__} cannot be set: a variable is changed as a whole, by "
+                "variable.assign(value), and ops.where(condition, value, x) makes another tensor"
+            )
+
     if TYPE_CHECKING:  # bound in ops/__init__.py
 
         def _operator(self, other: TensorLike) -> Tensor: ...
@@ -210,6 +222,8 @@ class Tensor:
         def T(self) -> Tensor:  # noqa: N802
             """`ops.transpose`: the axes reversed."""
 
+
+hint_attributes(Tensor, TENSOR)
 
 TensorLike: TypeAlias = Tensor | ArrayLike
 

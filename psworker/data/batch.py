@@ -11,6 +11,7 @@ import numpy.typing as npt
 from pswire.errors import DatasetError
 from pswire.tensors.values import Array
 from psworker.data.ragged import Ragged
+from psworker.familiar_names import DATASET, described
 
 __all__ = ["Batch"]
 
@@ -48,9 +49,15 @@ class Table:
 
     def __getattr__(self, column: str) -> Any:  # noqa: ANN401
         # Copying and unpickling look up names with underscores before `_columns` exists.
-        if column.startswith("_") or column not in self._columns:
-            raise AttributeError(f"{type(self).__name__} has no attribute or column {column!r}")
+        if column.startswith("_"):
+            raise AttributeError(f"{type(self).__name__} has no attribute {column!r}")
+        if column not in self._columns:
+            ending = described(DATASET[column]) if column in DATASET else f"; its columns are {', '.join(self.columns)}"
+            raise AttributeError(f"{type(self).__name__} has no attribute or column {column!r}{ending}", name=column)
         return self._columns[column]
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._columns]
 
     def __len__(self) -> int:
         return len(next(iter(self._columns.values())))

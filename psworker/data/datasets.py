@@ -8,14 +8,16 @@ import os
 import struct
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from pswire.errors import DatasetError
 from pswire.tensors.values import Array
-from psworker import config
+from psworker import config, familiar_names
 from psworker.data.dataset import Dataset
+
+__all__ = ["Mnist", "Senate", "mnist", "senate"]
 
 #: MNIST's four files, with the SHA-256 of this project's file and of the authors': the same data, compressed anew.
 MNIST_FILES = {
@@ -191,3 +193,14 @@ def _examples(name: str, images: Array, labels: Array, one_hot: bool) -> Dataset
     pixels = np.divide(images.reshape(len(images), -1), np.float32(255), dtype=np.float32)
     label: Array = np.eye(10, dtype=np.float32)[labels] if one_hot else labels.astype(np.int64)
     return Dataset({"image": pixels, "label": label}, name)
+
+
+def __dir__() -> list[str]:
+    """Public names only."""
+    return sorted(__all__)
+
+
+if not TYPE_CHECKING:  # or a type checker would take any name for one of these
+
+    def __getattr__(name: str) -> object:
+        raise familiar_names.missing("datasets", name)

@@ -14,7 +14,6 @@ from pswire.errors import ParamServerError
 from pswire.network.discovery import parse_servers
 from psworker import config
 from psworker.launch.options import COMMAND, POSITIVE, script_command, worker_options
-from psworker.launch.processes import blas_threads
 from psworker.launch.script import run_script
 
 
@@ -96,7 +95,7 @@ def profile_command(
     except ParamServerError as error:
         raise click.BadParameter(str(error), param_hint="--servers") from None
     if threads is not None:
-        os.environ.update(blas_threads(threads))  # read when numpy is loaded
+        os.environ.update(config.blas_threads(threads))  # read when numpy is loaded
     os.environ |= config.environment(options)
     # by name: the modules that start processes import nothing that trains (`pyproject.toml`)
     profile = import_module("psworker.profiling.profile").Profile(steps, warmup)

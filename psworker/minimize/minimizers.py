@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from psworker.familiar_names import hint_arguments
 from psworker.minimize import conjugate_gradient, lbfgs, owlqn
 from psworker.minimize.descent import Limits, Method
 
@@ -80,6 +81,9 @@ class ConjugateGradient(Minimizer):
     def method(self) -> Method:
         """As `Minimizer.method`."""
         return conjugate_gradient.ConjugateGradient()
+
+
+hint_arguments((LBFGS, OWLQN, ConjugateGradient))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The base of variables and tables, and checks of both. May import the engine."""
 
 from collections.abc import Callable
+from typing import NoReturn
 
 import numpy as np
 
@@ -41,9 +42,27 @@ class BaseVariable(Tensor):
         """Name, shape and dtype."""
         return TensorSpec(self.name, self.shape, self.dtype.name)
 
+    def assign(self, value: TensorLike) -> None:
+        """Sets the value; see `Variable` and `Table`."""
+        raise NotImplementedError
+
+    def assign_add(self, value: TensorLike) -> None:
+        """Adds to the value; see `Variable` and `Table`."""
+        raise NotImplementedError
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.spec}, version {self.version})"
 
+
+def _not_in_place(self: BaseVariable, value: object) -> NoReturn:
+    raise TypeError(
+        f"{self.name!r} is a variable, and += and the like would give its Python name to a new tensor, and not change "
+        "the variable: use variable.assign_add(value) or variable.assign(value), or write tensor = variable + value"
+    )
+
+
+for _name in ("add", "sub", "mul", "truediv", "pow", "matmul", "mod"):
+    setattr(BaseVariable, f"__i{_name}__", _not_in_place)
 
 #: Sets `read`, without the check of `Variable.__setattr__`: a session does this for each variable in each step.
 set_read: Callable[[BaseVariable, ReadVersion], None] = BaseVariable.__dict__["read"].__set__

@@ -19,10 +19,10 @@ from pswire.tensors.values import Array, IndexedSlices
 from psworker.autodiff.ops.elementwise.activations import dropout_generator
 from psworker.autodiff.ops.selection.indexing import RowSource
 from psworker.autodiff.tape import no_grad
-from psworker.autodiff.tensor import Gradient
+from psworker.autodiff.tensor import FoundGradient, Gradient
 from psworker.model.base_variable import BaseVariable
 
-GradientAndVariable: TypeAlias = tuple[Gradient | None, BaseVariable]
+GradientAndVariable: TypeAlias = tuple[FoundGradient, BaseVariable]
 Transform: TypeAlias = Callable[[list[GradientAndVariable]], list[GradientAndVariable]]
 
 __all__ = ["accumulate", "add_decayed_weights", "add_noise", "chain", "clip_by_global_norm", "clip_by_norm"]

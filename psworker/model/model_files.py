@@ -27,6 +27,10 @@ PIECE_BYTES = 16 << 20
 #: Names that an error lists.
 LISTED = 5
 
+#: Endings of files in other formats.
+OTHER_FORMATS: tuple[str, ...] = (".onnx", ".pt", ".pth", ".ckpt", ".h5", ".hdf5", ".keras", ".pb", ".tflite")
+OTHER_FORMATS += (".pkl", ".pickle", ".joblib", ".npy", ".npz")
+
 Path: TypeAlias = str | os.PathLike[str]
 #: Names in a program by names in a file, or a function of these; None: leave out.
 NameMapping: TypeAlias = Mapping[str, str | None] | Callable[[str], str | None]
@@ -56,8 +60,9 @@ def save(path: Path, variables: Iterable[BaseVariable] | None = None) -> None:
 
     Raises:
         ModelFileError: the file cannot be written, for example because the disk is full.
-        ConfigurationError: there is no variable; or a table, whose rows are on servers, and no session is open;
-            one that was loaded from a file has its rows there.
+        ConfigurationError: the name ends as those of another format do, such as "model.onnx"; there is no variable; or
+            a table, whose rows are on servers, and no session is open; one that was loaded from a file has its rows
+            there.
         TypeError: one is not a variable.
     """
     here = context.collection
@@ -71,6 +76,12 @@ def save_values(
     metadata: Mapping[str, str] | None = None,
 ) -> None:
     """See `save`; `metadata` is added to the file's."""
+    root, ending = os.path.splitext(os.fspath(path))
+    if ending.lower() in OTHER_FORMATS:
+        raise ConfigurationError(
+            f"{os.fspath(path)}: models are saved in one format, safetensors: give the name {root + '.safetensors'!r}; "
+            "for programs that do not read it see docs/models.md#files-of-pytorch-jax-and-others"
+        )
     chosen: dict[str, BaseVariable] = {}
     for variable in variables:
         check_variable(variable, "psworker.save")

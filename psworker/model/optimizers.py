@@ -19,6 +19,7 @@ from pswire import optimizers
 from pswire.errors import ConfigurationError
 from pswire.specs.schedules import Schedule
 from psworker.autodiff import Tensor, gradients
+from psworker.familiar_names import OPTIMIZER, hint_arguments, hint_attributes
 from psworker.model.base_variable import BaseVariable, check_variable
 from psworker.model.collection import context, trainable_variables
 from psworker.model.gradient_transforms import GradientAndVariable, Transform, add_noise, clip_by_global_norm, multiply
@@ -206,6 +207,10 @@ class Lamb(optimizers.Lamb, Optimizer): ...
 
 
 class Ftrl(optimizers.Ftrl, Optimizer): ...
+
+
+hint_attributes(Optimizer, OPTIMIZER)
+hint_arguments(Optimizer.__subclasses__())
 
 
 class CustomOptimizer(optimizers.CustomOptimizer, Optimizer, abstract=True): ...

@@ -11,6 +11,7 @@ from pswire.specs.initializers import Initializer
 from pswire.tensors.values import Array
 from psworker.autodiff import Tensor
 from psworker.autodiff.tensor import TensorLike
+from psworker.familiar_names import hint_arguments
 from psworker.model.base_variable import BaseVariable, as_assigned, set_value
 from psworker.model.collection import context, random_for
 from psworker.versions import ReadVersion
@@ -77,6 +78,11 @@ class Variable(BaseVariable):
                 f"the value of {self.name!r} cannot be set, since the next pull would replace it: use "
                 "variable.assign(value), which sets it on the servers too"
             )
+        if name == "requires_grad":
+            raise AttributeError(
+                f"whether {self.name!r} has a gradient cannot be set: make it with trainable=False, or freeze the "
+                "layer by layer.trainable = False"
+            )
         super().__setattr__(name, value)
 
     def assign(self, value: TensorLike) -> None:
@@ -112,6 +118,9 @@ class Variable(BaseVariable):
         array.flags.writeable = False
         set_value(self, array)
         self.read = ReadVersion()
+
+
+hint_arguments([Variable])
 
 
 def initialized(name: str, shape: Sequence[int] | None, initializer: Initializer) -> Array:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pswire import optimizers
 from pswire.system.host import keep_memory
 from psworker.config import worker_config
+from psworker.familiar_names import hint_keywords
 from psworker.model.interactive import is_interactive
 from psworker.sessions.session import Session
 from psworker.sessions.strategies.local_steps import OUTER
@@ -13,6 +14,7 @@ from psworker.sessions.strategies.local_steps import OUTER
 __all__ = ["session"]
 
 
+@hint_keywords
 def session(
     servers: str | Sequence[str] | None = None,
     name: str | None = None,

@@ -31,6 +31,7 @@ from psworker.client.membership import JobChoice
 from psworker.config import WorkerConfig
 from psworker.data.batch import Batch
 from psworker.data.sources import Collate, Source, Stream, open_source
+from psworker.familiar_names import SESSION, hint_attributes
 from psworker.metrics import Metric
 from psworker.minimize.minimizers import LBFGS, Minimizer, Minimum
 from psworker.model import model_files
@@ -859,6 +860,9 @@ class Session:
         if collection is None or collection.session not in (None, self):
             raise ConfigurationError("this session is not open: use it inside `with psworker.session() as session:`")
         return collection
+
+
+hint_attributes(Session, SESSION)
 
 
 def _whole(value: VersionedArray) -> Array:

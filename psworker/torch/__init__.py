@@ -21,3 +21,8 @@ from psworker.torch.loader import loader as loader
 from psworker.torch.losses import note_loss as note_loss
 
 __all__ = ["DistributedOptimizer", "Embedding", "distribute", "loader", "note_loss", "session"]
+
+
+def __dir__() -> list[str]:
+    """Public names only."""
+    return sorted(__all__)

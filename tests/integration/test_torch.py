@@ -402,3 +402,7 @@ def test_a_gradient_with_nan_changes_nothing(open_session):
         with pytest.raises(NotFinite, match=r"0\.weight"):
             optimizer.step()
     assert_equal(model, before, 0.0)
+
+
+def test_dir_lists_public_names_only():
+    assert {name for name in dir(pst) if not name.startswith("__")} == set(pst.__all__)

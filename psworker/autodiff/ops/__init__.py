@@ -8,10 +8,11 @@ or numpy_cases.py in tests/unit/psworker/autodiff/. Ops import numpy, `pswire.te
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
 
 from numpy.typing import DTypeLike
 
+from psworker import familiar_names
 from psworker.autodiff.ops import losses, normalization, reductions
 from psworker.autodiff.ops.arrays import creation, joining, shapes
 from psworker.autodiff.ops.arrays.creation import *  # noqa: F403
@@ -51,6 +52,12 @@ for _family in _FAMILIES:
 def __dir__() -> list[str]:
     """The ops, without the modules that they are in and what these import."""
     return sorted(__all__)
+
+
+if not TYPE_CHECKING:  # or a type checker would take any name for one of these
+
+    def __getattr__(name: str) -> object:
+        raise familiar_names.missing("ops", name)
 
 
 def _reflected(function: Callable[[TensorLike, TensorLike], Tensor]) -> Callable[[Tensor, TensorLike], Tensor]:

@@ -16,6 +16,9 @@ A layer computes in the dtype of its variables; x of another dtype is cast first
   variable is created; when called, ValueError for x of another shape, TypeError for x that is not of real numbers.
 """
 
+from typing import TYPE_CHECKING
+
+from psworker import familiar_names
 from psworker.model.layers.attention import MultiHeadAttention
 from psworker.model.layers.composition import Sequential
 from psworker.model.layers.convolution import Conv1D, Conv2D, Conv2DTranspose, DepthwiseConv2D
@@ -30,7 +33,15 @@ __all__ = ["GRU", "LSTM", "AvgPool1D", "AvgPool2D", "BatchNorm", "Conv1D", "Conv
 __all__ += ["DepthwiseConv2D", "Dropout", "Embedding", "Flatten", "Layer", "LayerNorm", "MaxPool1D", "MaxPool2D"]
 __all__ += ["MultiHeadAttention", "Sequential"]
 
+familiar_names.hint_arguments(globals()[_name] for _name in __all__)
+
 
 def __dir__() -> list[str]:
     """Public names only."""
     return sorted(__all__)
+
+
+if not TYPE_CHECKING:  # or a type checker would take any name for one of these
+
+    def __getattr__(name: str) -> object:
+        raise familiar_names.missing("nn", name)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import wraps
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from pswire.specs.initializers import Initializer
 from pswire.tensors.values import Array
 from psworker.autodiff import Tensor, no_grad, ops
 from psworker.autodiff.tensor import Node, TensorLike, as_array
+from psworker.familiar_names import LAYER, hint_attributes
 from psworker.model.base_variable import BaseVariable
 from psworker.model.collection import layer_scope
 from psworker.model.layers.model_summary import LayerSummary, ModelSummary
@@ -126,8 +127,19 @@ class Layer:
                 call(*given, **constants)
         return ModelSummary(tuple(_summaries(self, 0, {id(self)}, outputs)))
 
+    if not TYPE_CHECKING:  # a subclass declares its arguments
+
+        def __call__(self, *args: object, **keywords: object) -> NoReturn:  # noqa: D102 - of no layer
+            raise TypeError(
+                f"{type(self).__name__} cannot be called: a layer computes in its method __call__ (PyTorch's forward, "
+                "Keras's call)"
+            )
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({repr(self.name) if self.name else ''})"
+
+
+hint_attributes(Layer, LAYER)
 
 
 def _summaries(

@@ -103,7 +103,8 @@ def test_invalid_columns_and_reserved_names_are_refused_with_their_names(columns
         Dataset(columns, name="digits")
     with pytest.raises(DatasetError, match="a batch"):
         Batch(columns)
-    public = {name for table in (dataset, dataset.take([0])) for name in dir(table) if not name.startswith("_")}
+    tables = dataset, dataset.take([0])
+    public = {name for table in tables for name in dir(table) if not name.startswith("_")} - {*dataset.columns}
     assert public == {"columns", "concatenate", "epoch", "name", "next_batch", "num_examples", "split", "take"}
 
 
