@@ -249,7 +249,7 @@ LAYER = _by_name(
         "fit compile": _FIT,
         "predict predict_proba": f"`layer(x).value`, or `trainer.predict(x)` {_TRAINER}",
         "evaluate score": f"`session.evaluate(function, data)`, or `trainer.evaluate(data)` {_TRAINER}",
-        "summary count_params": "`layer.variables`, each with its `name`, `shape` and `size`",
+        "count_params": "`layer.summary()`, with the number of parameters",
     }
 )
 
@@ -259,8 +259,8 @@ OPTIMIZER = _by_name(
         "step apply": "`optimizer.apply_gradients(pairs)`, or all of a step: `optimizer.minimize(loss)`",
         "zero_grad": "not needed: gradients are returned, by `optimizer.compute_gradients(loss)`",
         "lr": "`optimizer.learning_rate`",
-        "param_groups add_param_group": "`session.set_hyperparameters(optimizer, learning_rate=0.01)`; for some "
-        "variables `ps.multiply(pairs, {variable: factor})`, or an optimizer of their own",
+        "param_groups add_param_group": "`ps.ParameterGroups(groups)`; "
+        "`session.set_hyperparameters(optimizer, learning_rate=0.01)`",
         "state_dict": "the servers keep it: `session.slot(variable, name)`, `ps.session(checkpoint_dir=folder)`",
         "load_state_dict": "the servers keep it: `ps.session(checkpoint_dir=folder)`",
     }

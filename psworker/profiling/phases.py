@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any
 
 from psworker.autodiff.tape import Result, wrapped_ops
+from psworker.client.blocks import Blocks
 from psworker.client.client import Client
 from psworker.client.push_pull import ShardedPull, ShardedPush
 from psworker.client.retry import Calls
@@ -31,7 +32,7 @@ PHASES = (DATA, FORWARD, BACKWARD, PUSH, SERVER, WAIT, WEIGHTS, EVALUATION, PROG
 #: The methods that are timed: class, name, phase ("": that of the caller), and what is shown in it.
 TIMED: tuple[tuple[type, str, str, str], ...] = (
     (DataLoop, "prepare", DATA, "make the batch"),
-    (Client, "take", DATA, "take a block"),
+    (Blocks, "take", DATA, "take a block"),
     (Optimizer, "compute_gradients", BACKWARD, "tape"),
     (Optimizer, "apply_gradients", PUSH, "transforms and checks"),
     (Session, "push", PUSH, "names and losses"),

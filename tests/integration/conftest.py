@@ -42,7 +42,7 @@ def servers_stop_at_once(monkeypatch):
 def frequent_heartbeats(monkeypatch):
     """Workers renew their leases, which are as long as ever, ten times as often: tests wait for a heartbeat."""
     start = Heartbeat.start
-    monkeypatch.setattr(Heartbeat, "start", lambda heartbeat, lease: start(heartbeat, lease / 10))
+    monkeypatch.setattr(Heartbeat, "start", lambda heartbeat, lease, *policy: start(heartbeat, lease / 10, *policy))
 
 
 @pytest.fixture
