@@ -17,6 +17,8 @@ pst = pytest.importorskip("psworker.torch")
 from torch import nn  # noqa: E402 - after the check
 from torch.nn import functional as F  # noqa: E402, N812
 
+pytestmark = pytest.mark.slow  # its import alone takes seconds
+
 STEPS = 200
 TOLERANCE = 1e-6  # of a value, relative to the largest of its tensor
 
