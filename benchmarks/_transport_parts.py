@@ -19,7 +19,7 @@ from psserver.runtime.executor import Executor
 from pswire.codec import from_frame, to_frame
 from pswire.messages import Gradient, Join, Push, Register, Sender
 from pswire.optimizers import numba_compiler
-from pswire.tensors.frames import incoming
+from pswire.tensors.frame import incoming
 from pswire.tensors.shared_memory import Region, SharedReceiver, bytes_needed
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.v1 import paramserver_pb2 as pb

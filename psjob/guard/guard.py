@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from psjob.guard import data, momentum, rate, rounding, staleness, worker
 from psjob.guard.finding import Finding
 from psjob.guard.history import History
+from psjob.guard.rules import data, momentum, rate, rounding, staleness, worker
 from psjob.status.job_status import JobStatus
 
 #: Seconds for which a finding must have lasted, by kind, and without evidence before it closes.

@@ -9,10 +9,10 @@ from psjob.guard.actions import guarding
 from psjob.status.job_status import JobStatus, ShardAnswer, merge_reports
 from psjob.terminal.guard_option import ACTING
 from psserver.config import ServerConfig
+from psserver.monitor.collector import TIMEOUT, Collector
 from psserver.monitor.job_page import PageOptions, job_page
 from psserver.monitor.job_servers import JobServers
 from psserver.monitor.metrics import Exposition, shard_metrics
-from psserver.monitor.page_data import TIMEOUT, PageData
 from psserver.rpc.running import RunningServer
 from psserver.rpc.server import Beside
 from pswire.addresses import local_address
@@ -48,7 +48,7 @@ def page_beside(
                 answer = ShardAnswer(server.address, problem=str(error))
             return merge_reports([answer])
 
-        def metrics(collector: PageData, accept: str) -> Exposition:
+        def metrics(collector: Collector, accept: str) -> Exposition:
             return shard_metrics(
                 server.status(TIMEOUT, detail=False),
                 server.measurements,

@@ -10,12 +10,12 @@ from pathlib import Path
 from psjob.guard import Guard
 from psjob.guard.actions import GuardActions
 from psjob.status.job_status import JobStatus
+from psserver.monitor.collector import Collector
 from psserver.monitor.http.server import HttpServer
 from psserver.monitor.http.site import Site
 from psserver.monitor.http.tls import HttpCertificates
 from psserver.monitor.http.viewers import TokenCheck
 from psserver.monitor.metrics import Exposition, FreshMetrics, job_metrics
-from psserver.monitor.page_data import PageData
 from pswire.addresses import is_local
 from pswire.errors import Unavailable
 from pswire.security.exposure import check_exposure
@@ -69,7 +69,7 @@ class PageOptions:
         return HttpServer(self.bind, certificates.context)
 
 
-def of_job(collector: PageData, accept: str) -> Exposition:
+def of_job(collector: Collector, accept: str) -> Exposition:
     """The metrics of the job as the monitor has seen it last. Raises as `job_metrics`, and `Unavailable`."""
     status = collector.status
     if status is None:
@@ -85,7 +85,7 @@ def job_page(
     cancel: Callable[[], object] = bool,
     *,
     ready: Callable[[], str] | None = None,
-    metrics: Callable[[PageData, str], Exposition] = of_job,
+    metrics: Callable[[Collector, str], Exposition] = of_job,
     guard: Guard | GuardActions | None = None,
     certificates: bool = False,
 ) -> Iterator[None]:
@@ -98,10 +98,10 @@ def job_page(
         cancel: ends a call of `ask`, at the end of the block.
         ready: why the process is not ready, "" if it is; by default all shards have to answer.
         metrics: the text of `/metrics` and its type, for the header `Accept` of a request; by default that of the job.
-        guard: as in `PageData`.
+        guard: as in `Collector`.
         certificates: viewers have to show a certificate.
     """
-    collector = PageData(ask, cancel, guard=guard)
+    collector = Collector(ask, cancel, guard=guard)
     site = Site(
         collector.job,
         collector.samples,

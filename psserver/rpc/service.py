@@ -45,7 +45,7 @@ from pswire.codec import (
 from pswire.errors import Malformed, ParamServerError, Unauthenticated, Unavailable
 from pswire.limits import MAX_SMALL_REQUEST
 from pswire.messages import Allocator, Answer, Request, Status, StatusReport, tensor_bytes
-from pswire.tensors.frames import Incoming, incoming, split
+from pswire.tensors.frame import Incoming, incoming, split
 from pswire.tensors.shared_memory import Region, SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import MAX_INLINE_MESSAGE, InlineReceiver, InlineSender

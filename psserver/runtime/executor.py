@@ -28,7 +28,7 @@ from psserver.runtime.persistence import Persistence
 from psserver.runtime.task_order import Bundle, TaskOrder
 from psserver.runtime.threads import Threads
 from psserver.storage.records import Record
-from psserver.storage.recovery import Start
+from psserver.storage.start import Start
 from pswire.errors import InvalidMessage, ParamServerError, TooLarge, Unavailable, UnknownVariable
 from pswire.messages import (
     CALLS,

@@ -22,12 +22,13 @@ from psserver.runtime.cut_copies import Aborted, CutCopies
 from psserver.runtime.event_log import EventLog
 from psserver.runtime.task_order import TaskOrder
 from psserver.storage import records, retention
-from psserver.storage.checkpoint_writer import CheckpointWriter
+from psserver.storage.checkpoint_schedule import CheckpointSchedule
 from psserver.storage.folders import journal_folder
 from psserver.storage.journal import Journal
+from psserver.storage.own_start import start_at
 from psserver.storage.records import Record
-from psserver.storage.recovery import Start, start_at
 from psserver.storage.segments import list_segments
+from psserver.storage.start import Start
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, ParamServerError, StorageError, Unavailable, WrongShard
 
@@ -62,7 +63,7 @@ class Persistence:
         self._events, self._measurements = log_of_events, measurements
         self.shard, self._start, self._new_shard = shard, start, new_shard
         self.journal: Journal | None = None
-        self._writer = CheckpointWriter(config.folder, config.checkpoint_every, config.keep)
+        self._writer = CheckpointSchedule(config.folder, config.checkpoint_every, config.keep)
         self._unusable: set[int] = set()  # cuts that are damaged
         self._cuts: tuple[int, ...] = ()  # the newest on disk; set by the thread
         self._written_by_all = 0  # the newest cut that all shards are known to have written; set by the event loop

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from psserver.config import StorageConfig
 from psserver.core.shard import Shard
 from psserver.storage.find_start import find_start
-from psserver.storage.recovery import Origin, Start
+from psserver.storage.start import Origin, Start
 
 #: How a start is described whose journal ended with an incomplete record.
 _TORN = "its journal ended with a torn record, which was cut off: with --journal-sync every it was not acknowledged"

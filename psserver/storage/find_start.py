@@ -27,8 +27,9 @@ from psserver.storage.folders import (
     lock_shards_before,
     sweep,
 )
-from psserver.storage.recovery import Origin, Start, own_start
+from psserver.storage.own_start import own_start
 from psserver.storage.reshard import reshard
+from psserver.storage.start import Origin, Start
 from psserver.storage.stored_job import begun, newest_job, stored_job
 from pswire.errors import StorageError
 from pswire.plurals import pluralize

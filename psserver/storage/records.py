@@ -19,7 +19,7 @@ from pswire import messages as ms
 from pswire.codec import request_of
 from pswire.codec.generated import get_tick, put_tick
 from pswire.errors import Malformed
-from pswire.tensors.frames import Incoming
+from pswire.tensors.frame import Incoming
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import TensorReceiver
 from pswire.tensors.wire import varint

@@ -8,9 +8,10 @@ from psserver.core.shard import Shard
 from psserver.storage.folders import (
     found,
 )
-from psserver.storage.recovery import Start, own_start, start_at
+from psserver.storage.own_start import own_start, start_at
 from psserver.storage.retention import cuts, given_up
 from psserver.storage.shard_run import read_run
+from psserver.storage.start import Start
 from pswire.errors import DamagedFile, StorageError
 
 

@@ -13,7 +13,7 @@ from pswire.codec.generated import ROWS, get_sender
 from pswire.errors import InvalidMessage, Malformed, TooLarge
 from pswire.limits import MAX_SMALL_REQUEST
 from pswire.tensors import wire
-from pswire.tensors.frames import Incoming
+from pswire.tensors.frame import Incoming
 from pswire.tensors.stream import StreamReceiver
 from pswire.tensors.transport import InlineReceiver, TensorReceiver, TensorSender
 from pswire.v1 import paramserver_pb2 as pb

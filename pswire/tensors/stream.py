@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pswire.errors import Malformed, TooLarge
-from pswire.tensors import frames
+from pswire.tensors.frame import Incoming, chunk, with_data
 from pswire.tensors.shared_memory import Region
 from pswire.tensors.transport import CHUNK, MAX_INLINE_MESSAGE, InlineReceiver, TensorReceiver, check_elements
 from pswire.tensors.values import DTYPES, Array, TensorSpec, bytes_of
@@ -61,10 +61,10 @@ class StreamSender:
     def frames(self, header: pb.Frame) -> Iterator[bytes]:
         """The header with all elements; above `MAX_INLINE_MESSAGE` bytes, the header and then frames of chunks."""
         if self.nbytes <= MAX_INLINE_MESSAGE:
-            yield frames.with_data(header, self._data)
+            yield with_data(header, self._data)
         else:
-            yield frames.with_data(header, ())
-            yield from map(frames.chunk, self.chunks())
+            yield with_data(header, ())
+            yield from map(chunk, self.chunks())
 
     def chunks(self) -> Iterator[list[memoryview]]:
         """The elements of all arrays in pieces that make `CHUNK` bytes together; only the last may be less."""
@@ -146,7 +146,7 @@ class StreamReceiver:
         self._gaps.extend((spec, gap) for spec, gap in gaps if gap)
         self._arrays = iter(arrays)
 
-    def feed(self, frame: frames.Incoming) -> None:
+    def feed(self, frame: Incoming) -> None:
         """Copies the chunk of a frame into the allocated arrays.
 
         `Malformed`: the frame has none, or more than was declared, or an invalid bool.

@@ -17,7 +17,7 @@ from pswire.errors import InvalidMessage, Malformed, NotFinite, ParamServerError
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import DTYPES, Array, IndexedSlices, not_finite
 from psworker.client.error_feedback import GradientEncoder
-from psworker.client.placement import PlacedVariable, Placement
+from psworker.client.partitions import PlacedVariable, Placement
 from psworker.client.retry import Calls
 from psworker.interrupts import cut_short, deferred_signals
 from psworker.transport import Future

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pswire import messages as ms
 from pswire.errors import WrongShard
 from pswire.tensors.values import Array
-from psworker.client.placement import Placement
+from psworker.client.partitions import Placement
 from psworker.client.push_pull import check_finite
 from psworker.client.retry import Calls
 

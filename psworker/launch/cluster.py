@@ -39,7 +39,7 @@ from psworker.launch.job import Job
 from psworker.launch.machines import JobProcess, Machines, OnLines, Place, Start, ThisMachine
 from psworker.launch.processes import Stream, signals_handled, was_killed
 from psworker.launch.reports import Reports
-from psworker.launch.restarts import Restarts
+from psworker.launch.restart_times import Restarts
 from psworker.launch.run_folder import OpenRunFolder
 from psworker.launch.run_recorder import RunRecorder, start_of
 from psworker.launch.script import without_session

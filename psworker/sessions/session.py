@@ -49,10 +49,11 @@ from psworker.sessions.data_loop import DataLoop, batches_per_block
 from psworker.sessions.evaluation import Measure, evaluated, evaluated_together, unknown
 from psworker.sessions.minimization import Minimization, minimized, open_examples
 from psworker.sessions.pushing import Pushing
-from psworker.sessions.replica import Replica, Target
+from psworker.sessions.replica import Replica
 from psworker.sessions.session_numbers import sessions_of
 from psworker.sessions.strategies.downpour import Downpour
 from psworker.sessions.strategies.local_steps import OUTER, LocalSteps
+from psworker.sessions.variable_optimizers import Target
 from psworker.sessions.worker_part import SessionPart
 from psworker.summaries.summary import Summary
 from psworker.summaries.worker_summaries import WorkerSummaries

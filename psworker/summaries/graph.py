@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from psworker.autodiff.tensor import Node, Tensor
-from psworker.client.placement import PlacedVariable
+from psworker.client.partitions import PlacedVariable
 from psworker.model.base_variable import BaseVariable
 
 #: Nodes of a graph at most: larger ones are not drawn by any page, and take seconds.

@@ -15,10 +15,10 @@ from typing import Any
 
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import run
-from psserver.storage.checkpoint_writer import CheckpointWriter
+from psserver.storage.checkpoint_schedule import CheckpointSchedule
 from psserver.storage.find_start import find_start
 from psserver.storage.folders import lock_shard, step_folder
-from psserver.storage.recovery import Start
+from psserver.storage.start import Start
 from pswire.errors import AlreadyRegistered, ConfigurationError, ParamServerError, ShapeMismatch, StorageError
 from pswire.messages import (
     Assign,
@@ -51,7 +51,7 @@ class EmbeddedCheckpoints:
         folder = config.folder
         assert folder is not None
         self._folder, self._worker = folder, worker
-        self._writer = CheckpointWriter(folder, config.checkpoint_every, config.keep)
+        self._writer = CheckpointSchedule(folder, config.checkpoint_every, config.keep)
         self._shard: Shard | None = None
         self._lock: ExitStack | None = None
         self._process = -1

@@ -28,7 +28,7 @@ from pswire.network.channel import error_from, member_metadata, open_channel, ti
 from pswire.network.service_stub import ServiceStub
 from pswire.network.shard_addresses import ShardAddresses
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
-from pswire.tensors.frames import incoming
+from pswire.tensors.frame import incoming
 from pswire.tensors.shared_memory import Region, bytes_needed
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import MAX_INLINE_MESSAGE, InlineReceiver, InlineSender

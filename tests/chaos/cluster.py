@@ -26,7 +26,8 @@ from psjob.status.job_status import JobStatus
 from psjob.status.status_client import StatusClient
 from psserver.core.shard import Shard
 from psserver.storage import retention
-from psserver.storage.recovery import FIRST_TIMELINE, start_at
+from psserver.storage.own_start import start_at
+from psserver.storage.start import FIRST_TIMELINE
 from pswire.messages import Choice, Job, Join, Leave, Pull, Sender
 from psworker.transport.grpc_transport import GrpcTransport
 from tests.chaos import scheme

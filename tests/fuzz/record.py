@@ -27,7 +27,7 @@ from psserver.storage.segments import list_segments, read_segments
 from pswire import messages as ms
 from pswire.specs.checkpoints import EverySteps
 from pswire.specs.consistency import parse_consistency, parse_staleness
-from pswire.tensors.frames import incoming
+from pswire.tensors.frame import incoming
 from pswire.v1 import state_pb2 as spb
 from tests.fuzz.packets import Packet, pack
 from tests.fuzz.served_shard import IDENTITY, JOB_KEY, METHODS, POLICIES, STREAM, STREAMS

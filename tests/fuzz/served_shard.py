@@ -18,7 +18,7 @@ from psserver.runtime.executor import Executor
 from pswire.errors import ParamServerError
 from pswire.network.channel import MEMBER_TOKEN
 from pswire.specs.consistency import parse_consistency, parse_staleness
-from pswire.tensors.frames import incoming
+from pswire.tensors.frame import incoming
 from pswire.v1 import paramserver_pb2 as pb
 from tests.fuzz.harness import Finding
 from tests.support.shards import new_shard

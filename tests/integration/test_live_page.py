@@ -12,7 +12,7 @@ import pytest
 import psworker as ps
 from psserver.cli.page import page_beside
 from psserver.config import ServerConfig
-from psserver.monitor import page_data
+from psserver.monitor import collector
 from psserver.monitor.http import server as http_server
 from psserver.monitor.job_page import PageOptions, job_page
 from psserver.monitor.job_servers import JobServers
@@ -29,7 +29,7 @@ from tests.support.servers import Certificates, token_credentials
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(http_server, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(page_data, "INTERVAL", 0.05)
+    monkeypatch.setattr(collector, "INTERVAL", 0.05)
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def secret(credentials):
 def page():
     """A server without tokens, and its page."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page_data, "INTERVAL", 0.05)
+        patch.setattr(collector, "INTERVAL", 0.05)
         with served() as addresses:
             yield addresses
 
@@ -276,7 +276,7 @@ def test_a_monitor_for_other_machines_lets_nobody_in_if_its_servers_want_no_toke
 
 
 def test_a_page_of_all_shards_shows_a_silent_one_as_a_problem_until_it_is_back(monkeypatch):
-    monkeypatch.setattr(page_data, "TIMEOUT", 1.0)
+    monkeypatch.setattr(collector, "TIMEOUT", 1.0)
     first, second = ServerThread(ServerConfig(shards=2)), ServerThread(ServerConfig(shard=1, shards=2))
     with first:
         second.__enter__()

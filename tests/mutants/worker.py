@@ -200,7 +200,7 @@ def _(original, self, number, resets=None):
 
 @mutant(
     "Rows of several shards are put together in the wrong places",
-    "psworker.client.placement:PlacedVariable.split_rows",
+    "psworker.client.partitions:PlacedVariable.split_rows",
     f"{PLACEMENT}::test_values_gradients_and_rows_are_split_and_joined_in_the_order_asked_for",
 )
 def _(original, self, rows):

@@ -13,7 +13,7 @@ from pathlib import Path
 from psserver.storage import records
 from pswire import codec
 from pswire import messages as ms
-from pswire.tensors.frames import chunk, incoming
+from pswire.tensors.frame import chunk, incoming
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.v1 import paramserver_pb2 as pb

@@ -13,7 +13,7 @@ from tests.recorded.formats import FIXTURES
 from tests.recorded.server import Server, facts, go_back, in_words
 from tests.support.shards import run_step
 
-#: What a start may be (`psserver.storage.recovery.Start`).
+#: What a start may be (`psserver.storage.start.Start`).
 FLAGS = ("lost", "gave_up", "replayed", "stored", "torn", "went_back", "provisional")
 
 

@@ -25,7 +25,7 @@ from psserver.runtime.executor import Executor
 from psserver.runtime.start_shard import start_shard
 from psserver.storage import journal, retention
 from psserver.storage.journal import JournalWriter
-from psserver.storage.recovery import own_start, start_at
+from psserver.storage.own_start import own_start, start_at
 from psserver.storage.shard_run import read_run
 from pswire import messages as ms
 from pswire import placement

@@ -22,7 +22,7 @@ from pswire.network.service_stub import ServiceStub
 from pswire.optimizers import GradientDescent
 from pswire.security.credentials import NO_CREDENTIALS, Credentials
 from pswire.security.token_files import Role, add_token
-from pswire.tensors.frames import incoming
+from pswire.tensors.frame import incoming
 from pswire.tensors.shared_memory import SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.transport import InlineReceiver, InlineSender

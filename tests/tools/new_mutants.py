@@ -1,6 +1,6 @@
 """Fresh mutants: changes of single operators, numbers and conditions by Cosmic Ray, a sample of those of some modules.
 
-    make mutants-new MODULES="psserver/core/cuts.py" TESTS="tests/unit/psserver/core/test_cuts.py" COUNT=60 SEED=1
+    make mutants-new MODULES="psserver/core/cuts/cuts.py" TESTS="tests/unit/psserver/core/test_cuts.py" COUNT=60 SEED=1
 
 Prints each change with which all tests pass. Some are equivalent to the code; of the others, each needs a test. Without
 `TESTS` those of the fixed mutants of these modules run. Works in temporary copies of the tree, two at a time.
@@ -102,7 +102,7 @@ def _described(change: Change) -> str:
 def main(arguments: list[str]) -> None:
     """Prints the changes that survive."""
     parser = argparse.ArgumentParser(prog="python -m tests.tools.new_mutants")
-    parser.add_argument("modules", nargs="+", help="files, such as psserver/core/cuts.py")
+    parser.add_argument("modules", nargs="+", help="files, such as psserver/core/cuts/cuts.py")
     parser.add_argument(
         "--tests", action="append", default=[], help="by default those of the fixed mutants of the modules"
     )

@@ -19,7 +19,8 @@ from pswire.tensors.values import Array, IndexedSlices, magnitude
 from psworker.client.push_pull import check_finite
 from psworker.model.base_variable import BaseVariable, set_value
 from psworker.model.tables import Table
-from psworker.sessions.replica import Replica, Step, Target, VariableOptimizers
+from psworker.sessions.replica import Replica, Step
+from psworker.sessions.variable_optimizers import Target, VariableOptimizers
 from psworker.versions import VersionedArray
 
 #: The default optimizer of the servers, as in DiLoCo, section 3.1 and table 5.

@@ -1,12 +1,12 @@
 """Frames of a Transfer: their header and elements apart, a message of the first, the elements of the others."""
 
 from pswire.codec import from_frame
-from pswire.tensors.frames import incoming
+from pswire.tensors.frame import incoming
 from pswire.tensors.stream import StreamReceiver
 from pswire.v1 import paramserver_pb2 as pb
 from tests.fuzz.packets import unpack
 
-COVERS = ["pswire.tensors.frames", "pswire.tensors.stream", "pswire.codec.tensors"]
+COVERS = ["pswire.tensors.frame", "pswire.tensors.stream", "pswire.codec.tensors"]
 KINDS = {0: pb.Frame}
 
 #: Bytes that a call may announce, as admission control allows.

@@ -5,7 +5,7 @@ from mmap import mmap
 import numpy as np
 
 from pswire.codec import from_frame
-from pswire.tensors.frames import incoming
+from pswire.tensors.frame import incoming
 from pswire.tensors.shared_memory import Region, SharedReceiver
 from pswire.tensors.stream import StreamReceiver, StreamSender
 from pswire.tensors.values import TensorSpec

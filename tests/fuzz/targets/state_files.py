@@ -29,7 +29,7 @@ from tests.fuzz.packets import unpack
 from tests.support.shards import new_shard
 
 COVERS = ["psserver.storage.checkpoints", "psserver.storage.arrays", "psserver.storage.find_start",
-          "psserver.storage.recovery", "psserver.storage.segments", "psserver.storage.shard_run",
+          "psserver.storage.start", "psserver.storage.segments", "psserver.storage.shard_run",
           "psserver.core.state"]  # fmt: skip
 ARRAYS = {2: "variables.safetensors", 3: "slots.safetensors", 4: "served.safetensors", 5: "late.log"}
 KINDS = {9: spb.ShardState, 10: spb.Record}

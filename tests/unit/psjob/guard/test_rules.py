@@ -6,7 +6,7 @@ import pytest
 
 from psjob.guard import Guard
 from psjob.guard.history import MAX_MOMENTS, History
-from psjob.guard.momentum import effective_momentum, lower_momentum
+from psjob.guard.rules.momentum import effective_momentum, lower_momentum
 from pswire.messages import Job, JobReport, QueueSpec, QueueStatus
 from pswire.optimizers import Adam, GradientDescent, Momentum, MovingAverage
 from tests.unit.psjob.guard.jobs import found, job, variable, workers

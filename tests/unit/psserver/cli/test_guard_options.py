@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from psjob.guard.actions import guarding
 from psserver.cli.main import main
-from psserver.monitor.page_data import PageData
+from psserver.monitor.collector import Collector
 from pswire.security.credentials import NO_CREDENTIALS
 from tests.unit.psjob.guard.jobs import job, workers
 
@@ -51,7 +51,7 @@ def test_the_page_has_the_findings_that_are_open_and_those_that_are_over_no_more
         for second in range(3):
             real.observe(spoilt(second), float(second))
     guard = Closing()
-    collector = PageData(lambda timeout: spoilt(0), guard=guard)
+    collector = Collector(lambda timeout: spoilt(0), guard=guard)
     for open_ones, kinds in ((real.findings, ["worker"]), ((), [])):
         guard.findings = open_ones
         collector._poller.poll()

@@ -20,8 +20,8 @@ from psserver.storage import checkpoints, segments
 from psserver.storage.arrays import NewFile
 from psserver.storage.folders import available
 from psserver.storage.journal import Journal
-from psserver.storage.recovery import Start
 from psserver.storage.segments import list_segments, segment_path
+from psserver.storage.start import Start
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, NotJoined, StateLost, Unavailable, WrongShard
 from pswire.optimizers import Adam, GradientDescent

@@ -11,7 +11,7 @@ from psserver.storage import records
 from pswire import messages as ms
 from pswire.codec import framed, to_frame
 from pswire.errors import Malformed
-from pswire.tensors.frames import incoming
+from pswire.tensors.frame import incoming
 from pswire.tensors.stream import StreamSender
 from tests.support.combinations import together
 from tests.support.shards import state_of

@@ -21,7 +21,7 @@ from pswire.specs import schedules, vectors
 from pswire.specs.encodings import ENCODINGS
 from pswire.specs.initializers import RowConstant, RowNormal, RowUniform
 from pswire.tensors.compression import FORMS, quantize_int8, to_16_bits, top_k
-from pswire.tensors.frames import chunk, incoming, with_data
+from pswire.tensors.frame import chunk, incoming, with_data
 from pswire.tensors.stream import INLINE_BELOW, StreamReceiver, StreamSender
 from pswire.tensors.transport import InlineReceiver, InlineSender
 from pswire.tensors.values import IndexedSlices, Part, TensorSpec

@@ -12,7 +12,7 @@ from pswire.codec import from_frame, to_frame
 from pswire.errors import Malformed, TooLarge
 from pswire.messages import Choice, Gradient, Pull, Push, Sender
 from pswire.tensors.compression import Packed
-from pswire.tensors.frames import ALIGNMENT, Incoming, chunk, incoming, with_data
+from pswire.tensors.frame import ALIGNMENT, Incoming, chunk, incoming, with_data
 from pswire.tensors.shared_memory import Region, SharedReceiver, array_at, bytes_needed
 from pswire.tensors.stream import INLINE_BELOW, MAX_INLINED, StreamReceiver, StreamSender
 from pswire.tensors.transport import CHUNK, MAX_INLINE_MESSAGE, InlineReceiver, InlineSender

@@ -7,7 +7,7 @@ from pswire.codec import parse
 from pswire.errors import Malformed
 from pswire.limits import MAX_ENTRIES
 from pswire.tensors import wire
-from pswire.tensors.frames import split
+from pswire.tensors.frame import split
 from pswire.tensors.wire import MAX_FIELD_BYTES, MAX_OTHERS, SLICE
 from pswire.v1 import paramserver_pb2 as pb
 

@@ -6,7 +6,7 @@ import pytest
 import psworker as ps
 from pswire.placement import place
 from psworker import nn, ops
-from psworker.client.placement import PlacedVariable
+from psworker.client.partitions import PlacedVariable
 from psworker.summaries import graph
 from psworker.summaries.graph import GraphNode, graph_nodes
 

@@ -25,7 +25,7 @@ from pswire import errors
 from pswire import messages as ms
 from pswire.optimizers import GradientDescent
 from pswire.specs.consistency import Asynchronous, Synchronous
-from pswire.tensors.frames import split
+from pswire.tensors.frame import split
 from pswire.tensors.shared_segments import MAX_SEGMENTS, NotShared
 from pswire.tensors.transport import CHUNK, MAX_INLINE_MESSAGE
 from pswire.tensors.values import TensorSpec

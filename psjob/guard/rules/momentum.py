@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from psjob.guard.finding import Finding
 from psjob.guard.history import History, learning_rate, optimizers
-from psjob.guard.staleness import instability, policies, smaller_rate
+from psjob.guard.rules.staleness import instability, policies, smaller_rate
 from pswire.optimizers import Momentum
 
 

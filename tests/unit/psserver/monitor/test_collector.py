@@ -7,15 +7,15 @@ from types import SimpleNamespace
 import pytest
 
 from psjob.guard import Finding
-from psserver.monitor import page_data
-from psserver.monitor.page_data import PageData
+from psserver.monitor import collector
+from psserver.monitor.collector import Collector
 from tests.support.commands import BOUND
 from tests.unit.psserver.monitor.reports import event, job, report
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    monkeypatch.setattr(page_data, "INTERVAL", 0.0)
+    monkeypatch.setattr(collector, "INTERVAL", 0.0)
 
 
 def collected(*statuses, guard=None):
@@ -31,7 +31,7 @@ def collected(*statuses, guard=None):
             raise status
         return status
 
-    one = PageData(ask, guard=guard)
+    one = Collector(ask, guard=guard)
     samples = []
     one.samples.publish = samples.append
     with one:
@@ -90,12 +90,12 @@ def test_findings_are_those_of_the_guard_now_with_the_time_since_when_they_are_t
 
 
 def test_a_job_is_ready_when_all_of_its_shards_answer(monkeypatch):
-    one = PageData(lambda timeout: None)
+    one = Collector(lambda timeout: None)
     assert one.problem().startswith("no status of the job for ")
     one._latest = {"shards": [{"problem": ""}, {"problem": "host1 is silent"}]}
     assert one.problem() == "host1 is silent"
     one._latest = {"shards": [{"problem": ""}]}
     assert one.problem() == ""
-    clock = SimpleNamespace(monotonic=lambda: one._last + page_data.READY_SECONDS + 1)
-    monkeypatch.setattr(page_data, "time", clock)
+    clock = SimpleNamespace(monotonic=lambda: one._last + collector.READY_SECONDS + 1)
+    monkeypatch.setattr(collector, "time", clock)
     assert one.problem() == "no status of the job for 11 s"

@@ -7,14 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from psserver.storage import records, recovery
+from psserver.storage import records
+from psserver.storage import start as start_module
 from psserver.storage.checkpoints import write as write_checkpoint
 from psserver.storage.find_start import find_start
 from psserver.storage.folders import available, journal_folder, shard_folder
-from psserver.storage.recovery import Origin, start_at
+from psserver.storage.own_start import start_at
 from psserver.storage.retention import cuts
 from psserver.storage.segments import SegmentFile, SegmentHeader, list_segments, read_segments, segment_path
 from psserver.storage.shard_run import run_path
+from psserver.storage.start import Origin
 from pswire.errors import DamagedFile, NotJoined, StateLost, StorageError
 from pswire.messages import ChangeId, Gradient, Join, Push, Register, Sender, UpdateGroup
 from pswire.optimizers import GradientDescent
@@ -260,7 +262,7 @@ def test_a_journal_that_is_kept_can_be_read_if_a_start_was_killed_when_it_had_co
     server.segment.close()
     again = Server(tmp_path, journal=True)
     with monkeypatch.context() as patch:
-        patch.setattr(recovery, "write_run", lambda *_: 1 / 0)
+        patch.setattr(start_module, "write_run", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             again.start.begin(again.shard, journal=True, keep_journal=True)
     again = Server(tmp_path, journal=True)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from psworker.launch.restarts import FIRST_PAUSE, LONGEST_PAUSE, STABLE, Restarts
+from psworker.launch.restart_times import FIRST_PAUSE, LONGEST_PAUSE, STABLE, Restarts
 
 
 def fail(restarts, times, lived=1.0):

@@ -45,7 +45,7 @@ RECENT = 30.0
 def findings(history: History) -> Iterator[Finding]:
     """About the worker that jumped first, or else one whose push was not finite, or whose pushes are always larger.
 
-    None where no others push, or pushes of several were refused: `psjob.guard.rate` is for these.
+    None where no others push, or pushes of several were refused: `psjob.guard.rules.rate` is for these.
     """
     jumps, errors = jumped(history), refused(history)
     if any(not history.others(one.name) for one in (*jumps[:1], *errors[:1])):

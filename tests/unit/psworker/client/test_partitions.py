@@ -13,7 +13,7 @@ from pswire.messages import Declaration, Register, Value
 from pswire.placement import SPLIT_BYTES, Partition, place_again
 from pswire.tensors.values import IndexedSlices, Part, TensorSpec, whole_spec
 from psworker.client import push_pull
-from psworker.client.placement import Placement
+from psworker.client.partitions import Placement
 from psworker.client.registration import MAX_DECLARATIONS
 from psworker.versions import ReadVersion, VersionedArray
 from tests.support.shards import ShardsInProcess

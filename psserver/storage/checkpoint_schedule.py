@@ -16,7 +16,7 @@ from pswire.messages import CutReport, Message, ShardState
 from pswire.specs.checkpoints import CheckpointEvery
 
 
-class CheckpointWriter:
+class CheckpointSchedule:
     """The checkpoints of one shard in a folder; `write` may be called in a thread of its own.
 
     Attributes:

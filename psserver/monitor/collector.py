@@ -19,7 +19,7 @@ from psserver.monitor.samples import make_sample
 INTERVAL, TIMEOUT, READY_SECONDS = 1.0, 3.0, 10.0
 
 
-class PageData:
+class Collector:
     """Collects within a block; `samples` is the stream of what it has found.
 
     Args:
@@ -48,7 +48,7 @@ class PageData:
         self._last = time.monotonic()  # when the last sample was made
         self._added = 0.0  # seconds of the last view in the history
 
-    def __enter__(self) -> "PageData":
+    def __enter__(self) -> "Collector":
         self._poller.start()
         return self
 

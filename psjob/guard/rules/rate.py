@@ -3,7 +3,7 @@
 Where only one worker pushes, there are no others to compare it with: gradients that grow are a matter of the rate, as
 far as the status of a job shows. A model whose units were driven out of their range predicts the same for all examples:
 its cost is that of guessing, and stays there, whatever the optimizer. With stale pushes it is for the rate of all
-workers together (`psjob.guard.staleness`).
+workers together (`psjob.guard.rules.staleness`).
 
 Sources: Y. LeCun et al., "Efficient BackProp", 1998 (the largest rate that converges); L. Lu et al., "Dying ReLU and
 Initialization", 2020.
@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 
 from psjob.guard.finding import Finding
 from psjob.guard.history import GREW, History, learning_rate
-from psjob.guard.staleness import dead, is_stale, smaller_rate
-from psjob.guard.worker import LEAST_JUMPS, NAN_REMEDY, jumped, refused, what_is_not_finite
+from psjob.guard.rules.staleness import dead, is_stale, smaller_rate
+from psjob.guard.rules.worker import LEAST_JUMPS, NAN_REMEDY, jumped, refused, what_is_not_finite
 from psjob.status.job_status import JobWorker
 
 #: What to divide the rate by where there are no workers to divide it among.
@@ -27,7 +27,7 @@ LARGER = 10.0
 
 
 def findings(history: History) -> Iterator[Finding]:
-    """One finding about the job; none where one worker of several is the cause (`psjob.guard.worker`)."""
+    """One finding about the job; none where one worker of several is the cause (`psjob.guard.rules.worker`)."""
     jumps, errors = jumped(history), refused(history)
     if len(errors) > 1:
         yield _not_finite(errors, history)

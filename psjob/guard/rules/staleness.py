@@ -135,7 +135,7 @@ def _falls(history: History, since: Moment) -> bool:
 
 
 def findings(history: History) -> Iterator[Finding]:
-    """The finding, where momentum is not the larger cause (`psjob.guard.momentum`)."""
+    """The finding, where momentum is not the larger cause (`psjob.guard.rules.momentum`)."""
     found = instability(history)
     job = history.now.job
     if found is None or any(isinstance(one, Momentum) and one.momentum for one in optimizers(job)):

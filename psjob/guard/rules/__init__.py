@@ -1,0 +1,1 @@
+"""The rules of the guard, by the cause that they find."""
