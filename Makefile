@@ -54,7 +54,7 @@ test: $(BIN)/.installed-dev ## Run the fast tests
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow"
 
 test-slow: $(BIN)/.installed-dev ## Run the tests marked slow, without those marked exhaustive
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "slow and not exhaustive"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not exhaustive"
 
 test-all: $(BIN)/.installed-dev ## Run all tests: before a release (about an hour)
 	$(BIN)/python -m pytest -n 3 --dist worksteal

@@ -97,8 +97,9 @@ def test_the_program_of_the_readme_has_the_accuracy_of_softmax_regression(epochs
     ],
 )
 def test_every_block_of_python_on_a_page_runs_and_its_assertions_hold(block, tmp_path, monkeypatch):
-    if "import torch" in block.text:
-        pytest.importorskip("torch", reason="PyTorch is not installed")
+    for library in ("jax", "torch"):
+        if f"import {library}\n" in block.text:
+            pytest.importorskip(library, reason=f"{library} is not installed")
     monkeypatch.chdir(tmp_path)  # where it may save its model
     monkeypatch.setattr(sys, "argv", ["train.py"])
     if re.search(r"^(async )?def test_", block.text, re.MULTILINE):  # tests of one's own, which pytest runs

@@ -19,7 +19,7 @@ OBJECTS = {
 }
 OBJECTS |= {"ps": ps, "psworker": ps, "session": ps.Session}
 #: Attributes that only instances have, and a module that needs an extra.
-INSTANCE = {"session.number", "session.worker", "psworker.torch"}
+INSTANCE = {"session.number", "session.worker", "psworker.jax", "psworker.torch"}
 USE = re.compile(rf"(?<![\w./`-])({'|'.join(OBJECTS)})\.([a-zA-Z_]\w*)")
 
 
