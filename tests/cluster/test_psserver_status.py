@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
@@ -134,7 +134,10 @@ def test_on_a_terminal_watch_draws_in_place_and_leaves_it_in_order(no_color, two
     arguments = [sys.executable, "-m", "psserver", "status", ",".join(two), "--watch", "--every", "0.05"]
     looks = commands.environment(TERM="xterm-256color", COLUMNS="160", LINES="40", NO_COLOR=no_color)
     pipes = {"stdin": theirs, "stdout": theirs, "stderr": subprocess.PIPE}
-    with subprocess.Popen(arguments, **pipes, env=looks, start_new_session=True) as watching:
+    with (
+        subprocess.Popen(arguments, **pipes, env=looks, start_new_session=True) as watching,
+        killed_at_an_error(watching),
+    ):
         os.close(theirs)
         drawn = read_until(terminal, lambda text: text.count("global step 1") >= 3)
         watching.send_signal(signal.SIGINT)
@@ -144,6 +147,16 @@ def test_on_a_terminal_watch_draws_in_place_and_leaves_it_in_order(no_color, two
     assert "\x1b[1A" in drawn, "the cursor goes up, to draw over the last status"
     assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l"), "the cursor is shown again"
     assert ("\x1b[32mlive" in drawn) == (no_color == "")
+
+
+@contextmanager
+def killed_at_an_error(process):
+    """The end of a Popen's block waits for the process, without a bound."""
+    try:
+        yield
+    except BaseException:
+        process.kill()
+        raise
 
 
 def read_until(terminal, seen):

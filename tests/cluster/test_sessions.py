@@ -149,7 +149,7 @@ def test_a_worker_that_is_started_again_passes_what_is_over_and_joins_the_others
 def test_a_run_that_is_resumed_goes_on_in_the_session_in_which_it_was_stopped(commands):
     script = commands.script(KILLED)
     local = "psworker", "local", "--workers", "1", "--progress", "off", "--run-dir", "run", "--journal"
-    code, out, err = commands.run(*local, script, "all")
+    code, out, err = commands.run(*local, "--restarts", "0", script, "all")
     assert (code, out) == (137, ["worker-0 | 1 False 80.0 80.0"]), err
     code, out, err = commands.run(*local, "--resume", script, "all")
     resumed = ["1 True 0.0 nan", "2 False 160.0 160.0", "3 False 240.0 240.0"]

@@ -101,6 +101,7 @@ def test_each_optimizer_counts_the_steps_of_its_own_variables(open_session):
 
 def test_a_step_that_is_refused_leaves_the_sum_as_it_was(open_session):
     with ps.collection(), open_session("another"):
+        scalar("x")  # the same variables in the same order
         ps.GradientDescent(0.0).apply_gradients([(ONE, scalar("y"))])
     x, y = scalar("x"), scalar("y")
     with open_session("w0", push_every=2, overlap=True) as session:
