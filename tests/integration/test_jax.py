@@ -116,6 +116,6 @@ def test_several_trees_have_names_and_wrong_use_is_refused(open_session):
             psj.local_step(params)
         with pytest.raises(TypeError, match="n is int32"):
             psj.declare({"n": jnp.arange(3)}, name="third")
-        with pytest.raises(NotFinite, match="scale"):
+        with pytest.raises(NotFinite, match="kernel"):
             psj.push(jax.tree.map(lambda leaf: leaf * np.nan, params))
         assert_equal(psj.pull(), initial())
