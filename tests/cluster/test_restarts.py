@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from psworker.launch import cluster, restarts
+from psworker.launch import cluster, restart_times
 from psworker.launch.cluster import Cluster, Outcome
 from psworker.launch.display.plain import Display
 from psworker.launch.job import Job
@@ -89,8 +89,8 @@ def test_a_worker_that_fails_again_ends_the_job_when_its_restarts_are_used_up(co
 @pytest.mark.parametrize("number", few_fast([signal.SIGTERM, signal.SIGINT]))
 def test_a_signal_in_the_pause_before_a_restart_ends_the_job_at_once(commands, monkeypatch, number):
     monkeypatch.setattr(cluster, "WORKER_GRACE", 600.0)
-    monkeypatch.setattr(restarts, "FIRST_PAUSE", 600.0)
-    monkeypatch.setattr(restarts, "LONGEST_PAUSE", 600.0)
+    monkeypatch.setattr(restart_times, "FIRST_PAUSE", 600.0)
+    monkeypatch.setattr(restart_times, "LONGEST_PAUSE", 600.0)
     for name, value in commands.environment().items():
         monkeypatch.setenv(name, value)
 

@@ -148,4 +148,4 @@ def _(original, block, out):
 
 # --- placement --------------------------------------------------------------------------------------------------------
 
-PLACEMENT = "tests/unit/psworker/client/test_placement.py"
+PLACEMENT = "tests/unit/psworker/client/test_partitions.py"

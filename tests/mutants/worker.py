@@ -18,7 +18,7 @@ CLIENT, RETRIES, NUMBERS = f"{UNIT}/test_client.py", f"{UNIT}/test_retry.py", f"
 ROLLBACK, FEEDBACK, PLACEMENT = (
     f"{UNIT}/test_rollback.py",
     f"{UNIT}/test_error_feedback.py",
-    f"{UNIT}/test_placement.py",
+    f"{UNIT}/test_partitions.py",
 )
 STRATEGIES = "tests/integration/test_strategies.py"
 TRANSPORT = "tests/unit/psworker/transport/test_grpc_transport.py"
