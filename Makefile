@@ -57,7 +57,7 @@ test-slow: $(BIN)/.installed-dev ## Run the tests marked slow, without those mar
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not exhaustive"
 
 test-all: $(BIN)/.installed-dev ## Run all tests: before a release (about an hour)
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 chaos: $(BIN)/.installed-dev ## Train under injected faults and verify the guarantees (docs/reliability.md; about a quarter of an hour)
 	$(BIN)/python -m tests.chaos

@@ -26,16 +26,18 @@ from jax import numpy as jnp
 from pswire.errors import ConfigurationError
 from pswire.tensors.values import Array
 from psworker.autodiff import Tensor
-from psworker.model.collection import context, variable_scope
+from psworker.model.collection import variable_scope
 from psworker.model.optimizers import Optimizer
 from psworker.model.variables import Variable
-from psworker.sessions.session import Session
+from psworker.sessions.session import Session, session_here
 from psworker.versions import VersionedArray
 
 __all__ = ["declare", "local_step", "pull", "push"]
 
 #: A tree of arrays: nested dicts, lists, tuples and registered classes.
 Tree: TypeAlias = Any
+
+_USE = "use psworker.jax inside `with ps.session():`"
 
 
 @dataclass(eq=False)
@@ -81,7 +83,7 @@ def declare(params: Tree, optimizer: Optimizer | None = None, *, name: str = "")
         ConfigurationError: no session is open, or it has a tree of this name.
         TypeError: a leaf is not an array of floating point.
     """
-    session = _open_session()
+    session = session_here(_USE)
     trees = _sessions.setdefault(session, {})
     if name in trees:
         raise ConfigurationError(
@@ -154,18 +156,11 @@ def pull(*, name: str = "") -> Tree:
 
 
 def _tree(name: str) -> tuple[Session, _Declared]:
-    session = _open_session()
+    session = session_here(_USE)
     trees = _sessions.get(session, {})
     if name not in trees:
         raise ConfigurationError(f"the open session has no tree {name!r}: call psj.declare first")
     return session, trees[name]
-
-
-def _open_session() -> Session:
-    session = context.collection.session
-    if not isinstance(session, Session):
-        raise ConfigurationError("no session is open: use psworker.jax inside `with ps.session():`")
-    return session
 
 
 def _name(path: Sequence[Any]) -> str:

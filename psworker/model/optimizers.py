@@ -130,11 +130,7 @@ class Optimizer(optimizers.OptimizerSpec):
         `global_step` is None or an integer such as `session.global_step`, which is ignored: the servers count steps.
         TypeError for anything else, such as a variable, which would never change.
         """
-        check_global_step("minimize", global_step)
-        pairs = self.compute_gradients(loss, var_list, retain_graph=retain_graph)
-        value = loss.item()  # before the push, since the loss may be a variable
-        self.apply_gradients(pairs)
-        return value
+        return _minimized(self, loss, var_list, global_step, retain_graph=retain_graph)
 
 
 def _checked_transform(transform: Transform) -> Transform:
@@ -159,6 +155,22 @@ def _pushed(
     if not pairs:
         return PushReport("none", 0, here.session.global_step)
     return here.session.push(optimizer, pairs, here.noted.take(update_ops) if here.noted or update_ops else ())
+
+
+def _minimized(
+    optimizer: Optimizer | ParameterGroups,
+    loss: Tensor,
+    var_list: BaseVariable | Sequence[BaseVariable] | None,
+    global_step: object,
+    *,
+    retain_graph: bool,
+) -> float:
+    """See `Optimizer.minimize`."""
+    check_global_step("minimize", global_step)
+    pairs = optimizer.compute_gradients(loss, var_list, retain_graph=retain_graph)
+    value = loss.item()  # before the push, since the loss may be a variable
+    optimizer.apply_gradients(pairs)
+    return value
 
 
 def _chosen(var_list: BaseVariable | Sequence[BaseVariable] | None) -> list[BaseVariable]:
@@ -305,11 +317,7 @@ class ParameterGroups:
         retain_graph: bool = False,
     ) -> float:
         """As `Optimizer.minimize`."""
-        check_global_step("minimize", global_step)
-        pairs = self.compute_gradients(loss, var_list, retain_graph=retain_graph)
-        value = loss.item()  # before the push, since the loss may be a variable
-        self.apply_gradients(pairs)
-        return value
+        return _minimized(self, loss, var_list, global_step, retain_graph=retain_graph)
 
 
 def _group(given: object) -> tuple[tuple[str, ...], Optimizer]:

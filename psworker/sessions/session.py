@@ -866,6 +866,14 @@ class Session:
 hint_attributes(Session, SESSION)
 
 
+def session_here(use: str) -> Session:
+    """The open session of this thread, for modules of other libraries; `ConfigurationError` says how to `use` them."""
+    session = context.collection.session
+    if not isinstance(session, Session):
+        raise ConfigurationError(f"no session is open: {use}")
+    return session
+
+
 def _whole(value: VersionedArray) -> Array:
     assert not isinstance(value.array, IndexedSlices), "a value has all rows"
     return value.array

@@ -11,7 +11,7 @@ from pswire import optimizers
 from pswire.errors import ConfigurationError
 from psworker.autodiff import Tensor
 from psworker.model.collection import context, variable_scope
-from psworker.sessions.session import Session
+from psworker.sessions.session import session_here
 from psworker.torch.embedding import embeddings
 from psworker.torch.losses import note_backward, take_loss
 from psworker.torch.parameters import receive, set_all, shared_buffers, shared_tensors
@@ -46,7 +46,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def __init__(self, inner: torch.optim.Optimizer, model: torch.nn.Module, name: str | None = None) -> None:
         self.inner = inner
         super().__init__(inner.param_groups, inner.defaults)  # the same groups, for schedulers
-        self._session = _open_session()
+        self._session = session_here("distribute the optimizer inside `with pst.session():`")
         self._sent = [update_rule(inner, group) for group in self.param_groups if not self._runs_here]
         names = _names(self.param_groups, model)
         _check_free(model, f"{name}/" if name else "")
@@ -163,10 +163,3 @@ def _check_free(model: torch.nn.Module, scope: str) -> None:
             f"the open session has a variable {scope + taken[0]!r} already: give each of several models a name, as in "
             'pst.distribute(optimizer, model, name="generator")'
         )
-
-
-def _open_session() -> Session:
-    session = context.collection.session
-    if not isinstance(session, Session):
-        raise ConfigurationError("no session is open: distribute the optimizer inside `with pst.session():`")
-    return session

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import torch.utils.data
 
-from pswire.errors import ConfigurationError, DatasetError
+from pswire.errors import DatasetError
 from pswire.messages import EpochReport
 from pswire.tensors.values import Array
 from psworker.data.sources import FunctionDataset, Stream
-from psworker.model.collection import context
-from psworker.sessions.session import Session
+from psworker.sessions.session import session_here
 
 
 def loader(
@@ -51,9 +50,7 @@ def loader(
         DatasetError: the dataset is empty, or has no length.
         TypeError: an option that `DataLoader` does not have, or that the servers decide, such as `sampler`.
     """
-    session = context.collection.session
-    if not isinstance(session, Session):
-        raise ConfigurationError("no session is open: read the loader inside `with pst.session():`")
+    session = session_here("read the loader inside `with pst.session():`")
     if decided := {"sampler", "batch_sampler", "drop_last"} & options.keys():
         raise TypeError(
             f"loader: {', '.join(sorted(decided))} cannot be given: the servers choose the examples of each worker"

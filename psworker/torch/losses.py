@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-_noted: list[torch.Tensor] = []
+_noted: torch.Tensor | None = None  # their sum: of models without a distributed optimizer no step takes it
 
 
 def note_loss(loss: torch.Tensor | float) -> None:
@@ -16,13 +16,15 @@ def note_loss(loss: torch.Tensor | float) -> None:
 
     `loss` is a number, or a tensor of one element.
     """
-    _noted[:] = [torch.as_tensor(loss).detach()]
+    global _noted
+    _noted = torch.as_tensor(loss).detach()
 
 
 def take_loss() -> float | None:
     """The sum of the losses since the last call; None if there was none."""
-    losses, _noted[:] = _noted[:], []
-    return sum(float(loss) for loss in losses) if losses else None
+    global _noted
+    loss, _noted = _noted, None
+    return None if loss is None else float(loss)
 
 
 def note_backward() -> None:
@@ -34,8 +36,10 @@ def note_backward() -> None:
 def _noting(backward: Any) -> Any:  # noqa: ANN401 - PyTorch's method
     @functools.wraps(backward)
     def noting(self: torch.Tensor, *args: Any, **options: Any) -> None:  # noqa: ANN401
+        global _noted
         if self.numel() == 1:
-            _noted.append(self.detach())
+            loss = self.detach().reshape(())
+            _noted = loss if _noted is None else _noted + loss
         backward(self, *args, **options)
 
     return noting
