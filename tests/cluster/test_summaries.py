@@ -107,7 +107,7 @@ def test_a_run_has_the_job_and_its_workers_in_tensorboard_and_a_killed_worker_ke
     assert {value for _, value in cluster["training/live_workers"]} <= {1.0, 2.0, 3.0}
     steps = [step for step, _ in cluster["training/steps_per_second"]]
     assert steps == sorted(steps)
-    assert 0 < steps[-1] <= max(last)
+    assert 0 < steps[-1] <= max(last) + 1, "a push of the killed worker may have reached one shard only"
     found = event_files.nodes(run / "tensorboard" / "cluster")
     assert {found["fc/kernel"][-1], found["fc/bias"][-1]} == {"/shard:0", "/shard:1"}
 

@@ -6,12 +6,17 @@ import re
 import select
 import struct
 import subprocess
+import sys
 import termios
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.commands import BOUND
+
+#: Makes standard input the controlling terminal of this session, then becomes the command. A process of its own and no
+#: `preexec_fn`, which would run in a fork of this one, in which other modules may have threads: JAX warns of it.
+TAKE_TERMINAL = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
 
 
 def run_on_terminal(
@@ -21,13 +26,10 @@ def run_on_terminal(
     ours, terminal = os.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
-    def take_terminal() -> None:
-        os.setsid()
-        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
-
+    on_terminal = [sys.executable, "-S", "-c", TAKE_TERMINAL, *command]
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
     written = bytearray()
-    with subprocess.Popen(command, cwd=folder, env=dict(env), preexec_fn=take_terminal, **streams) as process:
+    with subprocess.Popen(on_terminal, cwd=folder, env=dict(env), start_new_session=True, **streams) as process:
         os.close(terminal)
         end = time.monotonic() + 2 * BOUND
         while time.monotonic() < end:
