@@ -25,7 +25,7 @@ NAVIGATION = """
 """
 #: How programs and pages begin a name, and what this stands for.
 PREFIXES = {name: f"psworker.{name}." for name in ("datasets", "errors", "initializers", "nn", "ops", "schedules")}
-PREFIXES |= {"ps": "psworker.", "session": "psworker.Session."}
+PREFIXES |= {"ps": "psworker.", "pst": "psworker.torch.", "psj": "psworker.jax.", "session": "psworker.Session."}
 #: The modules of names that pages write without a prefix: classes.
 CLASSES = ["psworker", "psworker.nn", "psworker.errors"]
 #: The page on the protocol, whose names are messages; and their reference, with a section for each.

@@ -3,6 +3,8 @@
 The first distributed optimizer wraps `torch.Tensor.backward`, which changes nothing but that the value is kept.
 """
 
+from __future__ import annotations
+
 import functools
 from typing import Any
 
