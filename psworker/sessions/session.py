@@ -585,7 +585,7 @@ class Session:
         complete = total // size if total == queue.done else queue.epoch - 1
         return report.epoch == complete
 
-    def note_loss(self, loss: Tensor, variables: Iterable[BaseVariable]) -> None:
+    def note_loss(self, loss: Tensor | float, variables: Iterable[BaseVariable]) -> None:
         """Keeps the loss, for the next push of these variables and the current batch; `compute_gradients` calls it."""
         self._pushing.note_loss(loss, variables)
 
