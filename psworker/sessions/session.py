@@ -564,8 +564,8 @@ class Session:
     def queues(self) -> tuple[QueueStatus, ...]:
         """The data queues of the job at present, in the order in which they began: how far each is, over all workers.
 
-        [queue] = session.queues()
-        print(f"epoch {queue.epoch} of {queue.spec.epochs}, {queue.done} of {queue.spec.total} examples")
+            [queue] = session.queues()
+            print(f"epoch {queue.epoch} of {queue.spec.epochs}, {queue.done} of {queue.spec.total} examples")
         """
         self._known()  # raises when the session is not open
         return self._client.shard_status().queues
