@@ -139,7 +139,14 @@ def test_on_a_phone_no_page_is_wider_than_the_window_and_a_table_of_four_columns
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_text_has_the_contrast_of_wcag_aa(browser, scheme):
     browser.media(scheme)
-    for name in ("README", "docs/first-hour", "docs/models", "docs/reference/session", "docs/reference/protocol"):
+    for name in (
+        "README",
+        "docs/pytorch",
+        "docs/first-hour",
+        "docs/models",
+        "docs/reference/session",
+        "docs/reference/protocol",
+    ):
         browser.open((SITE / f"{name}.html").as_uri())
         count, faint = browser.value(CONTRASTS)
         assert count > 5
