@@ -11,10 +11,10 @@ import pytest
 
 from pswire.errors import Unavailable
 from pswire.messages import Renew, Renewed, Sender
-from psworker import interrupts
+from pswire.system import interrupts
+from pswire.system.interrupts import deferred_signals, deferred_to_next_block, raise_deferred, raise_or_defer
 from psworker.client.membership import WorkerMembership
 from psworker.client.retry import Calls
-from psworker.interrupts import deferred_signals, deferred_to_next_block, raise_deferred, raise_or_defer
 from psworker.transport import Future
 from psworker.transport.deadlines import Deadlines
 from psworker.transport.grpc_transport import GrpcTransport
