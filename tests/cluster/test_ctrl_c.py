@@ -8,7 +8,7 @@ import pytest
 from tests.support.combinations import few_fast
 
 #: Processes of one command, each of which gets SIGINT a little later than the one before.
-MOMENTS = 24
+MOMENTS = 12
 
 #: Runs the command `ARGUMENTS` in forked processes, which are real ones without the time of the imports, and prints
 #: their exit codes; "hangs" for one that has not ended after 60 s.

@@ -7,6 +7,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -193,7 +194,16 @@ def stop(address):
 def test_a_call_of_a_command_is_cut_short_and_it_is_raised_outside_of_grpc(call, silent_server):
     with pytest.raises(Interrupted) as raised:
         call(silent_server)
-    assert not [entry for entry in raised.traceback if "grpc" in entry.path.parts]
+    assert not [entry for entry in raised.traceback if "grpc" in Path(str(entry.path)).parts]
+
+
+def test_all_connections_of_a_command_are_closed_before_it_is_raised():
+    steps = []
+    servers = StatusClient(["127.0.0.1:1"])
+    servers.callback(lambda: (interrupt(), steps.append("closed")))
+    with pytest.raises(Interrupted):
+        servers.close()
+    assert steps == ["closed"]
 
 
 class InterruptedTransport:
