@@ -562,7 +562,9 @@ class Session:
             self._pushing.summaries.recorder.examples += count
 
     def queues(self) -> tuple[QueueStatus, ...]:
-        """The data queues of the job at present, in the order in which they began: how far each is, over all workers.
+        """How far each data queue of the job is at present.
+
+        Over all workers, in the order in which the queues began:
 
             [queue] = session.queues()
             print(f"epoch {queue.epoch} of {queue.spec.epochs}, {queue.done} of {queue.spec.total} examples")
