@@ -45,6 +45,7 @@ def test_every_block_of_code_names_its_language(page):
         "python",
         "sh",
         "console",
+        "diff",
         "text",
         "yaml",
     }
