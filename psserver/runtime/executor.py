@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -23,7 +22,9 @@ from psserver.core.variables.element_checks import Inspection
 from psserver.measurements import JOURNAL, Measurements, Waits
 from psserver.runtime.call_times import CallTimes, call_times
 from psserver.runtime.compiler import Compiler
+from psserver.runtime.due_cuts import DueCuts, may_begin_cut
 from psserver.runtime.event_log import EventLog
+from psserver.runtime.going_back import GoingBack
 from psserver.runtime.persistence import Persistence
 from psserver.runtime.task_order import Bundle, TaskOrder
 from psserver.runtime.threads import Threads
@@ -43,7 +44,6 @@ from pswire.messages import (
     Reply,
     Request,
     Restore,
-    Restored,
     Status,
     StatusReport,
     Tick,
@@ -57,8 +57,6 @@ MAX_BYTES_INSPECTED_IN_LOOP = 2 << 20
 
 #: Entries of a message that is stepped in the event loop: some 10 us each.
 MAX_ENTRIES_IN_LOOP = 500
-
-log = logging.getLogger(__name__)
 
 _Waiting = asyncio.Future[Answer]
 
@@ -112,14 +110,17 @@ class Executor:
         self._threads = Threads(self._tasks)
         self.aside = self._threads.aside
         self._compiler = Compiler(self._threads)
-        self._beginning: asyncio.Task[Answer] | None = None  # of a cut
+        self._due_cuts: DueCuts | None = None
+        self._going_back: GoingBack | None = None
 
     def persist(self, config: StorageConfig, new_shard: Callable[[], Shard], start: Start) -> None:
         """Write down from now on what the shard does; before its first step (`Persistence`)."""
-        self.persistence = Persistence(
-            config, new_shard, self.shard, start, self._tasks, self.events, self.measurements
-        )
+        self.persistence = Persistence(config, self.shard, start, self._tasks, self.events, self.measurements)
         self.persistence.begin()
+        self._due_cuts = DueCuts(self.persistence, self._is_large, self._send, self.step)
+        self._going_back = GoingBack(
+            self.persistence, new_shard, self._tasks, self._threads.exclusive, self._clock, self._continue_with
+        )
 
     @property
     def borrows_arrays(self) -> bool:
@@ -132,18 +133,7 @@ class Executor:
             return True
         if len(self.shard.variables) <= MAX_ENTRIES_IN_LOOP:
             return False
-        return isinstance(message, Status | Intervene) or self._may_begin_cut(message)
-
-    def _may_begin_cut(self, message: Request) -> bool:
-        """Whether a message may begin a cut, or start its copies, which goes through all variables."""
-        cuts = self.shard.cuts
-        if isinstance(message, Cut):
-            number = message.number or cuts.number + 1
-            if cuts.current is not None and cuts.current.late:
-                return True
-        else:
-            number = getattr(message, "cut", 0)
-        return number > cuts.number and cuts.busy is None and self._clock() >= cuts.not_before
+        return isinstance(message, Status | Intervene) or may_begin_cut(message, self.shard.cuts, self._clock())
 
     async def admit(self, message: Request) -> int:
         """The bytes of `message`, whose arrays may have no memory yet, and of its answer. Raises what `step` would."""
@@ -183,9 +173,9 @@ class Executor:
         large = self._is_large(message)
         if isinstance(message, Register | Tune):
             await self._compiler.compile(message, self.shard.check, large=large)
+        if self._going_back is not None and isinstance(message, Restore):
+            return await self._going_back.restore(message)
         if self.persistence is not None:
-            if isinstance(message, Restore):
-                return await self._restore(self.persistence, message)
             self.persistence.check(message)
         inspection, record, loop = None, received, asyncio.get_running_loop()
         if large:
@@ -228,12 +218,12 @@ class Executor:
                 self._hold(ticket, message)
             if self._closing:
                 self.close()
-            if self.persistence is None:
-                completed = await answer
-                return self._completed(completed) if isinstance(completed, StatusReport) else completed
-            if not isinstance(message, Cut | Status):
-                self._begin_due_cut()
-            return self._completed(self.persistence.completed(await answer))
+            if self._due_cuts is not None and not isinstance(message, Cut | Status):
+                self._due_cuts.begin()
+            reply = await answer
+            if self.persistence is not None:
+                reply = self.persistence.completed(reply)
+            return self.events.completed(reply) if isinstance(reply, StatusReport) else reply
         finally:
             answer.cancel()
             self._waiting.pop(ticket, None)
@@ -279,28 +269,14 @@ class Executor:
                 self._waiting[ticket] = answer
             self._complete(message, step)
 
-    def _completed(self, answer: Answer) -> Answer:
-        """The answer, with what only this server knows if it is a status."""
-        return self.events.completed(answer) if isinstance(answer, StatusReport) else answer
-
     def tick(self) -> None:
         """Send the shard a tick, and begin a cut if one is due; skipped while another step waits or is in a thread."""
         if self._threads.exclusive.locked():
             return
         self._send(self.shard.due(self._clock()))
         self.shard.cuts.drop_unused()
-        self._begin_due_cut()
-
-    def _begin_due_cut(self) -> None:
-        """Begin a cut if one is due; that of a shard with many variables in a thread."""
-        if self.persistence is None or not self.persistence.cut_is_due():
-            return
-        cut = Cut()
-        if not self._is_large(cut):
-            self._send(cut)
-        elif self._beginning is None or self._beginning.done():
-            self._beginning = asyncio.create_task(self.step(cut))
-            self._beginning.add_done_callback(_log_refusal)
+        if self._due_cuts is not None:
+            self._due_cuts.begin()
 
     def _send(self, message: Tick | Cut) -> None:
         """Step the shard by a message of this server; a tick or cut that cannot be taken now comes again later."""
@@ -339,41 +315,36 @@ class Executor:
     def close(self) -> None:
         """Answer all waiting calls, and later ones that would have to wait, with `Unavailable`."""
         self._closing = True
+        self._refuse_waiting(STOPPING_ERROR)
+
+    def _refuse_waiting(self, why: str) -> None:
         for answer in self._waiting.values():
             if not answer.done():
-                answer.set_exception(Unavailable(STOPPING_ERROR))
+                answer.set_exception(Unavailable(why))
         self._waiting.clear()
 
     async def shutdown(self) -> None:
         """Wait for all tasks, write the state down, and end the threads; call when no step can follow."""
-        if self._beginning is not None:
-            await asyncio.wait([self._beginning])
+        if self._due_cuts is not None:
+            await self._due_cuts.finish()
         await self._tasks.wait()
         if self.persistence is not None:
             await self.persistence.finish()
         await self._tasks.shutdown()
         self._threads.shutdown()
 
-    async def _restore(self, persistence: Persistence, message: Restore) -> Restored:
-        """Go back to a checkpoint, unless the shard follows this timeline already; waiting calls are to be repeated.
+    def _continue_with(self, shard: Shard, why: str) -> None:
+        """Replace the shard while no step is taken; waiting calls are to be repeated.
 
         Workers that are in quarantine stay so: their pushes would spoil the state before they are put into it again.
         """
-        self.shard.check_timeline(message)
-        if message.timeline > self.shard.timeline:
-            async with self._threads.exclusive:  # no step is taken meanwhile
-                if message.timeline > self.shard.timeline:
-                    before, shard = self.shard, await persistence.go_back(message, self._clock())
-                    await self._tasks.wait()
-                    for answer in self._waiting.values():
-                        if not answer.done():
-                            answer.set_exception(Unavailable(f"this shard went back to checkpoint {message.cut}"))
-                    self._waiting.clear()
-                    self.shard = persistence.shard = shard
-                    persistence.begin()
-                    for change in shard.interventions.quarantines_as_in(before.interventions):
-                        self._complete(change, self._step(0, change, self._clock()))
-        return await persistence.restored()
+        self._refuse_waiting(why)
+        before, self.shard = self.shard, shard
+        if self.persistence is not None:
+            self.persistence.shard = shard
+            self.persistence.begin()
+        for change in shard.interventions.quarantines_as_in(before.interventions):
+            self._complete(change, self._step(0, change, self._clock()))
 
     def _check_answer_size(self, message: Request, most: int) -> None:
         with suppress(InvalidMessage, UnknownVariable):  # the step refuses the message, perhaps for another reason
@@ -426,11 +397,6 @@ class Executor:
         waits.begin()
         began = loop.time()
         written.add_done_callback(lambda _: waits.end(loop.time() - began))
-
-
-def _log_refusal(beginning: asyncio.Task[Answer]) -> None:
-    if not beginning.cancelled() and (error := beginning.exception()) is not None:
-        log.warning("a checkpoint could not begin: %s", error)
 
 
 def _answer(replies: Iterable[tuple[_Waiting | None, Reply]], fault: BaseException | None) -> None:
