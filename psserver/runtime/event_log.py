@@ -61,7 +61,7 @@ class EventLog:
         if len(self._refused) > MAX_REFUSED:
             self._refused.popitem(last=False)
 
-    def completed(self, report: StatusReport) -> StatusReport:
+    def filled_in(self, report: StatusReport) -> StatusReport:
         """A report with what is kept here: refused calls, and events if it has a detail."""
         if self._refused:
             workers = [

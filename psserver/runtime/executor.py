@@ -176,7 +176,7 @@ class Executor:
         if self._going_back is not None and isinstance(message, Restore):
             return await self._going_back.restore(message)
         if self.persistence is not None:
-            self.persistence.check(message)
+            self.persistence.admit_change(message)
         inspection, record, loop = None, received, asyncio.get_running_loop()
         if large:
             if not isinstance(message, Register | Tune):  # which are checked already
@@ -222,8 +222,8 @@ class Executor:
                 self._due_cuts.begin()
             reply = await answer
             if self.persistence is not None:
-                reply = self.persistence.completed(reply)
-            return self.events.completed(reply) if isinstance(reply, StatusReport) else reply
+                reply = self.persistence.filled_in(reply)
+            return self.events.filled_in(reply) if isinstance(reply, StatusReport) else reply
         finally:
             answer.cancel()
             self._waiting.pop(ticket, None)
@@ -360,7 +360,7 @@ class Executor:
         """Write down a step, log its events, and give the replies to their callers when its tasks are done."""
         result = step.result
         if self.persistence is not None:
-            self.persistence.note(message, result, step.record)
+            self.persistence.write_down(message, result, step.record)
         for event in result.events:
             self.events.add(event, self.shard.global_step)
         replies = [(self._waiting.pop(reply.ticket, None), reply) for reply in result.replies]

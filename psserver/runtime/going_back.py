@@ -60,10 +60,10 @@ class GoingBack:
                 f"shard {present.shard} does not go back to checkpoint {message.cut}, because it was started with "
                 f"--on-lost-state {config.on_lost_state}: what came after that checkpoint would be lost"
             )
-        await persistence.end_writing()
+        await persistence.writer.end_writing()
         at, shard = (present.shard, present.shards), self._new_shard()
         try:
-            start = await persistence.in_thread(start_at, config.folder, message.timeline, message.cut, *at)
+            start = await persistence.writer.in_thread(start_at, config.folder, message.timeline, message.cut, *at)
             start.restore(shard, now)
         except StorageError as error:
             self._unusable.add(message.cut)
@@ -72,7 +72,7 @@ class GoingBack:
         if persistence.journal is not None:
             await persistence.journal.close()
         try:
-            start.notes += await persistence.in_thread(partial(start.begin, shard, journal=config.journal))
+            start.notes += await persistence.writer.in_thread(partial(start.begin, shard, journal=config.journal))
         except (OSError, StorageError) as error:
             problem = f"shard {present.shard} is going back to checkpoint {message.cut}, but cannot: {error}"
             persistence.interrupted = problem

@@ -7,42 +7,26 @@ shard again. Everything here is called in the event loop of the executor; files 
 
 import asyncio
 import dataclasses
-import logging
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 from psserver.config import StorageConfig
 from psserver.core import events
-from psserver.core.cuts.shard_cut import ShardCut
 from psserver.core.shard import Shard
 from psserver.core.variables.array_tasks import StepResult
 from psserver.measurements import Measurements
-from psserver.runtime.cut_copies import Aborted, CutCopies
+from psserver.runtime.checkpoint_writer import CheckpointWriter
 from psserver.runtime.event_log import EventLog
 from psserver.runtime.task_order import TaskOrder
-from psserver.storage import records, retention
-from psserver.storage.checkpoint_schedule import CheckpointSchedule
+from psserver.storage import records
 from psserver.storage.folders import journal_folder
 from psserver.storage.journal import Journal
 from psserver.storage.records import Record
 from psserver.storage.segments import list_segments
 from psserver.storage.start import Start
 from pswire import messages as ms
-from pswire.errors import ParamServerError, Unavailable
+from pswire.errors import Unavailable
 
 #: Messages that change a shard, besides pulls where served weights are kept, and heartbeats that settle something.
 _CHANGES = tuple([call.request for call in ms.CALLS if call.change])
-
-#: Seconds that a stopping server waits for a checkpoint that is being written.
-_FINISH_TIMEOUT = 600.0
-
-#: The newest cuts on disk that heartbeats report, at most.
-REPORTED_CUTS = 16
-
-log = logging.getLogger(__name__)
-
-_Result = TypeVar("_Result")
 
 
 class Persistence:
@@ -66,18 +50,11 @@ class Persistence:
         self.events, self._measurements = log_of_events, measurements
         self.shard, self.start = shard, start
         self.journal: Journal | None = None
-        self._writer = CheckpointSchedule(config.folder, config.checkpoint_every, config.keep)
-        self._cuts: tuple[int, ...] = ()  # the newest on disk; set by the thread
-        self._written_by_all = 0  # the newest cut that all shards are known to have written; set by the event loop
+        self.writer = CheckpointWriter(config, shard, tasks, log_of_events, measurements)
         self.interrupted = ""
-        self.config, self._tasks = config, tasks
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="psserver-checkpoint")
+        self.config = config
         self._loop = asyncio.get_running_loop()
-        self._writing: asyncio.Task[None] | None = None
-        self._complete = asyncio.Event()  # the cut that is written is complete, or will never be
-        self._written_at = self._loop.time()
-        self._kept_bytes = self._oldest = 0  # of the journal that stays: its bytes at the last cut, its first segment
-        self._segment_begun: asyncio.Future[None] | None = None
+        self._kept_bytes = 0  # of a journal that stays, at the last cut
         if start.state is not None:
             step = shard.global_step
             self.events.keep(events.started(shard.shard, f"checkpoint {start.number}", step), step)
@@ -86,25 +63,25 @@ class Persistence:
         """Take up the journal, which begins or continues with the present state; call it before the next step."""
         if self.shard.lost:
             return
-        self._writer.last = self.start.number
-        self._writer.begin_interval(self.shard, self._loop.time())
+        oldest = 0
         if self.config.journal:
             folder = journal_folder(self.config.folder, self.shard.shard, self.shard.shards)
             self.journal = Journal(folder, self.shard.identity, self.config.journal_sync, self._measurements.journal)
             self._kept_bytes = self.journal.nbytes if self.config.keep_journal else 0
             segments = list(list_segments(folder)) or [self.shard.cuts.number]
-            self._oldest = segments[0]
+            oldest = segments[0]
             self.journal.begin_segment(segments[-1])
+        self.writer.begin(self.shard, self.start.number, self.journal, oldest)
 
     def continue_from(self, start: Start) -> None:
         """Take the start of a new timeline, which is on disk, in place of the present one."""
         self.start.close()
         self.start, self.interrupted = start, ""
-        self._cuts, self._written_by_all = (), start.timeline_cut
+        self.writer.cuts, self.writer.written_by_all = (), start.timeline_cut
 
     # --- steps ----------------------------------------------------------------------------------------------------
 
-    def check(self, message: ms.Message) -> None:
+    def admit_change(self, message: ms.Message) -> None:
         """Raise `Unavailable` for a change that could not be written down, before it is made.
 
         The first change of a provisional run is checked by the shard too, and lets the run be the job's.
@@ -128,23 +105,24 @@ class Persistence:
             return None
         return records.encode(message) if received is None else received
 
-    def note(self, message: ms.Message, result: StepResult, record: Record | None) -> None:
+    def write_down(self, message: ms.Message, result: StepResult, record: Record | None) -> None:
         """Write down a message that the shard has taken, and a cut that it has begun before; returns at once."""
         cut, journal = self.shard.cuts.current, self.journal
         if result.began_cut and cut is not None:
-            self._writer.begin_interval(self.shard, self._loop.time())
+            self.writer.schedule.begin_interval(self.shard, self._loop.time())
             if journal is not None:
                 self._kept_bytes = journal.nbytes if self.config.keep_journal else 0
                 journal.begin_segment(cut.number)
                 for _, waiting in cut.waiting:
                     journal.append(records.encode(waiting))
-            self._write(cut)
+            self.writer.begin_writing(cut, self.written())
         if journal is not None and record is not None:
             journal.append(record)
         if cut is None or cut.complete:
-            self._complete.set()
+            self.writer.complete.set()
         if isinstance(message, ms.Renew):
-            self._written_by_all = max(self._written_by_all, min(message.written_by_all, self._writer.last))
+            writer = self.writer
+            writer.written_by_all = max(writer.written_by_all, min(message.written_by_all, writer.schedule.last))
 
     @property
     def _journal_problem(self) -> str:
@@ -172,90 +150,29 @@ class Persistence:
 
     def cut_is_due(self) -> bool:
         """True if this shard should begin a cut: shard 0 by its interval, any shard for a large journal."""
-        if self.shard.lost or self._writing is not None:
+        if self.shard.lost or self.writer.writing is not None:
             return False
         if self.journal is not None and self.journal.nbytes - self._kept_bytes > self.config.journal_limit // 2:
             return True
-        return not self.shard.shard and self._writer.due(self.shard, self._loop.time())
-
-    def _write(self, cut: ShardCut) -> None:
-        self._segment_begun = self.written()
-        self._complete.clear()
-        self._writing = self._loop.create_task(self._written_checkpoint(cut, final=False))
-
-    async def _written_checkpoint(self, cut: ShardCut, *, final: bool) -> None:
-        """Write a cut, and drop journal segments that it replaces. Raises nothing: training goes on without it."""
-        began, nbytes = self._loop.time(), cut.nbytes
-        copies = CutCopies(cut, self._tasks)
-        copying = self._loop.create_task(copies.make(self._completed))
-        try:
-            await self.in_thread(self._to_disk, cut, copies, final)
-        except Aborted:
-            log.info("checkpoint %d was given up", cut.number)
-        except (OSError, ParamServerError) as error:
-            self._fail(cut, f" to {self.config.folder}: {error}")
-            self.events.add(events.cut_failed(self._writer.problem), self.shard.global_step)
-        except Exception:
-            self._fail(cut, ": see the server's log")
-            log.exception("checkpoint %d could not be written; training goes on", cut.number)
-        else:
-            self._writer.succeed(cut.number)
-            self._written_at = self._loop.time()
-            self._measurements.checkpoint_seconds.add(self._written_at - began)
-            self._measurements.checkpoint_bytes = nbytes
-            if self.journal is not None and not self.config.keep_journal:
-                self.journal.drop_segments_before(cut.number)
-            self.events.add(events.cut_written(cut.number, len(cut.late)), self.shard.global_step)
-        finally:
-            copying.cancel()
-            cut.writing = False
-            self._writing = None
-
-    def _fail(self, cut: ShardCut, why: str) -> None:
-        self._writer.fail(cut.number, f"checkpoint {cut.number} could not be written{why}")
-        self._measurements.checkpoint_failures += 1
-
-    async def end_writing(self) -> None:
-        """Wait for the checkpoint that is being written; it is given up if its cut is not complete."""
-        if (writing := self._writing) is not None:
-            self._complete.set()
-            await asyncio.wait([writing], timeout=_FINISH_TIMEOUT)
-
-    def in_thread(self, work: Callable[..., _Result], *arguments: object) -> asyncio.Future[_Result]:
-        """Call a function in the thread that writes checkpoints, one after another."""
-        return self._loop.run_in_executor(self._thread, work, *arguments)
-
-    def _to_disk(self, cut: ShardCut, copies: CutCopies, final: bool) -> None:
-        """Write a cut. Runs in the thread."""
-        shard, shards = cut.state.shard, cut.state.shards
-        protect = self._written_by_all if shards > 1 else None
-        spare = self._oldest if self.config.keep_journal else None
-        self._writer.write(cut.state, copies.arrays(), copies.late, final=final, protect=protect, spare=spare)
-        self._cuts = tuple(retention.cuts(self.config.folder, shard, shards)[-REPORTED_CUTS:])
-
-    async def _completed(self) -> None:
-        """Return when the cut is complete, or never will be, and the journal has a segment that follows it."""
-        await self._complete.wait()
-        if self._segment_begun is not None:
-            await self._segment_begun
+        return not self.shard.shard and self.writer.schedule.due(self.shard, self._loop.time())
 
     # --- reports --------------------------------------------------------------------------------------------------
 
-    def completed(self, answer: ms.Answer) -> ms.Answer:
+    def filled_in(self, answer: ms.Answer) -> ms.Answer:
         """The answer, with what only the storage knows if it is a report; why changes wait for the journal, if so."""
         if isinstance(answer, ms.Renewed):
             waiting_for = answer.waiting_for or self._journal_problem
-            return dataclasses.replace(answer, waiting_for=waiting_for, written=self._cuts)
+            return dataclasses.replace(answer, waiting_for=waiting_for, written=self.writer.cuts)
         if isinstance(answer, ms.CutReport):
-            return self._writer.completed(answer)
+            return self.writer.schedule.filled_in(answer)
         if not isinstance(answer, ms.StatusReport):
             return answer
         storage = dataclasses.replace(
             answer.storage,
             folder=str(self.config.folder),
-            last=self._writer.last,
-            age=self._loop.time() - self._written_at,
-            problem=self._journal_problem or self._writer.problem,
+            last=self.writer.schedule.last,
+            age=self._loop.time() - self.writer.written_at,
+            problem=self._journal_problem or self.writer.schedule.problem,
             journal=self.journal is not None,
             journal_bytes=0 if self.journal is None else self.journal.nbytes,
         )
@@ -265,13 +182,13 @@ class Persistence:
 
     async def finish(self) -> None:
         """Write a last checkpoint, from which the next start continues without loss. Call when no step can follow."""
-        await self.end_writing()
+        await self.writer.end_writing()
         if not self.shard.lost and not self.start.provisional:  # its files have everything
             cut = self.shard.cuts.begin_final()
             if cut is not None:
-                self._complete.set()
-                await self._written_checkpoint(cut, final=True)
+                self.writer.complete.set()
+                await self.writer.write(cut, final=True)
         if self.journal is not None:
             await self.journal.close()
         self.start.close()
-        self._thread.shutdown()
+        self.writer.shutdown()

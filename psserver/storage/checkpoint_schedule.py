@@ -69,7 +69,7 @@ class CheckpointSchedule:
         """Note why a checkpoint could not be written."""
         self._failed, self.problem = number, problem
 
-    def completed(self, report: CutReport) -> CutReport:
+    def filled_in(self, report: CutReport) -> CutReport:
         """The shard's report of a cut, with what became of its checkpoint."""
         number = report.number
         problem = self.problem if self.last < number <= self._failed else ""

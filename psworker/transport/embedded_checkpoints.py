@@ -170,7 +170,7 @@ class EmbeddedCheckpoints:
         """The shard's answer to a request, with what its storage knows: a cut is written at once when it begins."""
         if not message.number and report.number:
             self._try_write()
-        return self._writer.completed(report)
+        return self._writer.filled_in(report)
 
     def close(self) -> None:
         """Writes a last checkpoint, if anything has changed since the one before; leaves the folder.

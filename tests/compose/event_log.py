@@ -105,7 +105,7 @@ def table(story: Iterable[Event], start: float, shard_0: str) -> str:
     """
     rows = []
     for at, who, text in sorted(story, key=lambda event: event.at):
-        note = re.search(r" psserver\.runtime\.(?:event_log|clock|persistence|due_cuts|going_back): (.*)", text)
+        note = re.search(r" psserver\.runtime\.(?:event_log|clock|checkpoint_writer|due_cuts|going_back): (.*)", text)
         if note and (who == shard_0 or " starts from " in text):
             text = note[1]
         elif re.match(

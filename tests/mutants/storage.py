@@ -15,6 +15,7 @@ WRITER = "psserver.storage.journal:JournalWriter"
 SEGMENT = "psserver.storage.segments:SegmentFile"
 SEGMENTS = "psserver.storage.segments"
 PERSISTENCE = "psserver.runtime.persistence:Persistence"
+CHECKPOINTS = "psserver.runtime.checkpoint_writer:CheckpointWriter"
 UNIT = "tests/unit/psserver/storage"
 JOURNAL = f"{UNIT}/test_journal.py"
 TESTS = "tests/unit/psserver/runtime/test_persistence.py"
@@ -160,7 +161,7 @@ def _(original, self, message):
 
 @mutant(
     "Calls that a policy holds are not in the segment after a checkpoint",
-    f"{PERSISTENCE}.note",
+    f"{PERSISTENCE}.write_down",
     f"{TESTS}::test_pushes_that_a_policy_holds_at_a_checkpoint_are_in_the_journal_after_it",
 )
 def _(original, self, message, result, record):
@@ -172,14 +173,14 @@ def _(original, self, message, result, record):
 
 without(
     "Changes are accepted that the journal cannot write",
-    f"{PERSISTENCE}.check",
+    f"{PERSISTENCE}.admit_change",
     f"{TESTS}::test_going_back_that_cannot_be_written_is_tried_again_and_nothing_is_accepted_meanwhile",
 )
 
 
 @mutant(
     "A checkpoint is complete before its late changes have arrived",
-    f"{PERSISTENCE}._completed",
+    f"{CHECKPOINTS}._completed",
     f"{TESTS}::test_a_checkpoint_is_complete_only_when_the_journal_has_begun_the_segment_that_follows_it",
 )
 async def _(original, self):

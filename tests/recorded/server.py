@@ -124,7 +124,7 @@ class Server:
     async def settled(self):
         """Return when its folder has all that it has done."""
         persistence = self.executor.persistence
-        while persistence._writing is not None:
+        while persistence.writer.writing is not None:
             await asyncio.sleep(0.001)
         if (written := persistence.written()) is not None:
             await written

@@ -191,7 +191,7 @@ class Server:
         process = self.process
         if process is None:
             return
-        if self.executor is not None and self.executor.persistence._writing is not None:
+        if self.executor is not None and self.executor.persistence.writer.writing is not None:
             self.job.seen["killed while it wrote a checkpoint"] += 1
         if self.executor is None:
             self.job.seen["killed while it started"] += 1

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 #: Of servers, with notes that `psserver.core.events` words; and of deploy/slurm/train.sbatch.
 _SERVER = re.compile(
-    r"(\S+ \S+) \w+ shard \d+ (?:step \d+ )?psserver\.runtime\.(?:event_log|persistence|going_back): (.*)"
+    r"(\S+ \S+) \w+ shard \d+ (?:step \d+ )?psserver\.runtime\.(?:event_log|checkpoint_writer|going_back): (.*)"
 )
 _SCRIPT = re.compile(r"(\d\d:\d\d:\d\d\.\d+) (.*)")
 

@@ -42,7 +42,7 @@ def test_the_newest_events_are_kept_and_their_numbers_have_no_gap():
     for number in range(MAX_EVENTS + 5):
         log.keep(Event("joined", f"{number}"), number)
     [kept] = [
-        log.completed(StatusReport(shard=0, shards=1, global_step=0, repeated=0, detail=StatusDetail())).detail.events
+        log.filled_in(StatusReport(shard=0, shards=1, global_step=0, repeated=0, detail=StatusDetail())).detail.events
     ]
     assert [(one.number, one.text) for one in kept] == [(n + 1, str(n)) for n in range(5, MAX_EVENTS + 5)]
 

@@ -13,7 +13,7 @@ import threading
 import numpy as np
 import pytest
 
-from psserver.runtime import persistence
+from psserver.runtime import checkpoint_writer
 from psserver.runtime.cut_copies import CutCopies
 from psserver.runtime.task_order import TaskOrder
 from psserver.storage import checkpoints, segments
@@ -362,10 +362,10 @@ async def test_a_checkpoint_is_complete_only_when_the_journal_has_begun_the_segm
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(segments, "sync_data", lambda descriptor: synced.wait(BOUND))
             number = (await server.ask(ms.Cut())).number
-            completed = asyncio.create_task(server.executor.persistence._completed())
+            completed = asyncio.create_task(server.executor.persistence.writer._completed())
             for _ in range(10):
                 await asyncio.sleep(0)
-            assert server.executor.persistence._complete.is_set(), "all workers have shown the cut"
+            assert server.executor.persistence.writer.complete.is_set(), "all workers have shown the cut"
             assert not completed.done()
             synced.set()
             await completed
@@ -609,7 +609,7 @@ async def test_steps_until_the_first_checkpoint_of_a_job_are_its_own_also_if_the
 @run
 async def test_a_server_that_stops_while_a_checkpoint_takes_too_long_ends_its_cut_and_writes_a_final_one(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(persistence, "_FINISH_TIMEOUT", 0.01)
+        patch.setattr(checkpoint_writer, "_FINISH_TIMEOUT", 0.01)
         async with Server(tmp_path / "one", workers="a") as server:
             await server.push()
             held, endless = CopyOfV(patch), EndlessWait(patch)
