@@ -38,3 +38,8 @@ class Finding:
     def line(self) -> str:
         """Text and remedy on one line."""
         return f"{self.text}. Remedy: {self.remedy}"
+
+
+def smaller_rate(rate: float, workers: int) -> str:
+    """The rate of one worker, divided among all."""
+    return f"a learning rate of {rate:.4g} / {workers} = {rate / workers:.4g}"

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from psjob.guard.finding import Finding
+from psjob.guard.finding import Finding, smaller_rate
 from psjob.guard.history import History, learning_rate, optimizers
-from psjob.guard.rules.staleness import instability, policies, smaller_rate
+from psjob.guard.instability import instability
+from psjob.guard.rules.staleness import policies
 from pswire.optimizers import Momentum
 
 

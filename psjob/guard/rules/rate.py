@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from psjob.guard.finding import Finding
+from psjob.guard.finding import Finding, smaller_rate
 from psjob.guard.history import GREW, History, learning_rate
-from psjob.guard.rules.staleness import dead, is_stale, smaller_rate
+from psjob.guard.instability import dead, is_stale
 from psjob.guard.rules.worker import LEAST_JUMPS, NAN_REMEDY, jumped, refused, what_is_not_finite
 from psjob.status.job_status import JobWorker
 
