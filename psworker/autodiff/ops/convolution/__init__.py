@@ -1,1 +1,1 @@
-"""Convolution and pooling of images: the ops, the two convolution algorithms, and the geometry of windows."""
+"""Convolution and pooling of images: the ops, their algorithms, and the geometry of windows."""

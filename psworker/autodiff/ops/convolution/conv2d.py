@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from pswire.tensors.sums import add_over
-from psworker.autodiff.ops.convolution import grouped, im2col, winograd
+from psworker.autodiff.ops.convolution.algorithms import grouped, im2col, winograd
 from psworker.autodiff.ops.convolution.windows import (
     Padding,
     Pair,

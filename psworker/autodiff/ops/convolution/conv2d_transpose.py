@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pswire.tensors.sums import add_over
-from psworker.autodiff.ops.convolution import im2col
+from psworker.autodiff.ops.convolution.algorithms import im2col
 from psworker.autodiff.ops.convolution.windows import (
     Axis,
     Padding,

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from psworker.autodiff import Tensor, gradients, ops
-from psworker.autodiff.ops.convolution import im2col, windows, winograd
+from psworker.autodiff.ops.convolution import windows
+from psworker.autodiff.ops.convolution.algorithms import im2col, winograd
 
 CHANNELS, OUT, SIZE = 16, 24, 12  # with these and eight images, conv2d uses Winograd convolution
 X_SHAPE, FILTERS_SHAPE, Y_SHAPE = (8, SIZE, SIZE, CHANNELS), (5, 5, CHANNELS, OUT), (8, SIZE, SIZE, OUT)

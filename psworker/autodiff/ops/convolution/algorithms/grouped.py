@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 
 from pswire.tensors.sums import add_over
-from psworker.autodiff.ops.convolution import im2col
+from psworker.autodiff.ops.convolution.algorithms import im2col
 from psworker.autodiff.ops.convolution.windows import Axis, pad
 from psworker.autodiff.tensor import Array
 
