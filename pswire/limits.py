@@ -2,6 +2,7 @@
 
 A receiver checks them before it makes anything of a list or text (`pswire.codec`), so that a message of a few
 megabytes cannot make millions of objects. They are far above what a job needs: 20,000 variables, 1,000 workers.
+The options of a field in the `.proto` name its limit, and `pswire/codec/generated.py`, made of them, checks it.
 """
 
 #: The largest integer in a message, unless it is a random one: what a receiver adds to it still fits into 64 bits.

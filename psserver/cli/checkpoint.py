@@ -17,7 +17,7 @@ from psjob.status.shard_table import size
 from psjob.terminal.fitted_table import Column, FittedTable, make_console
 from psserver.cli.status import plain, tables, to_json
 from psserver.core.shard import Shard
-from psserver.core.state import VariableArrays
+from psserver.core.variable_arrays import VariableArrays
 from psserver.core.variables.variable import stored_slot_specs
 from psserver.storage import checkpoints
 from psserver.storage.checkpoints import Manifest, read_manifest

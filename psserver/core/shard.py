@@ -32,13 +32,13 @@ from psserver.core.part import Call, Check, Handler, Part, Position, check_count
 from psserver.core.policies.policy import Policy
 from psserver.core.policies.update_order import UpdateOrder
 from psserver.core.registration import Registration
-from psserver.core.state import VariableArrays
 from psserver.core.timelines import OF_TIMELINES, Timeline
 from psserver.core.traffic import TrafficMeter
-from psserver.core.updates.decisions import Decisions
 from psserver.core.updates.pending_calls import PendingCalls
+from psserver.core.updates.remote_decisions import RemoteDecisions
 from psserver.core.updates.update_calls import UpdateCalls
 from psserver.core.updates.updates import Updates
+from psserver.core.variable_arrays import VariableArrays
 from psserver.core.variables.array_tasks import StepResult, TasksPending, run
 from psserver.core.variables.element_checks import Inspection, inspect
 from psserver.core.variables.rounding import Samples
@@ -103,7 +103,7 @@ class Shard:
         sums = Sums(position, members, minimizations, vectors)
         updates = Updates(position, members, store, queues, order)
         pending = PendingCalls(options, self._policy, position, members, store, sums, updates)
-        decisions = Decisions(options, variables.invariants, order)
+        decisions = RemoteDecisions(options, variables.invariants, order)
         calls = UpdateCalls(options, position, members, store, cuts, queues, sums, updates, decisions, pending)
         barrier = Barrier(shard, position, members)
         attendance = Attendance(position, members, jobs, variables, cuts, queues, updates, pending, barrier)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from psserver.core.shard import Shard
-from psserver.core.state import VariableArrays
+from psserver.core.variable_arrays import VariableArrays
 from psserver.core.variables.array_tasks import StepResult
 from psserver.storage import checkpoints, records
 from psserver.storage.folders import available, journal_folder
-from psserver.storage.segments import list_segments, read_segments
+from psserver.storage.journal_segments import list_segments, read_segments
 from psserver.storage.shard_run import read_run
 from psserver.storage.start import Origin, Start, record_errors
 from pswire import messages as ms

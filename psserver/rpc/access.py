@@ -1,7 +1,8 @@
 """Access control: which role may call which method, and the caller of each call, by its token.
 
 A call is checked before its request is read, and ends when its token is removed. Without a token file, whoever reaches
-the server has all roles. Health checks, and reflection, need no role.
+the server has all roles. Health checks, and reflection, need no role. The role of a call is an option of its method in
+the `.proto` (`pswire.messages.CALLS`).
 """
 
 import asyncio

@@ -6,7 +6,7 @@ from queue import SimpleQueue
 
 from psserver.core.cuts.late_changes import Late
 from psserver.core.cuts.shard_cut import ShardCut, VariableCopy
-from psserver.core.state import VariableArrays
+from psserver.core.variable_arrays import VariableArrays
 from psserver.core.variables.array_tasks import StepResult
 from psserver.runtime.task_order import TaskOrder
 

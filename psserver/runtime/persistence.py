@@ -19,8 +19,8 @@ from psserver.runtime.task_order import TaskOrder
 from psserver.storage import records
 from psserver.storage.folders import journal_folder
 from psserver.storage.journal import Journal
+from psserver.storage.journal_segments import list_segments
 from psserver.storage.records import Record
-from psserver.storage.segments import list_segments
 from psserver.storage.start import Start
 from pswire import messages as ms
 from pswire.errors import Unavailable

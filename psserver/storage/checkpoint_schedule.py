@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from psserver.core.shard import Shard
-from psserver.core.state import VariableArrays
+from psserver.core.variable_arrays import VariableArrays
 from psserver.storage import checkpoints, retention
 from pswire.messages import CutReport, Message, ShardState
 from pswire.specs.checkpoints import CheckpointEvery

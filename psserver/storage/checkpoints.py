@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
-from psserver.core.state import VariableArrays
+from psserver.core.variable_arrays import VariableArrays
 from psserver.core.variables.variable import stored_slot_specs
 from psserver.storage import records
 from psserver.storage.arrays import FileSum, NewFile, StoredFile, array_header, damaged, read_arrays, unreadable

@@ -2,7 +2,7 @@
 
     DIR/step-000012345/shard-0-of-2/     complete, for it has this name
     DIR/step-000012345/.shard-0-of-2.tmp being written, or left by a process that was killed (`sweep`)
-    DIR/journal-0-of-2/                  the journal of a shard (`psserver.storage.segments`)
+    DIR/journal-0-of-2/                  the journal of a shard (`psserver.storage.journal_segments`)
     DIR/shard-0-of-2.json                its run file (`psserver.storage.shard_run`)
     DIR/shard-0.lock                     empty; locked by the process that writes the files of shard 0 (`lock_shard`)
     DIR/shard-0-of-2.lock                the same; also locked, shared, while another number of shards begins from it

@@ -1,7 +1,7 @@
 """The journal: appends records to segments from the event loop, and says when they are written.
 
 A thread takes all records that wait as one group, writes it from the callers' buffers, and syncs once.
-`psserver.storage.segments` has the format and reads it.
+`psserver.storage.journal_segments` has the format and reads it.
 
 No disk space is reserved ahead: that saved some 30 us of a synced write, and would have made the zeros behind the last
 record a part of the format.
@@ -20,7 +20,7 @@ from threading import Condition, Thread
 from typing import TypeAlias
 
 from psserver.measurements import JournalMeasurements
-from psserver.storage.segments import (
+from psserver.storage.journal_segments import (
     SegmentFile,
     SegmentHeader,
     list_segments,

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from psserver.storage import checkpoints, segments
+from psserver.storage import checkpoints, journal_segments
 from psserver.storage.folders import available, journal_folder
 from psserver.storage.retention import given_up
 from psserver.storage.shard_run import read_run, run_path
@@ -24,7 +24,7 @@ def own_start(folder: Path, shard: int, shards: int) -> Start:
     latest = checkpoints.latest(folder, *at, without)
     notes = [str(error) for error in latest.skipped]
     if latest.checkpoint is None:
-        if not notes and last is None and not segments.have_records(journal):
+        if not notes and last is None and not journal_segments.have_records(journal):
             return Start(folder, *at)
         raise DamagedFile(
             f"{folder} has no intact checkpoint of shard {shard} of {shards}, which has begun before: restore the "
@@ -37,14 +37,14 @@ def own_start(folder: Path, shard: int, shards: int) -> Start:
     is_final = read.manifest.final and not notes
     if last is None:  # no run has begun, or its file was removed
         start.timeline = max(read.state.timeline, FIRST_TIMELINE)
-        is_final &= len(available(folder, *at)) == 1 and not segments.have_records(journal)
+        is_final &= len(available(folder, *at)) == 1 and not journal_segments.have_records(journal)
         start.origin = Origin.FINAL_CHECKPOINT if is_final else Origin.OLD_CHECKPOINT
         return start
     start.timeline, start.timeline_cut = last.timeline, last.timeline_cut
     is_first = start.number == last.began_from
     if is_final and (start.number > last.began_from or (is_first and last.provisional)):
         start.origin = Origin.FINAL_CHECKPOINT
-    elif last.journal and journal.is_dir() and start.number in segments.list_segments(journal):
+    elif last.journal and journal.is_dir() and start.number in journal_segments.list_segments(journal):
         start.origin = Origin.JOURNAL_OF_CUT if is_first and last.gave_up else Origin.JOURNAL
     else:
         start.origin = Origin.OLD_CHECKPOINT

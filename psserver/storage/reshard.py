@@ -19,7 +19,7 @@ import numpy as np
 
 from psjob.status.job_status import JobStatus, ShardAnswer, merge_reports
 from psserver.core.shard import Shard
-from psserver.core.state import VariableArrays
+from psserver.core.variable_arrays import VariableArrays
 from psserver.core.variables.array_tasks import run
 from pswire.messages import MembershipState, MemberState, OrderState, Place, ShardState, Tick, VariableState
 from pswire.placement import Partition, place_again

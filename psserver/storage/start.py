@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from psserver.core.shard import Shard
-from psserver.core.state import VariableArrays
+from psserver.core.variable_arrays import VariableArrays
 from psserver.core.variables.array_tasks import run
-from psserver.storage import checkpoints, records, segments
+from psserver.storage import checkpoints, journal_segments, records
 from psserver.storage.arrays import damaged
 from psserver.storage.files import remove_folder
 from psserver.storage.folders import (
@@ -172,13 +172,13 @@ class Start:
         path, aside = journal_folder(folder, *at), set[Path]()
         leads_here = self.replayed or (keep_journal and self.origin is Origin.FINAL_CHECKPOINT)
         if not (leads_here and journal):
-            if self.origin is Origin.CUT and segments.have_records(path):
+            if self.origin is Origin.CUT and journal_segments.have_records(path):
                 aside.add(move_aside(folder, self.timeline, path))
             else:
                 remove_folder(path)
         begin_journal = None if not journal or self.replayed else (path, number, shard.identity)
         if begin_journal and self.origin is not Origin.CUT:
-            segments.begin_at(*begin_journal)
+            journal_segments.begin_at(*begin_journal)
         gave_up = self.gave_up and number == self.number
         self._run = Run(self.timeline, self.timeline_cut, number, journal, gave_up, self.provisional)
         given = given_up(folder, self.timeline, self.timeline_cut, *at)
@@ -186,7 +186,7 @@ class Start:
             copy_aside(run_path(folder, *at), there)
         write_run(folder, *at, self._run)
         if begin_journal and self.origin is Origin.CUT:
-            segments.begin_at(*begin_journal)
+            journal_segments.begin_at(*begin_journal)
         for old in given:
             aside.add(move_aside(folder, self.timeline, shard_folder(folder, old, *at)))
             remove_if_empty(step_folder(folder, old))
@@ -227,11 +227,11 @@ class Start:
 def _replay(shard: Shard, journal: Path, first: int, tickets: Iterator[int], now: float, *, truncate: bool) -> bool:
     """Step the records of a journal from a segment on; their cuts were taken before. Returns if its tail was torn."""
     torn: list[Path] = []
-    for record in segments.read_segments(journal, shard.identity, first, truncate=truncate, torn=torn):
+    for record in journal_segments.read_segments(journal, shard.identity, first, truncate=truncate, torn=torn):
         with record_errors(record.path, record.offset):
             run(shard.replay(next(tickets), records.decode(record.payload), now).tasks)
     # a segment is begun by each cut, also by one whose checkpoint was not written: its number is not used again
-    shard.replay(next(tickets), Cut(number=max(segments.list_segments(journal))), now)
+    shard.replay(next(tickets), Cut(number=max(journal_segments.list_segments(journal))), now)
     return bool(torn)
 
 

@@ -24,8 +24,8 @@ from pswire.system.host import cores
 from pswire.v1.paramserver_pb2 import DESCRIPTOR
 from psworker.launch.job import Job
 from psworker.runs import run_file
-from psworker.runs.event_file import RunEvents
 from psworker.runs.process_identity import ProcessIdentity
+from psworker.runs.run_events import RunEvents
 from psworker.runs.run_file import Life, Option, Results, Run, Start, WorkerResult
 from psworker.runs.scalar_files import last_scalars, read_scalars
 

@@ -11,8 +11,8 @@ from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from psworker.runs.event_file import RunEvent
 from psworker.runs.run_data import RunData
+from psworker.runs.run_events import RunEvent
 from psworker.runs.scalar_files import FIELDS, Point
 
 AXES = ("step", "time", "examples")

@@ -16,7 +16,7 @@ from rich.text import Text
 from psjob.terminal.fitted_table import Column, FittedTable, make_console, printable
 from pswire.errors import ConfigurationError, DamagedFile
 from psworker.progress.text import clock, rate_text
-from psworker.runs.event_file import RunEvent, read_events
+from psworker.runs.run_events import RunEvent, read_events
 from psworker.runs.run_file import NAME, Run, plain_run, read_run
 from psworker.runs.scalar_files import FOLDER
 

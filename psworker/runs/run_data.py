@@ -11,8 +11,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from psworker.runs.event_file import RunEvent, read_events
 from psworker.runs.process_identity import ProcessIdentity
+from psworker.runs.run_events import RunEvent, read_events
 from psworker.runs.run_file import NAME, Life, Results, Run, Start, read_run
 from psworker.runs.scalar_files import Point, WorkerScalars, last_scalars, read_scalars
 

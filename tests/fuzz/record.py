@@ -23,7 +23,7 @@ from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from psserver.rpc.service import Service
 from psserver.storage.folders import journal_folder
-from psserver.storage.segments import list_segments, read_segments
+from psserver.storage.journal_segments import list_segments, read_segments
 from pswire import messages as ms
 from pswire.specs.checkpoints import EverySteps
 from pswire.specs.consistency import parse_consistency, parse_staleness

@@ -65,7 +65,7 @@ def _(original, self, call, result):
 
 @mutant(
     "A push waits for changes that have no part on its shard",
-    "psserver.core.updates.decisions:Decisions._with_parts_here",
+    "psserver.core.updates.remote_decisions:RemoteDecisions._with_parts_here",
     f"{CLIENT}::test_a_shard_waits_for_changes_that_are_made_there_and_for_no_others",
 )
 def _(original, self, changes):

@@ -6,14 +6,14 @@ from dataclasses import replace
 from unittest.mock import patch
 
 from psserver.storage.files import sync_data
-from psserver.storage.segments import RECORD_HEADER, InvalidRecord
+from psserver.storage.journal_segments import RECORD_HEADER, InvalidRecord
 from pswire import messages as ms
 from pswire.system.files import replacement
 from tests.tools.mutant_plugin import mutant, without
 
 WRITER = "psserver.storage.journal:JournalWriter"
-SEGMENT = "psserver.storage.segments:SegmentFile"
-SEGMENTS = "psserver.storage.segments"
+SEGMENT = "psserver.storage.journal_segments:SegmentFile"
+SEGMENTS = "psserver.storage.journal_segments"
 PERSISTENCE = "psserver.runtime.persistence:Persistence"
 CHECKPOINTS = "psserver.runtime.checkpoint_writer:CheckpointWriter"
 UNIT = "tests/unit/psserver/storage"
@@ -63,7 +63,7 @@ def _(original, self, size):
 @mutant(
     "A bad record is a torn tail although later ones relied on it",
     f"{SEGMENTS}:_record_that_relies_on",
-    f"{UNIT}/test_segments.py::test_a_bad_record_that_was_safe_when_a_later_one_was_written_is_damage_and_nothing_is_cut",
+    f"{UNIT}/test_journal_segments.py::test_a_bad_record_that_was_safe_when_a_later_one_was_written_is_damage_and_nothing_is_cut",
 )
 def _(original, file, bad, size, seed):
     return None
@@ -72,7 +72,7 @@ def _(original, file, bad, size, seed):
 @mutant(
     "A record is valid at any offset",
     f"{SEGMENTS}:record_header",
-    f"{UNIT}/test_segments.py::test_the_format_is_the_documented_one",
+    f"{UNIT}/test_journal_segments.py::test_the_format_is_the_documented_one",
 )
 def _(original, length, safe, payload_crc, offset, seed):
     return original(length, safe, payload_crc, 0, seed)
@@ -81,7 +81,7 @@ def _(original, length, safe, payload_crc, offset, seed):
 @mutant(
     "A record is valid in any segment",
     f"{SEGMENTS}:record_header",
-    f"{UNIT}/test_segments.py::test_the_format_is_the_documented_one",
+    f"{UNIT}/test_journal_segments.py::test_the_format_is_the_documented_one",
 )
 def _(original, length, safe, payload_crc, offset, seed):
     return original(length, safe, payload_crc, offset, 0)
@@ -90,7 +90,7 @@ def _(original, length, safe, payload_crc, offset, seed):
 @mutant(
     "A payload is taken whatever its checksum",
     f"{SEGMENTS}:read_record",
-    f"{UNIT}/test_segments.py::test_a_bad_record_that_was_safe_when_a_later_one_was_written_is_damage_and_nothing_is_cut",
+    f"{UNIT}/test_journal_segments.py::test_a_bad_record_that_was_safe_when_a_later_one_was_written_is_damage_and_nothing_is_cut",
 )
 def _(original, file, offset, size, seed):
     try:
@@ -106,7 +106,7 @@ def _(original, file, offset, size, seed):
 @mutant(
     "A segment that was removed or cut is not noticed",
     f"{SEGMENTS}:pairwise",
-    f"{UNIT}/test_segments.py::test_a_segment_that_is_missing_cut_or_extended_is_found_before_the_first_record_is_returned",
+    f"{UNIT}/test_journal_segments.py::test_a_segment_that_is_missing_cut_or_extended_is_found_before_the_first_record_is_returned",
 )
 def _(original):
     return lambda segments: ()

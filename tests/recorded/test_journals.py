@@ -9,7 +9,7 @@ from psserver.core.variables.array_tasks import run
 from psserver.replay.journal_replay import Entry, JournalReplay
 from psserver.storage import checkpoints, records
 from psserver.storage.folders import journal_folder
-from psserver.storage.segments import list_segments, read_segments
+from psserver.storage.journal_segments import list_segments, read_segments
 from tests.recorded import formats
 from tests.recorded.commands import outputs
 from tests.recorded.descriptions import as_json, describe, describe_shard

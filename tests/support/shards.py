@@ -19,7 +19,7 @@ from psserver.core.cuts.late_changes import Late
 from psserver.core.options import ShardOptions
 from psserver.core.policies.policy import Policy
 from psserver.core.shard import Shard
-from psserver.core.state import VariableArrays
+from psserver.core.variable_arrays import VariableArrays
 from psserver.core.variables.array_tasks import StepResult, run
 from psserver.storage.checkpoints import served_arrays, state_from_json, state_to_json
 from pswire import messages as ms

@@ -10,7 +10,7 @@ import numpy as np
 
 from psserver.core.cuts.late_changes import Late
 from psserver.core.policies.policy import join_names
-from psserver.core.state import VariableArrays
+from psserver.core.variable_arrays import VariableArrays
 from psserver.core.variables.array_tasks import ArrayTask, StepResult
 from psserver.core.variables.variable import Variable
 from pswire import messages as ms

@@ -13,8 +13,8 @@ from psserver.core.members.membership import Membership
 from psserver.core.minimization.sums import Sums
 from psserver.core.options import ShardOptions
 from psserver.core.part import Call, Check, Handler, Part, Position, check_count
-from psserver.core.updates.decisions import Decisions
 from psserver.core.updates.pending_calls import PendingCalls
+from psserver.core.updates.remote_decisions import RemoteDecisions
 from psserver.core.updates.updates import Updates, as_repeated
 from psserver.core.variables.array_tasks import StepResult
 from psserver.core.variables.store import Store
@@ -35,7 +35,7 @@ class UpdateCalls(Part):
         queues: DataQueues,
         sums: Sums,
         updates: Updates,
-        decisions: Decisions,
+        decisions: RemoteDecisions,
         pending: PendingCalls,
     ) -> None:
         self._options, self._position, self._members, self._store = options, position, members, store

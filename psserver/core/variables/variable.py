@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from psserver.core.state import VariableArrays
+from psserver.core.variable_arrays import VariableArrays
 from psserver.core.variables.rounding import RoundingSample
 from pswire.errors import AlreadyRegistered, InvalidMessage, UnknownVariable
 from pswire.messages import Choice, Declaration, Tune, VariableState, VariableStatus

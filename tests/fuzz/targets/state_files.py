@@ -21,7 +21,7 @@ from psserver.core.shard import Shard
 from psserver.storage.files import checked_json
 from psserver.storage.find_start import find_start
 from psserver.storage.folders import journal_folder, shard_folder
-from psserver.storage.segments import SegmentHeader, record_header, segment_path
+from psserver.storage.journal_segments import SegmentHeader, record_header, segment_path
 from psserver.storage.shard_run import run_path
 from pswire.specs.consistency import parse_consistency, parse_staleness
 from pswire.v1 import state_pb2 as spb
@@ -29,8 +29,8 @@ from tests.fuzz.packets import unpack
 from tests.support.shards import new_shard
 
 COVERS = ["psserver.storage.checkpoints", "psserver.storage.arrays", "psserver.storage.find_start",
-          "psserver.storage.start", "psserver.storage.segments", "psserver.storage.shard_run",
-          "psserver.core.state"]  # fmt: skip
+          "psserver.storage.start", "psserver.storage.journal_segments", "psserver.storage.shard_run",
+          "psserver.core.variable_arrays"]  # fmt: skip
 ARRAYS = {2: "variables.safetensors", 3: "slots.safetensors", 4: "served.safetensors", 5: "late.log"}
 KINDS = {9: spb.ShardState, 10: spb.Record}
 MEMORY = 1 << 20

@@ -9,7 +9,7 @@ from psserver.measurements import Histogram, JournalMeasurements, Measurements, 
 from psserver.rpc.admission import Admission
 from psserver.runtime.executor import AnswerTooLarge, Executor
 from psserver.storage.journal import Journal
-from psserver.storage.segments import SEGMENT_HEADER, segment_path
+from psserver.storage.journal_segments import SEGMENT_HEADER, segment_path
 from pswire import messages as ms
 from pswire.errors import NotFinite, Unavailable
 from pswire.optimizers import GradientDescent

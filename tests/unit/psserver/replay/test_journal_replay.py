@@ -7,7 +7,7 @@ from psserver.replay.journal_replay import Entry, JournalReplay
 from psserver.replay.verification import verify
 from psserver.storage import checkpoints
 from psserver.storage.folders import available, journal_folder
-from psserver.storage.segments import list_segments
+from psserver.storage.journal_segments import list_segments
 from pswire.errors import DamagedFile, StorageError
 from tests.support.combinations import few_fast
 from tests.support.shards import state_of

@@ -16,11 +16,11 @@ import pytest
 from psserver.runtime import checkpoint_writer
 from psserver.runtime.cut_copies import CutCopies
 from psserver.runtime.task_order import TaskOrder
-from psserver.storage import checkpoints, segments
+from psserver.storage import checkpoints, journal_segments
 from psserver.storage.arrays import NewFile
 from psserver.storage.folders import available
 from psserver.storage.journal import Journal
-from psserver.storage.segments import list_segments, segment_path
+from psserver.storage.journal_segments import list_segments, segment_path
 from psserver.storage.start import Start
 from pswire import messages as ms
 from pswire.errors import InvalidMessage, NotJoined, StateLost, Unavailable, WrongShard
@@ -360,7 +360,7 @@ async def test_a_checkpoint_is_complete_only_when_the_journal_has_begun_the_segm
     async with Server(tmp_path / "one", journal=True, workers="a") as server:
         synced = threading.Event()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(segments, "sync_data", lambda descriptor: synced.wait(BOUND))
+            patch.setattr(journal_segments, "sync_data", lambda descriptor: synced.wait(BOUND))
             number = (await server.ask(ms.Cut())).number
             completed = asyncio.create_task(server.executor.persistence.writer._completed())
             for _ in range(10):

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 import numpy as np
 
 from psserver.core.shard import Shard
-from psserver.core.state import VariableArrays
+from psserver.core.variable_arrays import VariableArrays
 from psserver.storage import checkpoints
 from pswire.messages import (
     Assign,

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from psserver.storage import journal as module
-from psserver.storage.segments import SEGMENT_HEADER, read_segments, segment_path
+from psserver.storage.journal_segments import SEGMENT_HEADER, read_segments, segment_path
 from pswire.errors import StorageError
 from pswire.specs.checkpoints import JournalSync
 from tests.support.files import all_written, file_size_limit

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from psserver.storage import journal as module
-from psserver.storage import segments
+from psserver.storage import journal_segments
 from psserver.storage.files import sync_data
 from psserver.storage.journal import MAX_BYTES_IN_LOOP, Journal
-from psserver.storage.segments import SEGMENT_HEADER, SegmentFile, SegmentHeader, read_segments, segment_path
+from psserver.storage.journal_segments import SEGMENT_HEADER, SegmentFile, SegmentHeader, read_segments, segment_path
 from pswire.errors import StorageError
 from pswire.specs.checkpoints import JournalSync
 from tests.support.files import all_written, file_size_limit
@@ -61,7 +61,7 @@ class Gate:
     def __init__(self, monkeypatch):
         self.syncs, self.errors = 0, []
         self.entered, self.open = threading.Event(), threading.Event()
-        monkeypatch.setattr(segments, "sync_data", self)
+        monkeypatch.setattr(journal_segments, "sync_data", self)
 
     def __call__(self, descriptor):
         self.entered.set()
@@ -375,7 +375,7 @@ class LossySync:
 
     def __init__(self, monkeypatch, *, forgets):
         self.forgets, self.fail, self.synced = forgets, False, 0
-        monkeypatch.setattr(segments, "sync_data", self)
+        monkeypatch.setattr(journal_segments, "sync_data", self)
         monkeypatch.setattr(module, "FIRST_PAUSE", 0.001)
 
     def __call__(self, descriptor):
@@ -443,7 +443,7 @@ def test_while_what_is_written_cannot_be_synced_nothing_more_is_acknowledged(tmp
         disk.fail = disk.fail or broken
         disk(descriptor)
 
-    monkeypatch.setattr(segments, "sync_data", failing)
+    monkeypatch.setattr(journal_segments, "sync_data", failing)
 
     async def program():
         nonlocal broken
@@ -466,7 +466,7 @@ def test_while_what_is_written_cannot_be_synced_nothing_more_is_acknowledged(tmp
 
 def test_what_a_failed_sync_has_lost_stops_the_journal_until_a_checkpoint_has_it(tmp_path, monkeypatch):
     disk = LossySync(monkeypatch, forgets=True)
-    syncs = seen_results(monkeypatch, segments.SegmentFile, "sync")
+    syncs = seen_results(monkeypatch, journal_segments.SegmentFile, "sync")
 
     async def program():
         journal = open_journal(tmp_path, JournalSync.INTERVAL)
@@ -510,7 +510,7 @@ def test_a_fault_of_the_thread_is_a_problem_and_those_who_wait_get_an_error(tmp_
     def sync_data(descriptor):
         raise ZeroDivisionError("a fault of ours")
 
-    monkeypatch.setattr(segments, "sync_data", sync_data)
+    monkeypatch.setattr(journal_segments, "sync_data", sync_data)
     monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
 
     async def program():

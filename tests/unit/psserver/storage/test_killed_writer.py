@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from psserver.storage.segments import read_segments
+from psserver.storage.journal_segments import read_segments
 from pswire.specs.checkpoints import JournalSync
 from tests.support.combinations import few_fast
 
@@ -19,7 +19,7 @@ import asyncio, sys
 from pathlib import Path
 from psserver.storage.journal import Journal
 from pswire.specs.checkpoints import JournalSync
-from psserver.storage.segments import list_segments, read_segments
+from psserver.storage.journal_segments import list_segments, read_segments
 from tests.support.files import all_written
 
 async def main(folder, sync):

@@ -12,9 +12,9 @@ from psserver.storage import start as start_module
 from psserver.storage.checkpoints import write as write_checkpoint
 from psserver.storage.find_start import find_start
 from psserver.storage.folders import available, journal_folder, shard_folder
+from psserver.storage.journal_segments import SegmentFile, SegmentHeader, list_segments, read_segments, segment_path
 from psserver.storage.own_start import start_at
 from psserver.storage.retention import cuts
-from psserver.storage.segments import SegmentFile, SegmentHeader, list_segments, read_segments, segment_path
 from psserver.storage.shard_run import run_path
 from psserver.storage.start import Origin
 from pswire.errors import DamagedFile, NotJoined, StateLost, StorageError

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from psworker.runs.event_file import RunEvents
 from psworker.runs.process_identity import ProcessIdentity
+from psworker.runs.run_events import RunEvents
 from psworker.runs.run_file import Life, Results, Run, Start, write_run
 
 #: When runs begin, in seconds since 1970.

@@ -12,7 +12,7 @@ from pswire.errors import InvalidMessage
 from pswire.specs.consistency import Synchronous
 
 
-class Decisions:
+class RemoteDecisions:
     """Checks decisions, and selects what of them concerns this shard; `order` is there if it orders changes."""
 
     def __init__(self, options: ShardOptions, invariants: JobInvariants, order: UpdateOrder | None) -> None:

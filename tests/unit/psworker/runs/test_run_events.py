@@ -7,8 +7,8 @@ import pytest
 
 from psjob.status.job_status import ShardAnswer, merge_reports
 from pswire.messages import EventReport, StatusDetail, StatusReport
-from psworker.runs import event_file
-from psworker.runs.event_file import RunEvents, read_events
+from psworker.runs import run_events
+from psworker.runs.run_events import RunEvents, read_events
 
 
 def report(shard, *events, step=0):
@@ -62,7 +62,7 @@ def test_an_event_of_the_launcher_has_the_step_that_the_shards_reported_last(tmp
 
 
 def test_a_file_that_grows_beyond_its_limit_loses_its_older_half_and_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(event_file, "MAX_BYTES", 20_000)
+    monkeypatch.setattr(run_events, "MAX_BYTES", 20_000)
     events = RunEvents(tmp_path)
     largest = 0
     for number in range(500):

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psserver.storage import segments
+from psserver.storage import journal_segments
 from psserver.storage.journal import Journal
-from psserver.storage.segments import (
+from psserver.storage.journal_segments import (
     RECORD_HEADER,
     SEGMENT_HEADER,
     SegmentFile,
@@ -102,7 +102,7 @@ def test_a_torn_tail_is_left_out_reported_and_cut_off_on_request(tmp_path, caplo
     assert path.read_bytes() == whole[:-1]
     assert f"the last {len(whole) - 1 - torn} bytes, from offset {torn}, are a torn tail" in caplog.messages[-1]
     synced = []
-    monkeypatch.setattr(segments, "sync_path", lambda file: synced.append((file, file.stat().st_size)))
+    monkeypatch.setattr(journal_segments, "sync_path", lambda file: synced.append((file, file.stat().st_size)))
     assert read(tmp_path, truncate=True) == [b"first"]
     assert synced == [(path, torn)], "else the tail could come back behind records that are written there"
     assert path.read_bytes() == whole[:torn]
@@ -170,7 +170,7 @@ def test_a_search_for_later_records_finds_one_at_the_border_of_two_pieces(tmp_pa
     write(tmp_path, {1: [b"first", b"second", b"third"]})
     flip(segment_path(tmp_path, 1), SEGMENT_HEADER)
     for piece in range(1, 3 * RECORD_HEADER):
-        monkeypatch.setattr("psserver.storage.segments.SEARCH_PIECE", piece)
+        monkeypatch.setattr("psserver.storage.journal_segments.SEARCH_PIECE", piece)
         with pytest.raises(DamagedFile, match=f"offset {SEGMENT_HEADER}: .* the record at"):
             read(tmp_path)
 
