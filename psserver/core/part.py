@@ -13,14 +13,8 @@ from psserver.core.members.member import Member
 from psserver.core.variables.array_tasks import StepResult
 from psserver.core.variables.element_checks import Magnitudes
 from pswire import messages as ms
-from pswire.errors import InvalidMessage
 
 M = TypeVar("M")
-
-#: By how much one message may raise a number that the shard counts on from, or adds up: more than a worker counts while
-#: the shard does not hear of it, and far below the largest that the protocol carries.
-MAX_GAP = 1 << 32
-
 
 #: Workers, epochs and changes that a status lists, live workers and the newest first, so that it fits into a message.
 MAX_LISTED = 1000
@@ -114,15 +108,3 @@ class Part:
 def names(members: Iterable[Member]) -> dict[str, None]:
     """The names of members, in order, each once."""
     return dict.fromkeys([member.name for member in members])
-
-
-def check_count(message: object, what: str, number: int, known: int, gap: int = MAX_GAP) -> None:
-    """Raise `InvalidMessage` for a number that the shard counts on from, or adds up, and that is far above its own.
-
-    All other integers of a message are bounded by its codec, and compared with what the shard has, or only kept.
-    """
-    if number > known + gap:
-        raise InvalidMessage(
-            f"{type(message).__name__} with {what} {number:,}, but the last one known here is {known:,}: it "
-            "counts without such gaps"
-        )

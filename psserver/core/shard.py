@@ -13,14 +13,15 @@ from typing import Any
 
 from psserver.core import events
 from psserver.core.cuts.cuts import Cuts
-from psserver.core.cuts.late_changes import LateSteps
 from psserver.core.cuts.shard_cut import ShardCut
 from psserver.core.data.data_queues import DataQueues
+from psserver.core.gaps import check_count
 from psserver.core.job.attendance import Attendance
 from psserver.core.job.barrier import Barrier
 from psserver.core.job.interventions import Interventions
 from psserver.core.job.jobs import Jobs
 from psserver.core.job.joins import Joins
+from psserver.core.late_steps import LateSteps
 from psserver.core.members.deduplication import is_repeated
 from psserver.core.members.member import Member
 from psserver.core.members.membership import JobEnd, Membership
@@ -28,7 +29,7 @@ from psserver.core.minimization.minimizations import Minimizations
 from psserver.core.minimization.sums import Sums
 from psserver.core.minimization.vectors import Vectors
 from psserver.core.options import ShardOptions
-from psserver.core.part import Call, Check, Handler, Part, Position, check_count
+from psserver.core.part import Call, Check, Handler, Part, Position
 from psserver.core.policies.policy import Policy
 from psserver.core.policies.update_order import UpdateOrder
 from psserver.core.registration import Registration
@@ -185,18 +186,15 @@ class Shard:
         a sentence for each that was refused. `lost`: it waits to be told to which cut it goes back. `went_back`: the
         state is older than what was acknowledged, and is given up to: all members join again.
         """
-        refused = []
+        refused: list[str] = []
         if late is not None:
-            made = self._step_late(late, now)
+            made = self._late_steps(late, now)
             run(made.tasks)
             refused = made.refused
         self._timeline.number, self._timeline.lost = timeline, lost
         for member in self._members if went_back else ():
             member.must_join = True
-        return [
-            f"a late {type(change).__name__} of checkpoint {self.cuts.number} was left out: {error}"
-            for change, error in refused
-        ]
+        return refused
 
     def replay(self, ticket: int, message: ms.Message, now: float) -> StepResult:
         """Take a message that this shard has taken before, as `step`: the cuts that it shows were taken then."""
@@ -303,11 +301,8 @@ class Shard:
         sender = getattr(message, "sender", None)
         member = None if sender is None else self.check_sender(sender)
         repeated = False
-        if member is not None and (sequence := getattr(message, "sequence", 0)):
-            if sequence <= member.settled:
-                repeated = is_repeated(member, message)
-            elif sequence > member.settled + 1:
-                check_count(message, "sequence number", sequence, member.settled)
+        if member is not None and (sequence := getattr(message, "sequence", 0)) and sequence != member.settled + 1:
+            repeated = is_repeated(member, message)
         if (cut := getattr(message, "cut", 0)) > self._position.cut:
             check_count(message, "cut", cut, self._position.cut)
         answered = self._answers.get(type(message))
@@ -473,19 +468,11 @@ class Shard:
         """Make the late changes in the copies: as after a restore of the cut, by the same rules, to the same bits."""
         shard = Shard.for_state(cut.state)
         shard.restore(cut.state, {name: copy.arrays for name, copy in cut.copies.items()}, 0.0)
-        result.tasks += shard._step_late(cut.late, 0.0).tasks
+        result.tasks += shard._late_steps(cut.late, 0.0).tasks
         cut.applied = shard._store.variables
 
-    def _step_late(self, changes: Iterable[ms.Message], now: float) -> LateSteps:
-        """Take the late changes of the cut from which this shard was restored, and leave out what waits for others."""
-        late = LateSteps(self, now)
-        self._minimizations.begin_late()
-        for change in changes:
-            late.change(change)
-        self._minimizations.end_late()
-        if gone := self._pending.gone_at_cut():
-            late.take(ms.Tick(lost=gone))
-        return late
+    def _late_steps(self, changes: Iterable[ms.Message], now: float) -> LateSteps:
+        return LateSteps(self, changes, self._minimizations, self._pending, now)
 
     # --- status ---------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ others go back.
 
 from typing import Any, NoReturn
 
-from psserver.core.part import Position, check_count
+from psserver.core.gaps import check_count
+from psserver.core.part import Position
 from pswire import messages as ms
 from pswire.errors import StateLost
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from psserver.config import ServerConfig
-from psserver.core.part import MAX_GAP
+from psserver.core.gaps import MAX_GAP
 from psserver.core.timelines import MAX_GAP as MAX_TIMELINE_GAP
 from psserver.rpc import call_errors
 from psserver.rpc.server import ServerThread

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from psserver.config import ServerConfig
-from psserver.core.part import MAX_GAP
+from psserver.core.gaps import MAX_GAP
 from psserver.rpc.identity import Identity
 from psserver.rpc.server import ServerThread
 from pswire import errors

@@ -133,7 +133,7 @@ def _(original, path, what, in_use, *, shared=False):
 
 @mutant(
     "Late pushes of one update replace each other after a restart",
-    "psserver.core.shard:Shard._step_late",
+    "psserver.core.shard:Shard._late_steps",
     f"{UNIT}/test_starts.py::test_late_pushes_of_one_synchronous_update_are_applied_together_without_that_of_a_killed_worker",
 )
 def _(original, self, changes, now):

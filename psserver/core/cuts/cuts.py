@@ -17,10 +17,11 @@ from typing import Any
 from psserver.core.cuts.late_changes import owned
 from psserver.core.cuts.shard_cut import ShardCut, VariableCopy
 from psserver.core.events import cut_given_up, cut_skipped
+from psserver.core.gaps import check_count
 from psserver.core.members.member import Member
 from psserver.core.members.membership import Membership
 from psserver.core.options import ShardOptions
-from psserver.core.part import Call, Check, Handler, Part, Position, check_count, names
+from psserver.core.part import Call, Check, Handler, Part, Position, names
 from psserver.core.timelines import Timeline
 from psserver.core.variables.array_tasks import StepResult
 from psserver.core.variables.memory import Memory

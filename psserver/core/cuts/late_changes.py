@@ -1,18 +1,14 @@
-"""Late changes: those that belong to a cut, but arrive after its snapshot. They are kept beside it, and made again.
+"""Late changes: those that belong to a cut, but arrive after its snapshot. They are kept beside it.
 
-They are made in the variables of the cut, by a shard that was restored from it, by the same rules to the same bits.
+`psserver.core.late_steps` makes them again in the variables of the cut.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable
-from typing import Protocol
 
-from psserver.core.variables.array_tasks import ArrayTask, StepResult, TasksPending, run
 from pswire import messages as ms
-from pswire.errors import NotJoined, ParamServerError
 from pswire.tensors.compression import Packed
 from pswire.tensors.values import Array, IndexedSlices
 
@@ -55,51 +51,3 @@ def _copied(array: Array | IndexedSlices | Packed) -> Array | IndexedSlices | Pa
             return Packed(array.form, array.shape, tuple([part.copy() for part in array.parts]))
         case _:
             return array.copy()
-
-
-class Steps(Protocol):
-    """A shard, as a `Shard` is."""
-
-    shard: int
-    shards: int
-
-    def check(self, message: ms.Message) -> object:
-        """As `Shard.check`."""
-
-    def step(self, ticket: int, message: ms.Message, now: float, *, settled: bool) -> StepResult:
-        """As `Shard.step`."""
-
-
-class LateSteps:
-    """The steps of a shard by late changes of its cut: `tasks` that are left to run, and what it has `refused`.
-
-    The tasks come after those of the copies.
-    """
-
-    def __init__(self, shard: Steps, now: float) -> None:
-        self.tasks: list[ArrayTask] = []
-        self.refused: list[tuple[Late, ParamServerError]] = []
-        self._shard, self._now, self._tickets = shard, now, itertools.count(-1, -1)
-
-    def change(self, change: ms.Message) -> None:
-        """Make a change, whose worker may have joined after the snapshot."""
-        assert isinstance(change, Late), "other messages are not kept with a cut"
-        shard, sender = self._shard, change.sender
-        try:
-            try:
-                shard.check(change)
-            except NotJoined:
-                worker, incarnation = sender.worker, sender.incarnation
-                self.take(ms.Join(worker=worker, incarnation=incarnation, shard=shard.shard, shards=shard.shards))
-            self.take(change)
-        except ParamServerError as error:
-            self.refused.append((change, error))
-
-    def take(self, message: ms.Message) -> None:
-        """Take a message; runs the tasks so far if the step needs their results."""
-        step, tasks = self._shard.step, self.tasks
-        try:
-            tasks += step(next(self._tickets), message, self._now, settled=not tasks).tasks
-        except TasksPending:
-            run(tasks)
-            tasks[:] = step(next(self._tickets), message, self._now, settled=True).tasks

@@ -9,11 +9,12 @@ from typing import Any
 from psserver.core import events
 from psserver.core.cuts.cuts import Cuts
 from psserver.core.data.data_queues import DataQueues
+from psserver.core.gaps import check_count
 from psserver.core.job.barrier import Barrier
 from psserver.core.job.jobs import Jobs
 from psserver.core.members.member import Member
 from psserver.core.members.membership import Membership
-from psserver.core.part import MAX_LISTED, Call, Check, Handler, Part, Position, check_count
+from psserver.core.part import MAX_LISTED, Call, Check, Handler, Part, Position
 from psserver.core.registration import Registration
 from psserver.core.status import detail, worker_status
 from psserver.core.updates.pending_calls import PendingCalls

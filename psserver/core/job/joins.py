@@ -5,11 +5,12 @@ A job that begins is an effect: the shard makes all parts anew, and hands the me
 
 from psserver.core import events
 from psserver.core.data.data_queues import DataQueues
+from psserver.core.gaps import check_count
 from psserver.core.job.jobs import Jobs, joined_note
 from psserver.core.members.membership import Membership
 from psserver.core.minimization.minimizations import Minimizations
 from psserver.core.options import ShardOptions
-from psserver.core.part import Call, Check, Handler, Part, Position, check_count
+from psserver.core.part import Call, Check, Handler, Part, Position
 from psserver.core.policies.policy import join_names
 from psserver.core.registration import Registration
 from psserver.core.timelines import Timeline

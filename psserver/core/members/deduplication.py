@@ -7,6 +7,7 @@ message, and the answer (`Member.settled`, `Member.answer`).
 from collections import deque
 from collections.abc import Iterable, Mapping
 
+from psserver.core.gaps import check_count
 from psserver.core.members.member import Member
 from pswire.errors import InvalidMessage, OutOfOrder
 from pswire.messages import ANSWERS, Assign, Compute, LastPush, Push, Tune
@@ -19,10 +20,11 @@ def is_repeated(member: Member, message: Push | Assign | Tune | Compute) -> bool
     """Whether this message of a live member is its last settled one; False if it is new.
 
     Raises `OutOfOrder` if a later message of the worker was settled since, or this one was abandoned, unless it is a
-    push, whose part is dropped; `InvalidMessage` if the number was used for another kind of message.
+    push, whose part is dropped; `InvalidMessage` if the number was used for another kind of message, or is far above.
     """
     sequence = message.sequence
     if sequence > member.settled:
+        check_count(message, "sequence number", sequence, member.settled)
         return False
     if sequence < member.settled:
         raise OutOfOrder(

@@ -8,11 +8,12 @@ from typing import Any
 from psserver.core import events
 from psserver.core.cuts.cuts import Cuts
 from psserver.core.data.data_queues import DataQueues
+from psserver.core.gaps import check_count
 from psserver.core.members.member import Member
 from psserver.core.members.membership import Membership
 from psserver.core.minimization.sums import Sums
 from psserver.core.options import ShardOptions
-from psserver.core.part import Call, Check, Handler, Part, Position, check_count
+from psserver.core.part import Call, Check, Handler, Part, Position
 from psserver.core.updates.pending_calls import PendingCalls
 from psserver.core.updates.remote_decisions import RemoteDecisions
 from psserver.core.updates.updates import Updates, as_repeated
