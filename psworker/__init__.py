@@ -84,7 +84,7 @@ _HOMES = {
     }.items()
     for name in names.split()
 }
-_MODULES = "callbacks data datasets errors initializers metrics nn schedules".split()
+_MODULES = ["callbacks", "data", "datasets", "errors", "initializers", "metrics", "nn", "schedules"]
 
 __all__ = ["nn"]  # type checkers see the others as exported
 __all__ += sorted({*_HOMES, *_MODULES} - {"nn"})

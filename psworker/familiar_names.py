@@ -17,6 +17,9 @@ from typing import NoReturn, ParamSpec, TypeVar
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
+#: Of models, losses and tensors of PyTorch where ours are taken.
+TORCH = "a program of PyTorch trains them by `psworker.torch` (docs/pytorch.md)"
+
 _NO_DEVICES = "there are no devices (docs/choosing.md#gpu)"
 _CLUSTER = "workers are started by `psworker local --workers 4 train.py`, and each opens a `ps.session()`"
 _PYTORCH = f"{_CLUSTER}; a program of PyTorch keeps its model (docs/pytorch.md)"
@@ -26,7 +29,6 @@ _TRAINER = "of `trainer = ps.Trainer(model, loss, optimizer)`"
 _FIT = f"`trainer.fit(data, epochs)` {_TRAINER}, or a loop over `session.batches(data, batch_size, epochs)`"
 _GENERATOR = "an array of `np.random.default_rng(seed)`, or `ps.Tensor(array, requires_grad=True)`"
 _FRAME = "`ps.Dataset({'x': x, 'y': y})`, arrays by name, or `ps.Dataset(frame)`, a DataFrame of pandas"
-_COLUMNS = "`ps.Dataset({'x': x, 'y': y})`, arrays by name"
 _SPLIT = "`train, test = data.split(0.8)`, of a `ps.Dataset`"
 _NUMPY = "an array of numpy is an argument as it is; `ps.Tensor(array, requires_grad=True)` for its gradient"
 
@@ -451,14 +453,14 @@ ABSENT_KEYWORDS = _by_name(
         "padding_idx mask_zero": "docs/data.md#without-padding",
         "validation_split test_size": "`train, validation = data.split(0.8)`, of a `ps.Dataset`",
         "verbose": "`trainer.fit(data, callbacks=[ps.callbacks.EpochPrinter()])`",
-        "x y X": f"{_COLUMNS}, are the data",
+        "x y X": "the data are columns by name: `ps.Dataset({'x': x, 'y': y})`",
         "lr": "of the optimizer: `ps.Adam(0.001)`",
         "restore_best_weights": "`ps.callbacks.BestModel(restore=True)`, another callback",
         "mode": "`ps.callbacks.EarlyStopping(monitor, maximize=True)` for mode='max'",
-        "filepath save_best_only": "`ps.session(checkpoint_dir=folder)` has the folder of the best model",
+        "filepath save_best_only": "the folder of the best model is that of `ps.session(checkpoint_dir=folder)`",
         "eta_min": "`ps.schedules.CosineDecay(initial, decay_steps, alpha=0.1)`, the last rate as a share of the first",
         "last_epoch": "servers count steps: `session.global_step`",
-        "ord p": "`ops.norm(x)` is the Euclidean one, and `ops.sum(ops.abs(x))` that of p=1",
+        "ord p": "the norm is the Euclidean one, and that of p=1 is `ops.sum(ops.abs(x))`",
         "reduction": "losses are means over the batch: `ops.softmax_cross_entropy(logits, labels)`",
         "inplace": "no tensor is changed in place: `ops.relu(x)` is another",
         "batch_size epochs shuffle": "`session.batches(data, batch_size, epochs)`",
@@ -548,12 +550,21 @@ def hint_attributes(kind: type, hints: Mapping[str, str]) -> None:
     for name, hint in hints.items():
         if not hasattr(kind, name):
             setattr(kind, name, Absent(name, hint))
-    names = kind.__dir__
+    names: Callable[[object], Iterable[str]] = kind.__dir__  # type: ignore[assignment]
 
     def present(self: object) -> list[str]:
         return [name for name in names(self) if not isinstance(getattr_static(self, name, None), Absent)]
 
     kind.__dir__ = present  # type: ignore[method-assign, assignment]
+
+
+def kind_of(given: object) -> str:
+    """The name of an object's type, for messages: "torch.Tensor: a program of PyTorch ..." of another library."""
+    kind = type(given)
+    libraries = [base.__module__.partition(".")[0] for base in kind.__mro__]
+    library = libraries[0] if libraries[0] not in ("builtins", "psworker") else ""
+    name = f"{library}.{kind.__qualname__}" if library else kind.__qualname__
+    return f"{name}{described(TORCH)}" if "torch" in libraries else name
 
 
 def hint_keywords(function: Callable[Arguments, Result], name: str = "") -> Callable[Arguments, Result]:

@@ -105,7 +105,10 @@ for _name, _operator in _OPERATORS.items():
 _METHODS = {"__neg__": math.negative, "__abs__": math.abs, "__getitem__": indexing.getitem, "reshape": _reshape}
 _METHODS |= {"__lt__": comparisons.less, "__le__": comparisons.less_equal, "__gt__": comparisons.greater}
 _METHODS |= {"__ge__": comparisons.greater_equal, "transpose": _transpose, "astype": _astype, "flatten": shapes.ravel}
-for _name in "all any argmax argmin clip cumsum dot max mean min prod ravel round squeeze std sum swapaxes var".split():
+for _name in [
+    *["all", "any", "argmax", "argmin", "clip", "cumsum", "dot", "max", "mean", "min", "prod", "ravel", "round"],
+    *["squeeze", "std", "sum", "swapaxes", "var"],
+]:
     _METHODS[_name] = globals()[_name]
 for _name, _method in _METHODS.items():
     setattr(Tensor, _name, _method)
