@@ -187,7 +187,7 @@ NAMES = _by_name(
         "manual_seed set_seed seed": "`ps.set_random_seed(0)`",
         "float16 float32 float64 int32 int64 uint8 dtype": "dtypes are numpy's, such as `np.float32`",
         "device cuda is_available": _NO_DEVICES,
-        "amp autocast GradScaler": "docs/models.md#dtypes; on the network `ps.session(encoding='bfloat16')`",
+        "amp autocast GradScaler": "absent: docs/performance.md#mixed-precision",
         "jit compile function": "not needed: ops compute at once (docs/coming-from/index.md)",
         # data
         "DataLoader": "`session.batches(data, batch_size, epochs)`",

@@ -27,7 +27,7 @@ RESERVED = frozenset({"columns", "concatenate", "epoch", "name", "next_batch", "
 #: How words become numbers.
 WORDS = (
     "words: np.unique(words, return_inverse=True)[1], or of pandas frame['name'].astype('category').cat.codes and "
-    "pd.get_dummies(frame): docs/data.md"
+    "pd.get_dummies(frame): docs/data.md#csv-files"
 )
 
 

@@ -300,6 +300,11 @@ MODEL, LOSS, ADAM = (lambda x: x), (lambda output, labels: output), ps.Adam()
         (lambda: counter()[1].fit(ONES, validation=(X, X)), ps.errors.DatasetError, "tuple is not a dataset; name the"),
         (lambda: counter()[1].fit(iter([ONES])), ValueError, "on_epoch is for datasets"),
         (lambda: counter()[1].fit({"x": X}), ps.errors.ConfigurationError, r"inputs='x', labels='x'\)"),
+        (
+            lambda: counter()[1].predict(ps.Dataset(ONES)),
+            TypeError,
+            r"columns of a dataset: trainer\.predict\(data\.x\)",
+        ),
         (lambda: counter()[1].predict(X, batch_size=0), ValueError, "batch_size must be 1 or more, got 0"),
         (lambda: ps.callbacks.EarlyStopping(patience=0), ValueError, "patience must be 1 epoch or more, got 0"),
         (lambda: ps.callbacks.EarlyStopping(min_delta=-1), ValueError, "min_delta must be 0 or more, got -1"),
