@@ -10,9 +10,9 @@ key has one or several names, with spaces between them.
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
-from inspect import getattr_static, signature
+from inspect import Parameter, getattr_static, signature
 from opcode import opmap
-from typing import NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -67,7 +67,8 @@ NAMES = _by_name(
         "EmbeddingBag": "`nn.Embedding(rows, width)` and `ops.segment_sum(x, segment_ids)`",
         "ZeroPadding2D ZeroPad2d": "`ops.pad(x, paddings)`",
         "Upsample UpSampling2D interpolate": "`ops.repeat(ops.repeat(x, 2, axis=1), 2, axis=2)`",
-        "layers modules": "layers are in `nn`",
+        "layers modules models": "layers are in `nn`, such as `nn.Dense(inputs, units)`",
+        "training": "`ps.Trainer(model, loss, optimizer)`",
         # losses
         "CrossEntropyLoss NLLLoss cross_entropy nll_loss": _CROSS_ENTROPY,
         "CategoricalCrossentropy categorical_crossentropy": f"{_CROSS_ENTROPY}, of logits",
@@ -169,7 +170,7 @@ NAMES = _by_name(
         "ConstantLR": "a number is a constant learning rate: `ps.Adam(0.001)`",
         "LearningRateSchedule LRScheduler": "`ps.schedules.Schedule`, the base of those that servers know",
         "ExponentialLR": "`ps.schedules.ExponentialDecay(initial, decay_steps, decay_rate)`, as a learning rate",
-        "LinearLR OneCycleLR LambdaLR": "`ps.schedules.WarmUp(steps, schedule)`, as a learning rate",
+        "LinearLR OneCycleLR LambdaLR LinearWarmup": "`ps.schedules.WarmUp(steps, schedule)`, as a learning rate",
         "ReduceLROnPlateau LearningRateScheduler": "`session.set_hyperparameters(optimizer, learning_rate=0.01)`",
         "init": "initial values are in `ps.initializers`; a job begins with `ps.session()`",
         "xavier_uniform xavier_uniform_": "`ps.initializers.glorot_uniform()`",
@@ -463,6 +464,7 @@ ABSENT_KEYWORDS = _by_name(
         "ord p": "the norm is the Euclidean one, and that of p=1 is `ops.sum(ops.abs(x))`",
         "reduction": "losses are means over the batch: `ops.softmax_cross_entropy(logits, labels)`",
         "inplace": "no tensor is changed in place: `ops.relu(x)` is another",
+        "drop_last drop_remainder": "the last batch of an epoch of `session.batches(data, batch_size)` may be smaller",
         "batch_size epochs shuffle": "`session.batches(data, batch_size, epochs)`",
         "consistency staleness sync": "an option of the servers: `psserver serve --consistency sync:4`",
         "workers num_workers world_size rank": _CLUSTER,
@@ -561,10 +563,21 @@ def hint_attributes(kind: type, hints: Mapping[str, str]) -> None:
 def kind_of(given: object) -> str:
     """The name of an object's type, for messages: "torch.Tensor: a program of PyTorch ..." of another library."""
     kind = type(given)
-    libraries = [base.__module__.partition(".")[0] for base in kind.__mro__]
-    library = libraries[0] if libraries[0] not in ("builtins", "psworker") else ""
-    name = f"{library}.{kind.__qualname__}" if library else kind.__qualname__
-    return f"{name}{described(TORCH)}" if "torch" in libraries else name
+    library = kind.__module__.partition(".")[0]
+    name = kind.__qualname__ if library in ("builtins", "psworker") else f"{library}.{kind.__qualname__}"
+    return f"{name}{described(TORCH)}" if is_of_torch(given) else name
+
+
+def is_of_torch(given: object) -> bool:
+    """True of PyTorch's objects and those of classes that are derived from its own."""
+    return any(base.__module__.partition(".")[0] == "torch" for base in type(given).__mro__)
+
+
+def shown(given: object, module: str) -> str:
+    """An argument that is refused, for messages, with a hint: a text is looked for among the names of a module."""
+    if is_of_torch(given):
+        return kind_of(given)
+    return f"{given!r:.80}{ending(module, given) if isinstance(given, str) else ''}"
 
 
 def hint_keywords(function: Callable[Arguments, Result], name: str = "") -> Callable[Arguments, Result]:
@@ -589,7 +602,11 @@ def hint_keywords(function: Callable[Arguments, Result], name: str = "") -> Call
 def hint_arguments(kinds: Iterable[type]) -> None:
     """Gives classes that take arguments `hint_keywords`."""
     for kind in [one for one in kinds if one.__init__ is not object.__init__]:  # type: ignore[misc]
-        kind.__init__ = hint_keywords(kind.__init__, kind.__name__)  # type: ignore[misc]
+        plain = signature(kind)  # for help: of a spec without what checks its fields
+        initialize: Any = hint_keywords(kind.__init__, kind.__name__)  # type: ignore[misc]
+        own = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
+        initialize.__signature__ = plain.replace(parameters=[own, *plain.parameters.values()])
+        kind.__init__ = initialize  # type: ignore[misc]
 
 
 def wrong_arguments(
@@ -621,4 +638,4 @@ def wrong_arguments(
 
 
 #: First arguments of layers.
-_SIZES = ("inputs", "channels", "features", "rows")
+_SIZES = ("inputs", "channels")

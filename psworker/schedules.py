@@ -1,4 +1,9 @@
-"""Schedules, which take the place of a learning rate (`pswire.specs.schedules`), with hints for familiar names."""
+"""Schedules: learning rates as functions of the server's global step.
+
+A schedule takes the place of a number in an optimizer: `ps.Adam(schedules.CosineDecay(0.001, 10_000))`. The server
+evaluates it at its global step, the number of updates that it had made before the one at hand, from 0, so that all
+workers agree. They are defined in `pswire.specs.schedules`, which servers have as well.
+"""
 
 from typing import TYPE_CHECKING
 

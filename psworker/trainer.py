@@ -22,7 +22,7 @@ from psworker.callbacks import Callback, Record, numbers_of
 from psworker.data.batch import Batch, ColumnLike
 from psworker.data.dataset import Dataset
 from psworker.data.sources import Source, open_source
-from psworker.familiar_names import HISTORY, TRAINER, ending, hint_arguments, hint_attributes, hint_keywords, kind_of
+from psworker.familiar_names import HISTORY, TRAINER, hint_arguments, hint_attributes, hint_keywords, is_of_torch, shown
 from psworker.model.collection import context
 from psworker.model.layers.composition import training_parameter
 from psworker.model.optimizers import Optimizer, ParameterGroups
@@ -80,7 +80,7 @@ class Trainer:
         _check_function("loss must be a function of output and labels, such as ops.softmax_cross_entropy", loss, "ops")
         if not isinstance(optimizer, Optimizer | ParameterGroups):
             raise TypeError(
-                f"Trainer: optimizer must be an optimizer, such as ps.Adam(0.001), got {_described('ps', optimizer)}"
+                f"Trainer: optimizer must be an optimizer, such as ps.Adam(0.001), got {shown(optimizer, 'ps')}"
             )
         self.model, self.loss, self.optimizer, self.metrics = model, loss, optimizer, _by_name(metrics)
         self._inputs = (inputs,) if isinstance(inputs, str) else inputs
@@ -298,15 +298,8 @@ def _name(metric: object) -> str:
 
 
 def _check_function(expected: str, given: object, module: str) -> None:
-    if not callable(given) or isinstance(given, type) or "torch" in kind_of(given):
-        raise TypeError(f"Trainer: {expected}, got {_described(module, given)}")
-
-
-def _described(module: str, given: object) -> str:
-    """For messages, of a text with the hint for this name in a public module."""
-    if isinstance(given, str):
-        return f"{given!r}{ending(module, given)}"
-    return kind_of(given) if "torch" in kind_of(given) else f"{given!r:.80}"
+    if not callable(given) or isinstance(given, type) or is_of_torch(given):
+        raise TypeError(f"Trainer: {expected}, got {shown(given, module)}")
 
 
 hint_attributes(Trainer, TRAINER)

@@ -15,7 +15,7 @@ from pswire.tensors.values import Array
 from psworker.data.batch import Batch, Column, ColumnLike, Table, checked_columns
 from psworker.data.epoch_order import epoch_order
 from psworker.data.ragged import Ragged
-from psworker.familiar_names import hint_keywords
+from psworker.familiar_names import hint_arguments, hint_keywords
 
 __all__ = ["Dataset"]
 
@@ -119,6 +119,9 @@ class Dataset(Table):
 
     def __repr__(self) -> str:
         return self._described(f"{self._name!r}, ")
+
+
+hint_arguments([Dataset])
 
 
 @dataclass(slots=True)

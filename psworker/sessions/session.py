@@ -31,7 +31,7 @@ from psworker.client.membership import JobChoice
 from psworker.config import WorkerConfig
 from psworker.data.batch import Batch
 from psworker.data.sources import Collate, Source, Stream, open_source
-from psworker.familiar_names import SESSION, hint_attributes
+from psworker.familiar_names import SESSION, hint_attributes, hint_keywords
 from psworker.metrics import Metric
 from psworker.minimize.minimizers import LBFGS, Minimizer, Minimum
 from psworker.model import model_files
@@ -498,6 +498,7 @@ class Session:
 
     # --- training -------------------------------------------------------------------------------------------------
 
+    @hint_keywords
     def batches(
         self,
         source: Source,

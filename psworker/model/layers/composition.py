@@ -9,7 +9,7 @@ from typing import Any
 
 from psworker.autodiff import Tensor
 from psworker.autodiff.tensor import TensorLike
-from psworker.familiar_names import kind_of
+from psworker.familiar_names import is_of_torch, shown
 from psworker.model.layers.layer import Layer
 
 
@@ -31,12 +31,10 @@ class Sequential(Layer):
 
     def __init__(self, *layers: Callable[..., Any]) -> None:
         for number, layer in enumerate(layers):
-            if "torch" in kind_of(layer):
-                raise TypeError(f"Sequential: argument {number} is {kind_of(layer)}")
-            if not callable(layer) or isinstance(layer, type):
+            if not callable(layer) or isinstance(layer, type) or is_of_torch(layer):
                 raise TypeError(
                     f"Sequential: each argument must be a layer or a function of a tensor, such as nn.Dense(3, 4) or "
-                    f"ops.relu, but argument {number} is {layer!r:.80}"
+                    f"ops.relu, but argument {number} is {shown(layer, 'ops')}"
                     + (": give its elements, nn.Sequential(*layers)" if isinstance(layer, list | tuple) else "")
                 )
         self.layers = layers

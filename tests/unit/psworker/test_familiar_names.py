@@ -5,6 +5,7 @@ import copy
 import importlib
 import inspect
 import pickle
+import pydoc
 import re
 import shlex
 import subprocess
@@ -41,6 +42,7 @@ CLASSES_OF_PS = [one for one in map(ps.__getattr__, ps.__all__) if inspect.iscla
 HINTED = [getattr(nn, name) for name in nn.__all__ if name not in ("Flatten", "Layer")]
 HINTED += [one for one in CLASSES_OF_PS if issubclass(one, ps.Optimizer) and one not in ABSTRACT]
 HINTED += [ps.LBFGS, ps.OWLQN, ps.ConjugateGradient, ps.Variable, ps.session, ps.Trainer, ps.Trainer.fit]
+HINTED += [ps.Session.batches, ps.Dataset]
 HINTED += [ps.callbacks.EarlyStopping, ps.callbacks.BestModel, ps.Dataset.split]
 HINTED += [getattr(ps.schedules, name) for name in ps.schedules.__all__ if name != "Schedule"]
 HINTED += [ops.sum, ops.softmax, ops.one_hot, ops.concatenate, ops.maximum, ops.clip, ops.softmax_cross_entropy]
@@ -267,6 +269,8 @@ def test_a_batch_lists_its_columns():
         (lambda: nn.Dense(6, 64, ops.relu), "too many positional arguments; by name are given activation, bias,"),
         (lambda: nn.Dense(6, 64, activation="relu"), r"is 'relu'; did you mean ops\.relu\?$"),
         (lambda: nn.Sequential([ops.relu]), r"argument 0 is \[<.*: give its elements, nn\.Sequential\(\*layers\)$"),
+        (lambda: nn.Sequential(ops.relu, "tanh"), r"argument 1 is 'tanh'; did you mean ops\.tanh\?$"),
+        (lambda: ps.session().batches({"x": [1]}, 1, [2]), r"are integers, got \[2\]; labels are a column of the data"),
         (lambda: ps.save(nn.Dense(2, 1), "x"), r"the path first, save\('model.safetensors', variables\), got Dense"),
         (lambda: ps.Adam().minimize(lambda: 1.0), "but this one is function: call it, and give its result$"),
         (lambda: ps.Trainer(nn.Dense(2, 1), "mse", ps.Adam()), r"got 'mse': use `ops\.mean_squared_error\("),
@@ -313,6 +317,7 @@ def test_arguments_with_familiar_names_get_ours():
             assert said.get(name, "") in message
             answered.add(name)
     assert answered == {*KEYWORDS, *ABSENT_KEYWORDS, "nothing"}
+    assert "Annotated" not in pydoc.render_doc(ps.Adam)
     assert str(inspect.signature(nn.Flatten)) == str(inspect.signature(nn.Layer)) == "()"
     with pytest.raises(
         TypeError,
