@@ -183,8 +183,8 @@ class Trainer:
             inputs: what the model gets: one array, or another column, with a row for each example, or several.
             batch_size: examples that are computed at a time.
 
-        Raises `DatasetError` if inputs are no columns of equal length, `ValueError` for a batch size below 1; otherwise
-        as the model does.
+        Raises `TypeError` for a dataset, `DatasetError` if inputs are no columns of equal length, `ValueError` for a
+        batch size below 1; otherwise as the model does.
         """
         if batch_size < 1:
             raise ValueError(f"predict: batch_size must be 1 or more, got {batch_size}")

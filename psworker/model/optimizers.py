@@ -49,6 +49,16 @@ class Optimizer(optimizers.OptimizerSpec):
         super().__init_subclass__(**keywords)
         cls.__doc__ = cls.__doc__ or cls.__mro__[1].__doc__
 
+    def __post_init__(self) -> None:
+        """Checks the fields."""
+        first = getattr(self, "learning_rate", None)
+        if isinstance(first, list | tuple) or hasattr(first, "variables"):
+            raise TypeError(
+                f"{type(self).__name__}: learning_rate comes first, and variables are found, or given: "
+                "optimizer.minimize(loss, variables)"
+            )
+        super().__post_init__()
+
     def with_transform(self, transform: Transform) -> Self:
         """A copy that applies `transform`, such as a `chain`, to the pairs of each `apply_gradients`.
 

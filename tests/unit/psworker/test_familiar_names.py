@@ -271,6 +271,7 @@ def test_a_batch_lists_its_columns():
         (lambda: nn.Sequential([ops.relu]), r"argument 0 is \[<.*: give its elements, nn\.Sequential\(\*layers\)$"),
         (lambda: nn.Sequential(ops.relu, "tanh"), r"argument 1 is 'tanh'; did you mean ops\.tanh\?$"),
         (lambda: ps.session().batches({"x": [1]}, 1, [2]), r"are integers, got \[2\]; labels are a column of the data"),
+        (lambda: ps.Adam(nn.Dense(2, 1).variables), r"^Adam: learning_rate comes first.*minimize\(loss, variables\)$"),
         (lambda: ps.save(nn.Dense(2, 1), "x"), r"the path first, save\('model.safetensors', variables\), got Dense"),
         (lambda: ps.Adam().minimize(lambda: 1.0), "but this one is function: call it, and give its result$"),
         (lambda: ps.Trainer(nn.Dense(2, 1), "mse", ps.Adam()), r"got 'mse': use `ops\.mean_squared_error\("),
