@@ -1,0 +1,59 @@
+"""Workers of numpy, PyTorch and JAX that train one model, beside a cut connection and a killed worker."""
+
+import re
+import signal
+
+import pytest
+
+from psserver.config import ServerConfig
+from psserver.rpc.server import ServerThread
+from tests.cluster.test_examples import EXAMPLES
+from tests.support.commands import BOUND, wait_until
+from tests.support.cutting_proxy import CuttingProxy
+from tests.support.servers import Client
+
+pytestmark = pytest.mark.slow
+
+for library in ("torch", "jax"):
+    pytest.importorskip(library, reason=f"{library} is not installed")
+
+PROGRAMS = {"numpy": "deep_mnist.py", "pytorch": "pytorch/deep_mnist.py", "jax": "jax/deep_mnist.py"}
+BATCH, PUSH_BYTES = 50, 13_000_000
+
+
+@pytest.mark.parametrize(
+    ("steps", "accuracy", "seconds"),
+    [
+        pytest.param(100, 0.7, BOUND, id="short"),
+        pytest.param(2000, 0.975, 2400, id="whole", marks=[pytest.mark.exhaustive, pytest.mark.timeout(3000)]),
+    ],
+)
+def test_three_libraries_train_one_model_each_example_once_through_a_cut_and_a_kill(steps, accuracy, seconds, commands):
+    def start(library, address, name):
+        run = "psworker", "run", "--servers", address, "--threads", "1", "--no-shared-memory", "--name", name
+        form = "--steps", str(steps), "--report", str(steps), "--test-images", "1000" if steps < 2000 else "10000"
+        return commands.start(*run, str(EXAMPLES / PROGRAMS[library]), *form)
+
+    cuts = [7 * PUSH_BYTES, 11 * PUSH_BYTES]
+    with ServerThread(ServerConfig()) as server, CuttingProxy(server.address, cuts) as proxied:
+        observer = Client(server.address)
+
+        def wait_for(steps, *names):
+            steps_of = lambda: {one.name: one.steps for one in observer.status().workers}
+            wait_until(lambda: all(steps_of().get(name, 0) >= steps for name in names), observer.status)
+
+        killed = start("jax", server.address, "killed")
+        wait_for(5, "killed")
+        killed.end(signal.SIGKILL)
+        workers = [start("pytorch", proxied, "pytorch"), start("jax", server.address, "jax")]
+        wait_for(1, "pytorch", "jax")
+        workers.append(start("numpy", server.address, "numpy"))
+        assert [worker.wait(seconds) for worker in workers] == [0, 0, 0], [worker.err for worker in workers]
+        status = observer.status()
+    of = {one.name: one.steps for one in status.workers}
+    assert min(of[name] for name in ("numpy", "pytorch", "jax", "killed")) >= 5, of
+    assert steps <= status.global_step == sum(of.values()) <= steps + 3
+    assert status.queues[0].done == BATCH * status.global_step, "no example was trained twice or left out"
+    assert status.repeated >= len(cuts), "the answers that were cut were asked for again"
+    found = [re.search(r"step +([\d,]+): .* test accuracy ([0-9.]+)", line) for one in workers for line in one.out]
+    assert [float(one[2]) > accuracy for one in found if one] == [True], [worker.out for worker in workers]
