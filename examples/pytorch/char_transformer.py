@@ -26,8 +26,8 @@ parser = argparse.ArgumentParser(description="A character model: a transformer o
 parser.add_argument("--epochs", type=int, default=1)
 parser.add_argument("--batch-size", type=int, default=32, help="pieces of text")
 parser.add_argument("--length", type=int, default=50, help="characters of a piece, all that a prediction can see")
-parser.add_argument("--width", type=int, default=128, help="of the vector of a character")
-parser.add_argument("--blocks", type=int, default=3)
+parser.add_argument("--width", type=int, default=64, help="of the vector of a character")
+parser.add_argument("--blocks", type=int, default=2)
 parser.add_argument("--heads", type=int, default=4, help="of attention")
 parser.add_argument("--learning-rate", type=float, default=2e-3, help="after a warm-up; it falls to 0")
 parser.add_argument("--least", type=int, default=50, help="minimum number of occurrences of a character")
@@ -96,7 +96,7 @@ def loss_of(piece):
 
 def rate(step):
     """The learning rate at a step of the job: a warm-up, then a cosine."""
-    return options.learning_rate * min(1, (step + 1) / 100) * (1 + math.cos(math.pi * min(step / steps, 1))) / 2
+    return options.learning_rate * min(1, 20 * (step + 1) / steps) * (1 + math.cos(math.pi * min(step / steps, 1))) / 2
 
 
 @torch.no_grad()

@@ -35,7 +35,7 @@ def test_three_libraries_train_one_model_each_example_once_through_a_cut_and_a_k
         return commands.start(*run, str(EXAMPLES / PROGRAMS[library]), *form)
 
     cuts = [7 * PUSH_BYTES, 11 * PUSH_BYTES]
-    with ServerThread(ServerConfig()) as server, CuttingProxy(server.address, cuts) as proxied:
+    with ServerThread(ServerConfig()) as server, CuttingProxy(server.address, cuts) as proxy:
         observer = Client(server.address)
 
         def wait_for(steps, *names):
@@ -45,7 +45,7 @@ def test_three_libraries_train_one_model_each_example_once_through_a_cut_and_a_k
         killed = start("jax", server.address, "killed")
         wait_for(5, "killed")
         killed.end(signal.SIGKILL)
-        workers = [start("pytorch", proxied, "pytorch"), start("jax", server.address, "jax")]
+        workers = [start("pytorch", proxy.address, "pytorch"), start("jax", server.address, "jax")]
         wait_for(1, "pytorch", "jax")
         workers.append(start("numpy", server.address, "numpy"))
         assert [worker.wait(seconds) for worker in workers] == [0, 0, 0], [worker.err for worker in workers]

@@ -74,10 +74,10 @@ def test_it_retries_with_the_same_sequence_number_after_cuts_over_tls_with_a_tok
     certificates = Certificates(folder / "certificates")
     tokens, credentials = token_credentials(folder)
     config = ServerConfig(token_file=tokens, **certificates.server)
-    with ServerThread(config) as server, CuttingProxy(server.address, cuts) as address:
+    with ServerThread(config) as server, CuttingProxy(server.address, cuts) as proxy:
         ca, token = certificates.folder / "ca.crt", credentials[Role.WORKER].token_file
         secure = "--tls-ca", str(ca), "--token-file", str(token)
-        with node(packages, commands, "--servers", address, *secure) as worker:
+        with node(packages, commands, "--servers", proxy.address, *secure) as worker:
             out, err = ended(worker)
         observer = certificates.client(token_file=credentials[Role.OBSERVER].token_file)
         status = Client(server.address, observer).status()

@@ -1,21 +1,26 @@
-"""A TCP proxy before a server that cuts connections."""
+"""A TCP proxy before a server, which counts bytes and cuts connections."""
 
 import asyncio
 import threading
 
 
 class CuttingProxy:
-    """A TCP proxy, in a thread, that cuts a connection within the answer in which these bytes of the server fall."""
+    """A TCP proxy, in a thread, that cuts a connection within the answer in which these bytes of the server fall.
 
-    def __init__(self, target, after):
-        self._target, self._after, self._passed = target.rpartition(":")[::2], list(after), 0
+    `to_server` and `to_worker` are the bytes so far.
+    """
+
+    def __init__(self, target, after=()):
+        self._target, self._after = target.rpartition(":")[::2], list(after)
+        self.to_server = self.to_worker = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
 
     def __enter__(self):
         self._thread.start()
         self._server = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
-        return "{}:{}".format(*self._server.sockets[0].getsockname())
+        self.address = "{}:{}".format(*self._server.sockets[0].getsockname())
+        return self
 
     def __exit__(self, *_):
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
@@ -40,6 +45,7 @@ class CuttingProxy:
     async def _to_server(self, reader, writer):
         try:
             while data := await reader.read(1 << 16):
+                self.to_server += len(data)
                 writer.write(data)
                 await writer.drain()
         except OSError:
@@ -50,8 +56,8 @@ class CuttingProxy:
     async def _to_worker(self, reader, writer):
         try:
             while data := await reader.read(1 << 16):
-                self._passed += len(data)
-                if self._after and self._passed > self._after[0]:
+                self.to_worker += len(data)
+                if self._after and self.to_worker > self._after[0]:
                     writer.write(data[: len(data) // 2])
                     self._after.pop(0)
                     return
