@@ -83,8 +83,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         #: By variable, the rules that the first push has declared, with the hyperparameters of that moment.
         self._declared: dict[str, optimizers.OptimizerSpec] = {}
         tensors = *self._tensors.values(), *self._buffers.values()
-        variables = [*[one.variable for one in tensors], *[table for _, table in self._tables]]
-        self._session.mirror(variables, lambda values: receive(self._by_name, values))
+        mirrored = [*[one.variable for one in tensors], *[table for _, table in self._tables]]
+        self._session.mirror(mirrored, lambda values: receive(self._by_name, values))
         note_backward()
         take_loss()
 
