@@ -5,6 +5,9 @@ examples/char_gru.py, and so is the measure: bits per held-out character.
 
 python examples/pytorch/char_transformer.py                             # in one process
 psworker local --workers 2 examples/pytorch/char_transformer.py         # a server and two workers
+
+At first it learns more slowly than the GRU, which has a state to begin with: with --steps 300 it is at 3.3 bits, where
+the GRU is at 2.8.
 """
 
 import argparse
@@ -29,7 +32,7 @@ parser.add_argument("--length", type=int, default=50, help="characters of a piec
 parser.add_argument("--width", type=int, default=64, help="of the vector of a character")
 parser.add_argument("--blocks", type=int, default=2)
 parser.add_argument("--heads", type=int, default=4, help="of attention")
-parser.add_argument("--learning-rate", type=float, default=2e-3, help="after a warm-up; it falls to 0")
+parser.add_argument("--learning-rate", type=float, default=0.008, help="after a warm-up; it falls to 0")
 parser.add_argument("--least", type=int, default=50, help="minimum number of occurrences of a character")
 parser.add_argument("--steps", type=int, help="end after this many steps of all workers")
 parser.add_argument("--report", type=int, default=500, help="steps between reports")
