@@ -182,7 +182,7 @@ def main() -> None:
     if importlib.util.find_spec("torch"):
         systems["paramserver"] = paramserver
     else:
-        print("RESULT frameworks paramserver 0 steps/s (PyTorch is not installed: pip install 'paramserver[torch]')")
+        print("paramserver: PyTorch is not installed here: pip install 'paramserver[torch]'")
     peers = options.peers.absolute() if options.peers else None
     if peers and (peers / "torch").exists():
         systems |= {"ddp": ddp, "torch-rpc": rpc}
