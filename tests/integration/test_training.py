@@ -1,9 +1,11 @@
 """Training through a session: pushes, losses, update ops, epochs, assigns, hyperparameters, slots, rows and tables."""
 
+import inspect
 import threading
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import pytest
@@ -476,17 +478,47 @@ def test_calls_of_a_closed_session_and_for_other_objects_than_variables_are_refu
             ):
                 with pytest.raises(TypeError, match=rf"session\.{taken}.*, got"):
                     call(given)
-    for call in (
-        session.pull,
-        lambda: session.rows(table, [0]),
-        lambda: session.slot(x, "m"),
-        lambda: session.set_hyperparameters(optimizer, learning_rate=1.0),
-        lambda: session.push(optimizer, [(ONE, x)]),
-    ):
-        with pytest.raises(ConfigurationError, match="this session is not open"):
-            call()
     with pytest.raises(ConfigurationError, match="rows of 't' are kept by the server, and no session is open here"):
         ops.embedding(table, [1])
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_every_method_of_a_session_that_is_not_open_says_how_to_open_it(open_session, opened):
+    x, data = ps.Variable([0.0], name="x"), {"x": np.ones(2)}
+    session = open_session("w0")
+    if opened:
+        with session:
+            pass
+    arguments = {
+        "assign": (x, [1.0]),
+        "assign_add": (x, [1.0]),
+        "assign_all": ({x: [1.0]},),
+        "assign_rows": (x, [ONE]),
+        "batches": (data, 1),
+        "evaluate": (lambda batch: 0.0, data),
+        "fetch": ([x],),
+        "fetch_rows": (x, 0, 1),
+        "load_best": (),
+        "look_up": (x, np.zeros(1, np.int64)),
+        "minimize": (lambda batch: ops.sum(x), data),
+        "mirror": ([x], print),
+        "note_loss": (0.0, [x]),
+        "push": (ps.GradientDescent(1.0), [(ONE, x)]),
+        "register": ([x],),
+        "rows": (x, [0]),
+        "save": ("x.safetensors",),
+        "save_best": (0.0,),
+        "set_hyperparameters": (x,),
+        "slot": (x, "m"),
+        "step_outside": ({}, None),
+    }
+    methods = {name for name, member in vars(Session).items() if inspect.isfunction(member) and name[0] != "_"}
+    assert set(arguments) < methods
+    calls = {name: partial(getattr(session, name), *arguments.get(name, ())) for name in methods - {"open", "close"}}
+    calls |= {"generation": session.generation().__enter__, "workers": lambda: session.workers}
+    for call in calls.values():
+        with pytest.raises(ConfigurationError, match="this session is not open"):
+            call()
 
 
 def test_new_hyperparameters_count_from_the_next_push_on_for_all_workers(open_session):
