@@ -157,8 +157,8 @@ def _check_batch(logits: Array, labels: Array, where: str = "") -> None:
         raise ValueError(f"{where}the batch is empty: there is nothing to take the mean of")
     if logits.shape[-1] == 1:
         raise ValueError(
-            f"{where}logits of shape {logits.shape} have one class, which is always right: for two classes by one logit "
-            "take ops.sigmoid_cross_entropy and the metric ps.metrics.accuracy(ops.sigmoid(logits), labels), for "
+            f"{where}logits of shape {logits.shape} have one class, always right: for two classes by one logit take "
+            "ops.sigmoid_cross_entropy and the metric ps.metrics.accuracy(ops.sigmoid(logits), labels), for "
             "numbers ops.mean_squared_error, otherwise logits with a column for each class"
         )
     if labels.shape == logits.shape[:-1]:
