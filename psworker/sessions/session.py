@@ -239,7 +239,8 @@ class Session:
             self._client.close()
             raise
         here.session = self
-        self._progress = ProgressDisplay("off" if self._over else self._config.progress, self._client.status)
+        progress, embedded = "off" if self._over else self._config.progress, not self._config.servers
+        self._progress = ProgressDisplay(progress, self._client.status, embedded=embedded)
         global opened
         opened += 1
         sessions = sessions_of(self._config)

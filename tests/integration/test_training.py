@@ -13,6 +13,7 @@ import pytest
 import psworker as ps
 from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
+from psserver.testing import serve
 from pswire.errors import ConfigurationError, NotFinite, ShapeMismatch, TooLarge
 from pswire.messages import Leave, Push, Renew, Take, tensor_bytes
 from pswire.specs.consistency import Bounded
@@ -679,3 +680,14 @@ def test_a_table_larger_than_the_servers_memory_is_refused_and_training_goes_on(
         assert ps.global_variables() == [small]
         SGD.minimize(ops.sum(ops.embedding(small, [3])))
         assert (small.version, session.global_step) == (0, 1)
+
+
+@pytest.mark.parametrize(("workers", "level"), [(1, "WARNING"), (2, "INFO")])
+def test_a_worker_that_finds_nothing_left_warns_unless_others_have_done_it(caplog, workers, level):
+    caplog.set_level("INFO", "psworker")
+    with serve() as servers:
+        for name in ("w0", "w1"):
+            with Session(WorkerConfig(tuple(servers.addresses), name, 30, resume=True, workers=workers)) as session:
+                left = list(session.batches({"n": np.arange(4)}, 2))
+    [found] = [one for one in caplog.records if "no examples are left in batches-1: all are done" in one.message]
+    assert (left, found.levelname) == ([], level)
