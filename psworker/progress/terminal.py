@@ -40,6 +40,7 @@ class ProgressDisplay:
         self._poller: Poller | None = None
         self._shows = False
         self._hint = None if config.blas_threads_are_set() else ThreadsHint()
+        self._training_time = _clock_of_thread()
         self._plain = mode == "plain"
         if self._plain and sys.stderr is not None:
             self._poller = Poller(ask, self._show, interval=PLAIN_INTERVAL)
@@ -73,8 +74,16 @@ class ProgressDisplay:
         elif self._plain:
             _print(f"[{job.seconds:5.1f} s] {step_line(job)}")
         alone = len(job.workers) == 1  # all steps are those of this process
-        if self._hint and alone and (hint := self._hint.observe(job.steps, time.monotonic(), time.process_time())):
+        if self._hint and alone and (hint := self._hint.observe(job.steps, self._training_time(), time.process_time())):
             _print(hint)
+
+
+def _clock_of_thread() -> Callable[[], float]:
+    """The processor time of this thread, for any thread; where the system has none, the time."""
+    try:
+        return partial(time.clock_gettime, time.pthread_getcpuclockid(threading.get_ident()))
+    except (AttributeError, OSError):
+        return time.monotonic
 
 
 def _print(text: str) -> None:
