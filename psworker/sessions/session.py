@@ -164,6 +164,14 @@ class Session:
         return self._client.membership.job.name
 
     @property
+    def checkpoint_dir(self) -> Path | None:
+        """The session's `checkpoint_dir`, absolute: with `psworker local --run-dir` and in a sweep the run's folder.
+
+        A program may write files of its own there. None: the session has none.
+        """
+        return self._folder
+
+    @property
     def stopped(self) -> str:
         """Why the job was stopped (`stop_all`), as shard 0 last reported, within a third of a lease; "": it was not.
 

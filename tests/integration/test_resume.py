@@ -484,7 +484,10 @@ def test_a_fork_of_the_program_leaves_the_folder_alone(tmp_path):
     assert numbers(tmp_path) == [0, 1]
 
 
-def test_a_best_model_needs_a_folder_and_leaves_a_foreign_file_alone(tmp_path):
+def test_a_best_model_needs_a_folder_and_leaves_a_foreign_file_alone(tmp_path, monkeypatch):
+    assert ps.session().checkpoint_dir is None
+    monkeypatch.chdir(tmp_path)
+    assert ps.session(checkpoint_dir="run").checkpoint_dir == tmp_path / "run"
     with ps.collection(), ps.session() as session, pytest.raises(ConfigurationError, match="checkpoint_dir"):
         session.save_best(1.0)
     with ps.collection(), ps.session(checkpoint_dir=tmp_path) as session:
