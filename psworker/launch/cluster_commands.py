@@ -25,6 +25,7 @@ from psworker.launch.options import (
     SECONDS,
     THREADS,
     cluster_options,
+    note_misplaced,
     refuse_on_windows,
     run_folder,
     worker_options,
@@ -217,6 +218,8 @@ def _run(job: Job, machines: Machines | None, progress: str, logs: LogOptions, q
     from psworker.launch.cluster import Cluster
     from psworker.launch.display.choice import make_display
 
+    if not quiet:
+        note_misplaced(job.script, job.arguments)
     names = job.worker_names + job.server_names
     display = make_display(progress, names, title=Path(job.script).name, log_format=logs.form, quiet=quiet)
     cluster = Cluster(job, display, machines)
