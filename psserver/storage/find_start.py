@@ -64,7 +64,7 @@ def _on_other_shards(folder: Path, shard: int, shards: int, before: int) -> Star
         except StorageError as error:
             raise type(error)(
                 f"the newest checkpoints in {folder} are of {before} shards, and this is shard {shard} of {shards}; "
-                f"they cannot be used here, start {before} servers (--shards {before}) instead: {error}"
+                f"they cannot be used here, start {before} servers instead: {error}"
             ) from error
         number = max([job.number, *[one.cuts.number for one in job.shards]]) + 1
         timeline = job.timeline + (job.cut is not None)

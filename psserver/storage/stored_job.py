@@ -81,7 +81,7 @@ def stored_job(folder: Path, shards: int, number: int | None = None) -> StoredJo
         if newest:
             then = "bring those of all shards into one folder"
         else:  # written before the first change, for which all shards must be there
-            then = "it was stopped before its first step, so a new folder will do as well"
+            then = "it was stopped before its first step, so begin again with as many, or in a new folder"
         raise StorageError(
             f"{folder} has {which} of shard {', '.join(map(str, present)) or 'none'} of {shards} only: {then}"
         )

@@ -15,7 +15,7 @@ from psserver.config import ServerConfig
 from psserver.rpc.server import ServerThread
 from psserver.testing import serve
 from pswire.errors import ConfigurationError, NotFinite, ShapeMismatch, TooLarge
-from pswire.messages import Leave, Push, Renew, Take, tensor_bytes
+from pswire.messages import EpochReport, Leave, Push, Renew, Take, tensor_bytes
 from pswire.specs.consistency import Bounded
 from pswire.specs.initializers import rows_of
 from psworker import ops, schedules
@@ -499,6 +499,7 @@ def test_every_method_of_a_session_that_is_not_open_says_how_to_open_it(open_ses
         "evaluate": (lambda batch: 0.0, data),
         "fetch": ([x],),
         "fetch_rows": (x, 0, 1),
+        "is_latest": (EpochReport(queue="batches-1", epoch=1),),
         "load_best": (),
         "look_up": (x, np.zeros(1, np.int64)),
         "minimize": (lambda batch: ops.sum(x), data),

@@ -465,7 +465,7 @@ def test_a_job_that_was_stopped_when_one_shard_had_begun_goes_on_with_its_number
     job = Job(new_shards(2))
     write(tmp_path, job.shards[0])
     with pytest.raises(
-        StorageError, match=r"start 2 servers \(--shards 2\) instead: .* before its first step, so a new"
+        StorageError, match=r"start 2 servers instead: .* first step, so begin again with as many, or in a new folder"
     ):
         find_start(tmp_path, 0, 1)
     assert [find_start(tmp_path, shard, 2).number for shard in range(2)] == [0, 0]
