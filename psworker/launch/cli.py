@@ -27,7 +27,6 @@ from psworker.launch.cluster_commands import local_command, ray_command
 from psworker.launch.options import (
     COMMAND,
     POSITIVE,
-    note_misplaced,
     refuse_on_windows,
     script_command,
     worker_flags,
@@ -119,8 +118,6 @@ def run(
       psworker run --servers ps-0:7070,ps-1:7070 --name worker-7 train.py
     """  # noqa: D301
     refuse_on_windows("psworker run")
-    if not launched:
-        note_misplaced(script, arguments)
     end_at_once(signal.SIGTERM, sigterm_code)  # until the script begins
     options |= worker_options(options)
     if threads is not None:
