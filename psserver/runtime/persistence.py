@@ -23,7 +23,7 @@ from psserver.storage.journal_segments import list_segments
 from psserver.storage.records import Record
 from psserver.storage.start import Start
 from pswire import messages as ms
-from pswire.errors import Unavailable
+from pswire.errors import ParamServerError, Unavailable
 
 #: Messages that change a shard, besides pulls where served weights are kept, and heartbeats that settle something.
 _CHANGES = tuple([call.request for call in ms.CALLS if call.change])
@@ -157,6 +157,10 @@ class Persistence:
         return not self.shard.shard and self.writer.schedule.due(self.shard, self._loop.time())
 
     # --- reports --------------------------------------------------------------------------------------------------
+
+    def explained(self, error: ParamServerError) -> ParamServerError:
+        """As `Start.explained`."""
+        return self.start.explained(error, self.shard.job)
 
     def filled_in(self, answer: ms.Answer) -> ms.Answer:
         """The answer, with what only the storage knows if it is a report; why changes wait for the journal, if so."""

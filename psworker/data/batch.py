@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pswire.errors import DatasetError
 from pswire.tensors.values import Array
 from psworker.data.ragged import Ragged
-from psworker.familiar_names import DATASET, described
+from psworker.familiar_names import DATASET, described, hint_attributes
 
 __all__ = ["Batch"]
 
@@ -22,6 +22,13 @@ ColumnLike: TypeAlias = npt.ArrayLike | Ragged
 
 #: Attributes of `Batch` and `Dataset`, which no column may be named.
 RESERVED = frozenset({"columns", "concatenate", "epoch", "name", "next_batch", "num_examples", "split", "take"})
+
+
+#: How words become numbers.
+WORDS = (
+    "words: np.unique(words, return_inverse=True)[1], or of pandas frame['name'].astype('category').cat.codes and "
+    "pd.get_dummies(frame): docs/data.md#csv-files"
+)
 
 
 class Table:
@@ -44,7 +51,10 @@ class Table:
 
     def __getitem__(self, column: str) -> Any:  # noqa: ANN401 - an array or a Ragged: the program knows which
         if column not in self._columns:
-            raise DatasetError(f"{self!r} has no column {column!r}")
+            raise DatasetError(
+                f"{self!r} has no column {column!r}; columns have names, such as {type(self).__name__.lower()}."
+                f"{self.columns[0]}, and are not unpacked"
+            )
         return self._columns[column]
 
     def __getattr__(self, column: str) -> Any:  # noqa: ANN401
@@ -56,6 +66,13 @@ class Table:
             raise AttributeError(f"{type(self).__name__} has no attribute or column {column!r}{ending}", name=column)
         return self._columns[column]
 
+    def __setattr__(self, name: str, value: object) -> None:
+        if not hasattr(type(self), name):
+            raise AttributeError(
+                f"{type(self).__name__} is read-only, {name!r} is not set: columns are those it is made of"
+            )
+        super().__setattr__(name, value)
+
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self._columns]
 
@@ -65,6 +82,9 @@ class Table:
     def _described(self, label: str) -> str:
         columns = ", ".join(f"{name} {_described(column)}" for name, column in self._columns.items())
         return f"{type(self).__name__}({label}{len(self)} x {columns})"
+
+
+hint_attributes(Table, DATASET)
 
 
 class Batch(Table):
@@ -89,6 +109,8 @@ def checked_columns(owner: str, columns: Mapping[str, ColumnLike], *, lists: boo
 
     Not in a batch: whether a column is ragged must not depend on which examples are in it. Raises DatasetError.
     """
+    if not isinstance(columns, Mapping) and not hasattr(columns, "keys"):  # as a DataFrame has
+        raise DatasetError(f'{owner} cannot be made of {type(columns).__name__}; name the columns: {{"x": x, "y": y}}')
     checked: dict[str, Column] = {}
     for name, values in columns.items():
         if name in RESERVED or name.startswith("_"):
@@ -123,6 +145,7 @@ def _column(values: ColumnLike, *, lists: bool) -> Column:
         kinds = ", ".join(sorted({type(value).__name__ for value in array.ravel()[:1000]}))
         raise DatasetError(
             f"objects ({kinds}) of shape {array.shape}; convert them to numbers, or to arrays of one dtype"
+            + (f" ({WORDS})" if "str" in kinds else "")
         )
     if array.ndim == 0:
         raise DatasetError(f"{array.dtype} of shape {array.shape}; give numbers, one row per example")

@@ -15,6 +15,7 @@ from pswire.errors import DatasetError
 from pswire.tensors.values import Array
 from psworker.data.batch import Batch, ColumnLike
 from psworker.data.dataset import Dataset, checked_indices, slice_name, split_rows
+from psworker.familiar_names import hint_keywords
 
 __all__ = ["FunctionDataset"]
 
@@ -70,6 +71,7 @@ class FunctionDataset:
             raise TypeError(f"a function dataset takes a slice, not {key!r}; for rows use take([...])")
         return self._part(self._rows[key], slice_name(key, len(self)))
 
+    @hint_keywords
     def split(self, fraction: float, seed: int = 0) -> tuple[FunctionDataset, FunctionDataset]:
         """Two parts, the first with this fraction of the examples, drawn by `seed`: see `Dataset.split`."""
         numbers, name = np.asarray(self._rows), f".split({fraction}, seed={seed})"

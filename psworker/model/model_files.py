@@ -4,6 +4,7 @@ May import variables, tables and tensor files; values on servers come from the o
 """
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from math import prod
@@ -14,7 +15,7 @@ import numpy as np
 from pswire.errors import ConfigurationError, ModelFileError, NotFinite, ShapeMismatch
 from pswire.tensors.tensor_files import RESERVED, StoredTensor, TensorFile, write_tensors
 from pswire.tensors.values import Array, TensorSpec, not_finite
-from psworker.model.base_variable import BaseVariable, check_variable, set_value
+from psworker.model.base_variable import BaseVariable, Variables, check_variable, listed, set_value
 from psworker.model.collection import OpenSession, context
 from psworker.model.tables import Table
 from psworker.versions import ReadVersion
@@ -49,8 +50,8 @@ class Loaded(NamedTuple):
     metadata: dict[str, str]
 
 
-def save(path: Path, variables: Iterable[BaseVariable] | None = None) -> None:
-    """Saves variables, by default all of the program, to a safetensors file.
+def save(path: Path, variables: Variables | None = None) -> None:
+    """Saves variables, or those of a layer, by default all of the program, to a safetensors file.
 
         ps.save("model.safetensors")
 
@@ -63,7 +64,7 @@ def save(path: Path, variables: Iterable[BaseVariable] | None = None) -> None:
         ConfigurationError: the name ends as those of another format do, such as "model.onnx"; there is no variable; or
             a table, whose rows are on servers, and no session is open; one that was loaded from a file has its rows
             there.
-        TypeError: one is not a variable.
+        TypeError: one is not a variable, or the path none.
     """
     here = context.collection
     save_values(here.session, path, here.variables.values() if variables is None else variables)
@@ -72,10 +73,12 @@ def save(path: Path, variables: Iterable[BaseVariable] | None = None) -> None:
 def save_values(
     session: OpenSession | None,
     path: Path,
-    variables: Iterable[BaseVariable],
+    variables: Variables,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
     """See `save`; `metadata` is added to the file's."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"psworker.save takes the path first, save('model.safetensors', variables), got {path!r:.80}")
     root, ending = os.path.splitext(os.fspath(path))
     if ending.lower() in OTHER_FORMATS:
         raise ConfigurationError(
@@ -83,7 +86,7 @@ def save_values(
             "for programs that do not read it see docs/models.md#files-of-pytorch-jax-and-others"
         )
     chosen: dict[str, BaseVariable] = {}
-    for variable in variables:
+    for variable in listed(variables):
         check_variable(variable, "psworker.save")
         chosen[variable.name] = variable
     if session is not None and session.over:
@@ -134,14 +137,14 @@ def load(path: Path, strict: bool = True, mapping: NameMapping | None = None) ->
         ConfigurationError: the mapping gives two tensors one name.
     """
     here = context.collection
-    with TensorFile(path) as file:
+    with _opened(path) as file:
         sources = _renamed(file, mapping)
         missing = tuple([name for name in here.variables if name not in sources])
         surplus = tuple([source for name, source in sources.items() if name not in here.variables])
         if strict and (missing or surplus):
             raise ModelFileError(
                 f"{file.path} does not have the variables of this program: it lacks {_listed(missing)}, and has "
-                f"{_listed(surplus)} beside them; see the arguments mapping and strict"
+                f"{_listed(surplus)} beside them; see the arguments mapping and strict{_made_again(missing, sources)}"
             )
         chosen = {variable: sources[name] for name, variable in here.variables.items() if name in sources}
         for variable, source in chosen.items():
@@ -151,6 +154,16 @@ def load(path: Path, strict: bool = True, mapping: NameMapping | None = None) ->
         else:
             _assign(here.session, file, chosen)
         return Loaded(missing, surplus, file.metadata)
+
+
+def _opened(path: Path) -> TensorFile:
+    try:
+        return TensorFile(path)
+    except ModelFileError as error:
+        if os.path.splitext(os.fspath(path))[1].lower() in OTHER_FORMATS:
+            page = "docs/models.md#files-of-pytorch-jax-and-others"
+            raise ModelFileError(f"{error}; files of other formats are converted before: {page}") from error
+        raise
 
 
 def _set_here(file: TensorFile, sources: Mapping[BaseVariable, str]) -> None:
@@ -257,6 +270,13 @@ def _rows_of(session: OpenSession | None, table: Table) -> Iterator[Array]:
 def _pieces_of(file: TensorFile, source: str, table: Table) -> Iterator[Array]:
     """The rows in a file, in pieces."""
     return (file.read(source, *piece).astype(table.dtype, copy=False) for piece in _pieces(table))
+
+
+def _made_again(missing: Iterable[str], sources: Mapping[str, str]) -> str:
+    """What to do where missing names are those of the file with another number, as of layers that are made twice."""
+    if not any(re.sub(r"_\d+(?=/|$)", "", name) in sources for name in missing):
+        return ""
+    return "; to make a model again in one program, do it in a block `with ps.collection():`, which counts names anew"
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -31,11 +31,11 @@ from psworker.client.membership import JobChoice
 from psworker.config import WorkerConfig
 from psworker.data.batch import Batch
 from psworker.data.sources import Collate, Source, Stream, open_source
-from psworker.familiar_names import SESSION, hint_attributes
+from psworker.familiar_names import SESSION, hint_attributes, hint_keywords
 from psworker.metrics import Metric
 from psworker.minimize.minimizers import LBFGS, Minimizer, Minimum
 from psworker.model import model_files
-from psworker.model.base_variable import BaseVariable, as_assigned, check_variable
+from psworker.model.base_variable import BaseVariable, Variables, as_assigned, check_variable, listed
 from psworker.model.collection import Collection, context
 from psworker.model.gradient_transforms import GradientAndVariable
 from psworker.model.interactive import is_interactive
@@ -46,7 +46,7 @@ from psworker.progress.terminal import ProgressDisplay
 from psworker.sessions.best_model import MODEL, save_best
 from psworker.sessions.block_batches import Reading
 from psworker.sessions.data_loop import DataLoop, batches_per_block
-from psworker.sessions.evaluation import Measure, evaluated, evaluated_together, unknown
+from psworker.sessions.evaluation import Measure, check_measure, evaluated, evaluated_together, unknown
 from psworker.sessions.minimization import Minimization, minimized, open_examples
 from psworker.sessions.pushing import Pushing
 from psworker.sessions.replica import Replica
@@ -74,10 +74,10 @@ opened = 0
 class Session:
     """The connection between a program's variables and their servers. Made by `psworker.session()`.
 
-    Methods that read or change variables, except `push` and `rows`, first push all pending gradients. `pull`, `push`,
-    `rows`, `save`, `slot` and `set_hyperparameters` raise `ConfigurationError` when the session is not open. `worker`
-    is this worker's name; `number` is 0 for the first worker of the job that joined, and so on. A session that is
-    `numbered` is the n-th of its program, and its job the n-th of the program.
+    Methods that read or change variables, except `push` and `rows`, first push all pending gradients. All methods but
+    `open` and `close` raise `ConfigurationError` when the session is not open. `worker` is this worker's name; `number`
+    is 0 for the first worker of the job that joined, and so on. A session that is `numbered` is the n-th of its
+    program, and its job the n-th of the program.
     """
 
     def __init__(
@@ -164,6 +164,14 @@ class Session:
         return self._client.membership.job.name
 
     @property
+    def checkpoint_dir(self) -> Path | None:
+        """The session's `checkpoint_dir`, absolute: with `psworker local --run-dir` and in a sweep the run's folder.
+
+        A program may write files of its own there. None: the session has none.
+        """
+        return self._folder
+
+    @property
     def stopped(self) -> str:
         """Why the job was stopped (`stop_all`), as shard 0 last reported, within a third of a lease; "": it was not.
 
@@ -239,7 +247,8 @@ class Session:
             self._client.close()
             raise
         here.session = self
-        self._progress = ProgressDisplay("off" if self._over else self._config.progress, self._client.status)
+        progress, embedded = "off" if self._over else self._config.progress, not self._config.servers
+        self._progress = ProgressDisplay(progress, self._client.status, embedded=embedded)
         global opened
         opened += 1
         sessions = sessions_of(self._config)
@@ -332,13 +341,15 @@ class Session:
         Raises `AlreadyRegistered` if another worker has registered one of this name that differs, `ConfigurationError`
         for a table if there are local steps.
         """
+        self._known()  # raises when the session is not open
         if variables:
             self._replica.register(variables)
 
-    def pull(self, variables: Sequence[BaseVariable] | None = None) -> None:
-        """Fetches fresh values, by default of all variables but tables."""
-        check_no_table(variables or (), "pulled")
-        names = self._names(variables or ())  # raises unless the session is open
+    def pull(self, variables: Variables | None = None) -> None:
+        """Fetches fresh values, of variables or a layer, by default of all variables but tables."""
+        chosen = listed(() if variables is None else variables)
+        check_no_table(chosen, "pulled")
+        names = self._names(chosen)  # raises unless the session is open
         self._replica.pull(self._replica.names if variables is None else names)
 
     def rows(self, table: BaseVariable, ids: TensorLike) -> Array:
@@ -393,7 +404,7 @@ class Session:
             self._client.assign(assignments, add=add)
             self.pull(list(values))
 
-    def save(self, path: model_files.Path, variables: Iterable[BaseVariable] | None = None) -> None:
+    def save(self, path: model_files.Path, variables: Variables | None = None) -> None:
         """Saves the servers' values, by default of all variables, to a safetensors file: see `psworker.save`."""
         known = self._known()
         model_files.save_values(self, path, known.values() if variables is None else variables)
@@ -497,6 +508,7 @@ class Session:
 
     # --- training -------------------------------------------------------------------------------------------------
 
+    @hint_keywords
     def batches(
         self,
         source: Source,
@@ -550,6 +562,7 @@ class Session:
         reading.check()
         if on_epoch is not None and isinstance(reading.source, Stream):
             raise ValueError("on_epoch is for datasets: each worker makes passes of its own over an iterable")
+        self._known()  # raises when the session is not open
         self._queues += 1
         queue = reading.queue(name or f"batches-{self._queues}", batches_per_block(self._config.steps))
         flush, give_back, loops = self._replica.flush, self._replica.give_back, self._loops
@@ -589,6 +602,7 @@ class Session:
 
     def note_loss(self, loss: Tensor | float, variables: Iterable[BaseVariable]) -> None:
         """Keeps the loss, for the next push of these variables and the current batch; `compute_gradients` calls it."""
+        self._known()
         self._pushing.note_loss(loss, variables)
 
     def push(
@@ -750,10 +764,12 @@ class Session:
 
         In a session that is `over` each value is NaN.
         """
+        check_measure(function)
         reading = Reading(open_source(source, collate), batch_size, shuffle=False)
         reading.check()
         if shared and isinstance(reading.source, Stream):
             raise ValueError("evaluate: each worker reads an iterable by itself: give a dataset, or shared=False")
+        self._known()  # raises when the session is not open
         if self._over:
             return unknown(function, reading)
         if not shared:
@@ -858,6 +874,7 @@ class Session:
         For programs without `batches`, where workers wait for each other's pushes (`psserver serve --consistency`):
         before a long task, such as an evaluation by one worker, and at the end. The next push ends it.
         """
+        self._known()
         self._replica.flush()
         self._client.report_idle()
 

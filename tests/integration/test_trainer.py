@@ -19,7 +19,7 @@ def classifier():
     """A trainer of a small network with dropout and moving averages."""
     ps.set_random_seed(3)
     model = nn.Sequential(nn.Dense(4, 8), nn.BatchNorm(8), ops.relu, nn.Dropout(0.3), nn.Dense(8, 3))
-    return ps.Trainer(model, ops.softmax_cross_entropy, ps.Adam(0.01), metrics=[ps.metrics.accuracy])
+    return ps.Trainer(model, ops.softmax_cross_entropy, ps.Adam(0.01), metrics=ps.metrics.accuracy)
 
 
 def counter():
@@ -232,7 +232,7 @@ def test_a_callback_may_change_hyperparameters_between_epochs():
             session.set_hyperparameters(trainer.optimizer, learning_rate=0.5 ** record["epoch"])
 
     count, trainer = counter()
-    trainer.fit(ONES, 3, 4, validation=ONES, callbacks=[Halve(), Calls()])
+    trainer.fit(ONES, 3, 4, validation=ONES, callbacks=Halve())
     assert count.value.item() == 2 * (1 + 0.5 + 0.25)
 
 
@@ -271,6 +271,26 @@ def test_the_model_gets_the_columns_that_are_named_or_all_but_the_labels():
     assert given(inputs="items", labels="items") == [[[5, 7]]]
 
 
+def test_columns_of_numbers_are_put_side_by_side_for_a_model_of_one_input():
+    data = {"rooms": np.array([1, 2]), "price": np.array([3.0, 3.0]), "area": np.float32([5, 7])}
+    layer = nn.Dense(2, 1)
+    seen = []
+
+    def model(x):
+        seen.append(x)
+        return layer(x)[:, 0]
+
+    trainer = ps.Trainer(model, ops.mean_squared_error, ps.GradientDescent(0.0), labels="price")
+    trainer.fit(data, 1, 2, shuffle=False)
+    predicted = trainer.predict(data["rooms"], data["area"])
+    for given in seen:
+        np.testing.assert_array_equal(given, [[1.0, 5.0], [2.0, 7.0]], strict=True)
+    np.testing.assert_array_equal(predicted, model(np.array([[1.0, 5.0], [2.0, 7.0]])).value)
+    np.testing.assert_array_equal(
+        ps.Trainer(lambda x, training: x, LOSS, ADAM).predict([1, 2], [3, 4]), [[1, 3], [2, 4]]
+    )
+
+
 MODEL, LOSS, ADAM = (lambda x: x), (lambda output, labels: output), ps.Adam()
 
 
@@ -300,6 +320,16 @@ MODEL, LOSS, ADAM = (lambda x: x), (lambda output, labels: output), ps.Adam()
         (lambda: counter()[1].fit(ONES, validation=(X, X)), ps.errors.DatasetError, "tuple is not a dataset; name the"),
         (lambda: counter()[1].fit(iter([ONES])), ValueError, "on_epoch is for datasets"),
         (lambda: counter()[1].fit({"x": X}), ps.errors.ConfigurationError, r"inputs='x', labels='x'\)"),
+        (
+            lambda: counter()[1].predict(ps.Dataset(ONES)),
+            TypeError,
+            r"columns of a dataset: trainer\.predict\(data\.x\)",
+        ),
+        (
+            lambda: counter()[1].fit({"a": X, "word": np.array(["b"] * 60), "c": X[:, 0], "y": X[:, 0]}),
+            ps.errors.ConfigurationError,
+            "3 columns for it: a, word, c; such .* not so of a, word: choose by .* or make the model a function of 3",
+        ),
         (lambda: counter()[1].predict(X, batch_size=0), ValueError, "batch_size must be 1 or more, got 0"),
         (lambda: ps.callbacks.EarlyStopping(patience=0), ValueError, "patience must be 1 epoch or more, got 0"),
         (lambda: ps.callbacks.EarlyStopping(min_delta=-1), ValueError, "min_delta must be 0 or more, got -1"),
