@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from pswire.errors import DatasetError
 from pswire.tensors.values import Array
-from psworker.data.ragged import Ragged
+from psworker.data.arrow import ArrowTable, is_table, null_message
+from psworker.data.ragged import Column, Ragged
 from psworker.familiar_names import DATASET, described
 
 __all__ = ["Batch"]
 
-#: A value for each example; or several for each, of different number.
-Column: TypeAlias = Array | Ragged
 #: What becomes a column.
 ColumnLike: TypeAlias = npt.ArrayLike | Ragged
 
@@ -85,12 +84,17 @@ class Batch(Table):
 
 
 def checked_columns(owner: str, columns: Mapping[str, ColumnLike], *, lists: bool = False) -> dict[str, Column]:
-    """The columns as arrays or `Ragged`. With `lists`, rows of different shapes become a `Ragged`.
+    """The columns, also those of a table of another library, as arrays or `Ragged`.
 
-    Not in a batch: whether a column is ragged must not depend on which examples are in it. Raises DatasetError.
+    With `lists`, rows of different shapes become a `Ragged`. Not in a batch: whether a column is ragged must not depend
+    on which examples are in it. Raises DatasetError.
     """
     checked: dict[str, Column] = {}
+    if is_table(columns):
+        columns = ArrowTable(columns, owner).columns()
     for name, values in columns.items():
+        if not isinstance(name, str):
+            raise DatasetError(f"{owner} has a column {name!r}; names are text: rename the column")
         if name in RESERVED or name.startswith("_"):
             raise DatasetError(f"{owner} cannot have a column {name!r}: the name is reserved; rename the column")
         try:
@@ -108,25 +112,56 @@ def checked_columns(owner: str, columns: Mapping[str, ColumnLike], *, lists: boo
     return checked
 
 
-def _column(values: ColumnLike, *, lists: bool) -> Column:
+def _column(values: Any, *, lists: bool) -> Column:  # noqa: ANN401
     if isinstance(values, Ragged):
         return values
+    if is_table(values):
+        return _of_arrow(values)
+    if hasattr(values, "keys") or hasattr(values, "column_names"):
+        raise DatasetError("a table of its own; give that: of several splits one, as in splits['train']")
+    _check_no_missing(values)
     try:
         array = np.asarray(values)
     except ValueError as error:  # rows of different shapes
         if lists:
-            return Ragged(cast(Sequence[npt.ArrayLike], values))
+            return Ragged(values)
         raise DatasetError(f"not an array ({error}); pad the rows, or give ps.Ragged(rows)") from error
-    if array.dtype.hasobject and array.ndim == 1 and all(isinstance(row, np.ndarray | list | tuple) for row in array):
-        return Ragged(array)
-    if array.dtype.hasobject:
-        kinds = ", ".join(sorted({type(value).__name__ for value in array.ravel()[:1000]}))
-        raise DatasetError(
-            f"objects ({kinds}) of shape {array.shape}; convert them to numbers, or to arrays of one dtype"
-        )
+    if array.dtype.hasobject and array.dtype.kind != "T":
+        return _of_objects(array)
     if array.ndim == 0:
         raise DatasetError(f"{array.dtype} of shape {array.shape}; give numbers, one row per example")
-    return array
+    return as_text(array) if array.dtype.kind == "U" and not isinstance(values, np.ndarray) else array
+
+
+def as_text(array: Array) -> Array:
+    """Texts as numpy's `StringDType`, in which none takes the memory of the longest."""
+    return array.astype(np.dtypes.StringDType())
+
+
+def _of_arrow(values: object) -> Column:
+    columns = ArrowTable(values, type(values).__name__).columns()
+    if list(columns) != [""]:
+        raise DatasetError(f"a table of its own, with columns {', '.join(columns)}; give these")
+    return columns[""]
+
+
+def _check_no_missing(values: Any) -> None:  # noqa: ANN401
+    """Raises DatasetError for nulls in a column of pandas that distinguishes them from NaN."""
+    if hasattr(values, "isna") and not isinstance(values.dtype, np.dtype) and values.isna().any():
+        raise DatasetError(null_message(int(values.isna().sum()), len(values)))
+
+
+def _of_objects(array: Array) -> Column:
+    """An array of objects as a column: rows as a `Ragged`, or texts."""
+    if array.ndim == 1 and all(isinstance(row, np.ndarray | list | tuple) for row in array):
+        return Ragged(array)
+    if array.ndim and all(isinstance(value, str) for value in array.flat):
+        return as_text(array)
+    kinds = ", ".join(sorted({type(value).__name__ for value in array.ravel()[:1000]}))
+    raise DatasetError(
+        f"objects ({kinds}) of shape {array.shape}; convert them to numbers, to text, or to arrays of one dtype, and "
+        "fill missing values or leave out their rows"
+    )
 
 
 def _described(column: Column) -> str:

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from pswire.errors import DatasetError
 from pswire.tensors.values import Array
-from psworker.data.batch import Batch, Column, ColumnLike, Table, checked_columns
+from psworker.data.batch import Batch, ColumnLike, Table, checked_columns
 from psworker.data.epoch_order import epoch_order
-from psworker.data.ragged import Ragged
+from psworker.data.ragged import Column, Ragged, concatenated, taken
 
 __all__ = ["Dataset"]
 
@@ -55,7 +55,7 @@ class Dataset(Table):
         for part, form in zip(several, forms, strict=True):
             if form != forms[0]:
                 raise DatasetError(f"{part!r} and {several[0]!r} cannot be concatenated: they differ in their columns")
-        return cls({column: _concatenated([part[column] for part in several]) for column in several[0].columns}, name)
+        return cls({column: concatenated([part[column] for part in several]) for column in several[0].columns}, name)
 
     @property
     def name(self) -> str:
@@ -81,7 +81,7 @@ class Dataset(Table):
         Raises DatasetError when `indices` has another shape or dtype, or is out of range.
         """
         rows = checked_indices(self, indices)
-        return Batch({name: _taken(column, rows) for name, column in self._columns.items()}, epoch)
+        return Batch({name: taken(column, rows) for name, column in self._columns.items()}, epoch)
 
     def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
         """Two datasets, the first with this fraction of the rows, drawn by `seed`; the same in every worker.
@@ -146,14 +146,6 @@ def _read_only(column: Column) -> Column:
 def _form(column: Column) -> tuple[type, np.dtype[Any], tuple[int, ...]]:
     values = column.values if isinstance(column, Ragged) else column
     return type(column), column.dtype, values.shape[1:]
-
-
-def _concatenated(columns: list[Any]) -> Column:
-    return Ragged.concatenate(columns) if isinstance(columns[0], Ragged) else np.concatenate(columns)
-
-
-def _taken(column: Column, rows: Array) -> Column:
-    return column.take(rows) if isinstance(column, Ragged) else column.take(rows, axis=0)
 
 
 def slice_name(key: slice, size: int) -> str:

@@ -6,7 +6,7 @@ There is no Python object per row: a column of millions of texts takes the memor
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -131,9 +131,7 @@ class Ragged:
             raise IndexError(f"{self!r} has rows 0 to {count - 1}, asked for {rows}")
         rows = rows.astype(np.int64, copy=False)
         starts = self.row_splits[rows]  # not `lengths`, which would read all rows
-        lengths = self.row_splits[rows + 1] - starts
-        splits = _splits(lengths)
-        positions = np.repeat(starts - splits[:-1], lengths) + np.arange(splits[-1])
+        positions, splits = positions_of(starts, self.row_splits[rows + 1] - starts)
         return Ragged._of(self.values[positions], splits)
 
     def padded(self, value: float = 0, length: int | None = None) -> Padded:
@@ -160,6 +158,26 @@ class Ragged:
 
     def __repr__(self) -> str:
         return f"Ragged({len(self)} rows, {len(self.values)} x {self.dtype}{list(self.values.shape[1:])})"
+
+
+#: A value for each example; or several for each, of different number.
+Column: TypeAlias = Array | Ragged
+
+
+def taken(column: Column, rows: Array) -> Column:
+    """Copies of these rows of a column."""
+    return column.take(rows) if isinstance(column, Ragged) else column.take(rows, axis=0)
+
+
+def concatenated(columns: list[Any]) -> Column:
+    """The rows of columns of one kind, dtype and shape, one column after the other."""
+    return Ragged.concatenate(columns) if isinstance(columns[0], Ragged) else np.concatenate(columns)
+
+
+def positions_of(starts: Array, lengths: Array) -> tuple[Array, Array]:
+    """The positions of all values of rows that begin at `starts`, one row after the other; and their row splits."""
+    splits = _splits(lengths)
+    return np.repeat(starts - splits[:-1], lengths) + np.arange(splits[-1]), splits
 
 
 def _splits(lengths: npt.ArrayLike) -> Array:

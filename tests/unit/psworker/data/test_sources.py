@@ -170,7 +170,7 @@ def test_collate_makes_the_columns_of_the_examples():
 @pytest.mark.parametrize(
     ("examples", "pattern"),
     [
-        ([{"x": 1}, (2, 3)], "an example is tuple; give a mapping, .* or collate="),
+        ([{"x": 1}, (2, 3, 4)], "an example is tuple; give a mapping, .* or collate="),
         ([{"x": 1}, {"y": 1}], r"examples 0 and 1 of a batch have columns \['x'\] and \['y'\]"),
         ([{"x": [1]}, {"x": [1, 2]}], r"'x' has shapes \(1,\) and \(2,\) in examples 0 and 1 .*collate=.*ps.Ragged"),
         ([{"x": None}], r"column 'x': objects \(NoneType\)"),
