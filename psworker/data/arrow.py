@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -71,7 +71,10 @@ _Array._fields_ = (
 )
 
 #: Formats of numbers.
-_NUMBERS: dict[str, npt.DTypeLike] = dict(zip("cCsSiIlLefg", "i1 u1 i2 u2 i4 u4 i8 u8 f2 f4 f8".split(), strict=True))
+_NUMBERS = {
+    **{"c": "i1", "s": "i2", "i": "i4", "l": "i8", "C": "u1", "S": "u2", "I": "u4", "L": "u8"},
+    **{"e": "f2", "f": "f4", "g": "f8"},
+}
 #: Units of dates, times and durations.
 _UNITS = {"s": "s", "m": "ms", "u": "us", "n": "ns"}
 #: What to do with a column of another type.
@@ -164,9 +167,7 @@ def gathered(starts: Array, take: Callable[[int, Array], dict[str, Column]], row
     numbers, first = np.unique(parts, return_index=True)
     numbers = numbers[np.argsort(first)]
     places = [np.flatnonzero(parts == number) for number in numbers]
-    pieces = [
-        take(int(number), rows[place] - starts[number]) for number, place in zip(numbers, places, strict=True)
-    ]
+    pieces = [take(int(number), rows[place] - starts[number]) for number, place in zip(numbers, places, strict=True)]
     if len(pieces) == 1:
         return pieces[0]
     back = np.argsort(np.concatenate(places))
@@ -195,7 +196,7 @@ def _buffer(array: Any, number: int, dtype: npt.DTypeLike, count: int) -> Array:
     if not count or not address:  # of no elements there may be no memory
         return np.empty(0, dtype)
     memory = (ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(address)
-    return np.frombuffer(memory, dtype)
+    return np.frombuffer(memoryview(memory), dtype)
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------
@@ -213,8 +214,12 @@ def _chunk(schema: Any, array: Any, owner: str) -> dict[str, Take]:  # noqa: ANN
         if name in chunk:
             raise DatasetError(f"{what}: there are two of this name; rename one")
         take = _column(child, values, array.offset, array.offset + array.length, what)
-        chunk[name] = take if not array.offset else lambda rows, take=take, offset=array.offset: take(rows + offset)
+        chunk[name] = _from(array.offset, take) if array.offset else take
     return chunk
+
+
+def _from(offset: int, take: Take) -> Take:
+    return lambda rows: take(rows + offset)
 
 
 def _column(schema: Any, array: Any, start: int, stop: int, what: str) -> Take:  # noqa: ANN401
@@ -225,7 +230,8 @@ def _column(schema: Any, array: Any, start: int, stop: int, what: str) -> Take: 
     form = schema.format.decode()
     _check_not_null(form, array, start, stop, what)
     if schema.dictionary:
-        values = _column(schema.dictionary.contents, array.dictionary.contents, 0, array.dictionary.contents.length, what)
+        of_codes = array.dictionary.contents
+        values = _column(schema.dictionary.contents, of_codes, 0, of_codes.length, what)
         codes = _buffer(array, 1, _NUMBERS[form], array.offset + stop)[array.offset :]
         return lambda rows: values(codes[rows].astype(np.int64))
     if form in ("u", "U", "vu"):
@@ -281,7 +287,8 @@ def _fixed(form: str, what: str) -> tuple[npt.DTypeLike, npt.DTypeLike, tuple[in
     if form[:2] in ("tt", "tD"):
         return "i4" if form in ("tts", "ttm") else "i8", f"m8[{_UNITS[form[2]]}]", ()
     kind = _UNSUPPORTED.get(form[: 2 if form.startswith("+") else 1])
-    raise DatasetError(f"{what}: " + (kind or f"values of the Arrow format {form!r}; cast them to numbers, text or lists"))
+    kind = kind or f"values of the Arrow format {form!r}; cast them to numbers, text or lists"
+    raise DatasetError(f"{what}: {kind}")
 
 
 def _pieces(form: str, array: Any, stop: int) -> Callable[[Array], list[memoryview]]:  # noqa: ANN401
@@ -289,9 +296,9 @@ def _pieces(form: str, array: Any, stop: int) -> Callable[[Array], list[memoryvi
     first, end = array.offset, array.offset + stop
     if form.startswith("v"):
         views = _buffer(array, 1, np.int32, 4 * end).reshape(-1, 4)[first:]
-        inline = memoryview(_buffer(array, 1, np.uint8, 16 * end)[16 * first :])
+        inline = _buffer(array, 1, np.uint8, 16 * end)[16 * first :].data
         sizes = _buffer(array, array.n_buffers - 1, np.int64, array.n_buffers - 3)
-        parts = [memoryview(_buffer(array, 2 + number, np.uint8, int(size))) for number, size in enumerate(sizes)]
+        parts = [_buffer(array, 2 + number, np.uint8, int(size)).data for number, size in enumerate(sizes)]
 
         def of_views(rows: Array) -> list[memoryview]:
             return [
@@ -301,7 +308,7 @@ def _pieces(form: str, array: Any, stop: int) -> Callable[[Array], list[memoryvi
 
         return of_views
     offsets = _offsets(form in "UZ", array, stop)
-    data = memoryview(_buffer(array, 2, np.uint8, int(offsets[-1])))
+    data = _buffer(array, 2, np.uint8, int(offsets[-1])).data
     return lambda rows: [data[a:b] for a, b in zip(offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True)]
 
 
@@ -347,5 +354,5 @@ def _values(schema: Any, array: Any, start: int, stop: int, what: str) -> Callab
     """The function for the values of lists, which are arrays."""
     child = schema.children[0].contents
     if child.format in (b"+l", b"+L", b"z", b"Z", b"vz"):
-        raise DatasetError(f"{what}: lists of lists or of binary values; flatten them, or make the inner size a fixed one")
+        raise DatasetError(f"{what}: lists of lists or of binary values; flatten them, or make the inner size fixed")
     return _column(child, array.children[0].contents, start, stop, f"{what}, in its lists")  # type: ignore[return-value]

@@ -117,7 +117,7 @@ def _column(values: Any, *, lists: bool) -> Column:  # noqa: ANN401
         return values
     if is_table(values):
         return _of_arrow(values)
-    if hasattr(values, "keys") or hasattr(values, "column_names"):
+    if hasattr(values, "column_names"):
         raise DatasetError("a table of its own; give that: of several splits one, as in splits['train']")
     _check_no_missing(values)
     try:

@@ -49,8 +49,9 @@ def parquet(
 
     Raises:
         ConfigurationError: pyarrow is not installed.
-        DatasetError: there is no file, or one is not Parquet, or has other columns than the first; a column is not there,
-            has nulls, or has values of another type. What a file's metadata do not show is raised when rows are read.
+        DatasetError: there is no file, or one is not Parquet, or has other columns than the first; a column is not
+            there, has nulls, or has values of another type. What a file's metadata do not show is raised when rows are
+            read.
     """
     return _ParquetDataset(_Files(_found(paths), columns, buffer_bytes))
 

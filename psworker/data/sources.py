@@ -1,4 +1,4 @@
-"""Examples that are not arrays in memory: `FunctionDataset`, tables and datasets of other libraries, sequences, streams.
+"""Examples that are not arrays in memory: of functions, tables and datasets of other libraries, sequences, streams.
 
 `open_source` finds out which one a program has given, by its methods: no other library is imported.
 """
@@ -25,8 +25,8 @@ __all__ = ["FunctionDataset"]
 Columns: TypeAlias = Mapping[str, ColumnLike]
 #: Makes the columns of a batch: of the examples of a sequence or an iterable, or of an item that has all of them.
 Collate: TypeAlias = Callable[[Any], Columns | Batch]
-#: What a program may read batches of: columns, examples by number, or examples (or batches) one after the other. A table
-#: or dataset of another library is one of these.
+#: What a program may read batches of: columns, examples by number, or examples (or batches) one after the other. Tables
+#: and datasets of other libraries are among these.
 Source: TypeAlias = (
     "Dataset | FunctionDataset | Stream | Columns | Sequence[Any] | Iterable[Any] | Callable[[], Iterable[Any]]"
 )
