@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -84,6 +84,13 @@ _UNSUPPORTED = {
     'give dataset.with_format("numpy")',
     "+m": "maps; make columns of their values",
 }
+
+
+class ArrowStream(Protocol):
+    """A table or a column of another library, by the Arrow C stream interface."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """A capsule `arrow_array_stream`."""
 
 
 def is_table(value: object) -> bool:
@@ -163,6 +170,8 @@ def gathered(starts: Array, take: Callable[[int, Array], dict[str, Column]], row
     has any of the rows, with its number and these rows, counted from its start; in the order in which `rows` needs
     them.
     """
+    if len(starts) == 2:
+        return take(0, rows)
     parts = np.searchsorted(starts, rows, side="right") - 1
     numbers, first = np.unique(parts, return_index=True)
     numbers = numbers[np.argsort(first)]

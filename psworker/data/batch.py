@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pswire.errors import DatasetError
 from pswire.tensors.values import Array
-from psworker.data.arrow import ArrowTable, is_table, null_message
+from psworker.data.arrow import ArrowStream, ArrowTable, is_table, null_message
 from psworker.data.ragged import Column, Ragged
 from psworker.familiar_names import DATASET, described
 
@@ -75,7 +75,7 @@ class Batch(Table):
 
     __slots__ = ("epoch",)
 
-    def __init__(self, columns: Mapping[str, ColumnLike], epoch: int | None = None) -> None:
+    def __init__(self, columns: Mapping[str, ColumnLike] | ArrowStream, epoch: int | None = None) -> None:
         super().__init__(checked_columns("a batch", columns))
         self.epoch = epoch
 
@@ -83,16 +83,17 @@ class Batch(Table):
         return self._described("" if self.epoch is None else f"epoch {self.epoch}, ")
 
 
-def checked_columns(owner: str, columns: Mapping[str, ColumnLike], *, lists: bool = False) -> dict[str, Column]:
+def checked_columns(
+    owner: str, columns: Mapping[str, ColumnLike] | ArrowStream, *, lists: bool = False
+) -> dict[str, Column]:
     """The columns, also those of a table of another library, as arrays or `Ragged`.
 
     With `lists`, rows of different shapes become a `Ragged`. Not in a batch: whether a column is ragged must not depend
     on which examples are in it. Raises DatasetError.
     """
     checked: dict[str, Column] = {}
-    if is_table(columns):
-        columns = ArrowTable(columns, owner).columns()
-    for name, values in columns.items():
+    given: Any = ArrowTable(columns, owner).columns() if is_table(columns) else columns
+    for name, values in given.items():
         if not isinstance(name, str):
             raise DatasetError(f"{owner} has a column {name!r}; names are text: rename the column")
         if name in RESERVED or name.startswith("_"):

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from pswire.errors import DatasetError
 from pswire.tensors.values import Array
+from psworker.data.arrow import ArrowStream
 from psworker.data.batch import Batch, ColumnLike, Table, checked_columns
 from psworker.data.epoch_order import epoch_order
 from psworker.data.ragged import Column, Ragged, concatenated, taken
@@ -27,7 +28,7 @@ class Dataset(Table):
 
     `columns`: arrays (rows, ...) of equal length; borrowed, with read-only views, and not to be modified elsewhere.
     A list of arrays or lists of different length, or an array of such objects, becomes a `Ragged` column. Memory maps
-    stay on disk: a batch reads its rows.
+    stay on disk: a batch reads its rows. Or a table of another library, such as a DataFrame (docs/data.md).
     `name`: for messages; the name of a slice includes its rows.
 
     Raises DatasetError for no columns, no rows, unequal lengths, other objects, rows of different dtypes, or a column
@@ -36,7 +37,7 @@ class Dataset(Table):
 
     __slots__ = ("_name", "_passes")
 
-    def __init__(self, columns: Mapping[str, ColumnLike], name: str = "dataset") -> None:
+    def __init__(self, columns: Mapping[str, ColumnLike] | ArrowStream, name: str = "dataset") -> None:
         checked = checked_columns(f"dataset {name!r}", columns, lists=True)
         super().__init__({column: _read_only(values) for column, values in checked.items()})
         self._name = name

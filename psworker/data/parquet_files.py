@@ -38,8 +38,7 @@ def parquet(
 
     An epoch visits the row groups in a new order, in windows: as many row groups as fit into `buffer_bytes`, one at
     least, are held, and rows are shuffled within them. Each worker thus reads each row group once an epoch, of whose
-    rows it trains its part. Slices and `split` read nothing. A batch has the columns of `psworker.data.arrow`: text,
-    lists and dates too.
+    rows it trains its part. Slices and `split` read nothing. Columns of numbers, text, dates and lists: docs/data.md.
 
     Args:
         paths: a file, several, or a folder, whose files `*.parquet` are read in the order of their names, with those of

@@ -7,19 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from pswire.errors import DatasetError
 from pswire.tensors.values import Array
-from psworker.data.arrow import ArrowTable, is_table
+from psworker.data.arrow import ArrowStream, ArrowTable, is_table
 from psworker.data.batch import Batch, ColumnLike, as_text, checked_columns
 from psworker.data.dataset import Dataset, checked_indices, slice_name, split_rows
 from psworker.data.epoch_order import epoch_order
 
 __all__ = ["FunctionDataset"]
+
+
+class Numbered(Protocol):
+    """Examples by their numbers, from 0."""
+
+    def __len__(self) -> int:
+        """The number of examples."""
+
+    def __getitem__(self, number: int, /) -> Any:  # noqa: ANN401
+        """An example."""
+
 
 #: Columns by name; for one example, or for all examples of a batch.
 Columns: TypeAlias = Mapping[str, ColumnLike]
@@ -28,7 +39,8 @@ Collate: TypeAlias = Callable[[Any], Columns | Batch]
 #: What a program may read batches of: columns, examples by number, or examples (or batches) one after the other. Tables
 #: and datasets of other libraries are among these.
 Source: TypeAlias = (
-    "Dataset | FunctionDataset | Stream | Columns | Sequence[Any] | Iterable[Any] | Callable[[], Iterable[Any]]"
+    "Dataset | FunctionDataset | Stream | Batch | Columns | ArrowStream | Numbered | Iterable[Any] | "
+    "Callable[[], Iterable[Any]]"
 )
 
 
@@ -230,7 +242,7 @@ def _is_iterable_of_pytorch(source: object) -> bool:
     return any(base.__name__ == "IterableDataset" for base in type(source).__mro__)
 
 
-def _of_sequence(sequence: Sequence[Any], collate: Collate) -> FunctionDataset:
+def _of_sequence(sequence: Numbered, collate: Collate) -> FunctionDataset:
     def read(indices: Array) -> Columns | Batch:
         return collate([sequence[int(number)] for number in indices])
 
