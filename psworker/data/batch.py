@@ -96,6 +96,8 @@ def checked_columns(
     for name, values in given.items():
         if not isinstance(name, str):
             raise DatasetError(f"{owner} has a column {name!r}; names are text: rename the column")
+        if not name:
+            raise DatasetError(f'{owner} has a column without a name; name it, as in {{"x": x}}')
         if name in RESERVED or name.startswith("_"):
             raise DatasetError(f"{owner} cannot have a column {name!r}: the name is reserved; rename the column")
         try:

@@ -39,10 +39,11 @@ def parquet(
     An epoch visits the row groups in a new order, in windows: as many row groups as fit into `buffer_bytes`, one at
     least, are held, and rows are shuffled within them. Each worker thus reads each row group once an epoch, of whose
     rows it trains its part. Slices and `split` read nothing. Columns of numbers, text, dates and lists: docs/data.md.
+    The arguments are the same in every worker.
 
     Args:
         paths: a file, several, or a folder, whose files `*.parquet` are read in the order of their names, with those of
-            folders in it. The same in every worker.
+            folders in it.
         columns: names of the columns that are read [all].
         buffer_bytes: size of the row groups that are held, decoded, of one window.
 

@@ -206,7 +206,8 @@ def open_source(source: Source, collate: Collate | None) -> Dataset | FunctionDa
         return Stream(source, collate)
     raise DatasetError(
         f"{type(source).__name__} is not a dataset; give a ps.Dataset, a ps.FunctionDataset, columns by name, a table "
-        "(of a lazy frame what collect() returns), or an iterable of examples"
+        "(of a lazy frame what collect() returns), a sequence of examples (with __len__ and __getitem__), or an "
+        "iterable of examples"
     )
 
 

@@ -182,6 +182,8 @@ def test_columns_of_two_names_reserved_names_and_columns_that_are_tables_are_ref
         open_source(pa.table({"name": ["a"]}), None)
     with pytest.raises(DatasetError, match="column 'x': a table of its own, with columns y; give these"):
         Dataset({"x": pa.table({"y": [1]})})
+    with pytest.raises(DatasetError, match="has a column without a name; name it"):
+        open_source(pl.Series([1, 2]), None)
     with pytest.raises(ValueError, match="a dataset has columns already"):
         open_source(pa.table({"x": [1]}), list)
 

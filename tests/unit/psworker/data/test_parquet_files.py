@@ -125,10 +125,10 @@ def test_slices_and_parts_have_their_rows_once_an_epoch_and_read_nothing_before(
 
 
 def test_memory_is_bounded_whatever_the_size_of_the_file(tmp_path):
-    """Of 8 MB of numbers and texts that repeat, 1 MB is held, and one row group is read beside."""
+    """Of 43 MB of numbers and texts that repeat, 1 MB is held, and one row group is read beside."""
     rows = 300_000
     number = np.arange(rows) % 7
-    table = pa.table({"x": np.float64(number), "y": number, "text": pa.array(["some text"] * rows)})
+    table = pa.table({"x": np.float64(number), "y": number, "text": pa.array(["a longer text" * 10] * rows)})
     pq.write_table(table, tmp_path / "large.parquet", row_group_size=10_000)
     del table
     gc.collect()
