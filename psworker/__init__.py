@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from psworker.model.tables import *
     from psworker.model.update_ops import *
     from psworker.model.variables import *
+    from psworker.sessions.connection import *
     from psworker.sessions.opening import *
     from psworker.sessions.session import *
     from psworker.summaries.summary import *
@@ -74,6 +75,7 @@ _HOMES = {
         "set_random_seed trainable_variables update_ops variable_scope",
         "psworker.model.update_ops": "UpdateOp",
         "psworker.model.variables": "Variable",
+        "psworker.sessions.connection": "Connection connect",
         "psworker.sessions.opening": "session",
         "psworker.sessions.session": "Session",
         "psworker.summaries.summary": "Summary",

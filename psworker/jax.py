@@ -13,9 +13,7 @@ A leaf is named by its path, as in `dense/kernel`. Shapes, dtypes and the struct
 functions are compiled once. Needs the extra `jax`; nothing else of psworker imports JAX.
 """
 
-from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -25,12 +23,10 @@ from jax import numpy as jnp
 
 from pswire.errors import ConfigurationError
 from pswire.tensors.values import Array
-from psworker.autodiff import Tensor
-from psworker.model.collection import variable_scope
-from psworker.model.optimizers import Optimizer
-from psworker.model.variables import Variable
+from psworker.model.collection import context
+from psworker.model.optimizers import Optimizer, ParameterGroups
+from psworker.sessions.connection import Connection
 from psworker.sessions.session import Session, session_here
-from psworker.versions import VersionedArray
 
 __all__ = ["declare", "local_step", "pull", "push"]
 
@@ -40,38 +36,47 @@ Tree: TypeAlias = Any
 _USE = "use psworker.jax inside `with ps.session():`"
 
 
-@dataclass(eq=False)
 class _Declared:
-    """The tree of a session under one name: its structure, and of each leaf the variable, dtype and present value."""
+    """The tree of a session under one name: its structure, and of each leaf the name, dtype and present value."""
 
-    structure: Any
-    variables: list[Variable]
-    dtypes: list[Any]
-    optimizer: Optimizer | None
-    leaves: list[Any]
-
-    def receive(self, values: Sequence[VersionedArray]) -> None:
-        """Takes values that the servers have sent."""
-        arrays = {value.name: value.array for value in values}
-        for place, (variable, dtype) in enumerate(zip(self.variables, self.dtypes, strict=True)):
-            if variable.name in arrays:
-                self.leaves[place] = jnp.asarray(arrays[variable.name], dtype)
+    def __init__(self, structure: Any, leaves: Mapping[str, Any], connection: Connection) -> None:  # noqa: ANN401 - JAX's
+        self.structure, self.connection = structure, connection
+        self.dtypes = {name: jnp.result_type(leaf) for name, leaf in leaves.items()}
+        self._leaves: dict[str, tuple[Array, Any]] = {}  # an array, and the leaf that is made of it
 
     def tree(self) -> Tree:
-        return jax.tree_util.tree_unflatten(self.structure, self.leaves)
+        """The tree of the present values."""
+        leaves = []
+        for name, dtype in self.dtypes.items():
+            value = self.connection.values[name]
+            if name not in self._leaves or self._leaves[name][0] is not value:
+                self._leaves[name] = value, jnp.asarray(value, dtype)
+            leaves.append(self._leaves[name][1])
+        return jax.tree_util.tree_unflatten(self.structure, leaves)
 
-    def arrays_of(self, tree: Tree, what: str) -> list[Array]:
-        """The leaves of a tree of this structure as arrays of the variables' dtypes. Raises `ConfigurationError`."""
+    def local_step(self, params: Tree, loss: float | None) -> None:
+        """Counts a step of this worker, whose tree is the present one unless a round has ended."""
+        leaves = self._by_name(params, "the parameters")
+        values = _widened(leaves)
+        self._leaves = {name: (values[name], leaf) for name, leaf in leaves.items()}
+        self.connection.local_step(values, loss)
+
+    def push(self, grads: Tree, loss: float | None) -> None:
+        """Pushes gradients. Raises `ConfigurationError` for a tree of another structure."""
+        self.connection.push(_widened(self._by_name(grads, "the gradients")), loss)
+
+    def _by_name(self, tree: Tree, what: str) -> dict[str, Any]:
+        """The leaves of a tree of this structure. Raises `ConfigurationError`."""
         leaves, structure = jax.tree_util.tree_flatten(tree)
         if structure != self.structure:
             raise ConfigurationError(f"{what} are a tree {structure}, and the declared ones {self.structure}")
-        return [np.asarray(leaf, one.dtype) for leaf, one in zip(leaves, self.variables, strict=True)]
+        return dict(zip(self.dtypes, leaves, strict=True))
 
 
 _sessions: WeakKeyDictionary[Session, dict[str, _Declared]] = WeakKeyDictionary()
 
 
-def declare(params: Tree, optimizer: Optimizer | None = None, *, name: str = "") -> Tree:
+def declare(params: Tree, optimizer: Optimizer | ParameterGroups | None = None, *, name: str = "") -> Tree:
     """Makes variables of the leaves in the open session; returns the tree with the servers' values.
 
     Args:
@@ -96,12 +101,10 @@ def declare(params: Tree, optimizer: Optimizer | None = None, *, name: str = "")
             raise TypeError(
                 f"psj.declare: {_name(path)} is {jnp.result_type(leaf)}, and only floating point is trained"
             )
-    with variable_scope(name) if name else nullcontext():
-        variables = [Variable(_widened(leaf), name=_name(path)) for path, leaf in paths]
-    declared = _Declared(structure, variables, [leaf.dtype for _, leaf in paths], optimizer, [None] * len(paths))
-    declared.receive([VersionedArray(one.name, one.read, one.value) for one in variables])
-    session.mirror(variables, declared.receive)
-    trees[name] = declared
+    leaves = {_name(path): leaf for path, leaf in paths}
+    connection = Connection(session, context.collection, name)
+    connection.declare(_widened(leaves), optimizer)
+    declared = trees[name] = _Declared(structure, leaves, connection)
     return declared.tree()
 
 
@@ -117,13 +120,8 @@ def push(grads: Tree, loss: float | None = None, *, name: str = "") -> Tree:
         ConfigurationError: the tree was not declared, or has another structure.
         NotFinite: a gradient has NaN or infinity; nothing is applied.
     """
-    session, declared = _tree(name)
-    if declared.optimizer is None:
-        raise ConfigurationError("the tree was declared without an optimizer: give psj.declare one, such as ps.Adam()")
-    pairs = list(zip(declared.arrays_of(grads, "the gradients"), declared.variables, strict=True))
-    if loss is not None:
-        session.note_loss(Tensor(np.float64(loss)), declared.variables)
-    declared.optimizer.apply_gradients(pairs)
+    declared = _tree(name)
+    declared.push(grads, loss)
     return declared.tree()
 
 
@@ -136,31 +134,23 @@ def local_step(params: Tree, loss: float | None = None, *, name: str = "") -> Tr
     In a session with `local_steps`: the difference of a round is pushed at its end, and then the tree has the servers'
     values; otherwise it is `params`. Raises `ConfigurationError` in a session without, or for another structure.
     """
-    session, declared = _tree(name)
-    if not session.local_steps:
-        raise ConfigurationError(
-            "psj.local_step is for sessions with local steps: ps.session(local_steps=50) or psworker local "
-            "--local-steps 50"
-        )
-    arrays = declared.arrays_of(params, "the parameters")
-    declared.leaves = jax.tree_util.tree_leaves(params)
-    session.step_outside(dict(zip(declared.variables, arrays, strict=True)), None if loss is None else float(loss))
+    declared = _tree(name)
+    declared.local_step(params, loss)
     return declared.tree()
 
 
 def pull(*, name: str = "") -> Tree:
     """The tree with fresh weights. Raises `ConfigurationError` if it was not declared."""
-    session, declared = _tree(name)
-    session.pull(declared.variables)
+    declared = _tree(name)
+    declared.connection.pull()
     return declared.tree()
 
 
-def _tree(name: str) -> tuple[Session, _Declared]:
-    session = session_here(_USE)
-    trees = _sessions.get(session, {})
+def _tree(name: str) -> _Declared:
+    trees = _sessions.get(session_here(_USE), {})
     if name not in trees:
         raise ConfigurationError(f"the open session has no tree {name!r}: call psj.declare first")
-    return session, trees[name]
+    return trees[name]
 
 
 def _name(path: Sequence[Any]) -> str:
@@ -170,5 +160,9 @@ def _name(path: Sequence[Any]) -> str:
     )
 
 
-def _widened(leaf: Any) -> Array:  # noqa: ANN401 - an array of JAX
-    return np.asarray(leaf, np.float64 if leaf.dtype == np.float64 else np.float32)
+def _widened(leaves: Mapping[str, Any]) -> dict[str, Array]:
+    """Leaves as the servers have them: float32, or float64."""
+    return {
+        name: np.asarray(leaf, np.float64 if jnp.result_type(leaf) == np.float64 else np.float32)
+        for name, leaf in leaves.items()
+    }

@@ -184,9 +184,16 @@ def _first_free(name: str, taken: Container[str]) -> str:
 @contextmanager
 def collection() -> Iterator[Collection]:
     """A new, empty collection of variables for a `with` block; for notebooks and tests."""
-    outer, context.collection = context.collection, Collection()
+    with use(Collection()) as new:
+        yield new
+
+
+@contextmanager
+def use(chosen: Collection) -> Iterator[Collection]:
+    """A collection as that of this thread, for a `with` block."""
+    outer, context.collection = context.collection, chosen
     try:
-        yield context.collection
+        yield chosen
     finally:
         context.collection = outer
 

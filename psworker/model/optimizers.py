@@ -42,7 +42,7 @@ class Optimizer(optimizers.OptimizerSpec):
     """
 
     #: At most one, of an instance, beside its fields: servers do not get it.
-    _transforms: ClassVar[tuple[Transform, ...]] = ()
+    transforms: ClassVar[tuple[Transform, ...]] = ()
 
     def __init_subclass__(cls, **keywords: str) -> None:
         super().__init_subclass__(**keywords)
@@ -57,8 +57,12 @@ class Optimizer(optimizers.OptimizerSpec):
         is not a function.
         """
         copied = copy.copy(self)
-        object.__setattr__(copied, "_transforms", (_checked_transform(transform),))
+        object.__setattr__(copied, "transforms", (_checked_transform(transform),))
         return copied
+
+    def optimizer_of(self, name: str) -> Optimizer:
+        """Itself, which is the optimizer of every variable."""
+        return self
 
     def compute_gradients(
         self, loss: Tensor, var_list: BaseVariable | Sequence[BaseVariable] | None = None, *, retain_graph: bool = False
@@ -112,7 +116,7 @@ class Optimizer(optimizers.OptimizerSpec):
             NotFinite: one has NaN or infinity.
             ParamServerError: a server's refusal, naming the variable; then that shard has applied nothing of it.
         """
-        return _pushed(self, self._transforms, grads_and_vars, update_ops)
+        return _pushed(self, self.transforms, grads_and_vars, update_ops)
 
     def minimize(
         self,
@@ -257,7 +261,7 @@ class ParameterGroups:
         self._groups = [_group(given) for given in groups]
         if not self._groups:
             raise ValueError("ParameterGroups: give at least one group, such as (layer.variables, psworker.Adam())")
-        self._transforms: tuple[Transform, ...] = ()
+        self.transforms: tuple[Transform, ...] = ()
         self._found: dict[str, Optimizer] = {}  # by name
         self._checked = False
 
@@ -281,7 +285,7 @@ class ParameterGroups:
     def with_transform(self, transform: Transform) -> ParameterGroups:
         """As `Optimizer.with_transform`: of the pairs of all groups together."""
         copied = copy.copy(self)
-        copied._transforms = (_checked_transform(transform),)
+        copied.transforms = (_checked_transform(transform),)
         return copied
 
     def compute_gradients(
@@ -297,7 +301,7 @@ class ParameterGroups:
         if not self._checked:
             self._checked = True
             self._warn_of_misspelt()
-        return _pushed(self.optimizer_of, self._transforms, grads_and_vars, update_ops)
+        return _pushed(self.optimizer_of, self.transforms, grads_and_vars, update_ops)
 
     def _warn_of_misspelt(self) -> None:
         """Logs patterns that are those of no variable of the program."""
@@ -328,7 +332,7 @@ def _group(given: object) -> tuple[tuple[str, ...], Optimizer]:
             f"psworker.Adam(0.001)), got {given!r}"
         )
     variables, optimizer = given
-    if optimizer._transforms:
+    if optimizer.transforms:
         raise ValueError(
             "ParameterGroups: give the transform to the groups: ParameterGroups([...]).with_transform(...)"
         )

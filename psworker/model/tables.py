@@ -20,6 +20,7 @@ from psworker.autodiff.tape import is_recording
 from psworker.autodiff.tensor import TensorLike
 from psworker.model.base_variable import BaseVariable, as_assigned
 from psworker.model.collection import context
+from psworker.versions import ReadVersion
 
 __all__ = ["Table"]
 
@@ -140,10 +141,7 @@ class Table(BaseVariable, RowSource):
         if session is not None:
             rows = session.look_up(self, indices)
             if is_recording():
-                read = rows.read
-                if self.looked_up:  # of several lookups before one gradient the oldest version counts
-                    read = self.read._replace(versions=tuple(map(min, self.read.versions, read.versions)))
-                self.read, self.looked_up = read, True
+                self.note_lookup(rows.read)
             assert not isinstance(rows.array, IndexedSlices)
             return rows.array
         if self.stored is not None:
@@ -154,6 +152,12 @@ class Table(BaseVariable, RowSource):
                 "`with psworker.session() as session:`, in its thread, or save the model there and psworker.load it"
             )
         return rows_of(self.initializer, indices, self.shape[1:], self.dtype)
+
+    def note_lookup(self, read: ReadVersion) -> None:
+        """Keeps the version of rows for the next gradient: of several lookups before it, the oldest counts."""
+        if self.looked_up:
+            read = read._replace(versions=tuple(map(min, self.read.versions, read.versions)))
+        self.read, self.looked_up = read, True
 
 
 def check_no_table(variables: Iterable[BaseVariable], action: str) -> None:

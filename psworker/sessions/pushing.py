@@ -35,16 +35,16 @@ class Pushing:
         self._computed: dict[str, tuple[float, ReadVersion]] = {}
         self._without_gradient: set[str] = set()  # variables that were logged for it
 
-    def note_loss(self, loss: Tensor, variables: Iterable[BaseVariable]) -> None:
+    def note_loss(self, loss: Tensor | float, variables: Iterable[BaseVariable]) -> None:
         """Keeps the loss for the next push of these variables, and for the current batch of each data loop."""
-        value = loss.item()
+        value = loss.item() if isinstance(loss, Tensor) else loss
         for variable in variables:
             self._computed[variable.name] = value, variable.read
             if isinstance(variable, Table):
                 variable.looked_up = False
         for loop in self._replica.loops:
             loop.losses.append(value)
-        if self.summaries is not None and self.summaries.graph_is_due:
+        if self.summaries is not None and self.summaries.graph_is_due and isinstance(loss, Tensor):
             self.summaries.take_graph(loss, self._replica.variables.values())
 
     def push(

@@ -571,7 +571,7 @@ class Session:
         self._known()  # raises when the session is not open
         return self._client.shard_status().queues
 
-    def note_loss(self, loss: Tensor, variables: Iterable[BaseVariable]) -> None:
+    def note_loss(self, loss: Tensor | float, variables: Iterable[BaseVariable]) -> None:
         """Keeps the loss, for the next push of these variables and the current batch; `compute_gradients` calls it."""
         self._pushing.note_loss(loss, variables)
 

@@ -4,12 +4,10 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 import torch
 
 from pswire import optimizers
 from pswire.errors import ConfigurationError
-from psworker.autodiff import Tensor
 from psworker.model.collection import context, variable_scope
 from psworker.sessions.session import session_here
 from psworker.torch.embedding import embeddings
@@ -123,7 +121,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 pairs.append((rows, table))
         loss = take_loss()
         if loss is not None:
-            self._session.note_loss(Tensor(np.float64(loss)), [variable for _, variable in pairs])
+            self._session.note_loss(loss, [variable for _, variable in pairs])
         if pairs:
             self._session.push(self._declared.__getitem__, pairs)
 

@@ -16,7 +16,11 @@ from tests.support.commands import BOUND
 
 #: Makes standard input the controlling terminal of this session, then becomes the command. A process of its own and no
 #: `preexec_fn`, which would run in a fork of this one, in which other modules may have threads: JAX warns of it.
-TAKE_TERMINAL = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+TAKE_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 
 
 def run_on_terminal(
