@@ -3,7 +3,9 @@
 Each test is skipped without its library: `pip install 'paramserver[tables,torch]'`.
 """
 
+import threading
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -78,6 +80,22 @@ def test_a_dataset_of_a_table_has_its_columns(table):
     assert train.columns == ("x", "text", "row", "kind")
     assert sorted([*train.x, *rest.x]) == list(range(10, N))
     assert train.text.tolist() == [TEXT[int(x)] for x in train.x]
+
+
+def test_two_workers_read_each_row_of_parquet_files_once_an_epoch(open_session, tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    pq.write_table(arrow(), tmp_path / "rows.parquet", row_group_size=7)
+    joined = threading.Barrier(2)
+
+    def work(name):
+        data = ps.data.parquet(tmp_path / "rows.parquet", ["x"], buffer_bytes=100)
+        with open_session(name) as session:
+            joined.wait(30)
+            return [(batch.epoch, x) for batch in session.batches(data, 2, epochs=3) for x in batch.x.tolist()]
+
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(work, ("w0", "w1"))
+    assert sorted(first + second) == [(epoch, x) for epoch in (1, 2, 3) for x in X.tolist()]
 
 
 def test_frames_of_pandas_have_rules_for_what_is_missing():
